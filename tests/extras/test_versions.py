@@ -1,0 +1,206 @@
+"""Versions of a package in turn: a mock uv makes environments whose Python writes planned times."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import numpy
+import pandas
+import pytest
+import records
+
+import pomology
+from pomology.errors import PomologyError
+from pomology.extras.versions import environments, matrix
+
+UV = """#!{python}
+import pathlib, sys
+arguments = sys.argv[1:]
+if arguments[0] == "venv":
+    place = pathlib.Path(arguments[-1], "bin", "python")
+    place.parent.mkdir(parents=True)
+    place.write_text(pathlib.Path("python.txt").read_text())
+    place.chmod(0o755)
+if "numpy==9.9.9" in arguments:
+    sys.exit("× No solution found:\\n  there is no version of numpy==9.9.9")
+if "freeze" in arguments:
+    print("numpy==1.0\\nscipy==" + ("1.1" if "1.26.4" in arguments[-1] else "1.0"))
+"""
+# Stands for `python -m pomology reproduce` of a version: numpy 1.26.4 takes 1.2 times as long.
+PYTHON = """#!{python}
+import json, pathlib, sys, time
+options = dict(word[2:].split("=", 1) for word in sys.argv[4:])
+repeat = int(options["repeats"]) - 1
+out = pathlib.Path("outputs", options["run"])
+with open("log", "a") as log:
+    print(options["run"], repeat, file=log)
+if pathlib.Path("hang").exists() and repeat == 1:
+    pathlib.Path("hang").unlink()
+    time.sleep(600)
+record = json.loads(pathlib.Path("record.json").read_text()) | {{"repeat": repeat}}
+factor = 1.2 if out.name.endswith("1.26.4") else 1.0
+record["metrics"]["step_s"]["value"] = factor * (1 + 0.01 * repeat)
+for name in ("repeats", ".partial"):
+    (out / name).mkdir(parents=True, exist_ok=True)
+(out / "machine.json").write_text('{{"chip": "Apple M9", "python": "3.11.7", "profile": "smoke"}}')
+with open(out / "zeta.jsonl", "a") as journal:
+    print(json.dumps(record), file=journal)
+name = f"repeats/zeta-{{repeat}}.ipynb" if repeat else "zeta.ipynb"
+(out / name).write_text(pathlib.Path("notebooks/zeta.ipynb").read_text())
+"""
+PARAMETERS = 'profile: str = "smoke"  # a\ndevices: str = "auto"  # b\nrepeat: int = 0  # c\n'
+PARAMETERS += 'data: str = "auto"  # d\nout: str = ""  # e'
+
+
+class Checkout:
+    """A copy of the kit with one notebook, and a mock uv on PATH."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        shutil.copytree(Path(pomology.__file__).parent, folder / "lib" / "pomology")
+        cells = [nbformat.v4.new_markdown_cell("# Zeta"), nbformat.v4.new_code_cell(PARAMETERS)]
+        cells[1].metadata["tags"] = ["parameters"]
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        metadata = {"kernelspec": kernel, "pomology": {"article": "003", "seconds": {"smoke": 1}}}
+        notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+        (folder / "notebooks").mkdir()
+        (folder / "notebooks" / "zeta.ipynb").write_text(nbformat.writes(notebook))
+        for profile in ("smoke", "quick", "article"):
+            (folder / "params" / profile).mkdir(parents=True)
+            (folder / "params" / profile / "zeta.yaml").write_text(f"profile: {profile}\n")
+        case = records.record("zeta", {"step_s": records.metric(1.0)}, profile="smoke")
+        (folder / "record.json").write_text(json.dumps({"event": "end"} | case.line()))
+        (folder / "python.txt").write_text(PYTHON.format(python=sys.executable))
+        (folder / "bin").mkdir()
+        (folder / "bin" / "uv").write_text(UV.format(python=sys.executable))
+        (folder / "bin" / "uv").chmod(0o755)
+
+    def start(self, versions: str, *options: str, path: str = "bin") -> subprocess.Popen:
+        command = [sys.executable, "-m", "pomology", "matrix", f"--versions={versions}"]
+        settings = {"cwd": self.folder, "start_new_session": True, "text": True}
+        settings["env"] = os.environ | {"PATH": str(self.folder / path), "PYTHONPATH": "lib"}
+        settings |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([*command, "--profile=smoke", "--run=m", *options], **settings)
+
+    def run(self, versions: str, *options: str, path: str = "bin") -> tuple[int, str, str]:
+        """Return the exit status, and what was printed on both streams."""
+        process = self.start(versions, *options, path=path)
+        output, errors = process.communicate(timeout=60)
+        return process.returncode, output, errors
+
+    def log(self) -> list[str]:
+        """Return what was measured: run and repeat, in order."""
+        place = self.folder / "log"
+        return place.read_text().split("\n")[:-1] if place.exists() else []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+TWO = "numpy==1.26.3 numpy==1.26.4"
+
+
+def test_versions_run_in_turn_and_a_slower_one_is_found(checkout):
+    status, output, errors = checkout.run(TWO, "--repeats=3")
+    assert (status, errors) == (0, "")
+    first, second = "m-numpy-1.26.3", "m-numpy-1.26.4"
+    in_turn = [f"{first} 0", f"{second} 0", f"{second} 1"]
+    in_turn += [f"{first} 1", f"{first} 2", f"{second} 2"]
+    assert checkout.log() == in_turn
+    rows = pandas.read_csv(checkout.folder / "outputs" / "m" / "matrix.csv")
+    assert rows["repeats"].tolist() == [3, 3]
+    assert rows["seconds"][0] == pytest.approx((1.00 * 1.01 * 1.02) ** (1 / 3))
+    assert rows["ratio"][1] == pytest.approx(1.2) and rows["verdict"][1] == "slower"
+    assert rows["ratio_low"][1] < 1.2 < rows["ratio_high"][1] and rows["could_show"][1] < 1.1
+    assert "slower" in output and "Other packages come with numpy==1.26.4: scipy==1.1." in output
+    assert checkout.run(TWO, "--repeats=3")[::2] == (0, "")
+    assert checkout.log() == in_turn  # nothing is measured twice
+    assert checkout.run(TWO, "--repeats=4")[0] == 0
+    assert checkout.log()[6:] == [f"{second} 3", f"{first} 3"]
+    status, _, errors = checkout.run("numpy==1.26.2 numpy==1.26.4")
+    assert status == 2 and "RUN=m: has other versions" in errors
+
+
+def test_an_interrupted_matrix_carries_on(checkout):
+    (checkout.folder / "hang").touch()
+    process = checkout.start(TWO, "--repeats=2")
+    while len(checkout.log()) < 3:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    assert checkout.run(TWO, "--repeats=2")[0] == 0
+    assert checkout.log()[3:] == ["m-numpy-1.26.4 1", "m-numpy-1.26.3 1"]
+
+
+@pytest.mark.parametrize(
+    ("versions", "options", "path", "reason"),
+    [
+        ("numpy==1.26.3", [], "bin", "VERSIONS: must name two or more"),
+        (f"{TWO} numpy==9.9.9", [], "bin", "numpy==9.9.9 cannot be installed: No solution found"),
+        (TWO, [], "none", "needs uv"),
+        (TWO, ["--repeats=1"], "bin", "REPEATS=1: must be 2"),
+    ],
+)
+def test_what_is_wrong_is_one_line_before_anything_runs(checkout, versions, options, path, reason):
+    status, _, errors = checkout.run(versions, *options, path=path)
+    assert status == 2 and reason in errors and len(errors.splitlines()) == 1
+    assert checkout.log() == []
+
+
+WRONG = """
+numpy==1.26.3, numpy=1 numpy=2, -r==1 -r==2, numpy==1.* numpy==2, numpy==1 numpy==1,
+numpy==1 torch==2, jax==1 jax==2, numpy==$(x) numpy==2
+"""
+
+
+@pytest.mark.parametrize("text", ["", *WRONG.split(",")])
+def test_versions_that_cannot_be_meant_are_refused(text):
+    with pytest.raises(PomologyError, match=r"^VERSIONS: "):
+        environments.parse(text)
+
+
+def test_an_environment_is_the_kits_own_but_for_the_version(monkeypatch):
+    own = {"mlx": "0.32.4", "mlx-metal": "0.32.4", "numpy": "1.26.4"}
+    parts = ["mlx-metal==0.32.4; platform_system == 'Darwin'"]
+    monkeypatch.setattr(environments, "installed", lambda: dict(own))
+    monkeypatch.setattr(environments.metadata, "requires", lambda package: parts)
+    kept, resolved = environments.requirements("mlx==0.33.0")
+    assert kept == ["mlx-metal==0.32.4", "numpy==1.26.4"]
+    assert resolved == ["mlx==0.33.0", "mlx-metal==0.33.0", "numpy"]
+    assert environments.requirements("python==3.12.1") == (
+        ["mlx==0.32.4", "mlx-metal==0.32.4", "numpy==1.26.4"],
+        [],
+    )
+
+
+def test_two_of_a_kind_are_called_different_in_at_most_5_percent(monkeypatch):
+    """Of 60 rows in one notebook, judged together; a machine that warms up is the same for both."""
+    generator = numpy.random.default_rng(3)
+    rows = []
+    for case in range(60):
+        for repeat in range(5):
+            for run in "ab":
+                drift = 0.02 * repeat
+                value = math.exp(drift + 0.03 * generator.standard_normal())
+                rows.append({"case": str(case), "run": run, "value": value})
+    shared = {"experiment": "x", "metric": "step_s", "data": "none", "scaled": False}
+    times = pandas.DataFrame(rows).assign(**shared, headline=True, status="ok")
+    monkeypatch.setattr(matrix.frame, "load", lambda *runs: times)
+    shown = matrix.table({"numpy==1": "a", "numpy==2": "b"})
+    assert (shown["verdict"].dropna() == "no difference shown").sum() == 60
+    slower = (times["case"] == "7") & (times["run"] == "b")
+    times.loc[slower, "value"] *= 1.4
+    shown = matrix.table({"numpy==1": "a", "numpy==2": "b"}).dropna()
+    assert shown.loc[shown["verdict"] == "slower", "case"].tolist() == ["7"]
