@@ -17,7 +17,7 @@ from torch import nn
 
 from pomology.devices.torch import TorchDevice
 from pomology.experiment.experiment import Experiment
-from pomology.extras.prediction import operators, rates
+from pomology.extras.prediction import devices, operators
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.measure.clock import Block
@@ -385,7 +385,7 @@ def test_what_computes_something_else_or_nothing_is_no_ceiling(run_ceilings, mon
     status = {key: one.status for key, one in records.items()}
     good = (("matmul", "fp32"), ("copy", "fp32"), ("sum", "fp32"))
     bad = (("matmul", "fp16"), ("triad", "fp32"), ("dot", "fp32"), ("convolution", "fp32"))
-    single = [(name, "fp32") for name in rates.SINGLE]
+    single = [(name, "fp32") for name in devices.SINGLE]
     assert status == dict.fromkeys([*good, *single], "ok") | dict.fromkeys(bad, "mismatch")
     assert "torch.float32 where torch.float16" in records["matmul", "fp16"].reason
 

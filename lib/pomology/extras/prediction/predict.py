@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-import functools
+import importlib.util
 import math
-from collections.abc import Sequence
+import re
+import sys
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from pomology import format
 from pomology.errors import PomologyError
-from pomology.extras.prediction import operators, own_model, rates, rows
-from pomology.extras.prediction.model import Model, Observed, Prediction, model
+from pomology.extras.prediction import devices, model, operators, times
 from pomology.extras.prediction.operators import Counted
-from pomology.extras.prediction.rates import Device
 from pomology.format import one_line
 from pomology.measure.estimate import Estimate
 from pomology.models import trainings
-from pomology.results.record import Record
 from pomology.results.run import Run
 
 
-class Known(NamedTuple):
-    """What a run, or the kit, knows: devices by name, times that were measured on them, a run's records."""
-
-    devices: dict[str, Device]
-    seen: Sequence[Observed]
-    records: Sequence[Record] = ()
-
-
-@functools.cache
-def known(source: str = "", place: Path | None = None) -> Known:
-    """Devices with published peaks, or the `cpu` and `gpu` of a run, whose ceilings it has measured. place: of the run
-    that `source` names, where it is not in outputs/."""
-    if not source:
-        return Known(rates.published_devices(), rows.elsewheres())
-    records = Run.open(place or source).records
-    if not (devices := rates.measured_devices(records, source)):
-        raise PomologyError(f"--from {source}: the run has no ceilings; the notebook ceilings measures them")
-    return Known(devices, [seen for _, seen in rows.of_run(records, source, devices)], records)
-
-
-class Answer(NamedTuple):
-    """What was asked, what was counted of a step of it, and what is predicted, where a device was named."""
-
-    what: str
-    workload: str  # of the kit; empty of a user's own model
-    batch: int
-    counted: Counted
-    device: Device | None
-    model: Model
-    prediction: Prediction | None
-
-
-def predict(
+def answer(
     target: str,
     input: str = "",
     precision: str = "fp32",
@@ -61,60 +26,117 @@ def predict(
     on: str = "",
     source: str = "",
     place: Path | None = None,
-) -> Answer:
-    """target: `file.py:build` of a user, or `WORKLOAD BATCH [SIZE]` of the kit, as `trainings.rows` reads it. on: a
-    name in `known`; empty: none, and the step is counted as MPS does it. Raises PomologyError in one line for whatever
-    is wrong with these."""
-    devices, seen, _ = known(source, place)
-    device = rates.chosen(on or (max(devices) if source else ""), devices) if on or source else None  # a GPU before
-    operators.check(precision, optimizer)
-    if device:
-        rates.check(device).rate(precision)
-    backend, workload = device.backend if device else "mps", ""
-    if ":" in target or target.endswith(".py"):
-        if not input:
-            raise PomologyError("pomology predict: the following arguments are required: --input")
-        batch = own_model.parse_inputs(input)[0].sizes[0]
-        counted = own_model.count(target, input, precision, optimizer, backend)
-        what = f"{one_line(Path(target).name)}, --input {input}, {precision}, {optimizer}"
-    else:
-        (row,) = trainings.rows([target])
-        workload, batch, counted = row["workload"], row["batch_size"], rows.count(row, precision, backend)
-        what = f"{target}, {precision}, {rows.OPTIMIZERS.get(workload, 'adam')}"
-    informed = model().calibrated(device, seen, workload) if device else model()
-    made = informed.predict(counted.operators, device, precision) if device else None
-    return Answer(what, workload, batch, counted, device, informed, made)
+    epoch: int | None = None,
+) -> list[str]:
+    """Return the lines of the command.
 
-
-def answer(target: str, epoch: int | None = None, **asked: Any) -> list[str]:
-    """The lines of the command. epoch: how many samples it has. The rest, and errors: see `predict`."""
+    target: `file.py:build`, or `WORKLOAD BATCH [SIZE]` of the kit. source: the name of a run whose
+    ceilings are taken, which is at `place`. The rest: see the command. Raises PomologyError for
+    whatever is wrong with these.
+    """
     if epoch is not None and epoch < 1:
         raise PomologyError(f"--epoch {epoch}: must be a number of samples, 1 or more")
-    on, source = (asked.get(name, "") for name in ("on", "source"))
-    what, workload, batch, counted, device, informed, made = predict(target, **asked)
-    flops, moved, launches = (sum(each[at] for each in counted.operators) for at in (1, 2, 3))
-    amounts = f"{flops / 1e9:,.4g} GFLOP, {format.quantity(moved, 'B')} read and written, {launches:,} launches"
-    memory = counted.memory._asdict()
-    peak = format.quantity(memory.pop("peak"), "B")
-    parts = [f"{name} {format.quantity(size, 'B')}" for name, size in memory.items()]
-    lines = [
-        f"{what}; counted of a step: {amounts}",
-        f"memory at its highest point, counted: {peak}, without work space of operators ({', '.join(parts)})",
-    ]
-    if device and made:
-        step = f"a step takes {_shown(made.step_s)}, most of it {made.bound}"
-        lines.append(f"predicted for {on or device.name} from {device.source}: {step}")
-        if epoch:
-            steps, kind = math.ceil(epoch / batch), "cpu" if device.backend == "cpu" else "gpu"
-            loading_s = rows.loading_s(known(source, asked.get("place")).records, workload, kind)
-            more = "loading data is not in it"
-            more += f": {format.seconds(epoch * loading_s)} as {source} timed it" if loading_s is not None else ""
-            lines.append(f"predicted: {epoch:,} samples, {steps:,} steps, take {_shown(made.step_s * steps)}; {more}")
-        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in made.parts.items())
-        lines += [f"predicted: of a step {shares}", informed.held]
-    return lines
+    known = devices.published_devices()
+    device = None
+    if source:
+        records = Run.open(place or source).records
+        known = devices.measured_devices(records, source)
+        if not known:
+            reason = "the run has no ceilings; the notebook ceilings measures them"
+            raise PomologyError(f"--from {source}: {reason}")
+        on = on or max(known)  # a GPU before a CPU
+    if on:
+        device = devices.chosen(on, known)
+        device.rate(precision)
+    backend = device.backend if device else "mps"
+    workload = ""
+    if ":" in target or target.endswith(".py"):
+        batch, counted = count_file(target, input, precision, optimizer, backend)
+        what = f"{one_line(Path(target).name)}, --input {input}, {precision}, {optimizer}"
+    else:
+        row = trainings.rows([target])[0]
+        workload = row["workload"]
+        batch = row["batch_size"]
+        counted = times.count(row, precision, backend)
+        what = f"{target}, {precision}, {times.OPTIMIZERS.get(workload, 'adam')}"
+    flops = sum(each.flops for each in counted.operators) / 1e9
+    moved = format.quantity(sum(each.bytes for each in counted.operators), "B")
+    launches = sum(each.launches for each in counted.operators)
+    sizes = {name: format.quantity(size, "B") for name, size in counted.memory._asdict().items()}
+    parts = ", ".join(f"{name} {size}" for name, size in sizes.items() if name != "peak")
+    amounts = f"{flops:,.4g} GFLOP, {moved} read and written, {launches:,} launches"
+    memory = f"memory at its highest point, counted: {sizes['peak']}"
+    lines = [f"{what}; counted of a step: {amounts}"]
+    lines.append(f"{memory}, without work space of operators ({parts})")
+    if not device:
+        return lines
+    measured = times.published()
+    if source:
+        measured = [each for _, each in times.of_run(records, source, known)]
+    fitted = model.fitted().calibrated(device, measured, workload)
+    made = fitted.predict(counted.operators, device, precision)
+    step = f"a step takes {shown(made.step_s)}, most of it {made.bound}"
+    lines.append(f"predicted for {on} from {device.source}: {step}")
+    if epoch:
+        steps = math.ceil(epoch / batch)
+        time = f"{steps:,} steps, take {shown(made.step_s * steps)}; loading data is not in it"
+        lines.append(f"predicted: {epoch:,} samples, {time}")
+    parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in made.parts.items())
+    return [*lines, f"predicted: of a step {parts}", fitted.held]
 
 
-def _shown(duration: Estimate) -> str:
-    """With the bounds of its interval, which is no measured one: it covers 9 of 10 devices that were left out."""
-    return f"{format.seconds(duration.value)} (90 %: {format.span(*duration.bounds, format.seconds)})"
+def shown(duration: Estimate) -> str:
+    """Return a predicted time with its interval, which is none of a measurement."""
+    interval = format.span(*duration.bounds, format.seconds)
+    return f"{format.seconds(duration.value)} (90 %: {interval})"
+
+
+def parse_inputs(text: str) -> list[tuple[tuple[int, ...], bool]]:
+    """Return sizes, and whether they are of whole numbers: `32x3x224x224`, or `16x512:int`."""
+    inputs = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([1-9]\d*(?:x[1-9]\d*)*)(:int)?\s*", part)
+        if not match:
+            example = "sizes as 32x3x224x224, or 16x512:int for tokens; several parted by commas"
+            raise PomologyError(f"--input {one_line(text)}: must be {example}")
+        inputs.append((tuple(map(int, match[1].split("x"))), bool(match[2])))
+    return inputs
+
+
+def count_file(target: str, text: str, *how: str) -> tuple[int, Counted]:
+    """Count a step of the model that a function of a user's file returns; also give the batch.
+
+    A function `loss(output)` in that file makes the loss, else `operators.default_loss`.
+    """
+    inputs = parse_inputs(text)
+    path, _, name = target.rpartition(":")
+    if not Path(path).is_file() or not path.endswith(".py"):
+        raise PomologyError(f"{one_line(target)}: must be as path/to/model.py:build")
+    try:
+        return inputs[0][0][0], _count_file(Path(path), name, inputs, *how)
+    except Exception as error:
+        kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
+        reason = one_line(f"{kind}{' '.join(str(error).split())}", 300)
+        raise PomologyError(f"{one_line(Path(path).name)}: {reason}") from error
+
+
+def _count_file(path: Path, name: str, inputs: list[tuple], *how: str) -> Counted:
+    import torch
+
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location("own_model", path)
+    file = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(file)
+    if not hasattr(file, name):
+        raise PomologyError(f"it has no function {one_line(name)}")
+    build = getattr(file, name)
+    try:
+        with torch.device("meta"):
+            module = build()
+    except Exception:  # some read values while they build, which meta does not have
+        module = build()
+    if not isinstance(module, torch.nn.Module):
+        raise PomologyError(f"{name}() gives a {type(module).__name__}, not a torch.nn.Module")
+    types = {True: torch.int64, False: torch.float32}
+    tensors = [torch.empty(sizes, dtype=types[whole], device="meta") for sizes, whole in inputs]
+    return operators.count(module, operators.step(tensors, getattr(file, "loss", None)), *how)

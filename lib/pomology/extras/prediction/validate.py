@@ -2,87 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from pomology.extras.prediction.model import Model, Observed, Stack, alike, fit, left_out, span
+from pomology.extras.prediction.model import Model, Stack, Times, left_out
+from pomology.report.table import Table
+
+COLUMNS = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
 
 
 class Errors(NamedTuple):
-    """logs: measured over predicted, by observation. covered: by the interval from the others; None without one."""
+    """Logarithms of measured over predicted; covered: whether each is in its interval."""
 
     name: str
     logs: np.ndarray
     covered: np.ndarray | None = None
 
-    def row(self) -> dict:
-        """Median error, mean error, share within 30 %, and share that the 90 % interval covers; 1 is all."""
-        off = np.abs(np.expm1(-self.logs))  # of predicted, over measured
-        ok = np.isfinite(off)
-        numbers = {"median": np.median(off[ok]), "mean": off[ok].mean(), "within_30": (off[ok] <= 0.3).mean()}
-        covered = None if self.covered is None else float(self.covered[ok].mean())
-        return {"name": self.name, "n": int(ok.sum()), **{k: float(v) for k, v in numbers.items()}, "covered": covered}
+    def row(self) -> dict[str, float]:
+        """Return the errors of predicted over measured: 1 is 100 %."""
+        errors = np.abs(np.expm1(-self.logs))
+        covered = None if self.covered is None else float(self.covered.mean())
+        return {
+            "n": len(errors),
+            "median": float(np.median(errors)),
+            "mean": float(errors.mean()),
+            "within_30": float((errors <= 0.3).mean()),
+            "covered": covered,
+        }
+
+    def part(self, name: str, chosen: Sequence[bool]) -> Errors:
+        """Return the errors of a group of times."""
+        place = np.array(chosen)
+        return Errors(name, self.logs[place], self.covered[place])
 
 
-def baselines(observed: Sequence[Observed]) -> list[Errors]:
-    """The roofline and operations alone, with every share 1; and operations alone, scaled by each other workload of a
-    device in the same precision, in turn: one calibrating run."""
-    stack = Stack(observed)
-    alone, pairs = np.log(stack.step_s / stack.all[:, :, 2].sum(1)), []
-    for place, seen in enumerate(observed):
-        for other, run in enumerate(observed):
-            same = (run.device.name, run.precision) == (seen.device.name, seen.precision)
-            if same and run.workload != seen.workload:
-                pairs.append(alone[place] - alone[other])
-    named = ("the roofline alone", stack.left(np.array([1.0] * 8 + [0.0, 1.0]))), ("operations alone", alone)
-    return [*(Errors(name, logs) for name, logs in named), Errors("one calibrating run", np.array(pairs))]
+def table(title: str, groups: Sequence[Errors]) -> Table:
+    """Return a row for each group of times."""
+    lines = []
+    for group in groups:
+        n, *shares = group.row().values()
+        texts = ["–" if share is None else f"{100 * share:.0f} %" for share in shares]
+        lines.append(((group.name, f"{n:,}", *texts), {}))
+    note = "An error is that of the predicted time, over the measured one."
+    return Table.of(title, COLUMNS, lines, [note])
 
 
-def validation(observed: Sequence[Observed]) -> list[Errors]:
-    """Every way to predict, the best informed last."""
-    ways = [("device left out", "device.name", ""), ("device left out, source known", "device.name", "source")]
-    ways += [("workload left out", "workload", ""), ("workload left out, device known", "workload", "device.name")]
-    return [*baselines(observed), *(Errors(name, *left_out(observed, group, known)) for name, group, known in ways)]
+def baselines(times: Sequence[Times]) -> list[Errors]:
+    """Return the errors of ways that fit nothing.
+
+    One calibrating run scales operations by the time of each other workload on the same device in
+    the same precision, in turn.
+    """
+    stack = Stack.of(times)
+    roofline = stack.errors(np.array([1.0] * 8 + [0.0, 1.0]))
+    operations = np.log(stack.step_s / stack.work[:, :, 2].sum(1))
+    kinds = [(each.device.name, each.precision) for each in times]
+    pairs = [
+        operations[one] - operations[other]
+        for one, other in product(range(len(times)), repeat=2)
+        if kinds[one] == kinds[other] and times[one].workload != times[other].workload
+    ]
+    return [
+        Errors("the roofline alone", roofline),
+        Errors("operations alone", operations),
+        Errors("one calibrating run", np.array(pairs)),
+    ]
 
 
-def kept_back(seen: Sequence[Observed], model: Model, name: str) -> Errors:
-    """Times that nothing was fitted to, by a model and its interval."""
-    logs = np.array([Stack([each]).left(model.on(each.device).shares)[0] for each in seen])
+def validation(times: Sequence[Times]) -> list[Errors]:
+    """Return the errors of every way to predict, the best informed last."""
+    return [
+        *baselines(times),
+        Errors("device left out", *left_out(times, "device.name")),
+        Errors("device left out, source known", *left_out(times, "device.name", "source")),
+        Errors("workload left out", *left_out(times, "workload")),
+        Errors("workload left out, device known", *left_out(times, "workload", "device.name")),
+    ]
+
+
+def without_fit(times: Sequence[Times], model: Model, name: str) -> Errors:
+    """Return the errors of times that nothing was fitted to."""
+    logs = [Stack.of([each]).errors(model.on(each.device).shares)[0] for each in times]
+    logs = np.array(logs)
     return Errors(name, logs, (model.spread[0] <= logs) & (logs <= model.spread[1]))
 
 
-def of_device(seen: Sequence[Observed], model: Model, name: str) -> Errors:
-    """The times of one device, each calibrated on its others of other workloads, as `Model.calibrated` does."""
-    shares = model.on(seen[0].device).shares
-    return Errors(name, *left_out(seen, "workload", "device.name", shares, model.spread))
+def calibrated(times: Sequence[Times], model: Model, name: str) -> Errors:
+    """Return the errors of one device's times, calibrated on its other workloads."""
+    shares = model.on(times[0].device).shares
+    return Errors(name, *left_out(times, "workload", "device.name", shares, model.spread))
 
 
-def fitted(observed: Sequence[Observed]) -> Model:
-    """What predicts a device that has no measured times: fitted to all, its interval from devices left out."""
-    logs, inside = left_out(observed, "device.name")
-    low, high = span(logs, alike([seen.device.name for seen in observed])).tolist()
-    return Model(fit(Stack(observed)), (low, high), len(observed), float(inside.mean()))
-
-
-# Groups of times in which predictions differ.
-KINDS: dict[str, Callable[[Observed], bool]] = {
-    "batch of 1 to 8": lambda seen: seen.batch <= 8,
-    "batch of 9 to 63": lambda seen: 8 < seen.batch < 64,
-    "batch of 64 and more": lambda seen: seen.batch >= 64,
-    "published before 2020": lambda seen: seen.year < "2020",
-    "published since 2020": lambda seen: seen.year >= "2020",
-    "fp32 without matrix units": lambda seen: seen.precision == "fp32",
-    "TF32": lambda seen: seen.precision == "tf32",
-    "fp16, bf16, mixed": lambda seen: seen.precision == "half",
-    "MobileNet, MNASNet": lambda seen: seen.workload in ("mobilenet_v2", "mnasnet1_0"),
-    "Apple GPUs": lambda seen: seen.device.backend == "mps",
-    "AMD's GPUs": lambda seen: seen.device.name.startswith(("MI", "Radeon")),
-}
-
-
-def by_kind(observed: Sequence[Observed], errors: Errors) -> list[Errors]:
-    """The errors of small batches, old software, depthwise convolutions, and each precision; none of an empty group."""
-    chosen = {name: np.array([of(seen) for seen in observed]) for name, of in KINDS.items()}
-    return [Errors(name, errors.logs[here], errors.covered[here]) for name, here in chosen.items() if here.any()]
+def by_kind(times: Sequence[Times], errors: Errors) -> list[Errors]:
+    """Return the errors of groups of times in which predictions differ."""
+    small_models = ("mobilenet_v2", "mnasnet1_0")
+    groups = {
+        "batch of 1 to 8": [each.batch <= 8 for each in times],
+        "batch of 9 to 63": [8 < each.batch < 64 for each in times],
+        "batch of 64 and more": [each.batch >= 64 for each in times],
+        "published before 2020": [each.year < "2020" for each in times],
+        "published since 2020": [each.year >= "2020" for each in times],
+        "fp32 without matrix units": [each.precision == "fp32" for each in times],
+        "TF32": [each.precision == "tf32" for each in times],
+        "fp16, bf16, mixed": [each.precision == "half" for each in times],
+        "MobileNet, MNASNet": [each.workload in small_models for each in times],
+        "Apple GPUs": [each.device.backend == "mps" for each in times],
+        "AMD's GPUs": [each.device.name.startswith(("MI", "Radeon")) for each in times],
+    }
+    return [errors.part(name, chosen) for name, chosen in groups.items()]

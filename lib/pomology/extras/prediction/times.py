@@ -1,0 +1,194 @@
+"""Measured times of training steps, with the work in them: others', the articles', and a run's."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pomology.articles import elsewhere
+from pomology.articles import published as articles_published
+from pomology.errors import PomologyError
+from pomology.extras.prediction import devices, operators
+from pomology.extras.prediction.devices import Device
+from pomology.extras.prediction.model import Times, work_of
+from pomology.extras.prediction.operators import Counted, Operator
+from pomology.format import one_line
+from pomology.models import trainings
+from pomology.models.definitions import definitions
+from pomology.results import cases
+from pomology.results.record import Record
+
+# The optimizer of each training of the kit, where it is not Adam.
+OPTIMIZERS = {"siamese": "adadelta", "transformer_lm": "sgd"}
+OPTIMIZERS |= {"simclr": "momentum", "resnet50": "momentum"}
+
+
+@functools.cache
+def _published_work() -> dict[tuple[str, int, str], list[dict[str, str]]]:
+    """Return the lines of work.csv by workload, pixels or tokens, and `fp32` or `half`."""
+    work: dict[tuple, list] = {}
+    for line in articles_published.read("work.csv"):
+        key = line["workload"], int(line["size"]), line["precision"]
+        work.setdefault(key, []).append(line)
+    return work
+
+
+def parse_target(target: str, precision: str) -> tuple[str, int, int]:
+    """Return workload, batch and size of `resnet50 32 224`, which must be counted in work.csv."""
+    match = re.fullmatch(r"(\w+) ([1-9]\d{0,8}) ([1-9]\d{0,8})", target)
+    if not match:
+        raise PomologyError(f"model: {target!r} must read `MODEL BATCH SIZE`, as 'resnet50 32 224'")
+    if precision not in ("fp32", "tf32", *devices.HALF):
+        raise PomologyError(f"precision: {precision!r} must be fp32, tf32, fp16, bf16 or amp")
+    workload, batch, size = match[1], int(match[2]), int(match[3])
+    published_step(workload, size, precision, batch)
+    return workload, batch, size
+
+
+def published_step(workload: str, size: int, precision: str, batch: int) -> list[Operator]:
+    """Return the operators of a step of a published workload, like ones together, with SGD."""
+    key = workload, size, "half" if precision in devices.HALF else "fp32"
+    if key not in _published_work():
+        names = ", ".join(sorted({f"{name} {size}" for name, size, _ in _published_work()}))
+        raise PomologyError(f"{workload} at size {size} is not counted; there are {names}")
+    step = []
+    for line in _published_work()[key]:
+        moved = float(line["bytes"]) * batch + float(line["fixed_bytes"])
+        flops = float(line["flops"]) * batch
+        step.append(Operator(line["kind"], flops, moved, int(line["launches"])))
+    return step
+
+
+def published(fault: str = "") -> list[Times]:
+    """Return the published times of counted workloads on devices with a data sheet.
+
+    fault: of `elsewhere.FAULTS`, that the times must have; without one they have no serious fault.
+    """
+    times = []
+    for row in elsewhere.rows():
+        config, faults, samples = row["config"], row["faults"], elsewhere.samples(row)
+        batch = config.get("batch_size")
+        device = devices.published_devices().get(row["device"])
+        half = row["precision"] in devices.HALF
+        size = config.get("image_size") or config.get("sequence")
+        serious = (elsewhere.SERIOUS - {"tf32", "amp"}).intersection(faults)
+        if (fault not in faults if fault else serious) or not (samples and device):
+            continue
+        counted = (row["workload"], size, "half" if half else "fp32") in _published_work()
+        if not counted or not isinstance(batch, int):
+            continue
+        tf32 = "tf32" in (*faults, row["precision"]) and device.flops_per_s["tf32"]
+        precision = "half" if half else "tf32" if tf32 else "fp32"
+        step = published_step(row["workload"], size, precision, batch)
+        if "no-optimizer" in faults:
+            step = [each for each in step if each.kind != "optimizer"]
+        step_s = batch / samples / elsewhere.rate(row)
+        work = work_of(step, device, precision)
+        names = row["source"], row["year"]
+        times.append(Times(row["workload"], device, precision, batch, *names, step_s, work))
+    return times
+
+
+def articles() -> list[Times]:
+    """Return the five articles' own epochs in PyTorch on GPUs, to which nothing is fitted."""
+    times = []
+    for row in articles_published.rows():
+        name = elsewhere.devices().get(row["device"], row["device"])
+        device = devices.published_devices().get(name)
+        training = _training(row["experiment"], row["config"])
+        faults = elsewhere.faults(row)
+        torch = row["framework"].startswith("pytorch") and row["precision"] == "fp32"
+        if not (device and training and torch and row["metric"] == "epoch_s"):
+            continue
+        if "loader-bound" in faults or not (row["si"] and row["flops"]):
+            continue
+        step = count(training, backend=device.backend).operators
+        tf32 = "tf32" in faults and device.flops_per_s["tf32"]
+        precision = "tf32" if tf32 else "fp32"
+        names = [row[name] for name in ("article", "device", "framework", "source")]
+        year = articles_published.software(*names)[1]
+        step_s = row["si"] * sum(each.flops for each in step) / row["flops"]
+        work = work_of(step, device, precision)
+        names = row["experiment"], device, precision, training["batch_size"]
+        times.append(Times(*names, f"article {row['article']}", year, step_s, work))
+    return times
+
+
+@functools.cache
+def _trainings() -> list[dict[str, Any]]:
+    """Return the trainings that the kit times itself; no others of a run are built."""
+    notebook = definitions("trainings_torch", "rows", "common")
+    return trainings.rows([*notebook.rows, *notebook.common])
+
+
+def _training(experiment: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the one that an experiment with such settings is, if any."""
+    row = dict(config)
+    if experiment != "trainings_torch":
+        row = {"workload": experiment, "batch_size": config.get("batch_size")}
+        names = ("embedding_size", "layers", "hidden_size")
+        sizes = [str(config[name]) for name in names if name in config]
+        if sizes:
+            row["size"] = "x".join(sizes)
+    return row if row in _trainings() else None
+
+
+def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") -> Counted:
+    """Count a step of a training of the kit, which is a row of `trainings.rows`."""
+    import torch
+
+    hooks = trainings.load(f"{row['workload']}_torch")
+    optimizer = OPTIMIZERS.get(row["workload"], "adam")
+    step = functools.partial(trainings._step, hooks, row)
+    try:
+        with torch.device("meta"):
+            module = hooks.build(**row)
+        return operators.count(module, step, precision, optimizer, backend)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        words = " ".join(str(value) for value in row.values())
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        example = "some need a size, as 'resnet50 32 224'"
+        raise PomologyError(f"{words}: cannot be counted ({reason}); {example}") from error
+
+
+def sums(record: Record) -> list[Operator] | None:
+    """Return a step as the operations and bytes of a record, None where it has none in fp32.
+
+    What computes again in the backward pass, or offloads, does more than is counted.
+    """
+    settings = ("recompute", "gradient_checkpointing", "offload")
+    more = any(record.config.get(name) not in (None, False, "none") for name in settings)
+    fp32 = cases.precision(record) == "fp32" and record.framework == "torch"
+    if more or not (fp32 and record.flops_per_step and record.bytes_per_step):
+        return None
+    moved = Operator("elementwise", 0, record.bytes_per_step, 0)
+    return [Operator("product", record.flops_per_step, 0, 0), moved]
+
+
+def workload_of(record: Record) -> str:
+    """Return what a case trains, whichever notebook it is of: `gpt2`, `whisper`, `vae`."""
+    model = record.config.get("workload") or record.config.get("model", "")
+    return str(model).partition("-")[0] or record.experiment
+
+
+def of_run(records: Sequence[Record], run: str, known: Mapping[str, Device]) -> list[tuple[Record, Times]]:
+    """Return the timed steps of a run on its devices, on inputs that are ready where it has these."""
+    times = []
+    for record, flops_per_s in devices.timed_steps(records):
+        device = known.get(cases.kind(record))
+        work = sums(record)
+        if not device or not work:
+            continue
+        training = _training(record.experiment, record.config)
+        if training:  # its operators, where they add up to what the record has
+            step = count(training, backend=device.backend).operators
+            flops = sum(each.flops for each in step)
+            if abs(flops / record.flops_per_step - 1) < 0.01:
+                work = step
+        names = workload_of(record), device, "fp32", record.config.get("batch_size", 0)
+        step_s = record.flops_per_step / flops_per_s
+        work = work_of(work, device, "fp32")
+        times.append((record, Times(*names, run, record.started[:4], step_s, work)))
+    return times

@@ -1,0 +1,397 @@
+"""Predictions against sums by hand and times that obey the model; counts against PyTorch's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from records import metric, product, rate, record, stream
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from pomology.__main__ import main
+from pomology.errors import PomologyError
+from pomology.extras.prediction import devices, model, operators, tables, times, validate
+from pomology.extras.prediction.devices import Device
+from pomology.extras.prediction.model import Model, Stack, Times
+from pomology.extras.prediction.operators import Operator
+from pomology.models import cost
+
+PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
+CARD = Device("a card", PEAKS, 500e9, "cuda", "by hand")
+SHARES = np.array([0.5, 0.8, 0.1, 0.3, 0.4, 0.25, 0.6, 0.6, 1e-5, 1.0])
+MODEL = Model(SHARES, (-0.1, 0.2))
+STEP = [Operator("convolution", 1e12, 1e9, 100), Operator("elementwise", 0, 3e10, 300)]
+
+
+# The model ----------------------------------------------------------------------------------------
+
+
+def test_an_operator_takes_the_larger_of_computing_and_moving():
+    """1e12 / (0.5 · 10e12) = 0.2 s; 3e10 / 300e9 = 0.1 s; 400 launches of 10 µs = 4 ms."""
+    made = MODEL.predict(STEP, CARD)
+    assert made.step_s.value == pytest.approx(0.304) and made.step_s.how == "estimated"
+    assert made.step_s.low == pytest.approx(0.304 * np.exp(-0.1))
+    assert made.bound == "operations" and sum(made.parts.values()) == pytest.approx(1)
+    half = MODEL.predict(STEP, CARD, "bf16")  # 1e12 / (0.25 · 100e12) = 0.04 s
+    assert half.step_s.value == pytest.approx(0.144) and half.bound == "memory traffic"
+    slow = MODEL.predict(STEP, CARD._replace(launch_s=1e-3))
+    assert slow.step_s.value == pytest.approx(0.7) and slow.bound == "launches"
+
+
+def single(name: str, count: int, value: float):
+    metrics = {"flops_per_s" if name == "depthwise" else "bytes_per_s": metric(value)}
+    config = {"operation": name, "shape": f"{count // 10}x10", "precision": "fp32"}
+    return record("ceilings", metrics, config)
+
+
+def test_a_processor_has_the_ceilings_and_single_operators_of_its_run():
+    """An addition of 10 MB is between those of 1 and 100 MB, which reach 40 and 10 GB/s: 20, of
+    which a training has 0.6. A convolution moves twice what it reads and writes, besides."""
+    kernels = [product(2e11), product(1.9e11), product(5e11, operation="convolution")]
+    plain = devices.measured_devices([*kernels, stream(1e10)], "a run")["cpu"]
+    assert (plain.flops_per_s, plain.convolution, plain.single) == ({"fp32": 2e11}, 5e11, {})
+    for kind, reached in (("product", 0.8 * 2e11), ("convolution", 0.8 * 5e11)):
+        made = MODEL.predict([Operator(kind, 1e12, 0, 0)], plain)
+        assert made.step_s.value == pytest.approx(1e12 / reached)
+    timed = [single(name, 10**6, 1e10) for name in devices.SINGLE - {"addition", "depthwise"}]
+    timed += [single("addition", 250_000, 4e10), single("addition", 25_000_000, 1e10)]
+    timed += [single("depthwise", 10**6, value) for value in (4e9, 5e9, 9e9)]
+    records = [product(2e11), stream(1e10), *timed]
+    processor = devices.measured_devices(records, "a run")["cpu"]
+    assert processor.single["depthwise"] == [(4e6, 5e9)]
+    small = {"largest": 10**7}
+    for operator, seconds in (
+        (Operator("elementwise", 0, 1e9, 0, **small), 1 / 12),
+        (Operator("elementwise", 0, 1e9, 0, largest=10**8, fresh=False), 1 / 10),
+        (Operator("reduction", 0, 1e9, 0, **small, like="batch_norm"), 1 / 10),
+        (Operator("depthwise", 1e10, 0, 0, **small), 2),
+        (Operator("product", 1e11, 1e9, 0, **small), 1 / 1.6 + 1 / 12),
+        (Operator("convolution", 1e11, 1e9, 0, **small, filled=0.5), 2 / 1.6 + 2 / 12),
+        (Operator("elementwise", 0, 1e9, 0), 1 / 5),
+    ):
+        assert MODEL.predict([operator], processor).step_s.value == pytest.approx(seconds)
+
+
+def test_half_precision_needs_a_runs_own_ceiling():
+    own = CARD._replace(flops_per_s={"fp32": 10e12, "bf16": 20e12}, measured=True)
+    work = [Operator("product", 1e12, 0, 0)]
+    assert MODEL.predict(work, own, "bf16").step_s.value == pytest.approx(1 / 16)
+    with pytest.raises(PomologyError, match=r"^fp16: a card has no ceiling in it in by hand"):
+        MODEL.predict(work, own, "fp16")
+
+
+def simulated(
+    spread: float = 0.0, seed: int = 0, cards: int = 12, workloads: int = 8, factor: float = 1.0
+) -> list[Times]:
+    """Return times that obey the model with SHARES, but for this spread of their logarithms."""
+    random = np.random.default_rng(seed)
+    found = []
+    for number in range(cards):
+        peaks = {key: peak and peak * random.uniform(0.2, 5) for key, peak in PEAKS.items()}
+        bandwidth = random.uniform(1e11, 2e12)
+        card = CARD._replace(name=f"card {number}", flops_per_s=peaks, bytes_per_s=bandwidth)
+        for workload in range(workloads):
+            step = []
+            for kind in ("convolution", "product", "depthwise", "elementwise"):
+                flops, moved = 10 ** random.uniform(9, 13), 10 ** random.uniform(8, 10)
+                step.append(Operator(kind, flops, moved, 99))
+            precision = ("fp32", "half")[workload % 2]
+            work = model.work_of(step, card, precision)
+            one = Times(f"w{workload}", card, precision, 32, "here", "2026", 1.0, work)
+            seconds = factor * float(Stack.of([one]).parts(SHARES).sum())
+            found.append(one._replace(step_s=seconds * float(np.exp(random.normal(0, spread)))))
+    return found
+
+
+@pytest.mark.parametrize("group", ["device.name", "workload"])
+def test_times_that_obey_the_model_are_predicted_without_their_group(group):
+    errors = validate.Errors("", *model.left_out(simulated(), group))
+    assert errors.row()["median"] < 0.05
+
+
+def test_the_interval_covers_nine_of_ten_where_the_spread_is_known():
+    row = validate.Errors("", *model.left_out(simulated(0.3), "device.name")).row()
+    assert 0.8 <= row["covered"] <= 0.97
+    assert row["median"] == pytest.approx(0.2, abs=0.08)  # exp(0.3 · 0.674) - 1 = 0.22
+    inside = []
+    for seed in range(20):  # devices with a factor of their own, calibrated on other workloads
+        factor = np.exp(np.random.default_rng(seed).normal(0, 0.4))
+        seen = simulated(0.25, seed, 1, 12, factor)
+        for one in seen[:4]:
+            known = Model(SHARES, (-0.55, 0.55)).calibrated(one.device, seen, one.workload)
+            error = Stack.of([one]).errors(known.shares)[0]
+            inside.append(known.spread[0] <= error <= known.spread[1])
+    assert 0.83 <= np.mean(inside) <= 0.96
+
+
+def test_a_device_cannot_tell_its_own_time_but_its_other_workloads_can():
+    seen = simulated()
+    seen = [one._replace(step_s=10 * one.step_s) if one.device.name == "card 3" else one for one in seen]
+    slow = np.array([one.device.name == "card 3" for one in seen])
+    errors, inside = model.left_out(seen, "device.name")
+    assert np.median(errors[slow]) == pytest.approx(np.log(10), abs=0.15) and not inside[slow].any()
+    assert np.abs(model.left_out(seen, "workload", "device.name")[0]).max() < 0.3
+
+
+def test_few_times_move_nothing_and_others_devices_say_nothing():
+    seen = simulated(cards=1, factor=1.7)
+    one = seen[0]
+    known = MODEL.calibrated(one.device, seen, one.workload)
+    few = MODEL.calibrated(one.device, seen[:3], one.workload)
+    ratios = [np.exp(Stack.of([one]).errors(each.shares)[0]) for each in (MODEL, known, few)]
+    assert ratios == pytest.approx([1.7, 1.0, 1.7], abs=0.05)
+    assert (known.times, known.workloads, few.times) == (7, 7, 2)
+    assert MODEL.calibrated(CARD, seen).times == 0
+
+
+def test_a_users_model_has_at_least_the_general_interval():
+    seen = simulated(cards=1)
+    own = seen[0].device._replace(measured=True)
+    seen = [one._replace(device=own) for one in seen]
+    general = Model(SHARES, (-0.55, 0.55))
+    kit = general.calibrated(own, seen, seen[0].workload)
+    assert kit.spread[1] < 0.5 and general.calibrated(own, seen).spread == (-0.55, 0.55)
+    cpu = own._replace(backend="cpu", single={"addition": [(4e6, 1e10)]})
+    assert general.calibrated(cpu._replace(name="AMD x CPU"), []).spread == (-0.55, 0.55)
+    assert MODEL.calibrated(cpu._replace(name="AMD x CPU"), []).spread == (-0.43, 0.405)
+    assert MODEL.calibrated(cpu._replace(name="M4 Max CPU"), []).spread == (-0.58, 0.86)
+
+
+def test_errors_are_of_the_prediction_over_the_measured_time():
+    row = validate.Errors("x", np.log([1.0, 2.0, 0.8]), np.array([True, False, True])).row()
+    assert row["median"] == pytest.approx(0.25) and row["mean"] == pytest.approx(0.25)
+    assert row["within_30"] == pytest.approx(2 / 3) and row["covered"] == pytest.approx(2 / 3)
+
+
+def test_the_kept_shares_are_the_fit_to_the_published_times():
+    seen = times.published()
+    kept = model.fitted()
+    assert len(seen) == kept.times
+    assert model.fit(Stack.of(seen)) == pytest.approx(kept.shares, rel=0.01)
+
+
+# Counting -----------------------------------------------------------------------------------------
+
+
+def empty(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(sizes, dtype=dtype, device="meta")
+
+
+def counted(build, *inputs, **settings) -> operators.Counted:
+    with torch.device("meta"):
+        module = build()
+    return operators.count(module, operators.step(inputs), **settings)
+
+
+def of(kind: str, work: operators.Counted) -> list[Operator]:
+    return [operator for operator in work.operators if operator.kind == kind]
+
+
+def flops(work: operators.Counted) -> float:
+    return sum(operator.flops for operator in work.operators)
+
+
+def test_a_product_by_hand():
+    """16 x 8 times 8 x 4; the input needs no gradient, so backward is as much once more."""
+    forward, backward = of("product", counted(lambda: nn.Linear(8, 4), empty(16, 8)))
+    moved = 4 * (16 * 8 + 8 * 4 + 4 + 16 * 4)
+    assert forward[:5] == ("product", 2 * 16 * 8 * 4, moved, 1, 4 * 16 * 8)
+    assert backward[:4] == ("product", 2 * 16 * 8 * 4, 4 * (16 * 4 + 16 * 8 + 8 * 4), 1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "forward", "kind"),
+    [
+        (lambda: nn.Conv2d(8, 16, 3, padding=1), 2 * 100 * 16 * 8 * 9, "convolution"),
+        (lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8), 2 * 100 * 8 * 9, "depthwise"),
+        (lambda: nn.Conv2d(8, 16, 3, padding=1, groups=2), 2 * 100 * 16 * 4 * 9, "convolution"),
+        (lambda: nn.ConvTranspose2d(8, 16, 2, stride=2), 2 * 100 * 8 * 16 * 4, "convolution"),
+    ],
+)
+def test_a_convolution_by_hand(layer, forward, kind):
+    """Places (10 x 10) times the kernel's numbers; backward twice that, after a first layer."""
+    first = 2 * (2 * 2 * 100 * 3 * 8)  # 1 x 1, forward and the kernel's gradient
+    work = counted(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), layer()), empty(2, 3, 10, 10))
+    assert flops(work) == first + 3 * 2 * forward and of(kind, work)
+
+
+@pytest.mark.parametrize(("directions", "first"), [(1, True), (2, False)])
+def test_an_lstm_is_its_matrices_at_each_place(directions, first):
+    """As many operations as where PyTorch writes the time steps out, by PyTorch's own counter."""
+
+    def build() -> nn.Module:
+        before = nn.Identity() if first else nn.Linear(8, 8)
+        lstm = nn.LSTM(8, 16, 2, batch_first=True, bidirectional=directions == 2)
+        return nn.Sequential(before, lstm)
+
+    work = counted(build, empty(4, 10, 8))
+    assert flops(work) == cost.workload(build, operators.step([empty(4, 10, 8)])).flops
+    assert of("recurrent", work)[0].launches == 2 * directions * (1 + 2 * 10)
+
+
+def test_attention_is_two_products_forward_and_four_backward():
+    layer = {"d_model": 32, "nhead": 4, "dim_feedforward": 64, "dropout": 0.0, "batch_first": True}
+    works = [
+        counted(lambda: nn.TransformerEncoderLayer(**layer), empty(4, 10, 32), backend=backend)
+        for backend in ("cpu", "mps")
+    ]
+    fused = [operator.flops for operator in of("attention", works[0])]
+    assert fused == [4 * 4 * 4 * 10 * 10 * 8, 8 * 4 * 4 * 10 * 10 * 8]
+    assert not of("attention", works[1]) and flops(works[0]) == flops(works[1])
+
+
+def test_bf16_keeps_what_autocast_keeps():
+    def build() -> nn.Module:
+        features = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3)]
+        return nn.Sequential(*features, nn.Flatten(), nn.Linear(2304, 5), nn.Softmax(1))
+
+    module, data = build(), torch.randn(4, 3, 16, 16)
+    with cost.saved_tensors(module) as kept, torch.autocast("cpu", torch.bfloat16):
+        loss = operators.default_loss(module(data))
+        assert loss.dtype == torch.float32
+    full, half = (counted(build, data, precision=name) for name in ("fp32", "bf16"))
+    # The softmax's few numbers are kept in fp32 on CUDA and MPS, in bf16 on the CPU.
+    assert 0 <= half.memory.activations - kept["peak"] <= 4 * 5 * 4
+    assert flops(half) == flops(full)
+
+
+@pytest.mark.parametrize(
+    ("build", "sizes"),
+    [
+        (lambda: nn.Sequential(*(nn.Linear(512, 512) for _ in range(6))), (8, 512)),
+        (lambda: nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 8)), (4096, 64)),
+    ],
+)
+def test_the_memory_of_a_step_is_what_the_allocator_reports(build, sizes):
+    module, data = build(), torch.randn(sizes)
+    optimizer = torch.optim.Adam(module.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        operators.default_loss(module(data)).backward()
+        optimizer.step()
+
+    step()
+    state = cost.tensors(*optimizer.state.values())
+    now = peak = sum(tensor.nbytes for tensor in [*module.parameters(), *state])
+    optimizer.zero_grad()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        step()
+    for event in profiled.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            peak = max(peak, now)
+    assert 0.99 * peak <= counted(build, empty(*sizes), backend="cpu").memory.peak <= 1.01 * peak
+
+
+# The command and the notebook ---------------------------------------------------------------------
+
+FILE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, body):
+        super().__init__()
+        self.layer, self.body = nn.Linear(8, 8), body
+    def forward(self, data):
+        return self.body(self.layer(data))
+
+def plain(): return Model(lambda y: y)
+def reads_values():
+    model = plain()
+    model.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
+    return model
+def fft(): return Model(lambda y: torch.fft.rfft(y).abs())
+def nonzero(): return Model(lambda y: y[y > 0])
+def raises(): raise ValueError("no\\nluck")
+def number(): return 7
+def frozen(): return plain().requires_grad_(False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("plain", "predicted for M2 Max GPU from published peaks"),
+        ("reads_values", "100 samples, 25 steps"),
+        ("fft", "operator aten._fft_r2c is not counted"),
+        ("nonzero", "operator aten.index is not counted: what it does depends on the values"),
+        ("raises", "mine.py: ValueError: no luck"),
+        ("number", "number() gives a int, not a torch.nn.Module"),
+        ("frozen", "the model has no weights to train"),
+        ("missing", "it has no function missing"),
+    ],
+)
+def test_a_users_model_is_predicted_or_refused_in_one_line(tmp_path, capsys, function, words):
+    place = tmp_path / "mine.py"
+    place.write_text(FILE, encoding="utf-8")
+    command = ["predict", f"{place}:{function}", "--input=4x8", "--on=M2 Max GPU", "--epoch=100"]
+    status = main(command)
+    output, errors = capsys.readouterr()
+    assert words in output + errors
+    assert (status, errors) == (0, "") or (status == 2 and errors.count("\n") == 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["nothing 3"], "must read"),
+        (["resnet50 32"], "some need a size"),
+        (["mlp 128", "--on=M2 Maxx GPU"], "M2 Max GPU"),
+        (["mlp 128", "--epoch=0"], "--epoch 0"),
+        (["mlp 128", "--precision=int8"], "must be one of fp32"),
+        (["x.py:build", "--input=4xy"], "--input 4xy"),
+    ],
+)
+def test_wrong_arguments_get_one_line(capsys, options, words):
+    assert main(["predict", *options]) == 2
+    errors = capsys.readouterr().err
+    assert words in errors and errors.count("\n") == 1
+
+
+def ended(experiment: str, work: tuple, **config):
+    flops, moved = work
+    step = {"flops_per_step": flops, "bytes_per_step": moved, "status": "too-slow"}
+    return record(experiment, {}, {"batch_size": 1} | config, **step)
+
+
+def test_what_was_too_slow_is_predicted_and_the_rest_is_named():
+    """1e12 / (0.8 · 10e12) + 3e10 / (0.6 · 500e9) = 0.225 s."""
+    records = [ended("vae", (10**12, 3 * 10**10)), ended("dcgan", (None, None))]
+    records.append(ended("whisper_finetuning", (10**12, 10**10), recompute=True))
+    fitted = Model(SHARES, (-0.2, 0.2), 10, 0.9)
+    shown = tables.too_large(records, {"cpu": CARD}, [], fitted)
+    (row,) = shown.rows
+    assert row.cells[0] == "vae" and row.cells[3:5] == ("too-slow", "predicted 0.23 s")
+    assert "dcgan (1), whisper_finetuning (1)" in shown.notes[-1]
+    assert tables.NOTHING in tables.too_large(records, {}, [], fitted).notes
+
+
+def test_every_machine_is_named_predicted_the_fastest_first():
+    shown = tables.machines("resnet50 32 224", "fp32", {}, [], Model(SHARES, (-0.2, 0.2), 10, 0.9))
+    assert len(shown.rows) == len(devices.published_devices()) and not any(shown.data)
+    assert all(row.cells[1].startswith("predicted ") for row in shown.rows)
+    with pytest.raises(PomologyError, match="resnet50 at size 225 is not counted"):
+        times.parse_target("resnet50 32 225", "fp32")
+
+
+def test_times_of_a_run_are_of_steps_on_ready_inputs():
+    """1e9 operations at 1e11 a second take 10 ms, whatever a step with loading takes."""
+    work = {"flops_per_step": 10**9, "bytes_per_step": 10**8}
+    metrics = rate(1e11) | {"step_s": metric(0.014, unit="s")}
+    ready = record("energy", metrics, {"batch_size": 8}, **work)
+    twice = record("energy", metrics, {"batch_size": 4, "recompute": True}, **work)
+    ((_, one),) = times.of_run([ready, twice], "mine", {"cpu": CARD})
+    assert (one.workload, one.batch, one.step_s) == ("energy", 8, pytest.approx(0.01))
+    assert one.work[:, 2:] == pytest.approx(np.array([[1e-4, 0, 0], [0, 2e-4, 0]]))
+
+
+def test_a_training_of_the_kit_is_counted_by_operators_where_they_add_up():
+    vae = times.count({"workload": "vae", "batch_size": 128}, backend="cuda").operators
+    total = int(sum(one.flops for one in vae))
+    for stated, parts in ((total, len(vae)), (2 * total, 2)):
+        case = record("vae", rate(1e11), flops_per_step=stated, bytes_per_step=10**8)
+        ((_, one),) = times.of_run([case], "mine", {"cpu": CARD})
+        assert len(one.work) == parts
