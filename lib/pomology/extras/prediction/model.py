@@ -270,9 +270,9 @@ class Model(NamedTuple):
         spread = min(low, model.spread[0]), max(high, model.spread[1])
         return model._replace(spread=spread, widened=spread != model.spread)
 
-    def predict(self, operators: Iterable[Operator], device: Device, precision: str = "fp32") -> Prediction:
+    def predict(self, step: Iterable[Operator], device: Device, precision="fp32") -> Prediction:
         """Return what a training step takes on a device."""
-        work = work_of(operators, device, precision)
+        work = work_of(step, device, precision)
         stack = Stack(work[None], np.ones(1), np.array([""]))
         parts = stack.parts(self.on(device).shares)[0]
         total = float(parts.sum())

@@ -10,7 +10,8 @@ from pomology.articles.published import KIT
 from pomology.errors import PomologyError
 from pomology.extras.prediction import devices, times, validate
 from pomology.extras.prediction.devices import Device
-from pomology.extras.prediction.model import Model, Times
+from pomology.extras.prediction.model import Model
+from pomology.extras.prediction.times import RunTimes
 from pomology.extras.prediction.validate import Errors
 from pomology.format import seconds
 from pomology.measure.estimate import Estimate
@@ -19,11 +20,14 @@ from pomology.results import cases
 from pomology.results.record import UNTRIED, Record
 
 TOO_LARGE = (*UNTRIED, "timeout", "out-of-memory")  # how a case ends that is too large or too slow
-NOTHING = "Nothing is predicted of this run: it has no ceilings of this machine, or no steps in fp32."
-SUMS = "Predicted, not measured: from the ceilings of this run, and its times of other workloads."
+NOTHING = "Nothing is predicted of this run: it has no ceilings, or no steps in fp32."
+SUMS = (
+    "Predicted, not measured: from the ceilings of this run, and its times of other workloads, "
+    "without loading, and as if memory were enough."
+)
 STEP = ("A step, predicted", "90 % interval", "Most of it")
 
-RunTimes = Sequence[tuple[Record, Times]]
+Devices = Mapping[str, Device]  # of a run, by `cpu` and `gpu`
 
 
 def own_steps(own: RunTimes, run: str, model: Model) -> tuple[Table, list[Errors]]:
@@ -50,7 +54,7 @@ def own_steps(own: RunTimes, run: str, model: Model) -> tuple[Table, list[Errors
     return Table.of(title, columns, lines, [SUMS if lines else NOTHING]), groups
 
 
-def too_large(records: Sequence[Record], known: Mapping[str, Device], own: RunTimes, model: Model) -> Table:
+def too_large(records: Sequence[Record], known: Devices, own: RunTimes, model: Model) -> Table:
     """Return what a run's ceilings predict of the articles' models that were too much for it."""
     ended = {}
     for record in records:
@@ -81,7 +85,7 @@ def too_large(records: Sequence[Record], known: Mapping[str, Device], own: RunTi
     return Table.of(title, columns, lines, notes)
 
 
-def machines(target: str, precision: str, known: Mapping[str, Device], own: RunTimes, model: Model) -> Table:
+def machines(target: str, precision: str, known: Devices, own: RunTimes, model: Model) -> Table:
     """Return `MODEL BATCH SIZE` of work.csv on every known device, the fastest first.
 
     The model is calibrated on the times of other workloads, where there are any.

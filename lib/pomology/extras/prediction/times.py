@@ -20,6 +20,7 @@ from pomology.models.definitions import definitions
 from pomology.results import cases
 from pomology.results.record import Record
 
+RunTimes = list[tuple[Record, Times]]
 # The optimizer of each training of the kit, where it is not Adam.
 OPTIMIZERS = {"siamese": "adadelta", "transformer_lm": "sgd"}
 OPTIMIZERS |= {"simclr": "momentum", "resnet50": "momentum"}
@@ -173,8 +174,8 @@ def workload_of(record: Record) -> str:
     return str(model).partition("-")[0] or record.experiment
 
 
-def of_run(records: Sequence[Record], run: str, known: Mapping[str, Device]) -> list[tuple[Record, Times]]:
-    """Return the timed steps of a run on its devices, on inputs that are ready where it has these."""
+def of_run(records: Sequence[Record], run: str, known: Mapping[str, Device]) -> RunTimes:
+    """Return a run's timed steps on its devices, on inputs that are ready where it has these."""
     times = []
     for record, flops_per_s in devices.timed_steps(records):
         device = known.get(cases.kind(record))

@@ -1,4 +1,4 @@
-"""How wrong predictions are: each device, and each workload, left out of the fit that predicts it."""
+"""How wrong predictions are: each device, or workload, left out of the fit that predicts it."""
 
 from __future__ import annotations
 
