@@ -37,7 +37,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from pomology.data.images import ArticleMNIST, mnist
+from pomology.data.digits import ArticleMNIST
+from pomology.data.images import mnist
 from pomology.machine import snapshot
 from pomology.machine.sampler import Telemetry
 from pomology.measure import clock as measure_clock

@@ -30,7 +30,7 @@ GIB = 2**30
 def scope() -> dict:
     """The notebook's functions, with the article's parameters, and a few short reviews."""
     found = test_notebooks.definitions(NAME)
-    found["corpus"] = text.imdb("stand-in", length=TOKENS, size=64)
+    found["corpus"] = text.imdb("stand-in", size=64, length=TOKENS)
     found["limit_s"] = 600.0
     return found
 

@@ -201,9 +201,9 @@ def definitions(name: str, profile: str = "article", **more: Any) -> dict:
     given = yaml.safe_load((ROOT / "params" / profile / f"{name}.yaml").read_text(encoding="utf-8"))
     scope: dict = {key: parameter.default for key, parameter in parameters.declared(path).items()} | given
     scope |= {key: range(length) for key, length in (FACTS[name].samples if name in FACTS else {}).items()}
-    words = data_text._WIKITEXT2.tokens
+    words = data_text.WIKITEXT2.tokens
     scope["corpus"] = SimpleNamespace(
-        **{part: np.zeros(count, np.int64) for part, count in words.items()}, vocabulary=data_text.WIKITEXT2_VOCABULARY
+        **{part: np.zeros(count, np.int64) for part, count in words.items()}, vocabulary=data_text.WIKITEXT2.vocabulary
     )
     scope |= more
     for source in code(document):
@@ -270,7 +270,7 @@ def test_a_step_of_dcgan_runs_no_more_operators_than_the_article_s_own():
 
 
 def test_samples_are_as_many_as_the_data_module_gives():
-    mnist = images._MNIST.splits["train"][0]
+    mnist = len(images.mnist("stand-in"))
     counts = {"photographs": photographs.LSUN_CLASSROOM_IMAGES, "pairs": mnist, "train_set": mnist}
     assert all(facts.samples.items() <= counts.items() for facts in FACTS.values())
 

@@ -3,11 +3,11 @@
 import mlx.nn as nn
 import mlx.optimizers as optim
 
-from pomology.models import vision
+from pomology.models import vision_mlx
 
 
 def build(**_):
-    return vision.mlx_resnet50()
+    return vision_mlx.resnet50()
 
 
 def forward(model, images, labels):

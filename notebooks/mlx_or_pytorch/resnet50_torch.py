@@ -2,12 +2,11 @@
 
 import torch
 from torch.nn import functional as F
-
-from pomology.models import vision
+from torchvision.models import resnet50
 
 
 def build(**_):
-    return vision.resnet50()
+    return resnet50()
 
 
 def forward(model, images, labels):

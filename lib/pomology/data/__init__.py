@@ -1,5 +1,6 @@
-"""The articles' datasets, or stand-ins of the same shape.
+"""The articles' datasets, or synthetic stand-ins of the same shape.
 
-Each takes `source` ("auto": the article's from `folder`, cache or hub, else the stand-in; "real" insists; "stand-in"
-asks neither disk nor network), `folder` (a local copy) and `size` (the first ones only, for smoke tests). The result
-says in `kind` ("real" or "stand-in") and `origin` (one line, for tables) what it is and why."""
+Each function takes `source`, `folder` (a local copy) and `size` (the first ones only).
+`source` is "auto" (the real data if it can be had), "real" (or an error) or "stand-in" (no network).
+What comes back says in `kind` ("real" or "stand-in") and `origin` (one line) what it is.
+"""

@@ -1,8 +1,4 @@
-"""Where an article's data comes from: a local folder, Hugging Face's cache, its hub, or a stand-in.
-
-A wrong or damaged file is an error of one line that names it; only unavailable data makes "auto" take the stand-in.
-pyarrow and huggingface_hub are imported only where they read something.
-"""
+"""Where a dataset comes from: a local folder, Hugging Face's cache or hub, or a stand-in."""
 
 import threading
 import warnings
@@ -17,162 +13,141 @@ from pomology.paths import redact
 
 SOURCES = ("auto", "real", "stand-in")
 
-Folder = str | Path | None
-Request = tuple[str, Folder, int | None]  # source, folder, size
-
-# By tqdm, the progress bar of Hugging Face's packages, when it is imported in a notebook that has no widgets.
+# Hugging Face's progress bar warns in a notebook that has no widgets.
 warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 class Unavailable(Exception):
-    """The real data is not available; the text says why."""
+    """The real data cannot be had; the text says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Dataset:
-    """Where a dataset is published: its configuration on the hub, and the file and the columns of a split there.
-    revision: a commit of the hub's, so that what is published later under the same name is not taken for it."""
+    """A dataset on Hugging Face's hub, at a commit; `file` has {} for the split."""
 
     name: str
-    config: str
-    hub: str = ""
-    no_hub: str = ""  # why it is on none
-    columns: tuple[str, ...] = ()
+    repository: str
+    revision: str
+    folder: str
     file: str = "{}-00000-of-00001.parquet"
-    revision: str = "main"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Obtained:
-    """Data for a notebook, which says where it is from: `kind` is "real" or "stand-in", `origin` one line."""
+    """Data that says where it is from: `kind` is "real" or "stand-in", `origin` is one line."""
 
     name: str
     kind: str
     origin: str
 
 
-def obtain(dataset: Dataset, request: Request, read: Callable, stand_in: Callable[[], Any]) -> tuple[Any, str, str]:
-    """(data, "real" or "stand-in", where it is from in one line) for a request of (source, folder, size).
+def obtain(
+    name: str,
+    source: str,
+    folder: str,
+    size: int,
+    read: Callable[..., Any],
+    stand_in: Callable[[], Any],
+) -> tuple[Any, str, str]:
+    """The data, its kind and its origin. An empty folder is none, and size 0 is all.
 
-    read: of the folder, or its subfolder named as the configuration, or of the hub (None), gives the first and the last
-    of the three, or raises Unavailable.
+    `read` takes the folder, or None for the hub, and returns the data and where it was found. It
+    raises Unavailable where "auto" takes the stand-in, and PomologyError for a bad file.
     """
-    source, folder, size = request
     if source not in SOURCES:
-        raise PomologyError(f"{dataset.name} source: {source!r} should be one of {', '.join(SOURCES)}")
-    if size is not None and size < 1:
-        raise PomologyError(f"{dataset.name} size: {size} should be at least 1, or None for all")
-    first = "" if size is None else f"; the first {size:,} only"
-    root = Path(folder).expanduser() if folder and source != "stand-in" else None
-    if root and not root.is_dir():
-        raise PomologyError(f"{dataset.name} folder: {shown(root)} is not a folder")
-    if root and (root / dataset.config).is_dir():
-        root = root / dataset.config
+        raise PomologyError(f"{name} source: {source!r} is not one of {', '.join(SOURCES)}")
+    root = Path(folder).expanduser() if folder else None
+    if root and source != "stand-in" and not root.is_dir():
+        raise PomologyError(f"{name} folder: {shown(root)} is not a folder")
+    first = f"; the first {size:,} only" if size else ""
     try:
         if source == "stand-in":
             raise Unavailable("asked for")
-        if not root and dataset.no_hub:
-            raise Unavailable(f"no folder was named, and {dataset.no_hub}")
-        data, origin = read(root)
-        return data, "real", f"{dataset.name}, real: {origin}{first}"
+        data, where = read(root)
+        return data, "real", f"{name}, real: {where}{first}"
     except Unavailable as error:
         if source == "real":
             remedy = "name a local folder that holds it, or set the source to auto or stand-in"
-            raise PomologyError(f"{dataset.name}: no real data: {error}; {remedy}") from error
-        return stand_in(), "stand-in", f"stand-in for {dataset.name}: {error}{first}"
+            raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
+        return stand_in(), "stand-in", f"stand-in for {name}: {error}{first}"
 
 
-def split_files(dataset: Dataset, root: Path | None, split: str, *own: str) -> tuple[list[Path], str]:
-    """The files of a split, all in one folder and in order, and where they are from: the hub if `root` is None.
-    Below `root`: parquet files, else the author's `own`, which are text; the first pattern with any match decides."""
+def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
+    """The file of a split, in a local folder or from the hub, and where it was found."""
+    file = dataset.file.format(split)
     if root is None:
-        file = f"{dataset.config}/{dataset.file.format(split)}"
-        path, how = hub_file(dataset.hub, file, dataset.revision, "dataset")
-        return [path], f"{dataset.hub} ({dataset.config}), {how}"
-    patterns = (f"{split}*.parquet", f"*-{split}*.parquet", f"{split}*/*.parquet", *own)
-    for pattern in patterns:
-        if paths := sorted(path for path in root.rglob(pattern) if path.is_file()):
-            if len({path.parent for path in paths}) > 1:
-                raise PomologyError(f"{dataset.name}: {pattern} is in several folders below {shown(root)}: name one")
-            return paths, "local folder"
-    expected = f"the parquet files of huggingface.co/datasets/{dataset.hub} or one of {', '.join(patterns)}"
-    raise PomologyError(f"{dataset.name}: nothing to read in {shown(root)}: expected {expected}")
+        whole = f"{dataset.folder}/{file}"
+        path, how = hub_file(dataset.repository, whole, dataset.revision, "dataset")
+        return path, f"{dataset.repository}, {how}"
+    for path in (root / dataset.folder / file, root / file):
+        if path.is_file():
+            return path, "local folder"
+    wanted = f"{file} of huggingface.co/datasets/{dataset.repository}"
+    raise PomologyError(f"{dataset.name}: {shown(root)} lacks {wanted}")
 
 
-def hub_file(hub: str, file: str, revision: str, kind: str = "model") -> tuple[Path, str]:
-    """A file of a repository, and whether it was "cached" or "downloaded". Raises Unavailable if it is neither."""
+def hub_file(repository: str, file: str, revision: str, kind: str) -> tuple[Path, str]:
+    """A file of a "model" or "dataset", and "cached" or "downloaded". Raises Unavailable."""
     where = {"filename": file, "repo_type": kind, "revision": revision}
-    if path := cached_file(hub, **where):
+    path = cached_file(repository, **where)
+    if path:
         return path, "cached"
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
 
-    missing = f"{file} of {hub} is not in the cache, and"
-    if problem := hub_problem(f"{'datasets/' if kind == 'dataset' else ''}{hub}"):
-        raise Unavailable(f"{missing} {problem}")
-    huggingface_hub.utils.disable_progress_bars()  # they would stand in the rendered notebook
+    missing = f"{file} of {repository} is not in the cache, and"
+    problem = connection_problem()
+    if problem:
+        raise Unavailable(f"{missing} huggingface.co does not answer ({problem})")
+    huggingface_hub.utils.disable_progress_bars()  # they would stay in the rendered notebook
     try:
-        return Path(huggingface_hub.hf_hub_download(hub, **where)), "downloaded"
+        return Path(huggingface_hub.hf_hub_download(repository, **where)), "downloaded"
     except (HTTPError, OSError, ValueError) as error:
-        raise Unavailable(f"{missing} the download failed ({type(error).__name__})") from error
+        raise Unavailable(f"{missing} its download failed ({type(error).__name__})") from error
 
 
-def cached_file(hub: str, filename: str, **where: str) -> Path | None:
-    """A file in Hugging Face's cache, which is where `HF_HOME` or `HF_HUB_CACHE` says. Asks no network."""
+def cached_file(repository: str, filename: str, **where: str) -> Path | None:
+    """A file in Hugging Face's cache; asks no network."""
     from huggingface_hub import try_to_load_from_cache
 
-    path = try_to_load_from_cache(hub, filename, **where)
-    return Path(path) if isinstance(path, str) else None  # else None, or an object that says: there is no such file
+    path = try_to_load_from_cache(repository, filename, **where)
+    return Path(path) if isinstance(path, str) else None
 
 
-def hub_problem(repository: str, timeout_s: float = 3.0) -> str | None:
-    """Why the hub cannot be asked now, or None. A download by itself would try to connect for 24 s."""
+def connection_problem(timeout_s: float = 3.0) -> str:
+    """Why the hub does not answer, or "". Without a network a download tries for 24 s."""
     from huggingface_hub import constants, get_session
-    from huggingface_hub.errors import HTTPError
 
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    answers: list[str | None] = []
+    problem = f"not within {timeout_s:g} s"
 
     def ask() -> None:
-        try:  # by its own client, which knows the proxy and the certificates
-            url = f"{constants.ENDPOINT}/{repository}/resolve/main/README.md"
-            status = get_session().head(url, timeout=timeout_s).status_code
-            answers.append(None if status < 400 else f"the Hugging Face hub answered {status}")
-        except (HTTPError, OSError, ValueError) as error:
-            answers.append(f"no connection to the Hugging Face hub ({type(error).__name__})")
+        nonlocal problem
+        try:
+            get_session().head(constants.ENDPOINT, timeout=timeout_s)
+            problem = ""
+        except Exception as error:  # of whatever the client is made of
+            problem = type(error).__name__
 
-    thread = threading.Thread(target=ask, daemon=True)  # because looking up a name has no time limit of its own
+    thread = threading.Thread(target=ask, daemon=True)  # a name look-up has no time limit
     thread.start()
     thread.join(timeout_s + 0.5)
-    return answers[0] if answers else f"no answer from the Hugging Face hub within {timeout_s:g} s"
+    return problem
 
 
-def read_parquet(paths: list[Path], columns: tuple[str, ...]) -> Any:
+def read_parquet(path: Path, *columns: str) -> list[list]:
+    """The columns of a file, each as a list."""
     import pyarrow
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import read_table
 
-    tables = []
-    for path in paths:
-        try:
-            table = ParquetFile(path).read()
-        except (pyarrow.ArrowException, OSError) as error:
-            raise damaged(path, error) from error
-        if not {*columns} <= {*table.column_names}:
-            raise PomologyError(f"{shown(path)}: columns {table.column_names}: expected {' and '.join(columns)}")
-        tables.append(table.select(list(columns)))
-    return pyarrow.concat_tables(tables)
-
-
-def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        table = read_table(path, columns=list(columns))
+        return [table.column(name).to_pylist() for name in columns]
+    except (pyarrow.ArrowException, OSError, KeyError) as error:
         raise damaged(path, error) from error
 
 
 def shown(path: Path) -> str:
-    """A path that may stand in a shared notebook: without the name of the person whose home it is in."""
+    """A path for a shared notebook, without the name of the person whose home it is in."""
     return redact(str(path.absolute()))
 
 
@@ -181,4 +156,6 @@ def reason(error: Exception | str) -> str:
 
 
 def damaged(path: Path, why: Exception | str) -> PomologyError:
-    return PomologyError(f"{shown(path)}: damaged or half downloaded ({reason(why)}): delete it and get it again")
+    """The error for a file that cannot be the right one."""
+    remedy = "delete it and get it again"
+    return PomologyError(f"{shown(path)}: damaged or not the right one ({reason(why)}): {remedy}")

@@ -1,0 +1,59 @@
+"""MNIST item by item, as the scripts of PyTorch's examples read it.
+
+Dataset classes are in a module because macOS starts DataLoader workers by spawn, and a worker
+cannot import a class from a notebook.
+"""
+
+import random
+
+import numpy as np
+import torch
+from torchvision import datasets, transforms
+
+from pomology.data.images import ImageSet
+from pomology.errors import PomologyError
+
+
+class ArticleMNIST(datasets.MNIST):
+    """torchvision's MNIST of images in memory: items are (float32 (1, 28, 28), label)."""
+
+    def __init__(self, images: ImageSet):
+        datasets.VisionDataset.__init__(self, transform=transforms.ToTensor())
+        self.data = torch.from_numpy(images.images)
+        self.targets = torch.from_numpy(images.labels)
+
+
+class MNISTPairs(torch.utils.data.Dataset):
+    """Random pairs for the Siamese network: (image, image, target), images float32 0 to 255.
+
+    Both are of one class at even indices (target 1) and of two at odd ones (target 0). Pairs are
+    drawn anew at each call by Python's generator, which DataLoader seeds in each worker.
+    """
+
+    def __init__(self, images: ImageSet):
+        self.images = torch.from_numpy(images.images).unsqueeze(1)
+        self.members = [np.flatnonzero(images.labels == label) for label in range(10)]
+        if min(map(len, self.members)) < 2:
+            raise PomologyError(f"{images.name}: pairs need two images of every class")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        label = other = self._draw(self.members)
+        place = other_place = self._draw(self.members[label])
+        same = index % 2 == 0
+        if same:
+            while other_place == place:
+                other_place = self._draw(self.members[label])
+        else:
+            while other == label:
+                other = self._draw(self.members)
+            other_place = self._draw(self.members[other])
+        first = self.images[self.members[label][place]].clone().float()
+        second = self.images[self.members[other][other_place]].clone().float()
+        return first, second, torch.tensor(same, dtype=torch.float)
+
+    @staticmethod
+    def _draw(choices: list) -> int:
+        return random.randint(0, len(choices) - 1)
