@@ -1,0 +1,122 @@
+"""SimCLR's views against torchvision's own results and colorsys; kNN against a vote by hand."""
+
+import colorsys
+import multiprocessing.reduction
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from pomology.data import images as data_images
+from pomology.models import simclr
+
+# Made by torchvision 0.28.0 and PyTorch 2.13.0 on a CPU with its classes in lightly's order, on
+# `gradient()`, twice in a row after torch.manual_seed(seed): means of red, green and blue of the
+# first view and of the second.
+TORCHVISION = {
+    0: [-0.6558, -0.4711, -0.1018, -0.1999, 0.6254, 1.1053],
+    1: [0.1788, 0.2415, 0.9109, -0.6076, 1.1468, 0.6964],
+    2: [-0.378, 0.0395, 1.0253, 0.2618, 0.4752, 0.982],
+}
+
+
+def gradient():
+    y, x = np.mgrid[:32, :32]
+    levels = np.stack((8 * x, 8 * y, (x - 16) ** 2 + (y - 8) ** 2), 2)
+    return Image.fromarray(levels.clip(0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize("seed", TORCHVISION)
+def test_views_are_those_of_lightly(seed):
+    torch.manual_seed(seed)
+    views = torch.cat(simclr.two_views(gradient()))
+    assert views.shape == (6, 32, 32) and views.dtype == torch.float32
+    assert views.mean((1, 2)).tolist() == pytest.approx(TORCHVISION[seed], abs=1e-3)
+
+
+def test_each_change_of_colour_does_what_its_name_says():
+    levels = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    amount = torch.tensor([0.6, 1.4]).view(2, 1, 1, 1)
+    grey = (levels * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)
+    mean = grey.mean((2, 3), keepdim=True)
+    expected = [levels * amount, mean + amount * (levels - mean), grey + amount * (levels - grey)]
+    for change, result in enumerate(expected):
+        found = simclr.changed(levels, change, amount)
+        assert (found - result.clamp(0, 1)).abs().max() < 1e-5
+    turned = simclr.changed(levels, 3, torch.tensor([0.1, -0.1]).view(2, 1, 1, 1))
+    for image, turns, result in zip(levels, (0.1, -0.1), turned, strict=True):
+        for colour, found in zip(image.flatten(1).T, result.flatten(1).T, strict=True):
+            hue, saturation, value = colorsys.rgb_to_hsv(*colour.tolist())
+            by_hand = colorsys.hsv_to_rgb((hue + turns) % 1, saturation, value)
+            assert found.tolist() == pytest.approx(by_hand, abs=1e-4)
+
+
+def test_views_on_the_device_are_crops_of_the_right_sizes(monkeypatch):
+    """Of a picture whose red is x and whose green is y."""
+    monkeypatch.setattr(simclr, "JITTER", 0)
+    monkeypatch.setattr(simclr, "HUE", 0)
+    count = 3000
+    x = torch.arange(0, 256, 8, dtype=torch.uint8).expand(32, 32)
+    images = torch.stack([x, x.T, torch.zeros_like(x)]).expand(count, 3, 32, 32)
+    state = torch.get_rng_state()
+    first, second = simclr.device_views(images, torch.Generator().manual_seed(0))
+    again = simclr.device_views(images, torch.Generator().manual_seed(0))
+    assert torch.equal(first, again[0]) and torch.equal(torch.get_rng_state(), state)
+    assert first.shape == (count, 3, 32, 32) and not torch.equal(first, second)
+    spread = torch.tensor(simclr.STD).view(3, 1, 1)
+    levels = 255 * (torch.cat((first, second)) * spread + torch.tensor(simclr.MEAN).view(3, 1, 1))
+    plain = levels[levels[:, 2].amax((1, 2)) < 0.01] / 8  # not grey
+    assert len(plain) / (2 * count) == pytest.approx(0.8, abs=0.03)
+    ends = plain[:, 0, 16, [0, -1]]
+    width = (ends[:, 1] - ends[:, 0]).abs() * 32 / 31
+    height = (plain[:, 1, -1, 16] - plain[:, 1, 0, 16]).abs() * 32 / 31
+    assert (ends[:, 1] < ends[:, 0]).float().mean() == pytest.approx(0.5, abs=0.06)
+    area = width * height / 1024
+    assert 0.05 < area.min() < 0.12 and 0.9 < area.max() < 1.1
+    assert area.mean() == pytest.approx(0.53, abs=0.03)
+    ratio = (width / height).log()
+    assert abs(ratio.mean()) < 0.03 and ratio.abs().max() < 0.35
+
+
+def test_items_come_from_png_files_and_go_to_spawned_workers():
+    source = data_images.cifar10("stand-in", "", 60)
+    plain = simclr.PNGPictures(source, simclr.pixels)
+    for index in (0, 1, 59):
+        picture, label, name = plain[index]
+        assert np.array_equal(picture, source.images[index].transpose(2, 0, 1))
+        assert type(label) is int and label == source.labels[index]
+        assert name == f"{label}/{index:05}.png"
+    normalised = plain.with_transform(simclr.normalised)
+    expected = (source.images[7] / 255 - simclr.MEAN) / simclr.STD
+    assert np.allclose(normalised[7][0], expected.transpose(2, 0, 1), atol=1e-6)
+    pairs = plain.with_transform(simclr.two_views)
+    (first, second), labels, names = next(iter(DataLoader(pairs, 8)))
+    assert first.shape == second.shape == (8, 3, 32, 32) and not torch.equal(first, second)
+    assert labels.tolist() == source.labels[:8].tolist() and len(set(names)) == 8
+    # A spawned worker gets a handle of the files, and a few bytes a picture.
+    assert pairs.files is plain.files and len(plain.files) > 50_000
+    assert len(multiprocessing.reduction.ForkingPickler.dumps(pairs)) < 10_000
+    assert torch.equal(pickle.loads(pickle.dumps(plain))[3][0], plain[3][0])
+
+
+@pytest.mark.parametrize(("k", "t"), [(1, 0.1), (200, 0.1), (200, 10.0)])
+def test_knn_votes_as_counted_by_hand(k, t):
+    generator = np.random.default_rng(k)
+    labels = generator.integers(0, 7, 300)
+    centres = generator.normal(size=(7, 16))
+    bank = centres[labels] + 1.5 * generator.normal(size=(300, 16))
+    feature = centres[generator.integers(0, 7, 25)] + 1.5 * generator.normal(size=(25, 16))
+    bank /= np.linalg.norm(bank, axis=1, keepdims=True)
+    feature /= np.linalg.norm(feature, axis=1, keepdims=True)
+    scores = np.zeros((25, 7))
+    for row, cosines in enumerate(feature @ bank.T):
+        for neighbour in np.argsort(-cosines)[:k]:
+            scores[row, labels[neighbour]] += np.exp(cosines[neighbour] / t)
+    tensors = [torch.from_numpy(array).float() for array in (feature, bank.T)]
+    found = simclr.knn_predict(*tensors, torch.from_numpy(labels), 7, k, t).numpy()
+    assert (np.sort(found) == np.arange(7)).all()
+    ordered = np.take_along_axis(scores, found, 1)  # by score, as ties may come either way
+    assert (ordered[:, :-1] >= ordered[:, 1:] * (1 - 1e-4)).all()
