@@ -81,14 +81,17 @@ def test_workers_read_lsun_and_draw_pairs_of_their_own(classrooms, context, monk
     assert [path.name for path in classrooms.iterdir()] == ["classroom_train_lmdb"]
     files = photographs.JPEGs(synthetic.photographs(12))
     expected = torch.stack([files[index][0] for index in range(12)])
-    pairs = digits.MNISTPairs(images.mnist("stand-in", "", 1000))
+    source = images.mnist("stand-in", "", 1000)
+    pairs = digits.MNISTPairs(source)
     _ = pairs[0]  # the parent's generator is in use when the workers start
-    both = ConcatDataset([real, pairs])
-    batches = [range(place, place + 4) for place in range(0, 20, 4)]
-    loader = DataLoader(both, batch_sampler=batches, num_workers=2, multiprocessing_context=context)
-    *photos, first, second = [batch[0] for batch in loader]
+    mnist = digits.ArticleMNIST(source)
+    every = ConcatDataset([real, pairs, mnist])
+    batches = [range(place, place + 4) for place in (0, 4, 8, 12, 16, 1012)]
+    loader = DataLoader(every, batch_sampler=batches, num_workers=2, multiprocessing_context=context)
+    *photos, first, second, items = [batch[0] for batch in loader]
     assert torch.equal(torch.cat(photos), expected)
     assert not torch.equal(first, second)  # drawn by different workers
+    assert torch.equal(items, torch.stack([mnist[index][0] for index in range(4)]))
 
 
 def test_batches_of_text_are_as_many_as_the_article_s():

@@ -67,7 +67,7 @@ def obtain(
         return data, "real", f"{name}, real: {where}{first}"
     except Unavailable as error:
         if source == "real":
-            remedy = "name a local folder that holds it, or set the source to auto or stand-in"
+            remedy = "name a local folder, or set the source to auto or stand-in"
             raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
         return stand_in(), "stand-in", f"stand-in for {name}: {error}{first}"
 
@@ -157,5 +157,4 @@ def reason(error: Exception | str) -> str:
 
 def damaged(path: Path, why: Exception | str) -> PomologyError:
     """The error for a file that cannot be the right one."""
-    remedy = "delete it and get it again"
-    return PomologyError(f"{shown(path)}: damaged or not the right one ({reason(why)}): {remedy}")
+    return PomologyError(f"{shown(path)}: damaged or another file ({reason(why)}): get it again")

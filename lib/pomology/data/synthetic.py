@@ -60,8 +60,8 @@ def text(counts: dict[str, int], vocabulary: int) -> tuple[dict[str, np.ndarray]
     return dict(zip(counts, parts, strict=True)), words
 
 
-def reviews(count: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reviews in GPT-2's tokens: (count, length), with their lengths and labels, all int64.
+def reviews(count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reviews in GPT-2's tokens int64 (count, length), and their labels int64 (count,).
 
     A tenth of the tokens are among 100 of the review's class. The end of text pads.
     """
@@ -70,10 +70,9 @@ def reviews(count: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     tokens = 200 + generator.zipf(1.2, (count, length)) % (END_OF_TEXT - 200)
     opinions = labels[:, None] * 100 + generator.integers(0, 100, (count, length))
     tokens = np.where(generator.random((count, length)) < 0.1, opinions, tokens)
-    words = generator.lognormal(np.log(230), 0.47, count)  # IMDB's median and spread
-    lengths = words.astype(np.int64).clip(min(10, length), length)
-    tokens[np.arange(length) >= lengths[:, None]] = END_OF_TEXT
-    return tokens, lengths, labels
+    words = generator.lognormal(np.log(230), 0.47, (count, 1))  # IMDB's median and spread
+    tokens[np.arange(length) >= words] = END_OF_TEXT
+    return tokens, labels
 
 
 def speech(index: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:

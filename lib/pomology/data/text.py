@@ -44,8 +44,7 @@ _WIKITEXT2 = hub.Dataset(
     "b08601e04326c79dfdd32d625aee71d232d685c3",
     "wikitext-2-v1",
 )
-# The hub makes these files itself, on a branch whose commits do not stay. That it is Mikolov's
-# text is seen by the numbers of tokens and words.
+# The hub itself writes this branch, so the numbers of tokens and words say that it is the text.
 _PENN_TREEBANK = hub.Dataset(
     "Penn Treebank",
     "ptb-text-only/ptb_text_only",
@@ -154,19 +153,16 @@ def imdb(source: str, folder: str = "", size: int = 0, length: int = 128) -> Rev
         tokenizer.enable_truncation(length)
         order = np.random.default_rng(0).permutation(IMDB_REVIEWS)[: size or None]  # it is by label
         tokens = np.full((len(order), length), END_OF_TEXT)
-        lengths = np.empty(len(order), np.int64)
         for row, place in enumerate(order):
             numbers = tokenizer.encode(texts[place], add_special_tokens=False).ids
-            lengths[row] = len(numbers)
             tokens[row, : len(numbers)] = numbers
-        return (tokens, lengths, np.array(labels)[order]), where + how
+        return (tokens, np.array(labels)[order]), where + how
 
     def stand_in():
         return synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length)
 
-    data, kind, origin = hub.obtain("IMDB", source, folder, size, read, stand_in)
-    tokens, lengths, labels = data
-    mask = (np.arange(length) < lengths[:, None]).astype(np.int64)
+    (tokens, labels), kind, origin = hub.obtain("IMDB", source, folder, size, read, stand_in)
+    mask = (tokens != END_OF_TEXT).astype(np.int64)
     return Reviews(tokens, mask, labels, name="IMDB", kind=kind, origin=origin)
 
 
