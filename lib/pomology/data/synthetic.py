@@ -66,7 +66,8 @@ def reviews(count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     A tenth of the tokens are among 100 of the review's class. The end of text pads.
     """
     generator = np.random.default_rng(0)
-    labels = generator.integers(0, 2, count)
+    first = generator.integers(0, 2, count // 2 + 1).repeat(2)[:count]
+    labels = (first + np.arange(count)) % 2  # a small batch has both
     tokens = 200 + generator.zipf(1.2, (count, length)) % (END_OF_TEXT - 200)
     opinions = labels[:, None] * 100 + generator.integers(0, 100, (count, length))
     tokens = np.where(generator.random((count, length)) < 0.1, opinions, tokens)
