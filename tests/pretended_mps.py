@@ -309,7 +309,8 @@ _LIBRARIES: list = []
 def run_cells(path: Path, profile: str, out: Path) -> Use:
     """Execute a notebook's code up to its results, in this process, and note what it asks of the device."""
     document = notebooks.read_notebook(path)
-    values = parameters.read_yaml(path.parents[2] / "params" / profile / f"{path.stem}.yaml", f"{path.stem}.yaml")
+    given = path.parents[2] / "params" / profile / f"{path.stem}.yaml"
+    values = parameters.read_yaml(given, parameters.declared(path), given.name)
     rehearsal = become(any("lightning" in "".join(cell["source"]) for cell in document["cells"]))
     scope: dict[str, Any] = {"__name__": "__main__"}
     with rehearsal.entered():

@@ -35,6 +35,7 @@ from pomology.data import text as data_text
 from pomology.extras.doctor import operators
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
+from pomology.results.record import PROFILES
 from pomology.runner import notebooks, parameters
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +80,7 @@ def test_form_of_the_file(path):
     nbformat.validate(nbformat.from_dict(document))
     metadata = document["metadata"]
     assert set(metadata) == {"kernelspec", "language_info", "pomology"}
-    assert set(metadata["pomology"]["seconds"]) == set(parameters.PROFILES)
+    assert set(metadata["pomology"]["seconds"]) == set(PROFILES)
     assert metadata["kernelspec"]["name"] == "python3" and re.match(
         r"3\.1[1-3]\.", metadata["language_info"]["version"]
     )

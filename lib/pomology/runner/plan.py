@@ -14,9 +14,11 @@ from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.paths import root
 from pomology.results import folders
-from pomology.runner import parameters as rules
+from pomology.results.record import PROFILES
+from pomology.runner import parameters
 from pomology.runner.notebooks import Notebook, check_runnable, notebooks, read_notebook, select
 
+DATA = ("auto", "real", "stand-in")
 GOING = ".partial/going"  # in a run's folder until the run has come to its end
 END = "-end"  # the second run of a notebook, at the end
 LEAST, MOST = 3, 120  # of MINUTES
@@ -88,7 +90,7 @@ def left_out(only: str) -> list[str]:
 
 def check_choices(profile: str, devices: str, data: str) -> None:
     """Raises PomologyError for a value that cannot be."""
-    choices = {"PROFILE": (profile, rules.PROFILES), "DEVICE": (devices, rules.DEVICES), "DATA": (data, rules.DATA)}
+    choices = {"PROFILE": (profile, PROFILES), "DEVICE": (devices, find.choices()), "DATA": (data, DATA)}
     for name, (value, allowed) in choices.items():
         if value not in allowed:
             raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
@@ -118,7 +120,7 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1, 
     for notebook in select(_known(), only):
         if notebook.missing_extras():
             continue
-        declared = rules.declared(notebook.path)
+        declared = parameters.declared(notebook.path)
         values = _profile_values(notebook, profile, declared)
         if "budget_s" in declared and share < 1:
             values["budget_s"] = round(share * values.get("budget_s", declared["budget_s"].default), 3)
@@ -143,8 +145,8 @@ def check() -> list[Notebook]:
     """Validate every notebook and parameter file of every profile; run nothing."""
     known = _known()
     for notebook in known:
-        for profile in rules.PROFILES:
-            _profile_values(notebook, profile, rules.declared(notebook.path))
+        for profile in PROFILES:
+            _profile_values(notebook, profile, parameters.declared(notebook.path))
     return known
 
 
@@ -153,11 +155,11 @@ def _known() -> list[Notebook]:
     known = notebooks()
     for notebook in known:
         check_runnable(notebook)
-    expected = {Path("params", profile, f"{notebook.name}.yaml") for profile in rules.PROFILES for notebook in known}
+    expected = {Path("params", profile, f"{notebook.name}.yaml") for profile in PROFILES for notebook in known}
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
         if (where := path.relative_to(root())) not in expected:
             names = ", ".join(sorted(notebook.name for notebook in known))
-            profiles = ", ".join(rules.PROFILES)
+            profiles = ", ".join(PROFILES)
             raise PomologyError(f"{where}: no such profile or notebook; there are {profiles} and {names}")
     return known
 
@@ -169,7 +171,7 @@ def _profile_values(notebook: Notebook, profile: str, declared: dict) -> dict[st
         if name not in declared:
             raise PomologyError(f"{notebook.path.name}: parameters cell: {name} is missing, which a run gives")
     where = f"params/{profile}/{notebook.name}.yaml"
-    values = rules.merge(declared, rules.read_yaml(root() / where, where), where)
+    values = parameters.read_yaml(root() / where, declared, where)
     if values.get("profile") != profile:
         raise PomologyError(f"{where}: profile is {values.get('profile')!r}; in this folder it must be {profile!r}")
     return values
@@ -208,7 +210,7 @@ def _check_resumable(out: Path, planned: list[Job], profile: str, minutes: float
             # A file may be missing, or cut off while it was being written: it will be written anew.
             with contextlib.suppress(PomologyError, KeyError, TypeError, AttributeError):
                 used = dict(read_notebook(place)["metadata"]["papermill"]["parameters"].items())
-        for name, parameter in rules.declared(job.notebook.path).items() if used else ():
+        for name, parameter in parameters.declared(job.notebook.path).items() if used else ():
             value, wanted = (values.get(name, parameter.default) for values in (used, job.parameters))
             if name not in free and value != wanted:
                 was = f"{job.notebook.name} was run with {name}={value}, not {wanted}"
