@@ -65,7 +65,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     limit = limit_minutes(options)
     minutes = plan.minutes_of(options.minutes, options.profile)
-    out, jobs = plan.prepare(request(options), minutes)
+    out, jobs = plan.prepare(request(options))
     for line in plan.left_out(options.only):
         say(line)
     if options.store:

@@ -18,13 +18,15 @@ KERNEL = "python3"  # that of the environment in which the kit runs
 
 
 class Notebook(NamedTuple):
-    """One experiment. `seconds` is what each profile takes on two CPU cores without a GPU, roughly.
+    """One experiment, as its file's metadata describe it.
 
-    after: notebooks whose numbers it shows, so that it comes behind them; in a notebook's metadata `*` is all. again:
-    likewise of its second run, with `moment="end"`, when all others have measured; only of one that has such. first:
-    its first cell. extras: the folders of lib/pomology/extras/ that it needs. order: below 0 it runs before those that
-    say none, above 0 after them, as what leaves the machine hot does. soon: with MINUTES it is among the first, in the
-    order of these numbers; 0 for none. closing: with MINUTES it always runs, as the last.
+    seconds: what each profile takes on two CPU cores without a GPU, roughly.
+    after: the notebooks whose numbers it shows, which come before it; `*` in the metadata is all others.
+    again: as `seconds`, of its second run, with `moment="end"`, when all others have measured; empty for none.
+    first: the text of its first cell.
+    extras: the folders of lib/pomology/extras/ that it needs.
+    order: below 0 it runs before those that say none, above 0 after them, as what leaves the machine hot does.
+    priority: its place in a run with MINUTES; 0 comes behind all others.
     """
 
     name: str
@@ -32,13 +34,12 @@ class Notebook(NamedTuple):
     title: str
     article: str
     seconds: dict[str, float]
-    after: tuple[str, ...] = ()
-    again: dict[str, float] = {}  # noqa: RUF012
-    first: str = ""
-    extras: tuple[str, ...] = ()
-    order: int = 0
-    soon: int = 0
-    closing: bool = False
+    after: tuple[str, ...]
+    again: dict[str, float]
+    first: str
+    extras: tuple[str, ...]
+    order: int
+    priority: int
 
     def missing_extras(self) -> list[str]:
         """Return the extras that it needs and that were removed from this copy."""
@@ -46,33 +47,52 @@ class Notebook(NamedTuple):
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """All notebooks in the order in which they run: by their `order`, then the cheapest first; each behind those
-    it needs. Raises PomologyError if two have one name."""
+    """Return all notebooks in the order in which they run: by `order`, the cheapest first, each behind those it needs.
+
+    Raises PomologyError if there is none, or two have one name.
+    """
     folder = folder or root() / "notebooks"
-    paths = {path.stem: path for path in notebook_paths(folder)}
+    paths = notebook_paths(folder)
     if not paths:
         raise PomologyError(f"{folder.name}/: no notebooks here; run pomology from its checkout")
-    known: dict[str, Notebook] = {}
-    for path in notebook_paths(folder):
-        name, document = path.stem, read_notebook(path)
-        about = document.get("metadata", {}).get("pomology", {})
-        first = "".join(document["cells"][0]["source"])
-        title = first.split("\n")[0].lstrip("# ").strip()
-        after = [other for other in paths if other != name] if about.get("after") == ["*"] else about.get("after", ())
-        if name in known:
-            raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
-        if missing := [other for other in after if other not in paths]:
-            raise PomologyError(f"{path.name}: comes after {missing[0]!r}, and no notebook has this name")
-        costs = about.get("seconds", {}), tuple(after), about.get("again", {}), first, tuple(about.get("extras", ()))
-        places = about.get("order", 0), about.get("soon", 0), about.get("closing", False)
-        known[name] = Notebook(name, path, title, about.get("article", ""), *costs, *places)
+    names = [path.stem for path in paths]
+    known = {path.stem: _notebook(path, names) for path in paths}
 
     def place(notebook: Notebook) -> tuple:
-        late = max(known[name].order for name in (notebook.name, *notebook.after)) > 0
-        cost = max(known[name].seconds.get("quick", math.inf) for name in (notebook.name, *notebook.after))
+        group = [notebook, *(known[name] for name in notebook.after)]
+        late = max(each.order for each in group) > 0
+        cost = max(each.seconds.get("quick", math.inf) for each in group)
         return min(notebook.order, 0), late, cost, len(notebook.after), notebook.name
 
     return sorted(known.values(), key=place)
+
+
+def _notebook(path: Path, names: list[str]) -> Notebook:
+    """Read a notebook. names: of all notebooks."""
+    document = read_notebook(path)
+    metadata = document["metadata"].get("pomology", {})
+    first = "".join(document["cells"][0]["source"])
+    after = metadata.get("after", ())
+    if after == ["*"]:
+        after = [name for name in names if name != path.stem]
+    if names.count(path.stem) > 1:
+        raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
+    for name in after:
+        if name not in names:
+            raise PomologyError(f"{path.name}: comes after {name!r}, and no notebook has this name")
+    return Notebook(
+        name=path.stem,
+        path=path,
+        title=first.split("\n")[0].lstrip("# ").strip(),
+        article=metadata.get("article", ""),
+        seconds=metadata.get("seconds", {}),
+        after=tuple(after),
+        again=metadata.get("again", {}),
+        first=first,
+        extras=tuple(metadata.get("extras", ())),
+        order=metadata.get("order", 0),
+        priority=metadata.get("priority", 0),
+    )
 
 
 def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:

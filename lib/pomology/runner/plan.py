@@ -1,4 +1,4 @@
-"""What a run will do, checked before its first kernel starts: notebooks, parameters, folder.
+"""What a run will do, checked before its first kernel starts: its notebooks, their parameters, and its folder.
 
 It imports little, so that a wrong argument is answered at once.
 """
@@ -6,24 +6,28 @@ It imports little, so that a wrong argument is answered at once.
 import contextlib
 import math
 import re
+import time
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomology.devices import find
 from pomology.errors import PomologyError
+from pomology.format import clock_time
 from pomology.paths import root
 from pomology.results import folders
 from pomology.results.record import PROFILES
 from pomology.runner import parameters
 from pomology.runner.notebooks import Notebook, check_runnable, notebooks, read_notebook, select
+from pomology.runner.parameters import Parameter
 
 DATA = ("auto", "real", "stand-in")
 GOING = ".partial/going"  # in a run's folder until the run has come to its end
 END = "-end"  # the second run of a notebook, at the end
-LEAST, MOST = 3, 120  # of MINUTES
-FILL = 20  # repeats that MINUTES may fill with, where all else is done
-WHOLE = 20  # from so many minutes on a case has its whole budget; with fewer less, and half of it at the least
+MINUTES = range(3, 121)
+PAGE_S = 6.0  # that the page takes on two CPU cores
+PRIOR_S = 20.0  # of expected time: the weight of 1 in the pace of the first notebooks
 
 
 class Asked(NamedTuple):
@@ -38,12 +42,15 @@ class Asked(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One execution of a notebook: its parameters, and where it ends up."""
+    """One execution of a notebook: its parameters, and where its file goes.
+
+    way: empty, `END`, or the ending of a process with another setting of its framework.
+    """
 
     notebook: Notebook
     parameters: dict[str, Any]
     repeat: int
-    way: str = ""  # `END`, or of several that need processes of their own another than the article's
+    way: str = ""
 
     @property
     def ends(self) -> bool:
@@ -52,13 +59,18 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its file: `vae`, of its first repeat `vae-1`, at the end `instrument_check-end`."""
+        """The name of its file: `vae`, of its first repeat `vae-1`, at the end `ceilings-end`."""
         return self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
 
     @property
     def label(self) -> str:
         name = self.notebook.name + (" (again, at the end)" if self.ends else self.way)
         return name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The notebooks whose numbers it needs."""
+        return (self.notebook.name,) if self.ends else self.notebook.after
 
     def output(self, out: Path) -> Path:
         return (out / "repeats" if self.repeat or self.way else out) / f"{self.name}.ipynb"
@@ -67,18 +79,75 @@ class Job(NamedTuple):
         return out / ".partial" / f"{self.name}.ipynb"
 
 
-def prepare(asked: Asked, minutes: float = math.inf, folder: Path | None = None) -> tuple[Path, list[Job]]:
-    """The folder of a run, and all that it executes there, finished or not; in `minutes`, all that it may choose from.
-    folder: in place of `run`'s. Raises PomologyError if an argument, a notebook or a parameter file is wrong."""
-    profile, devices, only, run, data, repeats = asked
-    check_choices(profile, devices, data)
-    out = folder or run_folder(run, profile)
-    fill = FILL if repeats > 0 and minutes < math.inf else 0
-    share = min(1.0, max(0.5, minutes / WHOLE))
-    planned = jobs(profile, {"devices": devices, "data": data, "out": str(out)}, only, max(repeats, fill), share)
-    if devices != "auto":
-        find.find(devices)
-    _check_resumable(out, planned, profile, minutes)
+class Schedule:
+    """The jobs of a run that are to be executed, in order; with MINUTES by priority, without those that do not fit.
+
+    A notebook says how many seconds it takes on two CPU cores; what the ones before it took corrects that.
+    """
+
+    def __init__(
+        self,
+        jobs: Collection[Job],
+        profile: str,
+        minutes: float = math.inf,
+        done: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """done: names of the notebooks that have numbers already."""
+        self.left_out: dict[str, str] = {}  # the label of a job -> why it is not executed
+        self.waiting = list(jobs)
+        self._profile, self._clock, self._done = profile, clock, set(done)
+        self._begun_s, self._expected_s = clock(), 0.0
+        self._end_s = self._begun_s + 60 * minutes
+        if minutes < math.inf:
+            self.waiting.sort(key=_importance)
+
+    def __iter__(self) -> Iterator[Job]:
+        while self.waiting:
+            job = self.waiting.pop(0)
+            if self.left_out and job.sources and self._done.isdisjoint(job.sources):
+                self.left_out[job.label] = "nothing of what it shows was measured"
+            elif not self._fits(job):
+                self.left_out[job.label] = f"takes about {clock_time(self.expected_s(job))} here, and less was left"
+            else:
+                yield job
+                self._done.add(job.notebook.name)
+                self._expected_s += job.notebook.seconds.get(self._profile, 0)
+                if not set(job.sources).isdisjoint(self.left_out):  # the same run may still get these
+                    self.left_out[job.label] = "shows this run without what was left out"
+
+    def expected_s(self, *jobs: Job) -> float:
+        """Return the seconds that jobs are expected to take on this machine."""
+        pace = (PRIOR_S + self._clock() - self._begun_s) / (PRIOR_S + self._expected_s)
+        return pace * sum(job.notebook.seconds.get(self._profile, 0) for job in jobs)
+
+    def _fits(self, job: Job) -> bool:
+        """Whether a job ends in time, with the page and with what shows its numbers behind it."""
+        done = {*self._done, job.notebook.name}
+        later = [each for each in self.waiting if each.notebook.after and not done.isdisjoint(each.sources)]
+        return bool(job.notebook.after) or self._clock() + self.expected_s(job, *later) + PAGE_S <= self._end_s
+
+
+def _importance(job: Job) -> tuple:
+    return job.repeat, bool(job.notebook.after), job.ends, job.notebook.priority or math.inf
+
+
+def prepare(asked: Asked, folder: Path | None = None) -> tuple[Path, list[Job]]:
+    """Return the folder of a run, and all that it executes there, finished or not.
+
+    Args:
+        folder: in place of the one that `asked.run` names.
+
+    Raises:
+        PomologyError: for a wrong argument, notebook or parameter file.
+    """
+    check_choices(asked.profile, asked.devices, asked.data)
+    out = folder or run_folder(asked.run, asked.profile)
+    values = {"devices": asked.devices, "data": asked.data, "out": str(out)}
+    planned = jobs(asked.profile, values, asked.only, asked.repeats)
+    if asked.devices != "auto":
+        find.find(asked.devices)
+    _check_resumable(out, planned, asked.profile)
     return out, planned
 
 
@@ -89,7 +158,7 @@ def left_out(only: str) -> list[str]:
 
 
 def check_choices(profile: str, devices: str, data: str) -> None:
-    """Raises PomologyError for a value that cannot be."""
+    """Raise PomologyError for a value that cannot be."""
     choices = {"PROFILE": (profile, PROFILES), "DEVICE": (devices, find.choices()), "DATA": (data, DATA)}
     for name, (value, allowed) in choices.items():
         if value not in allowed:
@@ -97,56 +166,81 @@ def check_choices(profile: str, devices: str, data: str) -> None:
 
 
 def minutes_of(text: str, profile: str) -> float:
-    """What MINUTES says, infinite where it is empty. Raises PomologyError for what cannot be."""
+    """Return what MINUTES says, infinite where it is empty. Raises PomologyError for what cannot be."""
     if not text:
         return math.inf
-    if not re.fullmatch(r"[0-9]{1,9}", text) or not LEAST <= int(text) <= MOST:
-        raise PomologyError(f"MINUTES={text}: must be a whole number from {LEAST} to {MOST}")
+    if not re.fullmatch("[0-9]{1,3}", text) or int(text) not in MINUTES:
+        raise PomologyError(f"MINUTES={text}: must be a whole number from {MINUTES[0]} to {MINUTES[-1]}")
     if profile != "quick":
         raise PomologyError(f"MINUTES={text}: is for PROFILE=quick, not for {profile}; leave one of the two out")
     return int(text)
 
 
-def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1, share: float = 1.0) -> list[Job]:
-    """The executions of a run, in order, repeats interleaved. `given` overrides the profile's YAML, unless `auto`.
-    share: of each budget_s. A notebook with `again` runs once more in every repeat, before what only shows its numbers.
-    Raises PomologyError, in one line, for anything that is wrong in any notebook or parameter file concerned."""
+def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
+    """Return the executions of a run, in order, one repeat of all notebooks after the other.
+
+    Args:
+        given: parameters in place of the profile's; `auto` leaves what the profile says.
+
+    Raises:
+        PomologyError: in one line, for whatever is wrong in a notebook or parameter file.
+    """
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
     planned: list[Job] = []
-    others = [
-        (name, kind.apple_gpu, *way) for kind in find.frameworks().values() for name, way in kind.other_ways().items()
-    ]
+    settings = [(kind.apple_gpu, kind.other_ways()) for kind in find.frameworks().values()]
     for notebook in select(_known(), only):
         if notebook.missing_extras():
             continue
         declared = parameters.declared(notebook.path)
         values = _profile_values(notebook, profile, declared)
-        if "budget_s" in declared and share < 1:
-            values["budget_s"] = round(share * values.get("budget_s", declared["budget_s"].default), 3)
-        # `auto` is the command's default: it leaves what the profile says.
-        own = {key for key, value in given.items() if value == "auto" and key in values}
+        for name in given.keys() & declared.keys():
+            if given[name] != "auto" or name not in values:
+                values[name] = given[name]
         for repeat in range(repeats):
-            more = {key: value for key, value in (given | {"repeat": repeat}).items() if key in declared.keys() - own}
-            job = Job(notebook, values | more, repeat)
-            # Before the article's way, whose tables then show both.
-            for name, gpu, value, way in others if job.parameters.get("devices") != "cpu" else ():
-                if name in declared:
-                    planned.append(Job(notebook, job.parameters | {name: value, "devices": gpu}, repeat, way))
-            planned.append(job)
-            if notebook.again:
-                short = notebook._replace(seconds=notebook.again)
-                planned.append(Job(short, job.parameters | {"moment": "end"}, repeat, END))
-    twice = {job.notebook.name for job in planned if job.ends}
-    return sorted(planned, key=lambda job: (job.repeat, job.ends or 2 * (not twice.isdisjoint(job.notebook.after))))
+            own = values | ({"repeat": repeat} if "repeat" in declared else {})
+            planned += _executions(notebook, own, repeat, declared, settings)
+    again = {job.notebook.name for job in planned if job.ends}
+
+    def place(job: Job) -> tuple[int, int]:
+        """The second runs come behind all first ones, and before what shows their numbers."""
+        shows_again = not again.isdisjoint(job.notebook.after)
+        return job.repeat, 1 if job.ends else 2 if shows_again else 0
+
+    return sorted(planned, key=place)
+
+
+def _executions(
+    notebook: Notebook,
+    values: dict[str, Any],
+    repeat: int,
+    declared: dict[str, Parameter],
+    settings: list[tuple[str, dict]],
+) -> list[Job]:
+    """Return the executions of a notebook in one repeat: with other settings, with the article's, and at the end.
+
+    The article's come behind the others, so that their table shows all. settings: a framework's Apple GPU, and its
+    `other_ways`.
+    """
+    found = []
+    for gpu, ways in settings if values.get("devices") != "cpu" else ():
+        for name, (value, way) in ways.items():
+            if name in declared:
+                found.append(Job(notebook, values | {name: value, "devices": gpu}, repeat, way))
+    found.append(Job(notebook, values, repeat))
+    if notebook.again:
+        shorter = notebook._replace(seconds=notebook.again)
+        found.append(Job(shorter, values | {"moment": "end"}, repeat, END))
+    return found
 
 
 def check() -> list[Notebook]:
     """Validate every notebook and parameter file of every profile; run nothing."""
     known = _known()
     for notebook in known:
+        declared = parameters.declared(notebook.path)
         for profile in PROFILES:
-            _profile_values(notebook, profile, parameters.declared(notebook.path))
+            _profile_values(notebook, profile, declared)
     return known
 
 
@@ -155,19 +249,22 @@ def _known() -> list[Notebook]:
     known = notebooks()
     for notebook in known:
         check_runnable(notebook)
-    expected = {Path("params", profile, f"{notebook.name}.yaml") for profile in PROFILES for notebook in known}
+    names = sorted(notebook.name for notebook in known)
+    expected = {Path("params", profile, f"{name}.yaml") for profile in PROFILES for name in names}
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
-        if (where := path.relative_to(root())) not in expected:
-            names = ", ".join(sorted(notebook.name for notebook in known))
-            profiles = ", ".join(PROFILES)
-            raise PomologyError(f"{where}: no such profile or notebook; there are {profiles} and {names}")
+        where = path.relative_to(root())
+        if where not in expected:
+            there_are = f"there are {', '.join(PROFILES)} and {', '.join(names)}"
+            raise PomologyError(f"{where}: no such profile or notebook; {there_are}")
     return known
 
 
-def _profile_values(notebook: Notebook, profile: str, declared: dict) -> dict[str, Any]:
+def _profile_values(notebook: Notebook, profile: str, declared: dict[str, Parameter]) -> dict[str, Any]:
     """What a profile's YAML file says for a notebook, checked."""
-    # What measures must take these of a run; what only reads the others' numbers takes no devices.
-    for name in ("profile", "out", *(() if notebook.after else ("devices", "repeat"))):
+    needed = ["profile", "out"]
+    if not notebook.after:  # what only shows others' numbers measures nothing
+        needed += ["devices", "repeat"]
+    for name in needed:
         if name not in declared:
             raise PomologyError(f"{notebook.path.name}: parameters cell: {name} is missing, which a run gives")
     where = f"params/{profile}/{notebook.name}.yaml"
@@ -178,40 +275,39 @@ def _profile_values(notebook: Notebook, profile: str, declared: dict) -> dict[st
 
 
 def run_folder(run: str, profile: str) -> Path:
-    """Where a run's files go: of no name this day's, or of the last three days' that was stopped or killed. Raises
-    PomologyError if the name would climb out of `outputs/`, or is that of something else there."""
+    """Return where a run's files go. Without a name: this day's, or that of the last three days which was stopped.
+
+    Raises PomologyError if the name would climb out of `outputs/`, or is that of something else there.
+    """
+    outputs = root() / "outputs"
     if not run:
-        outputs, now = root() / "outputs", datetime.now()
-        run, *before = (f"{now - timedelta(days):%Y%m%d}-{profile}" for days in range(4))
+        now = datetime.now()
+        run, *before = [f"{now - timedelta(days):%Y%m%d}-{profile}" for days in range(4)]
         if not (outputs / run).exists():
             run = next((name for name in before if (outputs / name / GOING).exists()), run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
         raise PomologyError(f"RUN={run}: must be a folder name of letters, digits, points, dashes and underscores")
-    name = run.lower()  # one to a Mac
-    if name.startswith("lab-") or name == "lab":  # whose parameters nobody has noted
+    if re.fullmatch(r"lab(-.*)?", run, re.IGNORECASE):  # whose parameters nobody has noted
         raise PomologyError(f"RUN={run}: lab and lab-… are of notebooks that are run by hand; choose another RUN")
-    if name.endswith((".zip", ".html", ".csv", ".json", ".part")):
+    if re.search(r"\.(zip|html|csv|json|part)$", run, re.IGNORECASE):
         raise PomologyError(f"RUN={run}: ends as a file of another kind does; choose another RUN")
-    return root() / "outputs" / run
+    return outputs / run
 
 
-def _check_resumable(out: Path, planned: list[Job], profile: str, minutes: float) -> None:
-    """A run has one profile and one set of parameters: numbers of two must not stand in one table. Of MINUTES the
-    budgets may differ, as the page says: they are in the intervals."""
+def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
+    """A run has one profile and one set of parameters: numbers of two must not stand in one table."""
     if not (out / "machine.json").exists():
         return
-    if (before := folders.noted(out).get("profile")) != profile:
+    before = folders.noted(out).get("profile")
+    if before != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
-    timed = minutes < math.inf or "minutes" in folders.noted(out)
-    free = ("out", "repeat", "budget_s") if timed else ("out", "repeat")  # the folder may have moved
     for job in planned:
         used: dict[str, Any] = {}  # in the notebook's last run in this folder, finished or not
         for place in (job.partial(out), job.output(out)):
             # A file may be missing, or cut off while it was being written: it will be written anew.
             with contextlib.suppress(PomologyError, KeyError, TypeError, AttributeError):
                 used = dict(read_notebook(place)["metadata"]["papermill"]["parameters"].items())
-        for name, parameter in parameters.declared(job.notebook.path).items() if used else ():
-            value, wanted = (values.get(name, parameter.default) for values in (used, job.parameters))
-            if name not in free and value != wanted:
-                was = f"{job.notebook.name} was run with {name}={value}, not {wanted}"
+        for name in {*used, *job.parameters} - {"out", "repeat"} if used else ():  # the folder may have moved
+            if used.get(name) != job.parameters.get(name):
+                was = f"{job.notebook.name} was run with {name}={used.get(name)}, not {job.parameters.get(name)}"
                 raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")

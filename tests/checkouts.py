@@ -1,0 +1,209 @@
+"""A small checkout with an invented device, whose notebooks fail as planned, for tests of what runs notebooks.
+
+A notebook does what the file `NAME.fault` beside it says: `raise 2` raises inside case 2, `raise end` behind the last
+case, `kill 2` kills the kernel, and `hang 2` waits for ever, also when asked to stop; both leave a process behind. It
+notes its process number, and that one's, in `NAME.pids`.
+"""
+
+import importlib
+import importlib.util
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import apart
+import nbformat
+import psutil
+import pytest
+from nbformat import v4
+
+import pomology
+from pomology import __main__ as command_line
+from pomology.results import journal as results_journal
+from pomology.results.record import PROFILES
+from pomology.runner import batch
+
+PACKAGE = Path(pomology.__file__).parent
+
+# A device that no framework knows, so that kernels start without one. Same shape as `Device`.
+SIMULATED = """
+import contextlib
+
+from pomology.devices import find
+
+
+class Simulated:
+    framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
+    uncounted, keeps_graphs = None, False
+    memory_limit, tf32, unified_memory = "", False, False
+    context = lambda self, strict=False: contextlib.nullcontext()
+    watch_fallbacks = lambda self: contextlib.nullcontext(set())
+    synchronize = reset_peak_memory = lambda self: None
+    peak_memory, free_memory = (lambda self: {}), (lambda self: 10**9)
+    limit_threads = lambda self, most: None
+    to_device, device_of = (lambda self, batch: batch), (lambda self, item: "cpu")
+
+
+find.find = lambda wanted="auto", framework="torch": [Simulated()]
+"""
+PARAMETERS = """
+profile: str = "quick"  # smoke, quick or article
+devices: str = "auto"  # which ones
+data: str = "auto"  # which data
+sizes: list[int] = [1, 2, 3]  # of the cases
+lr: float = 0.1  # of nothing
+budget_s: float = 0.05  # seconds
+repeat: int = 0  # which repetition
+out: str = ""  # the run's folder
+"""
+CODE = """
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import simulated
+from pomology.errors import NoSuchDevice
+from pomology.experiment.experiment import Experiment
+
+with open("NAME.pids", "a") as file:
+    print(os.getpid(), file=file)
+Path("NAME.saw-page").write_text(str(Path(out, "index.html").exists()))
+given = {"devices": devices, "profile": profile, "budget_s": budget_s, "out": out, "repeat": repeat}
+experiment = Experiment("NAME", article="003", **given)
+
+
+def trouble(place):
+    fault = Path("NAME.fault").read_text() if Path("NAME.fault").exists() else ""
+    if fault == f"raise {place}":
+        raise ValueError("as planned")
+    if fault == f"no device {place}":
+        raise NoSuchDevice("devices: 'cuda' is not on this machine (cuda: none); it has cpu")
+    if fault in (f"kill {place}", f"hang {place}"):
+        with open("NAME.pids", "a") as file:
+            print(subprocess.Popen(["sleep", "600"]).pid, file=file)
+    if fault == f"kill {place}":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == f"hang {place}":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        Path("NAME.hangs").touch()
+        time.sleep(600)
+
+
+for case in experiment.cases(size=sizes):
+    with case:
+        for _ in case.steps([0] * 4):
+            time.sleep(0.001)
+        trouble(case["size"])
+trouble("end")
+"""
+
+
+def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> str:
+    cells = [v4.new_markdown_cell(f"# The {name} experiment"), v4.new_code_cell(parameters.strip())]
+    cells += [v4.new_code_cell(CODE.replace("NAME", name))]
+    cells[1].metadata["tags"] = ["parameters"]
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    about = {"article": "003", "seconds": dict.fromkeys(PROFILES, seconds)}
+    return nbformat.writes(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "pomology": about}))
+
+
+NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
+
+
+class Checkout:
+    """A folder with notebooks and parameters: `zeta` is cheap, `alpha` is dear."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.notebooks = folder, folder / "notebooks" / "an_article"
+        self.notebooks.mkdir(parents=True)
+        (self.notebooks / "simulated.py").write_text(SIMULATED)
+        self.add("zeta", 5)
+        self.add("alpha", 65)
+
+    def add(self, name: str, seconds: float) -> None:
+        (self.notebooks / f"{name}.ipynb").write_text(notebook_text(name, seconds))
+        for profile in PROFILES:
+            self.give(name, f"profile: {profile}\nlr: 0.2\n", profile)
+
+    def give(self, name: str, text: str, profile: str = "smoke") -> None:
+        path = self.folder / "params" / profile / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def fault(self, name: str, text: str = "") -> None:
+        """Plan a disaster, or none any more."""
+        (self.notebooks / f"{name}.hangs").unlink(missing_ok=True)
+        (self.notebooks / f"{name}.fault").write_text(text)
+
+    def out(self) -> Path:
+        return self.folder / "outputs" / "r"
+
+    def pids(self, name: str) -> list[int]:
+        path = self.notebooks / f"{name}.pids"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def statuses(self, name: str) -> dict[str, str]:
+        """Of the finished cases, by the size that tells them apart; every line must be as it should be."""
+        contents = results_journal.read(self.out() / f"{name}.jsonl")
+        assert contents.problems == []
+        return {str(record.config["size"]): record.status for record in contents.records}
+
+    def started(self, name: str) -> list[str]:
+        """The size of every case that began."""
+        lines = map(json.loads, (self.out() / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+        return [line["case"][-1] for line in lines if line["event"] == "start"]
+
+    def unfinished(self) -> list[str]:
+        return sorted(path.name for path in (self.out() / ".partial").glob("*.ipynb"))
+
+
+RUN_R = ["reproduce", "--profile=smoke", "--run=r"]
+ALL_OK = {"1": "ok", "2": "ok", "3": "ok"}
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch, sockets) -> Checkout:
+    """One that this process takes for its own."""
+    made = Checkout(tmp_path / "checkout")
+    has_fleet = importlib.util.find_spec("distributed") is not None  # `make env EXTRAS=fleet`
+    for path in PACKAGE.rglob("*.py"):
+        if path.name.startswith("fleet") and not has_fleet:
+            continue
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        module = importlib.import_module(".".join(("pomology", *parts)).removesuffix(".__init__"))
+        if hasattr(module, "root"):
+            monkeypatch.setattr(module, "root", lambda: made.folder)
+    monkeypatch.setattr(batch, "KERNEL", sockets)
+    apart.fork_kernels(monkeypatch, apart.PLAIN)
+    return made
+
+
+@pytest.fixture
+def reproduce(checkout, capsys) -> Callable[..., tuple[int, str]]:
+    """Run the command in this process; returns the exit status and what it said."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = command_line.main([*RUN_R, *arguments])
+        said = capsys.readouterr()
+        assert said.err == ""
+        return status, said.out
+
+    return run
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be asked for its status does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(what: Callable[[], object], within_s: float = 60) -> None:
+    end_s = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < end_s, "it never came"
+        time.sleep(0.05)

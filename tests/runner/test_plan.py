@@ -1,0 +1,111 @@
+"""What a run will do: its jobs and their order, its folder, and MINUTES in simulated time."""
+
+import importlib.metadata
+import sys
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+
+import fakes
+import papermill  # noqa: F401 - before a test pretends another system
+import pytest
+
+from pomology.errors import PomologyError
+from pomology.machine import snapshot
+from pomology.runner import notebooks, plan
+
+KERAS = [f"{name}-unfused" for name in ("mlp", "lstm", "cnn")]
+MLX = [f"{name}-tf32" for name in ("ceilings_mlx", "blas_mlx", "model_sizes_mlx", "gpt2_pretraining_mlx")]
+
+
+@pytest.mark.parametrize(
+    ("platform", "chip", "package", "devices", "others"),
+    [
+        ("darwin", "Apple M2 Max", "mlx", "auto", KERAS),
+        ("darwin", "Apple M5 Pro", "mlx", "auto", KERAS + MLX),
+        ("darwin", "Apple M5 Pro", "mlx", "cpu", []),
+        ("linux", "AMD EPYC 7B13", "mlx-cpu", "auto", []),
+        ("linux", "AMD EPYC 7B13", "mlx-cuda-12", "auto", MLX),
+    ],
+)
+def test_what_a_process_starts_with_is_run_in_both_ways(
+    monkeypatch, tmp_path, platform, chip, package, devices, others
+):
+    """Metal's fusion under Keras, and fp32 as MLX ships it; the article's own way comes behind."""
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(snapshot, "chip", lambda: chip)
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: [SimpleNamespace(name=package)])
+    jobs = plan.jobs("quick", {"devices": devices, "out": "x"}, repeats=2)
+    ways = [job for job in jobs if job.way not in ("", plan.END)]
+    assert sorted(job.label for job in ways if not job.repeat) == sorted(others)
+    for job in ways:
+        keras = job.way == "-unfused"
+        assert job.parameters["devices"] == ("metal" if keras else "mlx-gpu")
+        assert job.parameters["fusion" if keras else "tf32"] is not keras
+        own = next(one for one in jobs if (one.notebook, one.repeat, one.way) == (job.notebook, job.repeat, ""))
+        assert jobs.index(job) < jobs.index(own) and own.parameters["devices"] == devices
+    assert len({job.output(tmp_path) for job in jobs}) == len(jobs)
+
+
+def test_second_runs_come_behind_all_first_ones_and_before_what_shows_them():
+    names = [job.label for job in plan.jobs("quick", {"out": "x"}) if job.way in ("", plan.END)]
+    first, second = names.index("ceilings"), names.index("ceilings (again, at the end)")
+    assert names[0] == "instrument_check" and first < names.index("vae") < second
+    assert second < names.index("roofline") < names.index("summary") == len(names) - 1
+
+
+def run_in(minutes: float, speed: float = 1.0, done: tuple[str, ...] = ()) -> tuple[float, list[str], dict[str, str]]:
+    """Run the kit on a machine that takes `speed` times what notebooks state: when it ended, what ran, what did not."""
+    clock, ran = fakes.Clock(), []
+    schedule = plan.Schedule(plan.jobs("quick", {"out": "x"}), "quick", minutes, done, lambda: clock.now)
+    for job in schedule:
+        clock.pass_s(speed * job.notebook.seconds["quick"])
+        ran.append(job.label)
+    clock.pass_s(speed * plan.PAGE_S)
+    return clock.now, ran, schedule.left_out
+
+
+@pytest.mark.parametrize("speed", [0.3, 1, 3])
+@pytest.mark.parametrize("minutes", [3, 5, 10, 30])
+def test_minutes_run_what_fits_by_priority(minutes, speed):
+    ended_s, ran, left_out = run_in(minutes, speed)
+    assert ended_s < 60 * minutes * 1.25
+    assert ran[0] == "vae" and ran[-1] == "summary"
+    known = {notebook.name: notebook for notebook in notebooks.notebooks()}
+    priorities = [known[name].priority for name in ran if name in known and known[name].priority]
+    assert priorities == sorted(priorities)
+    plain = {job.label for job in plan.jobs("quick", {"out": "x"})}
+    assert {*ran, *left_out} == plain
+
+
+def test_minutes_say_why_something_is_left_out():
+    _, ran, left_out = run_in(3)
+    assert left_out["sustained_load"].startswith("takes about ") and "sustained_load" not in ran
+    assert left_out["blas"] == "nothing of what it shows was measured"
+    assert left_out["ceilings (again, at the end)"] == "nothing of what it shows was measured"
+    assert left_out["summary"] == "shows this run without what was left out" and "summary" in ran
+    assert "blas" in run_in(3, done=("blas_torch",))[1]
+    assert run_in(1000)[2] == {}
+
+
+def test_each_article_has_a_notebook_among_the_first():
+    known = notebooks.notebooks()
+    first = [notebook.article for notebook in known if notebook.priority]
+    assert sorted(first) == sorted({notebook.article for notebook in known} - {"kit"})
+
+
+def test_a_run_without_a_name_is_of_today_or_the_one_that_was_stopped(monkeypatch, tmp_path):
+    monkeypatch.setattr(plan, "root", lambda: tmp_path)
+    today, before = (f"{datetime.now() - timedelta(days):%Y%m%d}-quick" for days in (0, 2))
+    assert plan.run_folder("", "quick").name == today
+    going = tmp_path / "outputs" / before / plan.GOING
+    going.parent.mkdir(parents=True)
+    going.touch()
+    assert plan.run_folder("", "quick").name == before
+    (tmp_path / "outputs" / today).mkdir()
+    assert plan.run_folder("", "quick").name == today
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "a" * 81, "lab", "Lab-20261121", "run.zip", "a\nb"])
+def test_a_name_that_cannot_be_a_run_s_is_refused(name):
+    with pytest.raises(PomologyError, match=r"^RUN="):
+        plan.run_folder(name, "quick")
