@@ -289,7 +289,7 @@ class Engine(NBClientEngine):
 
 
 def _guard(client: PapermillNotebookClient, watch: Callable[[], Outcome], ended: threading.Event) -> None:
-    """Kill a kernel with all that it has started: behind its notebook, once `watch` says why, or if this process dies."""
+    """Kill a kernel with all that it has started: behind its notebook, once `watch` says why, or with this process."""
     guard = None
     while not ended.wait(0.2):
         process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
