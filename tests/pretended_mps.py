@@ -5,9 +5,8 @@ It prints how much of the cases' time the proof of their steps took, on a device
 A notebook runs on a *pretended* device: its tensors say that they are on a device of their own, as on a GPU, while the
 CPU computes. So PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet unnoticed, and every
 operator that reaches the device is seen, is looked up in the list of kernels that the PyTorch of Macs was built from
-(`mps_operators.py`), and must not make double precision, which Metal lacks.
-
-`pomology doctor --operators` runs this file.
+(`fixtures/mps_operators.txt`: `<what it has> <operator> <overloads>`, and `autocast <precision> <operators>`), and must
+not make double precision, which Metal lacks.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import mps_operators
 import torch
 from rehearsal import ask_no_framework
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -35,7 +33,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
-from pomology.extras.doctor.operators import COMPOSITE, KERNEL, MISSING, SILENT, Use
 from pomology.machine import snapshot
 from pomology.results import journal
 from pomology.runner import notebooks, parameters
@@ -56,8 +53,39 @@ TAKES_HOST_TENSORS = {"index", "index_put", "index_put_", "_index_put_impl_", "_
 RESULTS = re.compile(r"^experiment\.(table|checks|ratios|details|figure|claims)\(", re.MULTILINE)
 
 
-WHEEL, KERNELS, AUTOCAST = mps_operators.read()  # of the PyTorch that Macs get, whichever one is installed here
-HAS = {mps_operators.KERNEL: KERNEL, mps_operators.COMPOSITE: COMPOSITE}
+# What MPS may have for an operator.
+KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "kernel that runs on the CPU"
+LIST = Path(__file__).parent / "fixtures" / "mps_operators.txt"
+
+
+@dataclass
+class Use:
+    """What was asked of the device: each operator, how often, and what MPS has for it; each fault, once, that a Mac
+    would refuse, compute on the CPU, or get wrong; and [status, reason] of each case."""
+
+    operators: dict[str, int] = field(default_factory=dict)
+    support: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    cases: dict[str, list] = field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        """The operators that would run on the CPU, or fail."""
+        return [name for name, has in sorted(self.support.items()) if has in (MISSING, SILENT)]
+
+
+def _read() -> tuple[dict[str, str], dict[str, list[str]]]:
+    """What MPS has for each operator that it has, and autocast's two lists, `lower` and `full`."""
+    has, lists = {}, {}
+    for kind, name, *rest in map(str.split, LIST.read_text(encoding="utf-8").splitlines()[1:]):
+        if kind == "autocast":
+            lists[name] = rest
+        else:
+            words = {"kernel": KERNEL, "composite": COMPOSITE}[kind]
+            has |= {name if overload == "-" else f"{name}.{overload}": words for overload in rest}
+    return has, lists
+
+
+KERNELS, AUTOCAST = _read()  # of the PyTorch that Macs get, whichever one is installed here
 
 
 def support(operator: str) -> str:
@@ -65,7 +93,7 @@ def support(operator: str) -> str:
     base = operator.split(".")[0]
     if base in SILENT_FALLBACKS:
         return SILENT
-    return COMPOSITE if base in REPLACED else HAS.get(KERNELS.get(operator), MISSING)
+    return COMPOSITE if base in REPLACED else KERNELS.get(operator, MISSING)
 
 
 def _meant(device: Any) -> bool:

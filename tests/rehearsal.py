@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pomology.extras.doctor.operators import Use
+    from pretended_mps import Use
 
 # A package that belongs to a framework -> the framework. No process may hold two.
 FRAMEWORKS = {
@@ -126,9 +126,11 @@ def refuse_network() -> None:
 
 
 def ask_no_framework() -> None:
-    """Let the doctor's questions to each framework, in processes of their own, be without an answer: they take long."""
+    """Leave out what takes long: the doctor's questions to each framework, and the search for known faults."""
+    from pomology.devices import known_faults
     from pomology.extras.doctor import doctor
 
+    known_faults.of = lambda device: []
     doctor.probe = lambda framework: {"version": None, "reason": "was not asked", "devices": []}
 
 

@@ -23,6 +23,7 @@ import apart
 import conftest
 import nbformat
 import numpy as np
+import pretended_mps
 import pytest
 import rehearsal
 import yaml
@@ -32,7 +33,6 @@ from declared import declaration
 from pomology.articles import published
 from pomology.data import images, photographs
 from pomology.data import text as data_text
-from pomology.extras.doctor import operators
 from pomology.results import journal as results_journal
 from pomology.results import record as results_record
 from pomology.results.record import PROFILES
@@ -359,10 +359,10 @@ def test_a_kernels_sockets_have_names_that_macos_takes():
 def test_its_steps_would_run_on_mps(execution):
     if not on_mps(execution.document):
         pytest.skip("computes nothing with PyTorch")
-    (use,) = (operators.Use(**use) for use in json.loads((execution.folder / "end.json").read_text())["uses"])
+    (use,) = (pretended_mps.Use(**use) for use in json.loads((execution.folder / "end.json").read_text())["uses"])
     assert (use.faults, use.missing()) == ([], [])
     # Something was really computed there, and looked up.
-    assert len(use.operators) > 5 and operators.KERNEL in use.support.values()
+    assert len(use.operators) > 5 and pretended_mps.KERNEL in use.support.values()
 
 
 def test_it_ran_as_on_a_mac_with_one_framework(execution):

@@ -1,41 +1,20 @@
-"""The pretended MPS against faults planted in it, and the command that rehearses a notebook on it."""
+"""The pretended MPS against faults planted in it."""
 
 import json
-from pathlib import Path
 
 import apart
 import pretended_mps
 import pytest
 
-from pomology import __main__
-from pomology.errors import PomologyError
-from pomology.extras.doctor import operators
-from pomology.runner import notebooks
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-def test_a_notebook_is_rehearsed(forked):
-    """The cheapest; `test_notebooks.py` runs them all in this way."""
-    use = operators.rehearse("vae")
-    assert (use.faults, use.missing()) == ([], []) and {status for status, _ in use.cases.values()} == {"ok"}
-    assert len(use.operators) > 5 and operators.KERNEL in use.support.values()
-
 
 def test_the_list_is_that_of_the_torch_which_macs_get():
     """What is known of 2.14.1, and not of 2.13: it has kernels for losses and products that 2.13 lacks."""
-    lock = (ROOT / "requirements.txt").read_text(encoding="utf-8").split()
-    release = "==".join(pretended_mps.WHEEL.split("-")[:2])
-    assert release in lock, "tests/mps_operators.py says how to make the list again"
-    for name in ("addmm", "_lstm_mps", "native_batch_norm", "_fused_adamw_", "mm", "embedding_dense_backward"):
-        assert pretended_mps.support(name) == operators.KERNEL, name
-    for name in ("_ctc_loss", "poisson", "_upsample_bicubic2d_aa_backward", "_linalg_eigh", "_linalg_svd"):
-        assert pretended_mps.support(name) == operators.KERNEL, f"{name}: 2.13 has none"
+    for name in ("addmm", "_lstm_mps", "native_batch_norm", "_ctc_loss", "poisson", "_linalg_svd"):
+        assert pretended_mps.support(name) == pretended_mps.KERNEL, name
     for name in ("mode", "take", "_fused_adagrad_", "linalg_eig", "cholesky", "no_such_operator"):
-        assert pretended_mps.support(name) == operators.MISSING, name
-    assert pretended_mps.support("convolution") == pretended_mps.support("square") == operators.COMPOSITE
-    assert pretended_mps.support("embedding_renorm_") == operators.SILENT
-    assert len(pretended_mps.KERNELS) > 2500
+        assert pretended_mps.support(name) == pretended_mps.MISSING, name
+    assert pretended_mps.support("convolution") == pretended_mps.support("square") == pretended_mps.COMPOSITE
+    assert pretended_mps.support("embedding_renorm_") == pretended_mps.SILENT
     assert {"linear", "bmm"} <= {*pretended_mps.AUTOCAST["lower"]}
     assert {"softmax.int", "layer_norm"} <= {*pretended_mps.AUTOCAST["full"]}
 
@@ -47,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 import pretended_mps
-from pomology.extras.doctor.operators import Use
+from pretended_mps import Use
 
 rehearsal = pretended_mps.Rehearsal()
 device = rehearsal.handle
@@ -165,63 +144,3 @@ def test_what_mps_can_do_gives_there_what_the_cpu_gives_in_the_way_of_mps(preten
     assert training["native_batch_norm"] == 20  # the host's model is not counted
     assert "_amp_foreach_non_finite_check_and_unscale_" in pretended["autocast"]["operators"]
     assert not [name for name in attention if "foreach" in name or "scaled_dot" in name] and attention["bmm"] >= 2
-
-
-USES = {
-    "vae": operators.Use({"addmm": 3, "convolution": 1}, {"addmm": "kernel", "convolution": "made of others"}),
-    "siamese": operators.Use(
-        operators={"addmm": 12, "_ctc_loss": 1, "convolution": 3},
-        support={"addmm": "kernel", "_ctc_loss": "no kernel", "convolution": "made of others"},
-        faults=["MPS has no kernel for _ctc_loss"],
-        cases={"torch-mps batch_size=2": ["ok", None], "torch-mps batch_size=4": ["error", "KeyError: 'x'"]},
-    ),
-}
-
-
-@pytest.fixture
-def rehearsed(monkeypatch):
-    def rehearse(name):
-        if name not in USES:
-            raise PomologyError(f"{name}: its rehearsal did not get to its end: KeyError: 'x'")
-        return USES[name]
-
-    monkeypatch.setattr(operators, "rehearse", rehearse)
-
-
-def test_doctor_shows_the_table(rehearsed, capsys):
-    assert __main__.main(["doctor", "--operators", "siamese"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[1:4]] == [["addmm", "12"], ["convolution", "3"], ["_ctc_loss", "1"]]
-    assert lines[3].endswith("no kernel") and "torch-mps batch_size=4: error; KeyError: 'x'" in lines
-    assert lines[-1] == "siamese: 3 operators, 1 of them without a kernel for MPS (_ctc_loss)"
-
-
-def test_the_table_of_a_notebook(rehearsed):
-    rows = {row.cells[0]: row.cells[1:] for row in operators.table("vae siamese dcg* mlp").rows}
-    assert rows["vae"] == ("2", "1", "1", "none", "nothing")
-    assert rows["siamese"] == ("3", "1", "1", "_ctc_loss", "MPS has no kernel for _ctc_loss")
-    assert rows["dcgan"][-1].endswith("KeyError: 'x'") and "mlp" not in rows, "TensorFlow's"
-    assert operators.table("").rows == ()
-    with pytest.raises(PomologyError, match="vea: no notebook is named so"):
-        operators.table("vea")
-
-
-def test_what_cannot_be_rehearsed_says_why_in_one_line(tmp_path, monkeypatch, capsys, forked):
-    assert __main__.main(["doctor", "--operators", "vea"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("pomology: --operators vea: no notebook is named so; there are ") and said.count("\n") == 1
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(PomologyError, match="vae: needs a checkout of the kit, for test"),
-    ):
-        patch.setattr(operators, "root", lambda: tmp_path)
-        operators.rehearse("vae")
-    (notebook,) = notebooks.select(notebooks.notebooks(), "vae")
-    path, values = tmp_path / "notebooks" / "a" / "vae.ipynb", tmp_path / "params" / "smoke" / "vae.yaml"
-    text = notebook.path.read_text(encoding="utf-8").replace("import tempfile", "import no_such_module")
-    for place, content in ((path, text), (values, "profile: smoke\n")):
-        place.parent.mkdir(parents=True)
-        place.write_text(content, encoding="utf-8")
-    monkeypatch.setattr(notebooks, "notebooks", lambda: [notebook._replace(path=path)])
-    with pytest.raises(PomologyError, match=r"^vae: its rehearsal did not get to its end: ModuleNotFoundError"):
-        operators.rehearse("vae")

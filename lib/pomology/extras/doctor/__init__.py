@@ -6,23 +6,19 @@ from pomology.command_line import Command, say
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    help = "which operators of a notebook MPS has, on any machine"
-    parser.add_argument("--operators", metavar="NOTEBOOK", help=help)
+    """Add nothing."""
 
 
 def _run(options: argparse.Namespace) -> None:
-    from pomology.extras.doctor import doctor, operators
+    from pomology.extras.doctor import doctor
     from pomology.machine import snapshot as machine_snapshot
 
-    if options.operators is not None:
-        say("\n".join(operators.rehearse(options.operators).lines(options.operators)))
-        return
     snapshot = machine_snapshot.snapshot()
-    asking = "Asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own; this can take a minute."
-    say(f"{machine_snapshot.describe(snapshot)}\n{asking}\n")
+    say(machine_snapshot.describe(snapshot))
+    say("Asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own; this can take a minute.\n")
     say("\n".join(doctor.examine(snapshot).lines()))
-    unknown = [f"  {key.replace('_', ' ')}: {reason}" for key, reason in snapshot["unknown"].items()]
-    say("\n".join(["", "Not known of this machine", *unknown]) if unknown else "")
+    for key, reason in snapshot["unknown"].items():
+        say(f"not known {key.replace('_', ' ')}: {reason}")
 
 
 COMMANDS = {"doctor": Command("what this machine is, what it can train with, and why not", _arguments, _run)}
