@@ -10,9 +10,9 @@ from pathlib import Path
 import fakes
 import nbformat
 import pytest
+from browsers import browser, needs_browser
 from nbformat import v4
 from records import write
-from test_lab import browser, needs_browser
 
 import pomology.paths
 from pomology.errors import PomologyError
