@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from types import SimpleNamespace
 
 import pytest
-import torch
 from fakes import Clock
 
-from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import PomologyError
 from pomology.measure import calls
 from pomology.models import launches
@@ -80,25 +77,3 @@ def test_a_pause_before_each_block_is_not_timed():
     found = calls.measure(lambda: clock.pass_s(0.003), before=lambda: (pauses.append(1), clock.pass_s(0.2)), **settings)
     assert len(pauses) == 8 and found.first_call_s == pytest.approx(0.003)  # the first call, too
     assert [block.seconds for block in found.blocks] == pytest.approx([0.003] * 7)
-
-
-def test_the_smallest_kernel_of_pytorch_is_an_addition_and_on_mps_a_metal_kernel_of_one_thread(monkeypatch):
-    for own in (True, False):
-        launch, words = Device("cpu").smallest_kernel(own)
-        assert launch().item() == 2.0 and launch().item() == 3.0
-        assert words == "adding 1 to one number"
-    asked = []
-
-    def compile_shader(source):
-        asked.append(source)
-        return SimpleNamespace(pomology_one=lambda *tensors: asked.append([tensor.numel() for tensor in tensors]))
-
-    monkeypatch.setattr(torch.mps, "compile_shader", compile_shader)
-    mps = Device("mps")
-    mps.handle = torch.device("cpu")
-    launch, words = mps.smallest_kernel()
-    assert words == "a Metal kernel of one thread"
-    assert len(asked) == 1 and "kernel void pomology_one(device float*" in asked[0]  # compiled before it is launched
-    launch()
-    assert asked[1:] == [[1]]  # PyTorch starts as many threads as the tensor has numbers
-    assert mps.smallest_kernel(own=False)[1] == "adding 1 to one number" and len(asked) == 2
