@@ -175,17 +175,6 @@ def test_uv_on_path_installs_and_fetches_a_python_where_none_is_usable(machine):
     assert "uv venv --quiet --seed --no-project --python 3.12 .venv" in machine.calls()
 
 
-def test_any_python3_installs_uv_which_fetches_another(machine):
-    machine.python("python3", "version 3.14")
-    machine.uv("uv.copy")
-    done = machine.make()
-    assert done.returncode == 0, done.stderr
-    assert (
-        "python3 is 3.14" in done.stdout
-        and "uv venv --quiet --seed --no-project --python 3.12 .venv" in machine.calls()
-    )
-
-
 @pytest.mark.parametrize("system", ["Linux", "Darwin"])
 def test_where_no_python_can_be_had_one_line_names_the_commands(machine, system):
     machine.program(
@@ -262,16 +251,6 @@ def test_mlx_for_nvidia_gpus_takes_the_place_of_mlx_for_processors(machine):
     assert "mlx-cpu==" in machine.wanted() and "(python_version < '3')" in machine.wanted()
     assert machine.make("cuda").returncode == 0
     assert "mlx-cpu==" not in machine.wanted() and "(python_version > '3')" in machine.wanted()
-
-
-def test_only_what_reaches_a_registry_is_taken_from_the_user_s_variables(machine):
-    machine.python("python3")
-    leaks = {"PIP_USER": "1", "PIP_TARGET": "/x", "PIP_NO_BINARY": ":all:", "PIP_REQUIRE_VIRTUALENV": "1"}
-    done = machine.make(PIP_CERT="/c", PIP_PROXY="p", TMPDIR="/tiny", PYTHONPATH="/ros", **leaks)
-    assert done.returncode == 0
-    variables = set((machine.mocks / "variables").read_text().splitlines())
-    assert variables == {"PIP_CERT=/c", "PIP_PROXY=p", f"TMPDIR={machine.checkout}/.venv/tmp"}
-    assert not (machine.checkout / ".venv" / "tmp").exists()
 
 
 def test_an_installation_that_fails_or_lacks_packages_is_one_line_and_not_used(machine):

@@ -8,12 +8,9 @@ import re
 from datetime import datetime
 
 import pytest
-from pomology.report.showing import Report
 
-from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
-from pomology.report import declaration
 from pomology.results import folders, journal
 
 GIT = {"commit": "c" * 40, "dirty": False}
@@ -55,15 +52,6 @@ def measure(experiment: Experiment, what: str = "one") -> None:
         case.metric("step_s", 1.0, "s")
 
 
-def combining(name: str = "blas", **more) -> Report:
-    return Report(name, article="001", combines=declaration.of(name).combines, **more)
-
-
-def numbers(experiment: Report) -> str:
-    (cell,) = [row.cells[1] for row in experiment.machine().rows if row.cells[0] == "Numbers"]
-    return cell
-
-
 def test_all_notebooks_of_a_day_share_a_folder(tmp_path, at):
     at("2026-11-21T09:05:07")
     first = set_up()
@@ -91,12 +79,12 @@ def test_a_folder_holds_one_profile_and_one_state_of_machine_and_kit(here, at, c
 
 def test_a_changed_parameter_cell_is_told_and_needs_no_other_folder(here):
     first = set_up()
-    assert first.snapshot["git"]["dirty"] is False
+    assert folders.noted(first.out)["git"]["dirty"] is False
     here["git"] = GIT | {"dirty": True}
     second = set_up("dcgan")
-    assert second.out == first.out and second.snapshot["git"]["dirty"] is True
+    assert second.out == first.out and folders.noted(second.out)["git"]["dirty"] is True
     here["git"] = GIT
-    assert set_up("siamese").snapshot["git"]["dirty"] is True, "what was measured in between was not clean"
+    assert folders.noted(set_up("siamese").out)["git"]["dirty"] is True, "what was measured in between was not clean"
 
 
 def test_a_set_up_cell_that_is_run_again_measures_anew_and_loses_nothing(capsys):
@@ -134,23 +122,3 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
         os.utime(place, (1000 + number, 1000 + number))
         (place.parent / "machine.json").write_text(json.dumps(SNAPSHOT | {"profile": profile}))
     assert folders.latest(["blas_torch", "blas_mlx"], "quick") == tmp_path / "outputs" / "two"
-    assert combining().out == tmp_path / "outputs" / "two"
-    assert combining(profile="smoke").out == tmp_path / "outputs" / "four"
-    (tmp_path / "outputs" / "two" / "machine.json").write_text("[")
-    with pytest.raises(PomologyError, match=r"^\S*machine.json: describes no machine; choose another folder$"):
-        combining()
-
-
-def test_a_notebook_says_where_its_numbers_are_and_what_to_run_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("pomology.report.showing.root", lambda: tmp_path)
-    nothing = numbers(combining())
-    assert nothing == "none yet: run blas_torch, blas_mlx first, or set `out` to the folder of a run that has them"
-    measure(torch := set_up("blas_torch"))
-    place = f"outputs/{torch.out.name}/"
-    assert numbers(torch) == f"in {place}"
-    assert numbers(set_up(out=str(tmp_path.parent / "elsewhere"))) == "in elsewhere/"
-    assert numbers(combining()) == f"of blas_torch, in {place}; to have more, run blas_mlx first"
-    measure(set_up("blas_mlx"))
-    assert numbers(combining()) == f"of blas_torch, blas_mlx, in {place}"
-    more = "; to have more, run ceilings, ceilings_mlx first"
-    assert numbers(combining("roofline")) == f"of blas_mlx, blas_torch, in {place}{more}"
