@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -33,13 +32,11 @@ def redact(text: str) -> str:
 
 
 def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
-    """A file's bytes. Raises PomologyError, in a line, for what cannot be read, is larger, or might never end."""
+    """A file's bytes. Raises PomologyError, in a line, for what cannot be read, or is larger."""
     name = one_line(path.name)
-    try:  # to open a pipe would wait for who writes into it
-        with open(path, "rb", opener=lambda place, flags: os.open(place, flags | os.O_NONBLOCK)) as file:
-            about = os.fstat(file.fileno())
-            if stat.S_ISREG(about.st_mode) and about.st_size <= most:
-                return file.read(most)
+    try:
+        if path.stat().st_size <= most:
+            return path.read_bytes()
     except OSError as error:
         raise PomologyError(f"{name}: cannot be read: {error.strerror}") from None
     raise PomologyError(f"{name}: no file of at most {most:,} bytes")

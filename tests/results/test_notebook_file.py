@@ -1,13 +1,11 @@
 """A file that is no notebook is refused in a line, before anything runs."""
 
 import json
-import os
 
 import pytest
 
 from pomology.errors import PomologyError
 from pomology.results import notebook_file
-from pomology.runner import notebooks
 
 CELL = {"cell_type": "markdown", "metadata": {}, "source": ["# A title"], "id": "a"}
 KERNEL = {"name": "python3", "display_name": "Python 3"}
@@ -31,24 +29,3 @@ def test_a_malformed_notebook_is_a_line(tmp_path, data):
     with pytest.raises(PomologyError, match=r"^x\.ipynb: not a notebook \(") as refusal:
         notebook_file.read_notebook(tmp_path / "x.ipynb")
     assert str(refusal.value).isprintable() and len(str(refusal.value)) < 300
-
-
-def test_a_pipe_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "x.ipynb")
-    with pytest.raises(PomologyError, match=r"x\.ipynb: no file of at most"):
-        notebook_file.read_notebook(tmp_path / "x.ipynb")
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"metadata": {"kernelspec": KERNEL | {"name": "mine"}}}, "its kernel is 'mine'; it must be 'python3'"),
-        ({"metadata": {}}, "its kernel is missing"),
-        ({"cells": [CELL | {"source": "![](attachment:a.png)"}]}, "shows the attachment a.png, which it lacks"),
-    ],
-)
-def test_what_cannot_be_run_or_rendered_is_refused(tmp_path, change, words):
-    (tmp_path / "x.ipynb").write_text(json.dumps(GOOD | change))
-    (notebook,) = notebooks.notebooks(tmp_path)
-    with pytest.raises(PomologyError, match=rf"^x\.ipynb: {words}"):
-        notebooks.check_runnable(notebook)

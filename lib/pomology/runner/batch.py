@@ -235,6 +235,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
                 partial,
                 job.parameters,
                 engine_name="pomology",
+                kernel_name="python3",  # this environment's, whatever the notebook was last opened with
                 progress_bar=False,
                 resources={"metadata": {"path": str(job.notebook.path.parent)}},
                 config=Config(KernelManager=KERNEL),

@@ -3,18 +3,12 @@
 import fnmatch
 import importlib.util
 import math
-import re
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from pomology.errors import PomologyError
-from pomology.format import one_line
 from pomology.paths import notebook_paths, root
-from pomology.results.notebook_file import Form, read_notebook
-
-KERNEL = "python3"  # that of the environment in which the kit runs
+from pomology.results.notebook_file import read_notebook
 
 
 class Notebook(NamedTuple):
@@ -104,17 +98,3 @@ def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
             raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {', '.join(sorted(names))}")
         chosen |= set(matches)
     return [notebook for notebook in all_notebooks if notebook.name in chosen]
-
-
-def check_runnable(notebook: Notebook) -> None:
-    """Raise PomologyError, in a line, for a notebook that asks for another kernel, or shows a picture that it lacks."""
-    form = msgspec.convert(read_notebook(notebook.path), Form)
-    kernel = form.metadata.kernelspec and form.metadata.kernelspec.name
-    if kernel != KERNEL:
-        named = f"is {one_line(kernel, 60)!r}" if kernel else "is missing"
-        remedy = f"it must be {KERNEL!r} (JupyterLab: Kernel, Change Kernel)"
-        raise PomologyError(f"{notebook.path.name}: its kernel {named}; {remedy}")
-    for cell in form.cells:
-        for name in re.findall(r"\(attachment:([^)\s]+)\)", "".join(cell.source)):
-            if cell.cell_type == "markdown" and name not in cell.attachments:
-                raise PomologyError(f"{notebook.path.name}: shows the attachment {one_line(name, 60)}, which it lacks")

@@ -31,8 +31,12 @@ def declared(path: Path) -> dict[str, Parameter]:
     """Return a notebook's parameters, by name. Raises PomologyError for a default that does not suit its type."""
     import papermill  # takes half a second
 
+    try:
+        inspected = papermill.inspect_notebook(path)
+    except ValueError as error:  # it says neither its kernel nor its language
+        raise PomologyError(f"{path.name}: {error}") from None
     parameters = {}
-    for name, found in papermill.inspect_notebook(path).items():
+    for name, found in inspected.items():
         try:
             default = ast.literal_eval(found["default"])
         except (SyntaxError, ValueError):

@@ -1,7 +1,4 @@
-"""What a run will do, checked before its first kernel starts: its notebooks, their parameters, and its folder.
-
-It imports little, so that a wrong argument is answered at once.
-"""
+"""What a run will do, checked before its first kernel starts: its notebooks, their parameters, and its folder."""
 
 import contextlib
 import math
@@ -19,7 +16,7 @@ from pomology.paths import root
 from pomology.results import folders
 from pomology.results.record import PROFILES
 from pomology.runner import parameters
-from pomology.runner.notebooks import Notebook, check_runnable, notebooks, read_notebook, select
+from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
 from pomology.runner.parameters import Parameter
 
 DATA = ("auto", "real", "stand-in")
@@ -80,10 +77,7 @@ class Job(NamedTuple):
 
 
 class Schedule:
-    """The jobs of a run that are to be executed, in order; with MINUTES by priority, without those that do not fit.
-
-    A notebook says how many seconds it takes on two CPU cores; what the ones before it took corrects that.
-    """
+    """The jobs of a run that are to be executed, in order; with MINUTES by priority, without those that do not fit."""
 
     def __init__(
         self,
@@ -135,11 +129,7 @@ def _importance(job: Job) -> tuple:
 def prepare(asked: Asked, folder: Path | None = None) -> tuple[Path, list[Job]]:
     """Return the folder of a run, and all that it executes there, finished or not.
 
-    Args:
-        folder: in place of the one that `asked.run` names.
-
-    Raises:
-        PomologyError: for a wrong argument, notebook or parameter file.
+    folder: in place of the one that `asked.run` names. Raises PomologyError for a wrong argument, notebook or file.
     """
     check_choices(asked.profile, asked.devices, asked.data)
     out = folder or run_folder(asked.run, asked.profile)
@@ -179,11 +169,7 @@ def minutes_of(text: str, profile: str) -> float:
 def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
     """Return the executions of a run, in order, one repeat of all notebooks after the other.
 
-    Args:
-        given: parameters in place of the profile's; `auto` leaves what the profile says.
-
-    Raises:
-        PomologyError: in one line, for whatever is wrong in a notebook or parameter file.
+    given: parameters in place of the profile's; `auto` leaves what the profile says.
     """
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
@@ -217,10 +203,9 @@ def _executions(
     declared: dict[str, Parameter],
     settings: list[tuple[str, dict]],
 ) -> list[Job]:
-    """Return the executions of a notebook in one repeat: with other settings, with the article's, and at the end.
+    """Return a notebook's executions in one repeat; the article's way comes behind others, so that its table shows all.
 
-    The article's come behind the others, so that their table shows all. settings: a framework's Apple GPU, and its
-    `other_ways`.
+    settings: of each framework its Apple GPU and its `other_ways`.
     """
     found = []
     for gpu, ways in settings if values.get("devices") != "cpu" else ():
@@ -247,8 +232,6 @@ def check() -> list[Notebook]:
 def _known() -> list[Notebook]:
     """The notebooks of the checkout. Raises PomologyError if a parameter file belongs to no notebook or profile."""
     known = notebooks()
-    for notebook in known:
-        check_runnable(notebook)
     names = sorted(notebook.name for notebook in known)
     expected = {Path("params", profile, f"{name}.yaml") for profile in PROFILES for name in names}
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
