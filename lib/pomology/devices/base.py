@@ -44,7 +44,6 @@ class Device(abc.ABC):
     threads: int | None  # CPU threads that an operator may use; None where the framework has no such setting
 
     # What it may define:
-    apple_plugin = cuda_install = ""  # a package that an Apple GPU needs beside it; how to install it for an NVIDIA GPU
     compiles_at_launch = False  # a kernel of the kit's own is compiled in its first launch, not when it is made
     memory_limit = ""  # where the kit has set another one than the framework comes with: a sentence about it
     tf32 = False  # whether convolutions (of MLX, products) in fp32 are computed in TF32, as the framework does itself

@@ -38,7 +38,6 @@ class MLXDevice(Device):
     Arrays belong to no device: the memory is one, and what computes is the default device, which `context` sets."""
 
     framework, title, gpus, apple_gpu = "mlx", "MLX", (GPU,), GPU
-    cuda_install = "run `make env EXTRAS=cuda`"
     compiles_at_launch = counts_on_cpu = True  # it counts for the process, whichever device computed
     _tf32 = "0"
     threads = None  # on a Mac Accelerate decides, elsewhere one thread multiplies
@@ -78,7 +77,7 @@ class MLXDevice(Device):
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
-        mx, reason = load(), "this MLX is built for processors only; Metal is on macOS only"
+        mx, reason = load(), "this MLX is built for processors only; `make env EXTRAS=cuda` has it for NVIDIA GPUs"
         if sys.platform == "darwin":
             reason = "MLX finds no Metal GPU (a virtual machine, or macOS older than 14)"
         return {"cpu": None, GPU: None if mx.is_available(mx.gpu) else reason}

@@ -38,7 +38,6 @@ class TensorFlowDevice(Device):
     """One device of TensorFlow. `handle` is the name that `tf.device` takes."""
 
     framework, title, gpus, apple_gpu = "tensorflow", "TensorFlow", ("cuda", "metal"), "metal"
-    apple_plugin, cuda_install = "tensorflow-metal", "install tensorflow[and-cuda]"
 
     def __init__(self, backend: str):
         self._tf = load()

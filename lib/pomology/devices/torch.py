@@ -84,7 +84,6 @@ class TorchDevice(Device):
     """One device of PyTorch; `handle` is a `torch.device`. A GPU is the one kind that this PyTorch is built for."""
 
     framework, title, gpus, apple_gpu = "torch", "PyTorch", BACKENDS, "mps"
-    cuda_install = "remove .venv and run `make env`, which installs PyTorch with CUDA"
 
     def __init__(self, backend: str):
         import torch
