@@ -21,12 +21,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from pomology.errors import Mismatch
-from pomology.models import proof, sample
+from pomology.models import verify
 
 count, noise, fault = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 torch.set_num_threads(1)
 pretended_mps.support = lambda name: "kernel"
-proof.POISON_BYTES = 2**16
 rehearsal, own, aten = pretended_mps.Rehearsal(), torch.Generator().manual_seed(1), torch.ops.aten
 PRODUCTS = (aten.mm, aten.addmm, aten.bmm, aten.convolution, aten.convolution_backward)
 
@@ -123,13 +122,13 @@ def refused(number: int, notes: list[str]) -> str:
     """Why the proof refuses a row; empty if it does not. Its notes are added."""
     chosen = random.Random(number)
     torch.manual_seed(number)
-    # Every second row is computed again as a large one is.
-    sample.LARGE, sample.SUMMED = (2**21, 2**25) if number % 2 else (2**11, 2**14)
     precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
     cast = precision is not torch.float32
     case = fakes.FakeCase(device=rehearsal.handle, config={}, batch_size=chosen.randint(2, 40))
+    case.precision = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[precision]
+    case.experiment = SimpleNamespace(budget_s=1.0)
     case.note, case.metric = lambda *said: notes.append(said[0]), lambda *_: None
-    case.backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False, free_memory=lambda: 2**30)
+    case.backend = SimpleNamespace(kind="gpu", backend="mps", framework="torch", tf32=False, free_memory=lambda: 2**30)
     case.backend.reset_peak_memory = lambda: None
     Noisy.faulty = None
     with rehearsal.entered():
@@ -138,11 +137,14 @@ def refused(number: int, notes: list[str]) -> str:
 
         def step(model, size):
             with torch.autocast(rehearsal.handle.type, dtype=precision if cast else torch.bfloat16, enabled=cast):
-                loss(model(draw(size))).backward()
+                value = loss(model(draw(size)))
+                value.backward()
+                return value
 
         Noisy.faulty = chosen.choice(PRODUCTS[:2] if fault else (None,))
         try:
-            proof.prove(case, model, step)
+            optimizer = chosen.choice((torch.optim.Adam, torch.optim.AdamW, torch.optim.Adadelta, torch.optim.SGD))
+            verify.step(case, model, step, optimizer(model.parameters(), lr=10 ** chosen.uniform(-5, -1)))
         except Mismatch as error:
             return f"{number}, {precision}: {error}"
     return ""

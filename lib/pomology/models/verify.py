@@ -1,0 +1,111 @@
+"""A training step gives on a GPU what it gives on the CPU: verified before it is timed.
+
+A kernel of a GPU can be wrong at one shape and right at all others (pytorch/pytorch issue 195163).
+So both devices take a case's step from the same weights, inputs and random numbers, and gradients
+are compared by their norms. Rounding can change some by more than the tolerance, as at the bends of
+ReLUs: then the CPU takes the step again, with weights changed by about a rounding.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pomology.errors import Mismatch
+from pomology.models import both_devices
+from pomology.results import cases
+
+# Share of a norm. Sums of a million numbers in fp32 differ by 0.00002; a number is rounded by
+# 0.0005 in TF32 and fp16, by 0.004 in bf16; the errors of some tens of operators add up.
+TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 6e-2}
+# By how much weights are changed; in fp32 by the error of a sum of a thousand numbers.
+ROUNDING = {"fp32": 2.0**-19, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
+TIMES = 12  # so much of what that changes is allowed
+SMALL = 0.3  # of the largest gradient: a smaller one may be rounding alone
+SEEDS = 3  # sets of inputs: rounding turns a gradient with one of them, a fault with all
+MOST_S = 3.0  # of the CPU for a step
+
+
+def step(
+    case: Any,
+    model: Any,
+    one_step: Callable,
+    *optimizers: Any,
+    batch_size: int = 0,
+    twin: Any = None,
+) -> None:
+    """Verify a case's step on a GPU. On the CPU nothing is done: it is what is compared with.
+
+    one_step: takes a model and a batch size, draws inputs, and goes forward and backward. It
+    returns its loss, or what it computes; in MLX and Keras its loss and gradients. optimizers: of a
+    model in PyTorch: their updates are compared, too. batch_size: by default the case's setting.
+    twin: in Keras the same model on the CPU. Where a step takes the CPU longer than `MOST_S` or the
+    budget, fewer samples are verified, which a note says. Nothing of the model is changed. Raises
+    Mismatch, which ends the case.
+    """
+    if case.backend.kind == "cpu":
+        return
+    began_s = time.perf_counter()
+    batch_size = batch_size or case["batch_size"]
+    limit_s = min(MOST_S, case.experiment.budget_s)
+    both = both_devices.of(case, model, one_step, optimizers, twin)
+    try:
+        size, larger = 0, min(2, batch_size)  # a batch normalisation needs two
+        while larger == batch_size > size or larger >= 2 * size:
+            size = larger
+            larger = min(batch_size, int(size * limit_s / _agree(case, both, size)))
+        if optimizers:
+            share, words = _worst(TOLERANCE["fp32"], *both.updates())
+            if share > 1:
+                raise Mismatch(f"{words}, from equal gradients")
+    finally:
+        both.restore()
+        case.backend.reset_peak_memory()
+    case.note("verified against the CPU before it was timed: its kernels were compiled by then")
+    if size < batch_size:
+        case.note(f"verified with {size} of the {batch_size:,} samples of a step", "unproved")
+    case.metric("proof_s", time.perf_counter() - began_s, "s")
+
+
+def _agree(case: Any, both: Any, size: int) -> float:
+    """Seconds of the CPU's step. Raises Mismatch where every set of inputs gives a difference."""
+    precision = cases.precision(case)
+    if precision == "fp32" and case.backend.tf32 and case.config.get("tf32") != "off":
+        precision = "tf32"
+    for seed in range(SEEDS):
+        device = both.gradients(size, seed)
+        began_s = time.perf_counter()
+        cpu = both.gradients(size, seed, on_cpu=True)
+        cpu_s = time.perf_counter() - began_s
+        worst, words = _worst(TOLERANCE[precision], device, cpu)
+        if worst > 1:
+            changed = both.gradients(size, seed, on_cpu=True, change=ROUNDING[precision])
+            worst, words = _worst(TOLERANCE[precision], device, cpu, changed)
+        if worst <= 1:
+            return cpu_s
+    raise Mismatch(f"{words}, in a step of {size} on the {case.backend.backend}")
+
+
+def _worst(tolerance: float, device: dict, cpu: dict, changed: dict | None = None) -> tuple:
+    """How many times what is allowed the largest difference is, and which one that is."""
+    norm = {name: float(np.linalg.norm(array)) for name, array in cpu.items()}
+    spread = {name: norm[name] / math.sqrt(array.size) for name, array in cpu.items()}
+    gradients = [spread[name] for name in cpu if name.startswith("the gradient")]
+    least = SMALL * max(gradients, default=0.0)
+    worst = 0.0, ""
+    for name, array in cpu.items():
+        apart = float(np.linalg.norm(device[name] - array))
+        allowed = tolerance * max(spread[name], least) * math.sqrt(array.size)
+        if changed:
+            allowed += TIMES * float(np.linalg.norm(changed[name] - array))
+        share = apart / max(allowed, 1e-30)
+        words = f"{name} is {apart:.2g} from the CPU's, whose norm is {norm[name]:.2g}"
+        words += f"; {allowed:.2g} is allowed"
+        if math.isfinite(norm[name]) and not math.isfinite(apart):
+            share, words = math.inf, f"{name} is not finite"
+        worst = max(worst, (share, words))
+    return worst
