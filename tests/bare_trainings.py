@@ -8,7 +8,6 @@ import itertools
 import json
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import in_turn
@@ -75,11 +74,7 @@ def ratios(framework: str, config: dict, seed: int, seconds: float) -> list[floa
     with backend.context():
         case = in_turn.InTurn(batches, lambda: step(next(own)), seconds, config)
         case.backend, case.device = backend, backend.handle
-        given = {
-            "seed": seed,
-            "works": {tuple(config.values()): None},
-            "compared": SimpleNamespace(check=lambda *_: None),
-        }
+        given = {"seed": seed, "works": {tuple(config.values()): None}}
         definitions(f"trainings_{framework}", "train", **given).train(case)
     return case.ratios
 

@@ -22,7 +22,7 @@ class InTurn:
     B / A of each four; warm-up is in none."""
 
     backend: Any = SimpleNamespace(kind="cpu", synchronize=lambda: None)  # nothing is proved of it
-    require_memory = require_time = loss = note = lambda self, *_: None
+    require_memory = require_time = loss = note = metric = lambda self, *_: None
     occasional = staticmethod(lambda *_, **__: contextlib.nullcontext())
 
     def __getitem__(self, name: str) -> Any:

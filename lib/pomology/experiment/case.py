@@ -18,7 +18,7 @@ from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Telemetry
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
-from pomology.models import parity
+from pomology.models import verify
 from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases as results_cases
@@ -89,7 +89,7 @@ class Case(Feasibility):
         tolerance: the largest absolute difference; with `relative`, as a share of each reference array's largest
         absolute element. Raises Mismatch, which ends the case, naming the worst element; also for other names, shapes
         or types, and for values that are not finite."""
-        error, complaint = parity.difference(values, reference, tolerance, relative)
+        error, complaint = verify.difference(values, reference, tolerance, relative)
         if error is not None:
             self.metric("max_abs_error", max(error, self._metrics.get("max_abs_error", Estimate(0.0)).value))
         if complaint is not None:

@@ -9,19 +9,21 @@ from unittest import mock
 
 import numpy as np
 
+from pomology.devices import tensorflow as devices_tensorflow
+
 LOSS = "the loss"
 UPDATES = 2  # of an optimizer: the second one reads what the first one wrote
 SAMPLED = 4096  # numbers of each weight whose update is kept
 Arrays = dict[str, np.ndarray]
 
 
-def of(case: Any, model: Any, one_step: Callable, optimizers: tuple, twin: Any) -> Any:
-    """The two sides of a case, with `gradients` and `restore`; the arguments are those of `verify.step`."""
+def of(case: Any, model: Any, one_step: Any, optimizers: tuple, twin: Callable | None) -> Any:
+    """The sides of a case, with `gradients` and `restore`. Arguments: as of `verify.step`."""
     if case.backend.framework == "torch":
         return Torch(case, model, one_step, optimizers)
     if case.backend.framework == "mlx":
         return MLX(case, model, one_step)
-    return Keras(case, model, one_step, twin)
+    return Keras(case, model, twin)
 
 
 class Torch:
@@ -176,23 +178,41 @@ class MLX:
 
 
 class Keras:
-    """A model of Keras on a GPU, and the same one, built on the CPU."""
+    """A classifier of Keras on a GPU, and the same one, built on the CPU."""
 
-    def __init__(self, case: Any, model: Any, one_step: Callable, twin: Any):
-        self.backend, self.model, self.twin, self.one_step = case.backend, model, twin, one_step
-        self.kept = model.get_weights()
+    def __init__(self, case: Any, model: Any, twin: Callable):
+        self.case, self.model, self.kept = case, model, model.get_weights()
+        with case.backend.on_cpu():
+            self.twin = twin()
 
     def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
+        """Of the cross-entropy of random pictures, in a graph as training is, without dropout."""
         import keras
 
+        tensorflow, backend = devices_tensorflow.load(), self.case.backend
         model = self.twin if on_cpu else self.model
-        noise = np.random.default_rng(seed).standard_normal
-        model.set_weights([each * (1 + change * noise(each.shape, "f")) for each in self.kept])
-        keras.utils.set_random_seed(seed)
-        with self.backend.on_cpu() if on_cpu else self.backend.context():
-            loss, gradients = self.one_step(model, size)
-        names = [f"the gradient of {each.path}" for each in self.model.trainable_variables]
-        arrays = {LOSS: loss, **dict(zip(names, gradients, strict=True))}
+        draw = np.random.default_rng(seed)
+        images = draw.random((size, *model.input_shape[1:]), dtype=np.float32)
+        labels = draw.integers(0, model.output_shape[-1], size)
+        noise = [1 + change * draw.standard_normal(each.shape, "f") for each in self.kept]
+        model.set_weights([each * by for each, by in zip(self.kept, noise, strict=True)])
+        weights = [each.value for each in model.trainable_variables]
+
+        @tensorflow.function(jit_compile=False)
+        def both(images: Any, labels: Any) -> tuple:
+            with tensorflow.GradientTape() as tape:
+                outputs = model(images, training=False)
+                losses = keras.losses.sparse_categorical_crossentropy(labels, outputs)
+                loss = tensorflow.reduce_mean(losses)
+            return loss, outputs, tape.gradient(loss, weights)
+
+        with backend.on_cpu() if on_cpu else backend.context():
+            loss, outputs, gradients = both(*map(tensorflow.constant, (images, labels)))
+        if not on_cpu:
+            self.case.ran_on(outputs)
+        arrays = {LOSS: loss, "the output": outputs}
+        names = [f"the gradient of {weight.path}" for weight in self.model.trainable_variables]
+        arrays |= dict(zip(names, gradients, strict=True))
         return {name: np.asarray(array) for name, array in arrays.items()}
 
     def restore(self) -> None:

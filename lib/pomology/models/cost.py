@@ -263,3 +263,20 @@ def keras_workload(model: Any, batch_size: int) -> Workload:
         kept += math.prod(output)
     sizes, trained = (sum(math.prod(w.shape) for w in given) for given in (model.weights, model.trainable_weights))
     return Workload(sizes, 2 * macs * batch_size, 4 * (sizes + 3 * trained), saved_bytes=4 * kept * batch_size)
+
+
+def vision_workloads(name: str, shapes: list[tuple[int, int]]) -> list[Workload]:
+    """What a step of `vision.VISION[name]` with SGD and momentum takes, for (pictures, pixels a side).
+
+    In a notebook of another framework call it by `isolated.call`.
+    """
+    import torch
+
+    from pomology.models.vision import VISION
+
+    def step(model: Any, batch_size: int, side: int) -> None:
+        logits = model(torch.empty(batch_size, 3, side, side))
+        labels = torch.zeros(batch_size, dtype=torch.long)
+        torch.nn.functional.cross_entropy(logits, labels).backward()
+
+    return [workload(VISION[name], lambda model: step(model, *shape), 1) for shape in shapes]  # noqa: B023

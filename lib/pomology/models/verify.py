@@ -33,19 +33,19 @@ MOST_S = 3.0  # of the CPU for a step
 def step(
     case: Any,
     model: Any,
-    one_step: Callable,
+    one_step: Callable | None,
     *optimizers: Any,
     batch_size: int = 0,
-    twin: Any = None,
+    twin: Callable | None = None,
 ) -> None:
     """Verify a case's step on a GPU. On the CPU nothing is done: it is what is compared with.
 
     one_step: takes a model and a batch size, draws inputs, and goes forward and backward. It
-    returns its loss, or what it computes; in MLX and Keras its loss and gradients. optimizers: of a
-    model in PyTorch: their updates are compared, too. batch_size: by default the case's setting.
-    twin: in Keras the same model on the CPU. Where a step takes the CPU longer than `MOST_S` or the
-    budget, fewer samples are verified, which a note says. Nothing of the model is changed. Raises
-    Mismatch, which ends the case.
+    returns its loss, or what it computes; in MLX its loss and gradients. In Keras it is None: the
+    step of a classifier, whose copy on the CPU `twin` builds. optimizers: of a model in PyTorch:
+    their updates are compared, too. batch_size: by default the case's setting. Where a step takes
+    the CPU longer than `MOST_S` or the budget, fewer samples are verified, which a note says.
+    Nothing of the model is changed. Raises Mismatch, which ends the case.
     """
     if case.backend.kind == "cpu":
         return
@@ -109,3 +109,44 @@ def _worst(tolerance: float, device: dict, cpu: dict, changed: dict | None = Non
             share, words = math.inf, f"{name} is not finite"
         worst = max(worst, (share, words))
     return worst
+
+
+def difference(
+    values: Any, reference: Any, tolerance: float, relative: bool = False
+) -> tuple[float | None, str | None]:
+    """The largest absolute difference of arrays, or of dicts of them, and what is wrong, if anything.
+
+    tolerance, relative: as in `Case.check`. The difference is None where names, shapes or types of
+    elements are others, and where values are not finite.
+    """
+    if not isinstance(reference, dict):
+        values, reference = {"": values}, {"": reference}
+    if values.keys() != reference.keys():
+        return None, f"gives {', '.join(values)}; the reference gives {', '.join(reference)}"
+    worst, complaint, excess = 0.0, None, 1.0
+    for name in reference:
+        value, expected = _array(values[name]), _array(reference[name])
+        label = f"{name} " if name else ""
+        if (value.shape, value.dtype) != (expected.shape, expected.dtype):
+            here, wanted = (f"{each.dtype} of shape {each.shape}" for each in (value, expected))
+            return None, f"{label}is {here}; the reference is {wanted}"
+        if not (np.isfinite(value).all() and np.isfinite(expected).all()):
+            return None, f"{label}has values that are not finite"
+        if not value.size:
+            continue
+        exact = expected.astype(np.float64)
+        apart = np.abs(value.astype(np.float64) - exact)
+        allowed = tolerance * (float(np.abs(exact).max()) if relative else 1.0)
+        place = np.unravel_index(int(apart.argmax()), apart.shape)
+        worst = max(worst, float(apart[place]))
+        share = apart[place] / max(allowed, 1e-300)
+        if share > excess:
+            excess = share
+            where = f"{label}[{', '.join(map(str, place))}] is {value[place]:.6g}, "
+            where += f"the reference has {expected[place]:.6g}: "
+            complaint = f"{where}{apart[place]:.2g} apart, where {allowed:.2g} is allowed"
+    return worst, complaint
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)

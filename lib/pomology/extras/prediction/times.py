@@ -142,7 +142,7 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
 
     hooks = trainings.load(f"{row['workload']}_torch")
     optimizer = OPTIMIZERS.get(row["workload"], "adam")
-    step = functools.partial(trainings._step, hooks, row)
+    step = functools.partial(trainings.step, hooks, row)
     try:
         with torch.device("meta"):
             module = hooks.build(**row)

@@ -1,4 +1,4 @@
-"""One training in two frameworks: a file for each, with the same hooks, so that both are timed and proved alike.
+"""One training in two frameworks: a file for each, with the same hooks, so that both are timed alike.
 
 `notebooks/mlx_or_pytorch/WORKLOAD_FRAMEWORK.py` has `build(**settings)`, the model; `forward(model, *batch)`, what it
 gives; `loss(outputs, *batch)`, one number; and `optimizer(lr, weight_decay)`, in PyTorch of the parameters first. Where
@@ -12,6 +12,7 @@ import functools
 import importlib
 import re
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
@@ -25,7 +26,7 @@ from pomology.models.cost import Workload
 from pomology.paths import root
 
 FOLDER = "notebooks/mlx_or_pytorch"
-BATCHES = 4  # different ones, in turn; the first three steps and the one behind them have one each
+BATCHES = 4  # different ones, in turn
 
 
 def load(name: str) -> ModuleType:
@@ -65,6 +66,11 @@ def batches(seed: int, settings: dict) -> list[tuple[np.ndarray, ...]]:
     return [load("inputs").batch(generator, **settings) for _ in range(BATCHES)]
 
 
+def checksum(batches: list[tuple[np.ndarray, ...]]) -> int:
+    """A number that is the same for the same inputs, whichever framework they are given to."""
+    return zlib.crc32(b"".join(np.ascontiguousarray(array).tobytes() for batch in batches for array in batch))
+
+
 def in_mlx_layout(array: np.ndarray) -> np.ndarray:
     """Of PyTorch's layout of pictures, and of weights of convolutions, MLX's."""
     return array if array.ndim < 3 else np.ascontiguousarray(np.moveaxis(array, 1, -1))
@@ -76,18 +82,22 @@ def work(cases: list[dict], trained: bool = False) -> list[Workload]:
     for row in cases:
         workload = row["workload"]
         hooks, (*_, slots) = load(f"{workload}_torch"), load("inputs").OPTIMISERS[workload]
-        counted = cost.workload(functools.partial(hooks.build, **row), functools.partial(_step, hooks, row), slots)
+        counted = cost.workload(functools.partial(hooks.build, **row), functools.partial(step, hooks, row), slots)
         result.append(replace(counted, parameters=_trained(hooks, row)) if trained else counted)
     return result
 
 
-def _step(hooks: ModuleType, row: dict, model: Any) -> None:
+def step(hooks: ModuleType, settings: dict, model: Any, batch_size: int = 0) -> Any:
+    """Forward and backward in PyTorch, with random inputs; the loss. batch_size: another one than in the settings."""
     import torch
 
-    arrays = load("inputs").batch(np.random.default_rng(), **row)
-    batch = [torch.empty(array.shape, dtype=getattr(torch, array.dtype.name)) for array in arrays]
-    for _, loss in passes(hooks, model):
-        loss(*batch).backward()
+    settings = settings | ({"batch_size": batch_size} if batch_size else {})
+    arrays = load("inputs").batch(np.random.default_rng(torch.initial_seed()), **settings)
+    batch = [torch.as_tensor(array) for array in arrays]
+    for _, loss_function in passes(hooks, model):
+        loss = loss_function(*batch)
+        loss.backward()
+    return loss
 
 
 def _trained(hooks: ModuleType, row: dict) -> int:
