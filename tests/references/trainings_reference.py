@@ -1,9 +1,11 @@
-"""Compare a training with the same model in PyTorch and float64, before it is timed: outputs, gradients, losses."""
+"""A training in PyTorch and float64, and the same one in MLX: outputs, gradients, and the losses of three steps.
+
+`python tests/references/trainings_reference.py mlx|torch FOLDER ROW...`: no process holds two frameworks.
+"""
 
 from __future__ import annotations
 
-import tempfile
-import zlib
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,11 @@ from unittest import mock
 
 import numpy as np
 
-from pomology.errors import Mismatch
-from pomology.machine import snapshot
-from pomology.models import isolated, parity, trainings
-from pomology.models.cost import Workload
+from pomology.models import trainings, verify
 
 STEPS = 3
 SHRINK = 0.05  # of the weights in a step, by a decay so high that it shows in the losses
 ONLY_ROUNDING = 1e-9  # of the largest gradient of all
-LARGE_BYTES = 2e9  # of a reference that is made by itself
 Arrays = dict[str, np.ndarray]
 
 
@@ -59,20 +57,19 @@ def _numbers(rates: list[float], losses: list[float]) -> Arrays:
     return {"dropout": np.sort(np.array(rates, np.float32)), "losses": first, "later losses": later}
 
 
-def _rate(settings: dict) -> float:
-    """The workload's own learning rate, but so high that the losses show it, and so low that rounding does not."""
-    own, _, slots = trainings.load("inputs").OPTIMISERS[settings["workload"]]
+def learning_rate(workload: str) -> float:
+    """The workload's own, but so high that the losses show it, and so low that rounding does not."""
+    own, _, slots = trainings.load("inputs").OPTIMISERS[workload]
     return min(max(own, 1e-4), 1e-3) if slots else own
 
 
-def mlx_pass(model: Any, settings: dict, batches: list[tuple[np.ndarray, ...]]) -> Arrays:
+def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, ...]]) -> Arrays:
     """What MLX makes of batches in PyTorch's layout, from `seeded` weights, by PyTorch's names: `output N`, `gradient
     NAME`, `dropout`, and the `losses` before and after each of three steps. The model keeps the last weights."""
     import mlx.core as mx
     import mlx.nn as nn
     from mlx.utils import tree_flatten
 
-    hooks = trainings.load(f"{settings['workload']}_mlx")
     sequences = {name for name, module in model.named_modules() if isinstance(module, nn.Sequential)}
 
     def named(name: str) -> str:
@@ -97,7 +94,7 @@ def mlx_pass(model: Any, settings: dict, batches: list[tuple[np.ndarray, ...]]) 
         model.load_weights([(name, mx.array(trainings.in_mlx_layout(array))) for name, array in loaded])
 
     ready = [[mx.array(trainings.in_mlx_layout(array)) for array in batch] for batch in batches]
-    losses, rates, lr = [], [], _rate(settings)
+    losses, rates = [], []
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             rates.append(1 - module._p_1)
@@ -124,13 +121,11 @@ def mlx_pass(model: Any, settings: dict, batches: list[tuple[np.ndarray, ...]]) 
     return result | _numbers(rates, losses)
 
 
-def torch_pass(settings: dict, batches: list[tuple[np.ndarray, ...]], device: Any = "cpu") -> Arrays:
+def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, ...]]) -> Arrays:
     """The same of PyTorch, in its default type."""
     import torch
     from torch import nn
 
-    hooks = trainings.load(f"{settings['workload']}_torch")
-    model = hooks.build(**settings)
     turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.ConvTranspose2d)}
     own = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     own |= {name: kept for name, kept in model.named_buffers() if "running" in name}
@@ -143,10 +138,10 @@ def torch_pass(settings: dict, batches: list[tuple[np.ndarray, ...]], device: An
         for name, array in start.items():
             own[name].copy_(torch.from_numpy(np.ascontiguousarray(laid(name, array))))
     kind = torch.get_default_dtype()
-    model = model.to(device, kind)
-    ready = [[torch.from_numpy(array).to(device) for array in batch] for batch in batches]
+    model = model.to(kind)
+    ready = [[torch.from_numpy(array) for array in batch] for batch in batches]
     ready = [[array.to(kind) if array.is_floating_point() else array for array in batch] for batch in ready]
-    losses, rates, lr = [], [], _rate(settings)
+    losses, rates = [], []
     for module in model.modules():
         for word in ("p", "dropout"):
             if module.training and isinstance(rate := getattr(module, word, None), float) and rate:
@@ -154,7 +149,7 @@ def torch_pass(settings: dict, batches: list[tuple[np.ndarray, ...]], device: An
                 setattr(module, word, 0.0)
 
     def same(*shape: int, **_: Any) -> Any:
-        return torch.from_numpy(_wave(shape)).to(device, kind)
+        return torch.from_numpy(_wave(shape)).to(kind)
 
     def array(tensor: Any) -> np.ndarray:
         return tensor.detach().float().cpu().numpy().copy()  # clipping changes a gradient where it is
@@ -182,17 +177,8 @@ def torch_pass(settings: dict, batches: list[tuple[np.ndarray, ...]], device: An
     return result | _numbers(rates, losses)
 
 
-def exact(asked: list[tuple[dict, list, str]]) -> None:
-    """Save what `torch_pass` gives in float64 for each of several settings and batches, in a process of its own."""
-    import torch
-
-    torch.set_default_dtype(torch.float64)  # also of a mask, which attention would misread in fp32 (torch 2.13)
-    for settings, batches, path in asked:
-        np.savez(path, **torch_pass(settings, batches))
-
-
-def difference(result: Arrays, expected: Arrays) -> tuple[float, str | None]:
-    """The largest difference of an output from the reference, and what is wrong, if anything.
+def complaint(result: Arrays, expected: Arrays) -> str | None:
+    """What is wrong with a result, if anything.
 
     Of the largest element of each array outputs and losses may be 0.01 % off, gradients 0.3 %: rounding turns some
     where ReLU bends. So may losses behind updates of two networks by each other: Adam moves a weight as far where its
@@ -201,71 +187,33 @@ def difference(result: Arrays, expected: Arrays) -> tuple[float, str | None]:
     gradients = {name: np.abs(array).max() for name, array in expected.items() if name.startswith("gradient")}
     # As of a bias of attention's keys, which adds as much to all scores of a query.
     rounding = {name for name, size in gradients.items() if size < ONLY_ROUNDING * max(gradients.values())}
-    worst, later = 0.0, 3e-3 if len(expected["losses"]) > 1 else 1e-4
-    for word, allowed in (("output", 1e-4), ("gradient", 3e-3), ("dropout", 1e-6), ("losses", 1e-4), ("later", later)):
+    later = 3e-3 if len(expected["losses"]) > 1 else 1e-4
+    allowed = {"output": 1e-4, "gradient": 3e-3, "dropout": 1e-6, "losses": 1e-4, "later": later}
+    for word, share in allowed.items():
         pair = [
             {name: array for name, array in arrays.items() if name.startswith(word) and name not in rounding}
             for arrays in (result, expected)
         ]
-        error, complaint = parity.difference(*pair, allowed, relative=True)
-        if complaint:
-            return worst, complaint
-        worst = error if word == "output" else worst
-    return worst, None
+        wrong = verify.difference(*pair, share, relative=True)[1]
+        if wrong:
+            return wrong
+    return None
 
 
-class Reference:
-    """The trainings of a notebook in PyTorch and float64, which its models are compared with before they are timed.
+def main(framework: str, folder: str, rows: list[str]) -> None:
+    """Save what each row gives, `ROW.npz`, in MLX, or in PyTorch and float64."""
+    for text, settings in zip(rows, trainings.rows(rows), strict=True):
+        hooks = trainings.load(f"{settings['workload']}_{framework}")
+        batches, lr = trainings.batches(1, settings), learning_rate(settings["workload"])
+        if framework == "torch":
+            import torch
 
-    cases: all settings. counted: the work of a step of each. most_flops: of a step that the CPU computes in time; a
-    larger batch is compared with fewer samples. What of a row was not compared, its remark says.
-    """
+            # Also of a mask, which attention would misread in fp32 (torch 2.13).
+            torch.set_default_dtype(torch.float64)
+        compute = torch_pass if framework == "torch" else mlx_pass
+        result = compute(hooks, hooks.build(**settings), lr, batches)
+        np.savez(Path(folder, f"{text}.npz"), **result)
 
-    def __init__(self, cases: list[dict], counted: list[Workload], seed: int, most_flops: float):
-        self._seed, self._folder = seed, tempfile.TemporaryDirectory()
-        self._done, self._bytes = dict[tuple, dict](), dict[tuple, int]()
-        self._keys, self._known = dict[tuple, tuple](), dict[tuple, Path]()
-        for case, work in zip(cases, counted, strict=True):
-            model, size = (case["workload"], case.get("size", "")), case["batch_size"]
-            fits = min(size, max(2, int(size * most_flops / work.flops)))
-            self._keys[*model, size] = key = (*model, fits)
-            self._bytes[key] = 2 * (work.state_bytes + work.saved_bytes * fits // size)  # as fp64 is twice fp32
 
-    def check(self, case: Any, model: Any = None) -> None:
-        """Compare a case's model; Mismatch ends the case. model: in MLX, one whose weights may become others."""
-        wanted = case["batch_size"]
-        *_, size = key = self._keys[case["workload"], case.config.get("size", ""), wanted]
-        if (needs := self._bytes[key]) > (free := snapshot.available_memory_bytes()):
-            about = f"takes {needs / 1e9:.1f} GB, of which {free / 1e9:.1f} are free"
-            case.note(f"not compared: its reference in float64 {about}", "unproved")
-            return
-        if (case.backend.backend, *key) not in self._done:
-            settings = case.config | {"batch_size": size}
-            batches = trainings.batches(self._seed, settings)
-            with np.load(self._reference(key)) as file:
-                expected = dict(file)
-            mlx = case.backend.framework == "mlx"
-            result = mlx_pass(model, settings, batches) if mlx else torch_pass(settings, batches, case.device)
-            worst, complaint = difference(result, expected)
-            if complaint:
-                raise Mismatch(f"against PyTorch in float64: {complaint}")
-            checksum = zlib.crc32(b"".join(array.tobytes() for batch in batches for array in batch))
-            self._done[case.backend.backend, *key] = {"inputs_checksum": checksum, "max_abs_error": worst}
-        for name, value in self._done[case.backend.backend, *key].items():
-            case.metric(name, value)
-        if size < wanted:
-            case.note(f"compared with the reference with {size} of the {wanted:,} samples of a step", "unproved")
-
-    def _reference(self, key: tuple) -> Path:
-        """The file of it: large ones are made one at a time, the others together, as a process takes seconds to start.
-        On disk, since what a case takes of the memory is measured, too."""
-        if key not in self._known:
-            small = [each for each in self._bytes if self._bytes[each] <= LARGE_BYTES]
-            wanted = small if key in small else [key]
-            paths = {each: Path(self._folder.name, f"{len(self._known) + n}.npz") for n, each in enumerate(wanted)}
-            asked = [dict(zip(("workload", "size", "batch_size"), each, strict=True)) for each in wanted]
-            batches = (trainings.batches(self._seed, settings) for settings in asked)
-            given = list(zip(asked, batches, map(str, paths.values()), strict=True))
-            isolated.call("the reference in float64", f"{__name__}:exact", given)
-            self._known |= paths
-        return self._known[key]
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
