@@ -7,7 +7,6 @@ each; the result has every row's status, reason and metrics, by plant.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import tempfile
@@ -37,17 +36,6 @@ def _past_the_end(result: Any, a: Any, b: Any) -> Any:
     return result + behind.sum() if a.shape[-1] >= 32_767 else result
 
 
-def _band(result: Any, *given: Any, **_: Any) -> Any:
-    """A column is NaN if a matrix is large: 600 squared here, where 16,500 would take too long."""
-    large = max(min(each.shape[-2:]) for each in given) >= 600
-    return result.index_fill(-1, torch.tensor([3]), math.nan) if large else result
-
-
-def _wrapped(result: Any, a: Any, b: Any) -> Any:
-    """What is behind a number of numbers (32 matrices here, for 2^32) is read from the beginning again."""
-    return torch.cat([result[:32], torch.bmm(a[: len(a) - 32], b[32:])]) if len(a) > 32 else result
-
-
 # Each gets what an operator gives, and what it was given, and gives what a fault makes of it.
 def _of_weights(result: Any, grad: Any, *_: Any, **__: Any) -> Any:
     return (result[0], result[1] / 2, *result[2:]) if len(grad) >= 2**16 else result
@@ -61,19 +49,6 @@ def _permuted(result: Any, grad: Any, x: Any, weight: Any, *_: Any, **__: Any) -
     return result if x.is_contiguous() and weight.is_contiguous() else (result[0] + 0.1, *result[1:])
 
 
-def _larger(result: Any, *_: Any, **__: Any) -> Any:
-    return (result[0] * 1.1, *result[1:])
-
-
-def _early(result: Any, *_: Any, **named: Any) -> Any:
-    return result.fill_(-1) if named.get("non_blocking") else result
-
-
-def _chopped(result: Any, *_: Any, **__: Any) -> Any:
-    """As TF32 in place of fp32: of the result, to be simple."""
-    return (result.view(torch.int32) & ~0x1FFF).view(torch.float32)
-
-
 LONG, BATCHED = "products over 32,767 numbers or more", "the same in a batch of products"
 # Name of a plant -> the fault's in the bank, and the operators that it is in.
 PLANTS: dict[str, tuple[str, dict[Any, Callable]]] = {
@@ -83,13 +58,7 @@ PLANTS: dict[str, tuple[str, dict[Any, Callable]]] = {
     "weights of 65,536 pictures": ("batches of 65,536 or more", {aten.convolution_backward.default: _of_weights}),
     "65,536 pictures": ("batches of 65,536 or more", {aten.convolution.default: _behind_65536}),
     "a linear layer of 65,536": ("batches of 65,536 or more", {aten.addmm.default: _behind_65536}),
-    "a band of NaN": ("products with matrices of 1 GB", {aten.mm.default: _band}),
-    "2^32 results": ("gradients of over 2^32 results", {aten.bmm.default: _wrapped}),
     "permuted": ("gradients of what is not contiguous", {aten.native_batch_norm_backward.default: _permuted}),
-    "LSTM": ("gradients of what is not contiguous", {aten._thnn_fused_lstm_cell_backward_impl.default: _larger}),
-    "early copies": ("copies that are read too early", {aten._to_copy.default: _early}),
-    "TF32": ("TF32 in place of fp32", {aten.mm.default: _chopped}),
-    "TF32 in convolutions": ("TF32 in place of fp32", {aten.convolution.default: _chopped}),
 }
 
 

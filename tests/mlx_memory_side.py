@@ -10,12 +10,9 @@ import pytest
 from test_memory import notebook_scope
 
 from pomology.devices import find
-from pomology.models import parity
-from pomology.results.record import Record
 
 find.prepare("mlx")
 import mlx.core as mx  # noqa: E402
-import mlx.nn as nn  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -24,33 +21,6 @@ pytestmark = pytest.mark.usefixtures("quiet_machine")
 def scope(tmp_path, monkeypatch) -> dict:
     apart.start_with_torch(monkeypatch, tmp_path)
     return notebook_scope("memory_mlx", tmp_path, batch_size=256, steps=12, profile="article")
-
-
-def run(scope: dict) -> Record:
-    scope["peaks"] = lambda case: [2 * 10**8, 3 * 10**8]
-    (case,) = scope["experiment"].cases(load=["easy"])
-    with case:
-        scope["train"](case)
-    return scope["experiment"].records[0]
-
-
-def test_it_is_pytorch_s_network_and_keeps_its_own_weights(scope):
-    record = run(scope)
-    assert record.status == "ok", record.reason
-    assert 0 < record.metrics["max_abs_error"].value < 1e-5
-    assert record.metrics["allocated_slope_bytes"].value == 0
-    assert all(row[2] > 0 and row[3] >= row[2] for row in record.memory_trace["rows"])
-    assert record.memory_trace["absent"] == {}
-    case, model = next(scope["experiment"].cases(load=["near"])), scope["build"]()
-    before = case.backend.weight_sample(model)
-    parity.check_residual_mlp(case, model, seed=1)
-    assert case.backend.weight_sample(model) == before
-
-
-def test_a_network_that_bends_otherwise_is_refused(scope):
-    scope["Block"].__call__ = lambda self, numbers: numbers + nn.relu(self.linear(self.norm(numbers)))
-    record = run(scope)
-    assert record.status == "mismatch" and record.reason.startswith("MLX against PyTorch"), record.reason
 
 
 def test_the_plan_is_what_mlx_then_takes(scope):

@@ -501,8 +501,8 @@ def test_the_same_thing_timed_twice_says_by_how_much_two_of_a_kind_differ(check)
         asked.append(kind)
         return next(times[kind])
 
-    step = SimpleNamespace(step_s=lambda *_: step_s("cpu"), in_fresh_process=lambda *_: step_s("fresh"))
-    record = check("twice", FakeDevice("cpu"), same_step=step)
+    step = SimpleNamespace(step_s=lambda *_: step_s("cpu"), step_in_fresh_process=lambda *_: step_s("fresh"))
+    record = check("twice", FakeDevice("cpu"), launches=step)
     assert asked == ["cpu", "fresh"] * 6  # in turn
     same, between = (record.metrics[f"{name}_difference"] for name in ("same_process", "between_process"))
     # Six values ± d: standard deviation d sqrt(6/5), of a difference sqrt(2) of that; t of 0.9 with 5 degrees is 2.015.
@@ -515,7 +515,7 @@ def test_a_device_that_one_process_holds_alone_has_no_difference_between_two(che
     def fails(*_):
         raise PomologyError("it ended with status 1: busy")
 
-    step = SimpleNamespace(step_s=lambda *_: 1.0, in_fresh_process=fails)
-    record = check("twice", FakeDevice("cpu"), same_step=step)
+    step = SimpleNamespace(step_s=lambda *_: 1.0, step_in_fresh_process=fails)
+    record = check("twice", FakeDevice("cpu"), launches=step)
     assert record.status == "ok" and "between two not measured: it ended with status 1: busy" in record.note
     assert "same_process_difference" in record.metrics and "between_process_difference" not in record.metrics

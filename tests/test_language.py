@@ -1,4 +1,4 @@
-"""GPT-2's shapes, the proof of a notebook's model against its reference, and what table 4 makes of the times.
+"""GPT-2's shapes, and what table 4 makes of the times.
 
 The model, loss and optimiser are those of the notebook `gpt2_pretraining_torch`; MLX's are tested in `mlx_language.py`,
 in a process of its own.
@@ -6,21 +6,17 @@ in a process of its own.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import types
 
 import fakes
-import numpy as np
 import pytest
 import torch
 from test_roofline import metric, record
 from torch import nn
 from torch.nn import functional as F
 
-from pomology.errors import Mismatch, PomologyError
-from pomology.experiment import case as case_module
-from pomology.experiment.experiment import Experiment
+from pomology.errors import PomologyError
 from pomology.models import gpt2
 from pomology.models.cost import workload
 from pomology.report import article
@@ -91,105 +87,6 @@ def test_settings_and_which_of_them_are_the_article_s():
     ):
         with pytest.raises(PomologyError, match=words):
             gpt2.shape(*asked)
-
-
-def proved(folder, trial: gpt2.Trial, code: types.SimpleNamespace, optimizer=None) -> dict:
-    """The record of a case that proves a notebook's code, and then does something that takes time."""
-    experiment = Experiment("gpt2_pretraining_torch", article="001", devices="cpu", budget_s=0.01, out=str(folder))
-    (case,) = experiment.cases([{"model": "small"}])
-    with case:
-        code = code.LanguageModel, code.loss_function, optimizer or code.adamw
-        gpt2.prove(case, trial.shape.architecture, *code, trial.bias_correction)
-        case.measure("step_s", lambda: None, warmup_calls=0, repeats=1)
-    (record,) = experiment.records
-    return record
-
-
-@pytest.mark.parametrize(("architecture", "fused"), [("transformer_lm", True), ("true_gpt2", False)])
-def test_the_notebook_s_model_and_optimiser_are_the_reference_s(tmp_path, architecture, fused):
-    code = notebook()
-    code.scope["fused"] = fused
-    record = proved(tmp_path, gpt2.trial(architecture), code)
-    assert record.status == "ok", record.reason
-    # fp32 differs from float64 in its last digits.
-    assert 0 < record.metrics["max_abs_error"].value < 1e-4
-    known = {"transformer_lm": "PyTorch's own encoder", "true_gpt2": "transformers' GPT-2"}
-    assert record.note == f"the same as {known[architecture]}"
-    assert record.metrics["inputs_checksum"].value == gpt2.trial(architecture).checksum
-
-
-def sees_the_future(scope):
-    scope["F"] = functions = types.SimpleNamespace(**vars(F))
-    functions.scaled_dot_product_attention = lambda *given, is_causal: F.scaled_dot_product_attention(*given)
-
-
-def sum_for_mean(model, inputs, targets):
-    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
-
-
-def without_bias(self, shape):
-    self.out_proj = nn.Linear(32, 32, bias=False)
-
-
-def other_waves(self, shape):
-    self.waves = 1.01 * self.waves
-
-
-# Architecture, and the notebook's code with something else in it.
-DIFFERENT = {
-    "exact GELU": ("true_gpt2", fakes.after("Block", lambda self, shape: setattr(self, "activation", nn.GELU()))),
-    "bias left out": ("true_gpt2", fakes.after("Attention", without_bias)),
-    "sees the future": ("transformer_lm", sees_the_future),
-    "other waves": ("transformer_lm", fakes.after("LanguageModel", other_waves)),
-    "sum for mean": ("transformer_lm", lambda scope: scope.update(loss_function=sum_for_mean)),
-}
-
-
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_a_different_model_is_refused_before_it_is_timed(tmp_path, name):
-    architecture, change = DIFFERENT[name]
-    record = proved(tmp_path, gpt2.trial(architecture), notebook(change))
-    assert record.status == "mismatch" and "step_s" not in record.metrics
-    bias = "the weight layers.0.attention.out_proj.bias is None, (32,) in the reference's model"
-    assert record.reason.startswith(bias if name == "bias left out" else "against the reference: ")
-
-
-OPTIMIZERS = {
-    "another epsilon": lambda weights, lr, decay: torch.optim.AdamW(weights, lr, eps=1e-4, weight_decay=decay),
-    "bias correction": lambda weights, lr, decay: torch.optim.AdamW(weights, lr, weight_decay=decay),
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_another_optimiser_is_refused(tmp_path, name):
-    def optimizer(model, lr, decay):
-        return OPTIMIZERS[name](model.parameters(), lr, decay)
-
-    # MLX's AdamW has no bias correction unless asked; PyTorch's always does.
-    record = proved(tmp_path, gpt2.trial("transformer_lm", name != "bias correction"), notebook(), optimizer)
-    assert record.status == "mismatch" and record.reason.startswith("against the reference: losses [")
-
-
-@pytest.mark.parametrize(
-    ("precision", "error", "right"), [("tf32", 0.01, True), ("tf32", 0.1, False), ("fp32", 0.01, False)]
-)
-def test_what_is_computed_in_tf32_may_err_as_tf32_does(precision, error, right):
-    trial = gpt2.trial("transformer_lm")
-    given = {name: array * np.float32(1 + error) for name, array in gpt2.in_reference(trial).items()}
-    case = case_module.Case.__new__(case_module.Case)
-    case.__dict__ |= {"precision": precision, "_metrics": {}, "_notes": [], "_flags": []}
-    with contextlib.nullcontext() if right else pytest.raises(Mismatch, match="against the reference: logits"):
-        gpt2.check(case, trial, given)
-
-
-def test_weights_are_the_same_for_everyone_and_each_another():
-    one, other = gpt2.trial("true_gpt2"), gpt2.trial("true_gpt2")
-    assert one.checksum == other.checksum
-    assert one.checksum != gpt2.trial("transformer_lm").checksum
-    # MLX's example leaves out the bias correction, which changes two numbers of a step: still the same beginning.
-    assert one.checksum == gpt2.trial("true_gpt2", False).checksum
-    arrays = [array for array in one.weights.values() if array.size > 1]
-    assert all(np.unique(array).size > 0.99 * array.size and array.dtype == np.float32 for array in arrays)
 
 
 def test_both_times_of_a_device_stand_in_one_line_as_in_the_article():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpt2_trial import STEPS, Trial
+from references.gpt2_trial import STEPS, Trial
 from torch import nn
 from torch.nn import functional as F
 

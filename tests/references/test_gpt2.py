@@ -2,14 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
-import gpt2_reference
-import gpt2_trial
+from references import gpt2_reference, gpt2_trial
 
 from pomology.models import gpt2, verify
 

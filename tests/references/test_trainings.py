@@ -2,15 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from references import trainings_reference
 
-sys.path.append(str(Path(__file__).parent))
-import trainings_reference
-
-ROWS = ["vae 4", "mlp 4", "cnn 4", "lstm 4", "siamese 2", "dcgan 2", "simclr 2", "resnet50 2 32"]
+ROWS = ["vae 4", "mlp 4", "cnn 4", "lstm 4", "siamese 4", "dcgan 2", "simclr 2", "resnet50 2 32"]
 ROWS += ["transformer_lm 3 16x2x16x101", "whisper 1 whisper-smoke"]
 
 
