@@ -1,1 +1,1 @@
-"""What is timed and shared: models, their cost on paper, parity between frameworks."""
+"""What is timed and shared: models, their cost on paper, and the verification of a GPU's steps."""

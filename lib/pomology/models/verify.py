@@ -21,7 +21,7 @@ from pomology.results import cases
 
 # Share of a norm. Sums of a million numbers in fp32 differ by 0.00002; a number is rounded by
 # 0.0005 in TF32 and fp16, by 0.004 in bf16; the errors of some tens of operators add up.
-TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 6e-2}
+TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 3e-2, "bf16": 6e-2}
 # By how much weights are changed; in fp32 by the error of a sum of a thousand numbers.
 ROUNDING = {"fp32": 2.0**-19, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 TIMES = 12  # so much of what that changes is allowed
