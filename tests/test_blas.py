@@ -19,7 +19,6 @@ import pytest
 import records
 import torch
 import yaml
-from pomology.report.showing import Report
 from records import metric
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -30,6 +29,7 @@ from pomology.measure import calls
 from pomology.models import products
 from pomology.models.products import Product
 from pomology.report import article, declaration, side_by_side
+from pomology.report.display import Report
 from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.run import Run
