@@ -40,7 +40,7 @@ from torch.utils.data import DataLoader
 from pomology.data.digits import ArticleMNIST
 from pomology.data.images import mnist
 from pomology.machine import snapshot
-from pomology.machine.sampler import Telemetry
+from pomology.machine.sampler import Sampler
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs, intervals
 from pomology.measure.estimate import Estimate
@@ -157,7 +157,7 @@ class Training:
 
     def seconds(self, clocked: bool = False, watched: bool = False) -> float:
         """Of an epoch, bare or as a case of a notebook runs it: on the clock, and with telemetry."""
-        with Telemetry() if watched else contextlib.nullcontext():
+        with Sampler() if watched else contextlib.nullcontext():
             batches = measure_clock.StepClock(whole=True).steps(self.loader) if clocked else self.loader
             return timed(self.epoch, batches)
 
@@ -186,7 +186,7 @@ def loop() -> list[dict]:
     ):
         ratios = paired(functools.partial(training.seconds, *on), training.seconds, many(pairs))
         rows.append(ratio_row(name, ratios, 0, 1.01, bound))
-    with Telemetry(interval_s=0.5) as telemetry:
+    with Sampler(interval_s=0.5) as telemetry:
         for _ in range(many(20)):
             training.seconds()
     share = 100 * telemetry.thread_s / telemetry.seconds

@@ -86,10 +86,9 @@ def quick_collection() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No case waits for the other tests to end, or is marked because of them."""
+    """No case is marked because of the other tests, or waits for a lock of theirs."""
     monkeypatch.setattr("pomology.machine.quiet.LOCK", tmp_path / "device.lock")
-    monkeypatch.setattr("pomology.machine.quiet.WAIT_S", 0.0)
-    monkeypatch.setattr("pomology.machine.quiet.canary", lambda: 0.0005)
+    monkeypatch.setattr("pomology.machine.quiet.calibrate", lambda: 0.0005)
     monkeypatch.setattr("pomology.machine.quiet.between", lambda first, last: (0.0, []))
 
 

@@ -6,13 +6,11 @@ there, and what is called alike has macOS's form.
 
 from __future__ import annotations
 
-import bisect
 import builtins
 import ctypes
 import fcntl
 import io
 import json
-import math
 import os
 import platform
 import re
@@ -131,43 +129,6 @@ class EnergyMonitor:
         now_s = time.perf_counter()
         watts = {"cpu_total_mj": 10, "gpu_mj": 4, "dram_mj": 1}
         return types.SimpleNamespace(ane_mj=None, **{name: int(1e3 * power * now_s) for name, power in watts.items()})
-
-
-class ReplayedEnergy:
-    """zeus_apple_silicon on a chip whose counters do what a file of fixtures/macos/energy says, from `begin_s` on. A
-    rail that is not in the file is None, as where macOS has no channel of it."""
-
-    def __init__(self, name: str, clock: Callable[[], float], begin_s: float = 0.0):
-        self.clock, self.begin_s, self.rails = clock, begin_s, {}
-        for line in (MACS / "energy" / f"{name}.txt").read_text().splitlines():
-            if not line.startswith("#"):
-                seconds, rail, joules = line.split()
-                self.rails.setdefault(rail, []).append((float(seconds), float(joules)))
-
-    def joules(self, rail: str, seconds: float) -> float:
-        """What its counter shows then."""
-        lines = self.rails[rail]
-        before = bisect.bisect(lines, (seconds, math.inf)) - 1
-        (began_s, joules), (ended_s, more) = lines[before], lines[min(before + 1, len(lines) - 1)]
-        even = rail == "gpu" and ended_s > began_s
-        return joules + ((seconds - began_s) / (ended_s - began_s) * (more - joules) if even else 0.0)
-
-    def watts(self, rail: str, since_s: float, until_s: float) -> float:
-        """Its true mean power between these times."""
-        lines = self.rails[rail]
-
-        def used(seconds: float) -> float:
-            after = min(max(bisect.bisect(lines, (seconds, math.inf)), 1), len(lines) - 1)
-            (began_s, joules), (ended_s, more) = lines[after - 1 : after + 1]
-            return joules + (seconds - began_s) / (ended_s - began_s) * (more - joules)
-
-        return (used(self.begin_s + until_s) - used(self.begin_s + since_s)) / (until_s - since_s)
-
-    def get_cumulative_energy(self) -> Any:
-        seconds = self.begin_s + self.clock()
-        names = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj", "ane": "ane_mj"}
-        shown = {names[rail]: round(1e3 * self.joules(rail, seconds)) for rail in self.rails}
-        return types.SimpleNamespace(**dict.fromkeys(names.values()) | shown)
 
 
 def become() -> None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import fakes
 import pytest
 from checkouts import ALL_OK, NO_DEVICES, PACKAGE, RUN_R, alive, notebook_text, wait_until
 
@@ -348,3 +349,27 @@ def test_a_run_of_something_else_is_not_continued_but_one_that_moved_is(checkout
             refused(RUN_R, words)
         else:
             assert plan.prepare(plan.Asked("smoke", "auto", run="r"))[1][0].label == "zeta"
+
+
+def test_a_notebook_runs_again_while_each_kernel_measures_one_case(checkout, monkeypatch):
+    """Of backends that keep what they compiled, as `one_case_per_kernel` in its metadata says."""
+    (job,) = plan.jobs("quick", {}, "zeta")
+    job = job._replace(notebook=job.notebook._replace(one_case_per_kernel=("mps",)))
+    out = checkout.out()
+    journal = results_journal.Journal(out / "zeta.jsonl")
+    cases = iter([("a", "mps"), ("b", "cpu"), ("c", "mps")])
+    told = []
+
+    def kernel(job, out, watch):
+        told.append(job.name)
+        for case, backend in cases:
+            journal.end(fakes.record(case=case, backend=backend, experiment="zeta"))
+            if backend == "mps":
+                break
+
+    monkeypatch.setattr(batch, "_run_kernel", kernel)
+    stop = threading.Event()
+    assert batch._execute(job, out, 0, stop, print)
+    # A third kernel finds nothing to do, and shows all rows.
+    assert [record.case for record in results_journal.read(journal.path).records] == ["a", "b", "c"]
+    assert len(told) == 3

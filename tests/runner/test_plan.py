@@ -35,7 +35,7 @@ def test_what_a_process_starts_with_is_run_in_both_ways(
     monkeypatch.setattr(snapshot, "chip", lambda: chip)
     monkeypatch.setattr(importlib.metadata, "distributions", lambda: [SimpleNamespace(name=package)])
     jobs = plan.jobs("quick", {"devices": devices, "out": "x"}, repeats=2)
-    ways = [job for job in jobs if job.way not in ("", plan.END)]
+    ways = [job for job in jobs if job.way]
     assert sorted(job.label for job in ways if not job.repeat) == sorted(others)
     for job in ways:
         keras = job.way == "-unfused"
@@ -46,11 +46,10 @@ def test_what_a_process_starts_with_is_run_in_both_ways(
     assert len({job.output(tmp_path) for job in jobs}) == len(jobs)
 
 
-def test_second_runs_come_behind_all_first_ones_and_before_what_shows_them():
-    names = [job.label for job in plan.jobs("quick", {"out": "x"}) if job.way in ("", plan.END)]
-    first, second = names.index("ceilings"), names.index("ceilings (again, at the end)")
-    assert names[0] == "instrument_check" and first < names.index("vae") < second
-    assert second < names.index("roofline") < names.index("summary") == len(names) - 1
+def test_ceilings_come_first_and_what_shows_the_others_last():
+    names = [job.label for job in plan.jobs("quick", {"out": "x"}) if not job.way]
+    assert names[0] == "instrument_check" and names.index("ceilings") < names.index("vae")
+    assert names.index("vae") < names.index("roofline") < names.index("summary") == len(names) - 1
 
 
 def run_in(minutes: float, speed: float = 1.0, done: tuple[str, ...] = ()) -> tuple[float, list[str], dict[str, str]]:
@@ -81,7 +80,6 @@ def test_minutes_say_why_something_is_left_out():
     _, ran, left_out = run_in(3)
     assert left_out["sustained_load"].startswith("takes about ") and "sustained_load" not in ran
     assert left_out["blas"] == "nothing of what it shows was measured"
-    assert left_out["ceilings (again, at the end)"] == "nothing of what it shows was measured"
     assert left_out["summary"] == "shows this run without what was left out" and "summary" in ran
     assert "blas" in run_in(3, done=("blas_torch",))[1]
     assert run_in(1000)[2] == {}

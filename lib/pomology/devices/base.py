@@ -48,7 +48,6 @@ class Device(abc.ABC):
     memory_limit = ""  # where the kit has set another one than the framework comes with: a sentence about it
     tf32 = False  # whether convolutions (of MLX, products) in fp32 are computed in TF32, as the framework does itself
     counts_on_cpu = False  # whether its memory counters are of use there
-    keeps_graphs = False  # what it compiled for a shape stays in memory until the process ends
 
     def __init__(self, module: Any, backend: str, handle: Any):
         """module: the framework's own, which has `__version__`."""
@@ -126,10 +125,6 @@ class Device(abc.ABC):
         """What a case runs in; inside, new arrays are computed on this device where the framework has a default.
         strict: convolutions in true fp32 where `tf32` says that they would not be."""
         return contextlib.nullcontext()
-
-    def limit_threads(self, most: int) -> None:
-        """Let an operator use at most so many CPU threads until this is called again, never more than it did at first.
-        Does nothing for a framework that cannot change them."""
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """A function that gives its work to the device when it is called: the same one where nothing is lazy."""

@@ -33,7 +33,6 @@ class Backend:
     reserved: Callable[[Any], int] = lambda torch: torch.accelerator.memory_reserved()  # the allocator's pool
     free: Callable[[Any], int] = lambda torch: torch.accelerator.get_memory_info()[0]  # what a case may still take
     own_kernel: Callable[[Any], Callable[[Any], Any]] | None = None  # a launch of a kernel of one thread, by the kit
-    keeps_graphs: bool = False  # of each shape, until the process ends
     warns_of_fallbacks: bool = False  # PyTorch runs operators that it lacks on the CPU, and says so
 
 
@@ -73,7 +72,6 @@ BACKENDS: dict[str, Backend] = {
             torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory(),
         ),
         own_kernel=lambda torch: torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one,
-        keeps_graphs=True,  # pytorch/pytorch issue 132596
         warns_of_fallbacks=True,
     ),
     "xpu": Backend(lambda torch: _no_driver(torch, "xpu", "Intel"), lambda torch: torch.xpu.get_device_name()),
@@ -90,8 +88,9 @@ class TorchDevice(Device):
 
         self._torch = torch
         super().__init__(torch, backend, torch.device(backend))
-        self._unlimited: int | None = None
-        self.limit_threads(quiet.usable_threads())
+        # Threads that wait for each other after every operator spin for the core that one of them does not get.
+        if quiet.usable_threads() < self.threads:
+            torch.set_num_threads(quiet.usable_threads())
         if self._gpu:
             self._gpu.set_up(torch)
 
@@ -110,19 +109,8 @@ class TorchDevice(Device):
         return self._gpu.name(self._torch) if self._gpu else super().name
 
     @property
-    def keeps_graphs(self) -> bool:
-        return bool(self._gpu and self._gpu.keeps_graphs)
-
-    @property
     def threads(self) -> int:
         return self._torch.get_num_threads()
-
-    def limit_threads(self, most: int) -> None:
-        # Threads that wait for each other after every operator spin for the core that one of them does not get.
-        threads = self._unlimited or self.threads
-        self._unlimited = threads if most < threads else None
-        if min(most, threads) != self.threads:
-            self._torch.set_num_threads(min(most, threads))
 
     @property
     def memory_limit(self) -> str:

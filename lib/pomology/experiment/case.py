@@ -1,4 +1,8 @@
-"""What a notebook talks to: an experiment, its cases, and one line to time a loop over batches."""
+"""A case: one row of an article's table on one device, from its start to its line in the journal.
+
+Read from top to bottom, this is the story of a measurement: what the case needs, how it begins,
+the model that it watches, what it times, what the notebook adds, how it ends, and its record.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pomology import format
 from pomology.errors import Mismatch
-from pomology.experiment import outcome
-from pomology.experiment.feasibility import Feasibility
+from pomology.experiment import feasibility, outcome
 from pomology.machine import memory, quiet
 from pomology.machine.memory import MemoryTrace
-from pomology.machine.sampler import Telemetry
+from pomology.machine.sampler import Sampler
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
 from pomology.models import verify
@@ -29,119 +32,219 @@ if TYPE_CHECKING:
     from pomology.experiment.experiment import Experiment
 
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
+SHOWN_S = 0.5  # between two updates of the line that shows progress
 
 
-class Case(Feasibility):
-    """One row of an article's table on one device, journalled before it starts and when it ends.
+class Case:
+    """One row of an article's table on one device.
 
-    Enter it with `with`; how that block ends, also by an exception, becomes its status. Its settings are read as
-    `case["batch_size"]`. backend: the kit's device. device: what the framework's `.to()` takes. scaled: whether the
-    model is a smaller one than the article's. clock: inside of the block, its `StepClock`; phase and occasional are
-    that clock's. rested_s: how long its device rested.
+    Enter it with `with`; how that block ends, also by an exception, becomes its status. Its
+    settings are read as `case["batch_size"]`. backend: the kit's device. device: what the
+    framework's `.to()` takes. scaled: whether the model is a smaller one than the article's. clock:
+    inside of the block, its `StepClock`; phase and occasional are that clock's. epochs_done: known
+    to a trainer that runs several; else as of the first loop.
     """
 
-    experiment = backend = device = config = name = clock = phase = occasional = None
-    scaled, rested_s = False, 0.0
+    clock: clock.StepClock
+    phase: Callable
+    occasional: Callable
+    scaled = False
+    epochs_done: float | None = None
 
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
-        self.experiment, self.backend, self.device, self.config = experiment, backend, backend.handle, dict(config)
+        self.experiment = experiment
+        self.backend = backend
+        self.device = backend.handle
+        self.config = dict(config)
         self.precision = config.get("precision", experiment.precision)
         settings = " ".join(f"{key}={value}" for key, value in config.items())
         self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
         self._workload: Workload | None = None
-        self._telemetry: Telemetry | None = None
+        self._sampler: Sampler | None = None
         self._trace: MemoryTrace | None = None
-        self._model = self._weights = self._weights_on = self._guesses = None
+        self._others = quiet.Others()
+        self._model: Any = None
+        self._weights: list[float] = []
+        self._weights_on: str | None = None
+        self._computed_on: set[str] = set()
+        self._losses: list[float] = []
+        self._guesses: str | None = None  # why its accuracy is that of a guesser
         self._metrics: dict[str, Estimate] = {}
         self._kernels: dict[str, dict] = {}
-        self._losses: list[float] = []
-        self._loads: list[float] = []  # cores that others used, of each thing timed
-        self.epochs_done: float | None = None  # known to a trainer that runs several; else as of the first loop
-        self._computed_on: set[str] = set()
+        self._peaks: dict[str, int] = {}
         self._notes: list[str] = []
         self._flags: list[str] = []
-        self._shown, self._shown_s = None, 0.0
-        self._peaks: dict[str, int] = {}
+        self._line = _Line()
 
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
 
-    # The training
+    # What it needs
+
+    def require_memory(self, workload: Workload) -> None:
+        """Say what a step costs; raise TooBig, which ends the case, if memory is too short."""
+        self._workload = workload
+        feasibility.require_memory(self.backend, workload)
+
+    def require_time(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
+        """Raise TooSlow, which ends the case, if so many steps surely cannot end in `limit_s`.
+
+        Call it after `require_memory`. precision: other than the case's, where the same model is
+        trained in several.
+        """
+        flops = self._workload.flops
+        feasibility.require_time(self, flops, limit_s, steps, precision or self.precision)
+
+    def require_tf32(self) -> None:
+        """Say that this row is fp32 as its framework ships it; raise Unsupported if not TF32."""
+        self.note(feasibility.require_tf32(self.backend), "other-way")
+
+    # How it begins
+
+    def __enter__(self) -> Case:
+        experiment = self.experiment
+        self._conditions = experiment.conditions()
+        self._calibration = {"before_s": experiment.calibrate()}
+        self._started = results_record.now()
+        self._start_s = time.perf_counter()
+        experiment.journal.start(self._start())
+        self.backend.reset_peak_memory()
+        self.clock = clock.StepClock(
+            self.backend.synchronize,
+            whole=experiment.profile == "article",
+            budget_s=experiment.budget_s,
+            limit_s=experiment.limit_s,
+            to_device=self.backend.to_device,
+            on_progress=self._progress,
+            before_ready=self._note_peaks,
+        )
+        self.phase = self.clock.phase
+        self.occasional = self.clock.occasional
+        strict = self.config.get("tf32") == "off"
+        if strict:
+            self.note("convolutions in true fp32, not in TF32", "other-way")
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(self.backend.context(strict))
+        self._fallbacks = self._stack.enter_context(self.backend.watch_fallbacks())
+        self.mark()
+        return self
+
+    # The model
 
     def watch_model(self, model: Any, weights_on: str | None = None) -> Any:
-        """Return the model, and record where its weights really are, and whether they change. weights_on: the backend
-        that holds offloaded weights between steps; `ran_on` then says what computes. Raises Mismatch if the workload
-        said another number of parameters, and ValueError if there are none."""
+        """Return the model, and record where its weights really are, and whether they change.
+
+        weights_on: the backend that holds offloaded weights between steps; `ran_on` then says what
+        computes. Raises Mismatch if the workload said another number of parameters, and ValueError
+        if there are none.
+        """
         count = self.backend.count(model)
         if not count:
             raise ValueError("a model without parameters cannot be observed")
         if self._workload and count != self._workload.parameters:
-            raise Mismatch(f"the model has {count:,} parameters; {self._workload.parameters:,} were counted beforehand")
-        self._model, self._weights, self._weights_on = model, self.backend.weight_sample(model), weights_on
+            counted = f"{self._workload.parameters:,} were counted beforehand"
+            raise Mismatch(f"the model has {count:,} parameters; {counted}")
+        self._model = model
+        self._weights = self.backend.weight_sample(model)
+        self._weights_on = weights_on
         return model
 
     def ran_on(self, result: Any) -> None:
-        """Note where a tensor that this case computed really is: elsewhere than asked for is a `fallback`."""
+        """Note where a tensor that this case computed really is: elsewhere is a `fallback`."""
         self._computed_on.add(self.backend.device_of(result))
 
-    def check(self, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False) -> None:
-        """Record how far two computations differ that should agree, as `max_abs_error`: arrays, or dicts of them.
-        tolerance: the largest absolute difference; with `relative`, as a share of each reference array's largest
-        absolute element. Raises Mismatch, which ends the case, naming the worst element; also for other names, shapes
-        or types, and for values that are not finite."""
+    def check(
+        self, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False
+    ) -> None:
+        """Record as `max_abs_error` how far two computations differ that should agree.
+
+        values, reference: arrays, or dicts of them. tolerance: the largest absolute difference;
+        with `relative`, as a share of each reference array's largest absolute element. Raises
+        Mismatch, which ends the case, naming the worst element; also for other names, shapes or
+        types, and for values that are not finite.
+        """
         error, complaint = verify.difference(values, reference, tolerance, relative)
         if error is not None:
-            self.metric("max_abs_error", max(error, self._metrics.get("max_abs_error", Estimate(0.0)).value))
+            before = self._metrics.get("max_abs_error", Estimate(0.0)).value
+            self.metric("max_abs_error", max(error, before))
         if complaint is not None:
             raise Mismatch(f"{what}: {complaint}")
 
-    # Time
+    # What it times
 
     def steps(self, batches: Iterable, part: str = "training", **options: Any) -> Iterator:
-        """Iterate over `batches` and time what the loop does with each; options: as of `clock.StepClock.steps`."""
+        """Iterate over `batches` and time what the loop does with each.
+
+        options: as of `clock.StepClock.steps`.
+        """
         self.watch()
         self.mark()
         return self.clock.steps(batches, part, **options)
 
+    def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
+        """Time a function that needs no loader, and note the median of a call as metric `name`.
+
+        Its raw times are kept; as `step_s`, FLOP/s too if the workload is known. options: of
+        `calls.measure`; by default it takes the experiment's budget.
+        """
+        self.watch()
+        self.mark()
+        limits = {"budget_s": self.experiment.budget_s, "limit_s": self.experiment.limit_s}
+        timed = calls.measure(function, self.backend.synchronize, **limits | options)
+        self.kernel(name, timed)
+        if name == "step_s" and self._workload:
+            rate = epochs.rate(self._workload.flops, timed.seconds, "FLOP/s")
+            self._metrics["flops_per_s"] = rate
+        return timed
+
     def watch(self) -> None:
-        """Start the telemetry, if it is not running. The first timed loop does; what is timed otherwise may."""
-        if self._telemetry is None:
+        """Start the sampler, if it does not run; the first timed loop does, other work may."""
+        if self._sampler is None:
             self.backend.synchronize()
-            self._telemetry = self._stack.enter_context(Telemetry(device=self.backend.kind))
+            self._sampler = self._stack.enter_context(Sampler(self.backend.kind))
             self.mark()
 
     def mark(self) -> None:
-        """What is timed next begins here: what else runs on the machine from now on until its end counts against it."""
-        self._edge = quiet.edge()
-
-    def _timed(self) -> None:
-        """What was timed ends here."""
-        begun, self._edge = self._edge, quiet.edge()
-        load, flags = quiet.between(begun, self._edge)
-        self._loads.append(load)
-        self._flags += flags
-
-    def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
-        """Time a function that needs no loader, within the budget, and note the median of a call as metric `name`, with
-        its raw times; as `step_s`, FLOP/s too if the workload is known. options: of `calls.measure`."""
-        self.watch()
-        self.mark()
-        budget = {"budget_s": self.experiment.budget_s, "limit_s": self.experiment.limit_s}
-        timed = calls.measure(function, self.backend.synchronize, **budget | options)
-        self.kernel(name, timed)
-        if name == "step_s" and self._workload:
-            self._metrics["flops_per_s"] = epochs.rate(self._workload.flops, timed.seconds, "FLOP/s")
-        return timed
+        """Say that what is timed next begins: from now on other programs count against it."""
+        self._others.begin()
 
     def trace(self) -> None:
-        """Note memory and page faults of the step that ends here, see `MemoryTrace`: the last line of every step. Waits
-        for the device, and takes some 0.1 ms of its own, which belongs to the step."""
+        """Note memory and page faults of the step that ends here: the last line of every step.
+
+        It waits for the device, and takes some 0.1 ms of its own, which belongs to the step.
+        """
         self.backend.synchronize()
         if self._trace is None:
             self._trace = MemoryTrace(self.backend.memory, self._start_s)
         self._trace.note()
 
-    # Results
+    def _progress(self, part: str, done: int, expected: float | None) -> None:
+        """Hear from the clock that a block has begun or ended."""
+        if self.clock.running is None:  # the part has ended, and so has what is timed
+            self._others.end()
+        training = self._training
+        if self._sampler and training and part == training.name:
+            self._sampler.steady(*outcome.stretch(self.clock))
+        now_s = time.perf_counter()
+        if now_s - self._line.shown_s >= SHOWN_S:
+            total = f" of {math.ceil(expected):,}" if expected else ""
+            passed = format.clock_time(now_s - self._start_s)
+            self._line.show(f"{self.name}: {part}, step {done:,}{total}, {passed}")
+
+    def _note_peaks(self) -> None:
+        """Note what the loop takes by itself: the kit's own ready batches are no part of it."""
+        self._peaks = self.backend.peak_memory()
+        seen = [sample.footprint_bytes for sample in self._sampler.samples]
+        seen = [footprint for footprint in seen if footprint]
+        if seen:
+            self._peaks["footprint_peak_bytes"] = max(*seen, memory.footprint()[1]())
+
+    @property
+    def _training(self) -> clock.Part | None:
+        """The first loop that was timed."""
+        return next(iter(self.clock.parts.values()), None)
+
+    # What the notebook adds
 
     def loss(self, value: float) -> None:
         """Note the loss of a step, as the article's loop reads it."""
@@ -149,65 +252,67 @@ class Case(Feasibility):
             self._losses.append(float(value))
 
     def accuracy(self, value: float, samples: int, classes: int, epochs: int = 1) -> None:
-        """Note the share of held-out samples that the model gets right: as `accuracy` only after all `epochs` of the
-        training, else as `accuracy_unfinished`, and in a note. After 20 steps of training, a model did not learn that
-        does no better than the chance of `classes` equally likely classes plus three standard deviations of a
-        guesser's score on so many samples, which a guesser passes once in a thousand times."""
+        """Note the share of held-out samples that the model gets right.
+
+        It is `accuracy` only after all `epochs` of the training, else `accuracy_unfinished`, and in
+        a note. After 20 steps of training, a model did not learn that does no better than the
+        chance of `classes` equally likely classes plus three standard deviations of a guesser's
+        score on so many samples, which a guesser passes once in a thousand times.
+        """
         training = self._training
-        done = self.epochs_done or (min(1.0, training.steps / training.epoch_steps) if training else 0.0)
+        steps = training.steps if training else 0
+        done = self.epochs_done
+        if not done:
+            done = min(1.0, steps / training.epoch_steps) if training else 0.0
         self.metric("accuracy" if done >= epochs else "accuracy_unfinished", value, n=samples)
         if done < epochs:
             where = " of the stand-in" if self.experiment.data_kind == "stand-in" else ""
-            self.note(f"{100 * value:.1f} %{where} right after {math.floor(100 * done) / 100:g} of {epochs} epochs")
-        chance, steps = 1 / classes, training.steps if training else 0
+            ran = f"{math.floor(100 * done) / 100:g} of {epochs} epochs"
+            self.note(f"{100 * value:.1f} %{where} right after {ran}")
+        chance = 1 / classes
         bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
         if value <= bound and steps >= ACCURACY_STEPS:
-            self._guesses = f"{value:.1%} right after {steps} steps; guessing gives {chance:.1%}, and up to {bound:.1%}"
+            guessing = f"guessing gives {chance:.1%}, and up to {bound:.1%}"
+            self._guesses = f"{value:.1%} right after {steps} steps; {guessing}"
 
     def metric(self, name: str, value: Estimate | float, unit: str = "", **more: Any) -> None:
-        """Add an Estimate to the record, or a number in `unit` with low, high, n and how. Raises ValueError for NaN."""
+        """Add an Estimate to the record, or a number in `unit` with low, high, n and how.
+
+        Raises ValueError for what is not finite.
+        """
         if not isinstance(value, Estimate):
-            # A framework's scalar is no JSON.
-            value = Estimate(value if isinstance(value, int) else float(value), unit, **more)
+            number = value if isinstance(value, int) else float(value)  # no framework's scalar
+            value = Estimate(number, unit, **more)
         if not math.isfinite(value.value):
             raise ValueError(f"{name} is {value.value}; what could not be measured is left out")
         self._metrics[name] = value
 
     def kernel(self, name: str, timed: calls.Measurement) -> None:
-        """Add the time of a call, as `calls.measure` gave it, with its interval and its raw times."""
-        self._timed()
+        """Add the time of a call, as `calls.measure` gave it, with its interval and raw times."""
+        self._others.end()
         self._metrics[name] = timed.seconds
-        about = {"first_call_s": timed.first_call_s, "warmup": outcome.pairs(timed.warmup), "stopped": timed.stopped}
-        self.raw(name, timed.blocks, **about)
+        self.raw(
+            name,
+            timed.blocks,
+            first_call_s=timed.first_call_s,
+            warmup=outcome.pairs(timed.warmup),
+            stopped=timed.stopped,
+        )
 
-    def raw(self, name: str, blocks: Iterable[clock.Block | float], **about: Any) -> None:
-        """Keep the raw times, blocks of calls or the seconds of each, that the number `name` is made of."""
-        blocks = [block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks]
-        self._kernels[name] = {"steady": outcome.pairs(blocks)} | about
+    def raw(self, name: str, blocks: Iterable[clock.Block | float], **facts: Any) -> None:
+        """Keep the raw times, blocks of calls or the seconds of each, that a number is made of."""
+        known = [
+            block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks
+        ]
+        self._kernels[name] = {"steady": outcome.pairs(known)} | facts
 
     def note(self, text: str, *flags: str) -> None:
-        """Add a sentence to the notes, unless it is there already. `flags` stand beside the numbers as well."""
-        self._notes += [text] if text not in self._notes else []
+        """Add a sentence to the notes, unless it is there; `flags` stand next to the numbers."""
+        if text not in self._notes:
+            self._notes.append(text)
         self._flags += flags
 
-    def __enter__(self) -> Case:
-        experiment, backend = self.experiment, self.backend
-        self._conditions = experiment.conditions(lambda text: self.say(f"{self.name}: {text}"))
-        self._canary = experiment.canary("before_s", quiet.PATIENCE)
-        self._started, self._start_s = results_record.now(), time.perf_counter()
-        experiment.journal.start(self._start())
-        backend.reset_peak_memory()
-        about = {"budget_s": experiment.budget_s, "limit_s": experiment.limit_s, "to_device": backend.to_device}
-        about |= {"on_progress": self._progress, "before_ready": self._note_peaks}
-        self.clock = clock.StepClock(backend.synchronize, whole=experiment.profile == "article", **about)
-        self.phase, self.occasional = self.clock.phase, self.clock.occasional
-        self._stack = contextlib.ExitStack()
-        if strict := self.config.get("tf32") == "off":
-            self.note("convolutions in true fp32, not in TF32", "other-way")
-        self._stack.enter_context(backend.context(strict))
-        self._fallbacks = self._stack.enter_context(backend.watch_fallbacks())
-        self.mark()
-        return self
+    # How it ends
 
     def __exit__(self, kind: type | None, exception: BaseException | None, trace: Any) -> bool:
         try:
@@ -215,19 +320,16 @@ class Case(Feasibility):
                 self.backend.synchronize()
         except Exception as late:  # a GPU reports what went wrong when it is waited for
             exception = late
-        # What a notebook times by itself has no end of its own; a moment behind what was timed is no part of it.
-        if self._telemetry and (not self._loads or time.perf_counter() - self._edge.t_s >= quiet.SHORT_S):
-            self._timed()
+        # What a notebook times by itself has no end of its own.
+        if self._sampler and not self._others.ended_just_now():
+            self._others.end()
         self._stack.close()
-        self._canary |= self.experiment.canary("after_s")
-        if self._canary:
-            self.experiment.canaries.append([*self._canary.values()])
+        self._calibration["after_s"] = self.experiment.calibrate()
         record = self.experiment.journal.end(self._record(exception))
-        if self.backend.keeps_graphs and (self.clock.parts or record.status in ("mismatch", "out-of-memory")):
-            self.experiment.keeper = self.name  # products and what was not tried leave nothing to speak of
-        self.say(results_cases.line(record), final=True)
+        self.experiment.ended(self, record.status)
+        self._line.end(results_cases.line(record))
         # Nothing of this case may stay in memory while the next one is measured.
-        self._model = self._weights = None
+        self._model = None
         return record.status != "interrupted"
 
     def end_unsupported(self, reason: str) -> None:
@@ -235,69 +337,78 @@ class Case(Feasibility):
         self._conditions = {"power_source": None}
         self._started = results_record.now()
         start = self.experiment.journal.start(self._start())
-        record = self.experiment.journal.end(results_record.Record.ended(start, "unsupported", reason))
-        self.say(results_cases.line(record), final=True)
+        ended = results_record.Record.ended(start, "unsupported", reason)
+        record = self.experiment.journal.end(ended)
+        self._line.end(results_cases.line(record))
 
-    def _note_peaks(self) -> None:
-        """What the loop takes by itself: the kit's own ready batches are no part of it."""
-        self._peaks = self.backend.peak_memory()
-        if seen := [sample.footprint_bytes for sample in self._telemetry.samples if sample.footprint_bytes]:
-            self._peaks["footprint_peak_bytes"] = max(*seen, memory.footprint()[1]())
+    def _status(
+        self, exception: BaseException | None, observed: str | None
+    ) -> tuple[str, str | None]:
+        """Return how it ended and why. observed: the backend that holds the model."""
+        if exception is not None:
+            return outcome.of_exception(exception)
+        if self._fallbacks:
+            return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
+        wanted = self.backend.backend
+        elsewhere = (self._computed_on | {observed}) - {None, wanted}
+        if elsewhere:
+            places = ", ".join(sorted(elsewhere))
+            return "fallback", f"asked for {wanted}, computed on {places}"
+        timed = [part for part in self.clock.parts.values() if part.first_step_s is not None]
+        if not self._metrics and not timed:
+            return "error", "nothing was timed"
+        trained = self._model is not None and bool(self.clock.parts)
+        if trained and self.backend.weight_sample(self._model) == self._weights:
+            return "not-learning", "no step changed the weights"
+        expected = self.experiment.expects_learning
+        problem = outcome.not_learning(self._losses, expected) or self._guesses
+        return ("not-learning", problem) if problem else ("ok", None)
 
-    def _progress(self, part: str, done: int, expected: float | None) -> None:
-        if self.clock.running is None:  # the part has ended, and so has its time
-            self._timed()
-        if self._telemetry and self._training and part == self._training.name:
-            self._telemetry.mark(*outcome.edge(self.clock))
-        now_s = time.perf_counter()
-        if now_s - self._shown_s >= 0.5:
-            self._shown_s = now_s
-            total = f" of {math.ceil(expected):,}" if expected else ""
-            self.say(f"{self.name}: {part}, step {done:,}{total}, {format.clock_time(now_s - self._start_s)}")
-
-    def say(self, text: str, final: bool = False) -> None:
-        """One line that says how far the case is, in a notebook; replaced by its result, which a terminal gets too."""
-        from IPython import get_ipython
-        from IPython.display import Pretty, display
-
-        if self._shown is not None:
-            self._shown.update(Pretty(text))
-        elif get_ipython() is not None:
-            self._shown = display(Pretty(text), display_id=True)
-        elif final:
-            print(text)
-
-    @property
-    def _training(self) -> clock.Part | None:
-        """The first loop that was timed."""
-        return next(iter(self.clock.parts.values()), None)
+    # Its record
 
     def _start(self) -> dict[str, Any]:
-        """The fields of `record.Start`."""
-        experiment, backend = self.experiment, self.backend
-        known = {"experiment": experiment.name, "case": self.name, "data": experiment.data_kind, "device": None}
-        known |= {"chip": backend.name, "power_source": self._conditions["power_source"], "started": self._started}
-        known |= {key: getattr(self, key) for key in ("config", "precision", "scaled")}
-        known |= {key: getattr(backend, key) for key in ("framework", "framework_version", "backend", "threads")}
-        known |= {key: getattr(experiment, key) for key in ("article", "profile", "data_origin", "repeat", "software")}
-        return known
+        """Return the fields of `record.Start`."""
+        return {
+            "experiment": self.experiment.name,
+            "article": self.experiment.article,
+            "case": self.name,
+            "config": self.config,
+            "framework": self.backend.framework,
+            "framework_version": self.backend.framework_version,
+            "backend": self.backend.backend,
+            "device": None,
+            "chip": self.backend.name,
+            "precision": self.precision,
+            "profile": self.experiment.profile,
+            "data": self.experiment.data_kind,
+            "data_origin": self.experiment.data_origin,
+            "scaled": self.scaled,
+            "repeat": self.experiment.repeat,
+            "threads": self.backend.threads,
+            "power_source": self._conditions["power_source"],
+            "started": self._started,
+            "software": self.experiment.software,
+        }
 
     def _record(self, exception: BaseException | None) -> dict[str, Any]:
-        """The fields of `record.Record`."""
-        backend, telemetry, workload, training = self.backend, self._telemetry, self._workload, self._training
-        observed = None if self._model is None else backend.device_of(self._model)
-        if observed is not None and observed == self._weights_on and self._computed_on == {backend.backend}:
-            observed = backend.backend
+        """Return the fields of `record.Record`."""
+        observed = self._observed()
         status, reason = self._status(exception, observed)
-        if status == "out-of-memory" and backend.memory_limit:
-            self.note(backend.memory_limit)
-        traced = self._trace and outcome.memory_trace(self._trace, training, backend)
+        if status == "out-of-memory" and self.backend.memory_limit:
+            self.note(self.backend.memory_limit)
+        traced = None
+        if self._trace:
+            traced = outcome.memory_trace(self._trace, self._training, self.backend)
         metrics = self._all_metrics(traced["warmup"] if traced else 0)
-        blocks = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()} | self._kernels
-        flags = [*self._conditions["flags"], *self._flags]
-        flags += outcome.flags(telemetry, training, self._kernels, backend.backend)
-        flags += ["slowed"] * self.experiment.slowed(self._canary)
-        flags += ["cut-short"] * any(each.get("stopped") == "limit" for each in blocks.values())
+        loops = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()}
+        occasional = self.clock.occasional_work.items()
+        calibration = {name: s for name, s in self._calibration.items() if s is not None}
+        flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
+        parts = [*self.clock.parts.values()]
+        flags += outcome.flags(self._sampler, parts, self._kernels, self.backend.backend)
+        if self.experiment.slowed([*calibration.values()]):
+            flags.append("slowed")
+        workload = self._workload
         record = self._start() | {
             "device": observed and ("cpu" if observed == "cpu" else "gpu"),
             "parameters": workload and workload.parameters,
@@ -305,60 +416,91 @@ class Case(Feasibility):
             "bytes_per_step": workload and workload.moved_bytes,
             "status": status,
             "reason": reason,
-            "foreign_load": max(self._loads, default=None),
+            "foreign_load": self._others.most_cores,
             "flags": [*dict.fromkeys(flags)],
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in metrics.items()},
-            "blocks": blocks,
-            "asides": {name: occasional.seconds for name, occasional in self.clock.occasional_work.items()},
+            "blocks": loops | self._kernels,
+            "asides": {name: work.seconds for name, work in occasional},
         }
-        if telemetry is not None:
-            record |= outcome.observed(telemetry, backend, self.rested_s)
+        if self._sampler is not None:
+            record |= outcome.observed(self._sampler, self.backend)
+        if calibration:
+            record["canary"] = calibration
+        if traced:
+            record["memory_trace"] = traced
+        if self._notes:
+            record["note"] = redact("; ".join(self._notes))
         if status == "error" and exception is not None:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))
-        optional = {"memory_trace": traced, "canary": self._canary, "note": redact("; ".join(self._notes))}
-        return record | {name: value for name, value in optional.items() if value}
+        return record
 
-    def _status(self, exception: BaseException | None, observed: str | None) -> tuple[str, str | None]:
-        """observed: the backend that holds the model."""
-        if exception is not None:
-            return outcome.of_exception(exception)
-        if self._fallbacks:
-            return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
-        asked = self.backend.backend
-        if elsewhere := (self._computed_on | {observed}) - {None, asked}:
-            return "fallback", f"asked for {asked}, computed on {', '.join(sorted(elsewhere))}"
-        if not self._metrics and all(part.first_step_s is None for part in self.clock.parts.values()):
-            return "error", "nothing was timed"
-        watched = self._model is not None and bool(self.clock.parts)
-        if watched and self.backend.weight_sample(self._model) == self._weights:
-            return "not-learning", "no step changed the weights"
-        problem = outcome.not_learning(self._losses, self.experiment.expects_learning) or self._guesses
-        return ("not-learning", problem) if problem else ("ok", None)
+    def _observed(self) -> str | None:
+        """Return the backend that really held the model and computed; None without a model."""
+        if self._model is None:
+            return None
+        place = self.backend.device_of(self._model)
+        offloaded = place == self._weights_on and self._computed_on == {self.backend.backend}
+        return self.backend.backend if offloaded else place
 
     def _all_metrics(self, warmup: int) -> dict[str, Estimate]:
-        """What was measured, and what follows from it."""
-        workload, training = self._workload, self._training
+        """Return what was measured, and what follows from it."""
+        workload = self._workload
+        training = self._training
         metrics = epochs.epoch_metrics(self.clock)
-        if self._telemetry is not None:
-            metrics |= self._telemetry.metrics()
+        if self._sampler is not None:
+            metrics |= self._sampler.metrics()
         if workload and workload.flops and "energy_j_per_step" in metrics:
-            metrics["energy_j_per_tflop"] = metrics["energy_j_per_step"] * (1e12 / workload.flops)
+            per_tflop = metrics["energy_j_per_step"] * (1e12 / workload.flops)
+            metrics["energy_j_per_tflop"] = per_tflop
         if training:
             peaks = self._peaks or self.backend.peak_memory()
             metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
-        ends, steps = outcome.loss_ends(self._losses), len(self._losses)
-        metrics |= {name: Estimate(loss, n=steps) for name, loss in ends.items() if math.isfinite(loss)}
+        for name, loss in outcome.loss_ends(self._losses).items():
+            if math.isfinite(loss):
+                metrics[name] = Estimate(loss, n=len(self._losses))
         if self._trace is not None:
             metrics |= self._trace.metrics(warmup)
         metrics |= self._metrics
-        if workload:
-            # Of a step on ready batches, where there are any, and of passes that are timed by themselves.
-            if blocks := training and (training.ready_blocks or training.blocks):
-                metrics["flops_per_s"] = epochs.rate(workload.flops, epochs.interval(blocks), "FLOP/s")
-            forward = workload.forward_flops
-            passes = {} if forward is None else {"forward": forward, "backward": workload.flops - forward}
-            for name, flops in passes.items():
-                if flops and f"{name}_s" in metrics:
-                    metrics[f"{name}_flops_per_s"] = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
+        if not workload:
+            return metrics
+        # Of a step on ready batches, where there are any.
+        blocks = training and (training.ready_blocks or training.blocks)
+        if blocks:
+            step = epochs.interval(blocks)
+            metrics["flops_per_s"] = epochs.rate(workload.flops, step, "FLOP/s")
+        # Of passes that are timed by themselves.
+        passes = {}
+        if workload.forward_flops is not None:
+            passes["forward"] = workload.forward_flops
+            passes["backward"] = workload.flops - workload.forward_flops
+        for name, flops in passes.items():
+            if flops and f"{name}_s" in metrics:
+                rate = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
+                metrics[f"{name}_flops_per_s"] = rate
         return metrics
+
+
+class _Line:
+    """One line of a notebook's output that says how far a case is; its result replaces it."""
+
+    def __init__(self):
+        self.shown_s = 0.0
+        self._display: Any = None
+
+    def show(self, text: str) -> None:
+        """Show this in place of what it said before; nothing where no notebook runs."""
+        from IPython import get_ipython
+        from IPython.display import Pretty, display
+
+        self.shown_s = time.perf_counter()
+        if self._display is not None:
+            self._display.update(Pretty(text))
+        elif get_ipython() is not None:
+            self._display = display(Pretty(text), display_id=True)
+
+    def end(self, text: str) -> None:
+        """Show the last line, which a terminal gets too."""
+        self.show(text)
+        if self._display is None:
+            print(text)

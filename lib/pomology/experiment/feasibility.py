@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -9,93 +10,159 @@ from typing import TYPE_CHECKING
 from pomology import format
 from pomology.errors import PomologyError, TooBig, TooSlow, Unsupported
 from pomology.machine import snapshot
+from pomology.measure import calls
 from pomology.models.cost import Workload
+from pomology.report import roofline
+from pomology.results.cases import DOUBTS
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device
+    from pomology.experiment.case import Case
     from pomology.experiment.experiment import Experiment
 
-SPARED_BYTES, SPARED_SHARE = 1.5e9, 0.1  # of the free memory, that a case near the limit leaves to the machine
+SPARED_BYTES = 1.5e9  # of the free memory, that a case near the limit leaves to the machine
+SPARED_SHARE = 0.1
 
-# On a processor tensors are in the C library's heap, with holes between them: glibc gives one a mapping of its own only
-# if it is larger than all that were freed before, or than 32 MB. The memory of `memory_torch` grew to 1.22 times the
-# sum of its tensors; where glibc had to map each of them by itself, to 1.00 times.
+# On a processor tensors are in the C library's heap, with holes between them: glibc gives one a
+# mapping of its own only if it is larger than all that were freed before, or than 32 MB. The memory
+# of `memory_torch` grew to 1.22 times the sum of its tensors; where glibc had to map each of them
+# by itself, to 1.00 times.
 HOLES = 1.25
 
 
-class Feasibility:
-    """What a `Case` asks of its device before the training."""
+def require_memory(device: Device, workload: Workload) -> None:
+    """Raise TooBig if the device's memory has too little free for a step.
 
-    experiment: Experiment
-    backend: Device
-    precision: str
-    _workload: Workload | None
+    Also if the host's has, for what is offloaded to it.
+    """
+    free = device.free_memory()
+    if workload.bytes > free:
+        raise TooBig(
+            f"needs {workload.bytes / 1e9:.1f} GB at the least (weights, gradients and optimiser "
+            f"{workload.state_bytes / 1e9:.1f}, kept for the backward pass "
+            f"{workload.saved_bytes / 1e9:.1f}); {free / 1e9:.1f} GB are free"
+        )
+    if not workload.host_bytes:
+        return
+    # A GPU with a memory of its own takes nothing of the host's.
+    needed = workload.host_bytes + (workload.bytes if device.unified_memory else 0)
+    available = snapshot.available_memory_bytes()
+    if needed > available:
+        raise TooBig(
+            f"needs {needed / 1e9:.1f} GB of the host's memory at the least, for what is offloaded "
+            f"to it; {available / 1e9:.1f} GB are free"
+        )
 
-    def require_memory(self, workload: Workload) -> None:
-        """Say what a step costs. Raises TooBig, which ends the case, if the device's memory, or for what is offloaded
-        the host's, has too little free for it."""
-        self._workload, free = workload, self.backend.free_memory()
-        if workload.bytes > free:
-            raise TooBig(
-                f"needs {workload.bytes / 1e9:.1f} GB at the least (weights, gradients and optimiser "
-                f"{workload.state_bytes / 1e9:.1f}, kept for the backward pass {workload.saved_bytes / 1e9:.1f}); "
-                f"{free / 1e9:.1f} GB are free"
-            )
-        # A GPU with a memory of its own takes nothing of the host's.
-        needed = workload.host_bytes + (workload.bytes if self.backend.unified_memory else 0)
-        if workload.host_bytes and needed > (available := snapshot.available_memory_bytes()):
-            raise TooBig(
-                f"needs {needed / 1e9:.1f} GB of the host's memory at the least, for what is offloaded to it; "
-                f"{available / 1e9:.1f} GB are free"
-            )
 
-    def require_time(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
-        """Raise TooSlow, which ends the case, if that many steps surely cannot end in `limit_s`, at the best rate of a
-        matrix product here in this precision, by default the case's; after `require_memory`."""
-        flops, own = self._workload.flops, precision in ("", self.precision)
-        precision = precision or self.precision
-        rate = self.experiment.peak_matmul_rate(self.backend, precision)
-        if steps * flops / rate > limit_s:
-            slow = (
-                f"a step of {flops / 1e12:,.4g} TFLOP would take {format.seconds(flops / rate)} at the least, at "
-                f"{rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches here; {steps} steps must "
-                f"end within {format.seconds(limit_s)}"
-            )
-            raise TooSlow(slow if own else f"{slow}; in every precision the same model is trained")
+def require_time(case: Case, flops: float, limit_s: float, steps: int, precision: str) -> None:
+    """Raise TooSlow if so many steps of so many operations surely cannot end in `limit_s`.
 
-    def require_tf32(self) -> None:
-        """Say that this row is fp32 as its framework ships it. Raises Unsupported, which ends the case, where that is
-        true fp32 on this device, as in the rows beside it."""
-        if not self.backend.tf32:
-            raise Unsupported(f"{self.backend.title} computes fp32 as fp32 on this device: there is no other way")
-        self.note(f"fp32 as {self.backend.title} ships it, which here is TF32", "other-way")
+    Surely: at the best rate of a matrix product on this device in this precision.
+    """
+    rate = peak_matmul_rate(case.experiment, case.backend, precision)
+    if steps * flops / rate <= limit_s:
+        return
+    reason = (
+        f"a step of {flops / 1e12:,.4g} TFLOP would take {format.seconds(flops / rate)} at the "
+        f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches "
+        f"here; {steps} steps must end within {format.seconds(limit_s)}"
+    )
+    if precision != case.precision:
+        reason += "; in every precision the same model is trained"
+    raise TooSlow(reason)
 
-    def memory_budget(self, share: float = 0.9, most_bytes: float = math.inf) -> int:
-        """Bytes that a case may plan for that is to come near the limit of the memory: `share` of what is free, less
-        10 % of it or 1.5 GB at the least; on a processor also less the `HOLES` between tensors. Where that exceeds
-        `most_bytes`, it is those, and the case is `scaled`; a note says which. Raises PomologyError for a share that is
-        none, and TooBig if nothing can be spared."""
-        if not 0 < share <= 1:
-            raise PomologyError(f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1")
-        free, cpu = self.backend.free_memory(), self.backend.kind == "cpu"
-        budget = min(share * free, free - max(SPARED_BYTES, SPARED_SHARE * free)) / (HOLES if cpu else 1)
-        if budget <= 0:
-            raise TooBig(f"{free / 1e9:.1f} GB are free, of which {SPARED_BYTES / 1e9:.1f} GB must stay so")
-        of_free = f"{min(budget, most_bytes) / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free"
-        if budget > most_bytes:
-            self.scaled = True
-            self.note(f"not near the limit: held at {of_free}")
-        else:
-            holes = f": holes between tensors may take {100 * (HOLES - 1):.0f} % more" if cpu else ""
-            self.note(f"planned for {of_free}{holes}")
-        return int(min(budget, most_bytes))
 
-    def fill(self, bytes_of: Callable[[int], int], what: str, share: float = 0.9, most_bytes: float = math.inf) -> int:
-        """How many clips, or parts of a batch, a step may have to come near the limit of the memory, see
-        `memory_budget`. bytes_of: the bytes of a step of one, and of two, from which those of more follow. what: one of
-        them, in words. Raises TooBig if one is too many."""
-        budget, first = self.memory_budget(share, most_bytes), bytes_of(1)
-        if first > budget:
-            needs, planned = (format.quantity(count, "B") for count in (first, budget))
-            raise TooBig(f"one {what} needs at least {needs}; {planned} may be filled")
-        return 1 + (budget - first) // (bytes_of(2) - first)
+def require_tf32(device: Device) -> str:
+    """Return a note that fp32 is TF32 here; raise Unsupported where it is true fp32 anyway."""
+    if not device.tf32:
+        raise Unsupported(
+            f"{device.title} computes fp32 as fp32 on this device: there is no other way"
+        )
+    return f"fp32 as {device.title} ships it, which here is TF32"
+
+
+def peak_matmul_rate(experiment: Experiment, device: Device, precision: str) -> float:
+    """Return the most FLOP/s that an operator reaches on a device.
+
+    It is this run's ceiling with the same framework. Where there is none, or a doubtful one,
+    products are timed.
+    """
+    records = [
+        record
+        for record in experiment.run.records
+        if record.experiment in roofline.SOURCES and record.framework == experiment.framework
+    ]
+    ceiling = roofline.ceilings(records).rates.get((device.kind, precision))
+    if ceiling and DOUBTS.isdisjoint(ceiling.record.flags):
+        return ceiling.value
+    timed = _timed_matmul_rate(device, precision)
+    return max(ceiling.value, timed) if ceiling else timed
+
+
+@functools.cache
+def _timed_matmul_rate(device: Device, precision: str) -> float:
+    """Time products of 512 to 4096 squared once in this process, as long as they are short."""
+    best = 0.0
+    for size in (512, 1024, 2048, 4096):
+        function = device.dispatch(device.product(precision, size))
+        options = {"budget_s": 0.1, "warmup_s": 0.02, "warmup_calls": 1}
+        timed = calls.measure(function, device.synchronize, **options)
+        fastest_s = min(block.step_s for block in timed.blocks)
+        best = max(best, 2 * size**3 / fastest_s)
+        if fastest_s > 0.02:  # the next takes eight times as long
+            break
+    return best
+
+
+def memory_budget(case: Case, share: float = 0.9, most_bytes: float = math.inf) -> int:
+    """Return the bytes that a case may plan for that is to come near the limit of the memory.
+
+    They are `share` of what is free, less 10 % of it or 1.5 GB at the least; on a processor also
+    less the `HOLES` between tensors. Where that exceeds `most_bytes`, it is those, and the case is
+    `scaled`; a note says which. Raises PomologyError for a wrong share, and TooBig if nothing can
+    be spared.
+    """
+    if not 0 < share <= 1:
+        raise PomologyError(
+            f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1"
+        )
+    free = case.backend.free_memory()
+    cpu = case.backend.kind == "cpu"
+    budget = min(share * free, free - max(SPARED_BYTES, SPARED_SHARE * free))
+    if cpu:
+        budget /= HOLES
+    if budget <= 0:
+        spared = f"{SPARED_BYTES / 1e9:.1f} GB must stay so"
+        raise TooBig(f"{free / 1e9:.1f} GB are free, of which {spared}")
+    planned = min(budget, most_bytes)
+    amount = f"{planned / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free"
+    if budget > most_bytes:
+        case.scaled = True
+        case.note(f"not near the limit: held at {amount}")
+    elif cpu:
+        holes = f"holes between tensors may take {100 * (HOLES - 1):.0f} % more"
+        case.note(f"planned for {amount}: {holes}")
+    else:
+        case.note(f"planned for {amount}")
+    return int(planned)
+
+
+def fill(
+    case: Case,
+    bytes_of: Callable[[int], int],
+    what: str,
+    share: float = 0.9,
+    most_bytes: float = math.inf,
+) -> int:
+    """Return how many clips, or parts of a batch, fill the memory, see `memory_budget`.
+
+    bytes_of: the bytes of a step of one, and of two, from which those of more follow. what: one of
+    them, in words. Raises TooBig if one is too many.
+    """
+    budget = memory_budget(case, share, most_bytes)
+    first = bytes_of(1)
+    if first > budget:
+        needed = format.quantity(first, "B")
+        planned = format.quantity(budget, "B")
+        raise TooBig(f"one {what} needs at least {needed}; {planned} may be filled")
+    return 1 + (budget - first) // (bytes_of(2) - first)

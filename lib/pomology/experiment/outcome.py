@@ -10,19 +10,18 @@ from pomology.devices.base import Device
 from pomology.devices.torch import fallback_enabled
 from pomology.errors import Mismatch, TooBig, TooSlow
 from pomology.machine.memory import MemoryTrace
-from pomology.machine.sampler import Telemetry
+from pomology.machine.sampler import Sampler
 from pomology.measure import clock, intervals
 from pomology.paths import redact
 from pomology.results import cases
-from pomology.results.record import Record
 
-DRIFT_S = 1.0  # a stretch in which a change of speed is called a drift lasts as long
+DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
 STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
-FEW_TRACED = 8  # with fewer steps than these behind the warm-up, only the first is left out of a trace of memory
+FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
 
 
 def of_exception(exception: BaseException) -> tuple[str, str]:
-    """The status of a case that an exception ended, and the reason: its first line."""
+    """Return the status of a case that an exception ended, and the reason: its first line."""
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
@@ -31,14 +30,19 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
 
 
 def loss_ends(losses: list[float]) -> dict[str, float]:
-    """Medians: `loss_first` of the first steps (3, or fewer), `loss_last` of the last third; none of one step."""
+    """Return medians of the losses: of the first 3 steps or fewer, and of the last third."""
+    if len(losses) < 2:
+        return {}
     third = max(1, len(losses) // 3)
-    ends = {"loss_first": losses[: min(3, third)], "loss_last": losses[-third:]} if len(losses) > 1 else {}
-    return {name: statistics.median(some) for name, some in ends.items()}
+    first = losses[: min(3, third)]
+    return {"loss_first": statistics.median(first), "loss_last": statistics.median(losses[-third:])}
 
 
 def not_learning(losses: list[float], expected: bool) -> str | None:
-    """What the losses of its steps have against a model, if anything. expected: whether they should fall."""
+    """Return why the losses say that a model does not learn; None if they do not.
+
+    expected: whether they should fall.
+    """
     if not all(map(math.isfinite, losses)):
         return "the loss is not a finite number"
     if expected and len(losses) >= cases.JUDGED_STEPS:
@@ -48,70 +52,102 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     return None
 
 
-def flags(telemetry: Telemetry | None, training: clock.Part | None, kernels: dict, backend: str) -> list[str]:
-    """What casts doubt on the numbers of a case, as the names in `results.cases.FLAGS`. kernels: raw times, by name."""
-    blocks = [[clock.Block(*each) for each in kernel["steady"]] for kernel in kernels.values()]
-    few_calls = any(len(each) < cases.LEAST_CALLS for each in blocks)
-    blocks += [training.blocks] if training else []
-    # Within less, a machine wanders by what runs beside it, not for good.
-    times = [[block.step_s for block in each] for each in blocks if sum(block.seconds for block in each) >= DRIFT_S]
-    drifts = any(abs(intervals.drift(each) or 0) > intervals.DRIFT_THRESHOLD for each in times)
-    few_steps = training and clock.steps_in(training.blocks) < clock.STEPS_FEW
-    doubts = (telemetry.flags if telemetry else []) + ["drift"] * drifts + ["few-calls"] * few_calls
-    doubts += ["few-steps"] * bool(few_steps and not training.complete)
-    return doubts + ["fallback-enabled"] * (backend == "mps" and fallback_enabled())
+def flags(
+    sampler: Sampler | None, parts: list[clock.Part], kernels: dict[str, dict], backend: str
+) -> list[str]:
+    """Return what casts doubt on the numbers of a case, as names of `results.cases.FLAGS`.
+
+    parts: the loops that were timed, the training first. kernels: raw times of calls, by name.
+    """
+    found = list(sampler.flags) if sampler else []
+    timed = [[clock.Block(*each) for each in kernel["steady"]] for kernel in kernels.values()]
+    few = any(len(blocks) < cases.LEAST_CALLS for blocks in timed)
+    for training in parts[:1]:
+        timed.append(training.blocks)
+        steps = clock.steps_in(training.blocks)
+        few = few or (steps < clock.STEPS_FEW and not training.complete)
+    if few:
+        found.append("few-steps")
+    if any(map(_drifts, timed)):
+        found.append("drift")
+    if backend == "mps" and fallback_enabled():
+        found.append("fallback-enabled")
+    return found
 
 
-def edge(timed: clock.StepClock) -> tuple[tuple, int]:
-    """What differs between two stretches of steady blocks of the training, and the steps of all of them so far. Between
-    two stretches are the warm-up, ready batches, or a block in which a checkpoint was written."""
+def _drifts(blocks: list[clock.Block]) -> bool:
+    if sum(block.seconds for block in blocks) < DRIFT_S:
+        return False
+    change = intervals.drift([block.step_s for block in blocks]) or 0
+    return abs(change) > intervals.DRIFT_THRESHOLD
+
+
+def stretch(timed: clock.StepClock) -> tuple[tuple, int]:
+    """Return what tells stretches of steady blocks of the training apart, and their steps so far.
+
+    Between two stretches are the warm-up, ready batches, or a block in which a checkpoint was
+    written.
+    """
     training = next(iter(timed.parts.values()))
     asides = sum(len(work.seconds) for work in timed.occasional_work.values())
-    stretch = (len(training.warmup), len(training.ready_blocks), asides)
-    return stretch, clock.steps_in(training.blocks)
-
-
-def steady_steps(record: Record) -> float:
-    """How many steps the mean of its training rests on: of a whole epoch more than any number."""
-    training = record.blocks["training"]
-    return math.inf if training["stopped"] == "whole epoch" else sum(steps for steps, _ in training["steady"])
+    place = (len(training.warmup), len(training.ready_blocks), asides)
+    return place, clock.steps_in(training.blocks)
 
 
 def raw_times(part: clock.Part) -> dict[str, Any]:
-    """The blocks of a part of an epoch as the journal keeps them: `[steps, seconds]` each."""
-    raw = {"epoch_steps": part.epoch_steps, "first_step_s": part.first_step_s, "warmup": pairs(part.warmup)}
-    raw |= {"steady": pairs(part.blocks), "ready": pairs(part.ready_blocks)}
-    raw |= {"last_step_s": part.last_step_s, "stopped": part.stopped}
-    for name, (loop, blocks) in itertools.product(clock.PHASES, {"warmup": part.warmup, "steady": part.blocks}.items()):
+    """Return the blocks of a part of an epoch as the journal keeps them: `[steps, seconds]` each."""
+    raw = {
+        "epoch_steps": part.epoch_steps,
+        "first_step_s": part.first_step_s,
+        "warmup": pairs(part.warmup),
+        "steady": pairs(part.blocks),
+        "ready": pairs(part.ready_blocks),
+        "last_step_s": part.last_step_s,
+        "stopped": part.stopped,
+    }
+    loops = {"warmup": part.warmup, "steady": part.blocks}
+    for name, (loop, blocks) in itertools.product(clock.PHASES, loops.items()):
         if blocks and all(name in block.phases for block in blocks):
             raw[f"{loop}_{name}"] = [round(block.phases[name], 9) for block in blocks]
     return raw
 
 
 def pairs(blocks: list[clock.Block]) -> list[list[float]]:
-    """`[steps, seconds]` of each block."""
+    """Return `[steps, seconds]` of each block."""
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
 
-def observed(telemetry: Telemetry, device: Device, rested_s: float) -> dict[str, Any]:
-    """What the telemetry of a case adds to its record; of its samples every so many, 500 to 1,000 in all."""
-    absent = dict(telemetry.absent)
+def observed(sampler: Sampler, device: Device) -> dict[str, Any]:
+    """Return what the sampler adds to a record; of its samples 500 to 1,000 at most."""
+    absent = dict(sampler.absent)
     if device.uncounted:
-        absent |= dict.fromkeys(("allocated_peak_bytes", "reserved_peak_bytes"), redact(device.uncounted))
-    fields = {"absent": absent, "rails": telemetry.rails, "thermal_level": telemetry.thermal_level}
-    if any(telemetry.thermal.values()):
-        fields["thermal"] = telemetry.thermal | {"rested_s": round(rested_s, 3)}
-    return fields | {"trace": telemetry.samples[:: max(1, len(telemetry.samples) // 500)]}
+        reason = redact(device.uncounted)
+        absent |= dict.fromkeys(("allocated_peak_bytes", "reserved_peak_bytes"), reason)
+    fields = {
+        "absent": absent,
+        "rails": sampler.rails,
+        "thermal_level": sampler.thermal_level,
+        "trace": sampler.samples[:: max(1, len(sampler.samples) // 500)],
+    }
+    if any(sampler.thermal.values()):
+        fields["thermal"] = sampler.thermal
+    return fields
 
 
 def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:
-    """A trace as the journal keeps it: columns, rows, why a column is empty, and how many steps come before the steady
-    ones (a tenth, where the clock knows nothing of the loop)."""
+    """Return a trace as the journal keeps it.
+
+    It has columns, rows, why a column is empty, and how many steps come before the steady ones (a
+    tenth, where the clock knows nothing of the loop).
+    """
     warmup = 1 + clock.steps_in(training.warmup) if training else max(1, trace.steps // 10)
     if training and trace.steps - warmup < FEW_TRACED:
         warmup = 1
-    empty = [name for number, name in enumerate(trace.COLUMNS) if all(row[number] is None for row in trace.rows)]
-    framework = cases.framework_name(device)
-    why = device.uncounted or f"{framework} keeps no count of it on this device"
-    absent = {name: redact(trace.absent.get(name, why)) for name in sorted(empty)}
-    return {"columns": list(trace.COLUMNS), "rows": trace.rows, "absent": absent, "warmup": warmup}
+    why = device.uncounted
+    why = why or f"{cases.framework_name(device)} keeps no count of it on this device"
+    absent = {}
+    for place, name in enumerate(trace.COLUMNS):
+        if all(row[place] is None for row in trace.rows):
+            absent[name] = redact(trace.absent.get(name, why))
+    columns = list(trace.COLUMNS)
+    return {"columns": columns, "rows": trace.rows, "absent": absent, "warmup": warmup}

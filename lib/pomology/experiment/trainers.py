@@ -1,6 +1,8 @@
-"""The kit's clock inside trainers that own their loop: thin callbacks which tell it when steps begin.
+"""The kit's clock inside trainers that own their loop: thin callbacks which tell it when steps
+begin.
 
-Frameworks are imported when a callback is made, never with this module."""
+Frameworks are imported when a callback is made, never with this module.
+"""
 
 import logging
 import math
@@ -12,10 +14,14 @@ from typing import Any
 from pomology import format
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment.case import Case
+from pomology.measure import intervals
 from pomology.measure.epochs import fit_metric
+from pomology.report import details
 
 
-def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
+def keras(
+    case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1
+) -> Any:
     """A Keras callback that times `fit`, in whose call it is made, with the numbers that `fit` gets. It records
 
     - the steps of the first epoch's training and validation. An epoch that does not fit the case's budget is stopped
@@ -23,7 +29,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
     - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if
       each next epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever, but are
       stopped after a few steps: what an epoch does beside its steps is measured, and only the missing steps are as
-      `epochs.fit_metric` estimates, without `between_epochs_s`, in bounds that hold `Experiment.apart`;
+      `epochs.fit_metric` estimates, without `between_epochs_s`, in bounds that hold `spread_of_trainings`;
     - `between_epochs_s`, of `fit_s`, for which this process computed nothing between epochs: it waits for a processor,
       or for TensorFlow's thread that tunes the input and may sleep as long as the epoch took (docs/findings.md);
     - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step."""
@@ -33,7 +39,12 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
         def __init__(self):
             super().__init__()
             case.watch()
-            self._began_s, self._steps, self._short, self._idle_s = time.perf_counter(), None, False, 0.0
+            self._began_s, self._steps, self._short, self._idle_s = (
+                time.perf_counter(),
+                None,
+                False,
+                0.0,
+            )
             self._ran = {"training": 0, "validation": 0}  # samples
 
         def on_epoch_begin(self, epoch, logs=None):
@@ -85,8 +96,8 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             seconds = time.perf_counter() - self._began_s
             case.epochs_done = self._ran["training"] / samples
             steps = {part: count / batch_size for part, count in self._ran.items()}
-            apart = case.experiment.apart(case.backend)
-            total = fit_metric(case.clock, epochs, seconds, steps, self._idle_s, apart)
+            spread = spread_of_trainings(case)
+            total = fit_metric(case.clock, epochs, seconds, steps, self._idle_s, spread)
             if total and self._epoch == epochs - 1:
                 case.metric("fit_s", total)
                 case.metric("between_epochs_s", self._idle_s, "s")
@@ -95,16 +106,21 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
                     case.note(f"of the training, {passed} passed between epochs without computing")
 
         def _begin(self, steps, part):
-            # Its steps begin when Keras says so; what comes between belongs to them. Keras takes its own batches.
+            # Its steps begin when Keras says so; what comes between belongs to them. Keras takes
+            # its own batches.
             self._steps = case.clock.steps(range(math.ceil(steps)), part, steps, ready=False)
-            next(self._steps, None)  # making the iterator, which comes before Keras calls, belongs to the first step
+            next(
+                self._steps, None
+            )  # making the iterator, which comes before Keras calls, belongs to the first step
 
         def _enough(self, batch):
             return self._steps is not None and batch > 0 and next(self._steps, None) is None
 
         def _enough_of_short(self):
             """A fast validation runs whole in a shortened epoch, too."""
-            return self._short and time.perf_counter() - self._loop_s >= case.clock.budget_s / (4 * epochs)
+            return self._short and time.perf_counter() - self._loop_s >= case.clock.budget_s / (
+                4 * epochs
+            )
 
         def on_test_end(self, logs=None):
             self._end()
@@ -122,8 +138,30 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
     return StepTimes()
 
 
+def spread_of_trainings(case: Case) -> float | None:
+    """Return by which share two trainings on a device differ at most, in 19 pairs of 20.
+
+    That is what this run's instrument check measured in processes of their own; None without one.
+    """
+    shares = [
+        record.metrics[details.BETWEEN]
+        for record in case.experiment.run.records
+        if record.backend == case.backend.backend and details.BETWEEN in record.metrics
+    ]
+    if not shares or case.experiment.profile == "smoke":
+        return None
+    share = shares[-1]  # at most, in 9 pairs of 10
+    dof = max(1, (share.n or 2) - 1)
+    quantiles = [
+        intervals.t_quantile(confidence, dof) for confidence in (intervals.CONFIDENCE, 0.9)
+    ]
+    return math.expm1(quantiles[0] / quantiles[1] * math.log1p(share.value))
+
+
 def without_processor_s() -> float:
-    """What grows while this process computes nothing, and falls while it computes in several threads."""
+    """What grows while this process computes nothing, and falls while it computes in several
+    threads.
+    """
     return time.perf_counter() - time.process_time()
 
 
@@ -140,8 +178,13 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
     step if Lightning would compute in another precision, and Mismatch if the model is on another device."""
     from lightning.pytorch.callbacks import Callback
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # which devices there are, and tips
-    for words in ("You defined a `validation_step` but have no", r"`isinstance\(treespec, LeafSpec\)` is deprecated"):
+    logging.getLogger("lightning.pytorch").setLevel(
+        logging.WARNING
+    )  # which devices there are, and tips
+    for words in (
+        "You defined a `validation_step` but have no",
+        r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    ):
         warnings.filterwarnings("ignore", message=words)
 
     class Steps:
@@ -151,10 +194,13 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
             self._batches, self._part, self._per_epoch = batches, part, per_epoch
 
         def __len__(self) -> int:
-            return len(self._batches) + 10**9  # Lightning must not reach it before the last step has ended
+            return (
+                len(self._batches) + 10**9
+            )  # Lightning must not reach it before the last step has ended
 
         def __iter__(self) -> Iterator:
-            # A generator: Lightning asks for iterators that it never uses, and those must not start the clock.
+            # A generator: Lightning asks for iterators that it never uses, and those must not start
+            # the clock.
             yield from case.steps(self._batches, self._part, per_epoch=self._per_epoch)
 
     class Clocked(Callback):
@@ -171,7 +217,9 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
             if not case.clock.on_ready:
-                self._losses.append((outputs["loss"] if isinstance(outputs, dict) else outputs).detach())
+                self._losses.append(
+                    (outputs["loss"] if isinstance(outputs, dict) else outputs).detach()
+                )
 
         def on_train_end(self, trainer, pl_module):
             self._check_device(pl_module)
@@ -190,9 +238,15 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
 
 
 def check_precision(trainer: Any, precision: str | int) -> None:
-    """Raise Unsupported, in one line, if a Lightning `Trainer` computes in another precision than `precision`, as its
-    plugin says: on a CPU it takes bf16-mixed for 16-mixed, and on MPS 64-true, which fails in the first step."""
-    asked, where, plugin = str(precision), trainer.strategy.root_device.type, trainer.precision_plugin
+    """Raise Unsupported, in one line, if a Lightning `Trainer` computes in another precision than
+    `precision`, as its plugin says: on a CPU it takes bf16-mixed for 16-mixed, and on MPS 64-true,
+    which fails in the first step.
+    """
+    asked, where, plugin = (
+        str(precision),
+        trainer.strategy.root_device.type,
+        trainer.precision_plugin,
+    )
     if "-" not in asked:  # its short names
         asked += "-mixed" if asked.endswith("16") else "-true"
     if asked.startswith("64") and where == "mps":

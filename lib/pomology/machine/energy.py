@@ -1,33 +1,63 @@
-"""Energy counters: Apple's, NVIDIA's, and those of x86 processors."""
+"""Energy counters: Apple's, NVIDIA's, and those of x86 processors; joules per step from them."""
 
+import itertools
+import math
 import os
 import platform
 import sys
-from collections import namedtuple
+import threading
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pomology.machine import snapshot
+from pomology.measure.estimate import Estimate
 
 POWERCAP = Path("/sys/class/powercap")
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj", "ane": "ane_mj"}
-# macOS 27 publishes all but the GPU's energy twice in some 2.1 s (lablup/all-smi #410, #415, seen on M1 Ultra, M5 Max).
-APPLE_SLOW_S = 2.0
+# macOS 27 publishes all but the GPU's energy twice in some 2.1 s (lablup/all-smi #410, #415, seen
+# on M1 Ultra and M5 Max).
+APPLE_PERIOD_S = 0.01
+APPLE_SLOW_PERIOD_S = 2.1
+NVML_PERIOD_S = 0.1
+RAPL_PERIOD_S = 0.001
+
+COARSE = 0.25  # a number that may be wrong by a larger share is left out
+SPACING_S = 0.1  # between readings in steady steps, of which each may take some milliseconds
 
 
 class Absent(Exception):
     """A source cannot be read here; the text says why in plain words."""
 
 
-# rails: what it covers -> seconds between two movements of its counter. joules(): of each rail, a running total.
-# missing: rails that are not used -> why.
-Meter = namedtuple("Meter", "rails joules missing")
+class Meter(NamedTuple):
+    """rails: what it covers -> seconds between two movements of its counter.
+
+    joules: returns a running total of each rail. missing: rails that are not used -> why.
+    """
+
+    rails: dict[str, float]
+    joules: Callable[[], dict[str, float]]
+    missing: dict[str, str]
+
+
+def meter(kind: str) -> Meter:
+    """Return the energy meter of a device, "cpu" or "gpu". Raises Absent where none answers."""
+    if sys.platform != "darwin":
+        return nvml_meter() if kind == "gpu" else rapl_meter()
+    apple = apple_meter()
+    if kind in apple.missing:
+        raise Absent(apple.missing[kind])
+    return apple
 
 
 def apple_meter() -> Meter:
-    """Energy of an Apple chip as macOS estimates it, without root: the whole chip, not this process. Steps of 1 mJ."""
+    """Return the meter of an Apple chip: energy as macOS estimates it, without root.
+
+    It covers the whole chip, not this process, in steps of 1 mJ.
+    """
     if snapshot.virtual_machine():
-        # The library does not look whether there are counters; where there are none it would end this process.
+        # The library does not look whether there are counters; without any it would end this process.
         raise Absent("not asked in a virtual machine, which need not have energy counters")
     try:
         import zeus_apple_silicon
@@ -38,11 +68,14 @@ def apple_meter() -> Meter:
         raise Absent("zeus-apple-silicon is not installed") from error
     except (RuntimeError, ValueError, OSError) as error:  # ValueError: a unit that it does not know
         raise Absent(f"macOS does not open its energy counters: {error}") from error
-    why = "zeus-apple-silicon finds no energy counter of the {} on this chip"  # or macOS has another name for it by now
-    missing = {rail: why.format(rail) for rail, field in APPLE_RAILS.items() if getattr(first, field) is None}
+    missing = {}
+    for rail, field in APPLE_RAILS.items():
+        if getattr(first, field) is None:  # or macOS has another name for it by now
+            missing[rail] = f"zeus-apple-silicon finds no energy counter of the {rail} on this chip"
     if "cpu" not in missing and "Ultra" in (snapshot.chip() or ""):
         missing["cpu"] = "zeus-apple-silicon 1.1.0 counts the CPU of one of an Ultra's two dies"
-    if not (rails := [rail for rail in APPLE_RAILS if rail not in missing]):
+    rails = [rail for rail in APPLE_RAILS if rail not in missing]
+    if not rails:
         raise Absent("macOS's energy counters are empty on this chip")
 
     def joules() -> dict[str, float]:
@@ -50,11 +83,14 @@ def apple_meter() -> Meter:
         return {rail: getattr(now, APPLE_RAILS[rail]) / 1e3 for rail in rails}
 
     slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
-    return Meter({rail: APPLE_SLOW_S if slow and rail != "gpu" else 0.01 for rail in rails}, joules, missing)
+    periods_s = {}
+    for rail in rails:
+        periods_s[rail] = APPLE_SLOW_PERIOD_S if slow and rail != "gpu" else APPLE_PERIOD_S
+    return Meter(periods_s, joules, missing)
 
 
 def nvml_meter() -> Meter:
-    """Energy of the first visible NVIDIA GPU, by the counter that Volta and later have."""
+    """Return the meter of the first visible NVIDIA GPU: the counter of Volta and later."""
     nvml, gpu = nvml_gpu()
 
     def joules() -> dict[str, float]:
@@ -64,47 +100,46 @@ def nvml_meter() -> Meter:
         joules()
     except nvml.NVMLError as error:
         raise Absent(f"this NVIDIA GPU does not count its energy: {error}") from error
-    return Meter({"gpu": 0.1}, joules, {})
+    return Meter({"gpu": NVML_PERIOD_S}, joules, {})
 
 
 def rapl_meter() -> Meter:
-    """Energy of all processor packages, and of memory where counted, from Linux's powercap files."""
-    # The zones `core` and `uncore` are within a package and `psys` around it. Counters wrap after minutes to hours.
+    """Return the meter of all processor packages, and of memory where counted, from powercap."""
+    # The zones `core` and `uncore` are within a package and `psys` around it.
     try:
-        names = {folder: (folder / "name").read_text().strip() for folder in sorted(POWERCAP.glob("intel-rapl:*"))}
-        zones = [folder for folder, name in names.items() if name.startswith("package") or name == "dram"]
-        last = {zone / "energy_uj": int((zone / "energy_uj").read_text()) for zone in zones}
-        ranges = {zone / "energy_uj": int((zone / "max_energy_range_uj").read_text()) for zone in zones}
+        names = {}
+        for folder in sorted(POWERCAP.glob("intel-rapl:*")):
+            name = (folder / "name").read_text().strip()
+            if name.startswith("package") or name == "dram":
+                names[folder / "energy_uj"] = "dram" if name == "dram" else "cpu"
+        last = {counter: int(counter.read_text()) for counter in names}
+        ranges = {
+            counter: int(counter.with_name("max_energy_range_uj").read_text()) for counter in names
+        }
     except PermissionError as error:
         raise Absent("this system lets only root read the RAPL energy counters") from error
     except OSError as error:
         raise Absent(f"the RAPL energy counters do not answer: {error}") from error
-    if not zones:
+    if not names:
         raise Absent("this machine shows no RAPL energy counters")
-    rails = {counter: "dram" if names[counter.parent] == "dram" else "cpu" for counter in last}
-    sums_uj = dict.fromkeys(sorted(set(rails.values())), 0)
+    sums_uj = dict.fromkeys(sorted(set(names.values())), 0)
 
     def joules() -> dict[str, float]:
         for counter, before in last.items():
-            now = last[counter] = int(counter.read_text())
-            sums_uj[rails[counter]] += now - before + ranges[counter] * (now < before)
+            now = int(counter.read_text())
+            wrapped = ranges[counter] if now < before else 0  # after minutes to hours
+            sums_uj[names[counter]] += now - before + wrapped
+            last[counter] = now
         return {rail: sum_uj / 1e6 for rail, sum_uj in sums_uj.items()}
 
-    return Meter(dict.fromkeys(sums_uj, 0.001), joules, {})
-
-
-def meter(device: str) -> Meter:
-    """The energy meter of a device, "cpu" or "gpu". Raises Absent where none answers."""
-    if sys.platform != "darwin":
-        return nvml_meter() if device == "gpu" else rapl_meter()
-    apple = apple_meter()
-    if device in apple.missing:
-        raise Absent(apple.missing[device])
-    return apple
+    return Meter(dict.fromkeys(sums_uj, RAPL_PERIOD_S), joules, {})
 
 
 def nvml_gpu() -> tuple[Any, Any]:
-    """NVML and its handle of the first GPU that CUDA may use. (CUDA and NVML can number mixed GPUs differently.)"""
+    """Return NVML and its handle of the first GPU that CUDA may use.
+
+    CUDA and NVML can number mixed GPUs differently.
+    """
     try:
         import pynvml
     except ImportError as error:
@@ -114,7 +149,124 @@ def nvml_gpu() -> tuple[Any, Any]:
         raise Absent("CUDA_VISIBLE_DEVICES hides the GPU")
     try:
         pynvml.nvmlInit()
-        by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
-        return pynvml, by_index(int(first)) if first.isdecimal() else by_uuid(first)
+        if first.isdecimal():
+            return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(first)
     except pynvml.NVMLError as error:
         raise Absent(f"no NVIDIA driver answers: {error}") from error
+
+
+class Reading(NamedTuple):
+    """When it was, how many steady steps had ended, and each rail's counter in joules."""
+
+    seconds: float
+    steps: int
+    joules: dict[str, float]
+
+
+class EnergyCounter:
+    """The energy counters of a device while a block runs, and in its steady steps.
+
+    rails: what they cover. missing: other rails -> why. Raises Absent where no meter answers.
+    """
+
+    def __init__(self, kind: str, clock: Callable[[], float]):
+        self._kind = kind
+        self._clock = clock
+        self._periods_s, self._joules, self.missing = meter(kind)
+        self.rails = list(self._periods_s)
+        self._stretch: Hashable = None
+        self._steady: list[list[Reading]] = []  # the first and the last reading of each stretch
+        self._lock = (
+            threading.Lock()
+        )  # of the sampler's thread, and of the one that takes the steps
+
+    def read(self, steps: int = 0) -> Reading:
+        """Read the counters now."""
+        with self._lock:
+            return Reading(self._clock(), steps, self._joules())
+
+    def steady(self, stretch: Hashable, steps: int) -> None:
+        """Note that a steady block begins or ends, after so many steady steps.
+
+        stretch: another one where something else ran between two blocks.
+        """
+        if stretch != self._stretch:
+            self._stretch = stretch
+            begin = self.read(steps)
+            self._steady.append([begin, begin])
+        elif self._clock() - self._steady[-1][1].seconds >= SPACING_S:
+            self._steady[-1][1] = self.read(steps)
+
+    def metrics(self, first: Reading, last: Reading) -> dict[str, Estimate | str]:
+        """Return joules of a steady step and watts, of each rail and of all, or why there is none.
+
+        first, last: readings around the block, whose power is taken where there were no steady
+        steps. Raises Absent if the device's own counter stood still.
+        """
+        seconds = last.seconds - first.seconds
+        still = [
+            rail
+            for rail in self.rails
+            if last.joules[rail] <= first.joules[rail] and seconds >= 2 * self._periods_s[rail]
+        ]
+        if self._kind in still or len(still) == len(self.rails):
+            raise Absent("the energy counter stood still")
+        found: dict[str, Estimate | str] = {}
+        for rail in still:
+            found[f"power_{rail}_w"] = "its counter stood still"
+        self.rails[:] = [rail for rail in self.rails if rail not in still]
+        steady = [(begin, end) for begin, end in self._steady if end.steps > begin.steps]
+        steps = sum(end.steps - begin.steps for begin, end in steady)
+        steady_s = sum(end.seconds - begin.seconds for begin, end in steady)
+        groups = {f"{rail}_": [rail] for rail in self.rails} | {"": self.rails}
+        for infix, rails in groups.items():
+            works = infix != "gpu_" or self._kind == "gpu"  # a GPU that rests takes no steps
+            if steps and works:
+                found[f"energy_{infix}j_per_step"] = self._per(steps, "J", steady, rails)
+            if steps:
+                found[f"power_{infix}w"] = self._per(steady_s, "W", steady, rails)
+            else:
+                found[f"power_{infix}w"] = self._per(seconds, "W", [(first, last)], rails)
+        found["energy_j"] = self._per(1, "J", [(first, last)], self.rails)
+        return found
+
+    def _per(
+        self, amount: float, unit: str, spans: list[tuple[Reading, Reading]], rails: list[str]
+    ) -> Estimate | str:
+        """Return the energy of spans over their steps or seconds, or why it is too uncertain.
+
+        A reading is as old as the last movement of its counter, so each of n spans may be wrong by
+        up to two periods of power, and all of them by sqrt(n) times as much.
+        """
+        seconds = sum(end.seconds - begin.seconds for begin, end in spans)
+        joules = 0.0
+        error = 0.0
+        for rail in rails:
+            used = sum(end.joules[rail] - begin.joules[rail] for begin, end in spans)
+            joules += used
+            error += used * 2 * self._periods_s[rail] * math.sqrt(len(spans)) / seconds
+        if error > COARSE * joules:
+            slowest_s = max(self._periods_s[rail] for rail in rails)
+            return f"a counter that moves every {slowest_s:g} s is too coarse for {seconds:.3g} s"
+        bounds = max(joules - error, 0.0) / amount, (joules + error) / amount
+        steps = sum(end.steps - begin.steps for begin, end in spans)
+        return Estimate(joules / amount, unit, *bounds, n=max(1, steps))
+
+    def powers(self, readings: list[Reading], least_s: float) -> dict[float, float]:
+        """Return watts of all rails between movements of the slowest, by the time of their end.
+
+        least_s: what lies closer together gives none.
+        """
+        slowest = max(self.rails, key=self._periods_s.__getitem__)
+        watts = {}
+        # How old the first reading is matters where the counter moves seldom.
+        begin = readings[0] if self._periods_s[slowest] < least_s else None
+        for before, now in itertools.pairwise(readings):
+            if now.joules[slowest] <= before.joules[slowest]:
+                continue
+            if begin is not None and now.seconds - begin.seconds >= least_s:
+                used = sum(now.joules.values()) - sum(begin.joules.values())
+                watts[now.seconds] = used / (now.seconds - begin.seconds)
+            begin = now
+        return watts

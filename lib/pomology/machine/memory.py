@@ -19,19 +19,28 @@ MOST_TRACED = 1000  # rows of a trace of memory
 
 
 class MemoryTrace:
-    """Memory and page faults of a training, a row a step; what `Case.trace` keeps. 0.1 ms a row, no process is started.
+    """Memory and page faults of a training, a row a step; what `Case.trace` keeps.
 
-    device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it counts. since: when the
-    case began, by `clock`. `footprint_bytes` is as `Telemetry` counts it; `resident_bytes` (on macOS without what only
-    the GPU touched) and page faults are of this process alone, as those of children come in one lump when they end. Of
-    long traces every second, fourth, ... row is kept, and the last. What cannot be read is None; `absent` says why."""
+    0.1 ms a row, no process is started.
+
+    device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it
+    counts. since: when the case began, by `clock`. `footprint_bytes` is as `Telemetry` counts it;
+    `resident_bytes` (on macOS without what only the GPU touched) and page faults are of this
+    process alone, as those of children come in one lump when they end. Of long traces every second,
+    fourth, ... row is kept, and the last. What cannot be read is None; `absent` says why.
+    """
 
     COLUMNS = (
         *("step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes", "resident_bytes"),
         *("page_faults", "page_ins", "swap_used_bytes"),
     )
 
-    def __init__(self, device: Callable[[], dict], since: float, clock: Callable[[], float] = time.perf_counter):
+    def __init__(
+        self,
+        device: Callable[[], dict],
+        since: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
         self._device, self._since, self._clock = device, since, clock
         self.absent: dict[str, str] = {}
         self.steps, self._stride, self._rows, self._last = 0, 1, list[tuple](), ()
@@ -49,7 +58,9 @@ class MemoryTrace:
         for name, read in self._counters.items():
             try:
                 values[name] = read()
-            except Exception as error:  # whatever a counter raises must not end the case that is being measured
+            except (
+                Exception
+            ) as error:  # whatever a counter raises must not end the case that is being measured
                 self.absent[name] = f"{type(error).__name__}: {error}"
                 values[name], self._counters[name] = None, lambda: None
         return values
@@ -73,9 +84,13 @@ class MemoryTrace:
     def metrics(self, warmup: int) -> dict[str, Estimate]:
         """Growth a step and both ends of what was read in every step from number `warmup` on.
 
-        NAME_slope_bytes with its interval, NAME_start_bytes and NAME_end_bytes for NAME in footprint, resident,
-        allocated and reserved; page_faults_slope and page_ins_slope, per step. No slope with fewer than 3 steps."""
-        from pomology.measure import intervals  # numpy, which a process that is watched need not have loaded
+        NAME_slope_bytes with its interval, NAME_start_bytes and NAME_end_bytes for NAME in
+        footprint, resident, allocated and reserved; page_faults_slope and page_ins_slope, per step.
+        No slope with fewer than 3 steps.
+        """
+        from pomology.measure import (
+            intervals,
+        )  # numpy, which a process that is watched need not have loaded
 
         rows = [row for row in self.rows if row and row[0] >= warmup]
         columns = dict(zip(self.COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
@@ -103,20 +118,25 @@ def page_faults(*who: int) -> tuple[int, int]:
 
 def live_children() -> list[int]:
     """Process ids of the multiprocessing children that have not ended."""
-    # multiprocessing.active_children() would also collect the ended ones, behind the back of the thread that waits for
-    # them: PyTorch would then learn only late that a worker was killed.
+    # multiprocessing.active_children() would also collect the ended ones, behind the back of the
+    # thread that waits for them: PyTorch would then learn only late that a worker was killed.
     processes = [child._popen for child in list(multiprocessing.process._children)]
-    return [process.pid for process in processes if process is not None and process.returncode is None]
+    return [
+        process.pid for process in processes if process is not None and process.returncode is None
+    ]
 
 
 def footprint() -> tuple[str, Callable[[], int]]:
-    """Where the footprint comes from, and a function that gives that of this process and its living children."""
+    """Where the footprint comes from, and a function that gives that of this process and its living
+    children.
+    """
     if sys.platform != "darwin":
         return "resident memory", resident_memory()
     proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
 
     def physical(pid: int) -> int:
-        # `struct rusage_info_v0` of <sys/resource.h>: 16 bytes of UUID, then ten numbers, the eighth the footprint
+        # `struct rusage_info_v0` of <sys/resource.h>: 16 bytes of UUID, then ten numbers, the
+        # eighth the footprint
         info = (ctypes.c_uint64 * 12)()
         if proc_pid_rusage(pid, 0, ctypes.byref(info)) != 0:
             raise OSError(ctypes.get_errno(), "proc_pid_rusage failed")
@@ -128,16 +148,20 @@ def footprint() -> tuple[str, Callable[[], int]]:
 def _sum_of_living(read: Callable[[int], int]) -> int:
     total = 0
     for pid in live_children():
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # ended since it was listed
+        with contextlib.suppress(
+            psutil.NoSuchProcess, ProcessLookupError
+        ):  # ended since it was listed
             total += read(pid)
     return total
 
 
 def resident_memory(clock: Callable[[], float] = time.perf_counter) -> Callable[[], int]:
-    """Reads the resident memory of this process, and what its living children add to that, on Linux; in bytes.
+    """Reads the resident memory of this process, and what its living children add to that, on
+    Linux; in bytes.
 
-    A forked worker begins with all pages of its parent, so of children only the pages that nobody shares are added. The
-    kernel takes a tenth of a second for some gigabytes to count these: it is asked for a fiftieth of the time at most.
+    A forked worker begins with all pages of its parent, so of children only the pages that nobody
+    shares are added. The kernel takes a tenth of a second for some gigabytes to count these: it is
+    asked for a fiftieth of the time at most.
     """
     next_s, added = -math.inf, 0
 

@@ -1,187 +1,222 @@
-"""What this process may use of the machine, what others use of it, and how fast it is now.
+"""What other programs take of this machine while something is timed, and how fast it is then.
 
-Counters of processor time tick every 10 ms on each core. Of shorter stretches Linux knows for how long threads of this
-process that could have run had to wait."""
+Counters of processor time tick every 10 ms on each core. Of shorter stretches Linux also knows how
+long the threads of this process were ready to run and had to wait.
+"""
 
 import contextlib
 import fcntl
-import itertools
-import json
-import math
 import os
 import resource
-import signal
 import statistics
 import time
-from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from pomology.machine import memory, snapshot
-from pomology.paths import write_atomic
 
-CGROUPS, PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self")
-TICK_S, SHORT_S = 0.01, 0.2  # of the counters of processor time; stretches in which their ticks hide much
+CGROUPS = Path("/sys/fs/cgroup")
+PROCESS = Path("/proc/self")
+TICK_S = 0.01  # of the counters of processor time
+SHORT_S = 0.2  # in shorter stretches the ticks hide much
 LEAST_S = 0.02  # what the runner itself takes now and then to note a case
-DELAY_S = 0.001  # that threads wait on any machine, or waited before
-# For a quiet machine: at a time, so that a run of a minute or so takes at most twice as long, and in all of a run.
-WAIT_S, WAIT_IN_ALL_S = 45.0, 300.0
-WAITED = ".partial/quiet.json"
-CANARY_S, CANARY_SIZE = 0.02, 160
-MOMENT_S, PATIENCE = 0.25, 3  # before a slow canary is taken anew ahead of a case, and how often
-SLOWED = 0.15  # by which canaries may exceed the best: clocks of idle processors were seen to fall by 13 %
-LOCK = Path("/tmp/pomology-device.lock")  # of this machine, whoever measures; not TMPDIR, which each user of a Mac has
+DELAY_S = 0.001  # that threads wait on any machine
+CALIBRATION_S = 0.02
+CALIBRATION_SIZE = 160
+# By so much both products around a case must exceed the fastest of the run. On a virtual machine
+# of two cores that was so for 38 of 1,069 cases: a neighbour, or a lower clock.
+SLOWED = 0.3
+# Of this machine, whoever measures: not in TMPDIR, which each user of a Mac has.
+LOCK = Path("/tmp/pomology-device.lock")
 
-_children_s: dict[int, float] = {}
-_stops: list[tuple] = []
-_handlers: list[Callable] = []
+_children_s: dict[int, float] = {}  # CPU seconds of children, by process id
 
 
 def usable_threads() -> int:
-    """Threads that can run at a time: no more than this process is let run on, nor than its cgroups' quota pays."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many threads can run at a time, by the process's affinity and cgroup quotas."""
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        allowed = os.cpu_count() or 1
     return max(1, int(min([allowed, *quotas().values()])))
 
 
 def quotas() -> dict[Path, float]:
-    """The cgroups that limit this process's CPU time, its own and those above it -> cores that each grants."""
+    """Return the cgroups that limit this process's CPU time, and the cores that each grants."""
     limits = {}
     for line in snapshot.file_text(PROCESS / "cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
-        bases = (CGROUPS / controllers, CGROUPS / "cpu") if "cpu" in controllers.split(",") else ()
-        for base in (CGROUPS, CGROUPS / "unified") if number == "0" else bases:
+        if number == "0":
+            bases = (CGROUPS, CGROUPS / "unified")
+        elif "cpu" in controllers.split(","):
+            bases = (CGROUPS / controllers, CGROUPS / "cpu")
+        else:
+            continue
+        for base in bases:
             own = base / path.lstrip("/")
-            # A container may be shown the path that its host knows; its own limits are those of the base.
-            for folder in (folder for folder in (own, *own.parents) if folder.is_relative_to(base)):
-                old = " ".join(snapshot.file_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-                limit = (snapshot.file_text(folder / "cpu.max") or old).split()
-                if len(limit) == 2 and limit[0].isdecimal():  # none is `max`, or -1
-                    limits[folder] = int(limit[0]) / int(limit[1])
+            # A container may be shown the path that its host knows; its own limits are the base's.
+            for folder in (own, *own.parents):
+                if folder.is_relative_to(base):
+                    limits |= _quota(folder)
     return limits
 
 
-# Counters at an edge of something timed, in seconds: the time; what all processes of this machine have used; what this
-# one and its children have; how long its threads could not run, as others did (None where nobody counts), and for its
-# cgroups' quota. stops: how often it was continued after a stop, as by SIGSTOP.
-Edge = namedtuple("Edge", "t_s busy_s own_s delay_s held_s stops")
+def _quota(folder: Path) -> dict[Path, float]:
+    limit = snapshot.file_text(folder / "cpu.max").split()
+    if not limit:  # the first version of cgroups
+        files = [folder / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
+        limit = [snapshot.file_text(file).strip() for file in files]
+    # Where there is no limit, the first word is `max`, or -1.
+    limited = len(limit) == 2 and limit[0].isdecimal()
+    return {folder: int(limit[0]) / int(limit[1])} if limited else {}
+
+
+class Edge(NamedTuple):
+    """Counters in seconds where something timed begins or ends.
+
+    t_s: the time. busy_s: what all processes of this machine have used. own_s: what this process
+    and its children have. delay_s: how long its threads could not run because others did; None
+    where nobody counts that. held_s: how long a quota of its cgroups held them.
+    """
+
+    t_s: float
+    busy_s: float
+    own_s: float
+    delay_s: float | None
+    held_s: float
 
 
 def edge() -> Edge:
-    """The counters now, which takes about 0.5 ms."""
-    _count_stops()
-    # Of each thread: nanoseconds on a core, nanoseconds that it waited for one, and how often it got one.
-    tasks = [snapshot.file_text(task / "schedstat").split() for task in (PROCESS / "task").glob("*")]
-    delay_s = sum(int(counts[1]) for counts in tasks if counts) / 1e9 if any(tasks) else None
+    """Return the counters now, which takes about 0.5 ms."""
+    # Of each thread: nanoseconds on a core, nanoseconds waited for one, how often it got one.
+    tasks = [snapshot.file_text(path) for path in (PROCESS / "task").glob("*/schedstat")]
+    waited = [int(text.split()[1]) for text in tasks if text]
     held_s = 0.0
     for folder in quotas():
-        counts = dict(line.split() for line in snapshot.file_text(folder / "cpu.stat").splitlines())
-        held_s += int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
-    return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), delay_s, held_s, len(_stops))
-
-
-def _count_stops() -> None:
-    """Have continuations after a stop counted from now on; a handler that is there goes on being called."""
-    before = signal.getsignal(signal.SIGCONT)
-    if before not in _handlers:
-        _handlers.append(lambda *given: (_stops.append(given), callable(before) and before(*given)))
-        with contextlib.suppress(ValueError):  # another thread than the main one, which alone may
-            signal.signal(signal.SIGCONT, _handlers[-1])
+        lines = snapshot.file_text(folder / "cpu.stat").splitlines()
+        counts = dict(line.split() for line in lines)
+        held_s += int(counts.get("throttled_usec", 0)) / 1e6
+        held_s += int(counts.get("throttled_time", 0)) / 1e9
+    delay_s = sum(waited) / 1e9 if waited else None
+    return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), delay_s, held_s)
 
 
 def own_s() -> float:
-    """CPU seconds of this process and its children, living and ended ones."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    used_s = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    """Return the CPU seconds of this process and its children, living and ended ones."""
+    used_s = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        used_s += usage.ru_utime + usage.ru_stime
     for pid in memory.live_children():
         # Noted while it lives: macOS has none between its end and the wait for it.
         with contextlib.suppress(psutil.NoSuchProcess):
-            _children_s[pid] = sum(psutil.Process(pid).cpu_times()[:4])  # its own, and that of its children
+            _children_s[pid] = sum(psutil.Process(pid).cpu_times()[:4])
         used_s += _children_s.get(pid, 0.0)
     return used_s
 
 
 def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
-    """What others did to something timed, however short it was: the cores that they used, at the least, and which of
-    the flags `contended` (over 0.1 core, 2.5 % of all, and 20 ms or 0.2 core) and `paused` hold."""
-    cores, (wall_s, busy_s, used_s) = psutil.cpu_count() or 1, (last[place] - first[place] for place in range(3))
+    """Return how many cores others used at least between two edges, and which flags hold.
+
+    `contended`: over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core. `paused`: a quota held
+    this process for over 5 % of the time.
+    """
+    cores = psutil.cpu_count() or 1
+    wall_s = max(last.t_s - first.t_s, 1e-9)
+    busy_s = last.busy_s - first.busy_s
+    used_s = last.own_s - first.own_s
     # Ticks of all cores, each off by up to one at either edge, as their sum scatters.
     lost_s = max(0.0, busy_s - used_s - 2 * TICK_S * cores**0.5)
-    # Threads and workers of one's own wait for each other, too: others had no more than what these left, and no more
-    # than what ticks can hide.
-    if wall_s < SHORT_S and None not in (first.delay_s, last.delay_s) and not memory.live_children():
+    counted = first.delay_s is not None and last.delay_s is not None
+    # Threads and workers of this process wait for each other, too: others had no more than these
+    # left, and no more than ticks can hide.
+    if wall_s < SHORT_S and counted and not memory.live_children():
         most_s = min(cores * wall_s - used_s, busy_s - used_s + TICK_S * cores**0.5)
         lost_s = max(lost_s, min(last.delay_s - first.delay_s - DELAY_S, most_s))
-    load = min(lost_s / max(wall_s, 1e-9), cores)
-    paused = last.stops > first.stops or last.held_s - first.held_s > 0.05 * wall_s
-    most = max(0.1, 0.025 * cores, min(LEAST_S / max(wall_s, 1e-9), 0.2))
-    return load, ["contended"] * (load > most) + ["paused"] * paused
+    load = min(lost_s / wall_s, cores)
+    flags = []
+    if load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2)):
+        flags.append("contended")
+    if last.held_s - first.held_s > 0.05 * wall_s:
+        flags.append("paused")
+    return load, flags
 
 
-def wait(place: Path, say: Callable[[str], Any], sleep: Callable[[float], Any] = time.sleep) -> dict[str, Any]:
-    """Wait until other programs leave the processor alone, and return `snapshot.conditions` then: up to `WAIT_S`, and
-    `WAIT_IN_ALL_S` in all of a run. Where that was not enough, nobody waits again before the machine was quiet once.
+class Others:
+    """What other programs did while things were timed, one after the other.
 
-    place: a file, `WAITED` in a run's folder, with what it has waited so far, in whichever process. say: gets a
-    line about it every second. sleep: waits so many seconds, and returns True to give up, as an event's `wait` does."""
-    state, waited_s, begun_s = snapshot.conditions(), 0.0, time.monotonic()
-    before = json.loads(snapshot.file_text(place) or '{"waited_s": 0.0, "in_vain": false}')
-    most_s = 0.0 if before["in_vain"] else min(WAIT_S, WAIT_IN_ALL_S - before["waited_s"])
-    while "busy" in state["flags"] and waited_s < most_s:
-        used = f"{state['others']:.1f} of {psutil.cpu_count()} processors"
-        say(f"waiting for other programs to end, which use {used} ({waited_s:.0f} s of at most {most_s:.0f})")
-        if sleep(1.0):
-            break
-        state, waited_s = snapshot.conditions(), time.monotonic() - begun_s
-    in_vain = "busy" in state["flags"] and (before["in_vain"] or waited_s >= most_s)
-    after = {"waited_s": round(before["waited_s"] + waited_s, 1), "in_vain": in_vain}
-    if after != before:
-        write_atomic(place, json.dumps(after))
-    return state
+    most_cores: that they used at least, of the worst; None before the first has ended.
+    """
+
+    def __init__(self):
+        self.most_cores: float | None = None
+        self.flags: list[str] = []
+        self._edge: Edge | None = None
+
+    def begin(self) -> None:
+        """Something timed begins here."""
+        self._edge = edge()
+
+    def end(self) -> None:
+        """What was timed ends here, and the next thing begins."""
+        begin = self._edge
+        self.begin()
+        load, flags = between(begin, self._edge)
+        self.most_cores = max(load, self.most_cores or 0.0)
+        self.flags += flags
+
+    def ended_just_now(self) -> bool:
+        """Return whether so little time has passed since the last end that it says nothing."""
+        return self.most_cores is not None and time.perf_counter() - self._edge.t_s < SHORT_S
 
 
 @contextlib.contextmanager
 def alone(say: Callable[[str], Any]) -> Iterator[None]:
-    """Hold this machine for one measurement, behind the one that holds it now; say: gets a line if there is one.
+    """Hold this machine for one measurement, after the one that holds it now has ended.
 
-    The lock goes with this process, however that ends."""
+    say: gets a line if there is one. The lock goes with this process, however that ends.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW
     try:  # in two steps, as Linux opens no other user's file in /tmp with O_CREAT
-        held = os.open(LOCK, flags)
+        lock = os.open(LOCK, flags)
     except FileNotFoundError:
-        held = os.open(LOCK, flags | os.O_CREAT, 0o444)
+        lock = os.open(LOCK, flags | os.O_CREAT, 0o444)
     try:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"  another run measures on this machine: this one begins when it has ended ({LOCK} is held)")
-            fcntl.flock(held, fcntl.LOCK_EX)
+            say(
+                "  another run measures on this machine: this one begins when it has ended "
+                f"({LOCK} is held)"
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        os.close(lock)
 
 
-def canary() -> float:
-    """Seconds of a fixed product of NumPy's on one thread, the median of 20 ms of them. What counters do not see makes
-    it slower, too: a lower clock, a neighbour on the same core or host."""
+def calibrate() -> float:
+    """Return the seconds of a fixed matrix product on one thread: the median of 20 ms of them.
+
+    What counters do not see makes it slower, too: a lower clock, a neighbour on the same host.
+    """
     import numpy  # slow to import
 
-    numbers = numpy.linspace(0.5, 1.5, CANARY_SIZE**2, dtype="float32").reshape(CANARY_SIZE, -1)
-    calls_s, begun_s = list[float](), time.perf_counter()
-    while (start_s := time.perf_counter()) - begun_s < CANARY_S or len(calls_s) < 8:
-        numpy.einsum("ij,jk->ik", numbers, numbers)  # not through a BLAS, which has threads of its own
-        calls_s.append(time.perf_counter() - start_s)
-    return statistics.median(calls_s[len(calls_s) // 4 :])  # behind a warm-up
+    matrix = numpy.linspace(0.5, 1.5, CALIBRATION_SIZE**2, dtype="float32")
+    matrix = matrix.reshape(CALIBRATION_SIZE, -1)
+    calls_s: list[float] = []
+    begin_s = start_s = time.perf_counter()
+    while start_s - begin_s < CALIBRATION_S or len(calls_s) < 8:
+        numpy.einsum("ij,jk->ik", matrix, matrix)  # not by a BLAS, which has threads of its own
+        end_s = time.perf_counter()
+        calls_s.append(end_s - start_s)
+        start_s = end_s
+    return statistics.median(calls_s[len(calls_s) // 4 :])  # without a warm-up
 
 
-def slowed(case_s: Sequence[float], run_s: Sequence[Sequence[float]]) -> bool:
-    """Whether the canaries of a case say that the machine was slower than at its best in this run, whose canaries are
-    run_s, those of a case together. Their geometric mean must exceed the best (the 5 % quantile) by over 15 %, and by
-    over 1.4 times what separates the canaries of one case in nine of ten cases: a neighbour that comes and goes within
-    a second makes that 40 %, and is in the intervals of the steps."""
-    apart = sorted(math.log(max(both) / min(both)) for both in run_s)
-    best_s = sorted(itertools.chain(*run_s))[int(0.05 * sum(map(len, run_s)))]
-    most = max(math.log(1 + SLOWED), 1.4 * apart[int(0.9 * len(apart))])
-    return math.log(statistics.geometric_mean(case_s) / best_s) > most
+def slowed(around_case_s: Iterable[float], best_s: float) -> bool:
+    """Return whether the calibrations around a case were all slower than the run's best."""
+    return min(around_case_s) > (1 + SLOWED) * best_s

@@ -1,7 +1,9 @@
 """What this machine is, and whether it is fit to measure now.
 
-What the system does not say is None, never a guess. Results hold no user or host name, home path, address, serial
-number or UUID: macOS's system_profiler prints serial numbers beside what is wanted, so single fields are picked."""
+What the system does not say is None, never a guess. Results hold no user or host name, home path,
+address, serial number or UUID: macOS's system_profiler prints serial numbers beside what is wanted,
+so single fields are picked.
+"""
 
 import contextlib
 import ctypes
@@ -27,46 +29,93 @@ import psutil
 from pomology.paths import redact
 
 PACKAGES = (
-    *("torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-macos", "tensorflow-metal", "keras"),
-    *("mlx", "mlx-metal", "mlx-cpu", "pyarrow", "numpy", "pandas", "jupyterlab", "papermill", "psutil"),
+    *(
+        "torch",
+        "lightning",
+        "transformers",
+        "peft",
+        "tensorflow",
+        "tensorflow-macos",
+        "tensorflow-metal",
+        "keras",
+    ),
+    *(
+        "mlx",
+        "mlx-metal",
+        "mlx-cpu",
+        "pyarrow",
+        "numpy",
+        "pandas",
+        "jupyterlab",
+        "papermill",
+        "psutil",
+    ),
     *("zeus-apple-silicon", "nvidia-ml-py", "pomology"),
 )
-# Variables of the environment that bear on threads, memory and how frameworks compute. (Others of TF_ are secrets.)
+# Variables of the environment that bear on threads, memory and how frameworks compute. (Others of
+# TF_ are secrets.)
 VARIABLES = re.compile(
     r"(?!.*_(DIR|HOME)$)"  # folders; torch sets some itself
     r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|MPS|MTL|METAL|MLX|XLA"
     r"|TF_(CPP|NUM|XLA|ENABLE|DISABLE|FORCE|GPU|CUDNN|USE)|KERAS|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_"
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
-# What sets processors of one name apart, as lscpu and sysctl call it. On x86, 2 BogoMIPS are 1 MHz of nominal clock.
-LSCPU = ("CPU family", "Model", "Stepping", "Thread(s) per core", "L1d cache", "L2 cache", "L3 cache")
+# What sets processors of one name apart, as lscpu and sysctl call it. On x86, 2 BogoMIPS are 1 MHz
+# of nominal clock.
+LSCPU = (
+    "CPU family",
+    "Model",
+    "Stepping",
+    "Thread(s) per core",
+    "L1d cache",
+    "L2 cache",
+    "L3 cache",
+)
 LSCPU += ("Hypervisor vendor", "CPU max MHz", "BogoMIPS")
-SYSCTL = ("hw.model", "hw.cpufamily", "hw.cpufrequency_max", "hw.l1dcachesize", "hw.l2cachesize", "hw.optional.avx2_0")
-SYSCTL += (*(f"hw.perflevel{level}.l2cachesize" for level in (0, 1)), "machdep.cpu.model", "machdep.cpu.stepping")
+SYSCTL = (
+    "hw.model",
+    "hw.cpufamily",
+    "hw.cpufrequency_max",
+    "hw.l1dcachesize",
+    "hw.l2cachesize",
+    "hw.optional.avx2_0",
+)
+SYSCTL += (
+    *(f"hw.perflevel{level}.l2cachesize" for level in (0, 1)),
+    "machdep.cpu.model",
+    "machdep.cpu.stepping",
+)
 SYSCTL += tuple(f"hw.optional.arm.FEAT_{name}" for name in ("BF16", "I8MM", "SME", "SME2"))
 INSTRUCTIONS = r"(?<!\S)(?:fma|avx2|avx512(?:f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|asimdhp|bf16|i8mm|sve2?|sme2?)(?!\S)"
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
 PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-MPSGRAPH = Path("/System/Library/Frameworks/MetalPerformanceShadersGraph.framework/Resources/Info.plist")
+MPSGRAPH = Path(
+    "/System/Library/Frameworks/MetalPerformanceShadersGraph.framework/Resources/Info.plist"
+)
 
 
 def snapshot() -> dict[str, Any]:
     """Hardware and software of this machine, ready for JSON.
 
-    cpu_cores are physical. gpus: a list of name, memory_bytes (None where the GPU shares the machine's) and cores (of
-    Apple's only). translated: x86-64 Python under Rosetta. packages: those of `PACKAGES` that are installed -> version.
-    git: commit and whether dirty. An unknown key is None, and `unknown[key]` says why; also why `gpus` is empty."""
+    cpu_cores are physical. gpus: a list of name, memory_bytes (None where the GPU shares the
+    machine's) and cores (of Apple's only). translated: x86-64 Python under Rosetta. packages: those
+    of `PACKAGES` that are installed -> version. git: commit and whether dirty. An unknown key is
+    None, and `unknown[key]` says why; also why `gpus` is empty.
+    """
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
     git, no_git = _git()
     # Of Linux's version the numbers only: builders put words of their own behind them.
     version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
-    # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and have another brand.
+    # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and
+    # have another brand.
     apple_chip = mac and "Apple" in str(_sysctl("machdep.cpu.brand_string"))
-    translated = mac and (_sysctl("sysctl.proc_translated") == 1 or (apple_chip and platform.machine() == "x86_64"))
+    translated = mac and (
+        _sysctl("sysctl.proc_translated") == 1 or (apple_chip and platform.machine() == "x86_64")
+    )
     facts: dict[str, Any] = {
         "chip": chip(),
         "cpu_cores": _sysctl("hw.physicalcpu") if mac else psutil.cpu_count(logical=False),
@@ -81,21 +130,30 @@ def snapshot() -> dict[str, Any]:
         "translated": translated,
         "virtual_machine": virtual_machine(),
         "processor": processor() or None,
-        "present_mhz": max(map(float, re.findall(r"^cpu MHz\s*: (\S+)$", file_text(CPUINFO), re.M)), default=None),
+        "present_mhz": max(
+            map(float, re.findall(r"^cpu MHz\s*: (\S+)$", file_text(CPUINFO), re.M)), default=None
+        ),
         "python": platform.python_version(),
         "packages": _packages(),
         "git": git,
     }
     alike, silent = "the cores are not told apart here", "the operating system does not tell"
     why = {"performance_cores": alike, "efficiency_cores": alike, "gpus": no_gpus, "git": no_git}
-    return facts | {"unknown": {key: why.get(key, silent) for key, value in facts.items() if value in (None, [])}}
+    return facts | {
+        "unknown": {
+            key: why.get(key, silent) for key, value in facts.items() if value in (None, [])
+        }
+    }
 
 
 def software() -> dict[str, Any]:
-    """What results depend on beside the machine: git's commit and whether dirty, the versions of Python and `PACKAGES`,
-    and the environment's `VARIABLES`, without the folders of this machine; on a Mac those of macOS and its MPSGraph, in
-    which the kernels of PyTorch are."""
-    matter = {name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
+    """What results depend on beside the machine: git's commit and whether dirty, the versions of
+    Python and `PACKAGES`, and the environment's `VARIABLES`, without the folders of this machine;
+    on a Mac those of macOS and its MPSGraph, in which the kernels of PyTorch are.
+    """
+    matter = {
+        name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)
+    }
     about = {"git": _git()[0], "python": platform.python_version(), "packages": _packages()}
     if sys.platform == "darwin":
         about["packages"] |= {"macOS": platform.mac_ver()[0], **mpsgraph()}
@@ -113,31 +171,47 @@ def mpsgraph() -> dict[str, str]:
 def _packages() -> dict[str, str]:
     from importlib import metadata  # slow to import, seldom needed
 
-    return {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]}
+    return {
+        each: had.version
+        for each in PACKAGES
+        for had in list(metadata.distributions(name=each))[:1]
+    }
 
 
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
     """What would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier work. others: cores
-    that other processes used in `watch_s` s. flags: those of "on-battery", "low-power" and "busy" (others used over a
-    quarter of a core and 5 % of all) that hold."""
+    power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier
+    work. others: cores that other processes used in `watch_s` s. flags: those of "on-battery",
+    "low-power" and "busy" (others used over a quarter of a core and 5 % of all) that hold.
+    """
     power_source, low_power = _power()
-    flags, others = ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True), None
+    flags, others = (
+        ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True),
+        None,
+    )
     if watch_s > 0:
         start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
         time.sleep(watch_s)
         others_s = cpu_busy_s() - busy_s - (time.process_time() - own_s)
         others = max(0.0, others_s / (time.perf_counter() - start))
         flags += ["busy"] * (others > max(0.25, 0.05 * (psutil.cpu_count() or 1)))
-    state = {"power_source": power_source, "low_power_mode": low_power, "thermal_level": thermal_level()}
+    state = {
+        "power_source": power_source,
+        "low_power_mode": low_power,
+        "thermal_level": thermal_level(),
+    }
     return state | {"load": os.getloadavg()[0], "others": others, "flags": flags}
 
 
 def describe(snapshot: dict[str, Any]) -> str:
     """One line for people: `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     known = {key: value for key, value in snapshot.items() if value is not None}
-    kinds = [f"{known[key]}{key[0].upper()}" for key in ("performance_cores", "efficiency_cores") if known.get(key)]
+    kinds = [
+        f"{known[key]}{key[0].upper()}"
+        for key in ("performance_cores", "efficiency_cores")
+        if known.get(key)
+    ]
     cores = f"{known.get('cpu_cores')} cores" + (f" ({'+'.join(kinds)})" if len(kinds) == 2 else "")
     cards = [gpu for gpu in known.get("gpus", []) if gpu["name"] != known.get("chip")]
     counts = Counter(f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}".strip() for gpu in cards)
@@ -145,7 +219,9 @@ def describe(snapshot: dict[str, Any]) -> str:
     parts.append(_gigabytes(known.get("memory_bytes")))
     parts += [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
     parts.append(" ".join(known[key] for key in ("os", "os_version") if key in known))
-    parts.append(f"Python {known['python']}" + (" under Rosetta" if known.get("translated") else ""))
+    parts.append(
+        f"Python {known['python']}" + (" under Rosetta" if known.get("translated") else "")
+    )
     return ", ".join(part for part in parts if part)
 
 
@@ -154,23 +230,32 @@ def chip() -> str | None:
     if sys.platform == "darwin":
         name = _sysctl("machdep.cpu.brand_string")
         if name is None or "VirtualApple" in name:
-            # Rosetta hides the chip behind an invented processor; the GPU is on the same chip and carries its name.
+            # Rosetta hides the chip behind an invented processor; the GPU is on the same chip and
+            # carries its name.
             return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
     else:
         # Arm kernels print no model name there; lscpu knows it from the part number.
-        name = _line_value(file_text(CPUINFO), "model name") or _line_value(run_command("lscpu") or "", "Model name")
+        name = _line_value(file_text(CPUINFO), "model name") or _line_value(
+            run_command("lscpu") or "", "Model name"
+        )
     return " ".join(name.split()) if name else None
 
 
 def processor() -> dict[str, Any]:
-    """What the system knows of `LSCPU` or `SYSCTL`, and on Linux those of its `Flags` that matter to training."""
+    """What the system knows of `LSCPU` or `SYSCTL`, and on Linux those of its `Flags` that matter
+    to training.
+    """
     if sys.platform == "darwin":
         known: dict[str, Any] = {name: _sysctl(name) for name in SYSCTL}
     else:
         text = run_command("lscpu") or ""
         known = {name: _line_value(text, name) for name in LSCPU}
-        known["Flags"] = " ".join(sorted(re.findall(INSTRUCTIONS, _line_value(text, "Flags") or ""))) or None
-    clocks = {name: float(value) for name, value in known.items() if re.fullmatch(r"\d+\.\d+", str(value))}
+        known["Flags"] = (
+            " ".join(sorted(re.findall(INSTRUCTIONS, _line_value(text, "Flags") or ""))) or None
+        )
+    clocks = {
+        name: float(value) for name, value in known.items() if re.fullmatch(r"\d+\.\d+", str(value))
+    }
     return {name: value for name, value in (known | clocks).items() if value is not None}
 
 
@@ -188,12 +273,18 @@ def available_memory_bytes() -> int:
 
 
 def thermal_level() -> int | None:
-    """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping. None if unknown."""
+    """macOS's thermal pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping.
+
+    None if unknown.
+    """
     if sys.platform != "darwin":
         return None
     system = ctypes.CDLL(None)
     token, level = ctypes.c_int(), ctypes.c_uint64()
-    if system.notify_register_check(b"com.apple.system.thermalpressurelevel", ctypes.byref(token)) != 0:
+    if (
+        system.notify_register_check(b"com.apple.system.thermalpressurelevel", ctypes.byref(token))
+        != 0
+    ):
         return None
     failed = system.notify_get_state(token, ctypes.byref(level))
     system.notify_cancel(token)
@@ -201,39 +292,69 @@ def thermal_level() -> int | None:
 
 
 def cpu_busy_s() -> float:
-    """CPU seconds of all processes and cores since this machine started: stolen time is, waiting for disks is not."""
-    not_busy = ("idle", "iowait", "guest", "guest_nice")  # Linux counts guests within user and nice already
-    return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy)
+    """CPU seconds of all processes and cores since this machine started: stolen time is, waiting
+    for disks is not.
+    """
+    not_busy = (
+        "idle",
+        "iowait",
+        "guest",
+        "guest_nice",
+    )  # Linux counts guests within user and nice already
+    return sum(
+        seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy
+    )
 
 
-# Page faults of all commands so far, without the disk and with it, which are none of an experiment's.
+# Page faults of all commands so far, without the disk and with it, which are none of an
+# experiment's.
 command_faults = [0, 0]
 
 
 def run_command(*command: str, timeout: float = 10) -> str | None:
-    """What a command of the system prints; None if it is missing, fails, or takes over `timeout` seconds."""
+    """What a command of the system prints; None if it is missing, fails, or takes over `timeout`
+    seconds.
+    """
     # Git's own variables, set inside its hooks, would point git at another repository.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | {"LC_ALL": "C"}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("GIT_")
+    } | {"LC_ALL": "C"}
     if not (program := shutil.which(command[0])):
         return None
     try:
-        # Into a file: nothing that the command leaves running can keep this waiting, as it could with a pipe.
+        # Into a file: nothing that the command leaves running can keep this waiting, as it could
+        # with a pipe.
         with tempfile.TemporaryFile() as printed:
-            # With a full path and close_fds=False, Python spawns instead of forking. A fork would write-protect all
-            # memory of this process for a moment, and a model in training would fault on every page that it writes.
-            more = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "close_fds": False}
+            # With a full path and close_fds=False, Python spawns instead of forking. A fork would
+            # write-protect all memory of this process for a moment, and a model in training would
+            # fault on every page that it writes.
+            more = {
+                "stdin": subprocess.DEVNULL,
+                "stderr": subprocess.DEVNULL,
+                "env": environment,
+                "close_fds": False,
+            }
             process = subprocess.Popen((program, *command[1:]), stdout=printed, **more)
             late = threading.Timer(timeout, os.kill, (process.pid, signal.SIGKILL))
             late.start()
             try:
-                _, status, usage = os.wait4(process.pid, 0)  # Popen's own wait does not say what was used
+                _, status, usage = os.wait4(
+                    process.pid, 0
+                )  # Popen's own wait does not say what was used
             finally:
                 late.cancel()
                 late.join()
-            command_faults[:] = command_faults[0] + usage.ru_minflt, command_faults[1] + usage.ru_majflt
+            command_faults[:] = (
+                command_faults[0] + usage.ru_minflt,
+                command_faults[1] + usage.ru_majflt,
+            )
             process.returncode = os.waitstatus_to_exitcode(status)
             printed.seek(0)
-            return printed.read().decode("utf-8", errors="replace") if process.returncode == 0 else None
+            return (
+                printed.read().decode("utf-8", errors="replace")
+                if process.returncode == 0
+                else None
+            )
     except OSError:
         return None
 
@@ -244,10 +365,14 @@ def _sysctl(name: str) -> int | str | None:
 
 
 def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
-    """Performance and efficiency cores of an Apple chip, by its own names: an M5 calls its fastest `Super`."""
+    """Performance and efficiency cores of an Apple chip, by its own names: an M5 calls its fastest
+    `Super`.
+    """
     kinds: Counter[Any] = Counter()
     for level in range(_sysctl("hw.nperflevels") or 0):
-        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl(f"hw.perflevel{level}.physicalcpu") or 0
+        kinds[_sysctl(f"hw.perflevel{level}.name")] += (
+            _sysctl(f"hw.perflevel{level}.physicalcpu") or 0
+        )
     if not kinds or kinds.keys() - {"Super", "Performance", "Efficiency"}:
         return None, None
     return kinds["Super"] + kinds["Performance"], kinds["Efficiency"]
@@ -256,12 +381,16 @@ def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
 def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
     text = run_command("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
     try:
-        cards = [card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")]
+        cards = [
+            card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")
+        ]
     except (ValueError, KeyError, TypeError):
         return [], "system_profiler did not answer"
     cores = (int(n) if (n := str(card.get("sppci_cores"))).isdecimal() else None for card in cards)
     pairs = zip(cards, cores, strict=True)
-    return [{"name": card["sppci_model"], "memory_bytes": None, "cores": n} for card, n in pairs], "macOS lists no GPU"
+    return [
+        {"name": card["sppci_model"], "memory_bytes": None, "cores": n} for card, n in pairs
+    ], "macOS lists no GPU"
 
 
 def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
@@ -274,8 +403,12 @@ def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
         pynvml.nvmlInit()
         for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
             # CUDA cores are another unit than Apple's GPU cores: not counted.
-            gpus.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": None, "cores": None})
-            with contextlib.suppress(pynvml.NVMLError_NotSupported):  # a GPU that shares the machine's memory
+            gpus.append(
+                {"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": None, "cores": None}
+            )
+            with contextlib.suppress(
+                pynvml.NVMLError_NotSupported
+            ):  # a GPU that shares the machine's memory
                 gpus[-1]["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError as error:
         return [], f"no NVIDIA driver answers: {error}"
@@ -283,13 +416,20 @@ def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
 
 
 def _git() -> tuple[dict[str, Any] | None, str]:
-    # Looked for first: git would search the folders above, and a Mac without git opens a window that offers it.
+    # Looked for first: git would search the folders above, and a Mac without git opens a window
+    # that offers it.
     if not (REPOSITORY / ".git").exists():
         return None, "the kit is not run from a git checkout"
     git = ("git", "--no-optional-locks", "-C", str(REPOSITORY))
-    kit = ("--", ".", ":(exclude)outputs")  # what was measured before changes nothing that is measured now
+    kit = (
+        "--",
+        ".",
+        ":(exclude)outputs",
+    )  # what was measured before changes nothing that is measured now
     commit = run_command(*git, "rev-parse", "HEAD", timeout=5)
-    changes = run_command(*git, "status", "--porcelain", *kit) if commit else None  # not asked of a git that hangs
+    changes = (
+        run_command(*git, "status", "--porcelain", *kit) if commit else None
+    )  # not asked of a git that hangs
     if changes is None:
         return None, "git is missing, or has no commit to name"
     return {"commit": commit.strip(), "dirty": bool(changes.strip())}, ""
@@ -297,9 +437,13 @@ def _git() -> tuple[dict[str, Any] | None, str]:
 
 def _power() -> tuple[str | None, bool | None]:
     if sys.platform == "darwin":
-        source = re.search(r"drawing from '(AC|Battery) Power'", run_command("pmset", "-g", "batt") or "")
+        source = re.search(
+            r"drawing from '(AC|Battery) Power'", run_command("pmset", "-g", "batt") or ""
+        )
         # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
-        modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", run_command("pmset", "-g") or "", re.MULTILINE)
+        modes = re.findall(
+            r"^\s*(?:lowpowermode|powermode)\s+(\d)", run_command("pmset", "-g") or "", re.MULTILINE
+        )
         return source[1].lower() if source else None, "1" in modes if modes else None
     battery, profile = psutil.sensors_battery(), file_text(PLATFORM_PROFILE).strip()
     source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None
@@ -320,10 +464,16 @@ def _line_value(text: str, key: str) -> str | None:
 
 
 def _gigabytes(count: int | None) -> str:
-    return f"{round(count / 2**30)} GB" if count else ""  # as memory is sold: 206158430208 bytes are "192 GB"
+    return (
+        f"{round(count / 2**30)} GB" if count else ""
+    )  # as memory is sold: 206158430208 bytes are "192 GB"
 
 
 def cache_bytes() -> int | None:
-    """The last-level cache of this processor, where the system lists it (Linux); None elsewhere, as on a Mac."""
+    """The last-level cache of this processor, where the system lists it (Linux); None elsewhere, as
+    on a Mac.
+    """
     sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
-    return max((int(size[:-1]) * 1024 for size in sizes if re.fullmatch(r"\d+K", size)), default=None)
+    return max(
+        (int(size[:-1]) * 1024 for size in sizes if re.fullmatch(r"\d+K", size)), default=None
+    )

@@ -1,9 +1,8 @@
-"""What `Telemetry` reads of the machine, an entry of `SOURCES` for each source.
+"""What a `Sampler` reads of the machine, besides energy: an entry of `SOURCES` for each source.
 
-A source is opened when the block begins, which raises Absent where it cannot be read here, and read at both ends of the
-block, some meanwhile too. What it does not know is left out of the metrics."""
-
-from __future__ import annotations
+A source is opened when the block begins, which raises Absent where it cannot be read here. What it
+does not know is left out of the metrics.
+"""
 
 import math
 import re
@@ -11,15 +10,13 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import psutil
 
-from pomology.machine import energy, memory, quiet, rails, snapshot
+from pomology.machine import energy, memory, quiet, snapshot
 from pomology.machine.energy import Absent
-
-if TYPE_CHECKING:
-    from pomology.machine.sampler import Telemetry
 
 HWMON = Path("/sys/class/hwmon")
 CPUFREQ = Path("/sys/devices/system/cpu")
@@ -27,94 +24,122 @@ VMSTAT = Path("/proc/vmstat")
 IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 # What pages are counted under which names, in Linux's file and by macOS's command.
 LINUX_PAGES = {"swapped_bytes": ("pswpin", "pswpout")}
-MAC_PAGES = {"swapped_bytes": ("Swapins", "Swapouts"), "compressed_bytes": ("Compressions", "Decompressions")}
-MAC_PAGES |= {"compressor_bytes": ("Pages occupied by compressor",)}
-# A driver says how busy its GPU was over up to the last second; on a Mac the question takes a process of its own.
+MAC_PAGES = {
+    "swapped_bytes": ("Swapins", "Swapouts"),
+    "compressed_bytes": ("Compressions", "Decompressions"),
+    "compressor_bytes": ("Pages occupied by compressor",),
+}
+# A driver says how busy its GPU was over up to the last second; on a Mac the question takes a
+# process of its own.
 GPU_WINDOW_S = 1.0
-# Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. Systems always move a little. A
-# disk that swapped single pages at 100 MB/s, or a core that compressed at 1 GB/s, would be busy for 1 % of the time.
-SHORTAGE = {"swapping": ("swapped_bytes", 10e6, 1e6), "compressing": ("compressed_bytes", 100e6, 10e6)}
+LOAD_LEAST_S = 0.5  # shorter blocks are not resolved by ticks of 10 ms
+# Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. Systems always
+# move a little. A disk that swapped single pages at 100 MB/s, or a core that compressed at 1 GB/s,
+# would be busy for 1 % of the time.
+SHORTAGE = (("swapped_bytes", 10e6, 1e6), ("compressed_bytes", 100e6, 10e6))
 
-
-def peak_or_change(readings: list[Any], seconds: float) -> Any:
-    """The highest of numbers; by how much counters have grown from one end of the block to the other."""
-    first, last = readings[0], readings[-1]
-    return {name: last[name] - first[name] for name in first} if isinstance(first, dict) else max(readings)
-
-
-def at_ends(since_s: float, before_s: float, edge: bool) -> bool:
-    """For counters: what they were in between changes nothing."""
-    return edge
+Values = dict[str, float]
 
 
 class Source(NamedTuple):
-    """units: of its metrics. open(watch): gives what reads it. least_s: shorter blocks are not resolved.
+    """One thing that is read.
 
-    values(readings, seconds): the block's metrics, or the value of the only one, or raises Absent. due(since_s,
-    before_s, edge): whether to read it `since_s` after the block began and `before_s` before that; edge: at an end."""
+    units: of its metrics. open: given the kind of device, returns what reads it. values: of the
+    readings and the block's seconds, returns the metrics, or raises Absent. at_ends, within: where
+    it is read. counts_readings: whether a metric's n counts only the readings of this source.
+    """
 
     units: dict[str, str]
-    open: Callable[[Telemetry], Callable[[], Any]]
-    values: Callable[[list[Any], float], Any] = peak_or_change
-    due: Callable[[float, float, bool], bool] = lambda *_: True
-    least_s: float = 0.0
+    open: Callable[[str], Callable[[], Any]]
+    values: Callable[[list[Any], float], Values]
+    at_ends: bool = True
+    within: bool = True
+    counts_readings: bool = False
 
 
-def _energy(watch: Telemetry) -> rails.Counters:
-    counters = rails.Counters(watch.device, watch.clock)
-    watch.rails, watch.powers = counters.rails, counters.powers
-    watch.absent |= {f"energy of the {rail}": why for rail, why in counters.missing.items()}
-    return counters
+def _highest(name: str) -> Callable[[list[Any], float], Values]:
+    def values(readings: list[float], seconds: float) -> Values:
+        return {name: max(readings)}
+
+    return values
 
 
-def _load_due(since_s: float, before_s: float, edge: bool) -> bool:
-    # `own_s` notes a child's CPU time while it lives.
-    return edge or bool(memory.live_children())
+def _mean(name: str) -> Callable[[list[Any], float], Values]:
+    def values(readings: list[float], seconds: float) -> Values:
+        if not readings:
+            raise Absent(f"the GPU was not asked in the {seconds:.2f} s of the block")
+        return {name: sum(readings) / len(readings)}
+
+    return values
 
 
-def _cpu_busy(readings: list[float], seconds: float) -> float:
-    return 100 * (readings[-1] - readings[0]) / seconds / (psutil.cpu_count() or 1)
+def _growth(readings: list[dict[str, float]], seconds: float) -> Values:
+    """Return by how much counters have grown from one end of the block to the other."""
+    first = readings[0]
+    last = readings[-1]
+    return {name: last[name] - first[name] for name in first}
 
 
-def _faults() -> dict[str, int]:
-    both = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    minor, page_ins = (count - commands for count, commands in zip(both, snapshot.command_faults, strict=True))
-    return {"page_faults": minor + page_ins, "page_ins": page_ins}
+def _cpu_busy(readings: list[float], seconds: float) -> Values:
+    if seconds < LOAD_LEAST_S:
+        raise Absent(f"the block took {seconds:.2f} s; {LOAD_LEAST_S:g} s are needed")
+    used_s = readings[-1] - readings[0]
+    return {"cpu_busy": 100 * used_s / seconds / (psutil.cpu_count() or 1)}
 
 
-def _footprint(watch: Telemetry) -> Callable[[], int]:
-    watch.footprint_source, read = memory.footprint()
+def _load(kind: str) -> Callable[[], float]:
+    return quiet.own_s
+
+
+def _faults(kind: str) -> Callable[[], dict[str, int]]:
+    def read() -> dict[str, int]:
+        minor, page_ins = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        minor -= snapshot.command_faults[0]
+        page_ins -= snapshot.command_faults[1]
+        return {"page_faults": minor + page_ins, "page_ins": page_ins}
+
     return read
 
 
-def _temperature(watch: Telemetry) -> Callable[[], float]:
-    """Of the GPU, or of the hottest processor package, in °C."""
+def _swap(kind: str) -> Callable[[], dict[str, int]]:
+    return lambda: {"swap_bytes": psutil.swap_memory().used}
+
+
+def _footprint(kind: str) -> Callable[[], int]:
+    return memory.footprint()[1]
+
+
+def _temperature(kind: str) -> Callable[[], float]:
+    """Read the temperature of the GPU, or of the hottest processor package, in °C."""
     if sys.platform == "darwin":
         raise Absent("macOS has no public temperature sensor")
-    if watch.device == "gpu":
+    if kind == "gpu":
         nvml, gpu = energy.nvml_gpu()
         return lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
-    # The files are listed once: psutil would look through all sensors of the machine at every sample.
+    # The files are listed once: psutil would look through all sensors of the machine each time.
     files: list[Path] = []
     for chip in sorted(HWMON.glob("hwmon*")):
-        if (chip / "name").read_text().strip() in ("coretemp", "k10temp", "zenpower"):
-            labels = {label.read_text().strip(): label for label in sorted(chip.glob("temp*_label"))}
-            # AMD: Tdie is the temperature, Tctl on some models that plus an offset.
-            wanted = "Tdie" if "Tdie" in labels else ("Package id", "Tctl")
-            packages = [label for text, label in labels.items() if text.startswith(wanted)]
-            files += [label.with_name(label.name.replace("_label", "_input")) for label in packages]
+        if (chip / "name").read_text().strip() not in ("coretemp", "k10temp", "zenpower"):
+            continue
+        labels = {label.read_text().strip(): label for label in sorted(chip.glob("temp*_label"))}
+        # AMD: Tdie is the temperature, Tctl on some models that plus an offset.
+        wanted = "Tdie" if "Tdie" in labels else ("Package id", "Tctl")
+        for text, label in labels.items():
+            if text.startswith(wanted):
+                files.append(label.with_name(label.name.replace("_label", "_input")))
     if not files:
         raise Absent("this machine shows no temperature of its processor")
     return lambda: max(int(file.read_text()) for file in files) / 1e3
 
 
-def _clock_rate(watch: Telemetry) -> Callable[[], float]:
-    """Of the GPU's multiprocessors, or of the fastest of a dozen cores, in Hz. (psutil also gives what never changes.)
+def _clock_rate(kind: str) -> Callable[[], float]:
+    """Read the clock of the GPU's multiprocessors, or of the fastest of a dozen cores, in Hz.
 
-    A core is woken up to be asked, so not all of a server's are."""
+    A core is woken up to be asked, so not all of a server's are.
+    """
     if sys.platform == "darwin":
         raise Absent("macOS publishes no clock rate")
-    if watch.device == "gpu":
+    if kind == "gpu":
         nvml, gpu = energy.nvml_gpu()
         return lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
     files = sorted(CPUFREQ.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
@@ -124,81 +149,106 @@ def _clock_rate(watch: Telemetry) -> Callable[[], float]:
     return lambda: 1e3 * max(int(file.read_text()) for file in some)
 
 
-def _thermal(watch: Telemetry) -> Callable[[], int | None]:
+def _thermal(kind: str) -> Callable[[], int | None]:
     if snapshot.thermal_level() is None:
         raise Absent("only macOS tells a thermal level")
     return snapshot.thermal_level
 
 
-def _gpu(watch: Telemetry) -> Callable[[], float]:
-    if watch.device == "cpu":
+def _gpu(kind: str) -> Callable[[], float | None]:
+    """Read how busy the GPU is, in %: on a Mac once a second, and not in the first second.
+
+    That one may be about what came before the block.
+    """
+    if kind == "cpu":
         raise Absent("told only where a GPU is timed")
     if sys.platform == "darwin":
-        return lambda: gpu_busy(_said(*IOREG))
-    nvml, gpu = energy.nvml_gpu()
-    return lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+        every_s = GPU_WINDOW_S
 
+        def ask() -> float:
+            return gpu_busy(_output(*IOREG))
 
-def _gpu_due(since_s: float, before_s: float, edge: bool) -> bool:
-    # The first second may be about what came before the block; at an edge the GPU has been waited for, and is idle.
-    again = sys.platform != "darwin" or since_s // GPU_WINDOW_S > before_s // GPU_WINDOW_S
-    return since_s >= GPU_WINDOW_S and not edge and again
+    else:
+        every_s = 0.0
+        nvml, gpu = energy.nvml_gpu()
 
+        def ask() -> float:
+            return float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
 
-def mean(readings: list[float], seconds: float) -> float:
-    if not readings:
-        raise Absent(f"the GPU was not asked in the {seconds:.2f} s of the block")
-    return sum(readings) / len(readings)
+    next_s = perf_counter() + GPU_WINDOW_S
+
+    def read() -> float | None:
+        nonlocal next_s
+        if perf_counter() < next_s:
+            return None
+        next_s = perf_counter() + every_s
+        return ask()
+
+    return read
 
 
 def gpu_busy(text: str) -> float:
-    """The busiest of the GPUs that `ioreg` lists, in %. (An Ultra's two dies are one GPU to programs.)"""
-    statistics = re.findall(r'^[ |]*"PerformanceStatistics" = \{(.*)\}$', text, re.MULTILINE)
-    percents = [float(busy) for line in statistics for busy in re.findall(r'"Device Utilization %"=(\d+)', line)]
+    """Return how busy the busiest of the GPUs is that `ioreg` lists, in %."""
+    # An Ultra's two dies are one GPU to programs.
+    lines = re.findall(r'^[ |]*"PerformanceStatistics" = \{(.*)\}$', text, re.MULTILINE)
+    percents = re.findall(r'"Device Utilization %"=(\d+)', "\n".join(lines))
     if not percents:
         raise Absent("this GPU does not tell how busy it is")
-    return max(percents)
+    return max(map(float, percents))
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     text = snapshot.run_command(*command, timeout=2)
     if text is None:
         raise Absent(f"{command[0]} did not answer")
     return text
 
 
-def _pressure(watch: Telemetry) -> Callable[[], dict[str, int]]:
+def _pressure(kind: str) -> Callable[[], dict[str, int]]:
     if sys.platform == "darwin":
-        return lambda: vm_stat(_said("vm_stat"))
-    watch.absent |= dict.fromkeys(MAC_PAGES.keys() - LINUX_PAGES.keys(), "only macOS tells what it compresses")
-    # psutil would take every page for one of 4 KiB.
-    return lambda: _moved(VMSTAT.read_text(), r"^(\w+) (\d+)$", resource.getpagesize(), LINUX_PAGES)
+        return lambda: vm_stat(_output("vm_stat"))
+
+    def read() -> dict[str, int]:
+        # psutil would take every page for one of 4 KiB.
+        pages = re.findall(r"^(\w+) (\d+)$", VMSTAT.read_text(), re.MULTILINE)
+        return _bytes_of(pages, resource.getpagesize(), LINUX_PAGES)
+
+    return read
 
 
 def vm_stat(text: str) -> dict[str, int]:
-    """What macOS has moved into and out of swap and its compressor since it started, and what the latter holds."""
+    """Return the bytes that macOS has moved into and out of swap and its compressor.
+
+    Also what the compressor holds.
+    """
     # The size of a page stands in the first line: 16384 on Apple Silicon, 4096 on Intel.
-    size = re.match(r"Mach Virtual Memory Statistics: \(page size of (\d+) bytes\)\n", text)
-    return _moved(text, r"^([^:]+):\s+(\d+)\.$", int(size[1]) if size else 0, MAC_PAGES)
+    first = r"Mach Virtual Memory Statistics: \(page size of (\d+) bytes\)\n"
+    size = re.match(first, text)
+    pages = re.findall(r"^([^:]+):\s+(\d+)\.$", text, re.MULTILINE)
+    return _bytes_of(pages, int(size[1]) if size else 0, MAC_PAGES)
 
 
-def _moved(text: str, line: str, page_bytes: int, counters: dict[str, tuple[str, ...]]) -> dict[str, int]:
-    pages = {name: int(count) for name, count in re.findall(line, text, re.MULTILINE)}
-    if not page_bytes or not pages.keys() >= {key for keys in counters.values() for key in keys}:
+def _bytes_of(
+    lines: list[tuple[str, str]], page_bytes: int, counters: dict[str, tuple[str, ...]]
+) -> dict[str, int]:
+    pages = {name: int(count) for name, count in lines}
+    needed = {key for keys in counters.values() for key in keys}
+    if not page_bytes or not needed <= pages.keys():
         raise Absent("this system does not count what it swaps as is known here")
     return {name: page_bytes * sum(pages[key] for key in keys) for name, keys in counters.items()}
 
 
-# In the order in which they are read at the end of the block; see `Telemetry`.
+# In the order in which they are read at the end of the block.
 SOURCES = {
-    "energy": Source({"power_w": "W", "energy_j": "J"}, _energy, least_s=1.0),
-    "load": Source({"cpu_busy": "%"}, lambda watch: quiet.own_s, _cpu_busy, _load_due, 0.5),
-    "faults": Source({"page_faults": "count", "page_ins": "count"}, lambda watch: _faults, due=at_ends),
-    "swap": Source({"swap_bytes": "B"}, lambda watch: lambda: {"swap_bytes": psutil.swap_memory().used}, due=at_ends),
-    "footprint": Source({"footprint_peak_bytes": "B"}, _footprint),
-    "temperature": Source({"temperature_c": "°C"}, _temperature),
-    "thermal": Source({"thermal_level": ""}, _thermal),
-    "clock": Source({"clock_hz": "Hz"}, _clock_rate, mean),
-    "gpu": Source({"gpu_busy": "%"}, _gpu, mean, _gpu_due),
-    "pressure": Source(dict.fromkeys(MAC_PAGES, "B"), _pressure, due=at_ends),
+    "load": Source({"cpu_busy": "%"}, _load, _cpu_busy),
+    "faults": Source({"page_faults": "count", "page_ins": "count"}, _faults, _growth, within=False),
+    "swap": Source({"swap_bytes": "B"}, _swap, _growth, within=False),
+    "footprint": Source(
+        {"footprint_peak_bytes": "B"}, _footprint, _highest("footprint_peak_bytes")
+    ),
+    "temperature": Source({"temperature_c": "°C"}, _temperature, _highest("temperature_c")),
+    "thermal": Source({"thermal_level": ""}, _thermal, _highest("thermal_level")),
+    "clock": Source({"clock_hz": "Hz"}, _clock_rate, _mean("clock_hz"), counts_readings=True),
+    "gpu": Source({"gpu_busy": "%"}, _gpu, _mean("gpu_busy"), at_ends=False, counts_readings=True),
+    "pressure": Source(dict.fromkeys(MAC_PAGES, "B"), _pressure, _growth, within=False),
 }

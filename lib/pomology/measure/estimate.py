@@ -1,7 +1,8 @@
 """A number with its interval, and what that interval covers.
 
-Everything that the kit says is an Estimate: what it measured, what an article printed, what was counted on paper. In
-arithmetic an unknown spread stays unknown: it is unbounded, never zero."""
+Everything that the kit says is an Estimate: what it measured, what an article printed, what was
+counted on paper. In arithmetic an unknown spread stays unknown: it is unbounded, never zero.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +18,15 @@ COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the stronges
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
-    """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known. Only one: ValueError.
+    """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
 
-    n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers: what the interval
-    covers. `run`: the spread within one process; another may differ by more. `repeats`: the spread between processes.
-    `none`: unknown. `exact`: a count, or the best of what was seen, which has no spread. Left out, it follows from how
-    and the bounds."""
+    Only one: ValueError.
+
+    n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers:
+    what the interval covers. `run`: the spread within one process; another may differ by more.
+    `repeats`: the spread between processes. `none`: unknown. `exact`: a count, or the best of what
+    was seen, which has no spread. Left out, it follows from how and the bounds.
+    """
 
     value: int | float
     unit: str = ""
@@ -59,8 +63,16 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         return None if self.low is None else (self.high - self.low) / 2
 
     def metric(self) -> dict:
-        """The form of a journal: value, unit, low, high, n, how; and `repeats` where the interval is between them."""
-        form = {"value": self.value, "unit": self.unit, "low": self.low, "high": self.high, "n": self.n}
+        """The form of a journal: value, unit, low, high, n, how; and `repeats` where the interval
+        is between them.
+        """
+        form = {
+            "value": self.value,
+            "unit": self.unit,
+            "low": self.low,
+            "high": self.high,
+            "n": self.n,
+        }
         more = {"repeats": True} if self.covers == "repeats" else {}
         return form | {"how": "measured" if self.how == "counted" else self.how} | more
 
@@ -82,14 +94,32 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
         ends = [x * y for x in self.bounds for y in other.bounds]
-        return _made(self.value * other.value, ends, " ".join(filter(None, (self.unit, other.unit))), self, other)
+        return _made(
+            self.value * other.value,
+            ends,
+            " ".join(filter(None, (self.unit, other.unit))),
+            self,
+            other,
+        )
 
     def __truediv__(self, other: Estimate | float) -> Estimate:
-        """Raises ZeroDivisionError where the other value is 0; where its interval holds 0, the bounds are infinite."""
+        """Raises ZeroDivisionError where the other value is 0; where its interval holds 0, the
+        bounds are infinite.
+        """
         other = estimate(other)
         around_zero = other.bounds[0] <= 0 <= other.bounds[1]
-        ends = [-math.inf, math.inf] if around_zero else [x / y for x in self.bounds for y in other.bounds]
-        unit = "" if self.unit == other.unit else f"{self.unit}/{other.unit}" if other.unit else self.unit
+        ends = (
+            [-math.inf, math.inf]
+            if around_zero
+            else [x / y for x in self.bounds for y in other.bounds]
+        )
+        unit = (
+            ""
+            if self.unit == other.unit
+            else f"{self.unit}/{other.unit}"
+            if other.unit
+            else self.unit
+        )
         return _made(self.value / other.value, ends, unit, self, other)
 
     def __rtruediv__(self, other: float) -> Estimate:
@@ -106,10 +136,15 @@ def estimate(number: Estimate | float) -> Estimate:
 def total(terms: Iterable[Estimate], negligible: float = 0.0) -> Estimate:
     """The sum of independent estimates: half-widths add in squares, and n is that of the first.
 
-    A term of unknown spread makes the sum's unknown, unless such terms make up at most this share of it."""
+    A term of unknown spread makes the sum's unknown, unless such terms make up at most this share
+    of it.
+    """
     terms = list(terms)
     value = sum(term.value for term in terms)
-    first, how = terms[0], "estimated" if any(term.how == "estimated" for term in terms) else terms[0].how
+    first, how = (
+        terms[0],
+        "estimated" if any(term.how == "estimated" for term in terms) else terms[0].how,
+    )
     unknown = sum(term.value for term in terms if term.covers == "none")
     if unknown > negligible * value or all(term.covers == "none" for term in terms):
         return Estimate(value, first.unit, n=first.n, how=how, covers="none")
@@ -126,7 +161,11 @@ def _made(value: float, ends: list[float], unit: str, *terms: Estimate) -> Estim
     covers = _weakest(*terms)
     hows = {term.how for term in terms if term.how != "counted"}
     how = "counted" if not hows else hows.pop() if len(hows) == 1 else "estimated"
-    bounds = (min(ends), max(ends)) if covers in ("run", "repeats") and all(map(math.isfinite, ends)) else (None, None)
+    bounds = (
+        (min(ends), max(ends))
+        if covers in ("run", "repeats") and all(map(math.isfinite, ends))
+        else (None, None)
+    )
     if bounds[0] is None and covers != "exact":
         covers = "none"
     counts = [term.n for term in terms if term.n is not None and term.how != "counted"]

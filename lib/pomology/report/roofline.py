@@ -124,19 +124,6 @@ def traffic(record: Record) -> str:
     return READS if record.config.get("operation") in READERS else BOTH
 
 
-def again(records: Iterable[Record], experiment: str, backend: str, rows: list[dict]) -> list[dict]:
-    """The settings that a notebook of ceilings times once more at the end of a run on a device: the best of each
-    precision and traffic, where another framework was not far better, and products of which it timed none."""
-    best = ceilings(records := list(records), smoke=True)
-    own = ceilings([r for r in records if (r.experiment, r.backend) == (experiment, backend)], smoke=True)
-    pairs = [(known[key], of_all[key].value) for known, of_all in zip(own[:2], best[:2], strict=True) for key in known]
-    fast = [ceiling.record for ceiling, most in pairs if ceiling.value >= NEAR * most]
-    chosen = [record.config for record in fast if "other-way" not in record.flags]  # which is another process's
-    timed = {precision for _, precision in own.rates}
-    chosen += [row for row in rows if row["operation"] not in STREAMS and row["precision"] not in timed]
-    return [config | {"moment": "end"} for config in chosen]
-
-
 def share(record: Record, best: Ceilings, rate: Estimate | None = None) -> Estimate | None:
     """How much of its device's best rate in its precision a case reaches; 1 is all of it. More, which
     `clipped` takes away, says that the ceiling is too low.

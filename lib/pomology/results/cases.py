@@ -11,28 +11,36 @@ from pomology.results.record import Record
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
-# What an autocast or a trainer's own name of a precision computes its products in: `bfloat16`, `16-mixed`.
+# What an autocast or a trainer's own name of a precision computes its products in: `bfloat16`,
+# `16-mixed`.
 PRECISIONS = {"bf": "bf16", "tf32": "tf32", "16": "fp16", "32": "fp32"}
 # The number that a case is about is the first of these that it has.
-TIMES = {"fit_s": "training", "pass_s": "pass", "epoch_s": "epoch", "step_s": "step", "forward_s": "forward"}
+TIMES = {
+    "fit_s": "training",
+    "pass_s": "pass",
+    "epoch_s": "epoch",
+    "step_s": "step",
+    "forward_s": "forward",
+}
 TIMES |= {"kernel_s": "call", "launch_s": "launch", "backward_s": "backward"}
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
     "paused": "its process was stopped for a while, or held to a quota of processor time",
+    "slowed": "a fixed product was over 30 % slower before and after it than at its best in the run",
     "drift": "steps or calls became slower or faster by over 10 % after the first third",
-    "few-steps": "fewer than 20 steady steps: a rough interval",
+    "few-steps": "fewer than 20 steady steps, or than 6 timed calls: a rough interval, or none",
     "on-battery": "on battery",
     "low-power": "in low-power mode",
     "busy": "other programs were using the processor before it began",
-    "swapping": "memory was short: the machine moved over 1 MB a second into and out of swap, which takes time",
-    "compressing": "memory was short: macOS compressed or decompressed over 10 MB a second, which takes time",
+    "swapping": "memory was short: the machine swapped over 1 MB a second, or compressed over 10",
     "fallback-enabled": "operators that MPS lacks may have run on the CPU",
-    "too-noisy": "its numbers scatter too much for a verdict",
-    "few-calls": "fewer than 6 timed calls: no interval",
-    "slowed": "a fixed product, timed before and after it, was over 15 % slower than at its best, beyond its scatter",
     "other-way": "another way than the article's, which its remark names",
-    "unproved": "not all of its step was held against the CPU before it was timed: its remark says what",
+    "unproved": "not all of its step was held against the CPU before it was timed: see its remark",
+    "too-noisy": "its numbers scatter too much for a verdict",
+    # Of older journals only:
+    "compressing": "memory was short: macOS compressed or decompressed over 10 MB a second",
+    "few-calls": "fewer than 6 timed calls: no interval",
     "cut-short": "ended at five times its budget, with what it had by then",
 }
 JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
@@ -74,7 +82,9 @@ def framework_name(case: Any) -> str:
 
 
 def with_software(device: str, framework: str, version: str, year: str) -> str:
-    """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what it was timed with, as far as that is known."""
+    """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what it was timed with, as far as that
+    is known.
+    """
     name = FRAMEWORKS.get(framework.partition(" ")[0].replace("pytorch", "torch"), "")
     known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
     return f"{device} ({known})" if known else device
@@ -83,20 +93,32 @@ def with_software(device: str, framework: str, version: str, year: str) -> str:
 def line(record: Record) -> str:
     """A finished case in one line."""
     metrics = record.metrics
-    parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
+    parts = [
+        f"{record.experiment}: {record.backend}, {settings(record)}"
+        if record.config
+        else record.case
+    ]
     passes = [name for name in ("forward_s", "backward_s") if name in metrics]
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
-    elif "footprint_end_bytes" in metrics and not passes:  # what such a case is about, not its epoch
+    elif (
+        "footprint_end_bytes" in metrics and not passes
+    ):  # what such a case is about, not its epoch
         ends = (quantity(metrics[f"footprint_{end}_bytes"].value, "B") for end in ("start", "end"))
         parts.append(f"footprint {' → '.join(ends)}")
     else:
         both = len(passes) == 2 and "fit_s" not in metrics  # likewise
         # A loop whose throughput is the number has as many steps as were asked for, and no epochs.
-        names = passes if both else [name for name in TIMES if name != "epoch_s" or "throughput" not in metrics]
+        names = (
+            passes
+            if both
+            else [name for name in TIMES if name != "epoch_s" or "throughput" not in metrics]
+        )
         shown = [(name, metrics[name]) for name in names if name in metrics]
         how = {name: f" {metrics[name].how}" for name in ("fit_s", "epoch_s") if name in metrics}
-        texts = [f"{TIMES[name]} {with_interval(x, seconds)}{how.get(name, '')}" for name, x in shown]
+        texts = [
+            f"{TIMES[name]} {with_interval(x, seconds)}{how.get(name, '')}" for name, x in shown
+        ]
         parts.append(", ".join(texts if both else texts[:1]))
     parts += [f"loss {shown}" if (shown := losses(record)) else ""]
     parts += [record.note or "", ", ".join(record.flags)]
@@ -105,11 +127,12 @@ def line(record: Record) -> str:
 
 
 def losses(record: Record) -> str:
+    """Return `2.31 → 0.42`: the loss of a training's first and last steps."""
     return losses_text(record.metrics)
 
 
 def losses_text(values: Mapping[str, Estimate]) -> str:
-    """`2.31 → 0.42`: the loss of a training's first and last steps, and whether they are too few to judge it by."""
+    """Return `2.31 → 0.42`, and whether the steps are too few to judge the loss by."""
     ends = [values[name] for name in ("loss_first", "loss_last") if name in values]
     few = ends and ends[0].n is not None and ends[0].n < JUDGED_STEPS
     shown = " → ".join(f"{end.value:.4g}" for end in ends)
@@ -117,10 +140,15 @@ def losses_text(values: Mapping[str, Estimate]) -> str:
 
 
 def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
-    """The records whose numbers may stand beside published ones: of the article's own model and shapes, and in FLOP/s
-    of smaller ones too."""
+    """The records whose numbers may stand beside published ones: of the article's own model and
+    shapes, and in FLOP/s of smaller ones too.
+    """
     scaled_too = metric.endswith("flops_per_s")
-    return [record for record in records if record.profile != "smoke" and (scaled_too or not record.scaled)]
+    return [
+        record
+        for record in records
+        if record.profile != "smoke" and (scaled_too or not record.scaled)
+    ]
 
 
 def groups(records: Iterable[Record]) -> list[list[Record]]:
@@ -135,15 +163,22 @@ def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
     """A metric of a case: of its only run that ended well, or what several say together."""
     good = [record.metrics for record in good_of(repeats) if name in record.metrics]
     # A whole training counts its epochs, of many steps each.
-    return together([each[name] for each in good], [each.get("step_s", each[name]) for each in good])
+    return together(
+        [each[name] for each in good], [each.get("step_s", each[name]) for each in good]
+    )
 
 
 def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
-    """The mean of repeats with the interval between them; without one where any of them, and of what it counts, rests
-    on too few steps or calls."""
+    """The mean of repeats with the interval between them; without one where any of them, and of
+    what it counts, rests on too few steps or calls.
+    """
     if not known:
         return None
-    lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and (steps.n or FEW) < FEW]
+    lacking = [
+        x.n
+        for x, steps in zip(known, counted or known, strict=True)
+        if few(x) and (steps.n or FEW) < FEW
+    ]
     mean = intervals.repeats(known)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 
@@ -158,7 +193,9 @@ def kind(record: Record) -> str:
 
 
 def precision(record: Record) -> str:
-    """The precision of a case's products: of autocast (`16-mixed`, `autocast bf16`) the half precision it names."""
+    """The precision of a case's products: of autocast (`16-mixed`, `autocast bf16`) the half
+    precision it names.
+    """
     text = str(record.precision).lower()
     return next((name for part, name in PRECISIONS.items() if part in text), text)
 
@@ -170,4 +207,8 @@ def achieved(record: Record) -> Estimate | None:
         return None
     if "flops_per_s" in record.metrics:
         return record.metrics["flops_per_s"]
-    return Estimate.count(flops, "FLOP") / step if step and step.value > 0 and flops and flops > 0 else None
+    return (
+        Estimate.count(flops, "FLOP") / step
+        if step and step.value > 0 and flops and flops > 0
+        else None
+    )

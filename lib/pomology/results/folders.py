@@ -1,8 +1,10 @@
 """Where numbers go and where they are looked for: the folders in `outputs/`, one a run.
 
-Notebooks that are run by hand share one a day, `lab-<date>-<time>`, so that a notebook that combines others has them.
-It holds one profile on one machine with one state of its software. A set-up cell that is run again measures anew; what
-its notebook had measured there moves to `earlier/` in the folder, and stands in no table any more."""
+Notebooks that are run by hand share one a day, `lab-<date>-<time>`, so that a notebook that
+combines others has them. It holds one profile on one machine with one state of its software. A
+set-up cell that is run again measures anew; what its notebook had measured there moves to
+`earlier/` in the folder, and stands in no table any more.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +25,11 @@ from pomology.results.run import IDENTITY, Run, differing
 if TYPE_CHECKING:
     import filelock
 
-UNTIL = ".partial/until"  # see `until`
 LOCK = ".lock"  # of who measures in a run's folder; it stays, and `make clean` leaves it
 
-_held: dict[Path, filelock.FileLock] = {}  # they go with this process: a folder's journals that it alone writes
-
-
-def waiting(out: Path, name: str) -> Path:
-    """While a run executes a notebook, the file in which its cases wait for another process, a line each."""
-    return out / ".partial" / f"{name}.waiting"
-
-
-def turn(out: Path, name: str) -> set[str] | None:
-    """The cases that have waited for this process, which it forgets; empty in a notebook's first one. None where no run
-    executes it, and nothing comes after this process."""
-    if not (path := waiting(out, name)).exists():
-        return None
-    lines = path.read_text(encoding="utf-8").splitlines()
-    path.write_text("", encoding="utf-8")
-    return set(lines)
-
-
-def wait(out: Path, name: str, case: str) -> None:
-    with open(waiting(out, name), "a", encoding="utf-8") as file:
-        file.write(f"{case}\n")
+_held: dict[
+    Path, filelock.FileLock
+] = {}  # they go with this process: a folder's journals that it alone writes
 
 
 def note_machine(out: Path, profile: str) -> dict:
@@ -60,7 +43,10 @@ def note_machine(out: Path, profile: str) -> dict:
 
 
 def locked(out: Path, run: str, command: str) -> filelock.AcquireReturnProxy:
-    """The lock of a folder, held; it goes with its process, however that ends. Raises PomologyError if it is held."""
+    """The lock of a folder, held; it goes with its process, however that ends.
+
+    Raises PomologyError if it is held.
+    """
     import filelock  # a tenth of a second, which only this needs
 
     try:
@@ -70,14 +56,24 @@ def locked(out: Path, run: str, command: str) -> filelock.AcquireReturnProxy:
 
 
 def check_machine(out: Path) -> None:
-    """Raises PomologyError where a run's folder has numbers that another machine has measured, or a copy of numbers, or
-    has lost the file that says whose they are: those of two machines must not stand under one name."""
+    """Raises PomologyError where a run's folder has numbers that another machine has measured, or a
+    copy of numbers, or has lost the file that says whose they are: those of two machines must not
+    stand under one name.
+    """
     if any(out.glob("*.jsonl*")):  # packed, too
         if not (out / "machine.json").exists():
-            raise PomologyError(f"RUN={out.name}: has numbers, but no machine.json that says whose; choose another RUN")
-        if not any((out / name).exists() for name in (LOCK, ".partial")):  # neither git nor `share` takes them along
-            raise PomologyError(f"RUN={out.name}: is a copy of a run, not one of this checkout; choose another RUN")
-    if (out / "machine.json").exists() and (differ := of_another_machine(noted(out), machine_snapshot.snapshot())):
+            raise PomologyError(
+                f"RUN={out.name}: has numbers, but no machine.json that says whose; choose another RUN"
+            )
+        if not any(
+            (out / name).exists() for name in (LOCK, ".partial")
+        ):  # neither git nor `share` takes them along
+            raise PomologyError(
+                f"RUN={out.name}: is a copy of a run, not one of this checkout; choose another RUN"
+            )
+    if (out / "machine.json").exists() and (
+        differ := of_another_machine(noted(out), machine_snapshot.snapshot())
+    ):
         was = f"was measured on another machine ({'; '.join(differ)})"
         raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")
 
@@ -85,7 +81,11 @@ def check_machine(out: Path) -> None:
 def of_another_machine(noted: dict, now: dict) -> list[str]:
     """In what a run's machine is another one than this, which `now` describes."""
     pairs = differing([noted, now], (*IDENTITY, "os", "architecture")).items()
-    return [f"{name} {one_line(a, 60)}, here {one_line(b, 60)}" for name, (a, b) in pairs if None not in (a, b)]
+    return [
+        f"{name} {one_line(a, 60)}, here {one_line(b, 60)}"
+        for name, (a, b) in pairs
+        if None not in (a, b)
+    ]
 
 
 def note(out: Path, **facts: Any) -> None:
@@ -93,14 +93,11 @@ def note(out: Path, **facts: Any) -> None:
     _write(out, noted(out) | facts)
 
 
-def until(out: Path) -> float:
-    """When no more cases of a run's notebook begin, in seconds of `time.time`; infinite where none runs in MINUTES."""
-    return float(machine_snapshot.file_text(out / UNTIL) or "inf")
-
-
 def note_software(out: Path, threads: int | None) -> str:
-    """Keep what cases run with from now on in a run's `machine.json`, under `software`; returns the name it has there,
-    12 digits that differ for another commit, package, thread count or variable of the environment."""
+    """Keep what cases run with from now on in a run's `machine.json`, under `software`; returns the
+    name it has there, 12 digits that differ for another commit, package, thread count or variable
+    of the environment.
+    """
     software = machine_snapshot.software() | {"threads": threads}
     name = hashlib.sha256(json.dumps(software, sort_keys=True).encode()).hexdigest()[:12]
     (out / ".partial").mkdir(parents=True, exist_ok=True)
@@ -116,12 +113,18 @@ def noted(out: Path) -> dict:
     """What a run's `machine.json` says. Raises PomologyError if it describes no machine."""
     if machine := Run(out).machine:
         return machine
-    raise PomologyError(f"{redact(str(out / 'machine.json'))}: describes no machine; choose another folder")
+    raise PomologyError(
+        f"{redact(str(out / 'machine.json'))}: describes no machine; choose another folder"
+    )
 
 
 def by_hand(experiment: str, profile: str) -> Path:
-    """The folder for a notebook that is run by hand: the first of this day in which it may write, else a new one. While
-    a kernel of the same notebook lives, it may still measure there: so a second one gets a folder of its own."""
+    """The folder for a notebook that is run by hand: the first of this day in which it may write,
+    else a new one.
+
+    While a kernel of the same notebook lives, it may still measure there: so a second one gets a
+    folder of its own.
+    """
     outputs, begun = root() / "outputs", datetime.now()
     now = machine_snapshot.snapshot() | {"profile": profile}
     for place in sorted(outputs.glob(f"lab-{begun:%Y%m%d}-*/machine.json")):
@@ -132,7 +135,10 @@ def by_hand(experiment: str, profile: str) -> Path:
             journal, earlier = folder / f"{experiment}.jsonl", folder / "earlier"
             if journal.exists():
                 earlier.mkdir(exist_ok=True)
-                journal.rename(earlier / f"{experiment}-{1 + len(list(earlier.glob(f'{experiment}-*.jsonl')))}.jsonl")
+                journal.rename(
+                    earlier
+                    / f"{experiment}-{1 + len(list(earlier.glob(f'{experiment}-*.jsonl')))}.jsonl"
+                )
             return folder
     while (folder := outputs / f"lab-{begun:%Y%m%d-%H%M%S}").exists():
         begun += timedelta(seconds=1)
@@ -141,17 +147,26 @@ def by_hand(experiment: str, profile: str) -> Path:
 
 
 def latest(names: Iterable[str], profile: str) -> Path | None:
-    """The run's folder in which one of these notebooks has measured something last; None if there is none."""
+    """The run's folder in which one of these notebooks has measured something last; None if there
+    is none.
+    """
     journals = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
-    folders = [place.parent for place in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True)]
+    folders = [
+        place.parent
+        for place in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True)
+    ]
     begun = (folder for folder in folders if (folder / "machine.json").exists())
     return next((folder for folder in begun if noted(folder).get("profile") == profile), None)
 
 
 def _kept(snapshot: dict, now: dict) -> dict:
     """What of a snapshot says that numbers may share a table: one machine with the same software."""
-    commit = (snapshot.get("git") or {}).get("commit")  # not whether dirty: a changed parameter makes it so
-    return {key: snapshot.get(key) for key in now if key not in ("unknown", "present_mhz")} | {"git": commit}
+    commit = (snapshot.get("git") or {}).get(
+        "commit"
+    )  # not whether dirty: a changed parameter makes it so
+    return {key: snapshot.get(key) for key in now if key not in ("unknown", "present_mhz")} | {
+        "git": commit
+    }
 
 
 def _alone(folder: Path, experiment: str) -> bool:

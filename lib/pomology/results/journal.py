@@ -1,27 +1,43 @@
 """The record of a case, and the journal that keeps it: JSON, one object a line, only ever appended.
 
-A line with `"event": "start"` is written before a case and one with `"event": "end"` after it, each flushed to the disk
-before anything else happens, so that a killed process costs the case it was in and no other. Journals may come from
-other people's machines: nothing in them is ever evaluated."""
+A line with `"event": "start"` is written before a case and one with `"event": "end"` after it, each
+flushed to the disk before anything else happens, so that a killed process costs the case it was in
+and no other. Journals may come from other people's machines: nothing in them is ever evaluated.
+"""
 
 import fcntl
 import json
 import os
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import read_file
-from pomology.results.record import ATTEMPTS, RETRIED, SCHEMA, Record, Start, Status, checked, parse
+from pomology.results.record import (
+    ATTEMPTS,
+    RETRIED,
+    SCHEMA,
+    UNTRIED,
+    Record,
+    Start,
+    Status,
+    checked,
+    parse,
+)
 
 MOST_LINES = 100_000  # more than any run writes
 MOST_NAMED = 3  # of the lines of a journal that cannot be used
+# The variable by which the runner names the backends of which a kernel measures one case, since
+# what a case compiled stays in the memory of its process (a notebook's `one_case_per_kernel`).
+ONE_CASE_ON = "POMOLOGY_ONE_CASE_ON"
 
 
 class Journal:
-    """One experiment's journal file. Opening it creates the folder; a line that a crash left torn stays by itself."""
+    """One experiment's journal file.
+
+    Opening it creates the folder; a line that a crash left torn stays by itself.
+    """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -32,7 +48,9 @@ class Journal:
         return self._append("start", record)
 
     def end(self, record: Record | dict) -> Record:
-        """Append the line of a finished case; ValueError: for what the schema or JSON lacks, as a key or NaN."""
+        """Append the line of a finished case; ValueError: for what the schema or JSON lacks, as a
+        key or NaN.
+        """
         return self._append("end", record)
 
     def _append(self, event: str, record: Start | dict) -> Start | Record:
@@ -42,56 +60,77 @@ class Journal:
             entry = checked({"event": event, "schema": SCHEMA, **given})
         except ValueError as error:
             raise ValueError(f"record of case {given.get('case')!r}: {error}") from None
-        line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":")) + "\n"
+        line = (
+            json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+            + "\n"
+        )
         with open(self.path, "ab+") as file:
             if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
                 line = "\n" + line
-            file.write(line.encode(errors="replace"))  # file names in messages may hold what is no text
+            file.write(
+                line.encode(errors="replace")
+            )  # file names in messages may hold what is no text
             file.flush()
             os.fsync(file.fileno())
-            if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves the line in the drive's own memory
+            if hasattr(
+                fcntl, "F_FULLFSYNC"
+            ):  # macOS: fsync leaves the line in the drive's own memory
                 fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
         return entry
 
     def finish_open(self, status: Status, reason: str) -> list[str]:
-        """Give every case that began and has no end this status; returns their names. For a process that watches."""
-        return [self.end(Record.ended(start, status, reason)).case for start in read(self.path).open_starts]
+        """Give every case that began and has no end this status; returns their names.
+
+        For a process that watches.
+        """
+        return [
+            self.end(Record.ended(start, status, reason)).case
+            for start in read(self.path).open_starts
+        ]
 
 
 @dataclass
 class Contents:
     """What a journal holds.
 
-    records: the last line of each case and repeat, in the order in which they began, or the best of two attempts where
-    the machine was slow, see `_stands`; one that never ended stands as `crashed`, and its start in open_starts.
-    attempts: how often each (case, repeat) began since it last ended; begun: how often in all.
-    problems: one sentence for each line that could not be used. size: in bytes, of what was read."""
+    records: the last line of each case and repeat, in the order in which they began; one that never
+    ended stands as `crashed`, and its start in open_starts. attempts: how often each (case, repeat)
+    began since it last ended. problems: one sentence for each line that could not be used. size: in
+    bytes, of what was read.
+    """
 
     path: Path
     size: int = 0
     records: list[Record] = field(default_factory=list)
     open_starts: list[Start] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
-    begun: Counter[tuple[str, int]] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
     def done(self, case: str, repeat: int) -> bool:
         """Whether this case needs no further attempt."""
         if attempts := self.attempts.get((case, repeat)):
             return attempts >= ATTEMPTS
-        ended = (record for record in self.records if (record.case, record.repeat) == (case, repeat))
+        ended = (
+            record for record in self.records if (record.case, record.repeat) == (case, repeat)
+        )
         return any(record.status not in RETRIED for record in ended)
 
 
 def read(path: str | Path) -> Contents:
-    """Read a journal; a file that is not there reads as empty. Raises PomologyError as `contents`, `read_file`."""
+    """Read a journal; a file that is not there reads as empty.
+
+    Raises PomologyError as `contents`, `read_file`.
+    """
     path = Path(path)
     return contents(path, read_file(path)) if path.exists() else Contents(path)
 
 
 def contents(path: Path, data: bytes) -> Contents:
-    """What a journal's bytes hold. A torn or malformed line is passed over and reported.
-    Raises PomologyError for a journal of another schema, or with more lines than any run writes."""
+    """What a journal's bytes hold.
+
+    A torn or malformed line is passed over and reported. Raises PomologyError for a journal of
+    another schema, or with more lines than any run writes.
+    """
     held, name = Contents(path, len(data)), one_line(path.name)
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
@@ -108,26 +147,24 @@ def contents(path: Path, data: bytes) -> Contents:
             held.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
             continue
         key = entry.case, entry.repeat
-        if not _stands(latest.get(key), entry):
-            latest[key] = entry
+        latest[key] = entry
         if isinstance(entry, Record):
             held.attempts.pop(key, None)
             unended.pop(key, None)
         else:
             held.attempts[key] = held.attempts.get(key, 0) + 1
-            held.begun[key] += 1
             unended[key] = entry
     if (more := len(held.problems) - MOST_NAMED) > 0:
         held.problems[MOST_NAMED:] = [f"{name}: {more} more lines that cannot be used"]
     why = "began and never ended: its process was killed"
     for entry in latest.values():
-        held.records.append(entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why))
+        held.records.append(
+            entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why)
+        )
     held.open_starts = list(unended.values())
     return held
 
 
-def _stands(before: Start | None, entry: Start) -> bool:
-    """Whether a case that ended well stands though it was run again, as the machine had been slow: until an attempt
-    ends well with a better canary."""
-    good = [isinstance(each, Record) and each.status == "ok" and each.canary for each in (before, entry)]
-    return bool(good[0]) and not (good[1] and sum(good[1].values()) <= sum(good[0].values()))
+def fills_kernel(status: str) -> bool:
+    """Return whether a case with this status was tried, and is not tried again."""
+    return status not in (*RETRIED, *UNTRIED, "unsupported")

@@ -14,11 +14,13 @@ Seconds = dict[str, Annotated[float, msgspec.Meta(ge=0, lt=1e7)]]
 
 
 class About(msgspec.Struct):
-    """What a notebook's metadata say of it to the kit, under `pomology`; see `runner.notebooks.Notebook`."""
+    """What a notebook's metadata say of it to the kit, under `pomology`; see
+    `runner.notebooks.Notebook`.
+    """
 
     article: str = ""
     seconds: Seconds = {}
-    again: Seconds = {}
+    one_case_per_kernel: list[str] = []
     after: list[str] = []
 
 
@@ -51,11 +53,18 @@ class Form(msgspec.Struct):
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
-    """The notebook as JSON. Raises PomologyError, in a line, if the file is none that can be run and rendered."""
+    """The notebook as JSON.
+
+    Raises PomologyError, in a line, if the file is none that can be run and rendered.
+    """
     try:
         notebook = json.loads(read_file(path).decode("utf-8"))
         msgspec.convert(notebook, Form)
-        json.dumps(notebook, ensure_ascii=False).encode()  # half a sign can be read, and not written
+        json.dumps(
+            notebook, ensure_ascii=False
+        ).encode()  # half a sign can be read, and not written
     except (ValueError, RecursionError) as error:
-        raise PomologyError(f"{one_line(path.name)}: not a notebook ({one_line(error, 250)})") from None
+        raise PomologyError(
+            f"{one_line(path.name)}: not a notebook ({one_line(error, 250)})"
+        ) from None
     return notebook

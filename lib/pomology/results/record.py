@@ -1,6 +1,9 @@
-"""The record of a case: its schema, in the one place that knows it, and what is wrong with a line that is none.
+"""The record of a case: its schema, in the one place that knows it, and what is wrong with a line
+that is none.
 
-A line of a journal has the fields of `Start` or `Record`, led by `event`, and each metric as `Metric` has it."""
+A line of a journal has the fields of `Start` or `Record`, led by `event`, and each metric as
+`Metric` has it.
+"""
 
 import contextlib
 from datetime import UTC, datetime
@@ -22,10 +25,12 @@ Status = Literal[Finished, Untried, "crashed", "timeout", "interrupted", "error"
 
 # Another attempt may end differently; every other status is a result.
 RETRIED = ("interrupted", "error")
-# A case that was under way when its process vanished is tried once more, in case it was the process that was at fault.
+# A case that was under way when its process vanished is tried once more, in case it was the process
+# that was at fault.
 ATTEMPTS = 2
 
-# A stranger's numbers must survive arithmetic: no integer that is larger than any float, and no infinity.
+# A stranger's numbers must survive arithmetic: no integer that is larger than any float, and no
+# infinity.
 Count = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 Real = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
 Number = Count | Real
@@ -33,7 +38,10 @@ Raw = list[tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[float, msgspec.Me
 
 
 class Metric(msgspec.Struct, gc=False):
-    """A metric as it stands in a journal. repeats: its interval is between processes, not within one."""
+    """A metric as it stands in a journal.
+
+    repeats: its interval is between processes, not within one.
+    """
 
     value: Number
     unit: str
@@ -53,8 +61,11 @@ class Metrics(dict[str, Estimate]):
 
 
 class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=False):
-    """What is known of a case before it begins. data_origin: where its data is from, in words. software: what it ran
-    with, as `folders.note_software` names it."""
+    """What is known of a case before it begins.
+
+    data_origin: where its data is from, in words. software: what it ran with, as
+    `folders.note_software` names it.
+    """
 
     schema: Literal[1]
     experiment: str
@@ -79,17 +90,23 @@ class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=Fal
 
     def line(self) -> dict[str, Any]:
         """The form of a journal: keys and values as JSON has them."""
-        fields = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+        names = {field.name: field.encode_name for field in msgspec.structs.fields(self)}
+        known = msgspec.structs.asdict(self).items()
+        fields = {names[name]: value for name, value in known if value is not UNSET}
         return {"event": self.__struct_config__.tag} | fields
 
 
 class Record(Start, kw_only=True, tag="end", gc=False):
-    """A case that ended. What it lacks is UNSET, which is false; every record has the fields without a default.
+    """A case that ended.
 
-    blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says of itself. absent:
-    why a number is missing, by metric. rails: what the energy covers. thermal: level and temperature before and after,
-    and how long the device rested. trace, memory_trace: samples in time order. canary: seconds of
-    `machine.quiet.canary` before and after the case, `before_s` and `after_s`."""
+    What it lacks is UNSET, which is false; every record has the fields without a default.
+
+    blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says
+    of itself. absent: why a number is missing, by metric. rails: what the energy covers. thermal:
+    level and temperature before and after, and in older journals how long the device rested. trace,
+    memory_trace: samples in time order. calibration: seconds of `machine.quiet.calibrate` before
+    and after the case, `before_s` and `after_s`; `canary` in a journal.
+    """
 
     parameters: Count | None
     flops_per_step: Count | None
@@ -109,7 +126,7 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     thermal_level: Count | UnsetType | None = UNSET
     trace: list | UnsetType = UNSET
     traceback: str | UnsetType = UNSET
-    canary: dict[str, Number] | UnsetType = UNSET
+    calibration: dict[str, Number] | UnsetType = msgspec.field(name="canary", default=UNSET)
     thermal: dict[str, Any] | UnsetType = UNSET
 
     @classmethod
@@ -128,14 +145,25 @@ class Record(Start, kw_only=True, tag="end", gc=False):
 
     def without_samples(self) -> Self:
         """The same without what is long: raw times, traces, the traceback."""
-        return self.replace(**dict.fromkeys(("blocks", "asides", "rails", "trace", "memory_trace", "traceback"), UNSET))
+        return self.replace(
+            **dict.fromkeys(
+                ("blocks", "asides", "rails", "trace", "memory_trace", "traceback"), UNSET
+            )
+        )
 
     def line(self) -> dict[str, Any]:
-        return super().line() | {"metrics": {name: metric.metric() for name, metric in self.metrics.items()}}
+        return super().line() | {
+            "metrics": {name: metric.metric() for name, metric in self.metrics.items()}
+        }
 
 
 def _metrics(kind: type, given: Any) -> Metrics:
-    return Metrics({name: metric.estimate() for name, metric in msgspec.convert(given, dict[str, Metric]).items()})
+    return Metrics(
+        {
+            name: metric.estimate()
+            for name, metric in msgspec.convert(given, dict[str, Metric]).items()
+        }
+    )
 
 
 _DECODER = msgspec.json.Decoder(Start | Record, dec_hook=_metrics)
@@ -153,22 +181,33 @@ def _timed(record: Start | Record) -> Start | Record:
 
 def _migrated(record: Start | Record) -> Start | Record:
     """Return a record with today's statuses: older journals call what is too slow `too-big`, too."""
-    if isinstance(record, Record) and record.status == "too-big" and " would take " in f" {record.reason}":
+    if (
+        isinstance(record, Record)
+        and record.status == "too-big"
+        and " would take " in f" {record.reason}"
+    ):
         return record.replace(status="too-slow")
     return record
 
 
 def parse(line: bytes) -> Start | Record:
-    """A line of a journal. Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
-    another schema, of which nothing in its file can be understood."""
+    """A line of a journal.
+
+    Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
+    another schema, of which nothing in its file can be understood.
+    """
     try:
         return _migrated(_timed(_DECODER.decode(line)))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
-    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):
+    with contextlib.suppress(
+        msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError
+    ):
         schema = msgspec.json.decode(line)["schema"]
         if type(schema) is int and schema != SCHEMA:
-            age, more = ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
+            age, more = (
+                ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
+            )
             raise PomologyError(f"schema {schema} is {age} than this kit's {SCHEMA}{more}")
     raise ValueError(wrong)
 

@@ -15,33 +15,64 @@ from pomology.results.record import Record
 
 MACHINE = "machine.json"
 
-# What reading or showing somebody's malformed numbers can raise; the page names it in place of them.
-MALFORMED = (PomologyError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+# What reading or showing somebody's malformed numbers can raise; the page names it in place of
+# them.
+MALFORMED = (
+    PomologyError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 # Of machine.json, beside `processor`.
-IDENTITY = ("chip", "cpu_cores", "cpu_threads", "performance_cores", "memory_bytes", "gpus", "virtual_machine")
-ALIKE, CANARIES_ALIKE = 1.01, 1.15  # sizes and clocks, and the best canaries, of one machine
+IDENTITY = (
+    "chip",
+    "cpu_cores",
+    "cpu_threads",
+    "performance_cores",
+    "memory_bytes",
+    "gpus",
+    "virtual_machine",
+)
+ALIKE = 1.01  # sizes and clocks of one machine
+CALIBRATIONS_ALIKE = 1.15  # the best calibrations of one machine
 
 
 def differences(*runs: Any) -> str:
-    """In what the machines of two runs differ, or why that cannot be known; empty where all shows that they are one.
+    """In what the machines of two runs differ, or why that cannot be known; empty where all shows
+    that they are one.
 
-    runs: whatever has a `machine`, and `records`, of whose canaries the best counts."""
+    runs: whatever has a `machine`, and `records`, of whose calibrations the best counts.
+    """
     machines = [run.machine for run in runs]
-    canaries = [[s for record in run.records for s in (record.canary or {}).values()] for run in runs]
-    if not all(isinstance(each.get("processor"), dict) for each in machines) or not all(canaries):
+    calibrations = [
+        [s for record in run.records for s in (record.calibration or {}).values()] for run in runs
+    ]
+    if not all(isinstance(each.get("processor"), dict) for each in machines) or not all(
+        calibrations
+    ):
         return "What would show whether they are one is not in both."
-    differ, canaries_s = differing(machines), [min(each) for each in canaries]
-    if not _alike(*canaries_s, CANARIES_ALIKE):
-        differ["canary"] = canaries_s
-    shown = ((one_line(name), *(one_line(each, 60) for each in both)) for name, both in differ.items())
+    differ = differing(machines)
+    best_s = [min(each) for each in calibrations]
+    if not _alike(*best_s, CALIBRATIONS_ALIKE):
+        differ["calibration"] = best_s
+    shown = (
+        (one_line(name), *(one_line(each, 60) for each in both)) for name, both in differ.items()
+    )
     return "; ".join(f"{name} {first} and {second}" for name, first, second in shown)
 
 
 def differing(machines: Sequence[dict], names: Sequence[str] = IDENTITY) -> dict[str, list]:
-    """What of these names, and of `processor`, tells two machines apart: its name -> what it is on each."""
-    chips = [chip if isinstance(chip := machine.get("processor"), dict) else {} for machine in machines]
+    """What of these names, and of `processor`, tells two machines apart: its name -> what it is on
+    each.
+    """
+    chips = [
+        chip if isinstance(chip := machine.get("processor"), dict) else {} for machine in machines
+    ]
     pairs = {name: [machine.get(name) for machine in machines] for name in names}
     pairs |= {name: [each.get(name) for each in chips] for name in chips[0] | chips[1]}
     return {name: both for name, both in pairs.items() if not _alike(*both, ALIKE)}
@@ -53,20 +84,27 @@ def _alike(a: Any, b: Any, most: float) -> bool:
 
 
 class Run:
-    """A run's folder or zip, also an unfinished one. A file is read when it is first asked for, and again once changed.
+    """A run's folder or zip, also an unfinished one.
 
-    machine: what machine.json says; empty if that is missing or malformed. journals: by experiment. records: of all
-    journals, a finished case each. problems: a sentence for each file that could not be used. others: runs of other
-    people that its page shows beside it. Raises PomologyError for a place that is none, or a zip of which anything is
-    not safe to read."""
+    A file is read when it is first asked for, and again once changed.
+
+    machine: what machine.json says; empty if that is missing or malformed. journals: by experiment.
+    records: of all journals, a finished case each. problems: a sentence for each file that could
+    not be used. others: runs of other people that its page shows beside it. Raises PomologyError
+    for a place that is none, or a zip of which anything is not safe to read.
+    """
 
     def __init__(self, place: str | Path):
         self.path = Path(place)
         self.name = self.path.resolve().name.removesuffix(".zip")
         self.others: Sequence[Run] = ()
-        self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
+        self._known: dict[
+            str, tuple
+        ] = {}  # by file name: its stamp, what it holds, and a problem or none
         if not (self.path.is_dir() or self.path.is_file()):
-            raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")
+            raise PomologyError(
+                f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/"
+            )
 
     @classmethod
     def open(cls, name: str) -> Self:
@@ -82,7 +120,11 @@ class Run:
     @property
     def journals(self) -> dict[str, journal.Contents]:
         files = self._read().items()
-        return {name.split(".jsonl")[0]: held for name, (_, held, _) in files if isinstance(held, journal.Contents)}
+        return {
+            name.split(".jsonl")[0]: held
+            for name, (_, held, _) in files
+            if isinstance(held, journal.Contents)
+        }
 
     @property
     def records(self) -> list[Record]:
@@ -99,17 +141,22 @@ class Run:
         if self.path.is_dir():
             names = [path.name for path in archive.listed(self.path) if only in (None, path.name)]
             for name in names:
-                status = (self.path / name).stat()
+                path = self.path / name
+                status = path.stat()
                 stamp = (status.st_size, status.st_mtime_ns)
                 if self._known.get(name, (None,))[0] != stamp:
-                    self._known[name] = (stamp, *self._parsed(name, partial(read_file, self.path / name)))
+                    self._known[name] = (stamp, *self._parsed(name, partial(read_file, path)))
             return {name: self._known[name] for name in names}
         if not self._known:
             unpacked = archive.unpacked(self.path)
-            self._known = {name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked}
+            self._known = {
+                name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked
+            }
         return self._known
 
-    def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
+    def _parsed(
+        self, name: str, read: Callable[[], bytes]
+    ) -> tuple[dict | journal.Contents | None, str | None]:
         try:
             data = archive.plain(name, read())
             if name != MACHINE:

@@ -120,10 +120,7 @@ def finished(job: Job, out: Path) -> bool:
         return False
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
     records = [record for record in journal.records if record.repeat == job.repeat]
-    begun = [record.case for record in records if (record.config.get("moment") == "end") == job.ends]
-    if not begun:  # at the end there may be nothing that is worth its time
-        return job.ends and bool(records)
-    return all(journal.done(case, job.repeat) for case in begun)
+    return bool(records) and all(journal.done(record.case, job.repeat) for record in records)
 
 
 def end_with_stdin() -> None:
@@ -188,11 +185,14 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
         return None
 
     while True:  # each start has one case less to run
+        used = _used_kernels(job, journal.path)
         place = sum(map(len, _lines(journal.path, 0)))
         stop.in_kernel = True
         outcome = _run_kernel(job, out, watch)
         stop.in_kernel = False
         if outcome is None:
+            if _used_kernels(job, journal.path) > used:
+                continue
             return True
         status, reason = outcome
         if status == "no device":  # DEVICE=cuda means those frameworks that see it
@@ -206,6 +206,17 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
                 say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
             return False
         say(f"  {job.label}: started again behind {', '.join(lost)}")
+
+
+def _used_kernels(job: Job, path: Path) -> set[str]:
+    """Return the cases that had a kernel of their own, since their backend keeps there what it compiled."""
+    return {
+        record.case
+        for record in results_journal.read(path).records
+        if record.repeat == job.repeat
+        and record.backend in job.notebook.one_case_per_kernel
+        and results_journal.fills_kernel(record.status)
+    }
 
 
 def _lines(path: Path, place: int) -> list[bytes]:
@@ -223,6 +234,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     final.parent.mkdir(parents=True, exist_ok=True)
     if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
+    os.environ[results_journal.ONE_CASE_ON] = " ".join(job.notebook.one_case_per_kernel)
     os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not what a user's IPython does at its start
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
     if not os.access(os.path.expanduser("~"), os.W_OK):  # a user without a home, as in a container

@@ -16,7 +16,7 @@ class Notebook(NamedTuple):
 
     seconds: what each profile takes on two CPU cores without a GPU, roughly.
     after: the notebooks whose numbers it shows, which come before it; `*` in the metadata is all others.
-    again: as `seconds`, of its second run, with `moment="end"`, when all others have measured; empty for none.
+    one_case_per_kernel: the backends that keep what a case compiled, so that each case has a kernel of its own.
     first: the text of its first cell.
     extras: the folders of lib/pomology/extras/ that it needs.
     order: below 0 it runs before those that say none, above 0 after them, as what leaves the machine hot does.
@@ -29,7 +29,7 @@ class Notebook(NamedTuple):
     article: str
     seconds: dict[str, float]
     after: tuple[str, ...]
-    again: dict[str, float]
+    one_case_per_kernel: tuple[str, ...]
     first: str
     extras: tuple[str, ...]
     order: int
@@ -81,7 +81,7 @@ def _notebook(path: Path, names: list[str]) -> Notebook:
         article=metadata.get("article", ""),
         seconds=metadata.get("seconds", {}),
         after=tuple(after),
-        again=metadata.get("again", {}),
+        one_case_per_kernel=tuple(metadata.get("one_case_per_kernel", ())),
         first=first,
         extras=tuple(metadata.get("extras", ())),
         order=metadata.get("order", 0),

@@ -21,7 +21,6 @@ from pomology.runner.parameters import Parameter
 
 DATA = ("auto", "real", "stand-in")
 GOING = ".partial/going"  # in a run's folder until the run has come to its end
-END = "-end"  # the second run of a notebook, at the end
 MINUTES = range(3, 121)
 PAGE_S = 6.0  # that the page takes on two CPU cores
 PRIOR_S = 20.0  # of expected time: the weight of 1 in the pace of the first notebooks
@@ -41,7 +40,7 @@ class Asked(NamedTuple):
 class Job(NamedTuple):
     """One execution of a notebook: its parameters, and where its file goes.
 
-    way: empty, `END`, or the ending of a process with another setting of its framework.
+    way: empty, or the ending of a process with another setting of its framework.
     """
 
     notebook: Notebook
@@ -50,24 +49,18 @@ class Job(NamedTuple):
     way: str = ""
 
     @property
-    def ends(self) -> bool:
-        """Whether it is the second run of a notebook, at the end."""
-        return self.way == END
-
-    @property
     def name(self) -> str:
-        """The name of its file: `vae`, of its first repeat `vae-1`, at the end `ceilings-end`."""
+        """The name of its file: `vae`, of its first repeat `vae-1`."""
         return self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
 
     @property
     def label(self) -> str:
-        name = self.notebook.name + (" (again, at the end)" if self.ends else self.way)
-        return name + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+        return self.notebook.name + self.way + (f" (repeat {self.repeat + 1})" if self.repeat else "")
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The notebooks whose numbers it needs."""
-        return (self.notebook.name,) if self.ends else self.notebook.after
+        return self.notebook.after
 
     def output(self, out: Path) -> Path:
         return (out / "repeats" if self.repeat or self.way else out) / f"{self.name}.ipynb"
@@ -123,7 +116,7 @@ class Schedule:
 
 
 def _importance(job: Job) -> tuple:
-    return job.repeat, bool(job.notebook.after), job.ends, job.notebook.priority or math.inf
+    return job.repeat, bool(job.notebook.after), job.notebook.priority or math.inf
 
 
 def prepare(asked: Asked, folder: Path | None = None) -> tuple[Path, list[Job]]:
@@ -186,14 +179,7 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
         for repeat in range(repeats):
             own = values | ({"repeat": repeat} if "repeat" in declared else {})
             planned += _executions(notebook, own, repeat, declared, settings)
-    again = {job.notebook.name for job in planned if job.ends}
-
-    def place(job: Job) -> tuple[int, int]:
-        """The second runs come behind all first ones, and before what shows their numbers."""
-        shows_again = not again.isdisjoint(job.notebook.after)
-        return job.repeat, 1 if job.ends else 2 if shows_again else 0
-
-    return sorted(planned, key=place)
+    return sorted(planned, key=lambda job: job.repeat)
 
 
 def _executions(
@@ -213,9 +199,6 @@ def _executions(
             if name in declared:
                 found.append(Job(notebook, values | {name: value, "devices": gpu}, repeat, way))
     found.append(Job(notebook, values, repeat))
-    if notebook.again:
-        shorter = notebook._replace(seconds=notebook.again)
-        found.append(Job(shorter, values | {"moment": "end"}, repeat, END))
     return found
 
 

@@ -1,0 +1,423 @@
+"""A small model on the CPU inside a case: what is journalled, and every way for it to end."""
+
+import gc
+import json
+import math
+import re
+import time
+import weakref
+from datetime import datetime
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fakes import Clock
+from small_model import FEATURES, WORK, batches, fit, run
+from torch import nn
+
+from pomology import errors
+from pomology.machine import energy, quiet
+from pomology.machine.sources import SOURCES
+from pomology.results.cases import JUDGED_STEPS
+
+MPS_OUT = (
+    "MPS backend out of memory (MPS allocated: 17.94 GB, other allocations: 384.00 KB, "
+    "max allowed: 18.13 GB). Tried to allocate 256.00 MB on private pool."
+)
+
+
+def test_a_finished_case_is_one_line_with_its_metrics_and_raw_times(make):
+    experiment = make(budget_s=0.5, profile="article")
+    experiment.dataset(SimpleNamespace(kind="stand-in", origin="digits drawn by hand"))
+    ready = []
+
+    def body(case):
+        (open_case,) = experiment.records  # it is journalled before it starts
+        assert (open_case.status, open_case.case) == ("crashed", case.name)
+        case.require_memory(WORK)
+        ready.extend(fit(case, 200))
+
+    run(experiment, body, batch_size=[8])
+    lines = experiment.journal.path.read_text(encoding="utf-8").splitlines()
+    start, end = map(json.loads, lines)
+    assert (start["event"], end["event"]) == ("start", "end")
+    assert start["case"] == end["case"] == "torch-cpu batch_size=8"
+    expected = {
+        "schema": 1,
+        "experiment": "vae",
+        "article": "003",
+        "config": {"batch_size": 8},
+        "framework": "torch",
+        "framework_version": torch.__version__,
+        "backend": "cpu",
+        "device": "cpu",
+        "precision": "fp32",
+        "profile": "article",
+        "data": "stand-in",
+        "data_origin": "digits drawn by hand",
+        "scaled": False,
+        "parameters": 5,
+        "flops_per_step": 1_000_000,
+        "repeat": 0,
+        "threads": torch.get_num_threads(),
+        "power_source": "ac",
+        "status": "ok",
+        "reason": None,
+        "canary": {"before_s": 0.0005, "after_s": 0.0005},
+    }
+    assert {key: end[key] for key in expected} == expected and "traceback" not in end
+    assert datetime.fromisoformat(end["started"]).tzinfo is not None and end["seconds"] > 0
+
+    metrics = end["metrics"]
+    values = {name: metric["value"] for name, metric in metrics.items()}
+    assert values["footprint_peak_bytes"] > 1e6 and "reserved_peak_bytes" not in values
+    assert values["loss_last"] < values["loss_first"]
+    assert metrics["loss_last"]["n"] == ready.count(False) == 200 and ready.count(True) > 0
+    # Raw times are kept and agree with the metrics.
+    blocks = end["blocks"]["training"]
+    steps, seconds = map(sum, zip(*blocks["steady"], strict=True))
+    warmup, warmup_s = map(sum, zip(*blocks["warmup"], strict=True))
+    assert values["step_s"] == pytest.approx(seconds / steps, rel=1e-4)
+    assert metrics["step_s"]["n"] == steps and blocks["epoch_steps"] == 200 == 1 + warmup + steps
+    assert values["first_step_s"] == blocks["first_step_s"]
+    whole_s = blocks["first_step_s"] + seconds + warmup_s
+    assert values["epoch_s"] >= whole_s * (1 - 1e-6) and metrics["epoch_s"]["how"] == "measured"
+    ready_steps, ready_s = map(sum, zip(*blocks["ready"], strict=True))
+    assert values["compute_epoch_s"] == pytest.approx(200 * ready_s / ready_steps, rel=1e-4)
+    assert values["flops_per_s"] == pytest.approx(1_000_000 * ready_steps / ready_s, rel=1e-4)
+
+
+def test_memory_is_that_of_the_loop_without_the_batches_that_are_kept_ready(make):
+    experiment = make()
+    kept = []
+    (device,) = experiment.devices
+    device.to_device = lambda batch: kept.append(batch) or batch
+    device.peak_memory = lambda: {"reserved_peak_bytes": 9 if kept else 5}
+    record = run(experiment)
+    assert len(kept) == 3 and record.metrics["reserved_peak_bytes"].value == 5
+    assert record.metrics["footprint_peak_bytes"].value > 1e6
+
+
+def test_parts_occasional_work_and_own_metrics_are_in_the_record(make):
+    def body(case):
+        for _ in case.steps(range(9), ready=False):
+            with case.occasional("picture", per_epoch=1):
+                time.sleep(0.002)
+        assert list(case.steps(range(5), part="evaluation")) == list(range(5))
+        case.metric("accuracy", torch.tensor(0.5), low=0.4, high=0.6, n=100)
+        case.metric("kernel_s", 2, "s", how="estimated")
+        case.ran_on(torch.ones(1))
+
+    record = run(make(profile="article"), body)
+    assert (record.status, record.device) == ("ok", None)  # no model was observed
+    assert set(record.blocks) == {"training", "evaluation"}
+    assert len(record.asides["picture"]) == 9 and min(record.asides["picture"]) >= 0.002
+    form = {"value": 0.5, "unit": "", "low": 0.4, "high": 0.6, "n": 100, "how": "measured"}
+    assert record.metrics["accuracy"].metric() == form
+    assert record.metrics["kernel_s"].how == "estimated"
+
+
+@pytest.mark.parametrize(("profile", "whole"), [("quick", False), ("article", True)])
+def test_only_the_article_profile_runs_an_epoch_that_does_not_fit_the_budget(make, profile, whole):
+    seen = []
+    experiment = make(profile=profile, budget_s=0.02)
+    record = run(experiment, lambda case: seen.extend(fit(case, 80, step_s=0.003)))
+    assert (seen.count(False) == 80) == whole
+    assert record.metrics["epoch_s"].how == ("measured" if whole else "estimated")
+    assert record.metrics["epoch_s"].value == pytest.approx(80 * 0.003)
+    assert record.blocks["training"]["stopped"] == ("whole epoch" if whole else "budget")
+    assert ("few-steps" in record.flags) == (not whole)
+
+
+EXCEPTIONS = [
+    (RuntimeError(MPS_OUT), "out-of-memory", "MPS backend out of memory (MPS allocated: 17.94 GB"),
+    (errors.Unsupported("MPS has no float64"), "unsupported", "MPS has no float64"),
+    (errors.Mismatch("off by 0.3"), "mismatch", "off by 0.3"),
+    (errors.TooBig("needs 99 GB"), "too-big", "needs 99 GB"),
+    (errors.TooSlow("needs a week"), "too-slow", "needs a week"),
+    (RuntimeError("shapes differ\nat layer 3"), "error", "RuntimeError: shapes differ"),
+]
+
+
+def test_an_exception_ends_its_case_and_not_the_notebook(make, monkeypatch):
+    experiment = make()
+    (device,) = experiment.devices
+    monkeypatch.setattr(type(device), "memory_limit", "the limit here is 1 times")
+    for case in experiment.cases(number=range(len(EXCEPTIONS) + 1)):
+        with case:
+            fit(case)
+            if case["number"] < len(EXCEPTIONS):
+                raise EXCEPTIONS[case["number"]][0]
+    *records, following = experiment.records
+    assert following.status == "ok"
+    for record, (_, status, reason) in zip(records, EXCEPTIONS, strict=True):
+        assert record.status == status and record.reason.startswith(reason)
+        assert "\n" not in record.reason and bool(record.traceback) == (status == "error")
+        assert "epoch_s" in record.metrics  # what had been measured is kept
+        assert (record.note == device.memory_limit) == (status == "out-of-memory")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_journalled_passed_on_and_tried_again(make, kind):
+    experiment = make()
+    (case,) = experiment.cases()
+    with pytest.raises(kind), case:
+        fit(case)
+        raise kind
+    (record,) = experiment.records
+    assert record.status == "interrupted" and "epoch_s" in record.metrics
+    assert [case.name for case in make().cases()] == [record.case]
+
+
+def other_model(case):
+    case.require_memory(WORK)
+    case.watch_model(nn.Linear(FEATURES + 1, 1))
+
+
+def left_at_once(case):
+    case.watch_model(nn.Linear(FEATURES, 1))
+    for _ in case.steps(batches(10)):
+        break
+
+
+def no_number(case):
+    fit(case)
+    case.metric("max_abs_error", math.nan, "")
+
+
+def on_meta(case):
+    case.ran_on(torch.ones(1, device="meta"))
+    fit(case)
+
+
+def other_result(case):
+    case.check({"weight": np.ones(3)}, {"weight": np.array([1, 1, 1.5])}, 0.1, "against the CPU")
+
+
+ENDINGS = [
+    (other_model, "mismatch", "the model has 6 parameters; 5 were counted beforehand"),
+    (left_at_once, "error", "nothing was timed"),
+    (
+        no_number,
+        "error",
+        "ValueError: max_abs_error is nan; what could not be measured is left out",
+    ),
+    (on_meta, "fallback", "asked for cpu, computed on meta"),
+    (other_result, "mismatch", "against the CPU: weight"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "reason"), ENDINGS)
+def test_what_goes_wrong_is_said_and_what_was_timed_before_is_kept(make, body, status, reason):
+    record = run(make(profile="article"), body)
+    assert record.status == status and record.reason.startswith(reason)
+    assert ("epoch_s" in record.metrics) == (body in (no_number, on_meta))
+    assert ("max_abs_error" in record.metrics) == (body is other_result)
+
+
+def test_an_error_that_a_device_reports_late_still_ends_the_case(make, monkeypatch):
+    def synchronize():
+        raise RuntimeError("CUDA error: out of memory")
+
+    def body(case):
+        fit(case)
+        monkeypatch.setattr(case.backend, "synchronize", synchronize)
+
+    assert run(make(), body).status == "out-of-memory"
+
+
+def test_a_traceback_is_kept_without_the_folders_of_this_machine(make, monkeypatch):
+    monkeypatch.setenv("HOME", "/Users/jo")
+
+    def body(case):
+        raise ValueError("no /Users/jo/data, /Users/jo or /Users/john/data")
+
+    record = run(make(), body)
+    assert record.reason == "ValueError: no ~/data, ~ or /Users/john/data"
+    assert "in body" in record.traceback and "/Users/jo/" not in record.traceback
+
+
+LEARNING = [
+    (60, {"lr": 0.0}, False, "no step changed the weights"),  # a GAN's weights change too
+    (60, {"losses": lambda number: math.nan}, True, "the loss is not a finite number"),
+    (60, {"losses": float}, True, "the loss went from 1 to 49.5 in 60 steps"),  # medians
+    (JUDGED_STEPS, {"losses": lambda number: 1.0}, True, "the loss went from 1 to 1 in 50 steps"),
+    (JUDGED_STEPS, {"losses": float}, False, None),
+    (JUDGED_STEPS - 1, {"losses": float}, True, None),
+]
+
+
+@pytest.mark.parametrize(("count", "options", "learns", "reason"), LEARNING)
+def test_a_model_that_does_not_learn_is_said(make, count, options, learns, reason):
+    experiment = make(expects_learning=learns, profile="article")
+    record = run(experiment, lambda case: fit(case, count, **options))
+    assert (record.status, record.reason) == ("not-learning" if reason else "ok", reason)
+
+
+GUESSES = [
+    (0.128, 1000, 20, "not-learning"),  # a guesser gets up to 12.8 % of 1,000 right
+    (0.13, 1000, 60, "ok"),
+    (0.11, 10_000, 60, "ok"),  # and up to 10.9 % of 10,000
+    (0.02, 1000, 19, "ok"),  # too few steps to conclude anything
+]
+
+
+@pytest.mark.parametrize(("value", "samples", "count", "status"), GUESSES)
+def test_a_model_no_better_than_guessing_does_not_learn(make, value, samples, count, status):
+    def body(case):
+        fit(case, count)
+        case.accuracy(value, samples, classes=10)
+
+    record = run(make(profile="article"), body)
+    assert record.status == status, record.reason
+    assert record.metrics["accuracy"].value == value and record.metrics["accuracy"].n == samples
+
+
+def test_an_accuracy_says_how_much_of_the_training_ran(make):
+    def body(case):
+        fit(case, 60)
+        case.accuracy(0.9, 1000, classes=10, epochs=4)
+
+    record = run(make(profile="article"), body)
+    assert record.metrics["accuracy_unfinished"].value == 0.9 and "accuracy" not in record.metrics
+    assert "90.0 % right after 1 of 4 epochs" in record.note
+
+
+def test_nothing_of_a_case_stays_in_memory(make):
+    kept = []
+
+    def body(case):
+        model = case.watch_model(nn.Linear(FEATURES, 1))
+        kept.append(weakref.ref(model))
+        raise ValueError("held by its traceback?")
+
+    (case,) = make().cases()
+    with case:
+        body(case)
+    gc.collect()
+    assert kept[0]() is None
+
+
+def test_in_a_notebook_one_line_is_shown_and_then_replaced(make, capsys, monkeypatch):
+    shown = []
+    handle = SimpleNamespace(update=lambda line: shown.append(line.data))
+
+    def display(line, *, display_id):
+        assert display_id is True and shown == []
+        return shown.append(line.data) or handle
+
+    monkeypatch.setattr("IPython.get_ipython", object)
+    monkeypatch.setattr("IPython.display.display", display)
+    start_s = time.perf_counter()
+    experiment = make(profile="article")
+    run(experiment, lambda case: fit(case, 100, at=lambda number: time.sleep(0.012)))
+    assert 3 <= len(shown) <= 3 + 2 * (time.perf_counter() - start_s)  # two a second
+    assert re.fullmatch(r"torch-cpu: training, step \d+ of 100, \d+ s", shown[1])
+    assert " · epoch " in shown[-1] and capsys.readouterr().out == ""
+
+
+COSTS = {"forward": 0.3, "backward": 0.5, "update": 0.1}
+
+
+def test_phases_are_in_the_record_with_their_raw_times(make):
+    now = Clock()
+
+    def body(case):
+        case.clock.clock = now
+        for _ in case.steps(range(60)):
+            for number, name in enumerate(COSTS):
+                with case.phase(name):
+                    now.pass_s(0.0005 * number)
+
+    record = run(make(), body)
+    raw = record.blocks["training"]
+    steps = sum(count for count, _ in raw["steady"])
+    for number, name in enumerate(COSTS):
+        assert len(raw[f"steady_{name}"]) == len(raw["steady"])
+        mean = record.metrics[f"{name}_s"].value
+        assert mean == pytest.approx(sum(raw[f"steady_{name}"]) / steps, rel=1e-3)
+        assert mean == pytest.approx(0.0005 * number)
+    assert record.metrics["step_s"].value == pytest.approx(0.0015)
+
+
+def test_what_is_timed_without_a_loop_is_in_the_record_with_its_raw_times(make):
+    found = []
+
+    def body(case):
+        found.append(case.measure("step_s", lambda: time.sleep(0.0005), budget_s=0.02))
+        case.raw("launch_cold_s", [0.25, 0.5])
+
+    record = run(make(), body)
+    raw = record.blocks["step_s"]
+    blocks = found[0].blocks
+    assert [count for count, _ in raw["steady"]] == [block.steps for block in blocks]
+    assert raw["first_call_s"] == found[0].first_call_s and raw["stopped"] == "budget"
+    median = np.median([seconds / count for count, seconds in raw["steady"]])
+    assert record.metrics["step_s"].value == pytest.approx(median, rel=1e-4)
+    assert record.blocks["launch_cold_s"] == {"steady": [[1, 0.25], [1, 0.5]]}
+
+
+def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatch):
+    monkeypatch.setattr("pomology.experiment.experiment.LIMIT_LEAST_S", 0.0)
+    now = Clock()
+
+    def body(case):
+        case.clock.clock = now
+        for _ in case.steps(range(1000)):
+            now.pass_s(0.2)
+
+    record = run(make(budget_s=0.1), body)
+    assert record.blocks["training"]["stopped"] == "limit" and "few-steps" in record.flags
+    assert record.metrics["step_s"].value == pytest.approx(0.2)
+
+
+def test_flags_say_what_others_did_and_how_slow_the_machine_was(make, monkeypatch):
+    speeds = iter([1.0, 1.0, 1.4, 1.5])
+    monkeypatch.setattr(quiet, "calibrate", lambda: next(speeds))
+    loads = iter([(0.1, []), (1.5, ["contended"])])
+    monkeypatch.setattr(quiet, "between", lambda first, last: next(loads))
+    experiment = make()
+    for case in experiment.cases(number=[1, 2]):
+        with case:
+            case.measure("kernel_s", lambda: None, budget_s=0.01)
+    first, second = experiment.records
+    assert first.flags == [] and first.foreign_load == 0.1
+    assert second.flags == ["contended", "slowed"] and second.foreign_load == 1.5
+    assert second.calibration == {"before_s": 1.4, "after_s": 1.5}
+    monkeypatch.setattr(quiet, "between", lambda first, last: (0.0, []))
+    experiment = make(profile="smoke", out=str(experiment.out / "smoke"))
+    assert not run(experiment).calibration  # its numbers say nothing
+
+
+def test_joules_of_steady_steps_are_in_the_record_and_why_there_are_none(make, monkeypatch):
+    joules = iter(range(0, 10_000, 10))
+    meter = energy.Meter({"cpu": 0.0001}, lambda: {"cpu": next(joules)}, {"ane": "not counted"})
+    monkeypatch.setattr(energy, "meter", lambda kind: meter)
+
+    def body(case):
+        case.require_memory(WORK)
+        fit(case, 200, at=lambda number: time.sleep(0.002))
+
+    record = run(make(profile="article"), body)
+    step = record.metrics["energy_j_per_step"]
+    assert step.low < step.value < step.high and record.rails == ["cpu"]
+    per_tflop = record.metrics["energy_j_per_tflop"].value
+    assert per_tflop == pytest.approx(step.value * 1e12 / WORK.flops)
+    assert record.absent["energy of the ane"] == "not counted"
+
+    def absent(kind):
+        raise energy.Absent("no meter here")
+
+    monkeypatch.setattr(energy, "meter", absent)
+    record = run(make(profile="article", repeat=1), body)
+    assert record.absent["power_w"] == "no meter here" and "power_w" not in record.metrics
+
+
+def test_thermal_state_before_and_after_is_in_the_record(make, monkeypatch):
+    degrees = iter([40.0, 60.0, 61.0, 62.0])
+    source = SOURCES["temperature"]._replace(open=lambda kind: lambda: next(degrees))
+    monkeypatch.setitem(SOURCES, "temperature", source)
+    record = run(make())
+    assert record.thermal["before"]["temperature_c"] == 40
+    assert record.thermal["after"]["temperature_c"] > 40

@@ -1,0 +1,226 @@
+"""Which cases a notebook runs, in which order, and which are skipped."""
+
+import getpass
+import importlib.metadata
+import json
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from small_model import fit, run
+
+from pomology.devices.torch import TorchDevice as Device
+from pomology.errors import PomologyError, TooBig
+from pomology.machine import snapshot
+from pomology.paths import root
+from pomology.results import journal
+
+
+def test_rows_and_axes_make_the_cases(make):
+    experiment = make()
+    precisions = ["fp16", "bf16"]
+    assert [case.precision for case in experiment.cases(precision=precisions)] == precisions
+    names = [case.name for case in experiment.cases(batch_size=(64, 128), layers=iter([1, 2]))]
+    product = [(size, layers) for size in (64, 128) for layers in (1, 2)]
+    assert names == [f"torch-cpu batch_size={size} layers={layers}" for size, layers in product]
+    rows = [{"a": 2}, {"check": 1}]
+    assert [case.config for case in experiment.cases(iter(rows))] == rows
+    assert [case.name for case in experiment.cases()] == ["torch-cpu"]
+    (case,) = experiment.cases([{"batch_size": 8}])
+    assert (case["batch_size"], case.device) == (8, torch.device("cpu"))
+    with pytest.raises(KeyError):
+        case["hidden_size"]
+
+
+def test_what_the_journal_has_is_skipped_and_said(make, capsys):
+    for case in make().cases(batch_size=[8, 16, 32]):
+        if case["batch_size"] == 32:
+            break
+        with case:
+            fit(case)
+            if case["batch_size"] == 16:
+                raise ValueError("a bug")
+    capsys.readouterr()
+    again = make()
+    assert [case["batch_size"] for case in again.cases(batch_size=[8, 16, 32])] == [16, 32]
+    skipped = "torch-cpu batch_size=8: in the journal already; skipped"
+    assert capsys.readouterr().out.startswith(skipped)
+    assert [case["batch_size"] for case in make(repeat=1).cases(batch_size=[8, 16])] == [8, 16]
+    for case in again.cases(batch_size=[8, 16, 32]):
+        with case:
+            fit(case)
+    assert [record.status for record in again.records] == ["ok"] * 3
+    assert list(make().cases(batch_size=[8, 16, 32])) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"profile": "Quick"}, "vae: profile is 'Quick'; it must be one of smoke, quick, article"),
+        ({"budget_s": 0}, "vae: budget_s is 0; it must be a number of seconds above 0"),
+        ({"framework": "theano"}, "framework: 'theano' is not known"),
+        ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu"),
+    ],
+)
+def test_a_wrong_setting_is_said_in_one_line_and_leaves_nothing(make, tmp_path, settings, words):
+    with pytest.raises(PomologyError) as error:
+        make(**settings)
+    assert str(error.value).startswith(words) and "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_machine_is_noted_once_and_names_nobody(make, tmp_path, monkeypatch):
+    make()
+    text = (tmp_path / "machine.json").read_text(encoding="utf-8")
+    noted = json.loads(text)
+    hardware = {
+        "chip",
+        "cpu_cores",
+        "memory_bytes",
+        "os",
+        "os_version",
+        "python",
+        "packages",
+        "git",
+    }
+    assert hardware <= noted.keys()
+    assert (noted["profile"], noted["power_source"]) == ("quick", "ac")
+    monkeypatch.setattr(snapshot, "snapshot", lambda: pytest.fail("looked at again"))
+    assert make(name="dcgan").run.machine == noted
+    assert str(Path.home()) not in text or str(Path.home()) == "/"
+    for name in {socket.gethostname(), getpass.getuser()}:
+        assert not re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", text)
+
+
+def other_device(experiment):
+    device = Device("cpu")
+    device.backend = "pretended"
+    experiment.devices.append(device)
+    return device
+
+
+def test_devices_take_turns_and_what_another_holds_is_freed(make):
+    experiment = make()
+    other = other_device(experiment)
+    freed = []
+    for device in experiment.devices:
+        device.release = lambda device=device: freed.append(device.backend)
+    cases = experiment.cases(batch_size=[8, 16])
+    order = [(case["batch_size"], case.backend.backend, freed[-1]) for case in cases]
+    turn = [("cpu", "pretended"), ("pretended", "cpu")]
+    assert order == [(size, *pair) for size in (8, 16) for pair in turn]
+
+    def lost():
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    other.release = lost
+    (case,) = experiment.cases(batch_size=[32], on=experiment.devices[:1])
+    with case:
+        fit(case, 20)
+    record = experiment.records[-1]
+    assert record.status == "ok" and "of pretended could not be freed: CUDA error" in record.note
+
+
+def test_of_devices_that_keep_graphs_one_new_case_runs_in_a_kernel(make, monkeypatch, capsys):
+    monkeypatch.setenv(journal.ONE_CASE_ON, "pretended")
+
+    def kernel(refused=()):
+        """Run the notebook once; return what it has tried: each batch size and backend."""
+        experiment = make()
+        other_device(experiment)
+        tried = []
+        for case in experiment.cases(batch_size=[8, 16, 32]):
+            tried.append((case["batch_size"], case.backend.backend))
+            with case:
+                if case["batch_size"] in refused:
+                    raise TooBig("9 GB")
+                case.metric("step_s", 1.0, "s")
+        return tried
+
+    # The CPU's rows share a kernel, and what was not tried leaves nothing there.
+    assert kernel(refused=[8]) == [
+        (8, "cpu"),
+        (8, "pretended"),
+        (16, "cpu"),
+        (16, "pretended"),
+    ]
+    assert "batch_size=32: comes in a kernel of its own" in capsys.readouterr().out
+    assert kernel() == [(32, "cpu"), (32, "pretended")]
+    assert kernel() == []
+    monkeypatch.delenv(journal.ONE_CASE_ON)  # as in JupyterLab
+    experiment = make(repeat=1)
+    other_device(experiment)
+    assert len(list(experiment.cases(batch_size=[8, 16, 32]))) == 6
+
+
+def test_a_gpu_without_a_package_for_this_python_ends_as_unsupported(make, monkeypatch):
+    reason = "tensorflow-metal has no build for Python 3.13: PYTHON=python3.12 has one"
+    monkeypatch.setattr(Device, "unusable", classmethod(lambda cls: {"mps": reason}))
+    experiment = make(devices="auto")
+    for case in experiment.cases(width=[1, 2]):
+        with case:
+            case.metric("kernel_s", 1.0, "s")
+    ended = [(record.backend, record.status, record.reason) for record in experiment.records]
+    assert ended.count(("mps", "unsupported", reason)) == 2
+    assert list(make(devices="auto").cases(width=[1, 2])) == []  # nothing is journalled twice
+    assert not make(devices="cpu").unusable
+
+
+def test_packages_of_another_environment_are_not_measured(make, monkeypatch):
+    site_packages = Path(torch.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root() / "lib"), str(site_packages))))
+    with pytest.raises(PomologyError, match=r"^torch comes from \S+, by PYTHONPATH: unset it"):
+        make()
+    monkeypatch.setenv("PYTHONPATH", str(root() / "lib"))
+    make()
+
+
+ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]
+
+
+@pytest.mark.parametrize(
+    ("endings", "tried"),
+    [
+        ([MemoryError(), None], ["medium", "small"]),
+        ([TooBig("9 GB")] * 3, ["medium", "small", "tiny"]),
+        ([ValueError("a bug")], ["medium"]),  # a smaller model does not mend it
+    ],
+)
+def test_the_first_sibling_that_fits_is_the_last_that_is_tried(make, endings, tried):
+    experiment = make()
+    left = iter(endings)
+    for case in experiment.first_that_fits(ROWS):
+        with case:
+            ending = next(left)
+            if ending is not None:
+                raise ending
+            case.metric("step_s", 1.0, "s")
+    assert [record.config["model"] for record in experiment.records] == tried
+    again = [case["model"] for case in make().first_that_fits(ROWS)]
+    assert again == (["medium"] if tried == ["medium"] else [])  # an error is tried again
+
+
+def test_every_record_names_its_software_and_a_run_keeps_what_each_name_means(make, monkeypatch):
+    monkeypatch.undo()  # the real software
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setenv("PYTORCH_KERNEL_CACHE_PATH", f"{Path.home()}/cache")
+    monkeypatch.setenv("POMOLOGY_SECRET", "x")
+    first = make(profile="smoke")
+    run(first, number=[1])
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    second = make(profile="smoke")
+    run(second, number=[2])
+    names = [record.software for record in second.records]
+    assert len(set(names)) == 2 and all(len(name) == 12 for name in names)
+    known = json.loads((first.out / "machine.json").read_text())["software"]
+    assert list(known) == names and known[names[0]]["threads"] == torch.get_num_threads()
+    environments = [known[name]["environment"] for name in names]
+    assert [each["OMP_WAIT_POLICY"] for each in environments] == ["PASSIVE", "ACTIVE"]
+    assert environments[0]["PYTORCH_KERNEL_CACHE_PATH"] == "~/cache"
+    assert "POMOLOGY_SECRET" not in environments[0]
+    # The package's version; PyTorch's own may say more, as 2.13.0+cu130.
+    assert known[names[0]]["packages"]["torch"] == importlib.metadata.version("torch")
+    assert {"git", "python"} <= known[names[0]].keys()

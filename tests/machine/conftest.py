@@ -1,0 +1,52 @@
+"""PCs and Macs that are not there."""
+
+import sys
+import types
+
+import pytest
+from fakes import Clock
+from macs import LibSystem, Mac
+from watched import FakeChip
+
+from pomology.machine import energy, memory, snapshot, sources
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(sources, "perf_counter", clock)
+    return clock
+
+
+@pytest.fixture
+def linux(monkeypatch, tmp_path):
+    """A PC without any meter or sensor."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
+    monkeypatch.setattr(sources, "HWMON", tmp_path / "hwmon")
+    monkeypatch.setattr(sources, "CPUFREQ", tmp_path / "cpu")
+    monkeypatch.setattr(sources, "VMSTAT", tmp_path / "vmstat")
+    (tmp_path / "vmstat").write_text("nr_free_pages 4711\npswpin 1000\npswpout 2000\npgfault 5\n")
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def apple(monkeypatch, clock):
+    """apple(folder, monitor): a Mac of the fixtures with this energy monitor.
+
+    It returns what answers the Mac's commands.
+    """
+
+    def install(folder="m4-max", monitor=lambda: FakeChip(clock)):
+        module = types.SimpleNamespace(AppleEnergyMonitor=monitor)
+        monkeypatch.setitem(sys.modules, "zeus_apple_silicon", module)
+        monkeypatch.setattr(sys, "platform", "darwin")
+        monkeypatch.setattr(memory.ctypes, "CDLL", lambda *given, **named: LibSystem())
+        monkeypatch.setattr(snapshot, "thermal_level", lambda: 1)
+        mac = Mac(folder)
+        monkeypatch.setattr(snapshot, "run_command", mac)
+        return mac
+
+    return install

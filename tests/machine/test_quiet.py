@@ -1,0 +1,168 @@
+"""What others take of this machine, and how fast it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pomology.machine import memory, quiet
+from pomology.machine.quiet import Edge
+
+
+@pytest.fixture(autouse=True)
+def left_alone():
+    """In place of the fixture that all other tests have: here other programs count."""
+
+
+@pytest.fixture
+def cgroups(monkeypatch, tmp_path):
+    """cgroups(own, **files): from here on, /proc/self/cgroup says `own`, and /sys/fs/cgroup holds these files."""
+
+    def become(own: str, **files: str) -> Path:
+        (tmp_path / "cgroup").write_text(own)
+        for name, text in files.items():
+            path = tmp_path / "fs" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        monkeypatch.setattr(quiet, "PROCESS", tmp_path)
+        monkeypatch.setattr(quiet, "CGROUPS", tmp_path / "fs")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+        monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
+        return tmp_path / "fs"
+
+    return become
+
+
+NEW, OLD = "0::/user/job\n", "5:cpuset:/\n4:cpu,cpuacct:/job\n1:name=systemd:/x\n0::/\n"
+
+
+PERIOD = {"cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "threads"),
+    [
+        (NEW, {"user/job/cpu.max": "max 100000\n"}, 8),
+        (NEW, {"user/job/cpu.max": "max 100000\n", "user/cpu.max": "250000 100000\n"}, 2),
+        (NEW, {"user/job/cpu.max": "600000 100000\n"}, 6),
+        (NEW, {"user/job/cpu.max": "50000 100000\n"}, 1),
+        ("0::/host/path/of/a/container\n", {"cpu.max": "300000 100000\n"}, 3),
+        ("0::/../../elsewhere\n", {"cpu.max": "300000 100000\n"}, 3),
+        (OLD, {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1\n"} | PERIOD, 8),
+        (OLD, {"cpu,cpuacct/job/cpu.cfs_quota_us": "150000\n"} | PERIOD, 1),
+        ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ("", {}, 8),
+    ],
+)
+def test_threads_follow_the_quotas_of_the_cgroups_and_the_affinity(
+    cgroups, monkeypatch, own, files, threads
+):
+    cgroups(own, **files)
+    assert quiet.usable_threads() == threads
+    assert bool(quiet.quotas()) == (threads < 8)
+    if not files:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
+        assert quiet.usable_threads() == 3
+        monkeypatch.delattr(os, "sched_getaffinity")  # as on a Mac
+        monkeypatch.setattr(os, "cpu_count", lambda: 10)
+        assert quiet.usable_threads() == 10
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2)
+    monkeypatch.setattr(memory, "live_children", list)
+
+
+IDLE = Edge(10.0, 500.0, 30.0, 2.0, 7.0)
+BETWEEN = {
+    "0.1 of a core, less what the ticks may err by": (10, 21.0, 20.0, 0.5, 0, []),
+    "more": (10, 21.5, 20.0, 0.5, 0, ["contended"]),
+    "counters tick differently": (10, 19.0, 20.0, 0.0, 0, []),
+    "two ticks tell nothing": (0.1, 0.12, 0.1, 0.001, 0, []),
+    "ten do": (0.1, 0.20, 0.1, 0.0, 0, ["contended"]),
+    "shorter than ticks: its threads had to wait": (0.02, 0.02, 0.02, 0.009, 0, ["contended"]),
+    "or not": (0.02, 0.02, 0.02, 0.001, 0, []),
+    "very short": (0.001, 0.0, 0.001, 0.0009, 0, []),
+    "its own threads left nothing to others": (0.1, 0.2, 0.2, 0.1, 0, []),
+    "nobody else used the processor": (0.18, 0.2, 0.2, 0.17, 0, []),
+    "more threads than cores": (10, 20.0, 20.0, 5.0, 0, []),
+    "held for its quota": (10, 10.0, 10.0, 0.0, 1.0, ["paused"]),
+    "hardly held": (10, 10.0, 10.0, 0.0, 0.1, []),
+    "no time at all": (0, 0, 0, 0, 0, []),
+}
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "busy_s", "own_s", "delay_s", "held_s", "flags"), BETWEEN.values(), ids=BETWEEN
+)
+def test_what_others_did_between_two_edges(cores, wall_s, busy_s, own_s, delay_s, held_s, flags):
+    grown = (wall_s, busy_s, own_s, delay_s, held_s)
+    last = Edge(*(before + more for before, more in zip(IDLE, grown, strict=True)))
+    load, found = quiet.between(IDLE, last)
+    assert found == flags
+    assert load == pytest.approx(max(0, busy_s - own_s) / wall_s if wall_s else 0, abs=0.5)
+    # Where no system tells how long threads waited, as on a Mac, the ticks are all there is.
+    _, found = quiet.between(IDLE._replace(delay_s=None), last._replace(delay_s=None))
+    assert found == ([] if wall_s == 0.02 else flags)
+
+
+def test_threads_that_wait_for_their_own_workers_are_not_contended(cores, monkeypatch):
+    last = Edge(10.1, 500.12, 30.1, 2.09, 7.0)
+    assert quiet.between(IDLE, last)[1] == ["contended"]
+    monkeypatch.setattr(memory, "live_children", lambda: [77])
+    assert quiet.between(IDLE, last)[1] == []
+
+
+def test_what_a_quota_held_is_counted_in_either_form(cgroups):
+    folder = cgroups(
+        NEW,
+        **{"user/job/cpu.max": "50000 100000\n", "user/job/cpu.stat": "throttled_usec 2500000\n"},
+    )
+    assert quiet.edge().held_s == 2.5
+    (folder / "user/job/cpu.stat").write_text("nr_throttled 3\nthrottled_time 1500000000\n")
+    assert quiet.edge().held_s == 1.5
+
+
+def test_the_worst_of_several_things_timed_counts(monkeypatch):
+    found = iter([(0.1, []), (1.5, ["contended"]), (0.2, ["paused"])])
+    monkeypatch.setattr(quiet, "between", lambda first, last: next(found))
+    others = quiet.Others()
+    others.begin()
+    assert others.most_cores is None and not others.ended_just_now()
+    for _ in range(3):
+        others.end()
+    assert (others.most_cores, others.flags) == (1.5, ["contended", "paused"])
+    assert others.ended_just_now()
+
+
+def test_a_calibration_is_one_fixed_piece_of_work_of_20_ms(monkeypatch):
+    now = iter(0.001 * number for number in range(1000))
+    monkeypatch.setattr(quiet.time, "perf_counter", lambda: next(now))
+    assert quiet.calibrate() == pytest.approx(0.001)
+    assert 20 <= round(next(now) / 0.001) <= 23
+
+
+def test_a_case_is_slowed_where_the_product_was_slow_before_and_after_it():
+    assert quiet.slowed([1.31, 1.4], best_s=1.0)
+    assert not quiet.slowed([1.31, 1.2], best_s=1.0)  # a neighbour that comes and goes
+
+
+def test_two_measurements_do_not_share_the_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(quiet, "LOCK", tmp_path / "lock")
+    lines: list[str] = []
+    code = (
+        "import sys; from pathlib import Path; from pomology.machine import quiet\n"
+        "quiet.LOCK = Path(sys.argv[1])\n"
+        "with quiet.alone(lambda line: print('waits', flush=True)): pass"
+    )
+    with quiet.alone(lines.append):
+        command = [sys.executable, "-c", code, str(quiet.LOCK)]
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert other.stdout.readline() == "waits\n" and other.poll() is None
+    assert other.wait(timeout=30) == 0 and lines == []

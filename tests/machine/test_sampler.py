@@ -1,0 +1,241 @@
+"""What the machine did while a block ran: mocked Macs, made-up Linux machines, real faults."""
+
+import mmap
+import multiprocessing
+import os
+import sys
+import time
+import types
+
+import pytest
+from macs import IOREG, secrets_in
+from watched import drive, power_w, put, value, work_j
+
+from pomology.machine import memory as machine_memory
+from pomology.machine import quiet, snapshot, sources
+from pomology.machine.sampler import Sampler
+from pomology.measure.estimate import Estimate
+
+PRESSURE = ("swapped_bytes", "compressed_bytes", "compressor_bytes")
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_energy_of_an_apple_chip(apple, clock, device):
+    apple()
+    watch = drive(clock, [2 + 0.5 * tick for tick in range(21)], kind=device)
+    expected_j = work_j(12) - work_j(2) + 5 * 10
+    assert value(watch, "energy_j") == pytest.approx(expected_j, rel=1e-4)
+    power = watch.metrics()["power_w"]
+    assert power.value == pytest.approx(expected_j / 10, rel=1e-4)
+    assert power.high / power.value - 1 == pytest.approx(2 * 0.01 / 10)  # two periods over 10 s
+    watts = [value(watch, f"power_{rail}_w") for rail in ("cpu", "gpu", "dram")]
+    assert watts == pytest.approx(
+        [0.25 * (expected_j / 10 - 5), 0.75 * (expected_j / 10 - 5), 5], rel=1e-3
+    )
+    assert watch.rails == ["cpu", "gpu", "dram"]
+    # The trace is the synthetic power, but for the steps of the samples.
+    middles = [(sample.t_s + 2 - 0.25, sample.power_w) for sample in watch.samples[1:]]
+    assert all(power == pytest.approx(power_w(t_s) + 5, rel=0.02) for t_s, power in middles)
+    assert watch.samples[0].power_w is None
+
+
+def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(
+    apple, clock, monkeypatch
+):
+    apple()
+    levels = iter([0, 0, 3, 2])  # the first answer only shows that there is one
+    monkeypatch.setattr(snapshot, "thermal_level", lambda: next(levels))
+    monkeypatch.setattr(machine_memory, "live_children", lambda: [4, 5])
+    watch = drive(clock, [0, 1, 2])
+    assert watch.thermal_level == 3 and watch.thermal == {
+        "before": {"level": 0},
+        "after": {"level": 2},
+    }
+    assert machine_memory.footprint()[0] == "physical footprint"
+    assert value(watch, "footprint_peak_bytes") == 4 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("folder", "busy", "pages", "flags"),
+    [
+        ("m1", 97, [9_000 + 11_000, 60_000 + 80_000, 8_192], ["swapping"]),
+        ("m4-max", 93, [0, 9_000 + 61_000, 17_000], ["swapping"]),
+        ("m2-ultra", 88, [0, 0, 0], []),
+        ("rosetta", 28, [100 + 200, 700 + 1300, 480], []),
+    ],
+)
+def test_what_a_mac_swaps_and_how_busy_its_gpu_was(
+    apple, clock, monkeypatch, folder, busy, pages, flags
+):
+    mac = apple(folder)
+
+    def swap_memory():
+        # psutil's sin and sout are every page-in and page-out of a Mac, and its swap may shrink while it swaps.
+        decoy = 10**12 if clock.now else 0
+        return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, sin=decoy, sout=decoy)
+
+    monkeypatch.setattr(sources.psutil, "swap_memory", swap_memory)
+    times = [0.5 * tick for tick in range(21)]
+    watch = drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), "gpu")
+    assert [watch.metrics()[name] for name in PRESSURE] == [
+        Estimate(16384 * count, "B", n=21) for count in pages
+    ]
+    assert value(watch, "swap_bytes") == -10 * 2**20 and watch.flags == flags
+    assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
+    # Each second, though the other sources are read twice as often; and not at the edges.
+    assert watch.metrics()["gpu_busy"] == Estimate(busy, "%", n=9) and mac.asked.count(IOREG) == 9
+    assert secrets_in([watch.samples, watch.absent, watch.flags]) == []
+
+
+def test_real_page_faults_are_those_of_the_block_and_not_of_a_command():
+    pages, before = 3000, sum(snapshot.command_faults)
+    program = "import mmap\nheld = mmap.mmap(-1, {0})\nheld.write(bytes({0}))".format
+    with Sampler() as watch:
+        memory = mmap.mmap(-1, pages * mmap.PAGESIZE)  # shared memory: no huge pages
+        memory.write(bytes(pages * mmap.PAGESIZE))
+        assert (
+            snapshot.run_command(
+                sys.executable, "-c", program(4 * pages * mmap.PAGESIZE), timeout=60
+            )
+            == ""
+        )
+    memory.close()
+    assert sum(snapshot.command_faults) - before > 3 * pages
+    assert (
+        0.9 * pages <= value(watch, "page_faults") < 3 * pages and value(watch, "page_ins") < pages
+    )
+
+
+def test_thresholds_of_the_flags(linux, monkeypatch, clock):
+    for seconds, name, moved, flags in (
+        (2, "swapped_bytes", 10e6, []),
+        (2, "swapped_bytes", 10e6 + 1, ["swapping"]),
+        (100, "swapped_bytes", 100e6, []),  # no more than 1 MB a second
+        (100, "compressed_bytes", 1e9 + 1, ["swapping"]),
+        (2, "compressor_bytes", 1e12, []),  # it only says how much is held
+    ):
+        both = iter(
+            [dict.fromkeys(PRESSURE, 7e12), dict.fromkeys(PRESSURE, 7e12) | {name: 7e12 + moved}]
+        )
+        monkeypatch.setattr(sources, "_bytes_of", lambda *_, both=both: next(both))
+        assert [flag for flag in drive(clock, [0, seconds]).flags if flag != "paused"] == flags
+
+
+def test_temperature_is_that_of_the_hottest_package(linux, clock):
+    hwmon = linux / "hwmon"
+    put(hwmon / "hwmon0", name="nvme", temp1_input=90000, temp1_label="Composite")
+    labels = {
+        "temp1_label": "Package id 0",
+        "temp1_input": 51500,
+        "temp2_label": "Core 0",
+        "temp2_input": 83000,
+    }
+    put(hwmon / "hwmon1", name="coretemp", **labels)
+    put(hwmon / "hwmon2", name="coretemp", temp1_label="Package id 1", temp1_input=49000)
+    assert value(drive(clock, [0, 1]), "temperature_c") == 51.5
+    for number, kilohertz in enumerate((800_000, 3_400_000, 1_200_000)):
+        put(linux / "cpu" / f"cpu{number}" / "cpufreq", scaling_cur_freq=kilohertz)
+    assert value(drive(clock, [0, 1]), "clock_hz") == 3.4e9  # of the fastest core
+    labels = {
+        "temp1_label": "Tctl",
+        "temp1_input": 77000,
+        "temp2_label": "Tdie",
+        "temp2_input": 57000,
+    }
+    put(hwmon / "hwmon3", name="k10temp", **labels)  # AMD's Tctl has an offset
+    assert value(drive(clock, [0, 1]), "temperature_c") == 57
+
+
+def test_an_error_in_the_block_gets_out_and_the_thread_ends_and_wrong_use_is_refused():
+    with pytest.raises(KeyError), Sampler() as watch:
+        raise KeyError("mine")
+    assert not watch._thread.is_alive() and "footprint_peak_bytes" in watch.metrics()
+    with pytest.raises(ValueError, match="before its block has ended"):
+        Sampler().metrics()
+
+
+def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(linux, clock):
+    put(linux / "hwmon" / "hwmon1", name="k10temp", temp1_label="Tdie", temp1_input=50000)
+
+    def sample():
+        if clock.now == 3:
+            (linux / "hwmon" / "hwmon1" / "temp1_input").unlink()
+
+    watch = drive(clock, range(6), sample)
+    assert watch.absent["temperature_c"].startswith("failed after 3 samples: FileNotFoundError")
+    assert watch.absent["power_w"] == "this machine shows no RAPL energy counters"
+    assert watch.absent["compressed_bytes"] == "this system does not count it"
+    rest = {"footprint_peak_bytes", "page_faults", "page_ins"}
+    assert watch.metrics().keys() == rest | {"swap_bytes", "swapped_bytes", "cpu_busy"}
+    assert [sample.temperature_c for sample in watch.samples] == [50, 50, 50, None, None, None]
+    watch = drive(clock, [0, 0.3])
+    assert watch.absent["cpu_busy"] == "the block took 0.30 s; 0.5 s are needed"
+
+
+@pytest.mark.parametrize(("used_s", "flags"), [(0.2, ["paused"]), (2.0, [])])
+def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(
+    linux, clock, monkeypatch, used_s, flags
+):
+    monkeypatch.setattr(quiet, "own_s", lambda: used_s if clock.now >= 4 else 0.0)
+    assert drive(clock, [0, 0.5, 1, 4, 4.5]).flags == flags
+
+
+def work_then_wait(pipe, cpu_s, own, held):
+    """A worker that computes, holds `own` bytes, and reads all pages of what its parent holds."""
+    mine = b"x" * own
+    while time.process_time() < cpu_s:
+        pass
+    pipe.send(
+        (time.process_time(), sum(held[place] for place in range(0, len(held), mmap.PAGESIZE)))
+    )
+    pipe.recv()
+    assert len(mine) == own
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks workers")
+def test_forked_workers_count_once_alive_ended_and_waited_for():
+    """Two begin with the parent's 200 MB; one makes 60 MB of its own, and computes."""
+    size, context = 200 * 2**20, multiprocessing.get_context("fork")
+    held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for place in range(0, size, mmap.PAGESIZE):
+        held[place] = 1
+    footprint, load = machine_memory.resident_memory(), quiet.own_s
+    before, start_s, own_s = footprint(), load(), time.process_time()
+    pipes = [context.Pipe() for _ in range(2)]
+    forms = [(pipes[0][1], 0.6, 60 * 2**20, held), (pipes[1][1], 0, 0, held)]
+    workers = [context.Process(target=work_then_wait, args=form, daemon=True) for form in forms]
+    for worker in workers:
+        worker.start()
+    used_s, pages = (sum(each) for each in zip(*[ours.recv() for ours, _ in pipes], strict=True))
+    assert pages == 2 * size // mmap.PAGESIZE and 55 * 2**20 < footprint() - before < 120 * 2**20
+    seen = [load() - start_s]
+    for ours, _ in pipes:
+        ours.send("end")
+    # Ended, but nobody has waited for them; and asking must not take an end away from whoever does.
+    for worker in workers:
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    seen.append(load() - start_s)
+    assert os.waitid(os.P_PID, workers[0].pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    for worker in workers:
+        worker.join()
+    assert [*seen, load() - start_s] == pytest.approx(
+        [used_s + time.process_time() - own_s] * 3, abs=0.25
+    )
+    held.close()
+    assert footprint() < before + 20 * 2**20
+
+
+def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkeypatch, clock):
+    usage = types.SimpleNamespace(ru_utime=30, ru_stime=3, ru_minflt=100, ru_majflt=10)
+    monkeypatch.setattr(quiet.resource, "getrusage", lambda who: usage)
+    monkeypatch.setattr(machine_memory, "live_children", lambda: [77])
+
+    def process(pid=None):
+        if clock.now == 10:
+            raise sources.psutil.ZombieProcess(pid)
+        return types.SimpleNamespace(cpu_times=lambda: (3 * clock.now, clock.now, 0, 0))
+
+    monkeypatch.setattr(quiet.psutil, "Process", process)
+    monkeypatch.setattr(sources.psutil, "cpu_count", lambda: 4)
+    watch = drive(clock, (0, 9, 10))
+    assert value(watch, "cpu_busy") == pytest.approx(100 * 36 / 10 / 4)  # its four cores until 9

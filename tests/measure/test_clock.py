@@ -1,0 +1,431 @@
+"""The clock inside a training loop, in simulated time where it must be exact."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fakes import Batch, Clock, Loader, SimulatedDevice, ThreadedDevice, train
+
+from pomology.measure import clock as measure_clock
+from pomology.measure.calls import measure
+from pomology.measure.clock import Block, Part, StepClock, epoch_steps, steps_in
+from pomology.measure.epochs import epoch_metrics
+
+EXACT = {"rel": 1e-9, "abs": 1e-12}
+
+
+def exactly(expected):
+    return pytest.approx(expected, **EXACT)
+
+
+def value(clock: StepClock, name: str) -> float:
+    return epoch_metrics(clock)[name].value
+
+
+def timed(batches, step_s, steps=None, **options) -> tuple[StepClock, Part]:
+    """The clock and the part of a training in simulated time, whose steps take `step_s`, or `step_s(number)`."""
+    clock = StepClock(clock=Clock(), **options)
+    train(
+        clock,
+        batches,
+        lambda number: clock.clock.pass_s(step_s(number) if callable(step_s) else step_s),
+        steps=steps,
+    )
+    return clock, clock.parts["training"]
+
+
+def seconds_of(blocks) -> float:
+    return sum(block.seconds for block in blocks)
+
+
+def same(batch):
+    return batch
+
+
+@pytest.mark.parametrize("length", [1, 2, 469])
+def test_a_whole_epoch_is_measured_exactly_with_its_slow_first_step(length):
+    clock, part = timed(range(length), lambda number: 0.004 if number else 3.0)
+    metrics = epoch_metrics(clock)
+    epoch = metrics["epoch_s"]
+    assert (part.complete, part.stopped, part.steps) == (True, "whole epoch", length)
+    assert (epoch.value, epoch.how) == (exactly(3.0 + (length - 1) * 0.004), "measured")
+    assert metrics["first_step_s"].value == exactly(3.0)
+    assert "compute_epoch_s" not in metrics
+    assert ("step_s" in metrics) == (length > 2)
+    assert length <= 2 or metrics["step_s"].value == exactly(0.004)
+
+
+def test_loading_belongs_to_the_steps_and_the_start_of_the_loader_to_the_first():
+    class Slow(Loader):
+        def __iter__(self):
+            now.pass_s(1.5)  # workers start here
+            return super().__iter__()
+
+    now = Clock()
+    clock = StepClock(clock=now)
+    train(clock, Slow(50, now, load_s=0.002), lambda number: now.pass_s(0.003))
+    assert value(clock, "first_step_s") == exactly(1.505)
+    assert value(clock, "step_s") == exactly(0.005)
+    assert value(clock, "epoch_s") == exactly(1.5 + 50 * 0.005)
+
+
+def test_a_smaller_last_batch_is_in_the_epoch_but_in_no_mean():
+    clock, part = timed(Loader(12), lambda number: 0.072 if number == 11 else 0.1, steps=11.72)
+    assert part.complete and part.steps == 12 and part.last_step_s == exactly(0.072)
+    assert value(clock, "epoch_s") == exactly(1.172) and value(clock, "step_s") == exactly(0.1)
+
+
+@pytest.mark.parametrize("step_s", [0.0005, 0.01, 0.7])
+def test_an_epoch_estimated_from_constant_steps_is_exact(step_s):
+    clock, part = timed(
+        Loader(20_000), lambda number: step_s if number else 2.0, steps=19_999.25, budget_s=3
+    )
+    metrics = epoch_metrics(clock)
+    assert not part.complete and part.last_step_s is None
+    assert metrics["epoch_s"].value == exactly(2.0 + 19_998.25 * step_s)
+    assert (metrics["epoch_s"].how, metrics["step_s"].how) == ("estimated", "measured")
+
+
+def test_warm_up_is_kept_apart_and_doubles():
+    clock, part = timed(range(5_000), lambda number: 0.05 if number < 40 else 0.01, budget_s=10)
+    sizes = [block.steps for block in part.warmup]
+    assert sizes[:5] == [1, 2, 4, 8, 16]
+    assert sum(sizes[:-1]) * 0.01 < 2.0  # it ends with the block that reaches 2 s
+    assert value(clock, "step_s") == exactly(0.01)
+    assert value(clock, "epoch_s") == exactly(0.05 + 4_999 * 0.01)
+    _, part = timed(range(30), 0.01, budget_s=10)
+    assert steps_in(part.warmup) == 3  # a tenth of the epoch at most
+    # A first step of seconds is usual on a GPU that compiles; blocks sized by it would be one step long, all fence.
+    _, part = timed(range(469), lambda number: 0.002 if number else 5.0, budget_s=10)
+    assert part.complete and {block.steps for block in part.blocks[:-1]} == {
+        math.ceil(measure_clock.BLOCK_S / 0.002)
+    }
+
+
+@pytest.mark.parametrize("put", [None, same])
+@pytest.mark.parametrize(
+    ("limit_s", "step_s", "steady"),
+    [
+        (50, 60, 0),  # the first step alone
+        (50, 30, 1),  # the second one is no warm-up, since no other comes
+        (50, 20, 2),  # and one more
+        (50, 12, 2),  # two fit, and the budget is spent
+        (
+            12,
+            lambda number: 0.01 if number < 300 else 4.0,
+            None,
+        ),  # a block ends where the limit is reached
+    ],
+)
+def test_a_part_ends_at_its_limit_with_what_it_has(limit_s, step_s, steady, put):
+    clock, part = timed(Loader(1_000_000), step_s, budget_s=10, limit_s=limit_s, to_device=put)
+    slowest = 4.0 if callable(step_s) else step_s
+    assert part.stopped == ("budget" if step_s == 12 else "limit") and not part.complete
+    assert part.seconds <= limit_s + slowest
+    assert part.steps == (part.first_step_s is not None) + steps_in(part.warmup + part.blocks)
+    if steady is not None:
+        assert steps_in(part.blocks) == steady
+    metrics = epoch_metrics(clock)
+    assert metrics["first_step_s"].value > 0 and ("epoch_s" in metrics) is bool(part.blocks)
+    train(clock, Loader(1_000_000), lambda number: clock.clock.pass_s(10), "evaluation")
+    assert (
+        clock.parts["evaluation"].seconds <= limit_s / 4 + 10
+    )  # a part of its own, and a quarter of the time
+    assert clock.parts["evaluation"].stopped == "limit"
+
+
+@pytest.mark.parametrize(("budget_s", "step_s"), [(0.5, 0.0007), (20, 0.3)])
+@pytest.mark.parametrize("put", [None, same])
+def test_the_budget_holds(budget_s, step_s, put):
+    now = Clock()
+    noise = np.random.default_rng(1).lognormal(0, 1.5, 500)
+    clock = StepClock(clock=now, budget_s=budget_s, to_device=put)
+    # Ever slower, so that no interval becomes narrow.
+    train(
+        clock,
+        range(10**6),
+        lambda number: now.pass_s(step_s * noise[number % 500] * (1 + now() / budget_s)),
+    )
+    part = clock.parts["training"]
+    steady_s, ready_s = seconds_of(part.blocks + part.ready_blocks), seconds_of(part.ready_blocks)
+    largest = max(block.seconds for block in part.blocks + part.ready_blocks)
+    assert part.stopped == "budget"
+    assert (
+        budget_s <= steady_s <= budget_s * 1.4 + 2 * largest
+    )  # a burst is a fifth, and ends with a block
+    share = measure_clock.READY_SHARE if put else 0
+    assert ready_s / steady_s == pytest.approx(share, abs=0.1 + 2 * largest / budget_s)
+    assert seconds_of(part.warmup[:-1]) <= min(2.0, budget_s / 5)
+
+
+def test_the_stop_rule_fires_on_quiet_steps_but_not_before_the_third_burst():
+    noise = np.random.default_rng(2).normal(1, 0.01, 1000)
+    clock, part = timed(range(10**6), lambda number: 0.01 * noise[number % 1000], budget_s=30)
+    metric = epoch_metrics(clock)["step_s"]
+    assert part.stopped == "interval"
+    assert seconds_of(part.blocks) == pytest.approx(3 / 5 * 30, rel=0.02)
+    assert (metric.high - metric.value) / metric.value <= measure_clock.TARGET
+    assert metric.value == pytest.approx(0.01, rel=0.005)
+    # It waits for ready steps as well.
+    now, clock = Clock(), StepClock(budget_s=30, to_device=same)
+    clock.clock, noise = now, np.random.default_rng(3).lognormal(0, 1.5, 500)
+    train(
+        clock,
+        range(10**6),
+        lambda number: now.pass_s(0.01 * (noise[number % 500] if clock.on_ready else 1)),
+    )
+    assert clock.parts["training"].stopped == "budget"
+
+
+def test_a_split_needs_ten_steps_of_each():
+    for budget_s, step_s, ready in ((10, 0.5, 10), (10, 0.66, 10), (10, 0.7, 0)):
+        now = Clock()
+        clock = StepClock(clock=now, budget_s=budget_s, to_device=same)
+        for _ in clock.steps(range(1000)):
+            with clock.phase("forward"):
+                now.pass_s(step_s)
+        part, metrics = clock.parts["training"], epoch_metrics(clock)
+        assert steps_in(part.ready_blocks) == ready and ("compute_epoch_s" in metrics) is bool(
+            ready
+        )
+        assert "forward_s" in metrics and steps_in(part.blocks) >= measure_clock.SPLIT_STEPS
+    # An epoch of eleven steps that ran whole had them all; of nine nothing is said. Phases are timed by themselves.
+    for length in (9, 11, 12, 13):
+        now = Clock()
+        clock = StepClock(clock=now, budget_s=100, to_device=same)
+        for _ in clock.steps(range(length)):
+            with clock.phase("forward"):
+                now.pass_s(0.1)
+        assert clock.parts["training"].complete and (
+            steps_in(clock.parts["training"].ready_blocks) >= 10
+        ) is (length >= 10)
+        assert ("compute_epoch_s" in epoch_metrics(clock)) is (length >= 10)
+        assert "forward_s" in epoch_metrics(clock)
+
+
+@pytest.mark.parametrize("length", [200, 100_000], ids=["whole", "estimated"])
+@pytest.mark.parametrize("put", [None, same], ids=["real only", "ready too"])
+def test_asides_are_counted_exactly_once(length, put):
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=5, to_device=put)
+
+    def step(number):
+        now.pass_s(0.004)
+        if number % 10 == 3:  # in warm-up, in blocks and on ready batches alike
+            with clock.occasional("picture", per_epoch=length / 10):
+                now.pass_s(0.05)
+                with clock.occasional("file", per_epoch=length / 10):
+                    now.pass_s(0.02)
+        now.pass_s(0.004)
+
+    train(clock, range(length), step)
+    with clock.occasional("checkpoint", per_epoch=1):
+        now.pass_s(2.5)
+    work = clock.occasional_work
+    assert clock.parts["training"].complete is (length == 200)
+    assert value(clock, "step_s") == exactly(0.008)
+    assert value(clock, "epoch_s") == exactly(length * 0.008 + length / 10 * 0.07 + 2.5)
+    assert np.allclose(work["picture"].seconds, 0.05, rtol=1e-9) and np.allclose(
+        work["file"].seconds, 0.02, rtol=1e-9
+    )
+    assert (work["picture"].part, work["checkpoint"].part) == ("training", None)
+    assert not put or value(clock, "compute_epoch_s") == exactly(length * 0.008)
+
+
+def put(batch: Batch) -> Batch:
+    return Batch(batch.number, ready=True)
+
+
+@pytest.mark.parametrize("length", [300, 100_000], ids=["whole", "estimated"])
+def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length):
+    now = Clock()
+
+    def slow_put(batch):
+        now.pass_s(0.5)  # is in no time
+        return put(batch)
+
+    clock, loader = (
+        StepClock(clock=now, budget_s=30, to_device=slow_put),
+        Loader(length, now, load_s=0.006),
+    )
+    seen = train(clock, loader, lambda number: now.pass_s(0.004))
+    part, metrics = clock.parts["training"], epoch_metrics(clock)
+    assert all(batch.ready is on_ready for batch, on_ready in seen) and clock.on_ready is False
+    ready = [batch.number for batch, on_ready in seen if on_ready]
+    assert set(ready) == set(range(measure_clock.READY_BATCHES))
+    assert all(abs(ready.count(number) - len(ready) / 3) < 10 for number in range(3))  # in turn
+    assert [batch.number for batch, on_ready in seen if not on_ready] == list(range(part.steps))
+    assert (loader.opened, loader.given) == (2, part.steps + 3) and steps_in(
+        part.ready_blocks
+    ) == len(ready)
+    assert metrics["step_s"].value == exactly(0.010)
+    assert metrics["epoch_s"].value == exactly(length * 0.010)
+    assert metrics["compute_epoch_s"].value == exactly(length * 0.004)
+    assert metrics["compute_epoch_s"].how == "estimated"
+    assert not part.complete or part.seconds == exactly(length * 0.010)
+
+
+class Workers(Loader):
+    """Workers that load a batch every `load_s`, up to `ahead` of them in advance, whatever the loop does meanwhile."""
+
+    def __init__(self, length, clock, load_s, workers, ahead):
+        super().__init__(length, clock, load_s)
+        self.num_workers, self.prefetch_factor = workers, ahead // workers
+
+    def _iterate(self):
+        ahead = self.num_workers * self.prefetch_factor
+        ready_at = [self.clock.now + self.load_s * (number + 1) for number in range(ahead)]
+        try:
+            for number in range(self.batches):
+                self.clock.now = max(self.clock.now, ready_at[number])
+                # With each batch that is taken another is asked for, and begun when those before it are done.
+                ready_at.append(max(self.clock.now, ready_at[-1]) + self.load_s)
+                self.given += 1
+                yield Batch(number)
+        finally:
+            self.closed += 1
+
+
+def test_ready_steps_follow_a_loader_with_workers_where_it_would_take_too_long_to_settle_and_a_whole_epoch():
+    for length, step_s, budget_s in ((100_000, 0.2, 6), (500, 0.01, 10)):
+        now, order = Clock(), []
+        clock = StepClock(clock=now, budget_s=budget_s, to_device=put)
+        for _ in clock.steps(Workers(length, now, 0.001, workers=4, ahead=16)):
+            now.pass_s(step_s)
+            order.append(clock.on_ready)
+        assert order == sorted(order) and sum(order) >= measure_clock.SPLIT_STEPS
+        assert clock.parts["training"].complete is (length == 500)
+
+
+@pytest.mark.parametrize("batches", [0, 1, 99])
+def test_batches_that_end_too_early_are_an_error_that_counts_them(batches):
+    clock = StepClock(clock=Clock(), limit_s=1e6)
+    with pytest.raises(
+        ValueError, match=rf"^part 'training': the batches ended after {batches} of 100 steps$"
+    ):
+        train(clock, Loader(100, batches=batches), lambda number: clock.clock.pass_s(0.001))
+    assert not clock.parts["training"].complete
+
+
+def test_wrong_uses_are_refused():
+    clock = StepClock(clock=Clock())
+    with pytest.raises(ValueError, match="'training' has no batches"):
+        train(clock, [], lambda number: None)
+    with pytest.raises(TypeError):
+        train(clock, iter(range(3)), lambda number: None)
+    assert clock.parts == {}
+    with pytest.raises(
+        ValueError, match="'evaluation' was timed already, or began inside of another"
+    ):
+        for _ in clock.steps(range(3)):
+            clock.steps(range(3), "evaluation")
+    with pytest.raises(ValueError, match="'training' was timed already"):
+        clock.steps(range(3))
+
+
+def test_epoch_steps_of_loaders_as_torch_counts_them():
+    from torch.utils.data import (
+        BatchSampler,
+        DataLoader,
+        IterableDataset,
+        SequentialSampler,
+        SubsetRandomSampler,
+    )
+
+    data = list(range(1_000))
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(data)
+
+        def __len__(self):
+            return len(data)
+
+    assert epoch_steps(DataLoader(data, 128, shuffle=True)) == 7.8125
+    assert epoch_steps(DataLoader(data, 128, drop_last=True)) == 7.0
+    assert epoch_steps(DataLoader(data, 64, sampler=SubsetRandomSampler(range(96)))) == 1.5
+    assert (
+        epoch_steps(
+            DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 300, False))
+        )
+        == 4.0
+    )
+    assert epoch_steps(DataLoader(Stream(), 128)) == 7.8125
+    assert epoch_steps([1, 2, 3]) == 3.0
+    assert epoch_steps(SimpleNamespace(batch_size=32, dataset=range(40))) == 1.25
+
+
+def test_clock_and_measure_tell_the_truth_where_a_loop_without_fences_does_not():
+    def ratios(blocks, first=0):
+        for block in blocks:
+            busy_s = device.busy_s(first, block.steps)
+            assert block.seconds >= busy_s  # nothing was still running when the clock was read
+            yield block.seconds / busy_s
+            first += block.steps
+        assert first == len(device.spans)
+
+    with ThreadedDevice() as device:
+        began = time.perf_counter()
+        for _ in range(60):
+            device.launch(0.003)
+        asked_s = time.perf_counter() - began
+        device.synchronize()
+        assert asked_s < 0.5 * device.busy_s()
+
+        device.spans.clear()
+        clock = StepClock(device.synchronize, budget_s=60)
+        train(clock, range(150), lambda number: device.launch(0.003))
+        part = clock.parts["training"]
+        assert part.complete and device.busy_s() <= part.seconds
+        # A busy machine may delay any block, but hardly all of them.
+        assert min(ratios([Block(1, part.first_step_s), *part.warmup, *part.blocks])) < 1.15
+
+        device.spans.clear()
+        found = measure(
+            lambda: device.launch(0.002), device.synchronize, budget_s=0.4, warmup_s=0.02
+        )
+        assert min(ratios(found.blocks, len(device.spans) - steps_in(found.blocks))) < 1.15
+        assert found.seconds.value >= 0.002
+
+
+def test_a_step_costs_the_clock_next_to_nothing():
+    # 0.1 µs as a rule; the bound only catches work that grows with the steps or a reading of the clock for each.
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in StepClock(whole=True).steps(range(30_000)):
+            pass
+        times.append(time.perf_counter() - began)
+    assert min(times) / 30_000 < 5e-6
+
+
+pytestmark = pytest.mark.usefixtures("quiet_machine")
+
+
+COSTS = {"forward": 0.3, "backward": 0.5, "update": 0.1}
+
+
+@pytest.mark.parametrize(("budget_s", "slow"), [(1000, 1), (50, 2)], ids=["whole", "estimated"])
+def test_each_phase_has_its_own_time_though_the_device_works_later(budget_s, slow):
+    device = SimulatedDevice(Clock(), launch_s=0.0001)
+    clock = StepClock(device.synchronize, clock=device.clock, budget_s=budget_s)
+    for number, _ in enumerate(clock.steps(range(200))):
+        for name, seconds in COSTS.items():
+            with clock.phase(name):
+                device.launch(
+                    seconds * (10 if number < slow else 1)
+                )  # the first step and warm-up are in no phase
+        device.launch(0.05)  # and something that is no phase
+    metrics = epoch_metrics(clock)
+    for name, seconds in COSTS.items():
+        # The launch of a phase's work counts: the device waits for it.
+        assert metrics[f"{name}_s"].value == pytest.approx(seconds + 0.0001, rel=1e-6)
+        assert metrics[f"{name}_s"].n == metrics["step_s"].n
+    assert metrics["step_s"].value == pytest.approx(0.95 + 0.0004, rel=1e-6)
+    assert clock.parts["training"].warmup[0].phases["forward"] == pytest.approx(
+        3.0001 if slow == 2 else 0.3001
+    )

@@ -1,0 +1,253 @@
+"""The journal survives a crash, a torn line and strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import get_args
+
+import pytest
+from journal_lines import ENDED, METRIC, STARTED
+
+from pomology.errors import PomologyError
+from pomology.measure.estimate import Estimate
+from pomology.results import record as results_record
+from pomology.results.journal import Journal, fills_kernel, read
+
+
+@pytest.fixture
+def journal(tmp_path) -> Journal:
+    return Journal(tmp_path / "run" / "vae.jsonl")
+
+
+def statuses(journal: Journal) -> dict:
+    return {(record.case, record.repeat): record.status for record in read(journal.path).records}
+
+
+def cases(journal: Journal) -> list[str]:
+    return [record.case for record in read(journal.path).records]
+
+
+def test_a_line_is_on_the_disk_before_anything_else_happens(journal, monkeypatch):
+    seen = []
+
+    def fsync(descriptor):
+        # Read through another descriptor: what is still in the program's buffer is not there yet.
+        assert os.fstat(descriptor).st_ino == journal.path.stat().st_ino
+        seen.append(journal.path.read_bytes())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal.start(STARTED)
+    assert len(seen) == 1 and seen[0].endswith(b"\n") and json.loads(seen[0]) == STARTED
+    end = ENDED | {"reason": "µs × 2\n“quoted”", "blocks": {"training": {"steady": [[3, 0.1]]}}}
+    journal.end(end)
+    assert (
+        len(seen) == 2
+        and seen[1].startswith(seen[0])
+        and json.loads(seen[1].split(b"\n")[1]) == end
+    )
+    (record,) = read(journal.path).records
+    assert record.line() == end
+    assert "µs × 2" in journal.path.read_text(encoding="utf-8")  # readable for people too
+
+
+@pytest.mark.parametrize("keep", [1, 200, -2])
+def test_a_torn_last_line_is_reported_and_the_next_one_is_not_glued_to_it(journal, keep):
+    journal.end(ENDED)
+    first = journal.path.stat().st_size
+    journal.end(ENDED | {"case": "b"})
+    torn = journal.path.read_bytes()[: first + keep if keep > 0 else keep]
+    journal.path.write_bytes(torn)
+    told = ["vae.jsonl, line 2: torn or not JSON; passed over"]
+    assert cases(journal) == ["a"] and read(journal.path).problems == told
+    Journal(journal.path).end(ENDED | {"case": "c"})
+    assert cases(journal) == ["a", "c"] and read(journal.path).problems == told
+    assert journal.path.read_bytes().startswith(torn)
+    journal.path.write_bytes(journal.path.read_bytes().rstrip(b"\n"))  # that is no tear
+    journal.end(ENDED | {"case": "d"})
+    assert cases(journal) == ["a", "c", "d"] and read(journal.path).problems == told
+
+
+@pytest.mark.parametrize("times", [[[1, -0.1]], [[1, "s"]], [[1]], [[-1, 2.0]], None, "abc"])
+def test_raw_times_that_are_none_cost_their_line_and_say_where(journal, times):
+    journal.end(ENDED)
+    line = json.dumps(ENDED | {"case": "b", "blocks": {"kernel_s": {"steady": times}}}) + "\n"
+    with open(journal.path, "a") as file:
+        file.write(line)
+    assert cases(journal) == ["a"]
+    (problem,) = read(journal.path).problems
+    assert problem.startswith("vae.jsonl, line 2: steady of `$.blocks.kernel_s`: Expected")
+
+
+WRITER = """
+import sys
+from pomology.results.journal import Journal
+sys.path.insert(0, sys.argv[2])
+from journal_lines import ENDED, STARTED
+journal, number = Journal(sys.argv[1]), 0
+while True:
+    journal.start(STARTED | {"case": f"case {number}"})
+    journal.end(ENDED | {"case": f"case {number}", "reason": "x" * 20_000})
+    print(number, flush=True)
+    number += 1
+"""
+
+
+def test_a_killed_process_loses_at_most_the_case_it_was_in(journal):
+    command = [sys.executable, "-c", WRITER, str(journal.path), os.path.dirname(os.path.dirname(__file__))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        said = [int(process.stdout.readline()) for _ in range(20)]
+        time.sleep(0.0137)
+        process.send_signal(signal.SIGKILL)
+        said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
+    contents = read(journal.path)
+    finished = [record.case for record in contents.records if record.status == "ok"]
+    assert set(finished) >= {f"case {number}" for number in said} and len(finished) <= len(said) + 1
+    assert (
+        len(contents.open_starts) + len(contents.problems) <= 2
+    )  # a case that was open, and one torn line
+    journal.end(ENDED | {"case": "afterwards"})
+    assert statuses(journal)["afterwards", 0] == "ok"
+
+
+def test_a_case_that_began_and_never_ended_reads_as_crashed(journal):
+    journal.start(STARTED)
+    journal.start(STARTED | {"case": "b"})
+    journal.end(ENDED | {"case": "b"})
+    crashed, ok = read(journal.path).records  # in the order in which they began
+    assert (crashed.case, crashed.status, ok.case, ok.status) == ("a", "crashed", "b", "ok")
+    assert results_record.checked(crashed.line()) == crashed
+    assert (crashed.metrics, crashed.seconds) == ({}, None) and "never ended" in crashed.reason
+    assert [start.case for start in read(journal.path).open_starts] == ["a"]
+
+
+def test_the_last_line_of_a_case_wins_and_repeats_are_kept_apart(journal):
+    for repeat in (0, 1):
+        journal.start(STARTED | {"repeat": repeat})
+        journal.end(ENDED | {"repeat": repeat, "status": "error", "reason": "first attempt"})
+    journal.end(ENDED | {"repeat": 1})
+    assert statuses(journal) == {("a", 0): "error", ("a", 1): "ok"}
+    journal.start(STARTED)
+    assert statuses(journal) == {("a", 0): "crashed", ("a", 1): "ok"}
+
+
+def test_a_watcher_gives_open_cases_their_status_once(journal):
+    journal.start(STARTED)
+    journal.start(STARTED | {"case": "b", "repeat": 1, "chip": "Apple M1"})
+    journal.end(ENDED | {"case": "c"})
+    assert journal.finish_open("timeout", "over the time limit") == ["a", "b"]
+    assert statuses(journal) == {("a", 0): "timeout", ("b", 1): "timeout", ("c", 0): "ok"}
+    found = read(journal.path).records[1]
+    assert (found.reason, found.chip) == ("over the time limit", "Apple M1")
+    before = journal.path.read_bytes()
+    assert journal.finish_open("crashed", "again") == [] and journal.path.read_bytes() == before
+
+
+def test_only_what_may_end_differently_or_vanished_once_is_tried_again(journal):
+    assert not read(journal.path).done("a", 0)
+    for status in {
+        each for part in get_args(results_record.Status) for each in get_args(part) or (part,)
+    }:
+        journal.start(STARTED)
+        journal.end(ENDED | {"status": status})
+        assert read(journal.path).done("a", 0) == (status not in ("interrupted", "error"))
+        assert not read(journal.path).done("a", 1) and not read(journal.path).done("b", 0)
+    journal.start(STARTED)  # attempts that ended do not count
+    assert not read(journal.path).done("a", 0)
+    journal.start(STARTED)
+    assert read(journal.path).done("a", 0) and statuses(journal) == {("a", 0): "crashed"}
+
+
+def line(changes: dict, **replaced: str) -> bytes:
+    """A record as JSON, with literals that json.dumps would not write."""
+    text = json.dumps(ENDED | changes)
+    for key, literal in replaced.items():
+        text = text.replace(f'"<{key}>"', literal)
+    return text.encode()
+
+
+MALFORMED = {
+    "no case": json.dumps({key: ENDED[key] for key in ENDED if key != "case"}).encode(),
+    "wrong status": line({"status": "great"}),
+    "wrong flags": line({"flags": ["drift", 3]}),
+    "metric of text": line({"metrics": {"epoch_s": METRIC | {"value": "3.5"}}}),
+    "metric without unit": line({"metrics": {"epoch_s": METRIC | {"unit": None}}}),
+    "half an interval": line({"metrics": {"epoch_s": METRIC | {"high": None}}}),
+    "NaN": line({"metrics": {"epoch_s": METRIC | {"low": "<x>"}}}, x="NaN"),
+    "infinity": line({"seconds": "<x>"}, x="1e999"),
+    "a huge number": line({"parameters": "<x>"}, x="1" + "0" * 400),
+    "nested bomb": b"[" * 200_000,
+    "not UTF-8": line({"reason": "<x>"}, x='"\xff"').decode().encode("latin-1"),
+    "pickle": b"cos system (S'true' tR.",
+    "two on a line": line({}) * 2,
+    "very long text": line({"status": "x" * 1_000_000}),
+}
+
+
+@pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_line_is_passed_over_and_named(journal, malformed):
+    journal.path.write_bytes(line({}) + b"\n" + malformed + b"\n" + line({"case": "b"}) + b"\n")
+    contents = read(journal.path)
+    assert [record.case for record in contents.records] == ["a", "b"] and not contents.open_starts
+    (problem,) = contents.problems
+    assert problem.startswith("vae.jsonl, line 2: ") and "\n" not in problem and len(problem) < 300
+
+
+def test_another_schema_and_endless_lines_are_refused_in_one_line(journal):
+    for schema, told in (
+        (2, "newer than this kit's 1; update pomology"),
+        (0, "older than this kit's 1"),
+    ):
+        journal.path.write_bytes(
+            line({}) + b"\n" + json.dumps({"schema": schema, "what": "nobody knows yet"}).encode()
+        )
+        with pytest.raises(
+            PomologyError, match=rf"^vae\.jsonl, line 2: schema {schema} is {told}.*$"
+        ):
+            read(journal.path)
+    journal.path.write_bytes(b"\n" * 100_001)
+    with pytest.raises(PomologyError, match=r"^vae\.jsonl: more than 100,000 lines$"):
+        read(journal.path)
+
+
+def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):
+    between = METRIC | {"value": 8, "how": "measured", "repeats": True}
+    more = {
+        "metrics": {"epoch_s": METRIC, "page_faults": between},
+        "note": "x",
+        "trace": [[0, 1.5]],
+    }
+    record = results_record.checked(ENDED | more | {"thermal_level": None})
+    assert (record.config, record.seconds, record.status) == ({"lr": 1}, 12.5, "ok")
+    assert record.metrics["epoch_s"] == Estimate(2.5, "s", 2.25, 2.75, 40, "estimated", "run")
+    assert (record.metrics["page_faults"].covers, type(record.metrics["page_faults"].value)) == (
+        "repeats",
+        int,
+    )
+    assert not record.blocks and record.thermal_level is None  # missing, and known to be nothing
+    assert record.line() == ENDED | more | {"thermal_level": None}
+    assert list(record.line())[:3] == ["event", "schema", "experiment"]
+    journal.end(record)
+    assert read(journal.path).records == [record]
+
+
+def test_a_journal_of_an_older_kit_still_loads(journal):
+    """The speed of the machine stands there as `canary`, and devices rested before a case."""
+    older = ENDED | {"canary": {"before_s": 0.5, "after_s": 0.6}, "flags": ["slowed", "cut-short"]}
+    older |= {"thermal": {"before": {"level": 0}, "after": {}, "rested_s": 3.0}, "rested_s": 3.0}
+    journal.path.write_text(json.dumps(older) + "\n")
+    (record,) = read(journal.path).records
+    assert record.calibration == older["canary"] and record.thermal["rested_s"] == 3
+    assert record.line()["canary"] == older["canary"] and "calibration" not in record.line()
+    # A second attempt of a case that the machine had slowed: the last one counts.
+    journal.end(ENDED | {"seconds": 1.0})
+    assert [record.seconds for record in read(journal.path).records] == [1.0]
+
+
+def test_only_a_case_that_was_tried_fills_a_kernel():
+    statuses = ("ok", "mismatch", "out-of-memory", "crashed", "too-big", "unsupported", "error")
+    assert [name for name in statuses if fills_kernel(name)] == [*statuses[:4]]
