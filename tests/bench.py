@@ -186,11 +186,7 @@ def loop() -> list[dict]:
     ):
         ratios = paired(functools.partial(training.seconds, *on), training.seconds, many(pairs))
         rows.append(ratio_row(name, ratios, 0, 1.01, bound))
-    with Sampler(interval_s=0.5) as telemetry:
-        for _ in range(many(20)):
-            training.seconds()
-    share = 100 * telemetry.thread_s / telemetry.seconds
-    return [*rows, row("telemetry: its thread's share of a core", f"{share:.3f} %", "at most 0.5 %", share <= 0.5)]
+    return rows
 
 
 def estimate() -> list[dict]:
@@ -559,7 +555,7 @@ rows("/beside")
 """
 LOADS = {"a spinner": "while True: pass"}
 LOADS["a memory hog"] = "held = bytearray(400_000_000)\nwhile True: held[:200_000_000] = held[200_000_000:]"
-DOUBTFUL = {"contended", "busy", "paused", "slowed", "cut-short", "too-noisy", "drift", "swapping"}
+DOUBTFUL = {"contended", "busy", "paused", "slowed", "too-noisy", "drift", "swapping"}
 
 
 @contextlib.contextmanager

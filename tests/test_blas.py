@@ -219,7 +219,7 @@ def test_a_slow_product_is_timed_often_enough_for_an_interval_and_what_drifts_is
     """In simulated time, far over the budget; in the last row each call takes longer than the one before."""
     clock = fakes.Clock()
     monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=clock))
-    for repeats, slower, timed, doubts in ((0, 0.0, 6, []), (5, 0.0, 5, ["few-calls"]), (24, 0.1, 24, ["drift"])):
+    for repeats, slower, timed, doubts in ((0, 0.0, 6, []), (5, 0.0, 5, ["few-steps"]), (24, 0.1, 24, ["drift"])):
         made = []
 
         def build(case, product, slower=slower, made=made):
@@ -228,7 +228,7 @@ def test_a_slow_product_is_timed_often_enough_for_an_interval_and_what_drifts_is
 
         record = run(tmp_path / str(repeats), SQUARE, "fp32", notebook | {"build": build}, repeats)
         assert len(record.blocks["kernel_s"]["steady"]) == timed
-        assert [flag for flag in record.flags if flag in ("few-calls", "drift")] == doubts
+        assert [flag for flag in record.flags if flag in ("few-steps", "drift")] == doubts
 
 
 @pytest.mark.parametrize("product", SMALL)

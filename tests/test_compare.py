@@ -59,7 +59,7 @@ OTHER = {"processor": XEON["processor"] | {"Stepping": "4", "Flags": "avx2"}}
     [
         (ONE, 0.00055, "b: is the machine of a."),
         (OTHER, 0.0005, "b: not shown to be the machine of a. Stepping 8 and 4; Flags None and avx2"),
-        ({}, 0.0006, "b: not shown to be the machine of a. canary 0.0005 and 0.0006"),
+        ({}, 0.0006, "b: not shown to be the machine of a. calibration 0.0005 and 0.0006"),
         ({"processor": None}, 0.0005, "b: not shown to be the machine of a. What would show whether they are one"),
         ({}, None, "b: not shown to be the machine of a. What would show whether they are one"),
     ],

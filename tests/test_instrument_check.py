@@ -142,8 +142,9 @@ def memory(backend: str, stays: float = 0, **shares: float) -> tuple:
 
     peak = SimpleNamespace()
     peak.metrics = lambda: {"footprint_peak_bytes": SimpleNamespace(value=counted.count("footprint"))}
-    peak.footprint_source = "physical footprint"
-    return "memory", counted, {"torch": SimpleNamespace(ones=Tensor), "Telemetry": lambda device: nullcontext(peak)}
+    names = {"torch": SimpleNamespace(ones=Tensor), "Sampler": lambda kind: nullcontext(peak)}
+    names["machine_memory"] = SimpleNamespace(footprint=lambda: ("physical footprint", None))
+    return "memory", counted, names
 
 
 class Meter:

@@ -116,7 +116,7 @@ def test_title_cells_and_calls(path):
     claims = known is not None and published.claims(known.id)
     calls += ["claims"] * (bool(claims) and not declaration(path).whole_run)
     assert [whole.count(f"{shown}.{call}(") for call in calls] == [1] * len(calls)
-    assert bool(re.findall(r"(?:in|yield from) experiment\.(?:cases|first_that_fits|smaller_beside)\(", whole)) == cases
+    assert bool(re.findall(r"(?:in|yield from) experiment\.(?:cases|first_that_fits)\(", whole)) == cases
     made = [node for node in trees(document) if isinstance(node, ast.Call)]
     (experiment,) = [node for node in made if ast.unparse(node.func) == shown.capitalize()]
     assert experiment.args[0].value == path.stem, "an experiment is named as its notebook"

@@ -26,7 +26,6 @@ from pomology.report import article, declaration, details, roofline
 from pomology.report import page as report_page
 from pomology.results import cases
 from pomology.results.run import Run
-from pomology.runner import batch, plan
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -316,12 +315,12 @@ def run_ceilings(tmp_path, monkeypatch):
     # It looks through all objects of the process, which takes a second in one that has imported a test suite.
     monkeypatch.setattr(TorchDevice, "release", lambda self: None)
 
-    def run(moment: str = "start", sizes: tuple = (64,), repeat: int = 0):
+    def run(sizes: tuple = (64,), repeat: int = 0):
         (tmp_path / "machine.json").unlink(missing_ok=True)  # of a machine of which nothing is known
         about = {"article": "kit", "devices": "cpu", "budget_s": 0.01, "out": str(tmp_path), "repeat": repeat}
         experiment = Experiment("ceilings", **about)
         scope = {"experiment": experiment, "precisions": ["fp32", "fp16"], "sizes": sizes, "megabytes": 16}
-        scope |= {"budget_s": 0.01, "least_calls": 2, "least_s": 0.0, "limit_s": 20.0, "moment": moment}
+        scope |= {"budget_s": 0.01, "least_calls": 2, "least_s": 0.0, "limit_s": 20.0}
         for source in NOTEBOOK[1:]:
             if "experiment.table" in source or "experiment.ceilings" in source:
                 continue
@@ -390,7 +389,7 @@ def test_what_computes_something_else_or_nothing_is_no_ceiling(run_ceilings, mon
     assert "torch.float32 where torch.float16" in records["matmul", "fp16"].reason
 
 
-def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again(run_ceilings, monkeypatch):
+def test_sizes_go_on_while_the_rate_rises(run_ceilings, monkeypatch):
     sizes = (2048, 4096, 8192, 16384, 32768)
     reached = {torch.float32: (6, 5, 9, 9, 9), torch.float16: (2, 4, 7, 7.1, 9)}  # GFLOP/s
 
@@ -409,36 +408,13 @@ def test_sizes_go_on_while_the_rate_rises_and_at_the_end_the_best_is_timed_again
     monkeypatch.setattr(TorchDevice, "product", small)
     monkeypatch.setattr(products, "require_time", lambda *_: None)
     monkeypatch.setattr(calls, "measure", measure)
-    tried = [(r.precision, r.config["shape"].split("x")[-1]) for r in run_ceilings("start", sizes)]
+    tried = [(r.precision, r.config["shape"].split("x")[-1]) for r in run_ceilings(sizes)]
     wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384
     single = ["100", "100", "1000", "1000", "1000", "1000", "1000", "48", "96", "128", "48"]
     passes = [("fp32", shape) for shape in ("28", *single, *["16 MB"] * 4)]
     assert tried == [(kind, str(size)) for kind, some in wanted.items() for size in some] + passes
-    again = run_ceilings("start", sizes, repeat=1)  # beside what the first repeat has timed
+    again = run_ceilings(sizes, repeat=1)  # beside what the first repeat has timed
     assert [(r.precision, r.config["shape"].split("x")[-1]) for r in again if r.repeat] == tried
-    ends = [r for r in run_ceilings("end", sizes) if r.config.get("moment")]
-    assert [(r.config["operation"], r.precision, r.config["shape"]) for r in ends] == [
-        ("matmul", "fp32", "1x2048x2048"),
-        ("matmul", "fp16", "1x16384x16384"),
-        ("triad", "fp32", "16 MB"),
-        ("dot", "fp32", "16 MB"),
-    ]
-    faster = of_calls(7.4e9, 20, experiment="blas_mlx")  # not far better than PyTorch's 6
-    far = of_calls(8.9e9, 20, precision="fp16", experiment="ceilings_mlx")
-    known = [*ends, faster, far]
-    again = roofline.again(known, "ceilings", "cpu", [])
-    assert [(config["precision"], config["moment"]) for config in again] == [("fp32", "end")] * 3
-    assert again[0]["shape"] == "1x2048x2048" and not roofline.again(known, "ceilings", "mps", [])
-    # What another process timed in another way is a ceiling of its own, and no work for this one.
-    other = of_calls(9e10, 20, precision="tf32", experiment="ceilings_mlx", backend="mlx-gpu", flags=["other-way"])
-    plain = of_calls(2e10, 20, experiment="ceilings_mlx", backend="mlx-gpu")
-    assert roofline.again([other, plain], "ceilings_mlx", "mlx-gpu", []) == [plain.config | {"moment": "end"}]
-    best = {which: ceiling.value for (_, which), ceiling in roofline.ceilings([other, plain]).rates.items()}
-    assert best == {"fp32": 2e10, "tf32": 9e10}
-    # What a busy start refused is tried at the end, in all its sizes; a pass over memory is not.
-    rows = [{"operation": "matmul", "precision": kind, "shape": "1x9x9"} for kind in ("fp32", "bf16")]
-    rows.append({"operation": "copy", "precision": "bf16", "shape": "1 MB"})
-    assert roofline.again(known, "ceilings", "cpu", rows) == [*again, rows[1] | {"moment": "end"}]
 
 
 def test_tf32_is_on_for_its_own_row_only(monkeypatch):
@@ -451,37 +427,6 @@ def test_tf32_is_on_for_its_own_row_only(monkeypatch):
     for precision in ("fp32", "tf32", "fp16", "tf32", "fp32"):
         scope["build"](SimpleNamespace(backend=backend, precision=precision), SimpleNamespace(lengths=(1, 8, 8)))
     assert asked == [("fp32", False), ("fp32", True), ("fp16", False), ("fp32", True), ("fp32", False)]
-
-
-def test_a_run_ends_with_the_ceilings_again_in_every_repeat_and_then_shows_them(tmp_path):
-    def labels(only: str, repeats: int = 1) -> list[str]:
-        return [job.label for job in plan.jobs("smoke", {"out": str(tmp_path)}, only, repeats)]
-
-    again = ["ceilings (again, at the end)", "ceilings_mlx (again, at the end)"]
-    every = labels("")
-    place = every.index(again[0])
-    assert every[:3] == ["instrument_check", "ceilings", "ceilings_mlx"] and every[place : place + 2] == again
-    assert {"roofline", "summary", "costs", "prediction"} == set(every[place + 2 :])
-    one = ["ceilings", "vae", again[0], "roofline"]
-    assert labels("vae roofline ceilings") == one and labels("vae") == ["vae"]
-    assert labels("vae roofline ceilings", 2) == [*one, *(f"{label} (repeat 2)" for label in one)]
-    jobs = plan.jobs("smoke", {"out": str(tmp_path)}, "ceilings", 2)
-    assert [job.parameters.get("moment") for job in jobs] == [None, "end"] * 2
-    assert len({job.output(tmp_path) for job in jobs}) == len({job.partial(tmp_path) for job in jobs}) == 4
-    # Finished are the start and the end of the same repeat each by itself; an end may have nothing that is worth it.
-    for job in jobs:
-        job.output(tmp_path).parent.mkdir(exist_ok=True)
-        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_raw_cell()]), job.output(tmp_path))
-    begun = product(1e9, profile="smoke")
-    ended = product(1e9, profile="smoke", status="error", case="again", about={"moment": "end"})
-    for known, done in (
-        ([], [False] * 4),
-        ([begun], [True, True, False, False]),
-        ([ended], [True, False, False, False]),
-        ([ended.replace(status="ok"), begun.replace(repeat=1)], [True] * 4),
-    ):
-        write(tmp_path, known)
-        assert [batch.finished(job, tmp_path) for job in jobs] == done
 
 
 def test_a_faster_product_lowers_the_shares_on_every_page_that_is_there(tmp_path, monkeypatch, undrawn):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import test_sizes
 import torch
 from test_notebooks import definitions
 
 from pomology.errors import TooBig, TooSlow, Unsupported
+from pomology.experiment import feasibility
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.models import cost, pretrained
@@ -86,6 +89,11 @@ def test_autocast_keeps_no_less_than_is_said(article):
 mac, Nobody = test_sizes.mac, test_sizes.Nobody
 
 
+@pytest.fixture(autouse=True)
+def products_take_no_time(monkeypatch):
+    monkeypatch.setattr(feasibility, "peak_matmul_rate", lambda *_: math.inf)
+
+
 def test_the_large_model_fits_the_article_s_mac_and_no_smaller_one(article, mac):
     """An M2 Max with 64 GB trained it: with recomputing that is possible, without it is not."""
     case = Case(Nobody(), mac(64), article["large"])
@@ -117,7 +125,8 @@ def test_half_precision_is_judged_by_its_own_rate_and_not_tried_where_fp32_canno
     article, mac, monkeypatch, fp32, bf16, reason
 ):
     experiment = Nobody()
-    experiment.peak_matmul_rate = lambda backend, precision: {"fp32": fp32, "bf16": bf16}[precision]
+    rates = {"fp32": fp32, "bf16": bf16}
+    monkeypatch.setattr(feasibility, "peak_matmul_rate", lambda _, device, precision: rates[precision])
     row = {"model": "whisper-medium", "batch_size": 4, "precision": "bf16", "scenario": 1}
     monkeypatch.setitem(article, "limit_s", 10.0)
     case = Case(experiment, mac(192), row)
@@ -129,7 +138,7 @@ def test_half_precision_is_judged_by_its_own_rate_and_not_tried_where_fp32_canno
 @pytest.fixture
 def one(smoke, tmp_path, monkeypatch):
     """Run one case of the notebook on the CPU; returns its record."""
-    monkeypatch.setattr(Experiment, "peak_matmul_rate", Nobody.peak_matmul_rate)
+    monkeypatch.setattr(feasibility, "peak_matmul_rate", lambda *_: math.inf)
 
     def run(precision) -> Record:
         row = {"model": "whisper-smoke", "batch_size": 2, "precision": precision, "scenario": 1}

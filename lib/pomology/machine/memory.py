@@ -24,7 +24,7 @@ class MemoryTrace:
     0.1 ms a row, no process is started.
 
     device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it
-    counts. since: when the case began, by `clock`. `footprint_bytes` is as `Telemetry` counts it;
+    counts. since: when the case began, by `clock`. `footprint_bytes` is as `Sampler` counts it;
     `resident_bytes` (on macOS without what only the GPU touched) and page faults are of this
     process alone, as those of children come in one lump when they end. Of long traces every second,
     fourth, ... row is kept, and the last. What cannot be read is None; `absent` says why.

@@ -39,7 +39,6 @@ SOURCES = (*CEILINGS, "blas_torch", "blas_mlx")  # a product of any notebook cou
 # of a line that it is going to overwrite. What only reads has a roof of its own.
 STREAMS = {"sum": 1, "dot": 2, "copy": 2, "scale": 2, "add": 3, "triad": 3}
 READERS, READS, BOTH = ("sum", "dot", "matvec"), "reads", "reads and writes"
-NEAR = 0.8  # of a ceiling: what reached this may exceed it at the end of a run
 # Where the system does not say how large its last-level cache is: an M2 Ultra's has 96 MB, NVIDIA's B200 has 126 MB.
 # What measures the memory must be four times as large as a cache (McCalpin 1995).
 UNKNOWN_CACHE, BEYOND = 2**27, 4
