@@ -29,7 +29,7 @@ TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller sibli
 
 
 def _check_packages(framework: str) -> None:
-    """Raise PomologyError where a measured package comes from another environment, by PYTHONPATH."""
+    """Raise PomologyError where PYTHONPATH brings a package from another environment."""
     for name in (framework, "numpy"):
         places = list(getattr(sys.modules.get(name), "__path__", []))
         for entry in foreign_paths():
@@ -212,7 +212,7 @@ class Experiment:
         return self._conditions
 
     def calibrate(self) -> float | None:
-        """Return how fast the machine is now, see `quiet.calibrate`; None in the profile `smoke`."""
+        """Return how fast the machine is, see `quiet.calibrate`; None in the profile `smoke`."""
         return None if self.profile == "smoke" else quiet.calibrate()
 
     def slowed(self, around_case_s: list[float]) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a case can run here, asked before it does: whether it fits the memory, and ends in time."""
+"""Whether a case can run here: whether it fits the memory, and ends in time."""
 
 from __future__ import annotations
 

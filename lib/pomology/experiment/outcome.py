@@ -95,7 +95,7 @@ def stretch(timed: clock.StepClock) -> tuple[tuple, int]:
 
 
 def raw_times(part: clock.Part) -> dict[str, Any]:
-    """Return the blocks of a part of an epoch as the journal keeps them: `[steps, seconds]` each."""
+    """Return the blocks of a part as the journal keeps them: `[steps, seconds]` each."""
     raw = {
         "epoch_steps": part.epoch_steps,
         "first_step_s": part.first_step_s,

@@ -22,33 +22,40 @@ from pomology.report import details
 def keras(
     case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1
 ) -> Any:
-    """A Keras callback that times `fit`, in whose call it is made, with the numbers that `fit` gets. It records
+    """Return a Keras callback that times `fit`, in whose call it is made.
 
-    - the steps of the first epoch's training and validation. An epoch that does not fit the case's budget is stopped
-      (`stop_training`, `stop_evaluating`), after one more step that is not timed;
-    - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if
-      each next epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever, but are
-      stopped after a few steps: what an epoch does beside its steps is measured, and only the missing steps are as
-      `epochs.fit_metric` estimates, without `between_epochs_s`, in bounds that hold `spread_of_trainings`;
-    - `between_epochs_s`, of `fit_s`, for which this process computed nothing between epochs: it waits for a processor,
-      or for TensorFlow's thread that tunes the input and may sleep as long as the epoch took (docs/findings.md);
-    - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device in every step."""
+    samples, batch_size, validation_samples, epochs: the numbers that `fit` gets. It records
+
+    - the steps of the first epoch's training and validation. An epoch that does not fit the case's
+      budget is stopped (`stop_training`, `stop_evaluating`), after one more step, not timed;
+    - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile
+      `article` always, else if each next epoch is expected to end within twice the budget.
+      Otherwise the next ones begin and end as ever, but are stopped after a few steps: what an epoch
+      does beside its steps is measured, and only the missing steps are as `epochs.fit_metric`
+      estimates, without `between_epochs_s`, in bounds that hold `spread_of_trainings`;
+    - `between_epochs_s`, of `fit_s`, for which this process computed nothing between epochs: it
+      waits for a processor, or for TensorFlow's thread that tunes the input and may sleep as long
+      as the epoch took (docs/findings.md);
+    - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device
+      in every step.
+    """
     import keras as framework
 
     class StepTimes(framework.callbacks.Callback):
         def __init__(self):
             super().__init__()
             case.watch()
-            self._began_s, self._steps, self._short, self._idle_s = (
-                time.perf_counter(),
-                None,
-                False,
-                0.0,
-            )
+            self._began_s = time.perf_counter()
+            self._steps = None
+            self._short = False
+            self._idle_s = 0.0
             self._ran = {"training": 0, "validation": 0}  # samples
 
         def on_epoch_begin(self, epoch, logs=None):
-            self._sum, self._count, self._epoch, self._loop_s = 0.0, 0, epoch, time.perf_counter()
+            self._sum = 0.0
+            self._count = 0
+            self._epoch = epoch
+            self._loop_s = time.perf_counter()
             self._without_s = without_processor_s()
             if epoch == 0:
                 self._ended_s = self._loop_s
@@ -64,7 +71,8 @@ def keras(
             total = logs["loss"] * count
             case.loss((total - self._sum) / (count - self._count))
             self._ran["training"] += count - self._count
-            self._sum, self._count = total, count
+            self._sum = total
+            self._count = count
             self.model.stop_training |= self._enough_of_short()
 
         def on_test_begin(self, logs=None):
@@ -85,7 +93,8 @@ def keras(
             now_s = time.perf_counter()
             if validation_samples:
                 self._add_idle()
-            next_s, self._ended_s = 2 * now_s - self._ended_s, now_s
+            next_s = now_s + (now_s - self._ended_s)
+            self._ended_s = now_s
             whole = all(part.complete for part in case.clock.parts.values())
             long = not whole or next_s - self._began_s > 2 * case.clock.budget_s
             self._short |= long and case.experiment.profile != "article"
@@ -159,28 +168,27 @@ def spread_of_trainings(case: Case) -> float | None:
 
 
 def without_processor_s() -> float:
-    """What grows while this process computes nothing, and falls while it computes in several
-    threads.
-    """
+    """Return a time that stands still while this process computes in one thread."""
     return time.perf_counter() - time.process_time()
 
 
 def lightning(case: Case, precision: str = "32-true") -> Any:
-    """A Lightning callback that times what a `Trainer` loops over; the loop itself stays Lightning's.
+    """Return a Lightning callback that times what a `Trainer` loops over, whose own the loop stays.
 
         clocked = trainers.lightning(case, precision)
-        trainer = Trainer(accelerator=case.backend.backend, precision=precision, callbacks=[clocked], ...)
+        trainer = Trainer(accelerator=case.backend.backend, callbacks=[clocked], ...)
         trainer.fit(model, clocked.steps(train_loader))
         trainer.validate(model, clocked.steps(test_loader, "evaluation"))
 
-    The first step holds the start of the loader's workers, and ready batches go through the same loop. Losses are noted
-    without waiting for the device, the model is watched, and Lightning is silent. Raises Unsupported before the first
-    step if Lightning would compute in another precision, and Mismatch if the model is on another device."""
+    The first step holds the start of the loader's workers, and ready batches go through the same
+    loop. Losses are noted without waiting for the device, the model is watched, and Lightning is
+    silent. Raises Unsupported before the first step if Lightning would compute in another precision,
+    and Mismatch if the model is on another device.
+    """
     from lightning.pytorch.callbacks import Callback
 
-    logging.getLogger("lightning.pytorch").setLevel(
-        logging.WARNING
-    )  # which devices there are, and tips
+    # It would say which devices there are, and give tips.
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for words in (
         "You defined a `validation_step` but have no",
         r"`isinstance\(treespec, LeafSpec\)` is deprecated",
@@ -191,7 +199,9 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
         """A loader's batches, timed as `part`; see `Case.steps`. A part can be looped over once."""
 
         def __init__(self, batches: Any, part: str = "training", per_epoch: float = 1.0):
-            self._batches, self._part, self._per_epoch = batches, part, per_epoch
+            self._batches = batches
+            self._part = part
+            self._per_epoch = per_epoch
 
         def __len__(self) -> int:
             return (
@@ -238,21 +248,20 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
 
 
 def check_precision(trainer: Any, precision: str | int) -> None:
-    """Raise Unsupported, in one line, if a Lightning `Trainer` computes in another precision than
-    `precision`, as its plugin says: on a CPU it takes bf16-mixed for 16-mixed, and on MPS 64-true,
-    which fails in the first step.
+    """Raise Unsupported if a Lightning `Trainer` computes in another precision.
+
+    On a CPU it takes bf16-mixed for 16-mixed, and on MPS 64-true, which fails in the first step.
     """
-    asked, where, plugin = (
-        str(precision),
-        trainer.strategy.root_device.type,
-        trainer.precision_plugin,
-    )
-    if "-" not in asked:  # its short names
-        asked += "-mixed" if asked.endswith("16") else "-true"
-    if asked.startswith("64") and where == "mps":
-        raise Unsupported(f"precision {asked}: MPS has no float64; 32-true is its most exact")
-    scaler, actual = getattr(plugin, "scaler", None), str(plugin.precision)
+    wanted = str(precision)
+    if "-" not in wanted:  # its short names
+        wanted += "-mixed" if wanted.endswith("16") else "-true"
+    place = trainer.strategy.root_device.type
+    if wanted.startswith("64") and place == "mps":
+        raise Unsupported(f"precision {wanted}: MPS has no float64; 32-true is its most exact")
+    plugin = trainer.precision_plugin
+    actual = str(plugin.precision)
+    scaler = getattr(plugin, "scaler", None)
     if actual == "16-mixed" and scaler is not None and not scaler.is_enabled():
         actual += " without a gradient scaler"
-    if actual != asked:
-        raise Unsupported(f"precision {asked}: on {where} Lightning computes in {actual}")
+    if actual != wanted:
+        raise Unsupported(f"precision {wanted}: on {place} Lightning computes in {actual}")

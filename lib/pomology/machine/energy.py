@@ -57,7 +57,7 @@ def apple_meter() -> Meter:
     It covers the whole chip, not this process, in steps of 1 mJ.
     """
     if snapshot.virtual_machine():
-        # The library does not look whether there are counters; without any it would end this process.
+        # Where there are no counters, the library would end this process.
         raise Absent("not asked in a virtual machine, which need not have energy counters")
     try:
         import zeus_apple_silicon

@@ -41,9 +41,14 @@ class MemoryTrace:
         since: float,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self._device, self._since, self._clock = device, since, clock
+        self._device = device
+        self._since = since
+        self._clock = clock
         self.absent: dict[str, str] = {}
-        self.steps, self._stride, self._rows, self._last = 0, 1, list[tuple](), ()
+        self.steps = 0
+        self._stride = 1
+        self._rows: list[tuple] = []
+        self._last: tuple = ()
         self._counters: dict[str, Callable[[], int | None]] = {
             "footprint_bytes": footprint()[1],
             "resident_bytes": lambda: psutil.Process().memory_info().rss,
@@ -58,11 +63,10 @@ class MemoryTrace:
         for name, read in self._counters.items():
             try:
                 values[name] = read()
-            except (
-                Exception
-            ) as error:  # whatever a counter raises must not end the case that is being measured
+            except Exception as error:  # which must not end the case that is measured
                 self.absent[name] = f"{type(error).__name__}: {error}"
-                values[name], self._counters[name] = None, lambda: None
+                self._counters[name] = lambda: None
+                values[name] = None
         return values
 
     def note(self) -> None:
@@ -73,13 +77,16 @@ class MemoryTrace:
         if self.steps % self._stride == 0:
             self._rows.append(self._last)
             if len(self._rows) > MOST_TRACED:
-                self._rows, self._stride = self._rows[::2], self._stride * 2
+                self._rows = self._rows[::2]
+                self._stride *= 2
         self.steps += 1
 
     @property
     def rows(self) -> list[tuple]:
         """In the order of `COLUMNS`; None is what could not be read."""
-        return self._rows + [self._last] * (self._rows[-1:] != [self._last])
+        if self._rows[-1:] == [self._last]:
+            return self._rows
+        return [*self._rows, self._last]
 
     def metrics(self, warmup: int) -> dict[str, Estimate]:
         """Growth a step and both ends of what was read in every step from number `warmup` on.
@@ -163,15 +170,17 @@ def resident_memory(clock: Callable[[], float] = time.perf_counter) -> Callable[
     shares are added. The kernel takes a tenth of a second for some gigabytes to count these: it is
     asked for a fiftieth of the time at most.
     """
-    next_s, added = -math.inf, 0
+    next_s = -math.inf
+    added = 0
 
     def read() -> int:
         nonlocal next_s, added
         if not live_children():
             added = 0
-        elif (began_s := clock()) >= next_s:
+        elif clock() >= next_s:
+            begin_s = clock()
             added = _sum_of_living(lambda pid: psutil.Process(pid).memory_full_info().uss)
-            next_s = began_s + 50 * (clock() - began_s)
+            next_s = begin_s + 50 * (clock() - begin_s)
         return psutil.Process().memory_info().rss + added
 
     return read

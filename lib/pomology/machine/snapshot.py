@@ -86,7 +86,10 @@ SYSCTL += (
     "machdep.cpu.stepping",
 )
 SYSCTL += tuple(f"hw.optional.arm.FEAT_{name}" for name in ("BF16", "I8MM", "SME", "SME2"))
-INSTRUCTIONS = r"(?<!\S)(?:fma|avx2|avx512(?:f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|asimdhp|bf16|i8mm|sve2?|sme2?)(?!\S)"
+INSTRUCTIONS = (
+    r"(?<!\S)(?:fma|avx2|avx512(?:f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|"
+    r"asimdhp|bf16|i8mm|sve2?|sme2?)(?!\S)"
+)
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
 PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
@@ -137,7 +140,8 @@ def snapshot() -> dict[str, Any]:
         "packages": _packages(),
         "git": git,
     }
-    alike, silent = "the cores are not told apart here", "the operating system does not tell"
+    alike = "the cores are not told apart here"
+    silent = "the operating system does not tell"
     why = {"performance_cores": alike, "efficiency_cores": alike, "gpus": no_gpus, "git": no_git}
     return facts | {
         "unknown": {
@@ -179,33 +183,41 @@ def _packages() -> dict[str, str]:
 
 
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
-    """What would spoil a measurement that began now.
+    """Return what would spoil a measurement that began now.
 
     power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier
-    work. others: cores that other processes used in `watch_s` s. flags: those of "on-battery",
-    "low-power" and "busy" (others used over a quarter of a core and 5 % of all) that hold.
+    work. others: cores that other processes used in `watch_s` seconds. flags: those of
+    "on-battery", "low-power" and "busy" (others used over a quarter of a core and 5 % of all) that
+    hold.
     """
     power_source, low_power = _power()
-    flags, others = (
-        ["on-battery"] * (power_source == "battery") + ["low-power"] * (low_power is True),
-        None,
-    )
+    flags = []
+    if power_source == "battery":
+        flags.append("on-battery")
+    if low_power:
+        flags.append("low-power")
+    others = None
     if watch_s > 0:
-        start, busy_s, own_s = time.perf_counter(), cpu_busy_s(), time.process_time()
+        start_s = time.perf_counter()
+        busy_s = cpu_busy_s()
+        own_s = time.process_time()
         time.sleep(watch_s)
         others_s = cpu_busy_s() - busy_s - (time.process_time() - own_s)
-        others = max(0.0, others_s / (time.perf_counter() - start))
-        flags += ["busy"] * (others > max(0.25, 0.05 * (psutil.cpu_count() or 1)))
-    state = {
+        others = max(0.0, others_s / (time.perf_counter() - start_s))
+        if others > max(0.25, 0.05 * (psutil.cpu_count() or 1)):
+            flags.append("busy")
+    return {
         "power_source": power_source,
         "low_power_mode": low_power,
         "thermal_level": thermal_level(),
+        "load": os.getloadavg()[0],
+        "others": others,
+        "flags": flags,
     }
-    return state | {"load": os.getloadavg()[0], "others": others, "flags": flags}
 
 
 def describe(snapshot: dict[str, Any]) -> str:
-    """One line for people: `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
+    """Return one line, as `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     known = {key: value for key, value in snapshot.items() if value is not None}
     kinds = [
         f"{known[key]}{key[0].upper()}"

@@ -33,8 +33,8 @@ MAC_PAGES = {
 # process of its own.
 GPU_WINDOW_S = 1.0
 LOAD_LEAST_S = 0.5  # shorter blocks are not resolved by ticks of 10 ms
-# Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. Systems always
-# move a little. A disk that swapped single pages at 100 MB/s, or a core that compressed at 1 GB/s,
+# Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. Systems move a
+# little at all times. A disk that swapped single pages at 100 MB/s, or a core that compressed at 1 GB/s,
 # would be busy for 1 % of the time.
 SHORTAGE = (("swapped_bytes", 10e6, 1e6), ("compressed_bytes", 100e6, 10e6))
 

@@ -10,7 +10,7 @@ from pomology.measure.clock import BLOCK_S, Block, block_steps, steps_in
 from pomology.measure.estimate import Estimate
 
 TARGET = 0.01  # half-width of the interval over the median at which to stop
-LOOK = 1.25  # as many blocks as at the last look: who looks often stops where values agree by chance
+LOOK = 1.25  # times as many blocks at each look: some values agree by chance
 
 
 class Measurement(NamedTuple):
@@ -42,8 +42,8 @@ def measure(
 
     Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function needs more.
     Then blocks of calls, synchronized at both ends, until the half-width of the median's interval
-    is below 1 % of it, asked at 40 blocks, 50, 63 and so on, or the budget is spent; but never fewer
-    than two blocks, `least_calls` and `least_s`. repeats: exactly so many blocks. limit_s: what all
+    is below 1 % of it (asked at 40 blocks, 50, 63, ...) or the budget is spent; but never fewer than
+    two blocks, `least_calls` and `least_s`. repeats: exactly so many blocks. limit_s: what all
     of it may take; then it stops with what it has, one block at the least. calls_per_block: by
     default so many that synchronizing is negligible. before: called ahead of each block, untimed.
     """

@@ -36,7 +36,7 @@ PHASES = ("forward", "backward", "update")  # of a step
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps between two synchronizations. phases: seconds that each named phase took."""
+    """Consecutive steps between two synchronizations. phases: the seconds that each took."""
 
     steps: int
     seconds: float
@@ -118,7 +118,7 @@ def epoch_steps(batches: Any) -> float:
     dropped = getattr(batches, "drop_last", False)
     if not size or not hasattr(batches, "dataset") or dropped:
         return float(len(batches))
-    # A sampler may draw fewer or more samples than the dataset holds; that of a stream has no length.
+    # A sampler may draw another number than the dataset holds; that of a stream has no length.
     sampler = getattr(batches, "sampler", None)
     return len(sampler if hasattr(sampler, "__len__") else batches.dataset) / size
 
@@ -265,7 +265,7 @@ class StepClock:
     def _warm_up(
         self, part: Part, source: Iterator, budget_s: float
     ) -> Generator[Any, None, tuple[float, float]]:
-        """Yield blocks of 1, 2, 4, ... steps, which show the pace, and let caches and clocks settle.
+        """Yield blocks of 1, 2, 4, ... steps, which show the pace, and let caches settle.
 
         The first step does neither: compilation or the start of workers may take seconds where a
         step takes milliseconds. Returns seconds of a step, and those that a synchronization can
@@ -314,7 +314,7 @@ class StepClock:
             return Plan(whole, size, math.inf, ready, in_turns=False)
         loop_s = budget_s * (1 - READY_SHARE)
         ready = ready and SPLIT_STEPS * pace_s <= loop_s
-        # A loader with workers fetches ahead while ready batches are timed, and would look too fast.
+        # A loader with workers fetches ahead meanwhile, and would look too fast.
         in_turns = ready and not getattr(batches, "num_workers", 0)
         burst_s = (loop_s if in_turns else budget_s) / BURSTS
         size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))

@@ -13,7 +13,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     """Return what was timed of one epoch, by the record's names.
 
     What no step was run for is absent. first_step_s: of training. step_s: mean of its steady steps;
-    forward_s, backward_s, update_s: of that, where the loop has these phases. epoch_s: all parts and
+    forward_s, backward_s, update_s: of that, if the loop has these phases. epoch_s: all parts and
     occasional work; `measured` if every step ran, else `estimated`. compute_epoch_s: the same with
     every training step as it is on ready batches, and no occasional work, where 10 steps ran of
     each.
@@ -95,8 +95,8 @@ def fit_metric(
     """Return seconds of a whole training of several epochs, of which some were shortened.
 
     They are `seconds`, of all that ran, and for each step that did not the mean of the steady ones;
-    None if too few ran. steps: that ran in all, by the clock's parts; a smaller last batch counts as
-    its fraction. idle_s: of `seconds`, asleep between epochs, which is no part of an estimate: it
+    None if too few ran. steps: that ran in all, by the clock's parts; a smaller last batch counts
+    as its fraction. idle_s: of `seconds`, asleep between epochs, which is no part of an estimate: it
     depends on luck. spread: by which share two trainings differ at most, in 19 pairs of 20.
 
     Whole, it is `measured`: one training has one time, and the spread of its steps says how well
@@ -130,7 +130,7 @@ def fit_metric(
 
 
 def _steady_step(part: Part) -> Estimate:
-    """Return a step of a part; of a whole epoch of a few steps the mean of those after the first."""
+    """Return a step of a part; of an epoch of a few steps the mean of those after the first."""
     if part.blocks:
         return interval(part.blocks)
     if part.steps > 1:

@@ -53,7 +53,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The interval for arithmetic: of a count the value itself, of unknown spread everything."""
+        """The interval for arithmetic: of a count its value, of unknown spread everything."""
         if self.low is None:
             return (self.value, self.value) if self.covers == "exact" else (-math.inf, math.inf)
         return self.low, self.high

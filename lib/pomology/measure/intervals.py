@@ -26,11 +26,11 @@ POWER = 0.80
 # Process times have heavier tails than normal ones. The ratio that 84 % of normal ones would show
 # was shown by 78 to 81 % of those timed in three series (`make bench`, part claims).
 POWER_OF_NORMAL = 0.84
-# Repeats that differ less count as equal: no clock tells so little, but rounding of logarithms does.
+# Repeats that differ less count as equal: that is the rounding of logarithms.
 RESOLUTION = 1e-9
 # Five processes and then five others, of one thing on a quiet machine, were called different by
-# Welch's t in 9.3 % of draws: the machine had changed between the two sets. A variance of this share
-# of a process's own, added to that of the difference, makes 5 % of it again.
+# Welch's t in 9.3 % of draws: the machine had changed between the two sets. A variance of this
+# share of a process's own, added to that of the difference, makes 5 % of it again.
 BETWEEN_SETS = 0.19
 
 
@@ -296,8 +296,8 @@ def _variance(logs: np.ndarray) -> float:
 def joint_confidence(p_values: Sequence[float]) -> float:
     """Return the confidence at which intervals show which of several rows differ.
 
-    Of the rows called different, at most 5 % are not, on average (Benjamini and Hochberg 1995), even
-    if rows go up and down together (Benjamini and Yekutieli 2001): a row is different if its
+    Of the rows called different, at most 5 % are not, on average (Benjamini and Hochberg 1995),
+    even if rows go up and down together (Benjamini and Yekutieli 2001): a row is different if its
     interval at this confidence leaves 1 out (Benjamini and Yekutieli 2005). One row: 95 %.
     """
     from scipy.stats import false_discovery_control  # half a second, which only this needs

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,13 +28,12 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"  # of who measures in a run's folder; it stays, and `make clean` leaves it
 
-_held: dict[
-    Path, filelock.FileLock
-] = {}  # they go with this process: a folder's journals that it alone writes
+# Of journals that this process alone writes: held until it ends.
+_held: dict[Path, filelock.FileLock] = {}
 
 
 def note_machine(out: Path, profile: str) -> dict:
-    """Write `machine.json` into a run's folder, unless it is there; returns what it says."""
+    """Write `machine.json` into a run's folder, unless it is there, and return what it says."""
     if (out / "machine.json").exists():
         return noted(out)
     power_source = machine_snapshot.conditions()["power_source"]
@@ -43,9 +43,9 @@ def note_machine(out: Path, profile: str) -> dict:
 
 
 def locked(out: Path, run: str, command: str) -> filelock.AcquireReturnProxy:
-    """The lock of a folder, held; it goes with its process, however that ends.
+    """Return the lock of a folder, held; it goes with its process, however that ends.
 
-    Raises PomologyError if it is held.
+    Raises PomologyError if another process holds it.
     """
     import filelock  # a tenth of a second, which only this needs
 
@@ -56,35 +56,34 @@ def locked(out: Path, run: str, command: str) -> filelock.AcquireReturnProxy:
 
 
 def check_machine(out: Path) -> None:
-    """Raises PomologyError where a run's folder has numbers that another machine has measured, or a
-    copy of numbers, or has lost the file that says whose they are: those of two machines must not
-    stand under one name.
+    """Raise PomologyError where a run's folder must not take numbers of this machine.
+
+    It may have numbers of another machine, or a copy of numbers, or have lost the file that says
+    whose they are.
     """
+    noted_here = (out / "machine.json").exists()
     if any(out.glob("*.jsonl*")):  # packed, too
-        if not (out / "machine.json").exists():
-            raise PomologyError(
-                f"RUN={out.name}: has numbers, but no machine.json that says whose; choose another RUN"
-            )
-        if not any(
-            (out / name).exists() for name in (LOCK, ".partial")
-        ):  # neither git nor `share` takes them along
-            raise PomologyError(
-                f"RUN={out.name}: is a copy of a run, not one of this checkout; choose another RUN"
-            )
-    if (out / "machine.json").exists() and (
-        differ := of_another_machine(noted(out), machine_snapshot.snapshot())
-    ):
-        was = f"was measured on another machine ({'; '.join(differ)})"
-        raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")
+        if not noted_here:
+            problem = "has numbers, but no machine.json that says whose"
+            raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
+        # Neither git nor `share` takes these along.
+        if not (out / LOCK).exists() and not (out / ".partial").exists():
+            problem = "is a copy of a run, not one of this checkout"
+            raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
+    if noted_here:
+        differ = of_another_machine(noted(out), machine_snapshot.snapshot())
+        if differ:
+            problem = f"was measured on another machine ({'; '.join(differ)})"
+            raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
 
 
 def of_another_machine(noted: dict, now: dict) -> list[str]:
-    """In what a run's machine is another one than this, which `now` describes."""
-    pairs = differing([noted, now], (*IDENTITY, "os", "architecture")).items()
+    """Return in what a run's machine is another one than this, which `now` describes."""
+    pairs = differing([noted, now], (*IDENTITY, "os", "architecture"))
     return [
-        f"{name} {one_line(a, 60)}, here {one_line(b, 60)}"
-        for name, (a, b) in pairs
-        if None not in (a, b)
+        f"{name} {one_line(before, 60)}, here {one_line(after, 60)}"
+        for name, (before, after) in pairs.items()
+        if before is not None and after is not None
     ]
 
 
@@ -94,83 +93,92 @@ def note(out: Path, **facts: Any) -> None:
 
 
 def note_software(out: Path, threads: int | None) -> str:
-    """Keep what cases run with from now on in a run's `machine.json`, under `software`; returns the
-    name it has there, 12 digits that differ for another commit, package, thread count or variable
-    of the environment.
+    """Keep what cases run with from now on in a run's `machine.json`; return its name there.
+
+    The name has 12 digits, others for another commit, package, thread count or variable of the
+    environment.
     """
     software = machine_snapshot.software() | {"threads": threads}
-    name = hashlib.sha256(json.dumps(software, sort_keys=True).encode()).hexdigest()[:12]
-    (out / ".partial").mkdir(parents=True, exist_ok=True)
-    with open(out / ".partial" / "machine.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # notebooks that are open at a time share a folder
+    text = json.dumps(software, sort_keys=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # notebooks that are open at a time share a folder
         machine = noted(out)
-        if name not in (known := machine.get("software", {})):
+        known = machine.get("software", {})
+        if name not in known:
             _write(out, machine | {"software": known | {name: software}})
+    finally:
+        os.close(folder)
     return name
 
 
 def noted(out: Path) -> dict:
-    """What a run's `machine.json` says. Raises PomologyError if it describes no machine."""
-    if machine := Run(out).machine:
-        return machine
-    raise PomologyError(
-        f"{redact(str(out / 'machine.json'))}: describes no machine; choose another folder"
-    )
+    """Return what a run's `machine.json` says; raise PomologyError if it describes no machine."""
+    machine = Run(out).machine
+    if not machine:
+        place = redact(str(out / "machine.json"))
+        raise PomologyError(f"{place}: describes no machine; choose another folder")
+    return machine
 
 
 def by_hand(experiment: str, profile: str) -> Path:
-    """The folder for a notebook that is run by hand: the first of this day in which it may write,
-    else a new one.
+    """Return the folder for a notebook that is run by hand.
 
-    While a kernel of the same notebook lives, it may still measure there: so a second one gets a
-    folder of its own.
+    It is the first of this day in which it may write, else a new one. While a kernel of the same
+    notebook lives, it may still measure there: so a second one gets a folder of its own.
     """
-    outputs, begun = root() / "outputs", datetime.now()
+    outputs = root() / "outputs"
+    today = datetime.now()
     now = machine_snapshot.snapshot() | {"profile": profile}
-    for place in sorted(outputs.glob(f"lab-{begun:%Y%m%d}-*/machine.json")):
-        folder, before = place.parent, noted(place.parent)
-        if _kept(before, now) == _kept(now, now) and _alone(folder, experiment):
-            if now["git"] and now["git"]["dirty"]:  # files were changed since the folder was begun
-                _write(folder, before | {"git": now["git"]})
-            journal, earlier = folder / f"{experiment}.jsonl", folder / "earlier"
-            if journal.exists():
-                earlier.mkdir(exist_ok=True)
-                journal.rename(
-                    earlier
-                    / f"{experiment}-{1 + len(list(earlier.glob(f'{experiment}-*.jsonl')))}.jsonl"
-                )
-            return folder
-    while (folder := outputs / f"lab-{begun:%Y%m%d-%H%M%S}").exists():
-        begun += timedelta(seconds=1)
+    for place in sorted(outputs.glob(f"lab-{today:%Y%m%d}-*/machine.json")):
+        folder = place.parent
+        before = noted(folder)
+        if _comparable(before, now) != _comparable(now, now) or not _alone(folder, experiment):
+            continue
+        if now["git"] and now["git"]["dirty"]:  # files were changed since the folder was begun
+            _write(folder, before | {"git": now["git"]})
+        _put_aside(folder, experiment)
+        return folder
+    folder = outputs / f"lab-{today:%Y%m%d-%H%M%S}"
+    while folder.exists():
+        today += timedelta(seconds=1)
+        folder = outputs / f"lab-{today:%Y%m%d-%H%M%S}"
     _alone(folder, experiment)
     return folder
 
 
+def _put_aside(folder: Path, experiment: str) -> None:
+    """Move what a notebook has measured in a folder to `earlier/`."""
+    journal = folder / f"{experiment}.jsonl"
+    if not journal.exists():
+        return
+    earlier = folder / "earlier"
+    earlier.mkdir(exist_ok=True)
+    number = 1 + len(list(earlier.glob(f"{experiment}-*.jsonl")))
+    journal.rename(earlier / f"{experiment}-{number}.jsonl")
+
+
 def latest(names: Iterable[str], profile: str) -> Path | None:
-    """The run's folder in which one of these notebooks has measured something last; None if there
-    is none.
-    """
-    journals = [place for name in names for place in (root() / "outputs").glob(f"*/{name}.jsonl")]
-    folders = [
-        place.parent
-        for place in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True)
-    ]
-    begun = (folder for folder in folders if (folder / "machine.json").exists())
-    return next((folder for folder in begun if noted(folder).get("profile") == profile), None)
+    """Return the run's folder in which one of these notebooks has measured something last."""
+    outputs = root() / "outputs"
+    journals = [place for name in names for place in outputs.glob(f"*/{name}.jsonl")]
+    for journal in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True):
+        folder = journal.parent
+        if (folder / "machine.json").exists() and noted(folder).get("profile") == profile:
+            return folder
+    return None
 
 
-def _kept(snapshot: dict, now: dict) -> dict:
-    """What of a snapshot says that numbers may share a table: one machine with the same software."""
-    commit = (snapshot.get("git") or {}).get(
-        "commit"
-    )  # not whether dirty: a changed parameter makes it so
-    return {key: snapshot.get(key) for key in now if key not in ("unknown", "present_mhz")} | {
-        "git": commit
-    }
+def _comparable(snapshot: dict, now: dict) -> dict:
+    """Return what says that numbers may share a table: one machine with the same software."""
+    facts = {name: snapshot.get(name) for name in now if name not in ("unknown", "present_mhz")}
+    # Not whether files were changed: another parameter in a notebook changes one.
+    return facts | {"git": (snapshot.get("git") or {}).get("commit")}
 
 
 def _alone(folder: Path, experiment: str) -> bool:
-    """Whether no other process is at this notebook's journal; none will be while this one lives."""
+    """Return whether this process alone writes a notebook's journal, until it ends."""
     import filelock
 
     path = folder / ".partial" / f"{experiment}.lock"
@@ -184,4 +192,5 @@ def _alone(folder: Path, experiment: str) -> bool:
 
 
 def _write(out: Path, snapshot: dict) -> None:
-    write_atomic(out / "machine.json", json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n"
+    write_atomic(out / "machine.json", text)

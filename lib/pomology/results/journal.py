@@ -10,6 +10,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -48,8 +49,9 @@ class Journal:
         return self._append("start", record)
 
     def end(self, record: Record | dict) -> Record:
-        """Append the line of a finished case; ValueError: for what the schema or JSON lacks, as a
-        key or NaN.
+        """Append the line of a finished case.
+
+        Raises ValueError for what the schema or JSON does not have, as another key or NaN.
         """
         return self._append("end", record)
 
@@ -60,33 +62,29 @@ class Journal:
             entry = checked({"event": event, "schema": SCHEMA, **given})
         except ValueError as error:
             raise ValueError(f"record of case {given.get('case')!r}: {error}") from None
-        line = (
-            json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-            + "\n"
-        )
+        line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         with open(self.path, "ab+") as file:
-            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                line = "\n" + line
-            file.write(
-                line.encode(errors="replace")
-            )  # file names in messages may hold what is no text
+            if _ends_within_a_line(file):
+                file.write(b"\n")
+            # File names in messages may hold what is no text.
+            file.write(line.encode(errors="replace") + b"\n")
             file.flush()
             os.fsync(file.fileno())
-            if hasattr(
-                fcntl, "F_FULLFSYNC"
-            ):  # macOS: fsync leaves the line in the drive's own memory
+            if hasattr(fcntl, "F_FULLFSYNC"):  # on macOS fsync leaves it in the drive's own memory
                 fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
         return entry
 
     def finish_open(self, status: Status, reason: str) -> list[str]:
-        """Give every case that began and has no end this status; returns their names.
+        """Give every case that began and has no end this status, and return their names."""
+        open_starts = read(self.path).open_starts
+        return [self.end(Record.ended(start, status, reason)).case for start in open_starts]
 
-        For a process that watches.
-        """
-        return [
-            self.end(Record.ended(start, status, reason)).case
-            for start in read(self.path).open_starts
-        ]
+
+def _ends_within_a_line(file: BinaryIO) -> bool:
+    if not file.tell():
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 @dataclass
@@ -108,7 +106,8 @@ class Contents:
 
     def done(self, case: str, repeat: int) -> bool:
         """Whether this case needs no further attempt."""
-        if attempts := self.attempts.get((case, repeat)):
+        attempts = self.attempts.get((case, repeat))
+        if attempts:
             return attempts >= ATTEMPTS
         ended = (
             record for record in self.records if (record.case, record.repeat) == (case, repeat)
@@ -131,7 +130,8 @@ def contents(path: Path, data: bytes) -> Contents:
     A torn or malformed line is passed over and reported. Raises PomologyError for a journal of
     another schema, or with more lines than any run writes.
     """
-    held, name = Contents(path, len(data)), one_line(path.name)
+    held = Contents(path, len(data))
+    name = one_line(path.name)
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
     latest: dict[tuple[str, int], Start] = {}
@@ -154,7 +154,8 @@ def contents(path: Path, data: bytes) -> Contents:
         else:
             held.attempts[key] = held.attempts.get(key, 0) + 1
             unended[key] = entry
-    if (more := len(held.problems) - MOST_NAMED) > 0:
+    more = len(held.problems) - MOST_NAMED
+    if more > 0:
         held.problems[MOST_NAMED:] = [f"{name}: {more} more lines that cannot be used"]
     why = "began and never ended: its process was killed"
     for entry in latest.values():

@@ -47,10 +47,14 @@ MINUTES = _rounded(" min", 60)  # beside an article's
 _bytes, _growth = partial(quantity, unit="B"), partial(signed, unit="B")
 
 PEAKS = (
-    "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best rate of the "
+    "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best "
+    "rate of the "
     "same run of this machine; %: the best share of it"
 )
-ROOFS = "GFLOP/s over operations per byte, under this machine's roofs; %: the share of the roof above a point"
+ROOFS = (
+    "GFLOP/s over operations per byte, under this machine's roofs; "
+    "%: the share of the roof above a point"
+)
 
 METRICS: dict[str, Metric] = {
     "epoch_s": Metric(

@@ -140,30 +140,22 @@ class Record(Start, kw_only=True, tag="end", gc=False):
         return msgspec.structs.replace(self, **changes)
 
     def steady(self, part: str = "training") -> Raw:
-        """The raw times of a part: of each block how many steps or calls it has, and their seconds."""
+        """Return the raw times of a part: steps or calls, and seconds, of each block."""
         return (self.blocks or {}).get(part, {}).get("steady", [])
 
     def without_samples(self) -> Self:
-        """The same without what is long: raw times, traces, the traceback."""
-        return self.replace(
-            **dict.fromkeys(
-                ("blocks", "asides", "rails", "trace", "memory_trace", "traceback"), UNSET
-            )
-        )
+        """Return the same without what is long: raw times, traces, the traceback."""
+        long = ("blocks", "asides", "rails", "trace", "memory_trace", "traceback")
+        return self.replace(**dict.fromkeys(long, UNSET))
 
     def line(self) -> dict[str, Any]:
-        return super().line() | {
-            "metrics": {name: metric.metric() for name, metric in self.metrics.items()}
-        }
+        metrics = {name: metric.metric() for name, metric in self.metrics.items()}
+        return super().line() | {"metrics": metrics}
 
 
 def _metrics(kind: type, given: Any) -> Metrics:
-    return Metrics(
-        {
-            name: metric.estimate()
-            for name, metric in msgspec.convert(given, dict[str, Metric]).items()
-        }
-    )
+    metrics = msgspec.convert(given, dict[str, Metric])
+    return Metrics({name: metric.estimate() for name, metric in metrics.items()})
 
 
 _DECODER = msgspec.json.Decoder(Start | Record, dec_hook=_metrics)
@@ -180,12 +172,9 @@ def _timed(record: Start | Record) -> Start | Record:
 
 
 def _migrated(record: Start | Record) -> Start | Record:
-    """Return a record with today's statuses: older journals call what is too slow `too-big`, too."""
-    if (
-        isinstance(record, Record)
-        and record.status == "too-big"
-        and " would take " in f" {record.reason}"
-    ):
+    """Return a record with today's statuses: older journals call what is too slow `too-big`."""
+    too_big = isinstance(record, Record) and record.status == "too-big"
+    if too_big and " would take " in f" {record.reason}":
         return record.replace(status="too-slow")
     return record
 

@@ -43,21 +43,17 @@ CALIBRATIONS_ALIKE = 1.15  # the best calibrations of one machine
 
 
 def differences(*runs: Any) -> str:
-    """In what the machines of two runs differ, or why that cannot be known; empty where all shows
-    that they are one.
+    """Return in what the machines of two runs differ, or why that cannot be known.
 
-    runs: whatever has a `machine`, and `records`, of whose calibrations the best counts.
+    It is empty where all shows that they are one. runs: whatever has a `machine`, and `records`, of
+    whose calibrations the best counts.
     """
     machines = [run.machine for run in runs]
-    calibrations = [
-        [s for record in run.records for s in (record.calibration or {}).values()] for run in runs
-    ]
-    if not all(isinstance(each.get("processor"), dict) for each in machines) or not all(
-        calibrations
-    ):
+    best_s = [_best_calibration(run.records) for run in runs]
+    described = all(isinstance(machine.get("processor"), dict) for machine in machines)
+    if not described or None in best_s:
         return "What would show whether they are one is not in both."
     differ = differing(machines)
-    best_s = [min(each) for each in calibrations]
     if not _alike(*best_s, CALIBRATIONS_ALIKE):
         differ["calibration"] = best_s
     shown = (
@@ -66,13 +62,18 @@ def differences(*runs: Any) -> str:
     return "; ".join(f"{name} {first} and {second}" for name, first, second in shown)
 
 
+def _best_calibration(records: Sequence[Record]) -> float | None:
+    kept = [record.calibration for record in records if record.calibration]
+    return min((seconds for each in kept for seconds in each.values()), default=None)
+
+
 def differing(machines: Sequence[dict], names: Sequence[str] = IDENTITY) -> dict[str, list]:
-    """What of these names, and of `processor`, tells two machines apart: its name -> what it is on
-    each.
+    """Return what tells two machines apart: its name -> what it is on each.
+
+    names: what is compared, besides all of `processor`.
     """
-    chips = [
-        chip if isinstance(chip := machine.get("processor"), dict) else {} for machine in machines
-    ]
+    chips = [machine.get("processor") for machine in machines]
+    chips = [chip if isinstance(chip, dict) else {} for chip in chips]
     pairs = {name: [machine.get(name) for machine in machines] for name in names}
     pairs |= {name: [each.get(name) for each in chips] for name in chips[0] | chips[1]}
     return {name: both for name, both in pairs.items() if not _alike(*both, ALIKE)}
