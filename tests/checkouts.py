@@ -41,7 +41,6 @@ class Simulated:
     watch_fallbacks = lambda self: contextlib.nullcontext(set())
     synchronize = reset_peak_memory = lambda self: None
     peak_memory, free_memory = (lambda self: {}), (lambda self: 10**9)
-    limit_threads = lambda self, most: None
     to_device, device_of = (lambda self, batch: batch), (lambda self, item: "cpu")
 
 
