@@ -15,7 +15,7 @@ from pomology.extras.prediction.devices import Device
 from pomology.extras.prediction.model import Times, work_of
 from pomology.extras.prediction.operators import Counted, Operator
 from pomology.format import one_line
-from pomology.models import trainings
+from pomology.models import isolated, trainings
 from pomology.models.definitions import definitions
 from pomology.results import cases
 from pomology.results.record import Record
@@ -94,19 +94,20 @@ def published(fault: str = "") -> list[Times]:
 
 def articles() -> list[Times]:
     """Return the five articles' own epochs in PyTorch on GPUs, to which nothing is fitted."""
-    times = []
+    usable = []
     for row in articles_published.rows():
         name = elsewhere.devices().get(row["device"], row["device"])
         device = devices.published_devices().get(name)
         training = _training(row["experiment"], row["config"])
-        faults = elsewhere.faults(row)
         torch = row["framework"].startswith("pytorch") and row["precision"] == "fp32"
         if not (device and training and torch and row["metric"] == "epoch_s"):
             continue
-        if "loader-bound" in faults or not (row["si"] and row["flops"]):
-            continue
-        step = count(training, backend=device.backend).operators
-        tf32 = "tf32" in faults and device.flops_per_s["tf32"]
+        if row["si"] and row["flops"] and "loader-bound" not in elsewhere.faults(row):
+            usable.append((row, device, training))
+    steps = _steps([(training, device.backend) for _, device, training in usable])
+    times = []
+    for (row, device, training), step in zip(usable, steps, strict=True):
+        tf32 = "tf32" in elsewhere.faults(row) and device.flops_per_s["tf32"]
         precision = "tf32" if tf32 else "fp32"
         names = [row[name] for name in ("article", "device", "framework", "source")]
         year = articles_published.software(*names)[1]
@@ -154,6 +155,20 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
         raise PomologyError(f"{words}: cannot be counted ({reason}); {example}") from error
 
 
+def _steps(counted: list[tuple[dict[str, Any] | None, str]]) -> list[list[Operator]]:
+    """Return the operators of trainings on backends, none where there is no training.
+
+    They are counted in a process of its own: that of a notebook has no framework, or another.
+    """
+    if not any(training for training, _ in counted):
+        return [[] for _ in counted]
+    return isolated.call("the count of trainings", f"{__name__}:_count_steps", counted)
+
+
+def _count_steps(counted: list[tuple[dict[str, Any] | None, str]]) -> list[list[Operator]]:
+    return [count(row, backend=backend).operators if row else [] for row, backend in counted]
+
+
 def sums(record: Record) -> list[Operator] | None:
     """Return a step as the operations and bytes of a record, None where it has none in fp32.
 
@@ -176,20 +191,19 @@ def workload_of(record: Record) -> str:
 
 def of_run(records: Sequence[Record], run: str, known: Mapping[str, Device]) -> RunTimes:
     """Return a run's timed steps on its devices, on inputs that are ready where it has these."""
+    timed = [
+        (record, known[cases.kind(record)], flops_per_s)
+        for record, flops_per_s in devices.timed_steps(records)
+        if cases.kind(record) in known and sums(record)
+    ]
+    steps = _steps([(_training(r.experiment, r.config), device.backend) for r, device, _ in timed])
     times = []
-    for record, flops_per_s in devices.timed_steps(records):
-        device = known.get(cases.kind(record))
-        work = sums(record)
-        if not device or not work:
-            continue
-        training = _training(record.experiment, record.config)
-        if training:  # its operators, where they add up to what the record has
-            step = count(training, backend=device.backend).operators
-            flops = sum(each.flops for each in step)
-            if abs(flops / record.flops_per_step - 1) < 0.01:
-                work = step
+    for (record, device, flops_per_s), step in zip(timed, steps, strict=True):
+        flops = sum(each.flops for each in step)
+        if abs(flops / record.flops_per_step - 1) >= 0.01:  # not what the record has counted
+            step = sums(record)
         names = workload_of(record), device, "fp32", record.config.get("batch_size", 0)
         step_s = record.flops_per_step / flops_per_s
-        work = work_of(work, device, "fp32")
+        work = work_of(step, device, "fp32")
         times.append((record, Times(*names, run, record.started[:4], step_s, work)))
     return times
