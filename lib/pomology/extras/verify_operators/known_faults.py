@@ -17,7 +17,6 @@ from pomology.devices.base import Device
 
 PRESENT, CURED, ELSEWHERE = "present here", "cured here", "does not concern this chip"
 NOT_TRIED = "not tried"
-ENDED = f"{NOT_TRIED}: its process ended, or took too long"
 WRONG = 5e-3  # share of the largest number: fp32 rounds to 0.00001 of it here, TF32 to 0.001
 LONG = 33_278  # numbers that a product sums up, as for WikiText-2's words; 32,767 and more are wrong
 BATCH = 65_600  # over 2^16

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import apart
 import fakes
@@ -12,7 +11,7 @@ import pytest
 import records
 
 from pomology.devices import find
-from pomology.extras.doctor import doctor, known_faults
+from pomology.extras.verify_operators import known_faults
 from pomology.paths import notebook_paths, root
 from pomology.report import declaration
 from pomology.report import page as report_page
@@ -22,7 +21,7 @@ import json, math, os, sys
 from types import SimpleNamespace
 import torch
 import faulty, pretended_mps
-from pomology.extras.doctor import known_faults
+from pomology.extras.verify_operators import known_faults
 
 rehearsal = pretended_mps.Rehearsal()
 device = pretended_mps._pretended_mps(rehearsal)
@@ -77,53 +76,16 @@ def test_none_concerns_a_processor_and_all_have_a_source_and_a_cure():
     assert all(fault.source and fault.cure for fault in known_faults.FAULTS)
 
 
-def test_a_fault_that_ends_the_process_costs_no_other_answer(monkeypatch, tmp_path):
-    """As Metal's assertions do: what was known before is in the file that the doctor reads."""
-    place = tmp_path / "answer.json"
-
-    def ends(*_):
-        raise SystemExit(json.loads(place.read_text())["devices"][0]["faults"])  # what is there when a process ends
-
-    looks = {"first": lambda *_: "", "second": ends, "third": lambda *_: "by 20 %"}
-    bank = [known_faults.Fault(name, "torch", ("cpu",), "", "s", "c", look) for name, look in looks.items()]
-    monkeypatch.setattr(known_faults, "FAULTS", bank)
-    monkeypatch.setattr(doctor.FRAMEWORKS["torch"], "backends", lambda: {"cpu": None})
-    with pytest.raises(SystemExit) as ended:
-        doctor._main("torch", str(place))
-    ended_by = [row[1] for row in ended.value.code]
-    assert ended_by == [known_faults.CURED, known_faults.ENDED, known_faults.ENDED]
-    bank[1] = bank[1]._replace(look=lambda *_: 1 / 0)
-    doctor._main("torch", str(place))
-    last = [row[1] for row in json.loads(place.read_text())["devices"][0]["faults"]]
-    assert last == [known_faults.CURED, "not tried: division by zero", "present here: by 20 %"]
-
-
-def test_the_doctor_keeps_what_was_written_before_a_process_was_ended(tmp_path):
-    program = tmp_path / "framework.py"
-    said = {"version": "1", "reason": None, "devices": []}
-    for ends in ("time.sleep(600)", "os.kill(os.getpid(), signal.SIGABRT)"):
-        write = f"open(sys.argv[2], 'w').write({json.dumps(said)!r})"
-        program.write_text(f"import os, signal, sys, time\n{write}\n{ends}\n")
-        assert doctor.probe("torch", 2.0, [str(program)]) == said
-
-
-def test_the_doctor_names_which_are_present_and_what_helps():
-    gpu = {"backend": "mps", "kind": "gpu", "reason": None}
-    fine, other = ["a", "cured here", "issue 1", "cure 1"], ["b", known_faults.ELSEWHERE, "issue 2", "cure 2"]
-    clean = doctor.faults("torch", gpu | {"faults": [fine, other]})
-    assert (clean.verdict, clean.remedy) == ("yes", "")
-    assert clean.answer == "cured here: a; does not concern this chip: b"
-    ill = doctor.faults("torch", gpu | {"faults": [fine, ["b", "present here: by 20 %", "issue 2", "cure 2"]]})
-    assert (ill.verdict, ill.remedy) == ("no", "b: cure 2")
-    assert ill.answer == "b (issue 2): present here: by 20 %; cured here: a"
-    untried = doctor.faults("torch", gpu | {"faults": [["a", "not tried: needs 4 GB", "issue 1", "cure 1"]]})
-    assert (untried.verdict, untried.answer) == (doctor.NOT_TOLD, "a (issue 1): not tried: needs 4 GB")
+def test_a_look_that_ends_in_an_error_is_not_tried():
+    (device,) = find.find("cpu")
+    fault = known_faults.Fault("a", "torch", ("cpu",), "", "s", "c", lambda *_: 1 / 0)
+    assert known_faults.look(fault, device) == "not tried: division by zero"
 
 
 def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path, forked):
     """The gradient that comes back from the 33,278 words of the language model."""
     (notebook,) = (path for path in notebook_paths(root() / "notebooks") if path.stem == "transformer_lm")
-    command = [sys.executable, str(Path(__file__).with_name("faulty.py")), str(notebook), "smoke"]
+    command = [sys.executable, str(root() / "tests" / "faulty.py"), str(notebook), "smoke"]
     command += [str(tmp_path / "rows.json"), "long products"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
