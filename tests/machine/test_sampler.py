@@ -87,23 +87,14 @@ def test_what_a_mac_swaps_and_how_busy_its_gpu_was(
     assert secrets_in([watch.samples, watch.absent, watch.flags]) == []
 
 
-def test_real_page_faults_are_those_of_the_block_and_not_of_a_command():
-    pages, before = 3000, sum(snapshot.command_faults)
-    program = "import mmap\nheld = mmap.mmap(-1, {0})\nheld.write(bytes({0}))".format
+def test_real_page_faults_are_those_of_the_block():
+    pages = 3000
     with Sampler() as watch:
         memory = mmap.mmap(-1, pages * mmap.PAGESIZE)  # shared memory: no huge pages
         memory.write(bytes(pages * mmap.PAGESIZE))
-        assert (
-            snapshot.run_command(
-                sys.executable, "-c", program(4 * pages * mmap.PAGESIZE), timeout=60
-            )
-            == ""
-        )
     memory.close()
-    assert sum(snapshot.command_faults) - before > 3 * pages
-    assert (
-        0.9 * pages <= value(watch, "page_faults") < 3 * pages and value(watch, "page_ins") < pages
-    )
+    assert 0.9 * pages <= value(watch, "page_faults") < 3 * pages
+    assert value(watch, "page_ins") < pages
 
 
 def test_thresholds_of_the_flags(linux, monkeypatch, clock):

@@ -52,8 +52,8 @@ class MemoryTrace:
         self._counters: dict[str, Callable[[], int | None]] = {
             "footprint_bytes": footprint()[1],
             "resident_bytes": lambda: psutil.Process().memory_info().rss,
-            "page_faults": lambda: sum(page_faults(resource.RUSAGE_SELF)),
-            "page_ins": lambda: page_faults(resource.RUSAGE_SELF)[1],
+            "page_faults": lambda: sum(page_faults()),
+            "page_ins": lambda: page_faults()[1],
             "swap_used_bytes": lambda: psutil.swap_memory().used,
         }
 
@@ -117,10 +117,10 @@ class MemoryTrace:
         return metrics
 
 
-def page_faults(*who: int) -> tuple[int, int]:
-    """Page faults of `resource.RUSAGE_SELF` or RUSAGE_CHILDREN: without the disk, and with it."""
-    usages = [resource.getrusage(each) for each in who]
-    return sum(usage.ru_minflt for usage in usages), sum(usage.ru_majflt for usage in usages)
+def page_faults() -> tuple[int, int]:
+    """Return the page faults of this process so far: without the disk, and with it."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt, usage.ru_majflt
 
 
 def live_children() -> list[int]:

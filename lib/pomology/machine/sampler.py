@@ -46,10 +46,10 @@ class Sampler:
     thermal_level (highest); rails (what the energy covers); flags (of `swapping` and `paused` those
     that hold); samples; absent (metric -> why it is missing).
 
-    The process is this one and its multiprocessing children, whose page faults count when they have
-    ended. Its footprint is macOS's physical one, else resident memory, where pages that forked
-    workers share count once. `cpu_busy` is in % of all hardware threads. Energy, temperature and
-    `gpu_busy` (in %, as the driver says) have others' work in them.
+    Page faults are of this process, all else also of its multiprocessing children. Its footprint is
+    macOS's physical one, else resident memory, where pages that forked workers share count once.
+    `cpu_busy` is in % of all hardware threads. Energy, temperature and `gpu_busy` (in %, as the
+    driver says) have others' work in them.
 
     Memory (psutil 7.2.2 and xnu 11417 read for it): `page_ins` are `page_faults` that needed the
     disk: on Linux swapped pages too; on macOS of files only, but also those that were read ahead.

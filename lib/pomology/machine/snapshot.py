@@ -13,11 +13,9 @@ import platform
 import plistlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -133,9 +131,6 @@ def snapshot() -> dict[str, Any]:
         "translated": translated,
         "virtual_machine": virtual_machine(),
         "processor": processor() or None,
-        "present_mhz": max(
-            map(float, re.findall(r"^cpu MHz\s*: (\S+)$", file_text(CPUINFO), re.M)), default=None
-        ),
         "python": platform.python_version(),
         "packages": _packages(),
         "git": git,
@@ -318,57 +313,37 @@ def cpu_busy_s() -> float:
     )
 
 
-# Page faults of all commands so far, without the disk and with it, which are none of an
-# experiment's.
-command_faults = [0, 0]
-
-
 def run_command(*command: str, timeout: float = 10) -> str | None:
-    """What a command of the system prints; None if it is missing, fails, or takes over `timeout`
-    seconds.
+    """Return what a command of the system prints; None if it is missing, fails or takes too long.
+
+    timeout: in seconds.
     """
+    program = shutil.which(command[0])
+    if not program:
+        return None
     # Git's own variables, set inside its hooks, would point git at another repository.
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith("GIT_")
-    } | {"LC_ALL": "C"}
-    if not (program := shutil.which(command[0])):
-        return None
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        # Into a file: nothing that the command leaves running can keep this waiting, as it could
-        # with a pipe.
+        # Into a file: what the command leaves running could keep the reader of a pipe waiting.
         with tempfile.TemporaryFile() as printed:
-            # With a full path and close_fds=False, Python spawns instead of forking. A fork would
-            # write-protect all memory of this process for a moment, and a model in training would
-            # fault on every page that it writes.
-            more = {
-                "stdin": subprocess.DEVNULL,
-                "stderr": subprocess.DEVNULL,
-                "env": environment,
-                "close_fds": False,
-            }
-            process = subprocess.Popen((program, *command[1:]), stdout=printed, **more)
-            late = threading.Timer(timeout, os.kill, (process.pid, signal.SIGKILL))
-            late.start()
-            try:
-                _, status, usage = os.wait4(
-                    process.pid, 0
-                )  # Popen's own wait does not say what was used
-            finally:
-                late.cancel()
-                late.join()
-            command_faults[:] = (
-                command_faults[0] + usage.ru_minflt,
-                command_faults[1] + usage.ru_majflt,
+            done = subprocess.run(
+                (program, *command[1:]),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.DEVNULL,
+                env=kept | {"LC_ALL": "C"},
+                # With a full path and this, Python spawns instead of forking. A fork would
+                # write-protect all memory of this process for a moment, and a model in training
+                # would fault on every page that it writes.
+                close_fds=False,
+                timeout=timeout,
+                check=False,
             )
-            process.returncode = os.waitstatus_to_exitcode(status)
             printed.seek(0)
-            return (
-                printed.read().decode("utf-8", errors="replace")
-                if process.returncode == 0
-                else None
-            )
-    except OSError:
+            text = printed.read().decode("utf-8", errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
         return None
+    return text if done.returncode == 0 else None
 
 
 def _sysctl(name: str) -> int | str | None:
@@ -398,7 +373,8 @@ def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
         ]
     except (ValueError, KeyError, TypeError):
         return [], "system_profiler did not answer"
-    cores = (int(n) if (n := str(card.get("sppci_cores"))).isdecimal() else None for card in cards)
+    counts = [str(card.get("sppci_cores")) for card in cards]
+    cores = [int(count) if count.isdecimal() else None for count in counts]
     pairs = zip(cards, cores, strict=True)
     return [
         {"name": card["sppci_model"], "memory_bytes": None, "cores": n} for card, n in pairs

@@ -93,9 +93,7 @@ def _load(kind: str) -> Callable[[], float]:
 
 def _faults(kind: str) -> Callable[[], dict[str, int]]:
     def read() -> dict[str, int]:
-        minor, page_ins = memory.page_faults(resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        minor -= snapshot.command_faults[0]
-        page_ins -= snapshot.command_faults[1]
+        minor, page_ins = memory.page_faults()
         return {"page_faults": minor + page_ins, "page_ins": page_ins}
 
     return read

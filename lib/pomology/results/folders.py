@@ -172,7 +172,7 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
 
 def _comparable(snapshot: dict, now: dict) -> dict:
     """Return what says that numbers may share a table: one machine with the same software."""
-    facts = {name: snapshot.get(name) for name in now if name not in ("unknown", "present_mhz")}
+    facts = {name: snapshot.get(name) for name in now if name != "unknown"}
     # Not whether files were changed: another parameter in a notebook changes one.
     return facts | {"git": (snapshot.get("git") or {}).get("commit")}
 
