@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import lightning.pytorch
 import pytest
@@ -117,19 +116,6 @@ def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
     assert step.value == pytest.approx(STEP_S)
 
 
-def test_an_epoch_that_does_not_fit_ends_when_the_clock_has_enough(tmp_path):
-    model = Module()
-    record = run(tmp_path, model, points(400_000), points(400_000))
-    assert len(model.seen) < 1000  # of 100,000 steps
-    assert record.status == "ok", record.reason
-    assert record.blocks["training"]["stopped"] in ("budget", "interval")
-    epoch = record.metrics["epoch_s"]
-    assert epoch.how == "estimated" and epoch.value == pytest.approx(100_000 * STEP_S * 1.5)
-    # Ready batches go through the same loop, and their losses are not those of the training.
-    ready = sum(steps for steps, _ in record.blocks["training"]["ready"])
-    assert ready > 0 and record.metrics["loss_last"].n == len(model.seen) - ready
-
-
 def test_losses_are_those_of_lightnings_steps(tmp_path):
     """Against the same training without Lightning."""
     torch.manual_seed(1)
@@ -209,13 +195,3 @@ def test_what_a_device_computes_in(a_mac, tmp_path, accelerator, precision, word
         with pytest.raises(Unsupported, match=words) as refused:
             trainers.check_precision(loop, precision)
         assert "\n" not in str(refused.value)
-
-
-def test_a_scaler_that_switched_itself_off_is_no_16_mixed():
-    """As `GradScaler("cuda")` does without CUDA."""
-    plugin = SimpleNamespace(precision="16-mixed", scaler=SimpleNamespace(is_enabled=lambda: False))
-    loop = SimpleNamespace(
-        precision_plugin=plugin, strategy=SimpleNamespace(root_device=torch.device("mps"))
-    )
-    with pytest.raises(Unsupported, match="16-mixed without a gradient scaler"):
-        trainers.check_precision(loop, "16-mixed")

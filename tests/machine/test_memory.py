@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import fakes
 import macs
 import psutil
 import pytest
@@ -143,31 +142,3 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
     assert {"footprint_slope_bytes", "page_faults_slope", "page_faults"} <= record.metrics.keys()
     times = [row[1] for row in trace["rows"]]
     assert times == sorted(times) and 0 < times[-1] <= record.seconds
-
-
-def record(framework, backend, load, **slopes):
-    """A record as the notebooks leave it. slopes: metric -> (value, low, high)."""
-    metrics = {
-        name: {
-            "value": v,
-            "low": low,
-            "high": high,
-            "n": 90,
-            "how": "measured",
-            "unit": "B" if "bytes" in name else "",
-        }
-        for name, (v, low, high) in slopes.items()
-    }
-    metrics |= {f"footprint_{end}_bytes": fakes.metric(10**9, unit="B") for end in ("start", "end")}
-    form = {
-        "experiment": f"memory_{framework}",
-        "article": "001",
-        "case": f"{framework}-{backend} load={load}",
-    }
-    form |= {
-        "config": {"load": load},
-        "framework": framework,
-        "backend": backend,
-        "chip": "Apple M2 Max",
-    }
-    return fakes.record(**form, parameters=18_250, flops_per_step=1, metrics=metrics)

@@ -73,12 +73,6 @@ def test_loading_belongs_to_the_steps_and_the_start_of_the_loader_to_the_first()
     assert value(clock, "epoch_s") == exactly(1.5 + 50 * 0.005)
 
 
-def test_a_smaller_last_batch_is_in_the_epoch_but_in_no_mean():
-    clock, part = timed(Loader(12), lambda number: 0.072 if number == 11 else 0.1, steps=11.72)
-    assert part.complete and part.steps == 12 and part.last_step_s == exactly(0.072)
-    assert value(clock, "epoch_s") == exactly(1.172) and value(clock, "step_s") == exactly(0.1)
-
-
 @pytest.mark.parametrize("step_s", [0.0005, 0.01, 0.7])
 def test_an_epoch_estimated_from_constant_steps_is_exact(step_s):
     clock, part = timed(

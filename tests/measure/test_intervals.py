@@ -274,22 +274,3 @@ def test_the_interval_of_a_slope_holds_the_truth_nine_times_in_ten(name):
         found = slope(values, np.arange(len(values)))
         hits += found.low <= truth <= found.high
     assert hits / draws >= 0.90
-
-
-def test_a_growth_is_told_from_noise_and_from_nothing():
-    leak = slope(random_walk(np.random.default_rng(5), 400, 0.5, 0.1), np.arange(400))
-    assert leak.low > 0 and leak.value == pytest.approx(0.1, rel=0.2) and leak.n == 400
-    assert slope(np.full(400, 7.0), np.arange(400)).high == 0
-    # A page more or less is not seen.
-    flat = slope(np.full(400, 7.0), np.arange(400), resolution=4096)
-    assert flat.low < 0 < flat.high < 4096 / 300
-    steps = np.array([0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 56, 57])  # some are left out
-    straight = slope(-2.5 * steps + 10, steps)
-    assert straight.value == pytest.approx(-2.5) and straight.low <= -2.5 <= straight.high
-    for values, steps in (
-        ([1.0, 2.0], [0, 1]),
-        ([1, 2, math.nan], [0, 1, 2]),
-        ([1, 2, 3], [0, 2, 2]),
-    ):
-        with pytest.raises(ValueError, match="a slope needs"):
-            slope(values, steps)
