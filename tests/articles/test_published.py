@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -86,16 +85,6 @@ def test_article_003_tables_are_complete_and_as_printed(experiment):
             value = None if cell in STATUS else float(cell.strip("<~ºCGBWs "))
             assert row["value"] == value and row["bound"] == (cell[0] if cell[0] in "<~" else "")
             assert row["si"] == (None if value is None else pytest.approx(value * factor))
-
-
-def test_how_many_rows_and_which_are_printed_twice():
-    frame = values()
-    assert dict(frame.groupby("article").size()) == {"000": 156, "001": 109, "002": 7, "003": 153, "004": 68}
-    frame["config"] = frame["config"].map(lambda config: json.dumps(config, sort_keys=True))
-    assert not frame.duplicated().any()
-    same = [c for c in frame.columns if c not in ("row", "note")]
-    twice = frame[frame.duplicated(same) & frame["item"].str.match("Experiment|Table|Upstream")]
-    assert sorted(twice["printed"]) == ["137.19 s", "14.4GB", "50ºC", "~90W"] and set(twice["row"]) == {10}
 
 
 def test_rows_are_well_formed():
@@ -231,38 +220,6 @@ def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where
     assert (row["low"], row["high"]) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_a_verdict_on_what_is_printed_needs_all_that_may_have_been_meant():
-    """0.49 min is from 0.485 to 0.495: 97.7 min for 200 epochs agree with it within 2 %, which 1 % would not show."""
-    formula = claim("000-C5").formula
-    for within, status in ((0.02, SUPPORTED), (0.01, INCONCLUSIVE), (0.001, INCONCLUSIVE)):
-        one = made(formula.replace("0.02", str(within)))._replace(article="000", experiments=("simclr",))
-        assert claims.test(one, claims.PublishedLookup("000")).status == status
-
-
-def test_the_published_lookup_has_what_is_printed_once():
-    lookup = claims.PublishedLookup("003")
-    of_128 = {"batch_size": 128}
-    for experiment, metric, role, config, value in [
-        ("vae", "epoch_s", "gpu", of_128, 8.76),
-        ("vae", "epoch_s", GPU.lower(), of_128 | {"backend": "mps"}, 8.76),
-        ("transformer_lm", "epoch_s", "gpu", {"layers": 6}, 137.19),  # printed twice, one value
-        ("dcgan", "status", "gpu", {"batch_size": 64}, "error"),
-        ("dcgan", "status", "cpu", {"batch_size": 64}, "ok"),
-        ("transformer_lm", "status", "rival", {"layers": 10}, "out-of-memory"),
-    ]:
-        found = lookup(experiment, metric, role, config).number
-        assert value == (found if isinstance(found, str) else found.value)
-    for experiment, metric, role, config in [
-        ("dcgan", "epoch_s", "gpu", {"batch_size": 64}),  # a failure stands there
-        ("vae", "epoch_s", "gpu", {}),  # of two batches
-        ("vae", "epoch_s", "gpu", {"batch_size": 64}),
-        ("transformer_lm", "status", "rival", {}),
-    ]:
-        assert lookup(experiment, metric, role, config) == (None, (), None, None)
-    assert lookup("dcgan", "footprint_peak_bytes", "cpu", {"batch_size": 64}).number.bounds == (0, 0.3e9)
-    assert claims.PublishedLookup("001").devices("kernel_launch", "gpu") == ("M2 Ultra", "M2 Max", "M2 Pro")
-
-
 class Given:
     """A lookup that asks a function, and keeps what it was asked for."""
 
@@ -295,18 +252,6 @@ def on(formula: str, **numbers: Any) -> claims.Decision:
     return claims.test(made(formula), Given(lambda experiment, metric, role, config: numbers.get(role)))
 
 
-def test_one_machine_has_no_rival():
-    own = {"cpu": 4.0, "gpu": 5.0}
-    decision = on(claim("003-C2").formula, **own)
-    assert decision.status == INCONCLUSIVE
-    assert not decision.comparisons[0].known and decision.comparisons[0].terms[1].number.value == 5.0
-    assert on("(epoch_s(cpu) < epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == INCONCLUSIVE
-    # What this machine alone decides is decided.
-    assert on("(epoch_s(cpu) > epoch_s(gpu)) & (epoch_s(rival) < 9)", **own).status == CONTRADICTED
-    assert on("max(epoch_s(gpu), epoch_s(rival)) <= 4", **own).status == INCONCLUSIVE
-    assert claims.test(claim("003-C7"), Given(lambda *_: None)).status == INCONCLUSIVE
-
-
 def test_the_lookup_is_asked_for_what_the_term_says():
     lookup = Given(lambda *_: 1.0)
     formula = (
@@ -326,17 +271,13 @@ def test_the_lookup_is_asked_for_what_the_term_says():
         ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) / epoch_s(cpu) > 1", SUPPORTED),
         ((9, 8, 10), (7, 5, 9), "epoch_s(gpu) / epoch_s(cpu) > 1", INCONCLUSIVE),  # 9/7 > 1, but 8/9 < 1
         ((4, 3, 5), (9, 8, 10), "epoch_s(gpu) / epoch_s(cpu) > 1", CONTRADICTED),
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) * epoch_s(cpu) < 50", INCONCLUSIVE),
-        ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) + epoch_s(cpu) > 11", INCONCLUSIVE),
         ((9, 8, 10), (4, 3, 5), "between(3.5, epoch_s(cpu), 6)", INCONCLUSIVE),
         ((9, 8, 10), (4, 3, 5), "max(epoch_s(gpu), epoch_s(cpu)) >= 8", SUPPORTED),
         ((9, 8, 10), (4, 3, 5), "min(epoch_s(d) for d in (gpu, cpu)) < 4.5", INCONCLUSIVE),
         ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.25)", SUPPORTED),
         ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.24)", INCONCLUSIVE),
-        ((9, 8, 10), (4, 3, 5), "near(epoch_s(gpu), epoch_s(cpu) + 5)", INCONCLUSIVE),
         ((9, 8, 10), (1, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", INCONCLUSIVE),  # may be divided by zero
         (9, 9, "(epoch_s(gpu) <= epoch_s(cpu)) & (epoch_s(gpu) >= epoch_s(cpu))", SUPPORTED),
-        (9, (4, 3, 5), "epoch_s(gpu) >= epoch_s(cpu) + 4", SUPPORTED),
         (math.nan, 4, "epoch_s(gpu) > epoch_s(cpu)", INCONCLUSIVE),
         # What has no interval may be anything.
         ((9, None, None), (4, 3, 5), "epoch_s(gpu) > epoch_s(cpu)", INCONCLUSIVE),

@@ -13,12 +13,9 @@ from xml.etree import ElementTree
 import declared
 import numpy
 import pytest
-from records import metric, product, rate, record, stream
+from records import metric, product, rate, record
 
-from pomology.report import costs, summary
-from pomology.report.figures import draw, memory, points, ranking, style
-from pomology.report.figures.summary import peaks_figure
-from pomology.report.ranking import Ranking
+from pomology.report.figures import draw, memory, points, style
 
 pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
 
@@ -39,15 +36,6 @@ MACHINE = [
     record(metrics={"epoch_s": metric(1.0)}, config={"batch_size": 32}, profile="smoke"),
 ]
 BOTH = ({}, {"backend": "mps"}, {"backend": "mlx-gpu", "framework": "mlx"})
-RUN = [
-    *(product(80e9 * times, **more) for times, more in zip((1, 20, 30), BOTH, strict=True)),
-    *(stream(5e9 * times, **more) for times, more in zip((1, 20), BOTH, strict=False)),
-    *(
-        record(name, rate(4e9 * times, 3e9 * times, 5e9 * times), flops_per_step=4, bytes_per_step=number + 1, **more)
-        for number, name in enumerate(("vae", "dcgan", "siamese", "cnn", "energy", "model_sizes"))
-        for times, more in zip((2, 40, 60), BOTH, strict=True)
-    ),
-]
 STEPS = [[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]]
 TRACED = [
     trace(["t_s", "footprint_bytes", "allocated_bytes", "page_faults"], STEPS, config={"load": load}, **more)
@@ -61,20 +49,13 @@ PRODUCTS = [
     for precision in ("fp32", "fp16", "bf16")
     for name, shape, more in OPERATIONS
 ]
-SOLD = record("gpt2_pretraining_torch", rate(5e12), config={"model": "gpt2-large", "batch_size": 4})
-PRICED = costs.priced([SOLD, product(8e9)], 9, 3e3)
 
 
 def drawn(experiment, records=()):
     """The figure, laid out as in a file."""
-    if experiment == "ranking":
-        made = ranking.ranking_figure(Ranking(records).places(GPU), GPU)
-    elif experiment == "peaks":
-        made = peaks_figure(summary.reaches(list(records)))
-    else:
-        made = draw(declared.of(experiment), list(records))
-    style.styled(made.draw_without_rendering)()
-    return made
+    figure = draw(declared.of(experiment), list(records))
+    style.styled(figure.draw_without_rendering)()
+    return figure
 
 
 def words(axis):
@@ -128,9 +109,6 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     expected |= {(6.555, 2): (style.COLOURS["other GPUs"], True)}
     expected |= {(4.5, 3): (HERE_CPU, True), (0.9, 3): (HERE_CPU, False), (3e4, 4): (HERE_GPU, True)}
     assert shown == expected
-    # An interval that reaches down to nought is drawn to the edge.
-    first = drawn("vae", [record(metrics={"epoch_s": metric(4.5, 0.0, 9.0)})]).axes[0]
-    assert intervals(first) == [(pytest.approx(first.get_xlim()[0], rel=1e-5), 9.0)] and first.get_xlim()[0] > 0.1
 
 
 def test_repeats_are_one_line_with_each_of_them_small_behind_their_mean():
@@ -155,20 +133,6 @@ def test_what_failed_in_the_article_is_shown_in_its_words():
     assert panels[0].get_title(loc="left") == "Batch size 20, embedding size 200, layers 2, hidden size 200"
 
 
-def test_parts_of_a_case_are_lines_of_their_own_and_what_is_too_big_is_shown_once():
-    passes = {"forward_flops_per_s": metric(2e11), "backward_flops_per_s": metric(3e11)}
-    large, small = ({"model": name, "batch_size": 1, "lora": False} for name in ("gpt2-large", "gpt2"))
-    cases = [record("gpt2_finetuning", status="too-big", config=large)]
-    cases += [record("gpt2_finetuning", passes, config=small, scaled=True)]
-    cases += [record("gpt2_finetuning", status="too-big", config=small | {"batch_size": 2}, scaled=True)]
-    figure = drawn("gpt2_finetuning", cases)
-    assert titles(figure) == [f"Model {name}, batch size 1, lora False" for name in ("gpt2-large", "gpt2")]
-    refused, scaled = figure.axes
-    assert words(refused) == ["too-big"] and not marks(refused)
-    assert lines(scaled) == ["Apple M9 CPU, forward", "Apple M9 CPU, backward"]
-    assert [x for x, *_ in marks(scaled)] == [2e11, 3e11]
-
-
 def test_published_times_stand_beside_as_operations_a_second():
     config = {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
     where = ({"backend": "mps", "framework": "torch"}, {"backend": "mlx-gpu", "framework": "mlx"})
@@ -188,13 +152,6 @@ def test_cpu_and_gpu_of_a_network_share_a_panel():
     (axis,) = drawn("device_check", cases).axes
     assert lines(axis) == ["Apple M9 CPU, batch size 4", "Apple M9 GPU, batch size 64"]
     assert [x for x, *_ in marks(axis)] == [125e9, 2e12]
-
-
-def test_every_priced_device_is_drawn_once_and_each_pass():
-    peak, achieved = drawn("costs", PRICED).axes
-    assert (len(lines(peak)), len(lines(achieved))) == (7 + 1, 7 + 1)
-    assert 39e12 / 4650 in [pytest.approx(x) for x, *_ in marks(peak)]
-    assert [hue for _, _, hue, *_ in marks(peak)].count(HERE_CPU) == 1
 
 
 def test_of_very_many_settings_the_axis_counts_those_that_are_not_drawn(monkeypatch):
@@ -254,130 +211,6 @@ def test_seconds_between_the_ends_of_steps_above_the_memory():
     assert memory.passes_figure([record()]).texts[0].get_text() == NOTHING
 
 
-# Roofs ----------------------------------------------------------------------------------------------------------------
-
-
-def test_roofs_stand_where_they_were_measured():
-    for experiment in ("blas", "roofline"):
-        assert drawn(experiment).texts[0].get_text() == NOTHING
-    case = record("vae", rate(10e9, 8e9, 12e9), flops_per_step=4 * 10**9, bytes_per_step=10**9)
-    (axis,) = drawn("roofline", [product(80e9), stream(5e9), case]).axes
-    flat, slope = [line for line in axis.lines if len(line.get_xdata())]
-    assert slope.get_ydata()[1] == pytest.approx(80e9) and slope.get_xdata()[1] == pytest.approx(16)  # 80 / 5
-    assert list(flat.get_ydata()) == [80e9, 80e9] and flat.get_xdata()[0] == pytest.approx(16)
-    assert [(x, y) for x, y, *_ in marks(axis)] == [(4, 10e9)]
-    assert [[*map(tuple, one.vertices)] for one in axis.collections[-1].get_paths()] == [[(4, 8e9), (4, 12e9)]]
-    assert "vae, PyTorch, fp32: 50 %" in words(axis)  # of 4 x 5 = 20 GFLOP/s
-    left, right, low, high = *axis.get_xlim(), *axis.get_ylim()
-    assert left < 4 < right and low < 10e9 < high
-    for part in ([product(8e9)], [product(8e9), stream(8e9)], [record("vae", rate(1e9))]):
-        assert len(drawn("roofline", part).axes) == 1
-
-
-# All devices ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_summary_has_every_device_with_its_peak_and_share():
-    figure = drawn("summary", RUN)
-    vae = figure.axes[titles(figure).index("Variational autoencoder (VAE)")]
-    assert lines(vae)[-3:] == ["Apple M9 CPU, PyTorch", "Apple M9 GPU, PyTorch", "Apple M9 GPU, MLX"]
-    assert words(vae)[-3:] == ["10 %", "6.7 %", "10 %"] and "no peak known" in words(vae)
-    here = {(x, y) for x, y, hue, *_ in marks(vae) if hue in (HERE_CPU, HERE_GPU)}
-    assert {x for x, _ in here} == {8e9, 160e9, 240e9}
-    assert (6e9, 10e9) in intervals(vae)
-    peaks = [line.get_xdata()[0] for line in vae.lines if line.get_marker() == "|"]
-    assert {80e9, 2400e9} <= set(peaks)
-    assert titles(figure)[-1] == "Timed on this machine only"
-
-
-def test_every_device_is_a_row_of_the_peaks_with_its_name_and_its_median():
-    """VAE's epoch is 0.1968 TFLOP: 12 of 80 GFLOP/s in 16.4 s. The other two are computing alone."""
-    about = {"config": {"batch_size": 5120}}
-    whole = record("vae", rate(8e9) | {"epoch_s": metric(16.4)}, **about)
-    gpu = [record(name, rate(of), backend="mps", **about) for name, of in (("vae", 1e10), ("dcgan", 3e10))]
-    records = [product(80e9), product(1e12, backend="mps"), whole, *gpu]
-    here, theirs = drawn("peaks", records).axes
-    assert lines(here) == ["Apple M9 CPU", "Apple M9 GPU"] and "M1 Ultra GPU" in lines(theirs)
-    assert words(here) == ["15 %, one model", "2.0 %, median of 2 models, computing alone"]
-    shown = {(round(x, 3), y): filled for x, y, _, filled, _ in marks(here)}
-    assert shown == {(0.15, 0): True, (0.1, 0): False, (0.01, 1): False, (0.03, 1): False}
-    assert {line.get_xdata()[0] for line in here.lines if line.get_marker() == "|"} == {1}
-    said = summary.slowest(summary.reaches(records))
-    assert said.startswith("The Apple M9 GPU is slow for its peak: it reaches 1.0 %")
-    assert "the Apple M9 CPU 10 % of its own (one model, computing alone)" in said
-
-
-# Of all figures -------------------------------------------------------------------------------------------------------
-
-SHOWN = {"vae": MACHINE, "dcgan": [], "transformer_lm": [], "costs": PRICED, "blas": PRODUCTS}
-SHOWN |= {"memory_over_time": TRACED, "roofline": RUN, "summary": RUN, "peaks": RUN, "ranking": MACHINE}
-
-
-def readable(figure):
-    """Every text of a figure that is seen."""
-    texts = list(figure.texts)
-    for axis in figure.axes:
-        texts += [axis.title, axis._left_title, axis.xaxis.label, axis.yaxis.label, *axis.texts]
-        for side, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, sorted(axis.get_ylim()))):
-            ticks = side.get_major_ticks()
-            texts += [tick.label1 for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_visible()]
-    for legend in figure.legends:
-        texts += legend.get_texts()
-    return [text for text in texts if text.get_visible() and text.get_text()]
-
-
-@pytest.mark.parametrize("experiment", SHOWN)
-def test_no_word_leaves_the_figure_or_stands_on_another(experiment):
-    from matplotlib.text import Text
-
-    figure = drawn(experiment, SHOWN[experiment])
-    # Of the words alone: an annotation's own extent takes in its line.
-    boxes = [(text.get_text(), Text.get_window_extent(text)) for text in readable(figure)]
-    assert len(boxes) > 8
-    for name, box in boxes:
-        assert -1 <= box.x0 < box.x1 <= figure.bbox.x1 + 1 and -1 <= box.y0 < box.y1 <= figure.bbox.y1 + 1, name
-    for (name, box), (other, place) in itertools.combinations(boxes, 2):
-        across = min(box.x1, place.x1) - max(box.x0, place.x0)
-        assert across <= 1 or min(box.y1, place.y1) - max(box.y0, place.y0) <= 2, f"{name} and {other}"
-
-
-def test_a_device_has_one_colour_and_one_mark_in_every_figure():
-    from matplotlib.colors import to_hex
-
-    shapes = {}
-    for experiment in ("vae", "costs", "summary"):
-        # Not laid out, which takes seconds.
-        figure = draw(declared.of(experiment), SHOWN[experiment])
-        for collection in (one for axis in figure.axes for one in axis.collections):
-            for rgba, path in zip(collection.get_facecolors(), collection.get_paths(), strict=False):
-                shapes.setdefault(to_hex(rgba).upper(), set()).add(path.vertices.tobytes())
-    assert set(shapes) == set(style.COLOURS.values()) - {style.GREY, style.COLOURS["other people's machines"]}
-    assert all(len(paths) == 1 for paths in shapes.values()) and len(set.union(*shapes.values())) == len(shapes)
-    roofs = {hue for axis in draw(declared.of("roofline"), RUN).axes for _, _, hue, *_ in marks(axis)}
-    assert roofs == {HERE_CPU, HERE_GPU, style.SHADES["mlx", "gpu"]}
-
-
-def test_the_svg_is_the_same_each_time_small_and_refers_to_nothing_outside(tmp_path):
-    from matplotlib import _pylab_helpers
-
-    # The layout solver's last digits depend on where in memory things happen to be.
-    first, place = style.svg(draw(declared.of("vae"), MACHINE)), tmp_path / "figures" / "vae-epoch.svg"
-    assert style.save(draw(declared.of("vae"), MACHINE), place).data.lstrip().startswith("<svg")
-    assert len(first) < 32_000
-    # A notebook would show what pyplot keeps a second time, and a Mac would open a window for it.
-    assert not _pylab_helpers.Gcf.figs
-    nasty = record(metrics={"epoch_s": metric(1.0)}, chip='</text><script>alert("$1")</script> $\\frac{')
-    for text in (first, style.svg(draw(declared.of("vae"), [nasty]))):
-        root = ElementTree.fromstring(text)
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        for element in root.iter():
-            assert element.tag.rsplit("}")[-1] not in {"script", "image", "foreignObject", "iframe", "a"}
-            for name, value in element.attrib.items():
-                assert not name.startswith("on")
-                assert value.startswith("#") if name.endswith("href") else True
-                assert all(place.startswith("#") for place in re.findall(r"url\(([^)]*)\)", value))
-
-
 def test_rate_over_time_and_what_was_traced_of_heat():
     """A GPU that keeps 70 % of its rate from the fourth minute on, at 75 °C; nothing is drawn of what nobody told."""
     blocks = {"step_s": {"steady": [[60, 60.0]] * 3 + [[42, 60.0]] * 7}}
@@ -392,6 +225,24 @@ def test_rate_over_time_and_what_was_traced_of_heat():
     assert lines["% of the first rate"].get_ydata().tolist() == pytest.approx([100] * 3 + [70] * 7)
     assert lines["Clock (GHz)"].get_ydata().tolist() == [2.0] * 4 + [1.5] * 7
     assert {line.get_color() for line in lines.values()} == {HERE_GPU}
-    old = [sample[:5] for sample in samples]  # as traces were before
-    figure = drawn("sustained_load", [record("sustained_load", metrics, **about | {"trace": old})])
-    assert [axis.get_ylabel() for axis in figure.axes] == ["% of the first rate", "Temperature (°C)"]
+
+
+# Of all figures -------------------------------------------------------------------------------------------------------
+
+
+def test_the_svg_refers_to_nothing_outside_and_runs_nothing(tmp_path):
+    from matplotlib import _pylab_helpers
+
+    place = tmp_path / "figures" / "vae-epoch.svg"
+    nasty = record(metrics={"epoch_s": metric(1.0)}, chip='</text><script>alert("$1")</script> $\\frac{')
+    style.save(draw(declared.of("vae"), [*MACHINE, nasty]), place)
+    # A notebook would show what pyplot keeps a second time, and a Mac would open a window for it.
+    assert not _pylab_helpers.Gcf.figs
+    svg = ElementTree.fromstring(place.read_text(encoding="utf-8"))
+    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+    for element in svg.iter():
+        assert element.tag.rsplit("}")[-1] not in {"script", "image", "foreignObject", "iframe", "a"}
+        for name, value in element.attrib.items():
+            assert not name.startswith("on")
+            assert value.startswith("#") or not name.endswith("href")
+            assert all(url.startswith("#") for url in re.findall(r"url\(([^)]*)\)", value))
