@@ -11,8 +11,6 @@ from fakes import Clock
 from pomology.measure import calls, clock
 from pomology.measure.estimate import Estimate
 
-LAGS = (0.0, 0.3, 0.6, 0.8)  # correlations of neighbours; those measured are 0.2 to 0.8
-
 
 def autoregressive(rng: np.random.Generator, draws: int, length: int, lag: float = 0.5) -> np.ndarray:
     """Standard normal AR(1) series, one per row."""
