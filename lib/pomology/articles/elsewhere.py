@@ -74,12 +74,16 @@ def _rows() -> tuple[dict, ...]:
 
 
 def _read_row(line: dict[str, str]) -> dict:
-    config, device = json.loads(line["config"]), devices().get(line["device"], line["device"])
-    config |= {"data": "random"} if config.get("data") in MADE_UP else {}
-    # A batch size in words, as the largest that fits, is another one on each device.
-    own_batch = ("own-batch",) if isinstance(config.get("batch_size"), str) else ()
-    numbers = {"value": (value := float(line["value"])), "faults": (*line["faults"].split(), *own_batch)}
-    return line | numbers | {"config": config, "device": device} | published.in_si(line, value)
+    value = float(line["value"])
+    config = json.loads(line["config"])
+    if config.get("data") in MADE_UP:
+        config["data"] = "random"
+    faults = line["faults"].split()
+    if isinstance(config.get("batch_size"), str):  # in words, as the largest that fits on each device
+        faults.append("own-batch")
+    device = devices().get(line["device"], line["device"])
+    row = {"value": value, "faults": tuple(faults), "config": config, "device": device}
+    return {**line, **row, **published.in_si(line, value)}
 
 
 def rows(workload: str | None = None) -> list[dict]:
@@ -96,33 +100,47 @@ def beside(workload: str) -> list[dict]:
 
     flops_per_s: the printed speed times the work on paper; None where nobody has counted that.
     """
-    made = []
-    for row in (row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)):
-        if row["metric"] not in ("forward_s", "backward_s"):  # which are parts of a pass
-            config, work = row["config"] | {"precision": row["precision"]}, _work(row)
-            config |= {"training": workloads()[row["workload"]]} if row["workload"] != workload else {}
+    found = []
+    for name in (workload, *ALIKE.get(workload, ())):
+        for row in rows(name):
+            if row["metric"] in ("forward_s", "backward_s"):  # parts of a pass
+                continue
+            config = {**row["config"], "precision": row["precision"]}
+            if name != workload:
+                config["training"] = workloads()[name]
             metric = "throughput" if row["metric"].endswith("_per_s") else row["metric"]
-            made.append(row | {"config": config, "metric": metric, "flops_per_s": work and work * rate(row)})
-    return made
+            work = _work(row)
+            found.append({**row, "config": config, "metric": metric, "flops_per_s": work and work * rate(row)})
+    return found
 
 
 def samples(row: dict) -> float:
     """How many samples `rate` counts as one; 0 where that is not known."""
-    config, tokens = row["config"], row["config"].get("sequence")
-    pieces = {"samples_per_s": 1} | ({"tokens_per_s": 1 / tokens} if isinstance(tokens, int) else {})
-    if isinstance(size := config.get("batch_size"), int):
-        pieces |= dict.fromkeys(("steps_per_s", "step_s", "pass_s"), size) | {"fit_s": size * config.get("steps", 0)}
-    if epoch := re.search(r"([\d,]+) images", config.get("data", "")):
-        pieces["epoch_s"] = int(epoch[1].replace(",", ""))
-    return pieces.get(row["metric"], 0)
+    config = row["config"]
+    metric = row["metric"]
+    if metric == "samples_per_s":
+        return 1
+    if metric == "tokens_per_s":
+        tokens = config.get("sequence")
+        return 1 / tokens if isinstance(tokens, int) else 0
+    if metric == "epoch_s":
+        images = re.search(r"([\d,]+) images", config.get("data", ""))
+        return int(images[1].replace(",", "")) if images else 0
+    size = config.get("batch_size")
+    if not isinstance(size, int):
+        return 0
+    if metric == "fit_s":
+        return size * config.get("steps", 0)
+    return size if metric in ("steps_per_s", "step_s", "pass_s") else 0
 
 
 def _work(row: dict) -> float | None:
     """Operations of what `rate` counts, forward and backward, a multiply-add as two; None where nobody counted them."""
-    config, tokens = row["config"], row["config"].get("sequence")
-    sample = RESNET50_FLOPS if row["workload"] == "resnet50" and config.get("image_size") == 224 else 0
-    if isinstance(tokens, int) and row["workload"] in OUTPUTS:
-        products = BLOCKS * 12 * WIDTH**2 + OUTPUTS[row["workload"]] * WIDTH
+    workload = row["workload"]
+    tokens = row["config"].get("sequence")
+    sample = RESNET50_FLOPS if workload == "resnet50" and row["config"].get("image_size") == 224 else 0
+    if isinstance(tokens, int) and workload in OUTPUTS:
+        products = BLOCKS * 12 * WIDTH**2 + OUTPUTS[workload] * WIDTH
         sample = 6 * tokens * (products + BLOCKS * 2 * tokens * WIDTH)  # and attention, without skipping what is masked
     return sample * samples(row) or None
 
@@ -134,5 +152,9 @@ def rate(row: dict) -> float:
 
 def faults(row: dict) -> frozenset[str]:
     """Those of an article's row: its loading, and the precision that PyTorch had by default (peaks.csv)."""
-    tf32 = any((line["device"], line["precision"]) == (row["device"], "tf32") for line in published.read("peaks.csv"))
-    return frozenset(["loader-bound"] * (row["experiment"] in LOADER_BOUND) + ["tf32"] * tf32)
+    found = set()
+    if row["experiment"] in LOADER_BOUND:
+        found.add("loader-bound")
+    if any(line["device"] == row["device"] and line["precision"] == "tf32" for line in published.read("peaks.csv")):
+        found.add("tf32")
+    return frozenset(found)

@@ -16,9 +16,9 @@ TODAY = "today"  # likewise: what others have timed on newer machines, see `else
 ROLES = ("cpu", "gpu", "rival")
 
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
-UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "h": 3600.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
+UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
-SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min", "h"), "s") | dict.fromkeys(("GB", "GByte", "GiB"), "B")
+SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min"), "s") | dict.fromkeys(("GB", "GByte", "GiB"), "B")
 SI_UNITS |= {"TFLOPS": "FLOP/s", "W": "W", "J": "J", "°C": "°C", "USD": "USD"}
 ROUNDED = {*UNIT_FACTORS, "s", "W", "J", "°C", "x", "%"}  # what is not counted, and so is printed rounded
 ABOUT = 0.10  # what `~35W` may be off by
@@ -65,12 +65,14 @@ def read(name: str) -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
-    made = []
-    for line in read("published.csv"):
-        value, flops = (float(line[key]) if line[key] else None for key in ("value", "flops"))
-        numbers = {"row": int(line["row"]), "value": value, "config": json.loads(line["config"]), "flops": flops}
-        made.append({**line, **numbers, **in_si(line, value)})
-    return tuple(made)
+    return tuple(map(_read_row, read("published.csv")))
+
+
+def _read_row(line: dict[str, str]) -> dict:
+    value = float(line["value"]) if line["value"] else None
+    flops = float(line["flops"]) if line["flops"] else None
+    numbers = {"row": int(line["row"]), "value": value, "config": json.loads(line["config"]), "flops": flops}
+    return {**line, **numbers, **in_si(line, value)}
 
 
 def in_si(line: dict, value: float | None) -> dict:

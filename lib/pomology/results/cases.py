@@ -93,50 +93,46 @@ def with_software(device: str, framework: str, version: str, year: str) -> str:
 def line(record: Record) -> str:
     """A finished case in one line."""
     metrics = record.metrics
-    parts = [
-        f"{record.experiment}: {record.backend}, {settings(record)}"
-        if record.config
-        else record.case
-    ]
-    passes = [name for name in ("forward_s", "backward_s") if name in metrics]
+    parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
-    elif (
-        "footprint_end_bytes" in metrics and not passes
-    ):  # what such a case is about, not its epoch
-        ends = (quantity(metrics[f"footprint_{end}_bytes"].value, "B") for end in ("start", "end"))
-        parts.append(f"footprint {' → '.join(ends)}")
+    elif "footprint_end_bytes" in metrics and not {"forward_s", "backward_s"} & metrics.keys():
+        start, end = metrics["footprint_start_bytes"], metrics["footprint_end_bytes"]
+        parts.append(f"footprint {quantity(start.value, 'B')} → {quantity(end.value, 'B')}")
     else:
-        both = len(passes) == 2 and "fit_s" not in metrics  # likewise
-        # A loop whose throughput is the number has as many steps as were asked for, and no epochs.
-        names = (
-            passes
-            if both
-            else [name for name in TIMES if name != "epoch_s" or "throughput" not in metrics]
-        )
-        shown = [(name, metrics[name]) for name in names if name in metrics]
-        how = {name: f" {metrics[name].how}" for name in ("fit_s", "epoch_s") if name in metrics}
-        texts = [
-            f"{TIMES[name]} {with_interval(x, seconds)}{how.get(name, '')}" for name, x in shown
-        ]
-        parts.append(", ".join(texts if both else texts[:1]))
-    parts += [f"loss {shown}" if (shown := losses(record)) else ""]
+        parts.append(_times_text(metrics))
+    loss = losses_text(metrics)
+    if loss:
+        parts.append(f"loss {loss}")
     parts += [record.note or "", ", ".join(record.flags)]
-    parts += [f"took {clock_time(record.seconds)}" if record.seconds is not None else ""]
+    if record.seconds is not None:
+        parts.append(f"took {clock_time(record.seconds)}")
     return " · ".join(filter(None, parts))
 
 
-def losses(record: Record) -> str:
-    """Return `2.31 → 0.42`: the loss of a training's first and last steps."""
-    return losses_text(record.metrics)
+def _times_text(metrics: Mapping[str, Estimate]) -> str:
+    """Return `epoch 4.50 s ± 2.0 % estimated`: what a case is about, or both passes."""
+    names = [name for name in TIMES if name in metrics]
+    if {"forward_s", "backward_s"} <= set(names) and "fit_s" not in metrics:
+        names = ["forward_s", "backward_s"]
+    elif "throughput" in metrics:  # its loop has as many steps as were asked for, and no epochs
+        names = [name for name in names if name != "epoch_s"][:1]
+    else:
+        names = names[:1]
+    texts = []
+    for name in names:
+        how = f" {metrics[name].how}" if name in ("fit_s", "epoch_s") else ""
+        texts.append(f"{TIMES[name]} {with_interval(metrics[name], seconds)}{how}")
+    return ", ".join(texts)
 
 
 def losses_text(values: Mapping[str, Estimate]) -> str:
     """Return `2.31 → 0.42`, and whether the steps are too few to judge the loss by."""
     ends = [values[name] for name in ("loss_first", "loss_last") if name in values]
-    few = ends and ends[0].n is not None and ends[0].n < JUDGED_STEPS
-    shown = " → ".join(f"{end.value:.4g}" for end in ends)
-    return f"{shown} (not judged: {ends[0].n} steps)" if few else shown
+    text = " → ".join(f"{end.value:.4g}" for end in ends)
+    if ends and ends[0].n is not None and ends[0].n < JUDGED_STEPS:
+        text += f" (not judged: {ends[0].n} steps)"
+    return text
 
 
 def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
@@ -144,11 +140,7 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
     shapes, and in FLOP/s of smaller ones too.
     """
     scaled_too = metric.endswith("flops_per_s")
-    return [
-        record
-        for record in records
-        if record.profile != "smoke" and (scaled_too or not record.scaled)
-    ]
+    return [record for record in records if record.profile != "smoke" and (scaled_too or not record.scaled)]
 
 
 def groups(records: Iterable[Record]) -> list[list[Record]]:
@@ -163,9 +155,7 @@ def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
     """A metric of a case: of its only run that ended well, or what several say together."""
     good = [record.metrics for record in good_of(repeats) if name in record.metrics]
     # A whole training counts its epochs, of many steps each.
-    return together(
-        [each[name] for each in good], [each.get("step_s", each[name]) for each in good]
-    )
+    return together([each[name] for each in good], [each.get("step_s", each[name]) for each in good])
 
 
 def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
@@ -174,11 +164,7 @@ def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Est
     """
     if not known:
         return None
-    lacking = [
-        x.n
-        for x, steps in zip(known, counted or known, strict=True)
-        if few(x) and (steps.n or FEW) < FEW
-    ]
+    lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and (steps.n or FEW) < FEW]
     mean = intervals.repeats(known)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 
@@ -207,8 +193,4 @@ def achieved(record: Record) -> Estimate | None:
         return None
     if "flops_per_s" in record.metrics:
         return record.metrics["flops_per_s"]
-    return (
-        Estimate.count(flops, "FLOP") / step
-        if step and step.value > 0 and flops and flops > 0
-        else None
-    )
+    return Estimate.count(flops, "FLOP") / step if step and step.value > 0 and flops and flops > 0 else None
