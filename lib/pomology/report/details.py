@@ -35,9 +35,13 @@ TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 
 def _differences(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Of each backend, as instrument_check has measured it, by metric."""
-    known = [record for record in records if record.profile != "smoke"]  # two short runs say nothing
-    repeats = [repeats for repeats in groups(known) if repeats[0].config.get("check") == "same thing twice"]
-    return {here[0].backend: {name: x.value for name in TWICE if (x := combined(here, name))} for here in repeats}
+    differences = {}
+    for case in groups(record for record in records if record.profile != "smoke"):  # two short runs say nothing
+        if case[0].config.get("check") != "same thing twice":
+            continue
+        values = {name: combined(case, name) for name in TWICE}
+        differences[case[0].backend] = {name: value.value for name, value in values.items() if value}
+    return differences
 
 
 def same_twice(records: Sequence[Record]) -> str:
@@ -84,13 +88,15 @@ def software_table(machine: dict, records: Sequence[Record]) -> Table:
     rows where the run did not note that."""
     known = {name: named(of) for name, of in named(machine.get("software")).items()}
     packages = [{(key, str(version)) for key, version in named(of.get("packages")).items()} for of in known.values()]
-    shared, lines = set.intersection(*packages) if packages else set(), []
+    shared = set.intersection(*packages) if packages else set()
+    lines = []
     for (name, of), installed in zip(known.items(), packages, strict=True):
-        count = sum(getattr(record, "software", None) == name for record in records)
-        differ = " ".join(" ".join(item) for item in sorted(installed - shared)) or "the same"
-        environment = " ".join(f"{key}={value}" for key, value in named(of.get("environment")).items())
-        about = (commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known"), differ)
-        lines.append(((f"{count:,}", *about, environment or "none set"), {}))
+        count = sum(record.software == name for record in records)
+        cells = [f"{count:,}", commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known")]
+        cells.append(" ".join(" ".join(item) for item in sorted(installed - shared)) or "the same")
+        environment = named(of.get("environment"))
+        cells.append(" ".join(f"{key}={value}" for key, value in environment.items()) or "none set")
+        lines.append((cells, {}))
     columns = ("Cases", "Commit of the kit", "Python", "Threads", "Packages that differ", "Environment")
     same = ", ".join(" ".join(item) for item in sorted(shared))
     return Table.of("", columns, lines, [same and f"Packages of all: {same}."])

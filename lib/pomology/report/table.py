@@ -37,20 +37,16 @@ def _templates() -> Any:
     import jinja2
     from markupsafe import Markup
 
-    made = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
-    made.globals["style"] = Markup((PAGE / "style.css").read_text(encoding="utf-8"))
-    made.filters["text"] = lambda text: Markup(html.escape(text))
-    made.filters["cell"] = lambda text: Markup(BOUND.sub("\N{NO-BREAK SPACE}", html.escape(text)))
-    return made
+    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
+    environment.globals["style"] = Markup((PAGE / "style.css").read_text(encoding="utf-8"))
+    environment.filters["text"] = lambda text: Markup(html.escape(text))
+    environment.filters["cell"] = lambda text: Markup(BOUND.sub("\N{NO-BREAK SPACE}", html.escape(text)))
+    return environment
 
 
-def _css() -> str:
-    return (PAGE / "table.css").read_text(encoding="utf-8")
-
-
-def filled(template: str, **given: Any) -> str:
+def filled(template: str, **values: Any) -> str:
     """One of the kit's templates with what it shows; texts are escaped there."""
-    return _templates().get_template(template).render(given)
+    return _templates().get_template(template).render(values)
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,8 @@ class Table:
 
 def save(table: Table, place: Path) -> None:
     """Write a table as HTML, and its numbers as CSV where it has any. place: without an ending."""
-    page = f'<!DOCTYPE html><meta charset="utf-8"><style>{_css()}</style>\n{table.html()}\n'
+    style = (PAGE / "table.css").read_text(encoding="utf-8")
+    page = f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{table.html()}\n'
     write_atomic(place.with_suffix(".html"), page)
     if table.data:
         write_numbers(place.with_suffix(".csv"), table.data)
@@ -155,8 +152,9 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list]:
 
 def ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     """The bounds of an interval as columns of a file, where there are any."""
-    known = estimate is not None and estimate.low is not None
-    return {f"{name}_low": estimate.low, f"{name}_high": estimate.high} if known else {}
+    if estimate is None or estimate.low is None:
+        return {}
+    return {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
 
 
 def notes_of_flags(flags: Iterable[str]) -> list[str]:

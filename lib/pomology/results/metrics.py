@@ -38,13 +38,21 @@ def _fixed(form: str, unit: str = "", per: float = 1.0) -> Show:
     return lambda value, digits=0: f"{value / per:{form}}{unit}"
 
 
-_count, _error, _busy, _times = _fixed(",.0f"), _fixed(".1e"), _fixed(".0f", " %"), _rounded("×")
-_share, _joules, _megabytes = _rounded(" %", 0.01), _rounded(" J"), _fixed(",.0f", " MB", 1e6)
+_count = _fixed(",.0f")
+_error = _fixed(".1e")
+_busy = _fixed(".0f", " %")
+_times = _rounded("×")
+_share = _rounded(" %", 0.01)
+_joules = _rounded(" J")
 _watts = _rounded(" W", digits=2)  # a meter is not better than that
-gigabytes, _gigaflops = _rounded(" GB", 1e9), _rounded(" GFLOP/s", 1e9)
-_gibibytes, _free = _fixed(".2f", " GiB", 2**30), _fixed(".1f", " GiB", 2**30)
+_gigaflops = _rounded(" GFLOP/s", 1e9)
+_bytes = partial(quantity, unit="B")
+_growth = partial(signed, unit="B")
+_megabytes = _fixed(",.0f", " MB", 1e6)
+_gibibytes = _fixed(".2f", " GiB", 2**30)
+_free = _fixed(".1f", " GiB", 2**30)
+gigabytes = _rounded(" GB", 1e9)
 MINUTES = _rounded(" min", 60)  # beside an article's
-_bytes, _growth = partial(quantity, unit="B"), partial(signed, unit="B")
 
 PEAKS = (
     "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best "

@@ -96,11 +96,13 @@ def _traces_figure(columns: dict[str, list[Record]], quantities: tuple[str, ...]
     import pandas
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    columns = {title: traced for title, records in columns.items() if (traced := [r for r in records if _rows(r)])}
+    columns = {title: [record for record in records if _rows(record)] for title, records in columns.items()}
+    columns = {title: records for title, records in columns.items() if records}
     if not columns:
         return nothing()
     colours = {_series(record): shade(record) for records in columns.values() for record in records}
-    figure, drawn = figure_of(WIDTH, 5.5), set()
+    figure = figure_of(WIDTH, 5.5)
+    drawn = set()
     panels = figure.subplots(len(quantities), len(columns), sharex="col", squeeze=False)
     for (title, records), axes in zip(columns.items(), panels.T, strict=True):
         axes[0].set_title(title)
