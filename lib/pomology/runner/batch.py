@@ -36,7 +36,6 @@ from pomology.runner.notebooks import read_notebook
 from pomology.runner.plan import GOING, Job, Schedule
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
-PAGES = 20  # the page is built again after so many times what that took last
 # ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
 KERNEL = {"transport_encryption": "auto"}
 
@@ -95,7 +94,8 @@ def reproduce(
 def _run_all(out: Path, schedule: Schedule, limit_s: float, stop: threading.Event, say: Say) -> bool:
     """Execute the jobs of a schedule until `stop` is set; returns whether one did not finish."""
     run = Run(out)  # which reads a journal again only where it has changed
-    count, failed, page_s = len(schedule.waiting), False, 0.0
+    count = len(schedule.waiting)
+    failed = False
     for job in schedule:
         if stop.is_set():
             break
@@ -105,10 +105,7 @@ def _run_all(out: Path, schedule: Schedule, limit_s: float, stop: threading.Even
         say(f"[{number}/{count}] {job.label}: about {format.clock_time(own_s)}; the run ends about {ends}")
         failed |= not _execute(job, out, limit_s, stop, say)
         frame.write(run)
-        now_s = time.monotonic()
-        if stop.is_set() or (schedule.waiting and now_s > page_s):
-            report_page.build(out)
-            page_s = now_s + (1 + PAGES) * (time.monotonic() - now_s)
+        report_page.build(out)
     return failed
 
 
@@ -121,17 +118,6 @@ def finished(job: Job, out: Path) -> bool:
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
     records = [record for record in journal.records if record.repeat == job.repeat]
     return bool(records) and all(journal.done(record.case, job.repeat) for record in records)
-
-
-def end_with_stdin() -> None:
-    """Stop this process as SIGTERM does, once who started it has closed the pipe to it, or was killed."""
-
-    def watch() -> None:
-        while os.read(0, 1024):  # not sys.stdin, whose lock the end of Python would wait for
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

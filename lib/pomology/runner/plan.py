@@ -119,13 +119,13 @@ def _importance(job: Job) -> tuple:
     return job.repeat, bool(job.notebook.after), job.notebook.priority or math.inf
 
 
-def prepare(asked: Asked, folder: Path | None = None) -> tuple[Path, list[Job]]:
+def prepare(asked: Asked) -> tuple[Path, list[Job]]:
     """Return the folder of a run, and all that it executes there, finished or not.
 
-    folder: in place of the one that `asked.run` names. Raises PomologyError for a wrong argument, notebook or file.
+    Raises PomologyError for a wrong argument, notebook or parameter file.
     """
     check_choices(asked.profile, asked.devices, asked.data)
-    out = folder or run_folder(asked.run, asked.profile)
+    out = run_folder(asked.run, asked.profile)
     values = {"devices": asked.devices, "data": asked.data, "out": str(out)}
     planned = jobs(asked.profile, values, asked.only, asked.repeats)
     if asked.devices != "auto":
