@@ -390,7 +390,7 @@ def test_a_gate_that_is_shut_is_named(facts, shut):
     assert {what for what, _, _, met, _ in rows if not met} == shut
     verdict = definitions()["verdict"]
     for system, closed in (("Linux", "not a Mac"), ("macOS", "not met")):
-        verdict.__globals__["experiment"] = SimpleNamespace(snapshot={"os": system})
+        verdict.__globals__["experiment"] = SimpleNamespace(run=SimpleNamespace(machine={"os": system}))
         assert [verdict(False, True), verdict(False, False), verdict(True, False)] == [closed, "not met", "met"]
 
 
