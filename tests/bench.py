@@ -1,11 +1,12 @@
-"""The measuring, measured: what the clock costs a training loop, and how long many runs take to load.
+"""The measuring, measured: what the clock costs a training loop, and how long runs take to load.
 
     make bench                               everything, about 10 minutes on two idle cores
     python tests/bench.py clock              some parts only
-    python tests/bench.py --short upstream   with a tenth of the pairs: whether it works, not what it says
+    python tests/bench.py --short upstream   few pairs: whether it works
 
-Two sides take turns, and the median of their ratios is what counts: a busy machine moves both. The parts print a
-table and write it to outputs/bench.json. `make test` runs none of this, since a busy machine could fail it.
+Two sides take turns, and the median of their ratios is what counts: a busy machine moves both.
+The parts print a table and write it to outputs/bench.json. `make test` runs none of this, since a
+busy machine could fail it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def clock() -> list[dict]:
 
 
 def loop() -> list[dict]:
-    """Time epochs of the shortest steps of all, the VAE's at batch 128, on the clock and bare in turn."""
+    """Time epochs of the shortest steps, the VAE's, on the clock and bare in turn."""
     images = torch.rand(128, 1, 28, 28)
     step = articles.vae(images)
     samples = 1_280 if SHORT else 12_800
@@ -98,10 +99,10 @@ def loop() -> list[dict]:
 
 
 def upstream() -> list[dict]:
-    """Time steps of the notebooks' own loops, on the clock, in turn with bare steps of the articles' code.
+    """Time steps of the notebooks' loops on the clock, in turn with the articles' own.
 
-    In each of several processes the median over some hundred short blocks counts, since models lie elsewhere in the
-    memory of another process.
+    In each of several processes the median over some hundred short blocks counts, since models lie
+    elsewhere in the memory of another process.
     """
     processes: list[dict[str, list[float]]] = []
     for number in range(3 if SHORT else 8):
@@ -125,7 +126,7 @@ def upstream() -> list[dict]:
 
 
 def load() -> list[dict]:
-    """Time how long `pomology.load` takes for 1,000 runs, from their journals and from their tables."""
+    """Time `pomology.load` of 1,000 runs, from their journals and from their tables."""
     rows = []
     count = 100 if SHORT else 1000
     with tempfile.TemporaryDirectory() as folder:
@@ -136,7 +137,9 @@ def load() -> list[dict]:
         for kind, most_s in (("journals", 30), ("tables", 10)):
             if kind == "tables":
                 frame.write(Run(first))
-            runs = [shutil.copytree(first, Path(folder) / f"{kind}-{number}") for number in range(count)]
+            runs = [
+                shutil.copytree(first, Path(folder) / f"{kind}-{number}") for number in range(count)
+            ]
             seconds = timed(pomology.load, *runs)
             name = f"load: {count:,} runs of one notebook, from {kind}"
             rows.append(row(name, f"{seconds:.1f} s", f"at most {most_s} s", seconds <= most_s))
@@ -150,12 +153,16 @@ def main() -> int:
     names = [name for name in sys.argv[1:] if name != "--short"] or list(PARTS)
     for name in names:
         if name not in PARTS:
-            print(f"bench: no part is named {name!r}; there are {', '.join(PARTS)}", file=sys.stderr)
+            print(
+                f"bench: no part is named {name!r}; there are {', '.join(PARTS)}", file=sys.stderr
+            )
             return 2
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
     rows = [line for name in names for line in PARTS[name]()]
     path = root() / "outputs" / "bench.json"
-    path.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
     outside = [line["name"] for line in rows if line["within"] is False]
     print(f"\n{len(outside)} of {len(rows)} outside their bounds; written to outputs/bench.json")
     return 1 if outside else 0

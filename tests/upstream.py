@@ -1,12 +1,12 @@
 """The articles' own code, bare, and the notebooks' steps, on the clock, beside it.
 
-Models and steps are as the articles' scripts write them, without the kit: pytorch/examples of May 2022 (vae,
-siamese_network, dcgan). Each function returns a step of the article's optimizer on a batch.
+Models and steps are as the articles' scripts write them, without the kit: pytorch/examples of May
+2022 (vae, siamese_network, dcgan). Each function returns a step of the optimizer on a batch.
 
     python tests/upstream.py ROUND SECONDS
 
-prints the ratios of the notebooks' steps to the bare ones as JSON, after so many seconds for each notebook.
-`make bench` runs it in several processes.
+prints the ratios of the notebooks' steps to the bare ones as JSON, after so many seconds for each
+notebook. `make bench` runs it in several processes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,12 @@ def siamese(one, other, targets):
 
 def dcgan(real):
     up = []
-    for before, after, stride, padding in ((100, 512, 1, 0), (512, 256, 2, 1), (256, 128, 2, 1), (128, 64, 2, 1)):
+    for before, after, stride, padding in (
+        (100, 512, 1, 0),
+        (512, 256, 2, 1),
+        (256, 128, 2, 1),
+        (128, 64, 2, 1),
+    ):
         up.append(nn.ConvTranspose2d(before, after, 4, stride, padding, bias=False))
         up += [nn.BatchNorm2d(after), nn.ReLU(True)]
     down = [nn.Conv2d(3, 64, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True)]
@@ -152,9 +157,8 @@ def dcgan(real):
     return step
 
 
-# The notebooks' steps beside these ------------------------------------------------------------------------------------
-
-OPTIMIZERS: list[torch.optim.Optimizer] = []  # those that have made a step, in the order of their first
+# Those that have made a step, in the order of their first.
+OPTIMIZERS: list[torch.optim.Optimizer] = []
 
 
 def note_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -165,14 +169,17 @@ def note_optimizer(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 class Case:
     """A case of a notebook, and the loader of its one batch. Its steps and bare ones take turns.
 
-    Blocks of bare steps (A) and of the notebook's on the clock (B) come as A B B A B A A B: each follows itself and
-    the other as often, and a machine that drifts slows both. `ratios` are B / A of each four, without the warm-up.
+    Blocks of bare steps (A) and of the notebook's on the clock (B) come as A B B A B A A B: each
+    follows itself and the other as often, and a machine that drifts slows both. `ratios` are B / A
+    of each four, without the warm-up.
     """
 
     device = torch.device("cpu")
     backend = SimpleNamespace(kind="cpu", synchronize=lambda: None)
 
-    def __init__(self, batch: tuple, bare: Callable[[], None], seconds: float, config: dict[str, int]):
+    def __init__(
+        self, batch: tuple, bare: Callable[[], None], seconds: float, config: dict[str, int]
+    ):
         self.batch = batch
         self.bare = bare
         self.config = config
@@ -188,8 +195,10 @@ class Case:
         return model
 
     def steps(self, batches: Any, part: str = "training", **_: Any) -> Iterator:
-        """The notebook's loop over the batches of `__iter__`, on the clock; evaluations have none."""
-        return StepClock(self.backend.synchronize, whole=True).steps(self) if part == "training" else iter(())
+        """The notebook's loop over `__iter__`, on the clock; an evaluation has no batches."""
+        if part != "training":
+            return iter(())
+        return StepClock(self.backend.synchronize, whole=True).steps(self)
 
     def ignore(self, *_: Any, **__: Any) -> None:
         """What else a notebook asks of a case takes no part in its steps."""
@@ -226,21 +235,25 @@ class Case:
     def share_memory(self) -> None:
         """Let both sides use the same weights and optimizer's state.
 
-        Where these lie in memory makes the steps of one side up to 17 % faster for as long as a process lives.
+        Where these lie makes one side up to 17 % faster for as long as a process lives.
         """
-        half = len(OPTIMIZERS) // 2  # the bare ones made steps before any other
-        pairs = [
-            (state_of(bare), state_of(own)) for bare, own in zip(OPTIMIZERS[:half], OPTIMIZERS[half:], strict=True)
-        ]
-        for bare, own in pairs:
-            for (weight, state), (own_weight, own_state) in zip(bare.items(), own.items(), strict=True):
-                assert weight.shape == own_weight.shape
-                weight.data = own_weight.data
-                state.update({name: kept for name, kept in own_state.items() if kept.shape == weight.shape})
+        states = [state_of(optimizer) for optimizer in OPTIMIZERS]
+        half = len(states) // 2  # the bare ones made steps before any other
+        for bare, own in zip(states[:half], states[half:], strict=True):
+            for (weight, state), (other, others) in zip(bare.items(), own.items(), strict=True):
+                assert weight.shape == other.shape
+                weight.data = other.data
+                state.update(
+                    {key: value for key, value in others.items() if value.shape == weight.shape}
+                )
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> dict:
-    return {weight: optimizer.state[weight] for group in optimizer.param_groups for weight in group["params"]}
+    return {
+        weight: optimizer.state[weight]
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    }
 
 
 def workload(name: str) -> tuple[tuple, Callable[[], None], dict[str, int]]:

@@ -55,9 +55,8 @@ gigabytes = _rounded(" GB", 1e9)
 MINUTES = _rounded(" min", 60)  # beside an article's
 
 PEAKS = (
-    "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the best "
-    "rate of the "
-    "same run of this machine; %: the best share of it"
+    "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the "
+    "best rate of the same run of this machine; %: the best share of it"
 )
 ROOFS = (
     "GFLOP/s over operations per byte, under this machine's roofs; "
