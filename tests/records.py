@@ -44,6 +44,22 @@ def stream(value: float, operation: str = "triad", experiment: str = "ceilings",
     return record(experiment, metrics, config, **more)
 
 
+def matvec(megabytes: float, bytes_per_s: float, **more: Any) -> Record:
+    """A matrix of so many MB times a vector: half an operation for each byte."""
+    metrics = rate(bytes_per_s / 2, 0.49 * bytes_per_s, 0.51 * bytes_per_s)
+    metrics |= {"bytes_per_s": metric(bytes_per_s, 0.98 * bytes_per_s, 1.02 * bytes_per_s, "B/s")}
+    metrics |= {"kernel_s": metric(megabytes * 1e6 / bytes_per_s)}
+    about = {"operation": "matvec", "shape": f"{megabytes}x1", "precision": "fp32"}
+    return record("blas_torch", metrics, about, **more)
+
+
+def cached(value: float, operation: str, megabytes: float) -> Record:
+    """A pass over memory in a journal that knows the size of the cache."""
+    known = stream(value, operation)
+    known.metrics["cache_bytes"] = metric(megabytes * 1e6, unit="B")
+    return known
+
+
 def write(folder: Path, records: Iterable[Record], machine: dict | None = None) -> Path:
     """A run's folder with the journals of these records, and what is noted of its machine."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The command line: `pomology reproduce`, `check`, `list`, `report`, `compare`, and the commands of the extras.
+"""The command line: `pomology reproduce`, `check`, `list`, `report`, and the commands of the extras.
 
 Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments or parameters are
 wrong, said in one line before anything ran; 3: the run is at its end, and the store did not take it; 130: interrupted.
@@ -24,7 +24,7 @@ from pomology.command_line import (
     say,
 )
 from pomology.errors import PomologyError
-from pomology.paths import foreign_paths, redact, root
+from pomology.paths import foreign_paths, redact
 
 # Each command imports what it needs, so that help and wrong arguments are answered before much is loaded.
 
@@ -46,13 +46,6 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="name of the folder in outputs/")
     beside = "other people's runs, shown next to it: names in outputs/, folders, or shared zips"
     parser.add_argument("--with", nargs="+", default=(), dest="beside", metavar="RUN", help=beside)
-    add_store_option(parser)
-
-
-def _compare_arguments(parser: argparse.ArgumentParser) -> None:
-    runs = "two or more: names in outputs/, paths of folders, or shared zips"
-    parser.add_argument("places", nargs="*", metavar="run", help=runs)
-    parser.add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
     add_store_option(parser)
 
 
@@ -103,22 +96,11 @@ def _report(options: argparse.Namespace) -> None:
     say(page.build(folder, places("WITH", options.beside, options.store)))
 
 
-def _compare(options: argparse.Namespace) -> None:
-    from pomology.report import compare
-
-    found = places("RUNS", [*options.places, options.runs], options.store)
-    if len(found) < 2:
-        raise PomologyError("RUNS: name at least two different runs")
-    table, *written = compare.write([compare.load(place) for place in found], root() / "outputs")
-    say(f"{table}\nwritten to {' and '.join(redact(str(place)) for place in written)}")
-
-
 CORE = {
     "reproduce": Command("run every notebook and build the page of results", _reproduce_arguments, _reproduce),
     "check": Command("validate every notebook and parameter file; run nothing", _no_arguments, _check),
     "list": Command("the notebooks", _no_arguments, _list),
     "report": Command("build the page of a run again", _report_arguments, _report),
-    "compare": Command("compare runs, side by side", _compare_arguments, _compare),
 }
 
 

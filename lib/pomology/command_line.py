@@ -94,8 +94,7 @@ def put_into_store(out: Path, address: str, run: str = "") -> int:
 
 def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
     """Of runs by texts, each of which names one, or several, those with spaces in quotes; address: of a store."""
-    from pomology.report import compare
-    from pomology.results.run import locate
+    from pomology.results.run import find, locate
 
     there = [text for text in texts if text and (locate(text) or Path(text).exists())]
     try:
@@ -109,7 +108,7 @@ def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
             named.append(name if here else str(extra("store").fetch(name, address)))
         else:
             named.append(name)
-    return compare.find(named, variable)
+    return find(named, variable)
 
 
 def run_folder(run: str) -> Path:

@@ -31,9 +31,7 @@ def test_what_cannot_fit_is_not_tried(make, monkeypatch, free):
 
 
 @pytest.mark.parametrize(("teraflops", "refused"), [(9.0, False), (11.0, True)])
-def test_what_surely_cannot_end_is_refused_with_the_arithmetic(
-    make, monkeypatch, teraflops, refused
-):
+def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch, teraflops, refused):
     monkeypatch.setattr(feasibility, "peak_matmul_rate", lambda *_: 1e12)
     work = Workload(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1)
 

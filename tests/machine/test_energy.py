@@ -48,9 +48,7 @@ def test_a_rail_that_a_chip_or_library_lacks_is_left_out(apple, clock):
     assert gpu.rails == ["gpu", "dram"] and gpu.absent["power_ane_w"] == "its counter stood still"
     assert value(gpu, "energy_j") == pytest.approx(0.75 * work_j(10) + 50, 1e-3)
     apple("m2-ultra")
-    assert (
-        energy.meter("gpu").missing["cpu"].endswith("counts the CPU of one of an Ultra's two dies")
-    )
+    assert energy.meter("gpu").missing["cpu"].endswith("counts the CPU of one of an Ultra's two dies")
 
 
 @pytest.fixture
@@ -58,18 +56,14 @@ def nvidia(linux, monkeypatch, clock):
     """nvidia(lacks): a PC with a GPU whose driver fails in what it lacks. Returns it, with what was asked of it."""
 
     def install(*lacks):
-        nvml = types.SimpleNamespace(
-            NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[]
-        )
+        nvml = types.SimpleNamespace(NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[])
         nvml.NVML_CLOCK_SM = 1
         answers = {
             "Init": lambda: None,
             "DeviceGetHandleByIndex": lambda index: "handle",
             "DeviceGetHandleByUUID": lambda uuid: "handle",
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
-            "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(
-                gpu=round(100 - clock()), memory=1
-            ),
+            "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=round(100 - clock()), memory=1),
             "DeviceGetClockInfo": lambda handle, clock_of: 1980 if clock.now < 5 else 1500,
             "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
         }
@@ -91,13 +85,9 @@ def nvidia(linux, monkeypatch, clock):
 def test_energy_temperature_clock_and_use_of_an_nvidia_gpu(nvidia, clock):
     nvml = nvidia()
     watch = drive(clock, range(11), kind="gpu")
-    assert watch.rails == ["gpu"] and value(watch, "energy_j") == pytest.approx(
-        work_j(10), abs=0.01
-    )
+    assert watch.rails == ["gpu"] and value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
     assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
-    assert watch.metrics()["clock_hz"] == Estimate(
-        pytest.approx((5 * 1980 + 6 * 1500) / 11 * 1e6), "Hz", n=11
-    )
+    assert watch.metrics()["clock_hz"] == Estimate(pytest.approx((5 * 1980 + 6 * 1500) / 11 * 1e6), "Hz", n=11)
     assert watch.thermal == {"before": {"temperature_c": 67}, "after": {"temperature_c": 63}}
     nvml.asked.clear()
     watch = drive(clock, [0, 0.5, 1, 1.5, 2, 4, 100], kind="gpu")
@@ -176,9 +166,7 @@ def test_each_device_has_its_meter_and_rapl_may_be_for_root_only(rapl, nvidia, m
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(
-        energy.Absent, match=r"^this system lets only root read the RAPL energy counters$"
-    ):
+    with pytest.raises(energy.Absent, match=r"^this system lets only root read the RAPL energy counters$"):
         energy.meter("cpu")
 
 

@@ -59,9 +59,7 @@ PERIOD = {"cpu,cpuacct/job/cpu.cfs_period_us": "100000\n"}
         ("", {}, 8),
     ],
 )
-def test_threads_follow_the_quotas_of_the_cgroups_and_the_affinity(
-    cgroups, monkeypatch, own, files, threads
-):
+def test_threads_follow_the_quotas_of_the_cgroups_and_the_affinity(cgroups, monkeypatch, own, files, threads):
     cgroups(own, **files)
     assert quiet.usable_threads() == threads
     assert bool(quiet.quotas()) == (threads < 8)
@@ -98,9 +96,7 @@ BETWEEN = {
 }
 
 
-@pytest.mark.parametrize(
-    ("wall_s", "busy_s", "own_s", "delay_s", "held_s", "flags"), BETWEEN.values(), ids=BETWEEN
-)
+@pytest.mark.parametrize(("wall_s", "busy_s", "own_s", "delay_s", "held_s", "flags"), BETWEEN.values(), ids=BETWEEN)
 def test_what_others_did_between_two_edges(cores, wall_s, busy_s, own_s, delay_s, held_s, flags):
     grown = (wall_s, busy_s, own_s, delay_s, held_s)
     last = Edge(*(before + more for before, more in zip(IDLE, grown, strict=True)))

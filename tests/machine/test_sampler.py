@@ -29,9 +29,7 @@ def test_energy_of_an_apple_chip(apple, clock, device):
     assert power.value == pytest.approx(expected_j / 10, rel=1e-4)
     assert power.high / power.value - 1 == pytest.approx(2 * 0.01 / 10)  # two periods over 10 s
     watts = [value(watch, f"power_{rail}_w") for rail in ("cpu", "gpu", "dram")]
-    assert watts == pytest.approx(
-        [0.25 * (expected_j / 10 - 5), 0.75 * (expected_j / 10 - 5), 5], rel=1e-3
-    )
+    assert watts == pytest.approx([0.25 * (expected_j / 10 - 5), 0.75 * (expected_j / 10 - 5), 5], rel=1e-3)
     assert watch.rails == ["cpu", "gpu", "dram"]
     # The trace is the synthetic power, but for the steps of the samples.
     middles = [(sample.t_s + 2 - 0.25, sample.power_w) for sample in watch.samples[1:]]
@@ -39,9 +37,7 @@ def test_energy_of_an_apple_chip(apple, clock, device):
     assert watch.samples[0].power_w is None
 
 
-def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(
-    apple, clock, monkeypatch
-):
+def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(apple, clock, monkeypatch):
     apple()
     levels = iter([0, 0, 3, 2])  # the first answer only shows that there is one
     monkeypatch.setattr(snapshot, "thermal_level", lambda: next(levels))
@@ -64,9 +60,7 @@ def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_
         ("rosetta", 28, [100 + 200, 700 + 1300, 480], []),
     ],
 )
-def test_what_a_mac_swaps_and_how_busy_its_gpu_was(
-    apple, clock, monkeypatch, folder, busy, pages, flags
-):
+def test_what_a_mac_swaps_and_how_busy_its_gpu_was(apple, clock, monkeypatch, folder, busy, pages, flags):
     mac = apple(folder)
 
     def swap_memory():
@@ -77,9 +71,7 @@ def test_what_a_mac_swaps_and_how_busy_its_gpu_was(
     monkeypatch.setattr(sources.psutil, "swap_memory", swap_memory)
     times = [0.5 * tick for tick in range(21)]
     watch = drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), "gpu")
-    assert [watch.metrics()[name] for name in PRESSURE] == [
-        Estimate(16384 * count, "B", n=21) for count in pages
-    ]
+    assert [watch.metrics()[name] for name in PRESSURE] == [Estimate(16384 * count, "B", n=21) for count in pages]
     assert value(watch, "swap_bytes") == -10 * 2**20 and watch.flags == flags
     assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
     # Each second, though the other sources are read twice as often; and not at the edges.
@@ -105,9 +97,7 @@ def test_thresholds_of_the_flags(linux, monkeypatch, clock):
         (100, "compressed_bytes", 1e9 + 1, ["swapping"]),
         (2, "compressor_bytes", 1e12, []),  # it only says how much is held
     ):
-        both = iter(
-            [dict.fromkeys(PRESSURE, 7e12), dict.fromkeys(PRESSURE, 7e12) | {name: 7e12 + moved}]
-        )
+        both = iter([dict.fromkeys(PRESSURE, 7e12), dict.fromkeys(PRESSURE, 7e12) | {name: 7e12 + moved}])
         monkeypatch.setattr(sources, "_bytes_of", lambda *_, both=both: next(both))
         assert [flag for flag in drive(clock, [0, seconds]).flags if flag != "paused"] == flags
 
@@ -164,9 +154,7 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(lin
 
 
 @pytest.mark.parametrize(("used_s", "flags"), [(0.2, ["paused"]), (2.0, [])])
-def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(
-    linux, clock, monkeypatch, used_s, flags
-):
+def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(linux, clock, monkeypatch, used_s, flags):
     monkeypatch.setattr(quiet, "own_s", lambda: used_s if clock.now >= 4 else 0.0)
     assert drive(clock, [0, 0.5, 1, 4, 4.5]).flags == flags
 
@@ -176,9 +164,7 @@ def work_then_wait(pipe, cpu_s, own, held):
     mine = b"x" * own
     while time.process_time() < cpu_s:
         pass
-    pipe.send(
-        (time.process_time(), sum(held[place] for place in range(0, len(held), mmap.PAGESIZE)))
-    )
+    pipe.send((time.process_time(), sum(held[place] for place in range(0, len(held), mmap.PAGESIZE))))
     pipe.recv()
     assert len(mine) == own
 
@@ -209,9 +195,7 @@ def test_forked_workers_count_once_alive_ended_and_waited_for():
     assert os.waitid(os.P_PID, workers[0].pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     for worker in workers:
         worker.join()
-    assert [*seen, load() - start_s] == pytest.approx(
-        [used_s + time.process_time() - own_s] * 3, abs=0.25
-    )
+    assert [*seen, load() - start_s] == pytest.approx([used_s + time.process_time() - own_s] * 3, abs=0.25)
     held.close()
     assert footprint() < before + 20 * 2**20
 

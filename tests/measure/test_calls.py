@@ -36,9 +36,7 @@ def test_measure_keeps_the_first_call_and_warm_up_apart():
     assert found.first_call_s == exactly(4.002) and found.seconds.value == exactly(0.001)
     assert (found.stopped, len(found.blocks)) == ("interval", 40)
     assert seconds_of(found.warmup) >= 0.1 and steps_in(found.warmup) >= 50
-    assert kernel.calls == 1 + steps_in(found.warmup) + steps_in(
-        found.blocks
-    )  # nothing is thrown away
+    assert kernel.calls == 1 + steps_in(found.warmup) + steps_in(found.blocks)  # nothing is thrown away
 
 
 def test_measure_gives_the_median_of_blocks_and_calls_a_very_slow_function_four_times():
@@ -68,31 +66,19 @@ def test_measure_makes_so_many_calls_and_takes_so_long_as_is_demanded_but_not_be
         kernel = Kernel(lambda call, kernel_s=kernel_s: kernel_s)
         found = measure(kernel, clock=kernel.now, **least)
         assert found.stopped == stopped and found.seconds.value == exactly(kernel_s)
-        assert (
-            steps_in(found.blocks) == calls
-            if calls
-            else seconds_of(found.blocks) >= least["least_s"]
-        )
+        assert steps_in(found.blocks) == calls if calls else seconds_of(found.blocks) >= least["least_s"]
 
 
 def test_pairs_keep_their_raw_times():
     now = Clock()
     pairs = in_pairs(lambda: now.pass_s(0.01), lambda: now.pass_s(0.03), clock=now, budget_s=0.1)
     for side, seconds in ((pairs.timed, 0.01), (pairs.reference, 0.03)):
-        assert (
-            len(side.blocks) == 6 and steps_in(side.warmup) == 1
-        )  # six pairs are the least that have bounds
+        assert len(side.blocks) == 6 and steps_in(side.warmup) == 1  # six pairs are the least that have bounds
         assert all(block.step_s == exactly(seconds) for block in side.blocks)
-        assert (side.first_call_s, side.seconds.value, side.seconds.high) == tuple(
-            map(exactly, [seconds] * 3)
-        )
+        assert (side.first_call_s, side.seconds.value, side.seconds.high) == tuple(map(exactly, [seconds] * 3))
     assert pairs.ratio.value == exactly(3.0) and pairs.timed.stopped == "budget"
-    slow = in_pairs(
-        lambda: now.pass_s(1.0), lambda: now.pass_s(3.0), clock=now, budget_s=0.1, limit_s=15
-    )
-    assert (
-        len(slow.timed.blocks) == 2 and slow.timed.stopped == "limit"
-    )  # 8 s for calls before them
+    slow = in_pairs(lambda: now.pass_s(1.0), lambda: now.pass_s(3.0), clock=now, budget_s=0.1, limit_s=15)
+    assert len(slow.timed.blocks) == 2 and slow.timed.stopped == "limit"  # 8 s for calls before them
 
 
 @pytest.mark.parametrize("kernel_s", [2e-6, 3e-4, 0.06])
@@ -102,8 +88,6 @@ def test_blocks_of_measure_make_the_fence_vanish(kernel_s):
     found = measure(lambda: device.launch(kernel_s), device.synchronize, clock=device.reading)
     assert found.first_call_s == pytest.approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
     assert found.seconds.value == pytest.approx(max(kernel_s, 1e-6), rel=0.012)
-    single = measure(
-        lambda: device.launch(kernel_s), device.synchronize, clock=device.reading, calls_per_block=1
-    )
+    single = measure(lambda: device.launch(kernel_s), device.synchronize, clock=device.reading, calls_per_block=1)
     assert single.seconds.value == pytest.approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
     assert {block.steps for block in single.blocks} == {1}

@@ -75,9 +75,7 @@ def test_loading_belongs_to_the_steps_and_the_start_of_the_loader_to_the_first()
 
 @pytest.mark.parametrize("step_s", [0.0005, 0.01, 0.7])
 def test_an_epoch_estimated_from_constant_steps_is_exact(step_s):
-    clock, part = timed(
-        Loader(20_000), lambda number: step_s if number else 2.0, steps=19_999.25, budget_s=3
-    )
+    clock, part = timed(Loader(20_000), lambda number: step_s if number else 2.0, steps=19_999.25, budget_s=3)
     metrics = epoch_metrics(clock)
     assert not part.complete and part.last_step_s is None
     assert metrics["epoch_s"].value == exactly(2.0 + 19_998.25 * step_s)
@@ -95,9 +93,7 @@ def test_warm_up_is_kept_apart_and_doubles():
     assert steps_in(part.warmup) == 3  # a tenth of the epoch at most
     # A first step of seconds is usual on a GPU that compiles; blocks sized by it would be one step long, all fence.
     _, part = timed(range(469), lambda number: 0.002 if number else 5.0, budget_s=10)
-    assert part.complete and {block.steps for block in part.blocks[:-1]} == {
-        math.ceil(measure_clock.BLOCK_S / 0.002)
-    }
+    assert part.complete and {block.steps for block in part.blocks[:-1]} == {math.ceil(measure_clock.BLOCK_S / 0.002)}
 
 
 @pytest.mark.parametrize("put", [None, same])
@@ -126,9 +122,7 @@ def test_a_part_ends_at_its_limit_with_what_it_has(limit_s, step_s, steady, put)
     metrics = epoch_metrics(clock)
     assert metrics["first_step_s"].value > 0 and ("epoch_s" in metrics) is bool(part.blocks)
     train(clock, Loader(1_000_000), lambda number: clock.clock.pass_s(10), "evaluation")
-    assert (
-        clock.parts["evaluation"].seconds <= limit_s / 4 + 10
-    )  # a part of its own, and a quarter of the time
+    assert clock.parts["evaluation"].seconds <= limit_s / 4 + 10  # a part of its own, and a quarter of the time
     assert clock.parts["evaluation"].stopped == "limit"
 
 
@@ -148,9 +142,7 @@ def test_the_budget_holds(budget_s, step_s, put):
     steady_s, ready_s = seconds_of(part.blocks + part.ready_blocks), seconds_of(part.ready_blocks)
     largest = max(block.seconds for block in part.blocks + part.ready_blocks)
     assert part.stopped == "budget"
-    assert (
-        budget_s <= steady_s <= budget_s * 1.4 + 2 * largest
-    )  # a burst is a fifth, and ends with a block
+    assert budget_s <= steady_s <= budget_s * 1.4 + 2 * largest  # a burst is a fifth, and ends with a block
     share = measure_clock.READY_SHARE if put else 0
     assert ready_s / steady_s == pytest.approx(share, abs=0.1 + 2 * largest / budget_s)
     assert seconds_of(part.warmup[:-1]) <= min(2.0, budget_s / 5)
@@ -183,9 +175,7 @@ def test_a_split_needs_ten_steps_of_each():
             with clock.phase("forward"):
                 now.pass_s(step_s)
         part, metrics = clock.parts["training"], epoch_metrics(clock)
-        assert steps_in(part.ready_blocks) == ready and ("compute_epoch_s" in metrics) is bool(
-            ready
-        )
+        assert steps_in(part.ready_blocks) == ready and ("compute_epoch_s" in metrics) is bool(ready)
         assert "forward_s" in metrics and steps_in(part.blocks) >= measure_clock.SPLIT_STEPS
     # An epoch of eleven steps that ran whole had them all; of nine nothing is said. Phases are timed by themselves.
     for length in (9, 11, 12, 13):
@@ -194,9 +184,9 @@ def test_a_split_needs_ten_steps_of_each():
         for _ in clock.steps(range(length)):
             with clock.phase("forward"):
                 now.pass_s(0.1)
-        assert clock.parts["training"].complete and (
-            steps_in(clock.parts["training"].ready_blocks) >= 10
-        ) is (length >= 10)
+        assert clock.parts["training"].complete and (steps_in(clock.parts["training"].ready_blocks) >= 10) is (
+            length >= 10
+        )
         assert ("compute_epoch_s" in epoch_metrics(clock)) is (length >= 10)
         assert "forward_s" in epoch_metrics(clock)
 
@@ -223,9 +213,7 @@ def test_asides_are_counted_exactly_once(length, put):
     assert clock.parts["training"].complete is (length == 200)
     assert value(clock, "step_s") == exactly(0.008)
     assert value(clock, "epoch_s") == exactly(length * 0.008 + length / 10 * 0.07 + 2.5)
-    assert np.allclose(work["picture"].seconds, 0.05, rtol=1e-9) and np.allclose(
-        work["file"].seconds, 0.02, rtol=1e-9
-    )
+    assert np.allclose(work["picture"].seconds, 0.05, rtol=1e-9) and np.allclose(work["file"].seconds, 0.02, rtol=1e-9)
     assert (work["picture"].part, work["checkpoint"].part) == ("training", None)
     assert not put or value(clock, "compute_epoch_s") == exactly(length * 0.008)
 
@@ -253,9 +241,7 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
     assert set(ready) == set(range(measure_clock.READY_BATCHES))
     assert all(abs(ready.count(number) - len(ready) / 3) < 10 for number in range(3))  # in turn
     assert [batch.number for batch, on_ready in seen if not on_ready] == list(range(part.steps))
-    assert (loader.opened, loader.given) == (2, part.steps + 3) and steps_in(
-        part.ready_blocks
-    ) == len(ready)
+    assert (loader.opened, loader.given) == (2, part.steps + 3) and steps_in(part.ready_blocks) == len(ready)
     assert metrics["step_s"].value == exactly(0.010)
     assert metrics["epoch_s"].value == exactly(length * 0.010)
     assert metrics["compute_epoch_s"].value == exactly(length * 0.004)
@@ -298,9 +284,7 @@ def test_ready_steps_follow_a_loader_with_workers_where_it_would_take_too_long_t
 @pytest.mark.parametrize("batches", [0, 1, 99])
 def test_batches_that_end_too_early_are_an_error_that_counts_them(batches):
     clock = StepClock(clock=Clock(), limit_s=1e6)
-    with pytest.raises(
-        ValueError, match=rf"^part 'training': the batches ended after {batches} of 100 steps$"
-    ):
+    with pytest.raises(ValueError, match=rf"^part 'training': the batches ended after {batches} of 100 steps$"):
         train(clock, Loader(100, batches=batches), lambda number: clock.clock.pass_s(0.001))
     assert not clock.parts["training"].complete
 
@@ -312,9 +296,7 @@ def test_wrong_uses_are_refused():
     with pytest.raises(TypeError):
         train(clock, iter(range(3)), lambda number: None)
     assert clock.parts == {}
-    with pytest.raises(
-        ValueError, match="'evaluation' was timed already, or began inside of another"
-    ):
+    with pytest.raises(ValueError, match="'evaluation' was timed already, or began inside of another"):
         for _ in clock.steps(range(3)):
             clock.steps(range(3), "evaluation")
     with pytest.raises(ValueError, match="'training' was timed already"):
@@ -342,12 +324,7 @@ def test_epoch_steps_of_loaders_as_torch_counts_them():
     assert epoch_steps(DataLoader(data, 128, shuffle=True)) == 7.8125
     assert epoch_steps(DataLoader(data, 128, drop_last=True)) == 7.0
     assert epoch_steps(DataLoader(data, 64, sampler=SubsetRandomSampler(range(96)))) == 1.5
-    assert (
-        epoch_steps(
-            DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 300, False))
-        )
-        == 4.0
-    )
+    assert epoch_steps(DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 300, False))) == 4.0
     assert epoch_steps(DataLoader(Stream(), 128)) == 7.8125
     assert epoch_steps([1, 2, 3]) == 3.0
     assert epoch_steps(SimpleNamespace(batch_size=32, dataset=range(40))) == 1.25
@@ -379,9 +356,7 @@ def test_clock_and_measure_tell_the_truth_where_a_loop_without_fences_does_not()
         assert min(ratios([Block(1, part.first_step_s), *part.warmup, *part.blocks])) < 1.15
 
         device.spans.clear()
-        found = measure(
-            lambda: device.launch(0.002), device.synchronize, budget_s=0.4, warmup_s=0.02
-        )
+        found = measure(lambda: device.launch(0.002), device.synchronize, budget_s=0.4, warmup_s=0.02)
         assert min(ratios(found.blocks, len(device.spans) - steps_in(found.blocks))) < 1.15
         assert found.seconds.value >= 0.002
 
@@ -410,9 +385,7 @@ def test_each_phase_has_its_own_time_though_the_device_works_later(budget_s, slo
     for number, _ in enumerate(clock.steps(range(200))):
         for name, seconds in COSTS.items():
             with clock.phase(name):
-                device.launch(
-                    seconds * (10 if number < slow else 1)
-                )  # the first step and warm-up are in no phase
+                device.launch(seconds * (10 if number < slow else 1))  # the first step and warm-up are in no phase
         device.launch(0.05)  # and something that is no phase
     metrics = epoch_metrics(clock)
     for name, seconds in COSTS.items():
@@ -420,6 +393,4 @@ def test_each_phase_has_its_own_time_though_the_device_works_later(budget_s, slo
         assert metrics[f"{name}_s"].value == pytest.approx(seconds + 0.0001, rel=1e-6)
         assert metrics[f"{name}_s"].n == metrics["step_s"].n
     assert metrics["step_s"].value == pytest.approx(0.95 + 0.0004, rel=1e-6)
-    assert clock.parts["training"].warmup[0].phases["forward"] == pytest.approx(
-        3.0001 if slow == 2 else 0.3001
-    )
+    assert clock.parts["training"].warmup[0].phases["forward"] == pytest.approx(3.0001 if slow == 2 else 0.3001)

@@ -61,9 +61,7 @@ def test_one_estimated_part_makes_the_epoch_an_estimate_and_one_left_early_takes
     clock, _ = timed(range(100), 0.01, budget_s=10)
     train(clock, range(5_000), lambda number: clock.clock.pass_s(0.005), "evaluation")
     part, metric = clock.parts["evaluation"], epoch_metrics(clock)["epoch_s"]
-    assert (
-        not part.complete and seconds_of(part.blocks) < 10 / 4 + 0.1
-    )  # it gets a quarter of the budget
+    assert not part.complete and seconds_of(part.blocks) < 10 / 4 + 0.1  # it gets a quarter of the budget
     assert (metric.value, metric.how) == (exactly(1.0 + 25.0), "estimated")
     next(clock.steps(range(1_000), "left"))
     assert "epoch_s" not in epoch_metrics(clock) and value(clock, "step_s") == exactly(0.01)
@@ -75,9 +73,7 @@ def ended(loop):
     loop.close()
 
 
-def drive(
-    clock: StepClock, steps: float, step_s=lambda number: 0.004, part="training", run=None
-) -> tuple:
+def drive(clock: StepClock, steps: float, step_s=lambda number: 0.004, part="training", run=None) -> tuple:
     """A trainer that calls back before each of its steps; returns how many of them the clock wanted."""
     loop = clock.steps(range(math.ceil(steps)), part, steps, ready=False)
     for number in range(run or math.ceil(steps)):
@@ -99,9 +95,7 @@ def slow_first(number):
 def fit_metric(clock, count, before_s=0.0):
     """Of `count` epochs of which only the first ran, or some of it."""
     seconds = before_s + sum(part.seconds for part in clock.parts.values())
-    return epochs.fit_metric(
-        clock, count, seconds, {name: part.steps for name, part in clock.parts.items()}
-    )
+    return epochs.fit_metric(clock, count, seconds, {name: part.steps for name, part in clock.parts.items()})
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -129,17 +123,13 @@ def test_a_training_of_which_steps_are_left_out_takes_as_long_as_said_in_19_of_2
         timed.blocks = [Block(1, step) for step in seconds[:200]]
         ran = clock, 1, seconds[:200].sum(), {"training": 200.0}
         found = epochs.fit_metric(*ran, spread=0.0)
-        assert epochs.fit_metric(*ran).high is None, (
-            "nobody knows how far another training may be apart"
-        )
+        assert epochs.fit_metric(*ran).high is None, "nobody knows how far another training may be apart"
         inside += found.low <= seconds.sum() <= found.high
     assert 0.92 <= inside / len(draws) <= 0.99
 
 
 def test_an_epoch_is_its_first_step_and_the_others_with_the_bounds_of_the_mean():
-    assert (
-        epoch_estimate(1.6, interval([0.5]), 0.25).value == 1.6
-    )  # the first step was the partial batch
+    assert epoch_estimate(1.6, interval([0.5]), 0.25).value == 1.6  # the first step was the partial batch
     found = epoch_estimate(10.0, Estimate(2.0, "s", 1.5, 2.5, 100), 101)
     assert found == Estimate(210.0, "s", 160.0, 260.0, 100, "estimated")
     assert epoch_estimate(10.0, Estimate(2.0, "s"), 101) == Estimate(210.0, "s", how="estimated")

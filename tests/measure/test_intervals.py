@@ -133,9 +133,7 @@ def test_bad_input_is_refused(call):
 
 def test_drift_is_the_ratio_of_thirds_where_it_is_more_than_their_noise():
     assert drift([1.0] * 17) is drift([0.0] * 18) is None
-    assert drift([1.0] * 12 + [2.0] * 6) == pytest.approx(1.0) and drift(
-        [2.0] * 7 + [1.0] * 14
-    ) == pytest.approx(-0.5)
+    assert drift([1.0] * 12 + [2.0] * 6) == pytest.approx(1.0) and drift([2.0] * 7 + [1.0] * 14) == pytest.approx(-0.5)
     assert drift([2.0] * 6 + [9.0] * 6 + [2.0] * 6) == pytest.approx(3.5)  # and came back
     generator = np.random.default_rng(3)
     noise = generator.normal(1.0, 0.1, (400, 60))
@@ -152,9 +150,7 @@ def test_a_difference_by_hand():
     found = apart.judged()
     assert found.ratio.value == pytest.approx(math.exp(-2))
     assert apart.p_value == pytest.approx(integrated_p_value(2 / error, dof), rel=1e-6)
-    assert integrated_p_value((math.log(found.ratio.high) + 2) / error, dof) == pytest.approx(
-        0.05, rel=1e-6
-    )
+    assert integrated_p_value((math.log(found.ratio.high) + 2) / error, dof) == pytest.approx(0.05, rel=1e-6)
     assert math.log(found.ratio.low) + math.log(found.ratio.high) == pytest.approx(-4)
     assert (found.verdict, found.ratio.n, found.ratio.covers) == (
         "no difference shown",
@@ -200,11 +196,7 @@ def test_rows_judged_together_are_those_of_the_papers_example():
     ]
     p_values += [0.5719, 0.6528, 0.7590, 1.0000]
     assert intervals.joint_confidence(p_values[::-1]) == pytest.approx(1 - 4 * 0.05 / 15)
-    assert (
-        intervals.joint_confidence([0.03])
-        == intervals.joint_confidence([0.9])
-        == pytest.approx(0.95)
-    )
+    assert intervals.joint_confidence([0.03]) == intervals.joint_confidence([0.9]) == pytest.approx(0.95)
     assert intervals.joint_confidence([0.9, 0.5]) == pytest.approx(0.975)
     # The largest p value that passes takes the smaller ones with it, though they do not pass by themselves.
     assert intervals.joint_confidence([0.045, 0.04]) == pytest.approx(0.95)
@@ -233,12 +225,8 @@ def test_repeats_have_the_geometric_mean_and_the_interval_between_them():
     )
     alone = Estimate(1.0, "s", 0.9, 1.1, 50, "estimated")
     assert intervals.repeats([alone]) == alone
-    mixed = intervals.repeats(
-        [Estimate(-1.0, "B"), Estimate(2.0, "B", how="estimated")]
-    )  # swap may shrink
-    assert (mixed.value, mixed.how) == (0.5, "estimated") and mixed.low == pytest.approx(
-        0.5 - 12.7062047362 * 1.5
-    )
+    mixed = intervals.repeats([Estimate(-1.0, "B"), Estimate(2.0, "B", how="estimated")])  # swap may shrink
+    assert (mixed.value, mixed.how) == (0.5, "estimated") and mixed.low == pytest.approx(0.5 - 12.7062047362 * 1.5)
 
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")

@@ -36,8 +36,7 @@ def _check_packages(framework: str) -> None:
             folder = Path(entry).resolve()
             if any(Path(place).resolve().is_relative_to(folder) for place in places):
                 raise PomologyError(
-                    f"{name} comes from {redact(entry)}, by PYTHONPATH: "
-                    "unset it and start the kernel again"
+                    f"{name} comes from {redact(entry)}, by PYTHONPATH: unset it and start the kernel again"
                 )
 
 
@@ -73,9 +72,7 @@ class Experiment:
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {allowed}")
         number = isinstance(budget_s, (int, float)) and not isinstance(budget_s, bool)
         if not number or not 0 < budget_s < math.inf:
-            raise PomologyError(
-                f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0"
-            )
+            raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0")
         about = Declaration(name, article, framework, **declared)
         self.devices = find.find(devices, framework)
         _check_packages(framework)
@@ -144,12 +141,6 @@ class Experiment:
     def claims(self) -> Table:
         return self.report.claims()
 
-    def ratios(self) -> Table:
-        return self.report.ratios()
-
-    def ceilings(self) -> Table:
-        return self.report.ceilings()
-
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`."""
         self.data_kind = data.kind
@@ -188,9 +179,7 @@ class Experiment:
                 self._free_memory(case)
                 yield case
 
-    def first_that_fits(
-        self, rows: Iterable[dict], on: Iterable[Device] | None = None
-    ) -> Iterator[Case]:
+    def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
         """Yield on every device the first of these cases that fits it.
 
         rows: from the article's own down to smaller siblings, of which the next is tried where a

@@ -12,7 +12,7 @@ from pomology.errors import PomologyError, TooBig, TooSlow, Unsupported
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.models.cost import Workload
-from pomology.report import roofline
+from pomology.report import peaks
 from pomology.results.cases import DOUBTS
 
 if TYPE_CHECKING:
@@ -75,9 +75,7 @@ def require_time(case: Case, flops: float, limit_s: float, steps: int, precision
 def require_tf32(device: Device) -> str:
     """Return a note that fp32 is TF32 here; raise Unsupported where it is true fp32 anyway."""
     if not device.tf32:
-        raise Unsupported(
-            f"{device.title} computes fp32 as fp32 on this device: there is no other way"
-        )
+        raise Unsupported(f"{device.title} computes fp32 as fp32 on this device: there is no other way")
     return f"fp32 as {device.title} ships it, which here is TF32"
 
 
@@ -87,12 +85,8 @@ def peak_matmul_rate(experiment: Experiment, device: Device, precision: str) -> 
     It is this run's ceiling with the same framework. Where there is none, or a doubtful one,
     products are timed.
     """
-    records = [
-        record
-        for record in experiment.run.records
-        if record.experiment in roofline.SOURCES and record.framework == experiment.framework
-    ]
-    ceiling = roofline.ceilings(records).rates.get((device.kind, precision))
+    records = [record for record in experiment.run.records if record.framework == experiment.framework]
+    ceiling = peaks.peaks(records).rates.get((device.kind, precision))
     if ceiling and DOUBTS.isdisjoint(ceiling.record.flags):
         return ceiling.value
     timed = _timed_matmul_rate(device, precision)
@@ -123,9 +117,7 @@ def memory_budget(case: Case, share: float = 0.9, most_bytes: float = math.inf) 
     be spared.
     """
     if not 0 < share <= 1:
-        raise PomologyError(
-            f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1"
-        )
+        raise PomologyError(f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1")
     free = case.backend.free_memory()
     cpu = case.backend.kind == "cpu"
     budget = min(share * free, free - max(SPARED_BYTES, SPARED_SHARE * free))

@@ -52,9 +52,7 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     return None
 
 
-def flags(
-    sampler: Sampler | None, parts: list[clock.Part], kernels: dict[str, dict], backend: str
-) -> list[str]:
+def flags(sampler: Sampler | None, parts: list[clock.Part], kernels: dict[str, dict], backend: str) -> list[str]:
     """Return what casts doubt on the numbers of a case, as names of `results.cases.FLAGS`.
 
     parts: the loops that were timed, the training first. kernels: raw times of calls, by name.

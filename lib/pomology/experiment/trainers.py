@@ -19,9 +19,7 @@ from pomology.measure.epochs import fit_metric
 from pomology.report import details
 
 
-def keras(
-    case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1
-) -> Any:
+def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
     """Return a Keras callback that times `fit`, in whose call it is made.
 
     samples, batch_size, validation_samples, epochs: the numbers that `fit` gets. It records
@@ -118,18 +116,14 @@ def keras(
             # Its steps begin when Keras says so; what comes between belongs to them. Keras takes
             # its own batches.
             self._steps = case.clock.steps(range(math.ceil(steps)), part, steps, ready=False)
-            next(
-                self._steps, None
-            )  # making the iterator, which comes before Keras calls, belongs to the first step
+            next(self._steps, None)  # making the iterator, which comes before Keras calls, belongs to the first step
 
         def _enough(self, batch):
             return self._steps is not None and batch > 0 and next(self._steps, None) is None
 
         def _enough_of_short(self):
             """A fast validation runs whole in a shortened epoch, too."""
-            return self._short and time.perf_counter() - self._loop_s >= case.clock.budget_s / (
-                4 * epochs
-            )
+            return self._short and time.perf_counter() - self._loop_s >= case.clock.budget_s / (4 * epochs)
 
         def on_test_end(self, logs=None):
             self._end()
@@ -161,9 +155,7 @@ def spread_of_trainings(case: Case) -> float | None:
         return None
     share = shares[-1]  # at most, in 9 pairs of 10
     dof = max(1, (share.n or 2) - 1)
-    quantiles = [
-        intervals.t_quantile(confidence, dof) for confidence in (intervals.CONFIDENCE, 0.9)
-    ]
+    quantiles = [intervals.t_quantile(confidence, dof) for confidence in (intervals.CONFIDENCE, 0.9)]
     return math.expm1(quantiles[0] / quantiles[1] * math.log1p(share.value))
 
 
@@ -204,9 +196,7 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
             self._per_epoch = per_epoch
 
         def __len__(self) -> int:
-            return (
-                len(self._batches) + 10**9
-            )  # Lightning must not reach it before the last step has ended
+            return len(self._batches) + 10**9  # Lightning must not reach it before the last step has ended
 
         def __iter__(self) -> Iterator:
             # A generator: Lightning asks for iterators that it never uses, and those must not start
@@ -227,9 +217,7 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
             if not case.clock.on_ready:
-                self._losses.append(
-                    (outputs["loss"] if isinstance(outputs, dict) else outputs).detach()
-                )
+                self._losses.append((outputs["loss"] if isinstance(outputs, dict) else outputs).detach())
 
         def on_train_end(self, trainer, pl_module):
             self._check_device(pl_module)

@@ -113,9 +113,7 @@ def rapl_meter() -> Meter:
             if name.startswith("package") or name == "dram":
                 names[folder / "energy_uj"] = "dram" if name == "dram" else "cpu"
         last = {counter: int(counter.read_text()) for counter in names}
-        ranges = {
-            counter: int(counter.with_name("max_energy_range_uj").read_text()) for counter in names
-        }
+        ranges = {counter: int(counter.with_name("max_energy_range_uj").read_text()) for counter in names}
     except PermissionError as error:
         raise Absent("this system lets only root read the RAPL energy counters") from error
     except OSError as error:
@@ -177,9 +175,7 @@ class EnergyCounter:
         self.rails = list(self._periods_s)
         self._stretch: Hashable = None
         self._steady: list[list[Reading]] = []  # the first and the last reading of each stretch
-        self._lock = (
-            threading.Lock()
-        )  # of the sampler's thread, and of the one that takes the steps
+        self._lock = threading.Lock()  # of the sampler's thread, and of the one that takes the steps
 
     def read(self, steps: int = 0) -> Reading:
         """Read the counters now."""
@@ -231,9 +227,7 @@ class EnergyCounter:
         found["energy_j"] = self._per(1, "J", [(first, last)], self.rails)
         return found
 
-    def _per(
-        self, amount: float, unit: str, spans: list[tuple[Reading, Reading]], rails: list[str]
-    ) -> Estimate | str:
+    def _per(self, amount: float, unit: str, spans: list[tuple[Reading, Reading]], rails: list[str]) -> Estimate | str:
         """Return the energy of spans over their steps or seconds, or why it is too uncertain.
 
         A reading is as old as the last movement of its counter, so each of n spans may be wrong by

@@ -128,9 +128,7 @@ def live_children() -> list[int]:
     # multiprocessing.active_children() would also collect the ended ones, behind the back of the
     # thread that waits for them: PyTorch would then learn only late that a worker was killed.
     processes = [child._popen for child in list(multiprocessing.process._children)]
-    return [
-        process.pid for process in processes if process is not None and process.returncode is None
-    ]
+    return [process.pid for process in processes if process is not None and process.returncode is None]
 
 
 def footprint() -> tuple[str, Callable[[], int]]:
@@ -155,9 +153,7 @@ def footprint() -> tuple[str, Callable[[], int]]:
 def _sum_of_living(read: Callable[[int], int]) -> int:
     total = 0
     for pid in live_children():
-        with contextlib.suppress(
-            psutil.NoSuchProcess, ProcessLookupError
-        ):  # ended since it was listed
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # ended since it was listed
             total += read(pid)
     return total
 

@@ -188,10 +188,7 @@ def alone(say: Callable[[str], Any]) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(
-                "  another run measures on this machine: this one begins when it has ended "
-                f"({LOCK} is held)"
-            )
+            say(f"  another run measures on this machine: this one begins when it has ended ({LOCK} is held)")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:

@@ -92,9 +92,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 CPUINFO = Path("/proc/cpuinfo")
 PLATFORM_PROFILE = Path("/sys/firmware/acpi/platform_profile")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-MPSGRAPH = Path(
-    "/System/Library/Frameworks/MetalPerformanceShadersGraph.framework/Resources/Info.plist"
-)
+MPSGRAPH = Path("/System/Library/Frameworks/MetalPerformanceShadersGraph.framework/Resources/Info.plist")
 
 
 def snapshot() -> dict[str, Any]:
@@ -114,9 +112,7 @@ def snapshot() -> dict[str, Any]:
     # Asked twice, as the sysctl command may itself run natively; Intel Macs lack the first name and
     # have another brand.
     apple_chip = mac and "Apple" in str(_sysctl("machdep.cpu.brand_string"))
-    translated = mac and (
-        _sysctl("sysctl.proc_translated") == 1 or (apple_chip and platform.machine() == "x86_64")
-    )
+    translated = mac and (_sysctl("sysctl.proc_translated") == 1 or (apple_chip and platform.machine() == "x86_64"))
     facts: dict[str, Any] = {
         "chip": chip(),
         "cpu_cores": _sysctl("hw.physicalcpu") if mac else psutil.cpu_count(logical=False),
@@ -138,11 +134,7 @@ def snapshot() -> dict[str, Any]:
     alike = "the cores are not told apart here"
     silent = "the operating system does not tell"
     why = {"performance_cores": alike, "efficiency_cores": alike, "gpus": no_gpus, "git": no_git}
-    return facts | {
-        "unknown": {
-            key: why.get(key, silent) for key, value in facts.items() if value in (None, [])
-        }
-    }
+    return facts | {"unknown": {key: why.get(key, silent) for key, value in facts.items() if value in (None, [])}}
 
 
 def software() -> dict[str, Any]:
@@ -150,9 +142,7 @@ def software() -> dict[str, Any]:
     Python and `PACKAGES`, and the environment's `VARIABLES`, without the folders of this machine;
     on a Mac those of macOS and its MPSGraph, in which the kernels of PyTorch are.
     """
-    matter = {
-        name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)
-    }
+    matter = {name: redact(value) for name, value in sorted(os.environ.items()) if VARIABLES.match(name)}
     about = {"git": _git()[0], "python": platform.python_version(), "packages": _packages()}
     if sys.platform == "darwin":
         about["packages"] |= {"macOS": platform.mac_ver()[0], **mpsgraph()}
@@ -170,11 +160,7 @@ def mpsgraph() -> dict[str, str]:
 def _packages() -> dict[str, str]:
     from importlib import metadata  # slow to import, seldom needed
 
-    return {
-        each: had.version
-        for each in PACKAGES
-        for had in list(metadata.distributions(name=each))[:1]
-    }
+    return {each: had.version for each in PACKAGES for had in list(metadata.distributions(name=each))[:1]}
 
 
 def conditions(watch_s: float = 0.25) -> dict[str, Any]:
@@ -214,11 +200,7 @@ def conditions(watch_s: float = 0.25) -> dict[str, Any]:
 def describe(snapshot: dict[str, Any]) -> str:
     """Return one line, as `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     known = {key: value for key, value in snapshot.items() if value is not None}
-    kinds = [
-        f"{known[key]}{key[0].upper()}"
-        for key in ("performance_cores", "efficiency_cores")
-        if known.get(key)
-    ]
+    kinds = [f"{known[key]}{key[0].upper()}" for key in ("performance_cores", "efficiency_cores") if known.get(key)]
     cores = f"{known.get('cpu_cores')} cores" + (f" ({'+'.join(kinds)})" if len(kinds) == 2 else "")
     cards = [gpu for gpu in known.get("gpus", []) if gpu["name"] != known.get("chip")]
     counts = Counter(f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}".strip() for gpu in cards)
@@ -226,9 +208,7 @@ def describe(snapshot: dict[str, Any]) -> str:
     parts.append(_gigabytes(known.get("memory_bytes")))
     parts += [name if count == 1 else f"{count} × {name}" for name, count in counts.items()]
     parts.append(" ".join(known[key] for key in ("os", "os_version") if key in known))
-    parts.append(
-        f"Python {known['python']}" + (" under Rosetta" if known.get("translated") else "")
-    )
+    parts.append(f"Python {known['python']}" + (" under Rosetta" if known.get("translated") else ""))
     return ", ".join(part for part in parts if part)
 
 
@@ -242,9 +222,7 @@ def chip() -> str | None:
             return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
     else:
         # Arm kernels print no model name there; lscpu knows it from the part number.
-        name = _line_value(file_text(CPUINFO), "model name") or _line_value(
-            run_command("lscpu") or "", "Model name"
-        )
+        name = _line_value(file_text(CPUINFO), "model name") or _line_value(run_command("lscpu") or "", "Model name")
     return " ".join(name.split()) if name else None
 
 
@@ -257,12 +235,8 @@ def processor() -> dict[str, Any]:
     else:
         text = run_command("lscpu") or ""
         known = {name: _line_value(text, name) for name in LSCPU}
-        known["Flags"] = (
-            " ".join(sorted(re.findall(INSTRUCTIONS, _line_value(text, "Flags") or ""))) or None
-        )
-    clocks = {
-        name: float(value) for name, value in known.items() if re.fullmatch(r"\d+\.\d+", str(value))
-    }
+        known["Flags"] = " ".join(sorted(re.findall(INSTRUCTIONS, _line_value(text, "Flags") or ""))) or None
+    clocks = {name: float(value) for name, value in known.items() if re.fullmatch(r"\d+\.\d+", str(value))}
     return {name: value for name, value in (known | clocks).items() if value is not None}
 
 
@@ -288,10 +262,7 @@ def thermal_level() -> int | None:
         return None
     system = ctypes.CDLL(None)
     token, level = ctypes.c_int(), ctypes.c_uint64()
-    if (
-        system.notify_register_check(b"com.apple.system.thermalpressurelevel", ctypes.byref(token))
-        != 0
-    ):
+    if system.notify_register_check(b"com.apple.system.thermalpressurelevel", ctypes.byref(token)) != 0:
         return None
     failed = system.notify_get_state(token, ctypes.byref(level))
     system.notify_cancel(token)
@@ -308,9 +279,7 @@ def cpu_busy_s() -> float:
         "guest",
         "guest_nice",
     )  # Linux counts guests within user and nice already
-    return sum(
-        seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy
-    )
+    return sum(seconds for name, seconds in psutil.cpu_times()._asdict().items() if name not in not_busy)
 
 
 def run_command(*command: str, timeout: float = 10) -> str | None:
@@ -357,9 +326,7 @@ def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
     """
     kinds: Counter[Any] = Counter()
     for level in range(_sysctl("hw.nperflevels") or 0):
-        kinds[_sysctl(f"hw.perflevel{level}.name")] += (
-            _sysctl(f"hw.perflevel{level}.physicalcpu") or 0
-        )
+        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl(f"hw.perflevel{level}.physicalcpu") or 0
     if not kinds or kinds.keys() - {"Super", "Performance", "Efficiency"}:
         return None, None
     return kinds["Super"] + kinds["Performance"], kinds["Efficiency"]
@@ -368,17 +335,13 @@ def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
 def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
     text = run_command("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
     try:
-        cards = [
-            card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")
-        ]
+        cards = [card for card in json.loads(text or "")["SPDisplaysDataType"] if card.get("sppci_model")]
     except (ValueError, KeyError, TypeError):
         return [], "system_profiler did not answer"
     counts = [str(card.get("sppci_cores")) for card in cards]
     cores = [int(count) if count.isdecimal() else None for count in counts]
     pairs = zip(cards, cores, strict=True)
-    return [
-        {"name": card["sppci_model"], "memory_bytes": None, "cores": n} for card, n in pairs
-    ], "macOS lists no GPU"
+    return [{"name": card["sppci_model"], "memory_bytes": None, "cores": n} for card, n in pairs], "macOS lists no GPU"
 
 
 def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
@@ -391,12 +354,8 @@ def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
         pynvml.nvmlInit()
         for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
             # CUDA cores are another unit than Apple's GPU cores: not counted.
-            gpus.append(
-                {"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": None, "cores": None}
-            )
-            with contextlib.suppress(
-                pynvml.NVMLError_NotSupported
-            ):  # a GPU that shares the machine's memory
+            gpus.append({"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": None, "cores": None})
+            with contextlib.suppress(pynvml.NVMLError_NotSupported):  # a GPU that shares the machine's memory
                 gpus[-1]["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
     except pynvml.NVMLError as error:
         return [], f"no NVIDIA driver answers: {error}"
@@ -415,9 +374,7 @@ def _git() -> tuple[dict[str, Any] | None, str]:
         ":(exclude)outputs",
     )  # what was measured before changes nothing that is measured now
     commit = run_command(*git, "rev-parse", "HEAD", timeout=5)
-    changes = (
-        run_command(*git, "status", "--porcelain", *kit) if commit else None
-    )  # not asked of a git that hangs
+    changes = run_command(*git, "status", "--porcelain", *kit) if commit else None  # not asked of a git that hangs
     if changes is None:
         return None, "git is missing, or has no commit to name"
     return {"commit": commit.strip(), "dirty": bool(changes.strip())}, ""
@@ -425,13 +382,9 @@ def _git() -> tuple[dict[str, Any] | None, str]:
 
 def _power() -> tuple[str | None, bool | None]:
     if sys.platform == "darwin":
-        source = re.search(
-            r"drawing from '(AC|Battery) Power'", run_command("pmset", "-g", "batt") or ""
-        )
+        source = re.search(r"drawing from '(AC|Battery) Power'", run_command("pmset", "-g", "batt") or "")
         # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
-        modes = re.findall(
-            r"^\s*(?:lowpowermode|powermode)\s+(\d)", run_command("pmset", "-g") or "", re.MULTILINE
-        )
+        modes = re.findall(r"^\s*(?:lowpowermode|powermode)\s+(\d)", run_command("pmset", "-g") or "", re.MULTILINE)
         return source[1].lower() if source else None, "1" in modes if modes else None
     battery, profile = psutil.sensors_battery(), file_text(PLATFORM_PROFILE).strip()
     source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None
@@ -452,9 +405,7 @@ def _line_value(text: str, key: str) -> str | None:
 
 
 def _gigabytes(count: int | None) -> str:
-    return (
-        f"{round(count / 2**30)} GB" if count else ""
-    )  # as memory is sold: 206158430208 bytes are "192 GB"
+    return f"{round(count / 2**30)} GB" if count else ""  # as memory is sold: 206158430208 bytes are "192 GB"
 
 
 def cache_bytes() -> int | None:
@@ -462,6 +413,4 @@ def cache_bytes() -> int | None:
     on a Mac.
     """
     sizes = [file.read_text().strip() for file in CACHES.glob("index*/size")]
-    return max(
-        (int(size[:-1]) * 1024 for size in sizes if re.fullmatch(r"\d+K", size)), default=None
-    )
+    return max((int(size[:-1]) * 1024 for size in sizes if re.fullmatch(r"\d+K", size)), default=None)

@@ -226,9 +226,7 @@ def vm_stat(text: str) -> dict[str, int]:
     return _bytes_of(pages, int(size[1]) if size else 0, MAC_PAGES)
 
 
-def _bytes_of(
-    lines: list[tuple[str, str]], page_bytes: int, counters: dict[str, tuple[str, ...]]
-) -> dict[str, int]:
+def _bytes_of(lines: list[tuple[str, str]], page_bytes: int, counters: dict[str, tuple[str, ...]]) -> dict[str, int]:
     pages = {name: int(count) for name, count in lines}
     needed = {key for keys in counters.values() for key in keys}
     if not page_bytes or not needed <= pages.keys():
@@ -241,9 +239,7 @@ SOURCES = {
     "load": Source({"cpu_busy": "%"}, _load, _cpu_busy),
     "faults": Source({"page_faults": "count", "page_ins": "count"}, _faults, _growth, within=False),
     "swap": Source({"swap_bytes": "B"}, _swap, _growth, within=False),
-    "footprint": Source(
-        {"footprint_peak_bytes": "B"}, _footprint, _highest("footprint_peak_bytes")
-    ),
+    "footprint": Source({"footprint_peak_bytes": "B"}, _footprint, _highest("footprint_peak_bytes")),
     "temperature": Source({"temperature_c": "°C"}, _temperature, _highest("temperature_c")),
     "thermal": Source({"thermal_level": ""}, _thermal, _highest("thermal_level")),
     "clock": Source({"clock_hz": "Hz"}, _clock_rate, _mean("clock_hz"), counts_readings=True),

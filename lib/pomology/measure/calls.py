@@ -147,24 +147,18 @@ def in_pairs(
             stopped = "limit"
         elif len(blocks[0]) >= intervals.VALUES_LEAST and clock() - begin >= budget_s:
             stopped = "budget"
-    timed, other = (
-        _measurement(first[side], [warm[side]], blocks[side], stopped) for side in (0, 1)
-    )
+    timed, other = (_measurement(first[side], [warm[side]], blocks[side], stopped) for side in (0, 1))
     times = [[block.step_s for block in each.blocks] for each in (other, timed)]
     ratio = intervals.difference(*times, paired=True).judged().ratio
     return Pairs(timed, other, ratio.replace(covers="run"))  # pairs of one process
 
 
-def _measurement(
-    first: Block, warmup: list[Block], blocks: list[Block], stopped: str
-) -> Measurement:
+def _measurement(first: Block, warmup: list[Block], blocks: list[Block], stopped: str) -> Measurement:
     median = intervals.median_interval([block.step_s for block in blocks])
     return Measurement(first.seconds, median, tuple(blocks), stopped, tuple(warmup))
 
 
-def _block(
-    function: Callable, synchronize: Callable, clock: Callable[[], float], calls: int
-) -> Block:
+def _block(function: Callable, synchronize: Callable, clock: Callable[[], float], calls: int) -> Block:
     start = clock()
     for _ in range(calls):
         function()

@@ -20,9 +20,7 @@ from pomology.measure.estimate import Estimate
 BLOCK_S = 0.025  # a synchronization on MPS costs about 0.2 ms, so under 1 % of such a block
 FENCE_SHARE = 0.01  # of a block, that a synchronization may take at most, whatever it costs
 BLOCKS_MOST = 1000  # raw times kept of a part: long epochs get longer blocks
-BURSTS = (
-    5  # step times wander slowly: bursts spread over the budget see more of it than one stretch
-)
+BURSTS = 5  # step times wander slowly: bursts spread over the budget see more of it than one stretch
 READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
 READY_BATCHES = 3  # kept on the device for that, and used in turn
 STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
@@ -176,9 +174,7 @@ class StepClock:
         of no epoch, and none is estimated.
         """
         if part in self.parts or self.running is not None:
-            raise ValueError(
-                f"part {part!r} was timed already, or began inside of another; it would count twice"
-            )
+            raise ValueError(f"part {part!r} was timed already, or began inside of another; it would count twice")
         training = not self.parts
         total = epoch_steps(batches) if steps is None else float(steps)
         if total <= 0:
@@ -212,10 +208,7 @@ class StepClock:
         by what the program needs to prepare a step.
         """
         if name not in PHASES or self.running is None or self._phase is not None:
-            raise ValueError(
-                f"phase {name!r}: one of {', '.join(PHASES)}, "
-                "in a loop over steps and in no other phase"
-            )
+            raise ValueError(f"phase {name!r}: one of {', '.join(PHASES)}, in a loop over steps and in no other phase")
         self._phase = name
         try:
             self.synchronize()
@@ -228,9 +221,7 @@ class StepClock:
         finally:
             self._phase = None
 
-    def _run(
-        self, part: Part, batches: Iterable, budget_s: float, limit_s: float, ready: bool
-    ) -> Iterator:
+    def _run(self, part: Part, batches: Iterable, budget_s: float, limit_s: float, ready: bool) -> Iterator:
         self.synchronize()
         self.running = part.name
         self._ready_s = 0.0
@@ -262,9 +253,7 @@ class StepClock:
             part.seconds = part.seconds or self.clock() - start - self._ready_s
             self.on_progress(part.name, part.steps, part.steps)
 
-    def _warm_up(
-        self, part: Part, source: Iterator, budget_s: float
-    ) -> Generator[Any, None, tuple[float, float]]:
+    def _warm_up(self, part: Part, source: Iterator, budget_s: float) -> Generator[Any, None, tuple[float, float]]:
         """Yield blocks of 1, 2, 4, ... steps, which show the pace, and let caches settle.
 
         The first step does neither: compilation or the start of workers may take seconds where a
@@ -320,9 +309,7 @@ class StepClock:
         size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
         return Plan(whole, size, burst_s, ready, in_turns)
 
-    def _steady(
-        self, part: Part, batches: Iterable, source: Iterator, plan: Plan, budget_s: float
-    ) -> Iterator:
+    def _steady(self, part: Part, batches: Iterable, source: Iterator, plan: Plan, budget_s: float) -> Iterator:
         """Yield steady steps in bursts until the epoch, the budget or the need for more is over."""
         expected = math.ceil(part.epoch_steps) if plan.whole else None
         loops = [part.blocks, part.ready_blocks] if plan.in_turns else [part.blocks]
@@ -364,9 +351,7 @@ class StepClock:
         part.complete = True
         part.stopped = "whole epoch"
 
-    def _block(
-        self, part: Part, source: Iterator, size: int
-    ) -> Generator[Any, None, tuple[Block, float]]:
+    def _block(self, part: Part, source: Iterator, size: int) -> Generator[Any, None, tuple[Block, float]]:
         """Yield `size` batches, or fewer where the part reaches its limit meanwhile.
 
         Returns their block, synchronized at its end, and the most that this can have kept from
@@ -416,9 +401,7 @@ class StepClock:
         self._ready_s += self.clock() - start
         return pool
 
-    def _on_ready(
-        self, part: Part, pool: list, size: int, least_s: float, least_steps: float
-    ) -> Iterator:
+    def _on_ready(self, part: Part, pool: list, size: int, least_s: float, least_steps: float) -> Iterator:
         """Yield ready batches in turn, for so many seconds and steps at the least."""
         begin = self.clock()
         source = itertools.cycle(pool)

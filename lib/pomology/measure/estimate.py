@@ -108,18 +108,8 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         """
         other = estimate(other)
         around_zero = other.bounds[0] <= 0 <= other.bounds[1]
-        ends = (
-            [-math.inf, math.inf]
-            if around_zero
-            else [x / y for x in self.bounds for y in other.bounds]
-        )
-        unit = (
-            ""
-            if self.unit == other.unit
-            else f"{self.unit}/{other.unit}"
-            if other.unit
-            else self.unit
-        )
+        ends = [-math.inf, math.inf] if around_zero else [x / y for x in self.bounds for y in other.bounds]
+        unit = "" if self.unit == other.unit else f"{self.unit}/{other.unit}" if other.unit else self.unit
         return _made(self.value / other.value, ends, unit, self, other)
 
     def __rtruediv__(self, other: float) -> Estimate:
@@ -161,11 +151,7 @@ def _made(value: float, ends: list[float], unit: str, *terms: Estimate) -> Estim
     covers = _weakest(*terms)
     hows = {term.how for term in terms if term.how != "counted"}
     how = "counted" if not hows else hows.pop() if len(hows) == 1 else "estimated"
-    bounds = (
-        (min(ends), max(ends))
-        if covers in ("run", "repeats") and all(map(math.isfinite, ends))
-        else (None, None)
-    )
+    bounds = (min(ends), max(ends)) if covers in ("run", "repeats") and all(map(math.isfinite, ends)) else (None, None)
     if bounds[0] is None and covers != "exact":
         covers = "none"
     counts = [term.n for term in terms if term.n is not None and term.how != "counted"]

@@ -250,9 +250,7 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
     numbers = [estimate.value for estimate in estimates]
     geometric = min(numbers) > 0
     values = [math.log(number) for number in numbers] if geometric else numbers
-    mean = (
-        sum(values) / len(values) if max(values) > min(values) else values[0]
-    )  # a sum would round
+    mean = sum(values) / len(values) if max(values) > min(values) else values[0]  # a sum would round
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
     half = t_quantile(CONFIDENCE, len(values) - 1) * deviation / math.sqrt(len(values))
     bounds = mean, mean - half, mean + half
@@ -266,9 +264,7 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(value, first.unit, low, high, len(values), how, "repeats")
 
 
-def difference(
-    a: ArrayLike, b: ArrayLike, paired: bool = False, between: float = 0.0
-) -> Difference | None:
+def difference(a: ArrayLike, b: ArrayLike, paired: bool = False, between: float = 0.0) -> Difference | None:
     """Return that of the mean logarithms of `a` and `b`; None with fewer than 2 repeats on a side.
 
     a, b: one number in seconds per process (repeat), all above 0. It is Welch's t (Welch 1947), or

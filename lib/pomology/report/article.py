@@ -27,7 +27,7 @@ from pomology.format import (
     with_interval,
 )
 from pomology.measure.estimate import Estimate
-from pomology.report import roofline as peaks
+from pomology.report import peaks
 from pomology.report.declaration import Declaration
 from pomology.report.table import YEARS, Row, Table, ends, grouped, notes_of_flags
 from pomology.results import cases, metrics

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pomology.articles import published
 from pomology.format import quantity, significant, with_interval
 from pomology.measure.estimate import Estimate
-from pomology.report import declaration
-from pomology.report import roofline as peaks
+from pomology.report import declaration, peaks
 from pomology.report.declaration import Declaration
-from pomology.report.side_by_side import RATIOS
 from pomology.report.table import Row, Table, notes_of_flags
 from pomology.results import cases, metrics
 from pomology.results.cases import combined, groups
@@ -29,6 +27,9 @@ TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 # Columns where there is such a number, and not 0 in every row.
 DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes", "forward_s", "backward_s")
 DETAILS += ("update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy", "max_abs_error")
+
+# How a published ratio is shown.
+RATIOS = {"speedup": "{:g}×", "slowdown": "{:g}× slower", "faster_percent": "{:g} % faster"}
 
 TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 

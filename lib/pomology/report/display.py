@@ -12,13 +12,12 @@ import msgspec
 
 from pomology.articles import published
 from pomology.paths import root, write_atomic
-from pomology.report import article, claims, details, roofline, side_by_side, summary, table
+from pomology.report import article, claims, details, peaks, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
-from pomology.report.figures.ranking import ranking_figure
-from pomology.report.ranking import Ranking
 from pomology.report.table import Row, Table
 from pomology.results import cases, folders, frame
+from pomology.results.pool import pool
 from pomology.results.record import Record
 from pomology.results.run import Run
 
@@ -169,14 +168,14 @@ class Report:
         """The article's table with this machine in it. records: in place of those of this notebook."""
         records = self.records if records is None else list(records)
         compared = self._compared(records)
-        if self.declaration.whole_run:
-            return self._saved(roofline.ceilings_table(compared, "001"), "article")
         best = self._peaks()
         shares = {}
-        for repeats in cases.groups(compared):
-            share = roofline.share(repeats[0], best, roofline.rate_of(repeats))
-            if share and self.name not in roofline.CEILINGS:
-                shares[repeats[0].case] = share
+        for case in pool(frame.of_records(compared)):
+            rate = article.achieved(case)
+            is_peak = case.first["article"] == published.KIT and "operation" in case.config
+            if rate and case.first["profile"] != "smoke" and not is_peak:
+                share = best.share(rate, case.kind, case.first["precision"])
+                shares |= {case.first["case"]: share} if share else {}
         shown = article.article_table(self.declaration, frame.of_records(compared), shares)
         if len(compared) < len(records):
             shown = replace(shown, notes=(*shown.notes, NO_LAUNCH))
@@ -185,7 +184,12 @@ class Report:
     def details(self) -> Table:
         """What else was measured of each case."""
         best = self._peaks()
-        shares = {(record.case, record.repeat): roofline.share(record, best) for record in self.records}
+        shares = {}
+        for record in self.records:
+            rate = cases.achieved(record)
+            if rate and record.profile != "smoke":
+                share = best.share(rate, cases.kind(record), cases.precision(record))
+                shares[record.case, record.repeat] = share
         shown = details.details_table(self._frame(), shares)
         return self._saved(shown, "details", folded=True)
 
@@ -216,38 +220,6 @@ class Report:
         drawn = draw(self.declaration, compared)
         return self.save(drawn, "figure", self.declaration.caption)
 
-    def ratios(self) -> Table:
-        return self._saved(side_by_side.ratio_table(self.declaration, self.records), "ratios")
-
-    def ceilings(self) -> Table:
-        return self._saved(roofline.ceilings_table(self.run.records), "ceilings")
-
-    def roofline(self) -> Table:
-        return self._saved(roofline.roofline_table(self.records), "roofline")
-
-    def ranking(self, against: str = "") -> Table:
-        return self._saved(Ranking(self.records).table(against), "ranking")
-
-    def ranking_figure(self, against: str = "") -> Any:
-        known = Ranking(self.records)
-        reference = known.known(against)
-        return self.save(ranking_figure(known.places(reference), reference), "ranking-figure")
-
-    def summary(self) -> Table:
-        return self._saved(summary.table(self.records), "rates")
-
-    def side_by_side(self) -> Table:
-        return self._saved(side_by_side.side_by_side(self.declaration, self.records), "side-by-side")
-
-    def parts(self) -> Table:
-        models = {record.config.get("workload") for record in self.records} - {self.name}
-        keras = [
-            record for record in self.run.records if record.framework == "tensorflow" and record.experiment in models
-        ]
-        return self._saved(
-            side_by_side.parts(self.declaration, self.records, self._peaks(), keras), "parts", folded=True
-        )
-
     def _frame(self) -> pandas.DataFrame:
         return frame.of_records(self.records)
 
@@ -261,5 +233,5 @@ class Report:
             return records
         return [record for record in records if cases.kind(record) == "gpu"]
 
-    def _peaks(self) -> roofline.Ceilings:
-        return roofline.ceilings(self.run.records)
+    def _peaks(self) -> peaks.Peaks:
+        return peaks.peaks(self.run.records)

@@ -144,11 +144,7 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
     shapes, and in FLOP/s of smaller ones too.
     """
     scaled_too = metric.endswith("flops_per_s")
-    return [
-        record
-        for record in records
-        if record.profile != "smoke" and (scaled_too or not record.scaled)
-    ]
+    return [record for record in records if record.profile != "smoke" and (scaled_too or not record.scaled)]
 
 
 def groups(records: Iterable[Record]) -> list[list[Record]]:
@@ -163,9 +159,7 @@ def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
     """A metric of a case: of its only run that ended well, or what several say together."""
     good = [record.metrics for record in good_of(repeats) if name in record.metrics]
     # A whole training counts its epochs, of many steps each.
-    return together(
-        [each[name] for each in good], [each.get("step_s", each[name]) for each in good]
-    )
+    return together([each[name] for each in good], [each.get("step_s", each[name]) for each in good])
 
 
 def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
@@ -174,11 +168,7 @@ def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Est
     """
     if not known:
         return None
-    lacking = [
-        x.n
-        for x, steps in zip(known, counted or known, strict=True)
-        if few(x) and (steps.n or FEW) < FEW
-    ]
+    lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and (steps.n or FEW) < FEW]
     mean = intervals.repeats(known)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 
@@ -207,8 +197,4 @@ def achieved(record: Record) -> Estimate | None:
         return None
     if "flops_per_s" in record.metrics:
         return record.metrics["flops_per_s"]
-    return (
-        Estimate.count(flops, "FLOP") / step
-        if step and step.value > 0 and flops and flops > 0
-        else None
-    )
+    return Estimate.count(flops, "FLOP") / step if step and step.value > 0 and flops and flops > 0 else None

@@ -24,11 +24,12 @@ TEXTS = ("run", "machine", "chip", "article", "experiment", "case", "framework",
 TEXTS += ("device", "backend", "precision", "profile", "data", "status", "reason", "flags")
 TEXTS += ("metric", "unit", "how", "covers", "source")
 COLUMNS = dict.fromkeys(TEXTS, "str")
-COLUMNS |= {"repeat": "Int64", "scaled": "boolean", "headline": "boolean", "year": "Int64", "n": "Int64"}
+WORK = ("threads", "parameters", "flops_per_step", "bytes_per_step")  # of a case; none of them is a metric
+COLUMNS |= dict.fromkeys((*WORK, "repeat", "year", "n"), "Int64") | {"scaled": "boolean", "headline": "boolean"}
 COLUMNS |= dict.fromkeys(("value", "low", "high"), "float64")
-ORDER = (*TEXTS[:12], "repeat", "scaled", *TEXTS[12:16], "metric", "headline", "value", "unit", "low", "high", "n")
-ORDER += ("how", "covers", "source", "year")
-MORE = ("config", "note", "data_origin", "parameters", "flops_per_step", "foreign_load", "rails")
+ORDER = (*TEXTS[:12], "repeat", "scaled", *WORK, *TEXTS[12:16], "metric", "headline", "value", "unit")
+ORDER += ("low", "high", "n", "how", "covers", "source", "year")
+MORE = ("config", "note", "data_origin", "foreign_load", "rails")
 MORE += ("steady_steps", "epoch_steps", "fastest_step_s", "slowest_step_s")
 MIXED = b"mixed"  # the key of a Parquet file's metadata that lists the settings of more than one type
 
@@ -74,8 +75,8 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
 def of_run(run: Run) -> pandas.DataFrame:
     """Return the table of a run's journals with what the articles' tables show besides numbers.
 
-    Additional columns: `config` (the settings as a dict), `note`, `data_origin`, `parameters`, `flops_per_step`,
-    `foreign_load` (cores), `rails`, `steady_steps`, `epoch_steps`, `fastest_step_s` and `slowest_step_s`.
+    Additional columns: `config` (the settings as a dict), `note`, `data_origin`, `foreign_load` (cores), `rails`,
+    `steady_steps`, `epoch_steps`, `fastest_step_s` and `slowest_step_s`.
     """
     return of_records(run.records).assign(run=run.name, machine=machine_name(run.machine))
 
@@ -195,6 +196,7 @@ def _measured_rows(record: Record) -> Iterable[dict[str, Any]]:
     fields |= {"device": cases.chip_name(record), "flags": " ".join(record.flags), "precision": cases.precision(record)}
     fields |= {"repeat": record.repeat, "scaled": record.scaled, "year": int(record.started[:4]), "source": "measured"}
     fields |= {"config": record.config, "headline": False}
+    fields |= {name: getattr(record, name) or None for name in WORK}
     if not record.metrics:
         yield fields
     about = headline(record)
@@ -211,8 +213,6 @@ def _more(record: Record) -> dict[str, Any]:
         "config": record.config,
         "note": record.note or "",
         "data_origin": record.data_origin or "",
-        "parameters": record.parameters,
-        "flops_per_step": record.flops_per_step,
         "foreign_load": record.foreign_load,
         "rails": record.rails or [],
         "steady_steps": sum(count for count, _ in record.steady()),

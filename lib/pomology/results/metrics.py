@@ -58,10 +58,7 @@ PEAKS = (
     "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the "
     "best rate of the same run of this machine; %: the best share of it"
 )
-ROOFS = (
-    "GFLOP/s over operations per byte, under this machine's roofs; "
-    "%: the share of the roof above a point"
-)
+ROOFS = "GFLOP/s over operations per byte, under this machine's roofs; %: the share of the roof above a point"
 
 METRICS: dict[str, Metric] = {
     "epoch_s": Metric(
@@ -71,9 +68,7 @@ METRICS: dict[str, Metric] = {
         "seconds per epoch (less is faster; hollow: computing alone)",
     ),
     "compute_epoch_s": Metric("of it computing", "s", seconds),
-    "fit_s": Metric(
-        "Training time", "s", seconds, "seconds of the whole training (less is faster)"
-    ),
+    "fit_s": Metric("Training time", "s", seconds, "seconds of the whole training (less is faster)"),
     "between_epochs_s": Metric("of it between epochs", "s", seconds),
     "pass_s": Metric("Pass", "s", seconds),
     "step_s": Metric("Step", "s", seconds),
@@ -94,25 +89,17 @@ METRICS: dict[str, Metric] = {
     "launch_stream_s": Metric("Without waiting", "s", milliseconds),
     "launch_paused_s": Metric("After a pause", "s", milliseconds),
     "compile_s": Metric("Compiling", "s", milliseconds),
-    "flops_per_s": Metric(
-        "Achieved", "FLOP/s", _gigaflops, "achieved GFLOP/s (more is faster)", 1e9
-    ),
+    "flops_per_s": Metric("Achieved", "FLOP/s", _gigaflops, "achieved GFLOP/s (more is faster)", 1e9),
     "forward_flops_per_s": Metric("Forward achieves", "FLOP/s", _gigaflops),
     "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", _gigaflops),
     "bytes_per_s": Metric("Memory traffic, at least", "B/s", _rounded(" GB/s", 1e9)),
     "throughput": Metric("Throughput", "/s", _rounded(" per s")),
-    "speedup": Metric(
-        "Speed-up", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"
-    ),
-    "flops_per_s_per_usd": Metric(
-        "Per dollar", "FLOP/s/USD", _gigaflops, "GFLOP/s per dollar (more is better)", 1e9
-    ),
+    "speedup": Metric("Speed-up", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
+    "flops_per_s_per_usd": Metric("Per dollar", "FLOP/s/USD", _gigaflops, "GFLOP/s per dollar (more is better)", 1e9),
     "share_of_peak": Metric("Share of the peak", "", _share, PEAKS, 1e12),
     "share_of_roof": Metric("Share of the roof", "", _share, ROOFS, 1e9),
     "peak_flops_per_s": Metric("Peak", "FLOP/s", _gigaflops),
-    "peak_memory_bytes": Metric(
-        "Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")
-    ),
+    "peak_memory_bytes": Metric("Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")),
     "footprint_peak_bytes": Metric("Memory", "B", gigabytes),
     "footprint_end_bytes": Metric("Footprint", "B", _bytes),
     "footprint_slope_bytes": Metric(
@@ -134,12 +121,8 @@ METRICS: dict[str, Metric] = {
     "free_bytes": Metric("Free here", "B", _free),
     "host_bytes": Metric("On the host", "B", gigabytes),
     "memory_bytes": Metric("Memory", "B", _fixed(".0f", " GB", 2**30)),
-    "theoretical_bytes": Metric(
-        "Theoretical memory", "B", gigabytes, "GB of weights, gradients and two moments", 1e9
-    ),
-    "saved_written_bytes": Metric(
-        "Kept for the backward pass, attention written out", "B", _gibibytes
-    ),
+    "theoretical_bytes": Metric("Theoretical memory", "B", gigabytes, "GB of weights, gradients and two moments", 1e9),
+    "saved_written_bytes": Metric("Kept for the backward pass, attention written out", "B", _gibibytes),
     "saved_fused_bytes": Metric("Kept for the backward pass, attention fused", "B", _gibibytes),
     "parameters": Metric("Parameters", "", _count),
     "forward_macs": Metric("Multiply-adds per picture", "", _rounded(" billion", 1e9, 4)),
@@ -169,9 +152,7 @@ for _rail, _name in {
 }.items():
     _axis = "joules of the GPU per step (less is better)" if _rail == "gpu" else ""
     METRICS[f"power_{_rail}_w"] = Metric(f"Power of {_name}", "W", _watts)
-    METRICS[f"energy_{_rail}_j_per_step"] = Metric(
-        f"Energy of {_name} per step", "J", _joules, _axis
-    )
+    METRICS[f"energy_{_rail}_j_per_step"] = Metric(f"Energy of {_name} per step", "J", _joules, _axis)
 
 # How an article that prints a unit in the heading writes the numbers below it.
 IN_HEADINGS: dict[str, Show] = {

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from pomology.measure.estimate import Estimate
 from pomology.results import cases
+from pomology.results.frame import ORDER
 
 if TYPE_CHECKING:
     import pandas
+
+CASE = ("run", "experiment", "case")
 
 
 @dataclass(frozen=True)
@@ -76,19 +79,23 @@ class Case:
 
 
 def pool(frame: pandas.DataFrame) -> list[Case]:
-    """Return the cases of a frame with the columns of `frame.of_run`, in order of first appearance."""
-    found: dict[tuple[str, str], list[list[dict]]] = {}
+    """Return the cases of a frame by `frame.of_run` or `load`, also of several runs, in order of first appearance."""
+    found: dict[tuple, list[list[dict]]] = {}
     for rows in repeats(frame):
-        found.setdefault((rows[0]["experiment"], rows[0]["case"]), []).append(rows)
+        found.setdefault(tuple(rows[0][name] for name in CASE), []).append(rows)
     return [_case(each) for each in found.values()]
 
 
 def repeats(frame: pandas.DataFrame) -> list[list[dict[str, Any]]]:
     """Return the rows of each repeat of each case, with None for what is missing."""
-    found: dict[tuple[str, str, int], list[dict]] = {}
+    found: dict[tuple, list[dict]] = {}
     known = frame.astype(object).where(frame.notna(), None)
+    settings = [name for name in frame.columns if name not in ORDER]
     for row in known.to_dict("records"):
-        found.setdefault((row["experiment"], row["case"], row["repeat"]), []).append(row)
+        if "config" not in row:  # of `load`
+            config = {name.removeprefix("setting_"): row[name] for name in settings if row[name] is not None}
+            row["config"] = config | {"precision": row["precision"]}
+        found.setdefault(tuple(row[name] for name in (*CASE, "repeat")), []).append(row)
     return list(found.values())
 
 

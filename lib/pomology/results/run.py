@@ -1,7 +1,7 @@
 """A run: its folder or zip, its machine, its journals."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -56,9 +56,7 @@ def differences(*runs: Any) -> str:
     differ = differing(machines)
     if not _alike(*best_s, CALIBRATIONS_ALIKE):
         differ["calibration"] = best_s
-    shown = (
-        (one_line(name), *(one_line(each, 60) for each in both)) for name, both in differ.items()
-    )
+    shown = ((one_line(name), *(one_line(each, 60) for each in both)) for name, both in differ.items())
     return "; ".join(f"{name} {first} and {second}" for name, first, second in shown)
 
 
@@ -99,13 +97,9 @@ class Run:
         self.path = Path(place)
         self.name = self.path.resolve().name.removesuffix(".zip")
         self.others: Sequence[Run] = ()
-        self._known: dict[
-            str, tuple
-        ] = {}  # by file name: its stamp, what it holds, and a problem or none
+        self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
         if not (self.path.is_dir() or self.path.is_file()):
-            raise PomologyError(
-                f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/"
-            )
+            raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")
 
     @classmethod
     def open(cls, name: str) -> Self:
@@ -121,11 +115,7 @@ class Run:
     @property
     def journals(self) -> dict[str, journal.Contents]:
         files = self._read().items()
-        return {
-            name.split(".jsonl")[0]: held
-            for name, (_, held, _) in files
-            if isinstance(held, journal.Contents)
-        }
+        return {name.split(".jsonl")[0]: held for name, (_, held, _) in files if isinstance(held, journal.Contents)}
 
     @property
     def records(self) -> list[Record]:
@@ -150,14 +140,10 @@ class Run:
             return {name: self._known[name] for name in names}
         if not self._known:
             unpacked = archive.unpacked(self.path)
-            self._known = {
-                name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked
-            }
+            self._known = {name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked}
         return self._known
 
-    def _parsed(
-        self, name: str, read: Callable[[], bytes]
-    ) -> tuple[dict | journal.Contents | None, str | None]:
+    def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
         try:
             data = archive.plain(name, read())
             if name != MACHINE:
@@ -176,6 +162,21 @@ def locate(name: str) -> Path | None:
     outputs = root() / "outputs"
     places = (outputs / name, outputs / f"{name}.zip", Path(name)) if name else ()
     return next(filter(is_run, places), None)
+
+
+def find(names: Iterable[str], variable: str) -> list[Path]:
+    """Return the places of runs by their names or paths; a folder of runs stands for all that are in it.
+
+    Raises PomologyError, which begins with the variable, for a name that is no run.
+    """
+    places = []
+    for name in dict.fromkeys(names):
+        place = locate(name)
+        inside = sorted(path for path in Path(name).glob("*") if is_run(path)) if name else []
+        if place is None and not inside:
+            raise unknown(f"{variable}: {one_line(name, 200)}")
+        places += [place] if place else inside
+    return list(dict.fromkeys(places))
 
 
 def unknown(what: str) -> PomologyError:

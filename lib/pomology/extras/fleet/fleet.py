@@ -16,7 +16,6 @@ from pomology.errors import PomologyError
 from pomology.extras.fleet import machine
 from pomology.format import one_line
 from pomology.paths import root, write_atomic
-from pomology.report import compare
 from pomology.results import folders
 from pomology.runner import plan
 
@@ -176,6 +175,7 @@ def compare_runs(machines: list[Path], folder: Path, say: Callable) -> None:
     if len(machines) < 2:
         return
     try:
+        compare = command_line.extra("compare")
         *_, page = compare.write([compare.load(path) for path in machines], folder)
         say(f"compared: {page.relative_to(root())}")
     except PomologyError as error:

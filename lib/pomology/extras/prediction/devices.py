@@ -15,7 +15,7 @@ from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.extras.prediction.operators import Operator
 from pomology.format import one_line
-from pomology.report import roofline
+from pomology.report.peaks import BOTH, peaks
 from pomology.results import cases
 from pomology.results.record import Record
 
@@ -123,10 +123,10 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
     devices = {}
     convolutions = [r for r in records if r.config.get("operation") == "convolution"]
     others = [r for r in records if r.config.get("operation") != "convolution"]
-    best = roofline.ceilings(others)
-    convolved = roofline.ceilings(convolutions)
+    best = peaks(others)
+    convolved = peaks(convolutions)
     for kind in ("cpu", "gpu"):
-        bandwidth = best.bandwidths.get((kind, roofline.BOTH))
+        bandwidth = best.bandwidths.get((kind, BOTH))
         fp32 = best.rates.get((kind, "fp32"))
         convolution = convolved.rates.get((kind, "fp32"))
         if not bandwidth or not fp32:
@@ -153,8 +153,13 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
 
 def timed_steps(records: Sequence[Record]) -> list[tuple[Record, float]]:
     """Return the timed cases of a run, each with its operations a second."""
-    rated = roofline.rated(records, without=roofline.CEILINGS)
-    return [(record, rate.value) for record, rate in rated]
+    usable = [record for record in cases.comparable(records, "flops_per_s") if record.status == "ok"]
+    timed = []
+    for repeats in cases.groups(usable):
+        known = [rate for rate in map(cases.achieved, repeats) if rate and rate.value > 0]
+        if known and "operation" not in repeats[0].config:
+            timed.append((repeats[0], cases.together(known).value))
+    return timed
 
 
 def _single(records: Sequence[Record]) -> dict[str, list[tuple[float, float]]]:

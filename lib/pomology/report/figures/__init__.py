@@ -3,21 +3,16 @@
 from typing import Any
 
 from pomology.report.declaration import Declaration
-from pomology.report.figures.article import article_figure, costs_figure
+from pomology.report.figures.article import article_figure
 from pomology.report.figures.heatmap import products_figure
 from pomology.report.figures.memory import memory_figure, sustained_figure
-from pomology.report.figures.roofline import roofline_figure
-from pomology.report.figures.summary import summary_figure
 from pomology.results.frame import of_records
 from pomology.results.record import Record
 
 # Figures of what only records hold, as raw times and traces, by the metric that is drawn.
 OF_RECORDS = {
-    "flops_per_s_per_usd": costs_figure,
     "footprint_slope_bytes": memory_figure,
     "rate_left": sustained_figure,
-    "share_of_roof": roofline_figure,
-    "share_of_peak": summary_figure,
 }
 
 

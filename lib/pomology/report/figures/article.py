@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pomology.articles import elsewhere, published
 from pomology.format import rounded
 from pomology.measure.estimate import Estimate
-from pomology.report import costs
 from pomology.report.article import comparable, elsewhere_label, resolved
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure, value_line
 from pomology.report.figures.style import styled
 from pomology.results import cases
 from pomology.results.pool import Case, pool
-from pomology.results.record import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -130,21 +128,3 @@ def _marks(case: Case, metric: str, look: str = "filled") -> list[Mark]:
         # Without their own intervals, which are within a run.
         marks += [Mark(Estimate(number.value), "small") for number in case.each[metric] if number.value > 0]
     return marks
-
-
-@styled
-def costs_figure(declared: Declaration, records: list[Record]) -> Any:
-    """Peak and achieved operations a second for a dollar, of every device with a price."""
-    peaks: dict[str, Line] = {}
-    achieved = []
-    for offer in costs.offers(records):
-        here = ("measured", "cpu" if offer.device.endswith(" CPU") else "gpu")
-        about = here if offer.maker == "here" else ("published", "gpu" if offer.maker == "Apple" else "rival")
-        if offer.price_usd and offer.peak_flops_per_s:
-            value = offer.peak_flops_per_s / offer.price_usd
-            peaks.setdefault(offer.device, value_line(offer.device, about, value, declared.drawn.show))
-        if offer.price_usd and offer.flops_per_s:
-            label = f"{offer.device}: {offer.work}, batch {offer.batch_size}"
-            achieved.append(value_line(label, about, offer.flops_per_s / offer.price_usd, declared.drawn.show))
-    panels = {"Peak": list(peaks.values()), "Achieved in training GPT-2-large, table 4": achieved}
-    return points_figure(panels, declared.drawn.axis, declared.drawn.scale)

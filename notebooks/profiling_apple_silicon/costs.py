@@ -1,0 +1,198 @@
+"""What speed costs: the prices and energies of article 001, and what a run has measured, as tables."""
+
+import pandas
+
+from pomology.articles import published
+from pomology.format import significant
+from pomology.report.article import achieved
+from pomology.report.figures.points import points_figure, value_line
+from pomology.report.table import SOFTWARE, Table
+from pomology.results import cases
+from pomology.results.pool import pool
+
+SIMILAR = 1.5  # prices are called similar if one is at most so many times the other
+YEAR_S = 365.25 * 86400
+KWH_J = 3.6e6
+# The device's name in table 1, by that of tables 4 and 5 where they differ.
+NAMES = {"A6000": "NVIDIA RTX A6000", "RTX 4090": "NVIDIA GeForce RTX 4090", "M2 MAX": "M2 Max"}
+PRICES = {
+    "price_usd": ("Price", 1, " USD"),
+    "memory_bytes": ("Memory", 2**30, " GB"),
+    "peak_flops_per_s": ("Peak", 1e12, " TFLOP/s"),
+    "pass_s": ("Pass", 1, " s"),
+    "flops_per_s": ("Achieved", 1e12, " TFLOP/s"),
+    "share_of_peak": ("Share of the peak", 0.01, " %"),
+    "peak_flops_per_s_per_usd": ("Peak per 1,000 USD", 1e9, " TFLOP/s"),
+    "memory_bytes_per_usd": ("Memory per 1,000 USD", 2**30 / 1000, " GB"),
+    "flops_per_s_per_usd": ("Achieved per 1,000 USD", 1e9, " TFLOP/s"),
+    "usd_seconds_per_sequence": ("USD per sequence/s", 1, ""),
+    "usd_per_million": ("Use for a million sequences", 1, " USD"),
+}
+PAIRS = {
+    "price": ("Price ratio, one / other", 1, "×"),
+    "peak": ("Peak ratio, other / one", 1, "×"),
+    "memory_per_usd": ("Memory per dollar, one / other", 1, "×"),
+    "speed": ("Achieved, other / one", 1, "×"),
+    "speed_per_usd": ("Achieved per dollar, other / one", 1, "×"),
+}
+ENERGY = {
+    "energy_j_per_step": ("Energy per step", 1, " J"),
+    "j_per_tflop": ("Energy per TFLOP", 1, " J"),
+    "electricity_usd": ("Electricity of 1,000 steps", 0.01, " ct"),
+    "use_usd": ("Use of the device", 0.01, " ct"),
+    "together_usd": ("Together", 0.01, " ct"),
+}
+
+
+def offers(frame, best, memory_bytes, price_usd):
+    """Return every device of table 1, and this machine, with their passes of GPT-2-large, in SI units.
+
+    Args:
+        frame: of one run, by `pomology.load`.
+        best: that run's peaks.
+        memory_bytes: of this machine, which is not that of an NVIDIA card.
+        price_usd: of this machine; 0 is not known.
+    """
+    rows = pandas.DataFrame(published.rows("001")).dropna(subset="si")
+    first = rows[rows["item"].eq("Table 1")]
+    table = first.pivot_table(index=["device", "role"], columns="metric", values="si", sort=False)
+    table = table.rename(columns={"launch_price_usd": "price_usd"}).reset_index()
+    table["memory_bytes"] *= 2**30 / 1e9  # memory comes in powers of two, whatever the table says
+    table["maker"] = table.role.map({"gpu": "Apple"}).fillna("NVIDIA")
+    passes = rows[rows.metric.eq("pass_s")].replace({"device": NAMES})
+    config = pandas.DataFrame(passes.config.tolist(), index=passes.index)
+    passes = passes.assign(work=config.model + ", " + passes.backend, batch_size=config.batch_size)
+    passes = passes.assign(pass_s=passes.si, flops_per_s=passes.flops.astype(float) / passes.si)
+    known = table.merge(passes.drop(columns=["role", *table.columns[2:]], errors="ignore"), "left", "device")
+    own = frame[frame.experiment.map(published.experiment_of).eq("gpt2_pretraining")]
+    for case in pool(own[own.profile.ne("smoke")]):
+        rate = achieved(case)
+        if rate:
+            peak = best.rates.get((case.kind, "fp32"))
+            first, time = case.first, case.values.get("pass_s")
+            work = f"{case.config['model']}, {first['backend']}"
+            offer = {"device": first["device"], "maker": "here", "role": case.kind}
+            offer |= {"work": f"{work} (scaled)" if first["scaled"] else work}
+            offer |= {"memory_bytes": None if first["backend"] == "cuda" else memory_bytes}
+            offer |= {"peak_flops_per_s": peak and peak.rate.value, "flops_per_s": rate.value}
+            offer |= {"price_usd": price_usd or None, "batch_size": case.config["batch_size"]}
+            offer |= {"pass_s": time.value if time and not first["scaled"] else None}
+            known.loc[len(known)] = offer
+    numbers = [
+        "price_usd",
+        "memory_bytes",
+        "peak_flops_per_s",
+        "batch_size",
+        "pass_s",
+        "flops_per_s",
+    ]
+    return known[["device", "maker", "role", "work", *numbers]].astype(dict.fromkeys(numbers, float))
+
+
+def prices_table(known, years_of_use):
+    """Return what each device, and its speed in table 4, cost. known: of `offers`."""
+    use = known.price_usd * known.pass_s / known.batch_size
+    known = known.assign(
+        share_of_peak=known.flops_per_s / known.peak_flops_per_s,
+        peak_flops_per_s_per_usd=known.peak_flops_per_s / known.price_usd,
+        memory_bytes_per_usd=known.memory_bytes / known.price_usd,
+        flops_per_s_per_usd=known.flops_per_s / known.price_usd,
+        usd_seconds_per_sequence=use,
+        usd_per_million=use * 1e6 / (years_of_use * YEAR_S),
+    )
+    known["work"] += known.batch_size.map(", batch {:.0f}".format)
+    meaning = (
+        f"Use: the price spread over {years_of_use:g} years of training without a pause, for a million sequences of "
+        "1,024 tokens; without electricity, and without the computer around a card.",
+        "Prices are those at launch. Peak: single precision in table 1; here the best rate in fp32 of this run.",
+    )
+    return _table(
+        "What speed costs",
+        known,
+        {"device": "Device", "work": "Workload"},
+        PRICES,
+        SOFTWARE,
+        meaning,
+    )
+
+
+def pairs_table(known):
+    """Return Apple's devices against NVIDIA's, and this machine against both, where their prices are similar."""
+    known = known[known.price_usd.notna()]
+    here = known[known.maker.eq("here")]
+    # Of this machine the article's own model, or else the best of the smaller ones.
+    kept = here[here.pass_s.notna()] if here.pass_s.notna().any() else here.nlargest(1, "flops_per_s")
+    pairs = pandas.concat([known.drop(here.index), kept]).merge(known.drop(here.index), "cross", suffixes=("", "_of"))
+    against = pairs.maker_of.eq("NVIDIA") & pairs.maker.ne("NVIDIA") | pairs.maker.eq("here")
+    pairs["price"] = pairs.price_usd / pairs.price_usd_of
+    pairs = pairs[against & pairs.price.between(1 / SIMILAR, SIMILAR)]
+    speed = pairs.flops_per_s_of / pairs.flops_per_s
+    pairs = pairs.assign(
+        peak=pairs.peak_flops_per_s_of / pairs.peak_flops_per_s,
+        memory_per_usd=pairs.memory_bytes / pairs.memory_bytes_of / pairs.price,
+        speed=speed,
+        speed_per_usd=speed * pairs.price,
+        one=pairs.device + (" (" + pairs.work + ")").where(speed.notna(), ""),
+        other=pairs.device_of + (" (" + pairs.work_of + ")").where(speed.notna(), ""),
+    ).drop_duplicates(["one", "other"])
+    texts = {"one": "One", "other": "Other of similar price"}
+    return _table("Pairs of similar price", pairs, texts, PAIRS, f"Similar: at most {SIMILAR:g} times apart.")
+
+
+def energy_table(frame, price_usd, usd_per_kwh, years_of_use):
+    """Return joules per step as table 5 prints them and as a run has measured them, and what 1,000 steps cost."""
+    rows = pandas.DataFrame(published.rows("001", "energy")).dropna(subset="si")
+    rows = rows[rows.metric.eq("energy_gpu_j_per_step")]
+    config = pandas.DataFrame(rows.config.tolist(), index=rows.index)
+    work = config.model + config.batch_size.map(", batch {}".format)
+    printed = rows.assign(work=work, energy_j_per_step=rows.si, maker="")
+    own = []
+    for case in pool(frame[frame.profile.ne("smoke")]):
+        joules, step = case.values.get("energy_j_per_step"), case.values.get("step_s")
+        if joules and joules.value > 0:
+            row = {
+                "device": case.first["device"],
+                "maker": "here",
+                "flops": case.first["flops_per_step"],
+            }
+            row |= {"work": f"{case.first['experiment']}: {cases.config_text(case.config)}"}
+            own.append(row | {"energy_j_per_step": joules.value, "step_s": step and step.value})
+    columns = ["device", "maker", "work", "energy_j_per_step", "flops", "step_s"]
+    known = pandas.concat([printed, pandas.DataFrame(own)]).reindex(columns=columns)
+    known = known.astype({"flops": float, "step_s": float})
+    electricity = 1000 * known.energy_j_per_step / KWH_J * usd_per_kwh
+    use = 1000 * known.step_s * (price_usd or float("nan")) / (years_of_use * YEAR_S)
+    each = known.energy_j_per_step / known.flops * 1e12
+    known = known.assign(j_per_tflop=each, electricity_usd=electricity, use_usd=use, together_usd=electricity + use)
+    note = f"Electricity at {usd_per_kwh:g} USD per kilowatt-hour. Table 5 is the GPU alone, without a time."
+    return _table("What energy costs", known, {"device": "Device", "work": "Workload"}, ENERGY, note)
+
+
+def figure(known):
+    """Return a matplotlib Figure: operations a second for a dollar, of every device with a price."""
+    panels = {"Peak": {}, "Achieved in training GPT-2-large, table 4": {}}
+    for row in known[known.price_usd.notna()].itertuples():
+        kind = ("measured" if row.maker == "here" else "published", row.role)
+        names = (row.device, f"{row.device}: {row.work}, batch {row.batch_size:.0f}")
+        for lines, name, rate in zip(panels.values(), names, (row.peak_flops_per_s, row.flops_per_s), strict=True):
+            if rate > 0:
+                lines.setdefault(name, value_line(name, kind, rate / row.price_usd, _gigaflops))
+    panels = {title: list(lines.values()) for title, lines in panels.items()}
+    return points_figure(panels, "GFLOP/s per USD (more is better)", 1e9)
+
+
+def _gigaflops(rate):
+    return f"{significant(rate / 1e9)} GFLOP/s"
+
+
+def _table(title, frame, texts, numbers, note, meaning=()):
+    """Return a frame as a table. texts: its first columns with their headings; numbers: heading, unit, its name."""
+    lines = []
+    for row in frame.to_dict("records"):
+        cells = ["" if pandas.isna(row[name]) else row[name] for name in texts]
+        for name, (_, unit, words) in numbers.items():
+            cells.append("" if pandas.isna(row[name]) else f"{significant(row[name] / unit)}{words}")
+        kind = {"here": "measured"}.get(row["maker"], "published")
+        lines.append((cells, {name: row[name] for name in (*texts, *numbers)}, kind))
+    columns = (*texts.values(), *(heading for heading, *_ in numbers.values()))
+    return Table.of(title, columns, lines, (note,), meaning)

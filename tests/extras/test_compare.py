@@ -1,0 +1,177 @@
+"""Runs side by side: verdicts against what is known of the numbers, and how often they are wrong."""
+
+import csv
+import zipfile
+
+import numpy as np
+import pandas
+import pytest
+from records import metric, record, write
+
+from pomology import __main__
+from pomology.errors import PomologyError
+from pomology.extras import compare
+from pomology.results import run as results_run
+
+MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "os": "macOS", "python": "3.11.9"}
+FAST, SLOW = (5.0, 5.05, 4.95), (10.0, 10.1, 9.9)
+
+
+def repeats(values, experiment="vae", name="epoch_s", **more):
+    more = {"threads": 8, "parameters": 1, "flops_per_step": 10} | more
+    times = enumerate(values)
+    return [record(experiment, {name: metric(value, unit="s")}, repeat=i, **more) for i, value in times]
+
+
+def table_of(*places):
+    return compare.table(compare.joined([compare.load(place) for place in places]))
+
+
+def rows_of(*places):
+    return {(row["experiment"], row["run"]): row for row in table_of(*places).data}
+
+
+def test_runs_side_by_side(tmp_path):
+    one, two = repeats([7.0], "dcgan"), repeats([7.0], "dcgan", threads=2)
+    slow = write(tmp_path / "a" / "run", [*repeats(SLOW), *repeats([1.0], "siamese"), *one], MACHINE)
+    fast = write(tmp_path / "b" / "run", [*repeats(FAST), *two], MACHINE)
+    again = write(tmp_path / "c", [*repeats([10.0, 9.9, 10.2]), *repeats([0.02], "siamese")], MACHINE)
+    rows = rows_of(slow, fast, again)
+    assert {key: row["verdict"] for key, row in rows.items()} == {
+        ("vae", "run (2)"): "faster",
+        ("dcgan", "run (2)"): "must not be compared",
+        ("vae", "c (3)"): "no difference shown",
+        ("siamese", "c (3)"): "single runs",
+    }
+    faster = rows["vae", "run (2)"]
+    assert faster["ratio"] == pytest.approx(0.5, rel=1e-3) and faster["low"] < 0.5 < faster["high"]
+    assert 1 < faster["smallest_detectable"] < 1.1
+    shown = table_of(slow, fast, again)
+    assert shown.columns[2:5] == ("run (1)", "run (2)", "c (3)")
+    text = " ".join(cell for row in shown.rows for cell in row.cells)
+    assert "must not be compared: threads 8 and 2" in text and "7.00 s" in text
+    assert "run (1): Apple M9, 8 cores, 16 GB." in shown.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"profile": "article"}, "profile quick and article"),
+        ({"data": "real"}, "data none and real"),
+        ({"scaled": True}, "scaled False and True"),
+        ({"flops_per_step": 7}, "flops per step 10 and 7"),
+        ({"threads": 4}, "threads 8 and 4"),
+        ({"chip": "Apple M8", "threads": 4}, ""),  # on another chip threads are that chip's business
+    ],
+)
+def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, told):
+    known = repeats([10.0, 10.1], data="none")
+    first = write(tmp_path / "first", known)
+    (row,) = table_of(first, write(tmp_path / "other", repeats([5.0, 5.1], **{"data": "none"} | change))).data
+    assert (row["verdict"], row["why"]) == ("must not be compared" if told else "faster", told)
+    # One repeat of another kind is enough.
+    mixed = [*known, *repeats([9.0] * 3, **{"data": "none"} | change)[2:]]
+    (row,) = table_of(first, write(tmp_path / "mixed", mixed)).data
+    assert row["why"].startswith(told.split(" and ")[0])
+
+
+def test_compared_is_what_both_have_timed(tmp_path):
+    both = {"kernel_s": metric(1.0), "step_s": metric(3.0), "loss_last": metric(2.0)}
+    wrong = record("siamese", {"epoch_s": metric(1.0)}, repeat=2, status="mismatch")
+    one = [record(metrics=both), *repeats([10.0, 10.1], "siamese"), wrong, *repeats([1.0], "mlp")]
+    other = [record(metrics={"step_s": metric(6.0), "epoch_s": metric(9.0)})]
+    other += [*repeats([20.0, 20.1, 20.2], "siamese"), record("mlp", status="out-of-memory", threads=8)]
+    rows = rows_of(write(tmp_path / "one", one), write(tmp_path / "other", other))
+    assert rows["vae", "other"]["metric"] == "step_s" and rows["vae", "other"]["ratio"] == pytest.approx(2)
+    assert rows["siamese", "other"]["verdict"] == "slower"
+    assert rows["mlp", "other"]["verdict"] == "not timed in both"
+
+
+def test_a_case_is_laid_against_the_first_run_that_has_it_and_many_runs_are_counted(tmp_path):
+    a = write(tmp_path / "a", repeats([1.0], "dcgan"))
+    b = write(tmp_path / "b", repeats(FAST))
+    c = write(tmp_path / "c", [*repeats(SLOW), *repeats([1.0], "dcgan")])
+    rows = {(row["experiment"], row["base"], row["run"]): row["verdict"] for row in table_of(a, b, c).data}
+    assert rows == {("dcgan", "a", "c"): "single runs", ("vae", "b", "c"): "slower"}
+    shown = table_of(a, b, c, b)
+    assert [row.cells[2:6] for row in shown.rows] == [
+        ("0", "0", "0", "0"),
+        ("0", "0", "0", "0"),
+        ("0", "1", "0", "1"),
+        ("0", "0", "1", "0"),
+    ]
+
+
+SIZES = (75, 66, 12, 6, 6, 5, 4, 4, 4, 3, 2, 2, 1, 1, 1)  # rows of the notebooks of a run
+
+
+def drawn(generator, shared, drift, count=3):
+    """Two runs of `count` processes of one thing, times as method and machine make them.
+
+    The logarithm varies between processes by 5 to 22 %, from row to row another; `shared` of the variance is one for
+    all rows of a process; between the runs all rows have moved, by `drift` times that variance.
+    """
+    lines = []
+    for notebook, size in enumerate(SIZES):
+        deviations = np.exp(generator.uniform(*np.log((0.05, 0.22)), size))
+        moved = generator.standard_normal() * np.sqrt(drift) * deviations
+        for run in ("a", "b"):
+            own, common = generator.standard_normal((count, size)), generator.standard_normal((count, 1))
+            logs = deviations * (np.sqrt(1 - shared) * own + np.sqrt(shared) * common) + moved * (run == "b")
+            for (repeat, row), value in np.ndenumerate(np.exp(logs)):
+                lines.append((run, f"notebook {notebook}", str(row), repeat, value))
+    frame = pandas.DataFrame(lines, columns=["run", "experiment", "case", "repeat", "value"])
+    same = dict.fromkeys([*compare.SAME, "article", "precision"], "same")
+    return frame.assign(**same, metric="epoch_s", status="ok")
+
+
+@pytest.mark.parametrize(("shared", "drift"), [(0.0, 0.0), (0.95, 0.4)])
+def test_two_runs_of_one_machine_are_called_different_in_at_most_5_percent_of_rows(shared, drift):
+    generator = np.random.default_rng(7)
+    found = [compare.comparisons(drawn(generator, shared, drift)) for _ in range(30)]
+    different = np.array([rows.verdict.isin(["faster", "slower"]).mean() for rows in found])
+    assert len(found[0]) == sum(SIZES)
+    assert different.mean() <= 0.05 and (different > 0.05).mean() <= 0.1
+    rows = pandas.concat(found)
+    assert (rows.low < rows.ratio).all() and (rows.ratio < rows.high).all()
+    told = np.select([rows.low > 1, rows.high < 1], ["slower", "faster"], "no difference shown")
+    assert (rows.verdict == told).all()
+
+
+def test_the_command_writes_a_table_in_which_no_text_is_a_formula_or_markup(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "root", lambda: tmp_path)
+    attack = '=cmd<script>alert(1)</script>\x1b[31m"'
+    a = write(tmp_path / "a", repeats(SLOW, case=attack, chip=attack), {"chip": attack})
+    b = write(tmp_path / "=b", repeats(FAST, case=attack, flags=[attack]))
+    assert __main__.main(["compare", str(a), str(b)]) == 0
+    said = capsys.readouterr().out
+    assert "faster" in said and "compare.csv" in said and "\x1b" not in said
+    page = (tmp_path / "outputs" / "compare.html").read_text(encoding="utf-8")
+    assert "<script" not in page and "alert(1)" in page
+    with (tmp_path / "outputs" / "compare.csv").open(newline="", encoding="utf-8") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert all(cell[:1] not in ("=", "+", "-", "@") for cell in cells)
+    assert __main__.main(["compare", str(a)]) == 2 and "at least two" in capsys.readouterr().err
+
+
+def test_a_run_without_a_case_is_refused_in_a_line(tmp_path):
+    bad = write(tmp_path / "bad", [])
+    (bad / "vae.jsonl").write_text('{"schema": 2}\n')
+    with pytest.raises(PomologyError, match=r"^bad: "):
+        compare.load(bad)
+
+
+def test_runs_are_found_by_name_path_zip_and_folder_of_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_run, "root", lambda: tmp_path)
+    outputs = tmp_path / "outputs"
+    one = write(outputs / "one", [record()], MACHINE)
+    two = write(tmp_path / "lab" / "two", [record()], MACHINE)
+    packed = tmp_path / "lab" / "three.zip"
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.write(two / "vae.jsonl", "vae.jsonl")
+    (outputs / "four.zip").write_bytes(packed.read_bytes())
+    found = results_run.find(["one", "four", str(tmp_path / "lab"), str(one)], "RUNS")
+    assert found == [one, outputs / "four.zip", packed, two]
+    for nothing in ("", "nowhere", "../nowhere", str(outputs / "one" / "vae.jsonl")):
+        with pytest.raises(PomologyError, match=r"RUNS: .*: no such run; outputs/ has one"):
+            results_run.find([nothing], "RUNS")

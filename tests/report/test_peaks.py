@@ -1,0 +1,103 @@
+"""The best rates of a run, and shares of them, against arithmetic done by hand."""
+
+import pytest
+from records import cached, matvec, metric, product, rate, record, stream
+
+from pomology.machine import snapshot
+from pomology.report import details, peaks
+from pomology.results import cases, frame
+
+
+def of_blocks(calls_s, **more):
+    """A product whose blocks of two calls took so long a call; its median rate is 1 GFLOP a call."""
+    middle_s = sorted(calls_s)[len(calls_s) // 2]
+    known = product(1e9 / middle_s, **more)
+    known.metrics["kernel_s"] = metric(middle_s, unit="s")
+    return known.replace(blocks={"kernel_s": {"steady": [[2, 2 * call_s] for call_s in calls_s]}})
+
+
+def test_a_peak_is_the_best_over_sizes_frameworks_and_notebooks():
+    records = [product(50e9), product(80e9, shape="1x9x9"), product(40e9, "fp16")]
+    records += [product(99e9, status="mismatch"), product(5e12, profile="smoke"), record("vae", rate(7e12))]
+    records += [product(70e9, experiment="ceilings_mlx"), product(60e9, "fp16", experiment="of_somebody_mlx")]
+    records += [product(900e9, backend="mps"), product(1200e9, experiment="ceilings_mlx", backend="mlx-gpu")]
+    best = peaks.peaks(records)
+    assert {key: peak.value for key, peak in best.rates.items()} == {
+        ("cpu", "fp32"): 80e9,
+        ("cpu", "fp16"): 60e9,
+        ("gpu", "fp32"): 1200e9,
+    }
+    assert not best.bandwidths and not peaks.peaks([]).rates
+    assert peaks.peaks(records, smoke=True).rates["cpu", "fp32"].value == 5e12
+
+
+def test_it_is_the_rate_of_the_fastest_block():
+    steady, lucky = of_blocks([0.5, 0.5, 0.5]), of_blocks([0.8, 0.4, 0.9], flags=["contended"])
+    for turn in ([steady, lucky], [lucky, steady]):
+        peak = peaks.peaks(turn).rates["cpu", "fp32"]
+        assert peak.record == lucky  # others only slow it down
+        assert (peak.value, peak.rate.n, peak.rate.covers) == (pytest.approx(1e9 / 0.4), 3, "exact")
+
+
+def test_another_way_than_the_articles_counts_only_where_there_is_no_other():
+    other, own = product(361e9, flags=["other-way"]), product(320e9)
+    assert {peaks.peaks(turn).rates["cpu", "fp32"].value for turn in ([other, own], [own, other])} == {320e9}
+    assert peaks.peaks([other]).rates["cpu", "fp32"].value == 361e9
+
+
+def test_each_kind_of_traffic_has_a_peak_and_what_a_cache_holds_raises_none():
+    records = [stream(8e9, "copy"), stream(9e9), stream(7e9, "add", "ceilings_mlx"), stream(90e9, backend="mps")]
+    records += [cached(12e9, "sum", 32), stream(11e9, "dot"), matvec(40, 77e9), matvec(127, 20e9)]
+    both = {("cpu", "reads and writes"): 9e9, ("gpu", "reads and writes"): 90e9}
+    best = peaks.peaks(records)
+    assert {key: peak.value for key, peak in best.bandwidths.items()} == both | {("cpu", "reads"): 12e9}
+    # A matrix larger than four caches is no cache's; an unknown cache may be as large as any.
+    assert peaks.peaks([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].value == 13e9
+    assert ("gpu", "reads") not in peaks.peaks([matvec(530, 13e9, backend="mps")]).bandwidths
+
+
+def test_the_last_level_cache_where_the_system_tells_its_size_and_nothing_on_a_mac(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "CACHES", tmp_path)
+    assert snapshot.cache_bytes() is None
+    for number, size in enumerate(("48K", "491520K", "?")):
+        (tmp_path / f"index{number}").mkdir()
+        (tmp_path / f"index{number}" / "size").write_text(f"{size}\n")
+    assert snapshot.cache_bytes() == 480 * 2**20
+
+
+def test_a_share_has_the_intervals_of_both():
+    best = peaks.peaks([product(100e9, low=80e9, high=125e9)])
+    known = metric(25e9, 20e9, 30e9, "FLOP/s")
+    share = best.share(known, "cpu", "fp32")
+    assert (share.value, share.low, share.high) == pytest.approx((0.25, 20 / 125, 30 / 80))
+    assert best.share(known, "gpu", "fp32") is best.share(known, "cpu", "bf16") is None
+    # Of the fastest block it has the interval of the case alone.
+    share = peaks.peaks([of_blocks([0.5])]).share(metric(1e9, 0.9e9, 1.1e9), "cpu", "fp32")
+    assert (share.value, share.low, share.high) == pytest.approx((0.5, 0.45, 0.55))
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (0.42, 0.408, 0.432, "42.0 % (40.8 to 43.2 %)"),
+        (0.97, 0.93, 1.01, "97.0 % (93.0 to 100 %)"),
+        (1.02, 0.99, 1.05, "100 %: not told apart from it"),
+        (1.2, 1.1, 1.3, "100 %: faster than any product"),
+        (0.5, None, None, "50.0 %"),
+    ],
+)
+def test_no_share_is_shown_above_all(value, low, high, text):
+    assert peaks.percent(metric(value, low, high).replace(n=20)) == text
+
+
+def test_a_table_has_shares_where_there_are_some():
+    records = [record(metrics=rate(25e9, 20e9, 30e9)), record(backend="mps", config={"batch_size": 9})]
+    best = peaks.peaks([product(100e9, low=100e9, high=100e9)])
+    share = best.share(cases.achieved(records[0]), "cpu", "fp32")
+    key = (records[0].case, records[0].repeat)
+    table = details.details_table(frame.of_records(records), {key: share})
+    place = table.columns.index(peaks.BEST)
+    assert table.columns[place - 1] == "Achieved"
+    assert [row.cells[place] for row in table.rows] == ["25 % (20 to 30 %)", ""]
+    assert table.data[0]["share_of_best"] == 0.25
+    assert peaks.BEST not in details.details_table(frame.of_records(records)).columns
