@@ -16,10 +16,8 @@ from types import SimpleNamespace
 import fakes
 import numpy as np
 import pytest
-import records
 import torch
 import yaml
-from records import metric
 from torch.utils.flop_counter import FlopCounterMode
 
 from pomology.errors import PomologyError
@@ -28,11 +26,8 @@ from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.models import products
 from pomology.models.products import Product
-from pomology.report import article, declaration, side_by_side
-from pomology.report.display import Report
 from pomology.results import cases
 from pomology.results.record import Record
-from pomology.results.run import Run
 from pomology.runner import notebooks, parameters
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -298,51 +293,6 @@ def test_what_does_not_end_in_time_or_fit_is_not_tried(tmp_path, monkeypatch, ra
     if rate == 2e9:  # as a reference BLAS
         assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record.reason
         assert asked == ["8x250x250"] and "2000x2000" in cases.line(record)
-
-
-CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
-
-
-def record(framework: str, backend: str, config: dict = CONFIG, seconds: float = 1.0, checksum: int = 7, **more):
-    metrics = {"kernel_s": metric(seconds, 0.99 * seconds, 1.01 * seconds, "s"), "inputs_checksum": metric(checksum)}
-    about = {"experiment": f"blas_{framework}", "config": config, "framework": framework, "backend": backend}
-    about |= {"precision": "fp16", "chip": "M2 Ultra", "metrics": metrics | {"max_abs_error": metric(1e-6)}}
-    return records.record(**about | more)
-
-
-def test_two_frameworks_are_laid_side_by_side():
-    rows = [record("torch", "mps", seconds=3.0), record("mlx", "mlx-gpu", seconds=2.0)]
-    table = side_by_side.side_by_side("blas", rows)
-    (row,) = table.data
-    assert row["same"] is True and row["ratio"] == pytest.approx(1.5)
-    assert row["ratio_low"] == pytest.approx(1.5 * 0.99 / 1.01)
-    assert {"3.00 s ± 1.0 %", "2.00 s ± 1.0 %", "the same"} < {*table.rows[0].cells}
-    names = [row.cells[0] for row in article.article_table("blas", rows).rows if row.kind == "measured"]
-    assert names == ["M2 Ultra GPU (PyTorch 2.13.0, 2026)", "M2 Ultra GPU (MLX 2.13.0, 2026)"]
-
-
-@pytest.mark.parametrize(
-    ("second", "words"),
-    [
-        (record("mlx", "cpu", checksum=8), "other inputs"),
-        (record("mlx", "cpu", status="mismatch", reason="[3] is 1"), "no pair of times"),
-        (record("mlx", "mlx-gpu"), "not run with MLX"),
-        (record("mlx", "cpu", {**CONFIG, "shape": "9x9"}), "not run with MLX"),
-        (record("mlx", "cpu", metrics={}), "not checked"),
-    ],
-)
-def test_what_is_not_the_same_has_no_ratio(second, words):
-    table = side_by_side.side_by_side("blas", [record("torch", "cpu"), second])
-    assert words in table.data[0]["remark"]
-    assert all(row["ratio"] is None and not row["same"] for row in table.data)
-
-
-def test_the_notebook_without_a_framework_reads_what_others_wrote_and_names_who_is_missing(tmp_path):
-    records.write(tmp_path, [record("torch", "cpu", article="001")])
-    table = Report.of(declaration.of("blas"), Run(tmp_path)).side_by_side()
-    (note,) = [note for note in table.notes if "into the same folder" in note]
-    assert len(table.rows) == 1 and "run blas_mlx" in note and "blas_torch" not in note
-    assert (tmp_path / "tables" / "blas-side-by-side.csv").read_text().count("\n") == 2
 
 
 def test_what_lays_others_together_runs_behind_them(tmp_path):

@@ -12,7 +12,7 @@ import types
 import fakes
 import pytest
 import torch
-from test_roofline import metric, record
+from records import metric, record
 from torch import nn
 from torch.nn import functional as F
 

@@ -22,7 +22,6 @@ from pomology.experiment.experiment import Experiment
 from pomology.measure import clock as measure_clock
 from pomology.measure import epochs
 from pomology.models import definitions
-from pomology.report import epoch_parts
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 

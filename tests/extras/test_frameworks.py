@@ -1,10 +1,12 @@
 """PyTorch and MLX, processor and GPU: ratios by hand, and what has none."""
 
 import pytest
-from declared import of
+from declared import article_table, of
 from records import metric, record
 
+from pomology.articles import published
 from pomology.extras.frameworks import side_by_side
+from pomology.report import details
 from pomology.results import frame
 
 CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
@@ -101,3 +103,10 @@ def test_ratios_are_the_cpus_time_over_the_gpus():
 def test_what_the_article_prints_stands_first():
     printed = [row.cells[:2] for row in ratios(training(32, "cpu", 10.0)).rows]
     assert ("M2 Max GPU", "P100") in printed[:-1] and printed[-1] == ("GPU here", "CPU here")
+
+
+@pytest.mark.parametrize("experiment", ["mlp", "cnn", "lstm"])
+def test_every_published_row_of_an_article_without_times_stands_in_one_of_its_tables(experiment):
+    tables = [article_table(experiment, []), side_by_side.ratio_table(frame.of_records([]), of(experiment))]
+    tables.append(details.printed_table(of(experiment)))
+    assert sum(len(table.rows) for table in tables) == len(published.rows(experiment=experiment))

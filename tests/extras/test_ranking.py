@@ -237,3 +237,11 @@ def test_figures_have_a_line_for_each_device():
     first = [label.get_text() for label in axes[0].get_yticklabels()]
     assert first == ["M1 Ultra CPU", "2070 Super CUDA", HERE]
     assert [label.get_text() for label in axes[-1].get_yticklabels()] == ["of somebody CPU"]
+
+
+def test_a_case_of_today_is_found_at_the_settings_of_a_source(elsewhere_has):
+    settings = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
+    config = {"workload": "bert_base", "config": json.dumps(settings), "metric": "fit_s", "unit": "s"}
+    elsewhere_has(line("V100", 41, **config))
+    own = record("bert_base", {"fit_s": metric(20.0, unit="s")}, settings | {"precision": "fp32"}, backend="cuda")
+    assert beside([own], "Apple M9 CUDA", "V100").ratio["bert_base"] == 41 / 20

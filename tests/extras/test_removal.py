@@ -10,6 +10,9 @@ import pytest
 from pomology import extras
 from pomology.paths import root
 
+NEEDED_BY = {"prediction": "prediction", "ranking": "summary", "roofline": "roofline", "frameworks": "blas"}
+COMMANDS = {"prediction": "predict", "compare": "compare"}
+
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
@@ -33,15 +36,16 @@ def test_an_extra_can_be_removed(copy, tmp_path, name):
     try:
         checked = pomology("check")
         assert checked.returncode == 0 and "are as they should be" in checked.stdout, checked.stderr
-        only = "vae prediction" if name == "prediction" else "vae"
-        done = pomology("reproduce", "--profile=smoke", f"--only={only}", f"--run={name}")
+        notebook = NEEDED_BY.get(name, "")
+        done = pomology("reproduce", "--profile=smoke", f"--only=vae {notebook}", f"--run={name}")
         assert done.returncode == 0, done.stdout + done.stderr
         assert "  vae: cpu, batch size 16" in done.stdout and (copy / "outputs" / name / "index.html").exists()
         if name == "store":
             refused = pomology("compare", "--store", str(tmp_path), "--runs", "a b")
             assert refused.returncode == 2 and "has no lib/pomology/extras/store" in refused.stderr
-        if name == "prediction":
-            assert "prediction is left out: it needs lib/pomology/extras/prediction" in done.stdout
-            assert "invalid choice: 'predict'" in pomology("predict", "vae 128").stderr
+        if notebook:
+            assert f"{notebook} is left out: it needs lib/pomology/extras/{name}" in done.stdout
+        if name in COMMANDS:
+            assert f"invalid choice: '{COMMANDS[name]}'" in pomology(COMMANDS[name]).stderr
     finally:
         shutil.move(tmp_path / name, removed)

@@ -121,3 +121,68 @@ def test_a_step_of_resnet_18():
     found = workload(resnet18, step, optimizer_slots=1)
     assert found.flops == 2 * 2 * (3 * 1_814_073_344 - 112 * 112 * 64 * 7 * 7 * 3)
     assert found.state_bytes == 3 * 4 * 11_689_512
+
+
+# Bytes that a step reads and writes -----------------------------------------------------------------------------------
+
+
+def moved(build, step, slots=0, backend="mps") -> int:
+    return workload(build, step, slots, backend).moved_bytes
+
+
+def without_gradients(*shape, dtype=torch.float32):
+    def step(model):
+        with torch.no_grad():
+            model(torch.empty(*shape, dtype=dtype))
+
+    return step
+
+
+def views(model):
+    x = torch.empty(6, 4, dtype=model.weight.dtype)
+    x.view(4, 6).t().reshape(2, 12)[:1].unsqueeze(0).expand(9, 1, 12)
+
+
+def linear(inputs=10, outputs=7, bias=False):
+    return lambda: nn.Linear(inputs, outputs, bias=bias)
+
+
+PICTURES = 2 * 3 * 64 + 108 + 2 * 4 * 64 + 3 * 108  # read, kernel, result, update
+# Forward: bias, input, weight and output. The sum reads 35 and writes one; its gradient, a one, stands for all the
+# outputs' gradients. Backward: weight and bias. Adam reads weight, gradient, two moments, and writes three.
+TRAINED = (7 + 50 + 70 + 35) + (35 + 1) + 1 + (1 + 50 + 70) + (1 + 7) + 7 * 77
+COPIED = 3 * 16 + 48  # views are free; a reshape of a transposed matrix copies it
+GIVEN = 5 * 2 + 2 * 5 * 8 + 3 * 8000  # an embedding reads the rows that it gives, and numbers of 8 bytes, no table
+
+
+@pytest.mark.parametrize(
+    ("build", "step", "slots", "floats"),
+    [
+        (linear(bias=True), lambda m: m(torch.empty(5, 10)).sum().backward(), 2, TRAINED),
+        *((linear(), lambda m: None, slots, times * 70) for slots, times in ((0, 3), (1, 5), (2, 7))),
+        (lambda: nn.Conv2d(3, 4, 3, padding=1, bias=False), without_gradients(2, 3, 8, 8), 0, PICTURES),
+        (linear(4, 4), views, 0, COPIED),
+        (lambda: linear(4, 4)().half(), views, 0, COPIED / 2),
+        (lambda: nn.Embedding(1000, 8), without_gradients(5, dtype=torch.long), 0, GIVEN),
+    ],
+)
+def test_the_bytes_of_a_step_by_hand(build, step, slots, floats):
+    assert moved(build, step, slots) == FLOAT * floats
+
+
+def test_fused_attention_reads_and_writes_each_of_its_tensors_once():
+    shape, rows = (2, 3, 16, 8), 2 * 3 * 16
+
+    class Three(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.all = nn.ParameterList(torch.empty(shape) for _ in range(3))
+
+    def step(model):
+        nn.functional.scaled_dot_product_attention(*model.all).sum().backward()
+
+    one = rows * 8  # queries, keys, values, the output, and each of their gradients
+    forward = 4 * one + rows  # and the logarithm of a sum for each row
+    summed = one + 1 + 1  # the sum, and the gradient that begins, which stands for all the output's
+    backward = 4 * one + rows + 1 + 3 * one
+    assert moved(Three, step, backend="cuda") == FLOAT * (forward + summed + backward + 3 * 3 * one)

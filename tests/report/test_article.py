@@ -49,8 +49,8 @@ def reference(tmp_path_factory) -> Run:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_table_has_the_committed_numbers(reference, path):
-    if path.stem == "costs":
-        pytest.skip("its notebook makes its records")
+    if path.stem in ("costs", "roofline"):
+        pytest.skip("its notebook makes its own tables")
     made = Report.of(declaration(path), reference).table()
     with open(TABLES[path.stem], encoding="utf-8", newline="") as file:
         kept = list(csv.DictReader(file))

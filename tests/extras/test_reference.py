@@ -1,0 +1,75 @@
+"""The extras give the numbers that were committed with the reference run, before they worked on frames."""
+
+import csv
+
+import pytest
+from declared import of
+
+import pomology
+from pomology.extras.frameworks import side_by_side
+from pomology.extras.ranking import ranking, shares
+from pomology.extras.roofline import table
+from pomology.paths import root
+from pomology.report import peaks
+from pomology.results.run import Run
+
+REFERENCE = root() / "outputs" / "reference-cpu"
+
+
+@pytest.fixture(scope="module")
+def run():
+    return pomology.load(REFERENCE), peaks.peaks(Run(REFERENCE).records)
+
+
+def committed(name):
+    with (REFERENCE / "tables" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def numbers(rows, *names):
+    """The numbers of rows in an order of their own, with NaN and nothing as 0."""
+    found = []
+    for row in rows:
+        values = [float(row.get(name) or 0) for name in names]
+        found.append([0.0 if value != value else value for value in values])
+    return [pytest.approx(values, rel=1e-9) for values in sorted(found)]
+
+
+def same(rows, kept, names, before=()):
+    assert len(rows) == len(kept)
+    assert [approx.expected for approx in numbers(rows, *names)] == numbers(kept, *(before or names))
+
+
+def test_roofline(run):
+    names = ["flops_per_s", "share_of_best", "flops_per_byte", "roof_flops_per_s", "share_of_roof"]
+    same(table.roofline_table(*run).data, committed("roofline-roofline"), names)
+    measured = [row for row in table.peaks_table(run[1], "001").data if row["source"] == "measured"]
+    kept = [row for row in committed("roofline-article") if row["source"] == "measured"]
+    same(measured, kept, ["flops_per_s", "bytes_per_s", "blocks"])
+
+
+def test_ranking_and_shares(run):
+    shown = ranking.ranking_table(run[0])
+    kept = {row["device"]: row for row in committed("summary-ranking")}
+    assert {row["against"] for row in shown.data} == {row["against"] for row in kept.values()}
+    assert [row["device"] for row in shown.data] == list(kept)
+    for row in shown.data:
+        names = ("speed", "low", "high", "models", "doubtful")
+        assert [row[name] for name in names] == pytest.approx([float(kept[row["device"]][name]) for name in names])
+    names = ["rate", "rate_low", "rate_high", "peak", "share", "share_low", "share_high"]
+    before = ["flops_per_s", "low", "high", "peak_flops_per_s", "share", "share_low", "share_high"]
+    same(shares.shares_table(*run).data, committed("summary-rates"), names, before)
+
+
+@pytest.mark.parametrize("name", ["blas", "gpt2_pretraining", "trainings"])
+def test_frameworks(run, name):
+    shown = side_by_side.side_by_side(run[0], of(name)).data
+    time = of(name).time
+    names = [f"torch_{time}", f"mlx_{time}", "ratio", "ratio_low", "ratio_high"]
+    same(shown, committed(f"{name}-side-by-side"), names)
+    assert [row["same"] for row in shown].count(True) == len([row for row in shown if row["ratio"]])
+
+
+def test_parts_of_a_step(run):
+    shown = side_by_side.side_by_side(run[0], of("trainings")).data
+    same(shown, committed("trainings-parts"), ["ratio_forward", "ratio_rest"])
