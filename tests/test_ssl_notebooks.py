@@ -67,9 +67,8 @@ def test_waiting_for_data_is_printed_where_it_is_resolved(simclr, loop_s, waitin
     clock.parts = dict.fromkeys(("training", "feature bank", "kNN"), part)
     found = {}
     simclr["note_split"](SimpleNamespace(clock=clock, metric=found.__setitem__))
-    shown = epoch_parts.parts(found)
-    assert re.fullmatch(r"400 s ± .+ %", format.resolved(shown["Training"]))
-    assert re.fullmatch(waiting, format.resolved(shown["Waiting for data"]))
+    assert re.fullmatch(r"400 s ± .+ %", format.resolved(found["training_epoch_s"]))
+    assert re.fullmatch(waiting, format.resolved(found["loop_epoch_s"] - found["training_epoch_s"]))
 
 
 def test_loss_is_nt_xent(simclr):

@@ -93,11 +93,7 @@ def with_software(device: str, framework: str, version: str, year: str) -> str:
 def line(record: Record) -> str:
     """A finished case in one line."""
     metrics = record.metrics
-    parts = [
-        f"{record.experiment}: {record.backend}, {settings(record)}"
-        if record.config
-        else record.case
-    ]
+    parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
     elif "footprint_end_bytes" in metrics and not {"forward_s", "backward_s"} & metrics.keys():
