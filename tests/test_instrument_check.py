@@ -21,7 +21,7 @@ from fakes import Clock, SimulatedDevice
 from pytest import approx
 
 from pomology import format
-from pomology.devices import find, known_faults
+from pomology.devices import find
 from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.experiment import experiment
@@ -342,24 +342,6 @@ def test_no_rectifier_of_the_network_is_near_its_corner():
     scope["Small"].forward.__globals__["F"] = SimpleNamespace(**vars(torch.nn.functional) | relu)
     scope["passes"](torch.device("cpu"))
     assert seen[0].abs().min() > 1e-5
-
-
-@pytest.mark.parametrize(
-    ("answers", "status", "words"),
-    [
-        (["cured here", "does not concern this chip"], "ok", "2 known faults concern this device"),
-        (["cured here", "present here: by 20 %"], "mismatch", "b; what helps: do not"),
-        ([], "ok", "0 known faults concern"),
-    ],
-)
-def test_a_known_fault_that_is_present_is_a_mismatch(check, monkeypatch, answers, status, words):
-    faults = [SimpleNamespace(what=what, source="", cure="do not") for what in "ab"[: len(answers)]]
-    monkeypatch.setattr(known_faults, "of", lambda device: faults)
-    monkeypatch.setattr(known_faults, "look", lambda fault, device: answers["ab".index(fault.what)])
-    record = check("known", FakeDevice("mps"), found={})
-    assert record.status == status and words in (record.reason or record.note)
-    present = record.metrics["faults_present"]
-    assert (present.value, present.n) == (status == "mismatch", len(answers))
 
 
 PACKAGES = {"torch": "2.13.0", "numpy": "1.26.4", "pyarrow": "25.0.1", "tensorflow": "2.16.2"}

@@ -199,14 +199,15 @@ class Rounded(np.ndarray):
 
 
 @pytest.mark.parametrize(("bits", "tf32"), [(23, False), (10, True)])
-def test_fp32_as_mlx_ships_it_is_looked_at_and_a_row_says_which_one_it_is(mac, monkeypatch, tmp_path, bits, tf32):
-    mx, notes = mac(), []
+def test_fp32_as_mlx_ships_it_is_looked_at_and_a_row_says_which_one_it_is(mac, monkeypatch, bits, tf32):
+    mx = mac()
     monkeypatch.setattr(Rounded, "bits", bits)
     mx.ones = lambda shape, dtype: np.ones(shape, dtype).view(Rounded)
     mx.eye = lambda size: np.eye(size, dtype="float32").view(Rounded)
-    case = feasibility.Feasibility()
-    case.backend, case.note = mlx.MLXDevice("mlx-gpu"), lambda *words: notes.append(words)
-    assert case.backend.tf32 is tf32
-    with contextlib.nullcontext() if tf32 else pytest.raises(Unsupported, match=r"^MLX computes fp32 as fp32 on this"):
-        case.require_tf32()
-    assert notes == [("fp32 as MLX ships it, which here is TF32", "other-way")] * tf32
+    gpu = mlx.MLXDevice("mlx-gpu")
+    assert gpu.tf32 is tf32
+    if tf32:
+        assert feasibility.require_tf32(gpu) == "fp32 as MLX ships it, which here is TF32"
+    else:
+        with pytest.raises(Unsupported, match=r"^MLX computes fp32 as fp32 on this"):
+            feasibility.require_tf32(gpu)

@@ -9,7 +9,7 @@ import types
 from pathlib import Path
 
 import pytest
-import test_machine
+from machine import test_snapshot
 from macs import SECRETS
 
 from pomology import __main__
@@ -18,7 +18,7 @@ from pomology.extras.doctor import doctor
 from pomology.machine import snapshot as machine_snapshot
 from pomology.runner import notebooks, parameters
 
-mac = test_machine.mac
+mac = test_snapshot.mac
 
 NO_FP64 = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
 
