@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
 import pkgutil
 import signal
@@ -16,42 +14,28 @@ from typing import Any
 from pomology.errors import PomologyError
 
 
-def call(what: str, function: str, *arguments: Any, limit_s: float | None = None, foreign: bool = False) -> Any:
-    """What a function returns in a fresh process of Python, which has imported its module only.
+def call(what: str, function: str, *arguments: Any, limit_s: float | None = None) -> Any:
+    """Return what a function returns in a fresh process of Python.
 
-    function: as `pomology.models.launches:first`; arguments and result must be picklable. limit_s: seconds that it
-    may take. foreign: it runs code that is not the kit's; what that prints is dropped, and what it started ends with
-    it. Raises PomologyError in one line, which begins with `what`, if the process fails, and subprocess.TimeoutExpired
-    if it takes longer.
+    function: as `pomology.models.launches:first`; arguments and result must be picklable.
+    limit_s: seconds that it may take. Raises PomologyError in one line, which begins with `what`,
+    if the process fails, and subprocess.TimeoutExpired if it takes longer.
     """
     with tempfile.TemporaryDirectory() as folder:
-        given, answer = Path(folder, "given.pickle"), Path(folder, "answer.pickle")
-        given.write_bytes(pickle.dumps(arguments))
-        command = [sys.executable, "-m", "pomology.models.isolated", function, str(given), str(answer)]
-        if foreign:
-            done = _grouped(command, limit_s)
-        else:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
-        if done.returncode or not answer.exists():
-            ended = done.returncode
-            how = f"by {signal.Signals(-ended).name}" if ended < 0 else f"with status {ended}"
-            last = (done.stderr.strip().splitlines() or ["it left no answer" if foreign else "no message"])[-1]
+        request, answer = Path(folder, "request.pickle"), Path(folder, "answer.pickle")
+        request.write_bytes(pickle.dumps(arguments))
+        command = [sys.executable, "-m", "pomology.models.isolated", function, request, answer]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+        status = done.returncode
+        if status:
+            how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise PomologyError(f"{what} ended {how}: {last}")
         return pickle.loads(answer.read_bytes())
 
 
-def _grouped(command: list[str], limit_s: float | None) -> subprocess.CompletedProcess:
-    """Run it in a group of processes, all of which end with it, and without a word from them."""
-    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    with subprocess.Popen(command, start_new_session=True, **nowhere) as process:
-        try:
-            return subprocess.CompletedProcess(command, process.wait(limit_s), "", "")
-        finally:
-            # None are left; or, on macOS, only such as have ended.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    function, given, answer = pkgutil.resolve_name(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-    answer.write_bytes(pickle.dumps(function(*pickle.loads(given.read_bytes()))))
+    name, request, answer = sys.argv[1:]
+    arguments = pickle.loads(Path(request).read_bytes())
+    result = pkgutil.resolve_name(name)(*arguments)
+    Path(answer).write_bytes(pickle.dumps(result))

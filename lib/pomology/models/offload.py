@@ -1,12 +1,10 @@
-"""Training with the optimiser's state, and more, in the host's memory: DeepSpeed's ZeRO-Offload, and PyTorch's FSDP2.
+"""Training with the optimizer's state in the host's memory: DeepSpeed's ZeRO-Offload and PyTorch's FSDP2.
 
-`none`, `zero` and `fsdp` make engines that are used alike: AdamW in fp32, in one process, without a launcher. One that
-offloads has a process group of its own. There is one engine at a time: an interrupted case leaves nothing to the next.
+`none`, `zero` and `fsdp` make engines with one interface: AdamW in fp32, in one process, without a launcher.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import importlib.util
@@ -16,7 +14,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -28,25 +25,27 @@ from pomology.errors import PomologyError, Unsupported
 from pomology.models.cost import Workload
 from pomology.paths import redact
 
-ADAMW = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}  # as Hugging Face's trainer has it by default
-BUCKET = 50_000_000  # gradients that ZeRO collects before it hands them on: 200 MB; its own default is 2 GB
+# The defaults of Hugging Face's Trainer.
+ADAMW = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+BUCKET = 50_000_000  # gradients that ZeRO sends at a time: 200 MB; its own default is 2 GB
 HOW_TO_GET_DEEPSPEED = "DeepSpeed is not installed; `make env EXTRAS=offload` installs it"
-NOT_FOR_A_MAC = "DeepSpeed is not installed; the kit does not install it on macOS, where memory is shared anyway"
-
-_open: list[Engine] = []  # the engine that has the process group
+NOT_FOR_A_MAC = "DeepSpeed is not installed; the kit does not install it on macOS"
 
 
 class Engine(contextlib.AbstractContextManager):
-    """A model that trains, as `with offload.zero(model, lr=5e-5, device=case.device) as engine:`
+    """A model that trains: `with offload.zero(model, lr=5e-5, device=case.device) as engine:`
 
-    Call `model` for the forward pass; then `backward(loss)`, `step()` and `zero_grad()`. `describe` says what is where;
-    `weights_on` is the kind of device that holds the weights between the steps. DeepSpeed's engine is model and
-    optimiser in one.
+    Call `model` for the forward pass, then `backward(loss)`, `step()` and `zero_grad()`.
+    `weights_on` is the kind of device that holds the weights between the steps; `describe` says
+    what is where. The end of the `with` block ends the process group, too.
     """
 
-    def __init__(self, model: Any, optimizer: Any, weights_on: str, describe: str, clip: float = 0.0):
-        self.model, self.optimizer, self.clip = model, optimizer, clip
-        self.weights_on, self.describe = weights_on, describe
+    def __init__(self, model: Any, optimizer: Any, weights_on: str, describe: str, clip: float):
+        self.model = model
+        self.optimizer = optimizer  # DeepSpeed's engine is model and optimizer in one
+        self.weights_on = weights_on
+        self.describe = describe
+        self.clip = clip
 
     def backward(self, loss: Any) -> None:
         if self.model is self.optimizer:
@@ -55,42 +54,34 @@ class Engine(contextlib.AbstractContextManager):
             loss.backward()
 
     def step(self) -> None:
-        if self.clip:
+        if self.clip and self.model is not self.optimizer:
             torch.nn.utils.clip_grad_norm_(_trained(self.model), self.clip)
         self.optimizer.step()
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad()
 
-    def close(self) -> None:
-        """Let go of the model, the optimiser and the process group. May be called twice."""
-        if self.model is not None and self.model is self.optimizer:
+    def __exit__(self, *exception: object) -> None:
+        if self.model is self.optimizer:
             self.model.destroy()
         self.model = self.optimizer = None
-        if self in _open:
-            _open.remove(self)
-            _end_group()
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+        _end_group()
 
 
-def none(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
-    """Train as usual, everything on the device, with PyTorch's AdamW as it comes: not fused, unless `fused` asks for
-    it. Parameters: see `zero`."""
-    close()
-    device = _device(model, device)
+def none(model: Any, lr: float, device: Any, *, clip: float = 0.0, **adamw: Any) -> Engine:
+    """Train with everything on the device and PyTorch's AdamW, by default not fused."""
     model = model.to(device)
-    return Engine(model, _adamw(model, {"lr": lr, "fused": False} | adamw), device.type, "all on the device", clip)
+    optimizer = _adamw(model, {"lr": lr, "fused": False} | adamw)
+    return Engine(model, optimizer, torch.device(device).type, "all on the device", clip)
 
 
-def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
-    """FSDP2 with CPU offload, which is part of PyTorch. Parameters: see `zero`.
+def fsdp(model: Any, lr: float, device: Any, *, clip: float = 0.0, **adamw: Any) -> Engine:
+    """Train with FSDP2 and its CPU offload, which is part of PyTorch. Parameters: see `zero`.
 
-    Weights, gradients and AdamW's state are on the host. The modules of each `nn.ModuleList` go to the device one at a
-    time, what is outside of them for a whole step. The model is changed in place. Raises Unsupported on MPS.
+    Weights, gradients and AdamW's state are on the host. The modules of each `nn.ModuleList` go to
+    the device one at a time, all others for a whole step. The model is changed in place.
     """
-    device = _device(model, device)
+    device = torch.device(device)
     with _grouped(device):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
@@ -99,79 +90,78 @@ def fsdp(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adam
         policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
         for module in [*_blocks(model), model]:
             fully_shard(module, mesh=mesh, offload_policy=policy)
-        place = "FSDP2: weights, gradients and AdamW's state on the host, updated there by PyTorch's fused AdamW"
-        _open.append(Engine(model, _adamw(model, {"lr": lr} | adamw), "cpu", place, clip))
-        return _open[-1]
+        optimizer = _adamw(model, {"lr": lr} | adamw)
+    place = "weights, gradients and AdamW's state on the host, updated there by PyTorch's fused AdamW"
+    return Engine(model, optimizer, "cpu", f"FSDP2: {place}", clip)
 
 
-def zero(model: Any, lr: float, device: Any = None, *, clip: float = 0.0, **adamw: Any) -> Engine:
-    """ZeRO-Offload (Ren et al. 2021), as DeepSpeed has it: stage 2, optimiser in the host's memory.
+def zero(model: Any, lr: float, device: Any, *, clip: float = 0.0, **adamw: Any) -> Engine:
+    """Train with ZeRO-Offload (Ren et al. 2021) as DeepSpeed has it: stage 2, optimizer on the host.
 
-    model: in fp32. device: where to compute; by default where the model is. clip: the norm that gradients are clipped
-    to; 0 does not clip. adamw: other settings than `ADAMW`. The host has gradients, AdamW's state and a second copy of
-    the weights, updated by DeepSpeed's AdamW on CUDA where its C++ can be built (some minutes at first use), else by
-    PyTorch's; `describe` says which, and why. Raises Unsupported where DeepSpeed is not installed, and on MPS.
+    model: in fp32. clip: the norm that gradients are clipped to; 0 does not clip. adamw: other
+    settings than `ADAMW`. The host has gradients, AdamW's state and a second copy of the weights.
+    DeepSpeed's AdamW updates them on CUDA where its C++ can be built (some minutes at first use),
+    else PyTorch's; `describe` says which. Raises Unsupported on MPS and without DeepSpeed.
     """
-    device = _device(model, device)
+    device = torch.device(device)
     if importlib.util.find_spec("deepspeed") is None:
         raise Unsupported(NOT_FOR_A_MAC if sys.platform == "darwin" else HOW_TO_GET_DEEPSPEED)
     with _grouped(device):
         deepspeed = _deepspeed(device)
         optimizer, updates = _host_adamw(model, device, {"lr": lr} | adamw)
-        offloaded = {"device": "cpu", "pin_memory": device.type == "cuda"}
         configuration = {
-            "train_micro_batch_size_per_gpu": 1,  # only its reports ask
+            "train_micro_batch_size_per_gpu": 1,  # for its reports only
             "steps_per_print": 1 << 60,
-            "gradient_clipping": clip,  # by itself it clips to 1
-            "zero_optimization": {"stage": 2, "offload_optimizer": offloaded, "reduce_bucket_size": BUCKET},
+            "gradient_clipping": clip,  # the default clips to 1
+            "zero_optimization": {
+                "stage": 2,
+                "offload_optimizer": {"device": "cpu", "pin_memory": device.type == "cuda"},
+                "reduce_bucket_size": BUCKET,
+            },
             "zero_force_ds_cpu_optimizer": False,
         }
-        # What a launcher would say; 0 is the first GPU.
+        # A launcher would set it.
         with mock.patch.dict(os.environ, {"LOCAL_RANK": str(device.index or 0)}):
             model, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=configuration)
-        place = f"ZeRO-Offload (DeepSpeed {deepspeed.__version__}): gradients, AdamW's state and a copy of the weights "
-        _open.append(Engine(model, model, device.type, f"{place}on the host, updated there by {updates}"))
-        return _open[-1]
+    place = "gradients, AdamW's state and a copy of the weights on the host, updated there by"
+    describe = f"ZeRO-Offload (DeepSpeed {deepspeed.__version__}): {place} {updates}"
+    return Engine(model, model, device.type, describe, clip)
 
 
 KINDS: dict[str, Callable[..., Engine]] = {"none": none, "zero": zero, "fsdp": fsdp}
 
 
-def close() -> None:
-    """End the engine that is open, if there is one."""
-    while _open:
-        _open[-1].close()
-
-
-atexit.register(close)
-
-
 def placed(counted: Workload, build: Callable[[], Any], kind: str) -> Workload:
-    """A step that was counted for AdamW without offload, with what an engine keeps on the device and on the host.
+    """Return a step with AdamW, counted without offload, as an engine of `KINDS` divides it.
 
-    build: makes the module. kind: of `KINDS`. `state_bytes` is what the device holds at the least, `host_bytes` what
-    the host does. With `zero` that is five numbers of each trained weight (itself twice, its gradient, AdamW's two)
-    and a buffer as large as the largest weight, which the device has too. With `fsdp` it is each weight, and of a
-    trained one three numbers more; the device has the largest block, and what is in no block.
+    build: makes the module. `state_bytes` is what the device holds at the least, `host_bytes` what
+    the host does. With `zero` these are five numbers of each trained weight (itself twice, its
+    gradient, AdamW's two) and a buffer as large as the largest weight, which the device has too.
+    With `fsdp` it is each weight, and three more numbers of a trained one; the device has the
+    largest block, and what is in no block.
     """
     if kind not in KINDS:
         raise PomologyError(f"offload is {kind!r}; it must be one of {', '.join(KINDS)}")
     if kind == "none":
         return counted
-
-    def size(weights: Any) -> int:
-        return sum(weight.nbytes for weight in weights)
-
     with torch.device("meta"):
         model = build()
-    weights, trained = size(model.parameters()), size(_trained(model))
+    weights = _bytes(model.parameters())
+    trained = _bytes(_trained(model))
     if kind == "zero":
-        buffer = max((weight.nbytes for weight in _trained(model)), default=0)
-        return dataclasses.replace(counted, state_bytes=weights + buffer, host_bytes=5 * trained + buffer)
-    blocks = [list(block.parameters()) for block in _blocks(model)]
-    outside = weights - size({id(weight): weight for block in blocks for weight in block}.values())
-    largest = max(map(size, blocks), default=0)
-    return dataclasses.replace(counted, state_bytes=outside + largest, host_bytes=weights + 3 * trained)
+        buffer = max(weight.nbytes for weight in _trained(model))
+        on_device = weights + buffer
+        on_host = 5 * trained + buffer
+    else:
+        blocks = [list(block.parameters()) for block in _blocks(model)]
+        in_blocks = {weight for block in blocks for weight in block}
+        on_device = weights - _bytes(in_blocks) + max(map(_bytes, blocks), default=0)
+        on_host = weights + 3 * trained
+    return dataclasses.replace(counted, state_bytes=on_device, host_bytes=on_host)
+
+
+def _bytes(weights: Any) -> int:
+    return sum(weight.nbytes for weight in weights)
 
 
 def _trained(model: Any) -> list[Any]:
@@ -179,30 +169,23 @@ def _trained(model: Any) -> list[Any]:
 
 
 def _blocks(model: Any) -> list[Any]:
-    """What FSDP takes to the device in one piece: the modules of each list of modules, inner ones first."""
+    """Return what FSDP moves in one piece: modules of each list of modules, inner ones first."""
     lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    blocks = [block for one in reversed(lists) for block in one if next(block.parameters(), None) is not None]
-    return list(dict.fromkeys(blocks))
-
-
-def _device(model: Any, device: Any) -> Any:
-    return torch.device(device) if device is not None else next(model.parameters()).device
+    blocks = [block for modules in reversed(lists) for block in modules]
+    return [block for block in dict.fromkeys(blocks) if next(block.parameters(), None) is not None]
 
 
 @contextlib.contextmanager
 def _grouped(device: Any) -> Iterator[None]:
-    """With a process group of this process alone; it ends here only if the engine cannot be made."""
+    """Start a process group of this process alone, and end it if the engine cannot be made."""
     if device.type not in ("cpu", "cuda"):
-        raise Unsupported("there is nowhere to offload to: the GPU and the processor of this chip share their memory")
-    close()
-    if distributed.is_initialized():
-        raise PomologyError("offload: this process has a process group already, which is not the kit's; restart it")
-    # Gloo would look up the name of this computer, and listen to the network, which macOS asks its user about.
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+        raise Unsupported("no offload: the GPU and the processor of this chip share their memory")
+    # By itself Gloo listens to the network, which macOS asks its user about.
+    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    with mock.patch.dict(os.environ, {"GLOO_SOCKET_IFNAME": loopback} if loopback else {}):
-        # Its members would meet in a table in memory: no port, no file.
-        distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
+    with mock.patch.dict(os.environ, {"GLOO_SOCKET_IFNAME": names[0]}):
+        store = distributed.HashStore()  # in memory: no port, no file
+        distributed.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         yield
     except BaseException:
@@ -213,42 +196,36 @@ def _grouped(device: Any) -> Iterator[None]:
 def _end_group() -> None:
     communication = sys.modules.get("deepspeed.comm.comm")
     if communication is not None and communication.cdb is not None:
-        communication.destroy_process_group()  # which forgets its own handles of it too
+        communication.destroy_process_group()  # DeepSpeed forgets its own handles
         communication.cdb = None
-    else:
+    elif distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def _deepspeed(device: Any) -> Any:
-    """The package, silent, for this kind of device. Raises Unsupported if this process has it for another kind."""
-    with mock.patch.dict(os.environ, {"DS_ACCELERATOR": device.type}), contextlib.redirect_stdout(io.StringIO()):
+    """Import DeepSpeed for a kind of device. Raises Unsupported if it is there for another kind."""
+    environment = mock.patch.dict(os.environ, {"DS_ACCELERATOR": device.type})
+    with environment, contextlib.redirect_stdout(io.StringIO()):
         import deepspeed
         from deepspeed.accelerator import get_accelerator
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     chosen = get_accelerator().device_name()
     if chosen.split(":")[0] != device.type:
-        raise Unsupported(f"DeepSpeed computes on {chosen} in this process, and cannot change to {device.type}")
-    # Else it compiles an operator for processes that share memory; here is one process.
+        raise Unsupported(f"DeepSpeed computes on {chosen} here, and cannot change to {device.type}")
+    # Without this it compiles an operator for processes that share memory.
     deepspeed.ops.__compatible_ops__ = {}
     return deepspeed
 
 
 def _adamw(model: Any, settings: dict[str, Any]) -> Any:
-    settings = {"fused": True} | ADAMW | settings
-    return torch.optim.AdamW(_trained(model), **settings)  # not fused: where settings say so, as the article's were
+    return torch.optim.AdamW(_trained(model), **{"fused": True} | ADAMW | settings)
 
 
 def _host_adamw(model: Any, device: Any, settings: dict[str, Any]) -> tuple[Any, str]:
-    """The optimiser that runs on the host, and its name in words."""
+    """Return the optimizer that runs on the host, and its name in words."""
     if device.type != "cuda":
         return _adamw(model, settings), "PyTorch's fused AdamW"
     try:
-        from torch.utils import cpp_extension
-
-        # A build that was killed holds its lock for ever, and PyTorch would wait for it.
-        place = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
-        for lock in (*place.glob("cpu_adam/lock"), *place.glob("*/cpu_adam/lock")):
-            raise RuntimeError(f"a build that is running, or was killed, holds {lock}; if none is running, remove that")
         with contextlib.redirect_stdout(io.StringIO()):
             from deepspeed.ops.adam import DeepSpeedCPUAdam
 
@@ -257,5 +234,6 @@ def _host_adamw(model: Any, device: Any, settings: dict[str, Any]) -> tuple[Any,
     except Exception as error:  # a compiler that is missing, or fails, shows in many ways
         if failure(error) == "out-of-memory":
             raise
-        why = f"DeepSpeed's CPUAdam cannot be built here: {redact(str(error).strip().splitlines()[0])}"
+        first = redact(str(error).strip().splitlines()[0])
+        why = f"DeepSpeed's CPUAdam cannot be built here: {first}"
         return _adamw(model, settings), f"PyTorch's fused AdamW ({why})"
