@@ -1,7 +1,7 @@
 """What a training step costs on paper: parameters, floating-point operations, memory.
 
-Counted on PyTorch's `meta` device, where tensors have shapes but no contents: nothing is allocated, and no operator is
-missed, as some are on the CPU (fused attention and LSTM count as zero there).
+Counted on PyTorch's `meta` device, where tensors have shapes but no contents: nothing is allocated,
+and no operator is missed, as some are on the CPU (fused attention and LSTM count as zero there).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pomology.errors import PomologyError
 
 @dataclass(frozen=True)
 class Workload:
-    """One optimiser step.
+    """One optimizer step.
 
-    `flops` counts two operations a multiply-add, in matrix products, convolutions and attention, forward and backward;
-    `forward_flops` those before the first backward pass. `state_bytes` is weights, gradients and the optimiser's own
-    tensors; `saved_bytes` the most that autograd keeps at one time. `moved_bytes` is what the operators of the step
-    read and write, each by itself, and the optimiser's update. None where nobody counted it, as in Keras, whose
-    compiler makes one of several operators.
+    `flops` counts two operations a multiply-add, in matrix products, convolutions and attention,
+    forward and backward; `forward_flops` those before the first backward pass. `state_bytes` is
+    weights, gradients and the optimizer's own tensors; `saved_bytes` the most that autograd keeps
+    at one time. `moved_bytes` is what the operators of the step read and write, each by itself, and
+    the optimizer's update. None where it is not counted, as in Keras.
     """
 
     parameters: int
@@ -33,7 +33,7 @@ class Workload:
     saved_bytes: int
     forward_flops: int | None = field(default=None, compare=False)
     moved_bytes: int | None = field(default=None, compare=False)
-    host_bytes: int = 0  # of the state, what lies in the host's memory instead; see `offload.placed`
+    host_bytes: int = 0  # of the state, what offload keeps in the host's memory instead
 
     @property
     def bytes(self) -> int:
@@ -41,46 +41,54 @@ class Workload:
         return self.state_bytes + self.saved_bytes
 
     def __str__(self) -> str:
-        flops = f"{self.flops / 1e12:,.4g} TFLOP" if self.flops >= 1e12 else f"{self.flops / 1e9:,.4g} GFLOP"
-        memory = f"{self.state_bytes / 1e6:,.1f} MB of weights, gradients and optimiser"
-        kept = f"{self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
-        return f"{self.parameters:,} parameters; {flops} a step; {memory}; {kept}"
+        tera = self.flops >= 1e12
+        flops = f"{self.flops / (1e12 if tera else 1e9):,.4g} {'T' if tera else 'G'}FLOP"
+        state = f"{self.state_bytes / 1e6:,.1f} MB of weights, gradients and optimizer"
+        saved = f"{self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
+        return f"{self.parameters:,} parameters; {flops} a step; {state}; {saved}"
 
 
 def workload(
-    build: Callable[[], Any], step: Callable[[Any], None], optimizer_slots: int = 0, backend: str = "mps"
+    build: Callable[[], Any],
+    step: Callable[[Any], None],
+    optimizer_slots: int = 0,
+    backend: str = "mps",
 ) -> Workload:
     """Count a step without running it.
 
-    build: makes the module, with `meta` as the default device. step: one forward and backward pass of that module;
-    tensors it creates are on `meta` too. It must not read a value (`.item()`), since there is none. optimizer_slots:
-    tensors of a weight's size that the optimiser keeps: 0 for plain SGD, 1 for SGD with momentum, 2 for Adam, AdamW and
-    Adadelta. backend: where it is to run. On `cuda`, and on `cpu` where attention has no dropout, attention keeps its
-    inputs, its output and a number a row; on `mps`, in training, it keeps its matrices too.
+    build: makes the module, with `meta` as the default device. step: one forward and backward pass
+    of that module, which reads no value (`.item()`). optimizer_slots: tensors of a weight's size
+    that the optimizer keeps: 0 for plain SGD, 1 for SGD with momentum, 2 for Adam, AdamW and
+    Adadelta. backend: where it is to run. On `cuda`, and on `cpu` where attention has no dropout,
+    attention keeps its inputs, its output and a number a row; on `mps` it keeps its matrices too.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    def operations() -> int:
-        return counter.get_total_flops() + noted["flops"]
+    noted = Counter()
 
     def note(flops: int, moved: int) -> None:
         noted.update(flops=flops, bytes=moved)
 
     class Traffic(TorchDispatchMode):
-        """Of each operator by itself: as if none were fused with another, and none found in a cache what the one before
-        it left there."""
+        """Counts each operator by itself, as if none were fused and no cache helped."""
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
             note(0, moved_bytes(function, args, kwargs, result))
             return result
 
-    forward, noted = [], Counter()
+    def operations() -> int:
+        return counter.get_total_flops() + noted["flops"]
+
+    def backward_begins() -> None:
+        if "forward" not in noted:
+            noted["forward"] = operations()
+
     with torch.device("meta"):
         model, counter = build(), FlopCounterMode(display=False)
-        saving = saved_tensors(model, lambda: forward or forward.append(operations()))
+        saving = saved_tensors(model, backward_begins)
         with counter, saving as saved, Traffic(), fused_attention(backend, note):
             step(model)
     weights = list(model.parameters())
@@ -90,8 +98,8 @@ def workload(
         flops=operations(),
         state_bytes=sum(weight.nbytes for weight in weights) + (1 + optimizer_slots) * trained_bytes,
         saved_bytes=saved["peak"],
-        forward_flops=forward[0] if forward else operations(),
-        # A fused update reads the gradient, and reads and writes the weight and each of the optimiser's own tensors.
+        forward_flops=noted.get("forward", operations()),
+        # A fused update reads the gradient, and reads and writes the weight and each slot.
         moved_bytes=noted["bytes"] + (3 + 2 * optimizer_slots) * trained_bytes,
     )
 
@@ -149,8 +157,10 @@ def _distinct_bytes(tensor: Any) -> int:
 
 @contextlib.contextmanager
 def saved_tensors(model: Any, turn: Callable[[], Any] = lambda: None) -> Iterator[Mapping[str, int]]:
-    """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far. `turn` is called when a saved
-    tensor is asked for: a backward pass has begun."""
+    """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far.
+
+    turn: called when a saved tensor is asked for: a backward pass has begun.
+    """
     import torch
 
     live, sizes = Counter(), Counter()  # live: how many graph nodes hold each storage
@@ -187,8 +197,7 @@ def saved_tensors(model: Any, turn: Callable[[], Any] = lambda: None) -> Iterato
 def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[None]:
     """On the meta device, let attention keep what a fused kernel of this backend keeps.
 
-    note: gets, of each of its passes, the operations of its products, which no counter sees, as many as where they are
-    written out, as on `mps`, and the bytes that it moves.
+    note: gets the operations and the moved bytes of each pass, which no counter sees.
     """
     from unittest import mock
 
@@ -238,10 +247,11 @@ def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[
 def keras_workload(model: Any, batch_size: int) -> Workload:
     """Count a step of a built Keras model with Adam by formulas, layer by layer; nothing runs.
 
-    Knows Dense, Conv2D and LSTM, and layers without weights; raises PomologyError for any other. Each product counts
-    forward and once for each gradient: that of the weights, and that of what came in, which the first layer does not
-    need. An LSTM needs no gradient of its first state. Kept for the backward pass is at the least what each layer gives
-    out, and of an LSTM seven vectors a time step: four gates, both states, and tanh of one.
+    Knows Dense, Conv2D and LSTM, and layers without weights; raises PomologyError for any other.
+    Each product counts forward and once for each gradient: that of the weights, and that of the
+    input, which the first layer does not need, nor an LSTM that of its first state. Kept for the
+    backward pass is at the least each layer's output, and of an LSTM seven vectors a time step:
+    four gates, both states, and tanh of one.
     """
     macs, kept, first = 0, 0, True
     for layer in model.layers:
