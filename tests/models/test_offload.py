@@ -19,7 +19,14 @@ from pomology.models.cost import Workload, workload
 
 STEPS, LR = 20, 0.01
 TOLERANCE = 1e-5  # of losses from 5 down to 0.05
-VARIABLES = {"LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "DS_ACCELERATOR", "GLOO_SOCKET_IFNAME"}
+VARIABLES = {
+    "LOCAL_RANK",
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "DS_ACCELERATOR",
+    "GLOO_SOCKET_IFNAME",
+}
 
 needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason=offload.HOW_TO_GET_DEEPSPEED)
 OFFLOADING = [pytest.param("zero", marks=needs_deepspeed), "fsdp"]
