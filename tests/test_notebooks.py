@@ -138,7 +138,7 @@ def test_title_cells_and_calls(path):
 @dataclass
 class Facts:
     """Of each row of the article, in order: parameters, and steps of each part of an epoch; of operations see
-    test_flops.py.
+    test_published_flops.py.
 
     `samples` is what the notebook calls its data -> how many there are.
     """

@@ -1,8 +1,6 @@
 """Where data come from: the real files, a stand-in without a network, or an error of one line."""
 
 import io
-import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -12,7 +10,7 @@ import tokenizers
 from offline import cut_off, hub_folder, one_line_error
 from PIL import Image
 
-from pomology.data import hub, images, photographs, speech, text
+from pomology.data import images, photographs, speech, text
 
 
 @pytest.fixture(autouse=True)
@@ -42,22 +40,14 @@ def test_without_a_network_auto_takes_a_stand_in_and_real_refuses(name, tmp_path
     assert data.origin.startswith(f"stand-in for {name}: ") and why in data.origin
     one_line_error(lambda: load("real", "", 20), f"{name}: no real data: ", why)
     one_line_error(lambda: load("auto", str(tmp_path), 20), name, tmp_path.name)
-    one_line_error(lambda: load("auto", str(tmp_path / "nowhere"), 20), "nowhere is not a folder")
     network.clear()
-    asked_for = f"stand-in for {name}: asked for; the first 20 only"
-    assert load("stand-in", "", 20).origin == asked_for and not network
+    origin = f"stand-in for {name}: asked for; the first 20 only"
+    assert load("stand-in", "", 20).origin == origin and not network
 
 
-def test_an_unknown_source_is_refused():
+def test_an_unknown_source_or_folder_is_refused():
     one_line_error(lambda: images.mnist("fake"), "'fake' is not one of auto, real, stand-in")
-
-
-def test_a_hub_that_never_answers_is_given_up(monkeypatch):
-    release = threading.Event()
-    session = SimpleNamespace(head=lambda url, timeout: release.wait(10))
-    monkeypatch.setattr("huggingface_hub.get_session", lambda: session)
-    assert hub.connection_problem(0.1) == "not within 0.1 s"
-    release.set()
+    one_line_error(lambda: images.mnist("auto", "/nowhere"), "/nowhere is not a folder")
 
 
 def write(path, **columns):
@@ -72,24 +62,22 @@ def png(array):
 
 
 def test_images_of_the_hub_and_of_a_folder(tmp_path, network):
-    def load(folder="", size=0):
+    def load(folder):
         shape = (20, 32, 32, 3)
-        return images._image_set(images.CIFAR10, "img", shape, "real", folder, size, "test")
+        return images._image_set(images.CIFAR10, "img", shape, "real", folder, 0, "test")
 
     pictures = np.random.default_rng(3).integers(0, 256, (20, 32, 32, 3), np.uint8)
     labels = np.arange(20) % 10
     encoded = [png(picture) for picture in pictures]
     cache = hub_folder("uoft-cs/cifar10", "datasets", images.CIFAR10.revision)
-    path = tmp_path / "plain_text/test-00000-of-00001.parquet"
-    for root in (tmp_path, cache):
-        write(root / path.relative_to(tmp_path), img=encoded, label=labels)
-    for folder in (tmp_path, path.parent, ""):
-        real = load(str(folder))
+    path = tmp_path / "test-00000-of-00001.parquet"
+    write(path, img=encoded, label=labels)
+    write(cache / "plain_text" / path.name, img=encoded, label=labels)
+    for folder, where in ((str(tmp_path), "local folder"), ("", "uoft-cs/cifar10, cached")):
+        real = load(folder)
         assert np.array_equal(real.images, pictures) and np.array_equal(real.labels, labels)
         assert real.images.dtype == np.uint8 and real.labels.dtype == np.int64
-        where = "local folder" if folder else "uoft-cs/cifar10, cached"
         assert real.origin == f"CIFAR-10, real: {where}" and not network
-    assert len(load(size=7)) == 7
     write(path, img=encoded[:5], label=labels[:5])
     one_line_error(lambda: load(str(tmp_path)), "(5, 32, 32, 3), should be (20, 32, 32, 3)")
     path.write_bytes(path.read_bytes()[:-200])

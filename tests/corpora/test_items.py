@@ -1,7 +1,6 @@
 """Items as the articles' scripts read them, also in DataLoader's workers."""
 
 import json
-import random
 import subprocess
 import sys
 
@@ -24,7 +23,7 @@ def test_mnist_items_are_exact():
     assert np.array_equal(image[0].numpy(), source.images[11] / np.float32(255))
 
 
-def test_pairs_are_of_one_class_at_even_indices_and_follow_their_seed():
+def test_pairs_are_of_one_class_at_even_indices():
     source = images.mnist("stand-in", "", 300)
     pairs = digits.MNISTPairs(source)
 
@@ -35,19 +34,12 @@ def test_pairs_are_of_one_class_at_even_indices_and_follow_their_seed():
     labels = set()
     for index in range(200):
         first, second, target = pairs[index]
-        assert first.shape == second.shape == (1, 28, 28) and target.shape == ()
-        assert first.dtype == second.dtype == target.dtype == torch.float32
+        assert first.shape == second.shape == (1, 28, 28) and target.dtype == torch.float32
         places = [place_of(first), place_of(second)]
         label, other = source.labels[places]
         assert places[0] != places[1] and target == (label == other) == (index % 2 == 0)
         labels |= {label, other}
     assert labels == set(range(10))
-
-    def draw(seed):
-        random.seed(seed)
-        return torch.stack([pairs[index][0] for index in range(10)])
-
-    assert torch.equal(draw(1), draw(1)) and not torch.equal(draw(1), draw(2))
     few = images.mnist("stand-in", "", 5)
     one_line_error(lambda: digits.MNISTPairs(few), "two images of every class")
 
@@ -63,14 +55,12 @@ def classrooms(tmp_path):
 
 
 def test_the_shorter_side_becomes_64_and_the_middle_is_taken():
-    bands = np.zeros((256, 512, 3), np.uint8)  # black, red from 200 to 312, then white
-    bands[:, 200:312] = (255, 0, 0)
-    bands[:, 312:] = 255
-    wide = photographs.TRANSFORM(Image.fromarray(bands))
-    # 512 x 256 becomes 128 x 64, of which 32 to 96 stay; red is 50 to 78 there, 18 to 46 here.
-    assert wide.shape == (3, 64, 64) and wide.dtype == torch.float32
-    assert (wide[0, :, :17] == -1).all() and (wide[0, :, 19:] == 1).all()
-    assert (wide[1, :, :45] == -1).all() and (wide[1, :, 47:] == 1).all()
+    halves = np.zeros((256, 512, 3), np.uint8)  # black, then white from 312
+    halves[:, 312:] = 255
+    wide = photographs.TRANSFORM(Image.fromarray(halves))
+    # 512 x 256 becomes 128 x 64, of which 32 to 96 stay; white begins at 78, here at 46.
+    assert wide.shape == (3, 64, 64)
+    assert (wide[:, :, :45] == -1).all() and (wide[:, :, 47:] == 1).all()
 
 
 @pytest.mark.parametrize("context", ["spawn", "fork"] if sys.platform == "linux" else ["spawn"])
@@ -95,14 +85,11 @@ def test_workers_read_lsun_and_draw_pairs_of_their_own(classrooms, context, monk
 
 
 def test_batches_of_text_are_as_many_as_the_article_s():
-    steps = []
-    for tokens, batch_size in ((2_088_628, 20), (217_646, 10)):
-        columns = text.batchify(np.arange(tokens), batch_size)
-        batches = list(text.LanguageBatches(columns))
-        assert len(batches) == len(text.LanguageBatches(columns))
-        assert all((target == (data + 1).reshape(-1)).all() for data, target in batches)
-        steps.append((len(batches), batches[-1][0].shape))
-    assert steps == [(2984, (25, 20)), (622, (28, 10))]
+    columns = text.batchify(np.arange(2_088_628), 20)
+    batches = list(text.LanguageBatches(columns))
+    assert len(batches) == len(text.LanguageBatches(columns)) == 2984
+    assert batches[-1][0].shape == (25, 20)
+    assert all((target == (data + 1).reshape(-1)).all() for data, target in batches)
     inputs, targets = text.windows(np.arange(100, 111), 3)
     assert inputs.tolist() == [[k, k + 1, k + 2] for k in range(100, 108)]
     assert (targets == inputs + 1).all()
