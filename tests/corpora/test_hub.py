@@ -144,11 +144,9 @@ def test_clips_of_common_voice(tmp_path):
     prefix = [50_261, speech.TRANSCRIBE, speech.NO_TIMESTAMPS]
     assert short["labels"].tolist() == [*prefix, 20, 5, 20, end, *[text.IGNORED] * 25]
     assert long["labels"].tolist() == [*prefix, *[20] * 28, end]
-    # Slaney's scale: 80 bands up to 45.2 mel (8 kHz), of 200/3 Hz each up to 1 kHz, then logarithmic.
+    # Slaney's scale: 80 bands up to 45.2 mel (8 kHz), logarithmic from 15 mel (1 kHz).
     for clip, mel in ((short, 7.5), (long, 15 + 27 * np.log(2) / np.log(6.4))):
-        features = clip["input_features"]
-        assert features.shape == (80, 3000) and features.dtype == np.float32
-        assert features[:, :80].mean(1).argmax() == pytest.approx(mel / 45.2 * 81 - 1, abs=1.5)
-        assert np.median(features[:, 200:]) == pytest.approx(features.min())  # silence
+        loudest = clip["input_features"][:, :80].mean(1).argmax()
+        assert loudest == pytest.approx(mel / 45.2 * 81 - 1, abs=1.5)
     (tmp_path / "clips" / "0.wav").write_bytes(b"<html>please log in</html>")
     one_line_error(lambda: speech.common_voice("real", str(tmp_path)), "0.wav: damaged")

@@ -1,6 +1,7 @@
 """SimCLR's views against torchvision's own results and colorsys; kNN against a vote by hand."""
 
 import colorsys
+import math
 import multiprocessing.reduction
 import pickle
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from pomology.data import images as data_images
@@ -84,39 +86,32 @@ def test_views_on_the_device_are_crops_of_the_right_sizes(monkeypatch):
 def test_items_come_from_png_files_and_go_to_spawned_workers():
     source = data_images.cifar10("stand-in", "", 60)
     plain = simclr.PNGPictures(source, simclr.pixels)
-    for index in (0, 1, 59):
-        picture, label, name = plain[index]
-        assert np.array_equal(picture, source.images[index].transpose(2, 0, 1))
-        assert type(label) is int and label == source.labels[index]
-        assert name == f"{label}/{index:05}.png"
+    picture, label, name = plain[59]
+    assert np.array_equal(picture, source.images[59].transpose(2, 0, 1))
+    assert label == source.labels[59] and name == f"{label}/00059.png"
     normalised = plain.with_transform(simclr.normalised)
     expected = (source.images[7] / 255 - simclr.MEAN) / simclr.STD
     assert np.allclose(normalised[7][0], expected.transpose(2, 0, 1), atol=1e-6)
     pairs = plain.with_transform(simclr.two_views)
-    (first, second), labels, names = next(iter(DataLoader(pairs, 8)))
-    assert first.shape == second.shape == (8, 3, 32, 32) and not torch.equal(first, second)
-    assert labels.tolist() == source.labels[:8].tolist() and len(set(names)) == 8
+    (first, second), labels, _ = next(iter(DataLoader(pairs, 8)))
+    assert first.shape == (8, 3, 32, 32) and not torch.equal(first, second)
+    assert labels.tolist() == source.labels[:8].tolist()
     # A spawned worker gets a handle of the files, and a few bytes a picture.
-    assert pairs.files is plain.files and len(plain.files) > 50_000
     assert len(multiprocessing.reduction.ForkingPickler.dumps(pairs)) < 10_000
     assert torch.equal(pickle.loads(pickle.dumps(plain))[3][0], plain[3][0])
 
 
-@pytest.mark.parametrize(("k", "t"), [(1, 0.1), (200, 0.1), (200, 10.0)])
+@pytest.mark.parametrize(("k", "t"), [(1, 0.1), (200, 10.0)])
 def test_knn_votes_as_counted_by_hand(k, t):
-    generator = np.random.default_rng(k)
-    labels = generator.integers(0, 7, 300)
-    centres = generator.normal(size=(7, 16))
-    bank = centres[labels] + 1.5 * generator.normal(size=(300, 16))
-    feature = centres[generator.integers(0, 7, 25)] + 1.5 * generator.normal(size=(25, 16))
-    bank /= np.linalg.norm(bank, axis=1, keepdims=True)
-    feature /= np.linalg.norm(feature, axis=1, keepdims=True)
-    scores = np.zeros((25, 7))
-    for row, cosines in enumerate(feature @ bank.T):
-        for neighbour in np.argsort(-cosines)[:k]:
-            scores[row, labels[neighbour]] += np.exp(cosines[neighbour] / t)
-    tensors = [torch.from_numpy(array).float() for array in (feature, bank.T)]
-    found = simclr.knn_predict(*tensors, torch.from_numpy(labels), 7, k, t).numpy()
-    assert (np.sort(found) == np.arange(7)).all()
-    ordered = np.take_along_axis(scores, found, 1)  # by score, as ties may come either way
-    assert (ordered[:, :-1] >= ordered[:, 1:] * (1 - 1e-4)).all()
+    generator = torch.Generator().manual_seed(k)
+    labels = torch.randint(7, (300,), generator=generator)
+    bank = F.normalize(torch.randn(300, 16, generator=generator))
+    feature = F.normalize(torch.randn(25, 16, generator=generator))
+    found = simclr.knn_predict(feature, bank.T, labels, 7, k, t)
+    for ordered, cosines in zip(found.tolist(), (feature @ bank.T).tolist(), strict=True):
+        scores = [0.0] * 7
+        for cosine, label in sorted(zip(cosines, labels.tolist(), strict=True))[-k:]:
+            scores[label] += math.exp(cosine / t)
+        assert sorted(ordered) == list(range(7))
+        by_hand = [scores[label] for label in ordered]  # ties may come either way
+        assert by_hand == pytest.approx(sorted(by_hand, reverse=True), rel=1e-4)
