@@ -14,7 +14,7 @@ from pomology.report import declaration, peaks
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table, notes_of_flags
 from pomology.results import cases, metrics
-from pomology.results.cases import combined, groups
+from pomology.results.cases import groups, together
 from pomology.results.pool import estimates, repeats
 from pomology.results.record import Record
 
@@ -40,7 +40,8 @@ def _differences(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     for case in groups(record for record in records if record.profile != "smoke"):  # two short runs say nothing
         if case[0].config.get("check") != "same thing twice":
             continue
-        values = {name: combined(case, name) for name in TWICE}
+        good = [record.metrics for record in case if record.status == "ok"]
+        values = {name: together([found[name] for found in good if name in found]) for name in TWICE}
         differences[case[0].backend] = {name: value.value for name, value in values.items() if value}
     return differences
 

@@ -8,7 +8,7 @@ import html
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, Literal
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
 from pomology.results.cases import FLAGS
-from pomology.results.record import Record
 
 PAGE = RESOURCES / "page"  # templates and the style sheet
 TERMINAL, GAP = 100, "  "  # characters of a line of text, and between two columns
@@ -125,21 +124,16 @@ def save(table: Table, place: Path) -> None:
     page = f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{table.html()}\n'
     write_atomic(place.with_suffix(".html"), page)
     if table.data:
-        write_numbers(place.with_suffix(".csv"), table.data)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in table.data for key in row)))
+        writer.writeheader()
+        writer.writerows(table.data)
+        write_atomic(place.with_suffix(".csv"), text.getvalue())
 
 
 def saved_html(place: Path) -> str:
     """Return the markup of a table that `save` has written."""
     return place.read_text(encoding="utf-8").partition("</style>\n")[2]
-
-
-def write_numbers(place: Path, data: Sequence[dict], headings: Sequence[str] = ()) -> None:
-    """As CSV. headings: also of no data."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, headings or list(dict.fromkeys(key for row in data for key in row)))
-    writer.writeheader()
-    writer.writerows(data)
-    write_atomic(place, text.getvalue())
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list]:
@@ -160,7 +154,3 @@ def ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
 def notes_of_flags(flags: Iterable[str]) -> list[str]:
     """Return a note for each flag, with its meaning."""
     return [f"{flag}: {FLAGS.get(flag, flag)}." for flag in sorted(set(flags))]
-
-
-def flag_notes(records: Iterable[Record]) -> list[str]:
-    return notes_of_flags(flag for record in records for flag in record.flags)

@@ -151,13 +151,6 @@ def groups(records: Iterable[Record]) -> list[list[Record]]:
     return list(by_case.values())
 
 
-def combined(repeats: Sequence[Record], name: str) -> Estimate | None:
-    """A metric of a case: of its only run that ended well, or what several say together."""
-    good = [record.metrics for record in good_of(repeats) if name in record.metrics]
-    # A whole training counts its epochs, of many steps each.
-    return together([each[name] for each in good], [each.get("step_s", each[name]) for each in good])
-
-
 def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
     """The mean of repeats with the interval between them; without one where any of them, and of
     what it counts, rests on too few steps or calls.
@@ -167,10 +160,6 @@ def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Est
     lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and (steps.n or FEW) < FEW]
     mean = intervals.repeats(known)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
-
-
-def good_of(repeats: list[Record]) -> list[Record]:
-    return [record for record in repeats if record.status == "ok"]
 
 
 def kind(record: Record) -> str:

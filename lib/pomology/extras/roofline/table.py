@@ -11,7 +11,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.article import achieved
 from pomology.report.peaks import BOTH, READERS, READS, UNKNOWN_CACHE, Peaks
-from pomology.report.table import Table, ends, flag_notes, notes_of_flags
+from pomology.report.table import Table, ends, notes_of_flags
 from pomology.results import cases
 from pomology.results.pool import Case, pool
 
@@ -168,7 +168,8 @@ def peaks_table(best: Peaks, article: str = "") -> Table:
         numbers |= {"framework": record.framework, metric: rate.value, "blocks": rate.n}
         lines.append((cells, numbers, "measured"))
     columns = ("Device", "Precision, or traffic", "Best rate", "Memory bandwidth", "Reached by")
-    notes = ["" if known else NO_PEAKS, *flag_notes(peak.record for *_, peak in known)]
+    flags = [flag for *_, peak in known for flag in peak.record.flags]
+    notes = ["" if known else NO_PEAKS, *notes_of_flags(flags)]
     meaning = ["A measured peak is the rate of the fastest of its timed blocks of calls."] if known else []
     meaning += ["A published one is the maker's, in single precision."] if article else []
     return Table.of("Peaks", columns, lines, notes, meaning)

@@ -47,9 +47,8 @@ def value_line(label: str, about: tuple[str, str], value: float, show: Callable[
     return Line(label, about, show(value), [Mark(Estimate(value))])
 
 
-def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, shares: bool = False) -> Any:
-    """The panels, below each other. label: of the axis, whose numbers are in `unit`. The key names colours. shares: of
-    a whole, on a linear axis that ends with it."""
+def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) -> Any:
+    """The panels, below each other. label: of the axis, whose numbers are in `unit`. The key names colours."""
     shown, more = dict(list(panels.items())[:MOST_PANELS]), len(panels) - MOST_PANELS
     if not shown:
         return style.nothing()
@@ -61,8 +60,7 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, lines) in zip(axes, shown.items(), strict=True):
         limits = low / 1.6, high * 2 * (high / low) ** 0.3  # room for the words behind the last mark
-        form = {"xlim": (-0.02, 1.4)} if shares else {"xscale": "log", "xlim": limits}
-        axis.set(title=title, ylim=(len(lines) - 0.4, -0.6), **form)
+        axis.set(title=title, ylim=(len(lines) - 0.4, -0.6), xscale="log", xlim=limits)
         axis.grid(axis="x")
         for place, line in enumerate(lines):
             if line.peak:
@@ -75,10 +73,7 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0, 
         draw_marks(axis, ((line.device, place, line.marks) for place, line in enumerate(lines)))
         axis.set_yticks(range(len(lines)), [line.label for line in lines])
         axis.tick_params(axis="y", length=0)
-    if shares:
-        axis.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1], ["0", "20", "40", "60", "80", "100"])
-    else:
-        style.plain_ticks(axis.xaxis, unit)
+    style.plain_ticks(axis.xaxis, unit)
     axis.set_xlabel(f"{label}; {more:,} more settings are in the table only" if more > 0 else label)
     style.device_key(figure, (line.device for line in everything))
     return figure
