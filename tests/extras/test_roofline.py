@@ -10,7 +10,7 @@ from records import cached, matvec, metric, product, rate, record, stream
 
 from pomology.devices.torch import TorchDevice
 from pomology.experiment.experiment import Experiment
-from pomology.extras.prediction import rates
+from pomology.extras.prediction.devices import SINGLE
 from pomology.extras.roofline import figure, table
 from pomology.measure import calls
 from pomology.measure.clock import Block
@@ -144,7 +144,7 @@ def test_what_computes_something_else_or_nothing_is_no_peak(run_ceilings, monkey
     monkeypatch.setattr(torch, "dot", lambda b, c: (b[::2] * c[::2]).sum())  # of half of both
     monkeypatch.setattr(torch, "conv2d", lambda inputs, weights: convolve(inputs[:, ::2], weights[:, ::2]))
     status = {(r.config["operation"], r.precision): r.status for r in run_ceilings()}
-    good = (("matmul", "fp32"), ("copy", "fp32"), ("sum", "fp32"), *((name, "fp32") for name in rates.SINGLE))
+    good = (("matmul", "fp32"), ("copy", "fp32"), ("sum", "fp32"), *((name, "fp32") for name in SINGLE))
     bad = (("matmul", "fp16"), ("triad", "fp32"), ("dot", "fp32"), ("convolution", "fp32"))
     assert status == dict.fromkeys(good, "ok") | dict.fromkeys(bad, "mismatch")
 
