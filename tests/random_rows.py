@@ -1,4 +1,4 @@
-"""Random rows on a pretended GPU whose operators round in their own way, and what the proof of a step says of each:
+"""Random rows on a mock GPU whose operators round in their own way, and which of them are refused:
 
     python tests/random_rows.py ROWS NOISE FAULT
 
@@ -119,7 +119,7 @@ def row(chosen: random.Random) -> tuple[nn.Module, Callable, Callable]:
 
 
 def refused(number: int, notes: list[str]) -> str:
-    """Why the proof refuses a row; empty if it does not. Its notes are added."""
+    """Why a row is refused; empty if it is not. Its notes are added."""
     chosen = random.Random(number)
     torch.manual_seed(number)
     precision = chosen.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))

@@ -93,7 +93,7 @@ def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path,
     assert (row[0], row[2]) == ("mismatch", []) and row[1].startswith("the gradient of"), row
 
 
-def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path, undrawn):
+def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
     """Though the journal keeps them: 7.654321, and 12.3 ms of a step."""
     names = ("epoch_s", "fit_s", "flops_per_s", "power_gpu_w", "memory_peak_bytes", "max_abs_error")
     metrics = {name: {"value": 7.654321} for name in names}
@@ -105,7 +105,6 @@ def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path, undraw
     report_page.build(records.write(tmp_path, rows, {"chip": "Apple M1", "python": "3.11.9"}))
     pages = [path for path in tmp_path.rglob("*") if path.suffix in (".html", ".csv")]
     texts = {path.name: path.read_text(encoding="utf-8") for path in pages}
-    assert {"index.html", "vae-details.html", "kernel_launch_torch-numbers.html"} <= set(texts)
     assert "mm is wrong" in texts["index.html"] and "7.654321" in (tmp_path / "vae.jsonl").read_text()
     printed = {name: re.findall(r"\b7\.65\d*|\b12\.3 ms|\b0\.0123\d*", text) for name, text in texts.items()}
     assert {name: words for name, words in printed.items() if words} == {}
