@@ -12,6 +12,7 @@ import types
 import fakes
 import pytest
 import torch
+from declared import article_table
 from records import metric, record
 from torch import nn
 from torch.nn import functional as F
@@ -19,7 +20,6 @@ from torch.nn import functional as F
 from pomology.errors import PomologyError
 from pomology.models import gpt2
 from pomology.models.cost import workload
-from pomology.report import article
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -99,7 +99,7 @@ def test_both_times_of_a_device_stand_in_one_line_as_in_the_article():
             about = {"framework": framework, "backend": backend, "chip": "Apple M3 Max", "article": "001"}
             scaled = gpt2.scaled(config)
             records.append(record(f"gpt2_pretraining_{framework}", times, config=config, scaled=scaled, **about))
-    table = article.article_table("gpt2_pretraining", records)
+    table = article_table("gpt2_pretraining", records)
     assert table.columns[4:7] == ("MLX", "PyTorch with MPS", "PyTorch with CUDA or on a CPU")
     # Behind a device are its software and year.
     lines = {(row.cells[0].partition(" (")[0], *row.cells[1:3]): row.cells[3:] for row in table.rows}
