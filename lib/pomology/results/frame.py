@@ -31,6 +31,7 @@ ORDER = (*TEXTS[:12], "repeat", "scaled", *WORK, *TEXTS[12:16], "metric", "headl
 ORDER += ("low", "high", "n", "how", "covers", "source", "year")
 MORE = ("config", "note", "data_origin", "foreign_load", "rails")
 MORE += ("steady_steps", "epoch_steps", "fastest_step_s", "slowest_step_s")
+TEXT = "large_string"  # as pandas gives its texts to Arrow
 MIXED = b"mixed"  # the key of a Parquet file's metadata that lists the settings of more than one type
 
 
@@ -108,86 +109,73 @@ def headline(record: Record) -> str:
 
 
 def _table(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
-    """Return the table of a run: from its Parquet file where that is current, else from its journals."""
+    """Return these metrics of a run: from its Parquet file where that is current, else its journals."""
     import pyarrow
+    from pyarrow import compute, parquet
 
+    conditions = compute.field("metric").isin(wanted) if wanted else compute.scalar(True)
+    if "headline" in wanted:
+        conditions = conditions | compute.field("headline")
     if not (run.path.is_dir() and _is_current(run.path)):
-        return _encoded(_measured(run, wanted))
-    table = _read(run.path / PARQUET, wanted)
-    names = pyarrow.array([run.name] * len(table), "string")  # the folder may have been renamed since
+        return _encoded(_measured(run)).filter(conditions)
+    table = parquet.read_table(run.path / PARQUET, filters=conditions)
+    names = pyarrow.array([run.name] * len(table), TEXT)  # the folder may have another name now
     return table.set_column(table.column_names.index("run"), "run", names)
 
 
 def _is_current(folder: Path) -> bool:
     """Whether the Parquet file is as new as the journals that it was made of."""
-    made = folder / PARQUET
-    sources = [*folder.glob("*.jsonl*"), folder / MACHINE]
-    times = [place.stat().st_mtime_ns for place in sources if place.exists()]
-    return made.exists() and made.stat().st_mtime_ns >= max(times, default=0)
-
-
-def _read(place: Path, wanted: Sequence[str]) -> pyarrow.Table:
-    from pyarrow import compute, parquet
-
-    conditions = None
-    if wanted:
-        conditions = compute.field("metric").isin(wanted)
-        if "headline" in wanted:
-            conditions = conditions | compute.field("headline")
-    return parquet.read_table(place, filters=conditions)
+    table = folder / PARQUET
+    sources = [path for path in (*folder.glob("*.jsonl*"), folder / MACHINE) if path.exists()]
+    newest_ns = max((path.stat().st_mtime_ns for path in sources), default=0)
+    return table.exists() and table.stat().st_mtime_ns >= newest_ns
 
 
 def _encoded(frame: pandas.DataFrame) -> pyarrow.Table:
-    """Return a frame as an Arrow table, whose columns have one type: values of several types become JSON."""
-    import pandas
+    """Return a frame as an Arrow table; columns with values of several types become JSON."""
     import pyarrow
 
-    mixed = [name for name in frame.columns if frame[name].dtype == object]
-    texts = {name: [None if value is None else json.dumps(value) for value in frame[name]] for name in mixed}
-    frame = frame.assign(**{name: pandas.array(values, dtype="str") for name, values in texts.items()})
-    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
-    schema = pyarrow.schema([(field.name, _plain(field.type)) for field in table.schema])
-    return table.cast(schema).replace_schema_metadata({MIXED: json.dumps(mixed)})
+    mixed = [name for name in frame if frame[name].dtype == object]
+    columns = {name: pyarrow.array(frame[name]) for name in frame if name not in mixed}
+    columns |= {name: _json(frame[name]) for name in mixed}
+    table = pyarrow.table(columns).select(list(frame))
+    return table.replace_schema_metadata({MIXED: json.dumps(mixed)})
 
 
-def _plain(kind: pyarrow.DataType) -> pyarrow.DataType:
+def _json(values: Iterable[Any]) -> pyarrow.Array:
     import pyarrow
 
-    return pyarrow.string() if pyarrow.types.is_large_string(kind) else kind
+    return pyarrow.array([None if value is None else json.dumps(value) for value in values], TEXT)
 
 
 def _decoded(tables: list[pyarrow.Table]) -> pandas.DataFrame:
-    """Return tables as one frame; a setting that has several types in them keeps each value's own."""
+    """Return tables as one frame; a setting of several types in them keeps each value's own."""
     import pandas
     import pyarrow
 
+    kinds: dict[str, set[pyarrow.DataType]] = {}
     mixed = set()
-    kinds: dict[str, pyarrow.DataType] = {}
     for table in tables:
         mixed.update(json.loads(table.schema.metadata[MIXED]))
         for field in table.schema:
-            if kinds.setdefault(field.name, field.type) != field.type:
-                mixed.add(field.name)
+            kinds.setdefault(field.name, set()).add(field.type)
+    mixed.update(name for name, types in kinds.items() if len(types) > 1)
     tables = [_as_json(table, mixed) for table in tables]
     table = pyarrow.concat_tables(tables, promote_options="default")
     dtypes = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.bool_(): pandas.BooleanDtype()}
     frame = table.to_pandas(types_mapper=dtypes.get, ignore_metadata=True)
     for name in mixed:
-        texts = frame[name].astype(object)
-        frame[name] = pandas.array(
-            [json.loads(text) if isinstance(text, str) else None for text in texts], dtype=object
-        )
+        values = [json.loads(text) if isinstance(text, str) else None for text in frame[name]]
+        frame[name] = pandas.array(values, dtype=object)
     return frame
 
 
 def _as_json(table: pyarrow.Table, names: set[str]) -> pyarrow.Table:
     """Return the table with these columns as JSON, where they are not yet."""
-    import pyarrow
-
     already = json.loads(table.schema.metadata[MIXED])
-    for name in names.intersection(table.column_names) - set(already):
-        texts = [None if value is None else json.dumps(value) for value in table[name].to_pylist()]
-        table = table.set_column(table.column_names.index(name), name, pyarrow.array(texts, "string"))
+    for name in names.intersection(table.column_names).difference(already):
+        texts = _json(table[name].to_pylist())
+        table = table.set_column(table.column_names.index(name), name, texts)
     return table.replace_schema_metadata(None)
 
 
@@ -256,15 +244,10 @@ def _published_row(row: dict[str, Any]) -> dict[str, Any]:
     return fields | numbers | {"covers": "printed"}
 
 
-def _measured(run: Run, wanted: Sequence[str] = ()) -> pandas.DataFrame:
-    """Return the table of a run's journals; wanted: only these metrics."""
-    rows = [row for record in run.records for row in _measured_rows(record)]
-    if wanted:
-        rows = [row for row in rows if row["metric"] in wanted or ("headline" in wanted and row["headline"])]
-    frame = _frame(rows)
-    frame["run"] = run.name
-    frame["machine"] = machine_name(run.machine)
-    return frame
+def _measured(run: Run) -> pandas.DataFrame:
+    """Return the table of a run's journals."""
+    table = _frame([row for record in run.records for row in _measured_rows(record)])
+    return table.assign(run=run.name, machine=machine_name(run.machine))
 
 
 def machine_name(snapshot: dict[str, Any]) -> str:
@@ -278,19 +261,18 @@ def machine_name(snapshot: dict[str, Any]) -> str:
 
 
 def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
-    """Return rows as a frame: their `config` becomes one column per setting, each with one type where it has one."""
+    """Return rows as a frame, in which each setting of their `config` has a column."""
     import pandas
 
-    names = list(dict.fromkeys(name for row in rows for name in row["config"]))
-    columns = {name: [row.get(name) for row in rows] for name in COLUMNS}
-    frame = pandas.DataFrame({name: pandas.array(columns[name], dtype=COLUMNS[name]) for name in ORDER})
-    settings = {}
+    columns = {}
+    for name in ORDER:
+        columns[name] = pandas.array([row.get(name) for row in rows], dtype=COLUMNS[name])
+    names = dict.fromkeys(name for row in rows for name in row["config"])
+    names.pop("precision", None)  # a setting of most notebooks, and the same as the column
     for name in names:
-        values = [row["config"].get(name) for row in rows]
-        if name == "precision":  # a setting of most notebooks, and the same as the column
-            continue
-        settings[f"setting_{name}" if name in COLUMNS else name] = _typed(values)
-    return frame.assign(**settings)
+        column = f"setting_{name}" if name in COLUMNS else name
+        columns[column] = _typed([row["config"].get(name) for row in rows])
+    return pandas.DataFrame(columns)
 
 
 def _typed(values: list[Any]) -> Any:
