@@ -20,9 +20,9 @@ BY_NOTEBOOK = ("test_notebooks.py",)
 FIRST = (
     *("[device_check]", "test_in_mlx.py", "[trainings_", "[whisper_pretraining]", "[simclr]", "test_callbacks.py"),
     *("test_page.py", "[capabilities]", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
-    *("[model_sizes", "test_lab.py", "test_batch.py", "test_store.py", "[gpt2_small]", "test_model_memory.py"),
-    *("[resnet50]", "[instrument_check]", "test_add_an_experiment.py", "test_whisper.py", "test_proof.py"),
-    *("test_flops.py", "test_gpt2_finetuning.py", "test_data.py", "test_roofline.py", "[bert_base]"),
+    *("[model_sizes", "test_lab.py", "test_batch.py", "test_store.py", "[gpt2_small]", "test_notebook_counts.py"),
+    *("[resnet50]", "[instrument_check]", "test_add_an_experiment.py", "test_proof.py"),
+    *("test_offload.py", "test_data.py", "test_roofline.py", "[bert_base]"),
     *("[whisper_", "[cnn]", "[lstm]", "[mlp]", "test_figures.py", "test_on_a_mac.py"),
     *("test_trainings.py", "test_language.py", "test_project.py", "test_compare.py", "test_verdicts.py"),
     *("test_statistics.py", "test_experiment.py", "test_lightning.py", *(f"{file}[" for file in BY_NOTEBOOK)),

@@ -12,7 +12,7 @@ from pomology.articles import published
 from pomology.paths import notebook_paths, root
 from pomology.report.claims import claims_table
 from pomology.report.display import Report
-from pomology.results.frame import of_run
+from pomology.results.frame import of_records
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
@@ -67,7 +67,7 @@ def test_claims_have_the_committed_verdicts(reference):
     made = [
         (row["id"], row["published"], row["here"])
         for article in published.articles()
-        for row in claims_table(published.claims(article.id), of_run(reference)).data
+        for row in claims_table(published.claims(article.id), of_records(reference.records)).data
     ]
     words = {"holds": "supported", "does not hold": "contradicted", "cannot be told here": "inconclusive"}
     assert made == [(name, words[own], words[here]) for name, own, here in kept]

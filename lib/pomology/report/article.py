@@ -71,7 +71,7 @@ def article_table(about: Declaration, frame: pandas.DataFrame, shares: dict[str,
     """Return the published rows as printed, in the article's order, then this machine's.
 
     Args:
-        frame: the cases of one experiment, as `frame.of_run` has them.
+        frame: the cases of one experiment, as `frame.of_records` has them.
         shares: case -> the share of this machine's measured peak that it reaches.
 
     Cases of the profile `smoke` are left out, and where times are compared, those of a smaller model.

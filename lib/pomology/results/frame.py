@@ -73,22 +73,17 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     return _frame(rows)
 
 
-def of_run(run: Run) -> pandas.DataFrame:
-    """Return the table of a run's journals with what the articles' tables show besides numbers.
-
-    Additional columns: `config` (the settings as a dict), `note`, `data_origin`, `foreign_load` (cores), `rails`,
-    `steady_steps`, `epoch_steps`, `fastest_step_s` and `slowest_step_s`.
-    """
-    return of_records(run.records).assign(run=run.name, machine=machine_name(run.machine))
-
-
 def of_records(records: Iterable[Record]) -> pandas.DataFrame:
-    """Return `of_run` of these records, without the names of run and machine."""
+    """Return the table of records with what the articles' tables show besides numbers.
+
+    Additional columns: `config` (the settings as a dict), `note`, `data_origin`, `foreign_load`
+    (cores), `rails`, `steady_steps`, `epoch_steps`, `fastest_step_s` and `slowest_step_s`.
+    """
     import pandas
 
     rows = [row | _more(record) for record in records for row in _measured_rows(record)]
-    frame = _frame(rows)
-    return frame.assign(**{name: pandas.Series([row[name] for row in rows], dtype=object) for name in MORE})
+    more = {name: pandas.Series([row[name] for row in rows], dtype=object) for name in MORE}
+    return _frame(rows).assign(**more)
 
 
 def write(run: Run) -> Path:

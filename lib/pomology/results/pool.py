@@ -79,7 +79,7 @@ class Case:
 
 
 def pool(frame: pandas.DataFrame) -> list[Case]:
-    """Return the cases of a frame by `frame.of_run` or `load`, also of several runs, in order of first appearance."""
+    """Return the cases of a frame by `frame.of_records` or `load`, in order of first appearance."""
     found: dict[tuple, list[list[dict]]] = {}
     for rows in repeats(frame):
         found.setdefault(tuple(rows[0][name] for name in CASE), []).append(rows)
