@@ -10,17 +10,21 @@ from pomology.errors import PomologyError
 from pomology.measure import epochs
 from pomology.models.cost import Workload
 
-# And the vocabulary of each: the words of Penn Treebank, and the byte pairs of GPT-2.
+# Each with its vocabulary: the words of Penn Treebank, and the byte pairs of GPT-2.
 ARCHITECTURES = {"transformer_lm": 10_000, "true_gpt2": 50_257}
 # Blocks, width, heads. The last two are no GPT-2, but have its shape.
-SIZES = {"gpt2-large": (36, 1280, 20), "gpt2-medium": (24, 1024, 16), "gpt2": (12, 768, 12)}
-SIZES |= {"gpt2-mini": (4, 256, 4), "gpt2-micro": (2, 128, 2)}
-ARTICLE = ("gpt2-large", (8, 4, 2), 1024)  # table 4: model, batch sizes; and the context that its times imply
+SIZES = {
+    "gpt2-large": (36, 1280, 20),
+    "gpt2-medium": (24, 1024, 16),
+    "gpt2": (12, 768, 12),
+    "gpt2-mini": (4, 256, 4),
+    "gpt2-micro": (2, 128, 2),
+}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model is built from. heads divide the width, which is even; context is the longest sequence."""
+    """What a model is built from; `context` is the longest sequence."""
 
     architecture: str
     blocks: int
@@ -31,7 +35,7 @@ class Shape:
 
     @property
     def true(self) -> bool:
-        """Whether it is the true GPT-2: GELU, learned positions, biases in the attention, a tied head."""
+        """Whether it is GPT-2: GELU, learned positions, biases in the attention, a tied head."""
         return self.architecture == "true_gpt2"
 
     @property
@@ -42,29 +46,33 @@ class Shape:
     @property
     def parameters(self) -> int:
         """The number of weights, by formula."""
-        square, vector = self.width**2, self.width
-        block = 12 * square + 9 * vector + (4 * vector if self.true else 0)
-        ends = self.positions * vector if self.true else self.vocabulary * (vector + 1)
-        return self.blocks * block + self.vocabulary * vector + 2 * vector + ends
+        block = 12 * self.width**2 + (13 if self.true else 9) * self.width
+        head = self.vocabulary * (self.width + 1)
+        ends = self.positions * self.width if self.true else head
+        return self.blocks * block + (self.vocabulary + 2) * self.width + ends
 
     def workload(self, batch_size: int) -> Workload:
-        """A step with AdamW by formula, for a framework that keeps attention's matrices and cannot count on `meta`."""
-        tokens, vector = batch_size * self.context, self.width
-        products = 12 * vector**2 * self.blocks + vector * self.vocabulary
-        flops = 6 * tokens * products + 12 * self.blocks * vector * self.context * tokens  # backward twice the forward
-        # A block keeps of a token what enters normalisations, the five matrices and attention, and a row for each head.
-        kept = (16 if self.true else 12) * vector + self.heads * self.context
-        saved = 4 * tokens * (self.blocks * kept + 2 * vector + self.vocabulary)
+        """A step with AdamW by formula, where attention keeps its matrices and nothing counts."""
+        tokens = batch_size * self.context
+        products = 12 * self.width**2 * self.blocks + self.width * self.vocabulary
+        attention = 12 * self.blocks * self.width * self.context * tokens
+        # A block keeps of each token what enters normalisations, the five matrices and attention,
+        # and a row for each head.
+        kept = (16 if self.true else 12) * self.width + self.heads * self.context
+        saved = 4 * tokens * (self.blocks * kept + 2 * self.width + self.vocabulary)
+        flops = 6 * tokens * products + attention  # backward twice the forward
         return Workload(self.parameters, flops, 16 * self.parameters, saved)
 
 
 def shape(model: str, context_size: int, architecture: str, vocabulary: int = 0, words: int = 0) -> Shape:
-    """The shape of a model by its name in `SIZES`. vocabulary: 0 is the architecture's own. words: those of the text.
+    """Return the shape of a model by its name in `SIZES`.
 
-    Raises PomologyError for other names, and for a vocabulary smaller than the text's.
+    vocabulary: 0 is the architecture's own. words: those of the text. Raises PomologyError for
+    other names, and for a vocabulary smaller than the text's.
     """
     if architecture not in ARCHITECTURES:
-        raise PomologyError(f"architecture is {architecture!r}; it must be one of {', '.join(ARCHITECTURES)}")
+        known = ", ".join(ARCHITECTURES)
+        raise PomologyError(f"architecture is {architecture!r}; it must be one of {known}")
     if model not in SIZES:
         raise PomologyError(f"model {model!r} is not known; one of {', '.join(SIZES)} is")
     vocabulary = vocabulary or ARCHITECTURES[architecture]
@@ -74,21 +82,22 @@ def shape(model: str, context_size: int, architecture: str, vocabulary: int = 0,
 
 
 def row(text: str) -> dict[str, Any]:
-    """The settings of a case from `gpt2-large 8x1024`: model, sequences a step, tokens in each. Else PomologyError."""
+    """Return the settings of a case from `gpt2-large 8x1024`: model, batch size, context size."""
     found = re.fullmatch(r"(\S+) ([1-9]\d*)x([1-9]\d*)", text)
     if not found or found[1] not in SIZES:
-        models = ", ".join(SIZES)
-        raise PomologyError(f"{text!r} must read `MODEL BATCHxCONTEXT`, as `gpt2 2x128`, with one of {models}")
+        form = "`MODEL BATCHxCONTEXT`, as `gpt2 2x128`"
+        raise PomologyError(f"{text!r} must read {form}, with one of {', '.join(SIZES)}")
     return {"model": found[1], "batch_size": int(found[2]), "context_size": int(found[3])}
 
 
 def scaled(config: dict[str, Any]) -> bool:
-    """Whether a case is another than those of the article's table."""
-    model, batch_sizes, context_size = ARTICLE
-    return (config["model"], config["context_size"]) != (model, context_size) or config["batch_size"] not in batch_sizes
+    """Whether a case is not in the article's table 4; its times imply the context size."""
+    model = config["model"], config["context_size"]
+    return model != ("gpt2-large", 1024) or config["batch_size"] not in (8, 4, 2)
 
 
 def note_pass(case: Any) -> None:
-    """Record `pass_s`: a whole step, forward, backward and update, as table 4 has it: the mean of the steady ones."""
-    if (step := epochs.epoch_metrics(case.clock).get("step_s")) is not None:
+    """Record `pass_s`, a whole step as in table 4: the mean of the steady ones."""
+    step = epochs.epoch_metrics(case.clock).get("step_s")
+    if step is not None:
         case.metric("pass_s", step)

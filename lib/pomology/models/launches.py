@@ -1,4 +1,4 @@
-"""What a process has once, timed in fresh ones: the first launch of a kernel, and a training step made anew."""
+"""What happens once in a process: the first launch of a kernel, and how memory lies in a step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ LIMIT_S = 300  # of one process: the framework's start, the device's, and a laun
 
 
 def first(backend: Any, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
-    """The first launch of a kernel on a device, and the wait for it; and what compiling takes, where that is done here.
+    """Time the first launch of a kernel on a device, and compiling where the kernel is the kit's.
 
-    `launch_cold_s`, and `compile_s` where the kernel is one's own. A framework that compiles in the first launch itself
-    has the cold launch of a kernel that came compiled, and `compile_s` is the first launch of one's own, both in one.
+    Returns `launch_cold_s`, and `compile_s` if the kit has a kernel. A framework that compiles in
+    the first launch has the launch of a compiled kernel as the first, and as the second that of the
+    kit's kernel with its compilation.
     """
 
     def timed(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -38,16 +39,15 @@ def first(backend: Any, clock: Callable[[], float] = time.perf_counter) -> dict[
             compile_s, (launch, words) = timed(backend.smallest_kernel)
             plain = backend.smallest_kernel(own=False)[1]
             launch_cold_s, _ = timed(launch)
-    return {"launch_cold_s": launch_cold_s} | ({"compile_s": compile_s} if words != plain else {})
+    own_kernel = {"compile_s": compile_s} if words != plain else {}
+    return {"launch_cold_s": launch_cold_s} | own_kernel
 
 
 def cold(framework: str, backend: str, count: int) -> list[dict[str, float]]:
-    """What `first` gives in `count` fresh processes, one after another. Raises PomologyError in one line if one fails.
-
-    framework: `torch`, `tensorflow` or `mlx`. backend: as a device of the kit names it.
-    """
+    """Return what `first` gives in `count` fresh processes, one after another."""
     what = f"the process of a first launch on {backend}"
-    return [isolated.call(what, f"{__name__}:_first", framework, backend, limit_s=LIMIT_S) for _ in range(count)]
+    arguments = (what, f"{__name__}:_first", framework, backend)
+    return [isolated.call(*arguments, limit_s=LIMIT_S) for _ in range(count)]
 
 
 def _first(framework: str, backend: str) -> dict[str, float]:
@@ -57,33 +57,37 @@ def _first(framework: str, backend: str) -> dict[str, float]:
 
 
 def training_step(device: Any, batch_size: int = 256) -> Callable[[], None]:
-    """A function that makes a training step of a perceptron on a device of PyTorch."""
+    """Return a function that makes a training step of a perceptron on a device of PyTorch."""
     import torch
+    from torch import nn
 
     torch.manual_seed(1)
-    layers = (torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024), torch.nn.ReLU())
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(1024, 10)).to(device.handle)
+    hidden = (nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+    model = nn.Sequential(*hidden, nn.Linear(1024, 10)).to(device.handle)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs, targets = torch.randn(batch_size, 784).to(device.handle), torch.randint(10, (batch_size,)).to(device.handle)
+    inputs = torch.randn(batch_size, 784).to(device.handle)
+    targets = torch.randint(10, (batch_size,)).to(device.handle)
 
     def train() -> None:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
 
     return train
 
 
 def step_s(device: Any, budget_s: float) -> float:
-    """Seconds of a training step, made anew; the median over the budget."""
+    """Return the median seconds of a training step of a new model."""
     with device.context():
-        return calls.measure(training_step(device), device.synchronize, budget_s=budget_s).seconds.value
+        measured = calls.measure(training_step(device), device.synchronize, budget_s=budget_s)
+    return measured.seconds.value
 
 
 def step_in_fresh_process(backend: str, budget_s: float) -> float:
-    """The same in a process of its own. Raises PomologyError in one line if that fails."""
+    """Return `step_s` of a process of its own."""
     what = f"a training step in a process of its own on {backend}"
-    return isolated.call(what, f"{__name__}:_step_s", backend, budget_s, limit_s=LIMIT_S + 3 * budget_s)
+    limit_s = LIMIT_S + 3 * budget_s
+    return isolated.call(what, f"{__name__}:_step_s", backend, budget_s, limit_s=limit_s)
 
 
 def _step_s(backend: str, budget_s: float) -> float:
