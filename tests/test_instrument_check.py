@@ -182,7 +182,7 @@ def energy(idle_w: float = 5.0, busy_w: float = 20.0, period_s: float = 0.1, sto
 
 def heat(power_source, low_power_mode, thermal_level) -> tuple:
     state = {"power_source": power_source, "low_power_mode": low_power_mode, "thermal_level": thermal_level}
-    return "power_and_heat", FakeDevice("cpu"), {"conditions": lambda watch_s: state | {"load": 1.5}}
+    return "power_and_heat", FakeDevice("cpu"), {"conditions": lambda: state | {"load": 1.5}}
 
 
 def rounded(bits: int):

@@ -18,7 +18,7 @@ from torch import nn
 
 from pomology import errors
 from pomology.machine import energy, quiet
-from pomology.machine.sources import SOURCES
+from pomology.machine.sampler import GAUGES
 from pomology.results.cases import JUDGED_STEPS
 
 MPS_OUT = (
@@ -416,8 +416,7 @@ def test_joules_of_steady_steps_are_in_the_record_and_why_there_are_none(make, m
 
 def test_thermal_state_before_and_after_is_in_the_record(make, monkeypatch):
     degrees = iter([40.0, 60.0, 61.0, 62.0])
-    source = SOURCES["temperature"]._replace(open=lambda kind: lambda: next(degrees))
-    monkeypatch.setitem(SOURCES, "temperature", source)
+    monkeypatch.setitem(GAUGES, "temperature_c", lambda kind: lambda: next(degrees))
     record = run(make())
     assert record.thermal["before"]["temperature_c"] == 40
     assert record.thermal["after"]["temperature_c"] > 40

@@ -3,19 +3,18 @@
 import sys
 import types
 
+import psutil
 import pytest
 from fakes import Clock
 from macs import LibSystem, Mac
 from watched import FakeChip
 
-from pomology.machine import energy, memory, snapshot, sources
+from pomology.machine import energy, memory, sampler, snapshot
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(sources, "perf_counter", clock)
-    return clock
+def clock():
+    return Clock()
 
 
 @pytest.fixture
@@ -23,10 +22,8 @@ def linux(monkeypatch, tmp_path):
     """A PC without any meter or sensor."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
-    monkeypatch.setattr(sources, "HWMON", tmp_path / "hwmon")
-    monkeypatch.setattr(sources, "CPUFREQ", tmp_path / "cpu")
-    monkeypatch.setattr(sources, "VMSTAT", tmp_path / "vmstat")
-    (tmp_path / "vmstat").write_text("nr_free_pages 4711\npswpin 1000\npswpout 2000\npgfault 5\n")
+    monkeypatch.setattr(sampler, "CPUFREQ", tmp_path / "cpu")
+    monkeypatch.setattr(psutil, "sensors_temperatures", dict, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path

@@ -7,12 +7,13 @@ import sys
 import time
 import types
 
+import psutil
 import pytest
 from macs import IOREG, secrets_in
 from watched import drive, power_w, put, value, work_j
 
 from pomology.machine import memory as machine_memory
-from pomology.machine import quiet, snapshot, sources
+from pomology.machine import quiet, sampler, snapshot
 from pomology.machine.sampler import Sampler
 from pomology.measure.estimate import Estimate
 
@@ -29,7 +30,9 @@ def test_energy_of_an_apple_chip(apple, clock, device):
     assert power.value == pytest.approx(expected_j / 10, rel=1e-4)
     assert power.high / power.value - 1 == pytest.approx(2 * 0.01 / 10)  # two periods over 10 s
     watts = [value(watch, f"power_{rail}_w") for rail in ("cpu", "gpu", "dram")]
-    assert watts == pytest.approx([0.25 * (expected_j / 10 - 5), 0.75 * (expected_j / 10 - 5), 5], rel=1e-3)
+    assert watts == pytest.approx(
+        [0.25 * (expected_j / 10 - 5), 0.75 * (expected_j / 10 - 5), 5], rel=1e-3
+    )
     assert watch.rails == ["cpu", "gpu", "dram"]
     # The trace is the synthetic power, but for the steps of the samples.
     middles = [(sample.t_s + 2 - 0.25, sample.power_w) for sample in watch.samples[1:]]
@@ -37,9 +40,11 @@ def test_energy_of_an_apple_chip(apple, clock, device):
     assert watch.samples[0].power_w is None
 
 
-def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(apple, clock, monkeypatch):
+def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(
+    apple, clock, monkeypatch
+):
     apple()
-    levels = iter([0, 0, 3, 2])  # the first answer only shows that there is one
+    levels = iter([0, 3, 2])
     monkeypatch.setattr(snapshot, "thermal_level", lambda: next(levels))
     monkeypatch.setattr(machine_memory, "live_children", lambda: [4, 5])
     watch = drive(clock, [0, 1, 2])
@@ -60,7 +65,9 @@ def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_
         ("rosetta", 28, [100 + 200, 700 + 1300, 480], []),
     ],
 )
-def test_what_a_mac_swaps_and_how_busy_its_gpu_was(apple, clock, monkeypatch, folder, busy, pages, flags):
+def test_what_a_mac_swaps_and_how_busy_its_gpu_was(
+    apple, clock, monkeypatch, folder, busy, pages, flags
+):
     mac = apple(folder)
 
     def swap_memory():
@@ -68,10 +75,12 @@ def test_what_a_mac_swaps_and_how_busy_its_gpu_was(apple, clock, monkeypatch, fo
         decoy = 10**12 if clock.now else 0
         return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, sin=decoy, sout=decoy)
 
-    monkeypatch.setattr(sources.psutil, "swap_memory", swap_memory)
+    monkeypatch.setattr(psutil, "swap_memory", swap_memory)
     times = [0.5 * tick for tick in range(21)]
     watch = drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), "gpu")
-    assert [watch.metrics()[name] for name in PRESSURE] == [Estimate(16384 * count, "B", n=21) for count in pages]
+    assert [watch.metrics()[name] for name in PRESSURE] == [
+        Estimate(16384 * count, "B", n=21) for count in pages
+    ]
     assert value(watch, "swap_bytes") == -10 * 2**20 and watch.flags == flags
     assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
     # Each second, though the other sources are read twice as often; and not at the edges.
@@ -89,42 +98,42 @@ def test_real_page_faults_are_those_of_the_block():
     assert value(watch, "page_ins") < pages
 
 
-def test_thresholds_of_the_flags(linux, monkeypatch, clock):
-    for seconds, name, moved, flags in (
+@pytest.mark.parametrize(
+    ("seconds", "name", "moved", "flags"),
+    [
         (2, "swapped_bytes", 10e6, []),
         (2, "swapped_bytes", 10e6 + 1, ["swapping"]),
         (100, "swapped_bytes", 100e6, []),  # no more than 1 MB a second
         (100, "compressed_bytes", 1e9 + 1, ["swapping"]),
         (2, "compressor_bytes", 1e12, []),  # it only says how much is held
-    ):
-        both = iter([dict.fromkeys(PRESSURE, 7e12), dict.fromkeys(PRESSURE, 7e12) | {name: 7e12 + moved}])
-        monkeypatch.setattr(sources, "_bytes_of", lambda *_, both=both: next(both))
-        assert [flag for flag in drive(clock, [0, seconds]).flags if flag != "paused"] == flags
+    ],
+)
+def test_thresholds_of_swapping(linux, monkeypatch, clock, seconds, name, moved, flags):
+    both = iter([{name: 7e12}, {name: 7e12 + moved}])
+    monkeypatch.setattr(sampler, "swap_counters", lambda: next(both))
+    assert [flag for flag in drive(clock, [0, seconds]).flags if flag != "paused"] == flags
 
 
-def test_temperature_is_that_of_the_hottest_package(linux, clock):
-    hwmon = linux / "hwmon"
-    put(hwmon / "hwmon0", name="nvme", temp1_input=90000, temp1_label="Composite")
-    labels = {
-        "temp1_label": "Package id 0",
-        "temp1_input": 51500,
-        "temp2_label": "Core 0",
-        "temp2_input": 83000,
+def sensors(monkeypatch, chips):
+    """From here on, psutil lists these: chip -> label -> °C."""
+    listed = {
+        chip: [types.SimpleNamespace(label=label, current=value) for label, value in each.items()]
+        for chip, each in chips.items()
     }
-    put(hwmon / "hwmon1", name="coretemp", **labels)
-    put(hwmon / "hwmon2", name="coretemp", temp1_label="Package id 1", temp1_input=49000)
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: listed, raising=False)
+
+
+def test_temperature_and_clock_of_the_hottest_package_and_the_fastest_core(
+    linux, clock, monkeypatch
+):
+    packages = {"Package id 0": 51.5, "Core 0": 83, "Package id 1": 49}
+    sensors(monkeypatch, {"nvme": {"Composite": 90}, "coretemp": packages})
     assert value(drive(clock, [0, 1]), "temperature_c") == 51.5
+    sensors(monkeypatch, {"k10temp": {"Tctl": 77, "Tdie": 57}})  # AMD's Tctl has an offset
     for number, kilohertz in enumerate((800_000, 3_400_000, 1_200_000)):
         put(linux / "cpu" / f"cpu{number}" / "cpufreq", scaling_cur_freq=kilohertz)
-    assert value(drive(clock, [0, 1]), "clock_hz") == 3.4e9  # of the fastest core
-    labels = {
-        "temp1_label": "Tctl",
-        "temp1_input": 77000,
-        "temp2_label": "Tdie",
-        "temp2_input": 57000,
-    }
-    put(hwmon / "hwmon3", name="k10temp", **labels)  # AMD's Tctl has an offset
-    assert value(drive(clock, [0, 1]), "temperature_c") == 57
+    watch = drive(clock, [0, 1])
+    assert (value(watch, "temperature_c"), value(watch, "clock_hz")) == (57, 3.4e9)
 
 
 def test_an_error_in_the_block_gets_out_and_the_thread_ends_and_wrong_use_is_refused():
@@ -135,15 +144,17 @@ def test_an_error_in_the_block_gets_out_and_the_thread_ends_and_wrong_use_is_ref
         Sampler().metrics()
 
 
-def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(linux, clock):
-    put(linux / "hwmon" / "hwmon1", name="k10temp", temp1_label="Tdie", temp1_input=50000)
+def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(
+    linux, clock, monkeypatch
+):
+    sensors(monkeypatch, {"k10temp": {"Tdie": 50}})
 
     def sample():
         if clock.now == 3:
-            (linux / "hwmon" / "hwmon1" / "temp1_input").unlink()
+            monkeypatch.setattr(psutil, "sensors_temperatures", lambda: 1 / 0)
 
     watch = drive(clock, range(6), sample)
-    assert watch.absent["temperature_c"].startswith("failed after 3 samples: FileNotFoundError")
+    assert watch.absent["temperature_c"].startswith("failed after 3 samples: ZeroDivisionError")
     assert watch.absent["power_w"] == "this machine shows no RAPL energy counters"
     assert watch.absent["compressed_bytes"] == "this system does not count it"
     rest = {"footprint_peak_bytes", "page_faults", "page_ins"}
@@ -154,7 +165,9 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(lin
 
 
 @pytest.mark.parametrize(("used_s", "flags"), [(0.2, ["paused"]), (2.0, [])])
-def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(linux, clock, monkeypatch, used_s, flags):
+def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(
+    linux, clock, monkeypatch, used_s, flags
+):
     monkeypatch.setattr(quiet, "own_s", lambda: used_s if clock.now >= 4 else 0.0)
     assert drive(clock, [0, 0.5, 1, 4, 4.5]).flags == flags
 
@@ -164,7 +177,9 @@ def work_then_wait(pipe, cpu_s, own, held):
     mine = b"x" * own
     while time.process_time() < cpu_s:
         pass
-    pipe.send((time.process_time(), sum(held[place] for place in range(0, len(held), mmap.PAGESIZE))))
+    pipe.send(
+        (time.process_time(), sum(held[place] for place in range(0, len(held), mmap.PAGESIZE)))
+    )
     pipe.recv()
     assert len(mine) == own
 
@@ -195,22 +210,8 @@ def test_forked_workers_count_once_alive_ended_and_waited_for():
     assert os.waitid(os.P_PID, workers[0].pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     for worker in workers:
         worker.join()
-    assert [*seen, load() - start_s] == pytest.approx([used_s + time.process_time() - own_s] * 3, abs=0.25)
+    assert [*seen, load() - start_s] == pytest.approx(
+        [used_s + time.process_time() - own_s] * 3, abs=0.25
+    )
     held.close()
     assert footprint() < before + 20 * 2**20
-
-
-def test_a_child_that_macos_hides_once_it_has_ended_is_not_foreign(linux, monkeypatch, clock):
-    usage = types.SimpleNamespace(ru_utime=30, ru_stime=3, ru_minflt=100, ru_majflt=10)
-    monkeypatch.setattr(quiet.resource, "getrusage", lambda who: usage)
-    monkeypatch.setattr(machine_memory, "live_children", lambda: [77])
-
-    def process(pid=None):
-        if clock.now == 10:
-            raise sources.psutil.ZombieProcess(pid)
-        return types.SimpleNamespace(cpu_times=lambda: (3 * clock.now, clock.now, 0, 0))
-
-    monkeypatch.setattr(quiet.psutil, "Process", process)
-    monkeypatch.setattr(sources.psutil, "cpu_count", lambda: 4)
-    watch = drive(clock, (0, 9, 10))
-    assert value(watch, "cpu_busy") == pytest.approx(100 * 36 / 10 / 4)  # its four cores until 9

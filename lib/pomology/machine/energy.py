@@ -14,7 +14,7 @@ from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 
 POWERCAP = Path("/sys/class/powercap")
-APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj", "ane": "ane_mj"}
+APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj"}
 # macOS 27 publishes all but the GPU's energy twice in some 2.1 s (lablup/all-smi #410, #415, seen
 # on M1 Ultra and M5 Max).
 APPLE_PERIOD_S = 0.01
@@ -42,7 +42,7 @@ class Meter(NamedTuple):
 
 
 def meter(kind: str) -> Meter:
-    """Return the energy meter of a device, "cpu" or "gpu". Raises Absent where none answers."""
+    """Return the energy meter of a device, "cpu" or "gpu". Raises Absent where there is none."""
     if sys.platform != "darwin":
         return nvml_meter() if kind == "gpu" else rapl_meter()
     apple = apple_meter()
@@ -52,40 +52,31 @@ def meter(kind: str) -> Meter:
 
 
 def apple_meter() -> Meter:
-    """Return the meter of an Apple chip: energy as macOS estimates it, without root.
-
-    It covers the whole chip, not this process, in steps of 1 mJ.
-    """
+    """Return the meter of a whole Apple chip: energy as macOS estimates it, in steps of 1 mJ."""
     if snapshot.virtual_machine():
         # Where there are no counters, the library would end this process.
         raise Absent("not asked in a virtual machine, which need not have energy counters")
     try:
         import zeus_apple_silicon
-
-        monitor = zeus_apple_silicon.AppleEnergyMonitor()
-        first = monitor.get_cumulative_energy()  # of which any field may be None
     except ImportError as error:
         raise Absent("zeus-apple-silicon is not installed") from error
-    except (RuntimeError, ValueError, OSError) as error:  # ValueError: a unit that it does not know
-        raise Absent(f"macOS does not open its energy counters: {error}") from error
+    monitor = zeus_apple_silicon.AppleEnergyMonitor()
+    first = monitor.get_cumulative_energy()  # of which any field may be None
+    slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
+    periods_s = {}
     missing = {}
     for rail, field in APPLE_RAILS.items():
-        if getattr(first, field) is None:  # or macOS has another name for it by now
+        if getattr(first, field) is None:
             missing[rail] = f"zeus-apple-silicon finds no energy counter of the {rail} on this chip"
-    if "cpu" not in missing and "Ultra" in (snapshot.chip() or ""):
-        missing["cpu"] = "zeus-apple-silicon 1.1.0 counts the CPU of one of an Ultra's two dies"
-    rails = [rail for rail in APPLE_RAILS if rail not in missing]
-    if not rails:
-        raise Absent("macOS's energy counters are empty on this chip")
+        elif rail == "cpu" and "Ultra" in (snapshot.chip() or ""):
+            missing[rail] = "zeus-apple-silicon 1.1.0 counts the CPU of one of an Ultra's two dies"
+        else:
+            periods_s[rail] = APPLE_SLOW_PERIOD_S if slow and rail != "gpu" else APPLE_PERIOD_S
 
     def joules() -> dict[str, float]:
         now = monitor.get_cumulative_energy()
-        return {rail: getattr(now, APPLE_RAILS[rail]) / 1e3 for rail in rails}
+        return {rail: getattr(now, APPLE_RAILS[rail]) / 1e3 for rail in periods_s}
 
-    slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
-    periods_s = {}
-    for rail in rails:
-        periods_s[rail] = APPLE_SLOW_PERIOD_S if slow and rail != "gpu" else APPLE_PERIOD_S
     return Meter(periods_s, joules, missing)
 
 
@@ -105,28 +96,27 @@ def nvml_meter() -> Meter:
 
 def rapl_meter() -> Meter:
     """Return the meter of all processor packages, and of memory where counted, from powercap."""
+    rails = {}
     # The zones `core` and `uncore` are within a package and `psys` around it.
+    for folder in sorted(POWERCAP.glob("intel-rapl:*")):
+        name = (folder / "name").read_text().strip()
+        if name.startswith("package") or name == "dram":
+            rails[folder / "energy_uj"] = "dram" if name == "dram" else "cpu"
+    if not rails:
+        raise Absent("this machine shows no RAPL energy counters")
     try:
-        names = {}
-        for folder in sorted(POWERCAP.glob("intel-rapl:*")):
-            name = (folder / "name").read_text().strip()
-            if name.startswith("package") or name == "dram":
-                names[folder / "energy_uj"] = "dram" if name == "dram" else "cpu"
-        last = {counter: int(counter.read_text()) for counter in names}
-        ranges = {counter: int(counter.with_name("max_energy_range_uj").read_text()) for counter in names}
+        last = {counter: int(counter.read_text()) for counter in rails}
     except PermissionError as error:
         raise Absent("this system lets only root read the RAPL energy counters") from error
-    except OSError as error:
-        raise Absent(f"the RAPL energy counters do not answer: {error}") from error
-    if not names:
-        raise Absent("this machine shows no RAPL energy counters")
-    sums_uj = dict.fromkeys(sorted(set(names.values())), 0)
+    sums_uj = dict.fromkeys(sorted(set(rails.values())), 0)
 
     def joules() -> dict[str, float]:
         for counter, before in last.items():
             now = int(counter.read_text())
-            wrapped = ranges[counter] if now < before else 0  # after minutes to hours
-            sums_uj[names[counter]] += now - before + wrapped
+            sums_uj[rails[counter]] += now - before
+            if now < before:  # it has begun again, as it does after minutes to hours
+                range_uj = int(counter.with_name("max_energy_range_uj").read_text())
+                sums_uj[rails[counter]] += range_uj
             last[counter] = now
         return {rail: sum_uj / 1e6 for rail, sum_uj in sums_uj.items()}
 
@@ -134,10 +124,7 @@ def rapl_meter() -> Meter:
 
 
 def nvml_gpu() -> tuple[Any, Any]:
-    """Return NVML and its handle of the first GPU that CUDA may use.
-
-    CUDA and NVML can number mixed GPUs differently.
-    """
+    """Return NVML and its handle of the first GPU that CUDA may use."""
     try:
         import pynvml
     except ImportError as error:
@@ -162,6 +149,9 @@ class Reading(NamedTuple):
     joules: dict[str, float]
 
 
+Span = tuple[Reading, Reading]
+
+
 class EnergyCounter:
     """The energy counters of a device while a block runs, and in its steady steps.
 
@@ -175,7 +165,7 @@ class EnergyCounter:
         self.rails = list(self._periods_s)
         self._stretch: Hashable = None
         self._steady: list[list[Reading]] = []  # the first and the last reading of each stretch
-        self._lock = threading.Lock()  # of the sampler's thread, and of the one that takes the steps
+        self._lock = threading.Lock()  # the sampler's thread reads, and the one that takes steps
 
     def read(self, steps: int = 0) -> Reading:
         """Read the counters now."""
@@ -200,34 +190,28 @@ class EnergyCounter:
         first, last: readings around the block, whose power is taken where there were no steady
         steps. Raises Absent if the device's own counter stood still.
         """
-        seconds = last.seconds - first.seconds
-        still = [
-            rail
-            for rail in self.rails
-            if last.joules[rail] <= first.joules[rail] and seconds >= 2 * self._periods_s[rail]
-        ]
-        if self._kind in still or len(still) == len(self.rails):
-            raise Absent("the energy counter stood still")
         found: dict[str, Estimate | str] = {}
-        for rail in still:
-            found[f"power_{rail}_w"] = "its counter stood still"
-        self.rails[:] = [rail for rail in self.rails if rail not in still]
+        seconds = last.seconds - first.seconds
+        for rail in list(self.rails):
+            moved = last.joules[rail] > first.joules[rail]
+            if not moved and seconds >= 2 * self._periods_s[rail]:
+                found[f"power_{rail}_w"] = "its counter stood still"
+                self.rails.remove(rail)
+        if self._kind not in self.rails:
+            raise Absent("the energy counter stood still")
         steady = [(begin, end) for begin, end in self._steady if end.steps > begin.steps]
         steps = sum(end.steps - begin.steps for begin, end in steady)
-        steady_s = sum(end.seconds - begin.seconds for begin, end in steady)
+        spans = steady or [(first, last)]
+        spans_s = sum(end.seconds - begin.seconds for begin, end in spans)
         groups = {f"{rail}_": [rail] for rail in self.rails} | {"": self.rails}
         for infix, rails in groups.items():
-            works = infix != "gpu_" or self._kind == "gpu"  # a GPU that rests takes no steps
-            if steps and works:
-                found[f"energy_{infix}j_per_step"] = self._per(steps, "J", steady, rails)
-            if steps:
-                found[f"power_{infix}w"] = self._per(steady_s, "W", steady, rails)
-            else:
-                found[f"power_{infix}w"] = self._per(seconds, "W", [(first, last)], rails)
+            if steps and (infix != "gpu_" or self._kind == "gpu"):  # a GPU at rest takes no steps
+                found[f"energy_{infix}j_per_step"] = self._per(steps, "J", spans, rails)
+            found[f"power_{infix}w"] = self._per(spans_s, "W", spans, rails)
         found["energy_j"] = self._per(1, "J", [(first, last)], self.rails)
         return found
 
-    def _per(self, amount: float, unit: str, spans: list[tuple[Reading, Reading]], rails: list[str]) -> Estimate | str:
+    def _per(self, amount: float, unit: str, spans: list[Span], rails: list[str]) -> Estimate | str:
         """Return the energy of spans over their steps or seconds, or why it is too uncertain.
 
         A reading is as old as the last movement of its counter, so each of n spans may be wrong by
@@ -243,9 +227,10 @@ class EnergyCounter:
         if error > COARSE * joules:
             slowest_s = max(self._periods_s[rail] for rail in rails)
             return f"a counter that moves every {slowest_s:g} s is too coarse for {seconds:.3g} s"
-        bounds = max(joules - error, 0.0) / amount, (joules + error) / amount
+        low = max(joules - error, 0.0) / amount
+        high = (joules + error) / amount
         steps = sum(end.steps - begin.steps for begin, end in spans)
-        return Estimate(joules / amount, unit, *bounds, n=max(1, steps))
+        return Estimate(joules / amount, unit, low, high, n=max(1, steps))
 
     def powers(self, readings: list[Reading], least_s: float) -> dict[float, float]:
         """Return watts of all rails between movements of the slowest, by the time of their end.

@@ -19,20 +19,25 @@ MOST_TRACED = 1000  # rows of a trace of memory
 
 
 class MemoryTrace:
-    """Memory and page faults of a training, a row a step; what `Case.trace` keeps.
-
-    0.1 ms a row, no process is started.
+    """Memory and page faults of a training, a row a step, which takes 0.1 ms.
 
     device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it
     counts. since: when the case began, by `clock`. `footprint_bytes` is as `Sampler` counts it;
     `resident_bytes` (on macOS without what only the GPU touched) and page faults are of this
-    process alone, as those of children come in one lump when they end. Of long traces every second,
-    fourth, ... row is kept, and the last. What cannot be read is None; `absent` says why.
+    process alone. Of long traces every second, fourth, ... row is kept, and the last. What cannot
+    be read is None; `absent` says why.
     """
 
     COLUMNS = (
-        *("step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes", "resident_bytes"),
-        *("page_faults", "page_ins", "swap_used_bytes"),
+        "step",
+        "t_s",
+        "allocated_bytes",
+        "reserved_bytes",
+        "footprint_bytes",
+        "resident_bytes",
+        "page_faults",
+        "page_ins",
+        "swap_used_bytes",
     )
 
     def __init__(
@@ -95,9 +100,7 @@ class MemoryTrace:
         footprint, resident, allocated and reserved; page_faults_slope and page_ins_slope, per step.
         No slope with fewer than 3 steps.
         """
-        from pomology.measure import (
-            intervals,
-        )  # numpy, which a process that is watched need not have loaded
+        from pomology.measure import intervals  # imports numpy, which the sampler does not need
 
         rows = [row for row in self.rows if row and row[0] >= warmup]
         columns = dict(zip(self.COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
@@ -128,13 +131,13 @@ def live_children() -> list[int]:
     # multiprocessing.active_children() would also collect the ended ones, behind the back of the
     # thread that waits for them: PyTorch would then learn only late that a worker was killed.
     processes = [child._popen for child in list(multiprocessing.process._children)]
-    return [process.pid for process in processes if process is not None and process.returncode is None]
+    return [
+        process.pid for process in processes if process is not None and process.returncode is None
+    ]
 
 
 def footprint() -> tuple[str, Callable[[], int]]:
-    """Where the footprint comes from, and a function that gives that of this process and its living
-    children.
-    """
+    """Return what the footprint is, and what reads it of this process and its living children."""
     if sys.platform != "darwin":
         return "resident memory", resident_memory()
     proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
@@ -150,33 +153,35 @@ def footprint() -> tuple[str, Callable[[], int]]:
     return "physical footprint", lambda: physical(os.getpid()) + _sum_of_living(physical)
 
 
-def _sum_of_living(read: Callable[[int], int]) -> int:
-    total = 0
-    for pid in live_children():
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # ended since it was listed
-            total += read(pid)
-    return total
-
-
-def resident_memory(clock: Callable[[], float] = time.perf_counter) -> Callable[[], int]:
-    """Reads the resident memory of this process, and what its living children add to that, on
-    Linux; in bytes.
+def resident_memory() -> Callable[[], int]:
+    """Return what reads, on Linux, the resident bytes of this process and what its children add.
 
     A forked worker begins with all pages of its parent, so of children only the pages that nobody
-    shares are added. The kernel takes a tenth of a second for some gigabytes to count these: it is
-    asked for a fiftieth of the time at most.
+    shares are added. To count these takes a tenth of a second for some gigabytes: it is done every
+    5 s.
     """
     next_s = -math.inf
     added = 0
+
+    def unshared(pid: int) -> int:
+        return psutil.Process(pid).memory_full_info().uss
 
     def read() -> int:
         nonlocal next_s, added
         if not live_children():
             added = 0
-        elif clock() >= next_s:
-            begin_s = clock()
-            added = _sum_of_living(lambda pid: psutil.Process(pid).memory_full_info().uss)
-            next_s = begin_s + 50 * (clock() - begin_s)
+        elif time.perf_counter() >= next_s:
+            added = _sum_of_living(unshared)
+            next_s = time.perf_counter() + 5
         return psutil.Process().memory_info().rss + added
 
     return read
+
+
+def _sum_of_living(read: Callable[[int], int]) -> int:
+    total = 0
+    for pid in live_children():
+        # It may have ended since it was listed.
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            total += read(pid)
+    return total

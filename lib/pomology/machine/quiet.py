@@ -1,12 +1,9 @@
-"""What other programs take of this machine while something is timed, and how fast it is then.
-
-Counters of processor time tick every 10 ms on each core. Of shorter stretches Linux also knows how
-long the threads of this process were ready to run and had to wait.
-"""
+"""What other programs take of this machine while something is timed, and how fast it is then."""
 
 import contextlib
 import fcntl
 import os
+import re
 import resource
 import statistics
 import time
@@ -20,10 +17,9 @@ from pomology.machine import memory, snapshot
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
-TICK_S = 0.01  # of the counters of processor time
+TICK_S = 0.01  # of the counters of processor time, on each core
 SHORT_S = 0.2  # in shorter stretches the ticks hide much
 LEAST_S = 0.02  # what the runner itself takes now and then to note a case
-DELAY_S = 0.001  # that threads wait on any machine
 CALIBRATION_S = 0.02
 CALIBRATION_SIZE = 160
 # By so much both products around a case must exceed the fastest of the run. On a virtual machine
@@ -31,8 +27,6 @@ CALIBRATION_SIZE = 160
 SLOWED = 0.3
 # Of this machine, whoever measures: not in TMPDIR, which each user of a Mac has.
 LOCK = Path("/tmp/pomology-device.lock")
-
-_children_s: dict[int, float] = {}  # CPU seconds of children, by process id
 
 
 def usable_threads() -> int:
@@ -47,61 +41,37 @@ def usable_threads() -> int:
 def quotas() -> dict[Path, float]:
     """Return the cgroups that limit this process's CPU time, and the cores that each grants."""
     limits = {}
-    for line in snapshot.file_text(PROCESS / "cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            bases = (CGROUPS, CGROUPS / "unified")
-        elif "cpu" in controllers.split(","):
-            bases = (CGROUPS / controllers, CGROUPS / "cpu")
-        else:
-            continue
-        for base in bases:
-            own = base / path.lstrip("/")
-            # A container may be shown the path that its host knows; its own limits are the base's.
-            for folder in (own, *own.parents):
-                if folder.is_relative_to(base):
-                    limits |= _quota(folder)
+    own = re.search("^0::/(.*)$", snapshot.file_text(PROCESS / "cgroup"), re.MULTILINE)
+    if own is None:
+        return {}
+    # A container may be shown the path that its host knows; its own limits are the root's.
+    for folder in (CGROUPS / own[1], *(CGROUPS / own[1]).parents):
+        limit = snapshot.file_text(folder / "cpu.max").split()
+        if limit and limit[0] != "max":
+            limits[folder] = int(limit[0]) / int(limit[1])
     return limits
-
-
-def _quota(folder: Path) -> dict[Path, float]:
-    limit = snapshot.file_text(folder / "cpu.max").split()
-    if not limit:  # the first version of cgroups
-        files = [folder / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
-        limit = [snapshot.file_text(file).strip() for file in files]
-    # Where there is no limit, the first word is `max`, or -1.
-    limited = len(limit) == 2 and limit[0].isdecimal()
-    return {folder: int(limit[0]) / int(limit[1])} if limited else {}
 
 
 class Edge(NamedTuple):
     """Counters in seconds where something timed begins or ends.
 
     t_s: the time. busy_s: what all processes of this machine have used. own_s: what this process
-    and its children have. delay_s: how long its threads could not run because others did; None
-    where nobody counts that. held_s: how long a quota of its cgroups held them.
+    and its children have. held_s: how long a quota of its cgroups held them.
     """
 
     t_s: float
     busy_s: float
     own_s: float
-    delay_s: float | None
     held_s: float
 
 
 def edge() -> Edge:
     """Return the counters now, which takes about 0.5 ms."""
-    # Of each thread: nanoseconds on a core, nanoseconds waited for one, how often it got one.
-    tasks = [snapshot.file_text(path) for path in (PROCESS / "task").glob("*/schedstat")]
-    waited = [int(text.split()[1]) for text in tasks if text]
     held_s = 0.0
     for folder in quotas():
-        lines = snapshot.file_text(folder / "cpu.stat").splitlines()
-        counts = dict(line.split() for line in lines)
-        held_s += int(counts.get("throttled_usec", 0)) / 1e6
-        held_s += int(counts.get("throttled_time", 0)) / 1e9
-    delay_s = sum(waited) / 1e9 if waited else None
-    return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), delay_s, held_s)
+        held = re.search(r"throttled_usec (\d+)", snapshot.file_text(folder / "cpu.stat"))
+        held_s += int(held[1]) / 1e6 if held else 0.0
+    return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), held_s)
 
 
 def own_s() -> float:
@@ -111,10 +81,8 @@ def own_s() -> float:
         usage = resource.getrusage(who)
         used_s += usage.ru_utime + usage.ru_stime
     for pid in memory.live_children():
-        # Noted while it lives: macOS has none between its end and the wait for it.
         with contextlib.suppress(psutil.NoSuchProcess):
-            _children_s[pid] = sum(psutil.Process(pid).cpu_times()[:4])
-        used_s += _children_s.get(pid, 0.0)
+            used_s += sum(psutil.Process(pid).cpu_times()[:4])
     return used_s
 
 
@@ -130,12 +98,6 @@ def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
     used_s = last.own_s - first.own_s
     # Ticks of all cores, each off by up to one at either edge, as their sum scatters.
     lost_s = max(0.0, busy_s - used_s - 2 * TICK_S * cores**0.5)
-    counted = first.delay_s is not None and last.delay_s is not None
-    # Threads and workers of this process wait for each other, too: others had no more than these
-    # left, and no more than ticks can hide.
-    if wall_s < SHORT_S and counted and not memory.live_children():
-        most_s = min(cores * wall_s - used_s, busy_s - used_s + TICK_S * cores**0.5)
-        lost_s = max(lost_s, min(last.delay_s - first.delay_s - DELAY_S, most_s))
     load = min(lost_s / wall_s, cores)
     flags = []
     if load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2)):
@@ -188,7 +150,7 @@ def alone(say: Callable[[str], Any]) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"  another run measures on this machine: this one begins when it has ended ({LOCK} is held)")
+            say(f"  another run measures on this machine, and holds {LOCK}: this one waits for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:

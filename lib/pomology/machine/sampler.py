@@ -1,26 +1,147 @@
 """What the machine did while a block of code ran: energy, temperature, memory, faults, swap, load.
 
-One daemon thread reads all sources, by default twice a second, which takes about 0.1 % of a core
-(where a Mac's GPU is timed, it also runs `ioreg` once a second). The first and the last reading are
-the caller's. Energy is what a counter grew between these: synchronize the device before the block
-and at its end, or work is billed to the wrong block.
+A daemon thread reads all gauges twice a second, which takes about 0.1 % of a core. Where a Mac's
+GPU is timed, it also runs `ioreg` once a second. Energy is what a counter grew during the block:
+synchronize the device before the block and at its end, or work is billed to the wrong block.
 """
 
-import contextlib
 import itertools
+import math
+import re
+import statistics
+import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import psutil
+
+from pomology.machine import energy, memory, quiet, snapshot
 from pomology.machine.energy import Absent, EnergyCounter
-from pomology.machine.sources import SHORTAGE, SOURCES
 from pomology.measure.estimate import Estimate
 
+CPUFREQ = Path("/sys/devices/system/cpu")
+IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
+VM_STAT = {
+    "swapped_bytes": ("Swapins", "Swapouts"),
+    "compressed_bytes": ("Compressions", "Decompressions"),
+    "compressor_bytes": ("Pages occupied by compressor",),
+}
+UNITS = {
+    "cpu_busy": "%",
+    "page_faults": "count",
+    "page_ins": "count",
+    "swap_bytes": "B",
+    "swapped_bytes": "B",
+    "compressed_bytes": "B",
+    "compressor_bytes": "B",
+    "footprint_peak_bytes": "B",
+    "temperature_c": "°C",
+    "clock_hz": "Hz",
+    "gpu_busy": "%",
+}
+ENERGY = ("power_w", "energy_j")
+SWAP = ("swap_bytes", *VM_STAT)
+GPU_WINDOW_S = 1.0  # a driver says how busy its GPU was over up to the last second
+LOAD_LEAST_S = 0.5  # shorter blocks are not resolved by ticks of 10 ms
 LATE_S = 1.0  # by which a sample is late where the process was stopped
 IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
-ENERGY = "energy"
-ENERGY_UNITS = {"power_w": "W", "energy_j": "J"}
+# Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. A disk that
+# swapped single pages at 100 MB/s, or a core that compressed at 1 GB/s, would be busy for 1 % of
+# the time.
+SHORTAGE = {"swapped_bytes": (10e6, 1e6), "compressed_bytes": (100e6, 10e6)}
+
+
+def _footprint(kind: str) -> Callable[[], int]:
+    return memory.footprint()[1]
+
+
+def _temperature(kind: str) -> Callable[[], float]:
+    """Read the temperature of the GPU, or of the hottest processor package, in °C."""
+    if sys.platform == "darwin":
+        raise Absent("macOS has no public temperature sensor")
+    if kind == "gpu":
+        nvml, gpu = energy.nvml_gpu()
+        return lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
+
+    def read() -> float:
+        chips = psutil.sensors_temperatures()
+        sensors = [*chips.get("coretemp", ()), *chips.get("k10temp", ())]
+        packages = [each.current for each in sensors if each.label.startswith("Package id")]
+        amd = {each.label: each.current for each in sensors if each.label in ("Tdie", "Tctl")}
+        if amd:  # on some models Tctl is Tdie plus an offset
+            packages.append(amd.get("Tdie", amd.get("Tctl")))
+        if not packages:
+            raise Absent("this machine shows no temperature of its processor")
+        return max(packages)
+
+    return read
+
+
+def _clock_rate(kind: str) -> Callable[[], float]:
+    """Read the clock of the GPU's multiprocessors, or of the fastest of a dozen cores, in Hz."""
+    if sys.platform == "darwin":
+        raise Absent("macOS publishes no clock rate")
+    if kind == "gpu":
+        nvml, gpu = energy.nvml_gpu()
+        return lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+    files = sorted(CPUFREQ.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    if not files:
+        raise Absent("this system does not say what its cores are clocked at")
+    some = files[:: math.ceil(len(files) / 12)]  # a core is woken up to be asked
+    return lambda: 1e3 * max(int(file.read_text()) for file in some)
+
+
+def _thermal_level(kind: str) -> Callable[[], int | None]:
+    return snapshot.thermal_level
+
+
+def _gpu_busy(kind: str) -> Callable[[], float]:
+    """Read how busy the GPU is, in %."""
+    if kind == "cpu":
+        raise Absent("told only where a GPU is timed")
+    if sys.platform == "darwin":
+        return lambda: gpu_busy(snapshot.run_command(*IOREG, timeout=2) or "")
+    nvml, gpu = energy.nvml_gpu()
+    return lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+
+
+def gpu_busy(text: str) -> float:
+    """Return how busy the busiest of the GPUs is that `ioreg` lists, in %."""
+    percents = re.findall(r'"PerformanceStatistics" = .*"Device Utilization %"=(\d+)', text)
+    if not percents:
+        raise Absent("this GPU does not tell how busy it is")
+    return max(map(float, percents))
+
+
+def swap_counters() -> dict[str, int]:
+    """Return bytes of swap in use, and those moved into and out of it and macOS's compressor."""
+    swap = psutil.swap_memory()
+    if sys.platform != "darwin":
+        return {"swap_bytes": swap.used, "swapped_bytes": swap.sin + swap.sout}
+    # psutil's sin and sout are every page-in and page-out of a Mac.
+    text = snapshot.run_command("vm_stat", timeout=2)
+    if text is None:
+        raise Absent("vm_stat did not answer")
+    page_bytes = int(re.search(r"page size of (\d+) bytes", text)[1])
+    pages = dict(re.findall(r"^([^:]+):\s+(\d+)\.$", text, re.MULTILINE))
+    counters = {"swap_bytes": swap.used}
+    for name, keys in VM_STAT.items():
+        counters[name] = page_bytes * sum(int(pages[key]) for key in keys)
+    return counters
+
+
+# What is read in every sample, by its name there. Opening one raises Absent where it is not told.
+GAUGES: dict[str, Callable[[str], Callable[[], float | None]]] = {
+    "footprint_bytes": _footprint,
+    "temperature_c": _temperature,
+    "clock_hz": _clock_rate,
+    "thermal_level": _thermal_level,
+    "gpu_busy": _gpu_busy,
+}
+METRICS = {"footprint_bytes": "footprint_peak_bytes"}  # of gauges with another name
 
 
 class Sample(NamedTuple):
@@ -42,21 +163,14 @@ class Sample(NamedTuple):
 class Sampler:
     """Watch the machine while a block runs; one use each.
 
-    kind: "cpu" or "gpu", which decides the meter on PCs. After the block: `metrics()`;
-    thermal_level (highest); rails (what the energy covers); flags (of `swapping` and `paused` those
-    that hold); samples; absent (metric -> why it is missing).
+    kind: "cpu" or "gpu". After the block: `metrics()`; thermal_level (highest); rails (what the
+    energy covers); flags (of `swapping` and `paused` those that hold); samples; absent (metric ->
+    why it is missing).
 
-    Page faults are of this process, all else also of its multiprocessing children. Its footprint is
-    macOS's physical one, else resident memory, where pages that forked workers share count once.
-    `cpu_busy` is in % of all hardware threads. Energy, temperature and `gpu_busy` (in %, as the
-    driver says) have others' work in them.
-
-    Memory (psutil 7.2.2 and xnu 11417 read for it): `page_ins` are `page_faults` that needed the
-    disk: on Linux swapped pages too; on macOS of files only, but also those that were read ahead.
-    `swap_bytes`: by how much the swap space in use grew, which can shrink while the machine swaps.
-    `swapped_bytes`: moved into and out of swap (psutil's `sin` and `sout` are every page-in and
-    page-out on macOS). `compressed_bytes`: what macOS compressed or decompressed, as it does long
-    before it swaps; `compressor_bytes`: by how much the memory grew that holds it.
+    Page faults are of this process, `page_ins` those that needed the disk. Footprint and `cpu_busy`
+    (in % of all hardware threads) are also of its multiprocessing children; all else has others'
+    work in it. `swap_bytes` and `compressor_bytes`: by how much swap in use and macOS's compressor
+    grew. `swapped_bytes` and `compressed_bytes`: what was moved into and out of them.
     """
 
     def __init__(
@@ -72,8 +186,10 @@ class Sampler:
         self.thermal_level: int | None = None
         self._interval_s = interval_s
         self._clock = clock
+        self._gpu_next_s = math.inf
         self._energy: EnergyCounter | None = None
-        self._read: dict[str, Callable[[], Any]] = {}
+        self._gauges: dict[str, Callable[[], float | None]] = {}
+        self._swap: list[dict[str, int] | None] = []  # before and after the block
         self._rows: list[dict[str, Any]] = []
         self._metrics: dict[str, Estimate] | None = None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -90,36 +206,31 @@ class Sampler:
         self._end()
 
     def _begin(self) -> None:
-        with self._dropped_if_it_fails(ENERGY):
-            self._energy = EnergyCounter(self.kind, self._clock)
+        self._energy = self._attempt(ENERGY, EnergyCounter, self.kind, self._clock)
+        if self._energy:
             self.rails = self._energy.rails
             for rail, reason in self._energy.missing.items():
                 self.absent[f"energy of the {rail}"] = reason
-        for name, source in SOURCES.items():
-            with self._dropped_if_it_fails(name):
-                self._read[name] = source.open(self.kind)
-        # Energy and load last, close to the block; what takes a process of its own before.
-        first = self._sample([*reversed(self._read)], at_end=True)
-        self._read_energy(first)
-        first["t"] = self._clock()
-        self._rows.append(first)
+        for name, opened in GAUGES.items():
+            read = self._attempt([METRICS.get(name, name)], opened, self.kind)
+            if read:
+                self._gauges[name] = read
+        self._swap.append(self._attempt(SWAP, swap_counters))
+        # The counters last, close to the block; what takes a process of its own before.
+        self._rows.append(self._read_gauges() | self._read_counters())
+        self._gpu_next_s = self._rows[0]["t_s"] + GPU_WINDOW_S
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             self._tick()
 
     def _tick(self) -> None:
-        row: dict[str, Any] = {"t": self._clock()}
-        self._read_energy(row)
-        row |= self._sample([*self._read], at_end=False)
-        self._rows.append(row)
+        self._rows.append(self._read_counters() | self._read_gauges())
 
     def _end(self) -> None:
-        last: dict[str, Any] = {}
-        self._read_energy(last)
-        last |= self._sample([*self._read], at_end=True)
-        last["t"] = self._clock()
-        self._rows.append(last)
+        self._gpu_next_s = math.inf
+        self._tick()
+        self._swap.append(self._attempt(SWAP, swap_counters))
         self._summarise()
 
     def metrics(self) -> dict[str, Estimate]:
@@ -130,84 +241,100 @@ class Sampler:
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends here, see `EnergyCounter.steady`."""
-        with self._dropped_if_it_fails(ENERGY):
-            if self._energy:
-                self._energy.steady(stretch, steps)
+        if self._energy:
+            self._attempt(ENERGY, self._energy.steady, stretch, steps)
 
     @property
     def thermal(self) -> dict[str, dict[str, float]]:
         """Thermal level and temperature `before` and `after`, as far as the system says."""
-        ends = {"before": self._rows[0], "after": self._rows[-1]}
-        return {
-            end: {
-                name: row[source]
-                for source, name in (("thermal", "level"), ("temperature", "temperature_c"))
-                if source in row
-            }
-            for end, row in ends.items()
-        }
+        found: dict[str, dict[str, float]] = {}
+        for end, row in (("before", self._rows[0]), ("after", self._rows[-1])):
+            ends = {"level": row.get("thermal_level"), "temperature_c": row.get("temperature_c")}
+            found[end] = {name: value for name, value in ends.items() if value is not None}
+        return found
 
     @property
     def samples(self) -> list[Sample]:
         """All samples, for plots."""
         rows = list(self._rows)
-        watts = {}
+        watts: dict[float, float] = {}
         if self._energy:
-            readings = [row[ENERGY] for row in rows if ENERGY in row]
+            readings = [row["energy"] for row in rows if row["energy"]]
             watts = self._energy.powers(readings, self._interval_s / 2)
-        return [
-            Sample(
-                row["t"] - rows[0]["t"],
-                row.get("footprint"),
-                watts.get(row[ENERGY].seconds) if ENERGY in row else None,
-                row.get("temperature"),
-                row.get("gpu"),
-                row.get("clock"),
-                row.get("thermal"),
-            )
-            for row in rows
-        ]
+        samples = []
+        for row in rows:
+            values = {name: row.get(name) for name in GAUGES}
+            values["power_w"] = watts.get(row["energy"].seconds) if row["energy"] else None
+            samples.append(Sample(t_s=row["t_s"] - rows[0]["t_s"], **values))
+        return samples
 
-    def _read_energy(self, row: dict[str, Any]) -> None:
-        with self._dropped_if_it_fails(ENERGY):
-            if self._energy:
-                row[ENERGY] = self._energy.read()
+    def _attempt(self, metrics: Iterable[str], read: Callable, *arguments: Any) -> Any:
+        """Return what `read` does; if it fails, note why its metrics are absent and return None."""
+        try:
+            return read(*arguments)
+        except Absent as error:
+            reason = str(error)
+        except Exception as error:  # what a driver raises must not end the case that is measured
+            reason = f"failed after {len(self._rows)} samples: {type(error).__name__}: {error}"
+        self.absent |= dict.fromkeys(metrics, reason)
+        if metrics == ENERGY:
+            self._energy = None
+            self.rails = []
+        return None
 
-    def _sample(self, names: list[str], at_end: bool) -> dict[str, Any]:
-        """Read these sources, at an end of the block or within it, as far as they are due."""
+    def _read_counters(self) -> dict[str, Any]:
+        return {
+            "energy": self._attempt(ENERGY, self._energy.read) if self._energy else None,
+            "t_s": self._clock(),
+            "own_s": quiet.own_s(),
+            "faults": memory.page_faults(),
+        }
+
+    def _read_gauges(self) -> dict[str, float | None]:
         row = {}
-        for name in names:
-            with self._dropped_if_it_fails(name):
-                due = SOURCES[name].at_ends if at_end else SOURCES[name].within
-                value = self._read[name]() if due else None
-                if value is not None:
-                    row[name] = value
+        for name, read in self._gauges.items():
+            metric = METRICS.get(name, name)
+            if metric in self.absent:
+                continue
+            if name == "gpu_busy":
+                if self._clock() < self._gpu_next_s:
+                    continue
+                self._gpu_next_s = self._clock() + GPU_WINDOW_S
+            row[name] = self._attempt([metric], read)
         return row
 
     def _summarise(self) -> None:
-        seconds = self._rows[-1]["t"] - self._rows[0]["t"]
+        first = self._rows[0]
+        last = self._rows[-1]
+        seconds = last["t_s"] - first["t_s"]
         metrics: dict[str, Estimate] = {}
-        with self._dropped_if_it_fails(ENERGY):
-            if self._energy:
-                energy = self._energy.metrics(self._rows[0][ENERGY], self._rows[-1][ENERGY])
-                for name, value in energy.items():
-                    if isinstance(value, str):
-                        self.absent[name] = value
-                    else:
-                        metrics[name] = value
-        for name in list(self._read):
-            source = SOURCES[name]
-            readings = [row[name] for row in self._rows if name in row]
-            with self._dropped_if_it_fails(name):
-                for metric, value in source.values(readings, seconds).items():
-                    n = len(readings) if source.counts_readings else len(self._rows)
-                    metrics[metric] = Estimate(value, source.units[metric], n=n)
-                for metric in source.units.keys() - metrics.keys():
-                    self.absent[metric] = "this system does not count it"
-        # It describes the block, and is no metric of its case.
-        level = metrics.pop("thermal_level", None)
-        self.thermal_level = level and level.value
-        for name, least, least_per_s in SHORTAGE:
+        if self._energy:
+            ends = first["energy"], last["energy"]
+            found = self._attempt(ENERGY, self._energy.metrics, *ends) or {}
+            for name, value in found.items():
+                if isinstance(value, str):
+                    self.absent[name] = value
+                else:
+                    metrics[name] = value
+        n = len(self._rows)
+        for name, value in self._growth(first, last, seconds).items():
+            metrics[name] = Estimate(value, UNITS[name], n=n)
+        for name in self._gauges:
+            readings = [row[name] for row in self._rows if row.get(name) is not None]
+            metric = METRICS.get(name, name)
+            if metric in self.absent or not readings:
+                continue
+            if name == "thermal_level":  # it describes the block, and is no metric of its case
+                self.thermal_level = max(readings)
+                continue
+            average = statistics.fmean if name in ("clock_hz", "gpu_busy") else max
+            metrics[metric] = Estimate(average(readings), UNITS[metric], n=len(readings))
+        if "gpu_busy" in self._gauges and "gpu_busy" not in metrics:
+            reason = f"the GPU was not asked in the {seconds:.2f} s of the block"
+            self.absent.setdefault("gpu_busy", reason)
+        for name in UNITS.keys() - metrics.keys():
+            self.absent.setdefault(name, "this system does not count it")
+        for name, (least, least_per_s) in SHORTAGE.items():
             moved = metrics[name].value if name in metrics else 0.0
             if moved > max(least, least_per_s * seconds) and "swapping" not in self.flags:
                 self.flags.append("swapping")
@@ -215,29 +342,27 @@ class Sampler:
             self.flags.append("paused")
         self._metrics = dict(sorted(metrics.items()))
 
+    def _growth(self, first: dict, last: dict, seconds: float) -> dict[str, float]:
+        """Return the metrics that are differences of counters, by name."""
+        grown = {}
+        if seconds >= LOAD_LEAST_S:
+            used_s = last["own_s"] - first["own_s"]
+            grown["cpu_busy"] = 100 * used_s / seconds / (psutil.cpu_count() or 1)
+        else:
+            reason = f"the block took {seconds:.2f} s; {LOAD_LEAST_S:g} s are needed"
+            self.absent["cpu_busy"] = reason
+        grown["page_ins"] = last["faults"][1] - first["faults"][1]
+        grown["page_faults"] = sum(last["faults"]) - sum(first["faults"])
+        before, after = self._swap
+        if before and after:
+            grown |= {name: after[name] - before[name] for name in before}
+        return grown
+
     def _was_stopped(self) -> bool:
         """Return whether a sample was late, and this process had used no processor meanwhile."""
-        rows = [row for row in self._rows if "load" in row]
-        for before, now in itertools.pairwise(rows):
-            late_s = now["t"] - before["t"] - self._interval_s
-            used_s = now["load"] - before["load"]
+        for before, now in itertools.pairwise(self._rows):
+            late_s = now["t_s"] - before["t_s"] - self._interval_s
+            used_s = now["own_s"] - before["own_s"]
             if late_s > LATE_S and used_s < IDLE * late_s:
                 return True
         return False
-
-    @contextlib.contextmanager
-    def _dropped_if_it_fails(self, name: str) -> Iterator[None]:
-        """Drop a source that fails: what a driver raises must not end the case that is measured."""
-        try:
-            yield
-        except Exception as error:
-            reason = str(error)
-            if not isinstance(error, Absent):
-                samples = f"failed after {len(self._rows)} samples"
-                reason = f"{samples}: {type(error).__name__}: {error}"
-            units = ENERGY_UNITS if name == ENERGY else SOURCES[name].units
-            self.absent |= dict.fromkeys(units, reason)
-            self._read.pop(name, None)
-            if name == ENERGY:
-                self._energy = None
-                self.rails = []
