@@ -13,7 +13,6 @@ import io
 import json
 import os
 import platform
-import re
 import resource
 import subprocess
 import sys
@@ -25,10 +24,8 @@ from pathlib import Path
 from typing import Any
 
 MACS = Path(__file__).parent / "fixtures" / "macos"
-# Everything in the fixtures that names a machine or a person, and a process by its number.
+# Everything in the fixtures that names a machine or a person,.
 SECRETS = ("Anna", "0FACE000-FACE-4ACE-8ACE-00000000FACE", "00006022-000FACE0FACE000E", "ZZFAKE98765", "fd5ea1a1")
-PROCESS = 31337
-IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
 
 
 class Mac:
@@ -56,8 +53,7 @@ class Mac:
 def secrets_in(value: object) -> list[str]:
     """What a result holds of that which must not get out of a Mac."""
     text = json.dumps(value, default=str)
-    process = [str(PROCESS)] * bool(re.search(rf"(?<![\d.]){PROCESS}(?!\d)", text))  # not the digits of another number
-    return [secret for secret in SECRETS if secret in text] + process
+    return [secret for secret in SECRETS if secret in text]
 
 
 ANSWER = """#!/bin/sh
@@ -83,7 +79,7 @@ def install_commands(folder: str, place: Path) -> Path:
     log = place.parent / "asked.txt"
     place.mkdir()
     log.touch()
-    for name in ("sysctl", "vm_stat", "ioreg", "pmset", "system_profiler"):
+    for name in ("sysctl", "vm_stat", "pmset", "system_profiler"):
         text = (SYSCTL if name == "sysctl" else ANSWER).format(name=name, log=log, folder=MACS / folder)
         (place / name).write_text(text)
         (place / name).chmod(0o755)

@@ -44,7 +44,9 @@ def test_a_rail_that_a_chip_or_library_lacks_is_left_out(apple, clock):
     assert gpu.rails == ["gpu", "dram"]
     assert value(gpu, "energy_j") == pytest.approx(0.75 * work_j(10) + 50, 1e-3)
     apple("m2-ultra")
-    assert energy.meter("gpu").missing["cpu"].endswith("counts the CPU of one of an Ultra's two dies")
+    assert (
+        energy.meter("gpu").missing["cpu"].endswith("counts the CPU of one of an Ultra's two dies")
+    )
 
 
 @pytest.fixture
@@ -52,14 +54,15 @@ def nvidia(linux, monkeypatch, clock):
     """nvidia(lacks): a PC with a GPU whose driver fails in what it lacks. Returns it, with what was asked of it."""
 
     def install(*lacks):
-        nvml = types.SimpleNamespace(NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[])
+        nvml = types.SimpleNamespace(
+            NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[]
+        )
         nvml.NVML_CLOCK_SM = 1
         answers = {
             "Init": lambda: None,
             "DeviceGetHandleByIndex": lambda index: "handle",
             "DeviceGetHandleByUUID": lambda uuid: "handle",
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
-            "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(gpu=round(100 - clock()), memory=1),
             "DeviceGetClockInfo": lambda handle, clock_of: 1980 if clock.now < 5 else 1500,
             "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
         }
@@ -78,23 +81,17 @@ def nvidia(linux, monkeypatch, clock):
     return install
 
 
-def test_energy_temperature_clock_and_use_of_an_nvidia_gpu(nvidia, clock):
-    nvml = nvidia()
+def test_energy_temperature_and_clock_of_an_nvidia_gpu(nvidia, clock):
+    nvidia()
     watch = drive(clock, range(11), kind="gpu")
-    assert watch.rails == ["gpu"] and value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
+    assert watch.rails == ["gpu"] and value(watch, "energy_j") == pytest.approx(
+        work_j(10), abs=0.01
+    )
     assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
-    assert watch.metrics()["clock_hz"] == Estimate(pytest.approx((5 * 1980 + 6 * 1500) / 11 * 1e6), "Hz", n=11)
+    assert watch.metrics()["clock_hz"] == Estimate(
+        pytest.approx((5 * 1980 + 6 * 1500) / 11 * 1e6), "Hz", n=11
+    )
     assert watch.thermal == {"before": {"temperature_c": 67}, "after": {"temperature_c": 63}}
-    nvml.asked.clear()
-    watch = drive(clock, [0, 0.5, 1, 1.5, 2, 4, 100], kind="gpu")
-    # What it tells at 0.5 s may still cover the time before the block.
-    assert watch.metrics()["gpu_busy"] == Estimate((99 + 98 + 96) / 3, "%", n=3)
-    assert [at for name, at, *_ in nvml.asked if name == "DeviceGetUtilizationRates"] == [1, 2, 4]
-    assert [sample.gpu_busy for sample in watch.samples] == [None, None, 99, None, 98, 96, None]
-    watch = drive(clock, [0, 0.9], kind="gpu")
-    assert watch.absent["gpu_busy"] == "the GPU was not asked in the 0.90 s of the block"
-    nvidia("DeviceGetUtilizationRates")
-    assert "Not Supported" in drive(clock, range(5), kind="gpu").absent["gpu_busy"]
 
 
 def test_the_first_visible_gpu_is_metered_and_why_none_is(nvidia, monkeypatch):
@@ -161,7 +158,9 @@ def test_each_device_has_its_meter_and_rapl_may_be_for_root_only(rapl, nvidia, m
         return read(path)
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(energy.Absent, match=r"^this system lets only root read the RAPL energy counters$"):
+    with pytest.raises(
+        energy.Absent, match=r"^this system lets only root read the RAPL energy counters$"
+    ):
         energy.meter("cpu")
 
 

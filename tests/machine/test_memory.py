@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import macs
 import psutil
@@ -15,9 +14,6 @@ from pomology.machine import snapshot
 from pomology.results import journal
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
-
-
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks" / "profiling_apple_silicon"
 
 
 MB = 10**6
@@ -73,15 +69,6 @@ def test_what_is_not_counted_is_absent_and_long_traces_stay_short():
     assert value(metrics, "page_faults_slope") == pytest.approx(5)
 
 
-def test_a_counter_that_breaks_is_absent_with_the_reason(monkeypatch):
-    trace = machine_memory.MemoryTrace(dict, 0.0)
-    monkeypatch.setattr(psutil, "swap_memory", lambda: 1 / 0)
-    for _ in range(2):
-        values = trace.counters()
-        assert values["swap_used_bytes"] is None and values["footprint_bytes"] > 0
-        assert trace.absent == {"swap_used_bytes": "ZeroDivisionError: division by zero"}
-
-
 def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(machine_memory.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
@@ -93,21 +80,11 @@ def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch
     assert values["swap_used_bytes"] == 2**29 and values["page_faults"] > 0
 
 
-def experiment(folder, **more):
-    return Experiment(
-        "memory_torch",
-        article="001",
-        devices="cpu",
-        budget_s=5.0,
-        out=str(folder),
-        expects_learning=False,
-        **more,
-    )
-
-
 def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path, monkeypatch):
     fenced = []
-    (case,) = experiment(tmp_path).cases(load=["easy"])
+    settings = {"article": "001", "devices": "cpu", "budget_s": 5.0, "out": str(tmp_path)}
+    experiment = Experiment("memory_torch", expects_learning=False, **settings)
+    (case,) = experiment.cases(load=["easy"])
     monkeypatch.setattr(case.backend, "synchronize", lambda: fenced.append(1))
     with case:
         for _ in case.steps(range(60), ready=False):

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from macs import IOREG, MACS, install_commands, secrets_in
+from macs import install_commands, secrets_in
 
 from pomology.results import record as results_record
 
@@ -51,8 +51,8 @@ print(experiment.table())
 
 # A GPU is not timed here, but what a GPU's case would ask can be.
 with Sampler("gpu", interval_s=0.3) as sampler:
-    time.sleep(1.8)
-told = {"busy": sampler.metrics()["gpu_busy"].value, "absent": sampler.absent}
+    time.sleep(0.8)
+told = {"absent": sampler.absent}
 json.dump(told | {"free": find.find("cpu")[0].free_memory()}, open(sys.argv[1] + "/told.json", "w"))
 """
 
@@ -91,16 +91,13 @@ def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     # Nothing else is missing: a source that failed on something that macOS lacks would be here with its error.
     no_sensor = {"temperature_c": "macOS has no public temperature sensor"}
     no_sensor |= {"clock_hz": "macOS publishes no clock rate"}
-    assert record.absent == no_sensor | {"gpu_busy": "told only where a GPU is timed"}
+    assert record.absent == no_sensor
     metrics = {name: metric.value for name, metric in record.metrics.items()}
     assert metrics["power_w"] == pytest.approx(15, rel=0.01)
     assert metrics["footprint_peak_bytes"] == 3 * 10**9
     # psutil's form of these counts all page-ins of a Mac; the vm_stat of this one says that it did not swap.
     assert (metrics["swapped_bytes"], metrics["swap_bytes"]) == (0, 0)
-    assert (metrics["compressed_bytes"], metrics["compressor_bytes"]) == (
-        70_000 * 16384,
-        17_000 * 16384,
-    )
+    assert metrics["compressed_bytes"] == 70_000 * 16384
     assert "swapping" in record.flags
     assert 0 <= metrics["cpu_busy"] <= 100 and metrics["page_faults"] > 0
     assert "Apple M4" in printed and "swapping: memory was short" in printed
@@ -112,8 +109,7 @@ def test_a_whole_case_runs_as_on_a_mac(rehearsed):
         "macOS",
         {"git"},
     )
-    # Of a GPU's telemetry:
-    assert (told["busy"], told["absent"]) == (93, no_sensor)
+    assert told["absent"] == no_sensor  # of a GPU
 
 
 def test_nothing_private_is_in_any_file(rehearsed):
@@ -121,8 +117,6 @@ def test_nothing_private_is_in_any_file(rehearsed):
     files = [path for path in run_folder.rglob("*") if path.is_file()]
     assert {"machine.json", "vae.jsonl"} <= {path.name for path in files}
     names = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(ROOT), str(run_folder)}
-    ioreg = set(re.findall(r"\w{9,}", (MACS / "m4-max" / f"{'_'.join(IOREG)}.txt").read_text()))
-    assert {"AGXAcceleratorG16X", "0x100000482", "SchedulerState"} <= ioreg
     texts = {path.name: path.read_text(encoding="utf-8") for path in files} | {
         "the terminal": printed
     }
@@ -131,7 +125,7 @@ def test_nothing_private_is_in_any_file(rehearsed):
         assert not [
             secret for secret in secrets_in(text) if "json" in name or not secret.isdecimal()
         ], name
-        assert not (names | ioreg) & set(re.findall(r"[\w./-]+", text)), name
+        assert not names & set(re.findall(r"[\w./-]+", text)), name
         assert not [secret for secret in names if len(secret) > 4 and secret in text], name
     assert secrets_in(told) == []
 
@@ -144,5 +138,5 @@ def test_only_what_needs_no_rights_and_prints_no_serial_number_is_asked(rehearse
     ]
     rest = {line.strip() for line in asked if not line.startswith("sysctl")}
     displays = "system_profiler SPDisplaysDataType -json"
-    assert rest == {"vm_stat", "pmset -g", "pmset -g batt", displays, " ".join(IOREG)}
+    assert rest == {"vm_stat", "pmset -g", "pmset -g batt", displays}
     assert asked.count("vm_stat ") == 4  # the edges of two blocks

@@ -131,24 +131,29 @@ def test_this_machine():
 
 
 @pytest.fixture
-def linux(monkeypatch, tmp_path):
+def linux(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(machine_snapshot, "CPUINFO", tmp_path / "cpuinfo")
-    return tmp_path
 
 
-LSCPU = """Architecture:                            x86_64
-Model name:                              Intel(R) Xeon(R) Processor
-CPU family:                              6
-Model:                                   143
-Thread(s) per core:                      2
-Stepping:                                8
-BogoMIPS:                                5400.00
-Flags:                                   fpu avx2 avx512f avx512dq avx512_bf16 amx_bf16 amx_tile notavx2
-Hypervisor vendor:                       KVM
-L1d cache:                               32 KiB (1 instance)
-L2 cache:                                2 MiB (1 instance)
+LSCPU = """Architecture:          x86_64
+Model name:            Intel(R) Xeon(R)  Processor
+Model:                 143
+BogoMIPS:              5400.00
+Flags:                 fpu avx2 avx512f avx512dq amx_bf16 hypervisor notavx2
+L1d cache:             32 KiB (1 instance)
 """
+
+
+def test_a_linux_processor_is_what_lscpu_says(linux, monkeypatch):
+    monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: LSCPU)
+    assert machine_snapshot.chip() == "Intel(R) Xeon(R) Processor"
+    assert machine_snapshot.virtual_machine() is True
+    assert machine_snapshot.processor() == {
+        "Model": "143",
+        "BogoMIPS": 5400.0,
+        "L1d cache": "32 KiB (1 instance)",
+        "Flags": "amx_bf16 avx2 avx512f",
+    }
 
 
 @pytest.mark.parametrize(("plugged", "source"), [(None, None), (True, "ac"), (False, "battery")])

@@ -146,6 +146,6 @@ def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device
     absent = {}
     for place, name in enumerate(trace.COLUMNS):
         if all(row[place] is None for row in trace.rows):
-            absent[name] = redact(trace.absent.get(name, why))
+            absent[name] = redact(why)
     columns = list(trace.COLUMNS)
     return {"columns": columns, "rows": trace.rows, "absent": absent, "warmup": warmup}

@@ -60,8 +60,11 @@ def apple_meter() -> Meter:
         import zeus_apple_silicon
     except ImportError as error:
         raise Absent("zeus-apple-silicon is not installed") from error
-    monitor = zeus_apple_silicon.AppleEnergyMonitor()
-    first = monitor.get_cumulative_energy()  # of which any field may be None
+    try:
+        monitor = zeus_apple_silicon.AppleEnergyMonitor()
+        first = monitor.get_cumulative_energy()  # of which any field may be None
+    except (RuntimeError, ValueError, OSError) as error:
+        raise Absent(f"macOS does not open its energy counters: {error}") from error
     slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
     periods_s = {}
     missing = {}

@@ -25,7 +25,7 @@ class MemoryTrace:
     counts. since: when the case began, by `clock`. `footprint_bytes` is as `Sampler` counts it;
     `resident_bytes` (on macOS without what only the GPU touched) and page faults are of this
     process alone. Of long traces every second, fourth, ... row is kept, and the last. What cannot
-    be read is None; `absent` says why.
+    be read is None.
     """
 
     COLUMNS = (
@@ -49,30 +49,22 @@ class MemoryTrace:
         self._device = device
         self._since = since
         self._clock = clock
-        self.absent: dict[str, str] = {}
         self.steps = 0
         self._stride = 1
         self._rows: list[tuple] = []
         self._last: tuple = ()
-        self._counters: dict[str, Callable[[], int | None]] = {
-            "footprint_bytes": footprint()[1],
-            "resident_bytes": lambda: psutil.Process().memory_info().rss,
-            "page_faults": lambda: sum(page_faults()),
-            "page_ins": lambda: page_faults()[1],
-            "swap_used_bytes": lambda: psutil.swap_memory().used,
-        }
+        self._footprint = footprint()[1]
 
-    def counters(self) -> dict[str, int | None]:
-        """What is counted of this process and this machine, now."""
-        values = {}
-        for name, read in self._counters.items():
-            try:
-                values[name] = read()
-            except Exception as error:  # which must not end the case that is measured
-                self.absent[name] = f"{type(error).__name__}: {error}"
-                self._counters[name] = lambda: None
-                values[name] = None
-        return values
+    def counters(self) -> dict[str, int]:
+        """Return what is counted of this process and this machine, now."""
+        faults = page_faults()
+        return {
+            "footprint_bytes": self._footprint(),
+            "resident_bytes": psutil.Process().memory_info().rss,
+            "page_faults": sum(faults),
+            "page_ins": faults[1],
+            "swap_used_bytes": psutil.swap_memory().used,
+        }
 
     def note(self) -> None:
         """A step has ended, on the device too."""

@@ -1,8 +1,8 @@
 """What the machine did while a block of code ran: energy, temperature, memory, faults, swap, load.
 
-A daemon thread reads all gauges twice a second, which takes about 0.1 % of a core. Where a Mac's
-GPU is timed, it also runs `ioreg` once a second. Energy is what a counter grew during the block:
-synchronize the device before the block and at its end, or work is billed to the wrong block.
+A thread reads all gauges twice a second, which takes about 0.1 % of a core. Energy is what a
+counter grew during the block: synchronize the device before the block and at its end, or work is
+billed to the wrong block.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -23,12 +23,6 @@ from pomology.machine.energy import Absent, EnergyCounter
 from pomology.measure.estimate import Estimate
 
 CPUFREQ = Path("/sys/devices/system/cpu")
-IOREG = ("ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator")
-VM_STAT = {
-    "swapped_bytes": ("Swapins", "Swapouts"),
-    "compressed_bytes": ("Compressions", "Decompressions"),
-    "compressor_bytes": ("Pages occupied by compressor",),
-}
 UNITS = {
     "cpu_busy": "%",
     "page_faults": "count",
@@ -36,15 +30,12 @@ UNITS = {
     "swap_bytes": "B",
     "swapped_bytes": "B",
     "compressed_bytes": "B",
-    "compressor_bytes": "B",
     "footprint_peak_bytes": "B",
     "temperature_c": "°C",
     "clock_hz": "Hz",
-    "gpu_busy": "%",
 }
 ENERGY = ("power_w", "energy_j")
-SWAP = ("swap_bytes", *VM_STAT)
-GPU_WINDOW_S = 1.0  # a driver says how busy its GPU was over up to the last second
+SWAP = ("swap_bytes", "swapped_bytes", "compressed_bytes")
 LOAD_LEAST_S = 0.5  # shorter blocks are not resolved by ticks of 10 ms
 LATE_S = 1.0  # by which a sample is late where the process was stopped
 IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
@@ -69,14 +60,15 @@ def _temperature(kind: str) -> Callable[[], float]:
     def read() -> float:
         chips = psutil.sensors_temperatures()
         sensors = [*chips.get("coretemp", ()), *chips.get("k10temp", ())]
-        packages = [each.current for each in sensors if each.label.startswith("Package id")]
-        amd = {each.label: each.current for each in sensors if each.label in ("Tdie", "Tctl")}
-        if amd:  # on some models Tctl is Tdie plus an offset
-            packages.append(amd.get("Tdie", amd.get("Tctl")))
-        if not packages:
-            raise Absent("this machine shows no temperature of its processor")
-        return max(packages)
+        # On some models of AMD Tctl is Tdie plus an offset.
+        tdie = [each.current for each in sensors if each.label == "Tdie"]
+        packages = ("Package id", "Tctl")
+        return max(tdie or [each.current for each in sensors if each.label.startswith(packages)])
 
+    try:
+        read()
+    except ValueError as error:
+        raise Absent("this machine shows no temperature of its processor") from error
     return read
 
 
@@ -98,22 +90,13 @@ def _thermal_level(kind: str) -> Callable[[], int | None]:
     return snapshot.thermal_level
 
 
-def _gpu_busy(kind: str) -> Callable[[], float]:
-    """Read how busy the GPU is, in %."""
-    if kind == "cpu":
-        raise Absent("told only where a GPU is timed")
-    if sys.platform == "darwin":
-        return lambda: gpu_busy(snapshot.run_command(*IOREG, timeout=2) or "")
-    nvml, gpu = energy.nvml_gpu()
-    return lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
-
-
-def gpu_busy(text: str) -> float:
-    """Return how busy the busiest of the GPUs is that `ioreg` lists, in %."""
-    percents = re.findall(r'"PerformanceStatistics" = .*"Device Utilization %"=(\d+)', text)
-    if not percents:
-        raise Absent("this GPU does not tell how busy it is")
-    return max(map(float, percents))
+# What is read in every sample. Opening a gauge raises Absent where the system has none.
+GAUGES: dict[str, Callable[[str], Callable[[], float | None]]] = {
+    "footprint_peak_bytes": _footprint,
+    "temperature_c": _temperature,
+    "clock_hz": _clock_rate,
+    "thermal_level": _thermal_level,
+}
 
 
 def swap_counters() -> dict[str, int]:
@@ -126,26 +109,16 @@ def swap_counters() -> dict[str, int]:
     if text is None:
         raise Absent("vm_stat did not answer")
     page_bytes = int(re.search(r"page size of (\d+) bytes", text)[1])
-    pages = dict(re.findall(r"^([^:]+):\s+(\d+)\.$", text, re.MULTILINE))
-    counters = {"swap_bytes": swap.used}
-    for name, keys in VM_STAT.items():
-        counters[name] = page_bytes * sum(int(pages[key]) for key in keys)
-    return counters
-
-
-# What is read in every sample, by its name there. Opening one raises Absent where it is not told.
-GAUGES: dict[str, Callable[[str], Callable[[], float | None]]] = {
-    "footprint_bytes": _footprint,
-    "temperature_c": _temperature,
-    "clock_hz": _clock_rate,
-    "thermal_level": _thermal_level,
-    "gpu_busy": _gpu_busy,
-}
-METRICS = {"footprint_bytes": "footprint_peak_bytes"}  # of gauges with another name
+    pages = {name: int(n) for name, n in re.findall(r"^(\w+):\s+(\d+)\.$", text, re.MULTILINE)}
+    return {
+        "swap_bytes": swap.used,
+        "swapped_bytes": page_bytes * (pages["Swapins"] + pages["Swapouts"]),
+        "compressed_bytes": page_bytes * (pages["Compressions"] + pages["Decompressions"]),
+    }
 
 
 class Sample(NamedTuple):
-    """One reading; None is what was not or could not be read.
+    """One reading; None is what was not read. `gpu_busy` is only in older journals.
 
     power_w: the mean of the window that ends there, longer than a sample where counters move
     seldom.
@@ -169,8 +142,7 @@ class Sampler:
 
     Page faults are of this process, `page_ins` those that needed the disk. Footprint and `cpu_busy`
     (in % of all hardware threads) are also of its multiprocessing children; all else has others'
-    work in it. `swap_bytes` and `compressor_bytes`: by how much swap in use and macOS's compressor
-    grew. `swapped_bytes` and `compressed_bytes`: what was moved into and out of them.
+    work in it. `swap_bytes`: by how much swap in use grew.
     """
 
     def __init__(
@@ -186,10 +158,9 @@ class Sampler:
         self.thermal_level: int | None = None
         self._interval_s = interval_s
         self._clock = clock
-        self._gpu_next_s = math.inf
         self._energy: EnergyCounter | None = None
         self._gauges: dict[str, Callable[[], float | None]] = {}
-        self._swap: list[dict[str, int] | None] = []  # before and after the block
+        self._swap: list[dict[str, int]] = []  # before and after the block
         self._rows: list[dict[str, Any]] = []
         self._metrics: dict[str, Estimate] | None = None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -211,14 +182,11 @@ class Sampler:
             self.rails = self._energy.rails
             for rail, reason in self._energy.missing.items():
                 self.absent[f"energy of the {rail}"] = reason
-        for name, opened in GAUGES.items():
-            read = self._attempt([METRICS.get(name, name)], opened, self.kind)
-            if read:
-                self._gauges[name] = read
-        self._swap.append(self._attempt(SWAP, swap_counters))
+        for name, gauge in GAUGES.items():
+            self._gauges[name] = self._attempt((name,), gauge, self.kind)
+        self._swap.append(self._attempt(SWAP, swap_counters) or {})
         # The counters last, close to the block; what takes a process of its own before.
         self._rows.append(self._read_gauges() | self._read_counters())
-        self._gpu_next_s = self._rows[0]["t_s"] + GPU_WINDOW_S
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
@@ -228,9 +196,8 @@ class Sampler:
         self._rows.append(self._read_counters() | self._read_gauges())
 
     def _end(self) -> None:
-        self._gpu_next_s = math.inf
         self._tick()
-        self._swap.append(self._attempt(SWAP, swap_counters))
+        self._swap.append(self._attempt(SWAP, swap_counters) or {})
         self._summarise()
 
     def metrics(self) -> dict[str, Estimate]:
@@ -247,10 +214,11 @@ class Sampler:
     @property
     def thermal(self) -> dict[str, dict[str, float]]:
         """Thermal level and temperature `before` and `after`, as far as the system says."""
-        found: dict[str, dict[str, float]] = {}
-        for end, row in (("before", self._rows[0]), ("after", self._rows[-1])):
-            ends = {"level": row.get("thermal_level"), "temperature_c": row.get("temperature_c")}
-            found[end] = {name: value for name, value in ends.items() if value is not None}
+        found: dict[str, dict[str, float]] = {"before": {}, "after": {}}
+        for end, row in zip(found.values(), (self._rows[0], self._rows[-1]), strict=True):
+            for key, gauge in (("level", "thermal_level"), ("temperature_c", "temperature_c")):
+                if row[gauge] is not None:
+                    end[key] = row[gauge]
         return found
 
     @property
@@ -259,16 +227,21 @@ class Sampler:
         rows = list(self._rows)
         watts: dict[float, float] = {}
         if self._energy:
-            readings = [row["energy"] for row in rows if row["energy"]]
-            watts = self._energy.powers(readings, self._interval_s / 2)
-        samples = []
-        for row in rows:
-            values = {name: row.get(name) for name in GAUGES}
-            values["power_w"] = watts.get(row["energy"].seconds) if row["energy"] else None
-            samples.append(Sample(t_s=row["t_s"] - rows[0]["t_s"], **values))
-        return samples
+            watts = self._energy.powers([row["energy"] for row in rows], self._interval_s / 2)
+        return [
+            Sample(
+                t_s=row["t_s"] - rows[0]["t_s"],
+                footprint_bytes=row["footprint_peak_bytes"],
+                power_w=watts.get(row["energy"].seconds) if self._energy else None,
+                temperature_c=row["temperature_c"],
+                gpu_busy=None,
+                clock_hz=row["clock_hz"],
+                thermal_level=row["thermal_level"],
+            )
+            for row in rows
+        ]
 
-    def _attempt(self, metrics: Iterable[str], read: Callable, *arguments: Any) -> Any:
+    def _attempt(self, metrics: tuple[str, ...], read: Callable, *arguments: Any) -> Any:
         """Return what `read` does; if it fails, note why its metrics are absent and return None."""
         try:
             return read(*arguments)
@@ -291,72 +264,49 @@ class Sampler:
         }
 
     def _read_gauges(self) -> dict[str, float | None]:
-        row = {}
+        row: dict[str, float | None] = {}
         for name, read in self._gauges.items():
-            metric = METRICS.get(name, name)
-            if metric in self.absent:
-                continue
-            if name == "gpu_busy":
-                if self._clock() < self._gpu_next_s:
-                    continue
-                self._gpu_next_s = self._clock() + GPU_WINDOW_S
-            row[name] = self._attempt([metric], read)
+            row[name] = None if name in self.absent else self._attempt((name,), read)
         return row
 
     def _summarise(self) -> None:
         first = self._rows[0]
         last = self._rows[-1]
         seconds = last["t_s"] - first["t_s"]
-        metrics: dict[str, Estimate] = {}
+        found: dict[str, Estimate | str] = {}
         if self._energy:
             ends = first["energy"], last["energy"]
             found = self._attempt(ENERGY, self._energy.metrics, *ends) or {}
-            for name, value in found.items():
-                if isinstance(value, str):
-                    self.absent[name] = value
-                else:
-                    metrics[name] = value
-        n = len(self._rows)
-        for name, value in self._growth(first, last, seconds).items():
-            metrics[name] = Estimate(value, UNITS[name], n=n)
-        for name in self._gauges:
-            readings = [row[name] for row in self._rows if row.get(name) is not None]
-            metric = METRICS.get(name, name)
-            if metric in self.absent or not readings:
-                continue
-            if name == "thermal_level":  # it describes the block, and is no metric of its case
-                self.thermal_level = max(readings)
-                continue
-            average = statistics.fmean if name in ("clock_hz", "gpu_busy") else max
-            metrics[metric] = Estimate(average(readings), UNITS[metric], n=len(readings))
-        if "gpu_busy" in self._gauges and "gpu_busy" not in metrics:
-            reason = f"the GPU was not asked in the {seconds:.2f} s of the block"
-            self.absent.setdefault("gpu_busy", reason)
-        for name in UNITS.keys() - metrics.keys():
-            self.absent.setdefault(name, "this system does not count it")
-        for name, (least, least_per_s) in SHORTAGE.items():
-            moved = metrics[name].value if name in metrics else 0.0
-            if moved > max(least, least_per_s * seconds) and "swapping" not in self.flags:
-                self.flags.append("swapping")
-        if self._was_stopped():
-            self.flags.append("paused")
-        self._metrics = dict(sorted(metrics.items()))
-
-    def _growth(self, first: dict, last: dict, seconds: float) -> dict[str, float]:
-        """Return the metrics that are differences of counters, by name."""
-        grown = {}
+        self.absent |= {name: value for name, value in found.items() if isinstance(value, str)}
+        values: dict[str, float] = {
+            "page_faults": sum(last["faults"]) - sum(first["faults"]),
+            "page_ins": last["faults"][1] - first["faults"][1],
+        }
         if seconds >= LOAD_LEAST_S:
             used_s = last["own_s"] - first["own_s"]
-            grown["cpu_busy"] = 100 * used_s / seconds / (psutil.cpu_count() or 1)
+            values["cpu_busy"] = 100 * used_s / seconds / (psutil.cpu_count() or 1)
         else:
             reason = f"the block took {seconds:.2f} s; {LOAD_LEAST_S:g} s are needed"
             self.absent["cpu_busy"] = reason
-        grown["page_ins"] = last["faults"][1] - first["faults"][1]
-        grown["page_faults"] = sum(last["faults"]) - sum(first["faults"])
         before, after = self._swap
-        if before and after:
-            grown |= {name: after[name] - before[name] for name in before}
-        return grown
+        values |= {name: after[name] - before[name] for name in after.keys() & before.keys()}
+        for name in self._gauges.keys() - self.absent.keys():
+            readings = [row[name] for row in self._rows if row[name] is not None]
+            if readings:
+                values[name] = statistics.fmean(readings) if name == "clock_hz" else max(readings)
+        # It describes the block, and is no metric of its case.
+        self.thermal_level = values.pop("thermal_level", None)
+        for name in UNITS.keys() - values.keys():
+            self.absent.setdefault(name, "this system does not count it")
+        for name, (least, least_per_s) in SHORTAGE.items():
+            if values.get(name, 0) > max(least, least_per_s * seconds):
+                self.flags = ["swapping"]
+        if self._was_stopped():
+            self.flags.append("paused")
+        n = len(self._rows)
+        metrics = {name: Estimate(value, UNITS[name], n=n) for name, value in values.items()}
+        metrics |= {name: value for name, value in found.items() if isinstance(value, Estimate)}
+        self._metrics = dict(sorted(metrics.items()))
 
     def _was_stopped(self) -> bool:
         """Return whether a sample was late, and this process had used no processor meanwhile."""

@@ -72,7 +72,6 @@ INSTRUCTIONS = re.compile(
     r"fma|avx2|avx512(f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|asimdhp|bf16|i8mm|sve2?|sme2?"
 )
 REPOSITORY = Path(__file__).resolve().parents[3]
-CPUINFO = Path("/proc/cpuinfo")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -109,15 +108,10 @@ def snapshot() -> dict[str, Any]:
         "packages": _packages(),
         "git": _git(),
     }
-    reasons = {
-        "performance_cores": "the cores are not told apart here",
-        "efficiency_cores": "the cores are not told apart here",
-        "gpus": no_gpus,
-        "git": "the kit is not run from a git checkout that names a commit",
-    }
-    unknown = [key for key, value in facts.items() if value in (None, [])]
-    silent = "the operating system does not tell"
-    return facts | {"unknown": {key: reasons.get(key, silent) for key in unknown}}
+    unknown = {key: "not told here" for key, value in facts.items() if value in (None, [])}
+    if not gpus:
+        unknown["gpus"] = no_gpus
+    return facts | {"unknown": unknown}
 
 
 def software() -> dict[str, Any]:
@@ -207,7 +201,7 @@ def chip() -> str | None:
             # carries its name.
             return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
     else:
-        name = _line_value(file_text(CPUINFO), "model name")
+        name = _lscpu().get("Model name")
     return " ".join(name.split()) if name else None
 
 
@@ -216,12 +210,12 @@ def processor() -> dict[str, Any]:
     if sys.platform == "darwin":
         known: dict[str, Any] = {name: _sysctl(name) for name in SYSCTL}
     else:
-        text = run_command("lscpu") or ""
-        known = {name: _line_value(text, name) for name in LSCPU}
+        lscpu = _lscpu()
+        known = {name: lscpu.get(name) for name in LSCPU}
         for name in ("CPU max MHz", "BogoMIPS"):
             known[name] = float(known[name]) if known[name] else None
-        flags = (_line_value(text, "Flags") or "").split()
-        known["Flags"] = " ".join(sorted(filter(INSTRUCTIONS.fullmatch, flags))) or None
+        flags = filter(INSTRUCTIONS.fullmatch, lscpu.get("Flags", "").split())
+        known["Flags"] = " ".join(sorted(flags)) or None
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -229,8 +223,8 @@ def virtual_machine() -> bool | None:
     """Return whether this is a virtual machine; None if the system does not say."""
     if sys.platform == "darwin":
         return {0: False, 1: True}.get(_sysctl("kern.hv_vmm_present"))
-    flags = _line_value(file_text(CPUINFO), "flags")
-    return None if flags is None else "hypervisor" in flags.split()
+    lscpu = _lscpu()
+    return "hypervisor" in lscpu["Flags"].split() if "Flags" in lscpu else None
 
 
 def available_memory_bytes() -> int:
@@ -283,6 +277,7 @@ def run_command(*command: str, timeout: float = 10) -> str | None:
             stderr=subprocess.DEVNULL,
             text=True,
             errors="replace",
+            env=os.environ | {"LC_ALL": "C"},
             close_fds=False,
             timeout=timeout,
             check=True,
@@ -295,6 +290,11 @@ def run_command(*command: str, timeout: float = 10) -> str | None:
 def _sysctl(name: str) -> int | str | None:
     text = (run_command("sysctl", "-n", name) or "").strip()
     return int(text) if text.isdecimal() else text or None
+
+
+def _lscpu() -> dict[str, str]:
+    lines = [line.partition(":") for line in (run_command("lscpu") or "").splitlines()]
+    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
@@ -372,12 +372,6 @@ def file_text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _line_value(text: str, key: str) -> str | None:
-    """Return the value of the first `key : value` line."""
-    match = re.search(rf"^{re.escape(key)}\s*:[ \t]*(\S.*)$", text, re.MULTILINE)
-    return match[1].strip() if match else None
 
 
 def _gigabytes(count: int | None) -> str:
