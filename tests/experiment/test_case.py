@@ -416,7 +416,7 @@ def test_joules_of_steady_steps_are_in_the_record_and_why_there_are_none(make, m
 
 def test_thermal_state_before_and_after_is_in_the_record(make, monkeypatch):
     degrees = iter([40.0, 60.0, 61.0, 62.0])
-    monkeypatch.setitem(GAUGES, "temperature_c", lambda kind: lambda: next(degrees))
+    monkeypatch.setitem(GAUGES, "temperature_c", lambda kind: next(degrees))
     record = run(make())
     assert record.thermal["before"]["temperature_c"] == 40
     assert record.thermal["after"]["temperature_c"] > 40

@@ -32,9 +32,7 @@ def mac(monkeypatch):
         monkeypatch.setattr(platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
         monkeypatch.setattr(platform, "python_version", lambda: "3.11.9")
         cores = {True: "hw.logicalcpu", False: "hw.physicalcpu"}
-        monkeypatch.setattr(
-            psutil, "cpu_count", lambda logical=True: int(answers("sysctl", "-n", cores[logical]))
-        )
+        monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: int(answers("sysctl", "-n", cores[logical])))
         total = types.SimpleNamespace(total=int(answers("sysctl", "-n", "hw.memsize")))
         monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
         return answers.asked
@@ -67,12 +65,8 @@ def test_macs_are_recognised(mac, folder, chip, cores, gigabytes, gpu_cores, lin
     mac(folder, architecture="x86_64" if rosetta else "arm64")
     snapshot = machine_snapshot.snapshot()
     assert (snapshot["chip"], snapshot["memory_bytes"]) == (chip, gigabytes * 2**30)
-    assert (
-        tuple(snapshot[f"{kind}_cores"] for kind in ("cpu", "performance", "efficiency")) == cores
-    )
-    assert snapshot["gpus"] == (
-        [{"name": chip, "memory_bytes": None, "cores": gpu_cores}] if gpu_cores else []
-    )
+    assert tuple(snapshot[f"{kind}_cores"] for kind in ("cpu", "performance", "efficiency")) == cores
+    assert snapshot["gpus"] == ([{"name": chip, "memory_bytes": None, "cores": gpu_cores}] if gpu_cores else [])
     assert (snapshot["os"], snapshot["os_version"]) == ("macOS", "15.5")
     assert (snapshot["translated"], snapshot["virtual_machine"]) == (rosetta, folder == "vm")
     assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
@@ -93,10 +87,7 @@ def test_a_mac_that_answers_nothing_or_nonsense_leaves_nothing_but_reasons(mac, 
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *_, **__: None)
     snapshot = machine_snapshot.snapshot()
     assert silent <= snapshot["unknown"].keys() and machine_snapshot._power() == (None, None)
-    assert (
-        machine_snapshot.describe(snapshot)
-        == "unknown chip, 8 cores, 8 GB, macOS 15.5, Python 3.11.9"
-    )
+    assert machine_snapshot.describe(snapshot) == "unknown chip, 8 cores, 8 GB, macOS 15.5, Python 3.11.9"
 
 
 def test_this_machine():
@@ -104,20 +95,10 @@ def test_this_machine():
     text = json.dumps(snapshot)
     assert json.loads(text) == snapshot
     assert snapshot["cpu_threads"] == os.cpu_count()
-    assert (
-        snapshot["memory_bytes"]
-        == psutil.virtual_memory().total
-        > machine_snapshot.available_memory_bytes()
-        > 0
-    )
-    assert (
-        snapshot["packages"]["psutil"] == psutil.__version__
-        and "tensorflow-macos" not in snapshot["packages"]
-    )
+    assert snapshot["memory_bytes"] == psutil.virtual_memory().total > machine_snapshot.available_memory_bytes() > 0
+    assert snapshot["packages"]["psutil"] == psutil.__version__ and "tensorflow-macos" not in snapshot["packages"]
     assert snapshot["python"] in sys.version
-    assert {key for key, value in snapshot.items() if value is None or value == []} == snapshot[
-        "unknown"
-    ].keys()
+    assert {key for key, value in snapshot.items() if value is None or value == []} == snapshot["unknown"].keys()
     assert all(snapshot["unknown"].values())
     secrets = {
         socket.gethostname(),
@@ -192,25 +173,19 @@ def test_nvidia_gpus_and_why_there_are_none(linux, monkeypatch):
     ],
 )
 def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, own_s, threads, busy):
-    clock = mock.Mock(
-        perf_counter=iter([5.0, 5.25]).__next__, process_time=iter([1.0, 1.0 + own_s]).__next__
-    )
+    clock = mock.Mock(perf_counter=iter([5.0, 5.25]).__next__, process_time=iter([1.0, 1.0 + own_s]).__next__)
     monkeypatch.setattr(machine_snapshot, "time", clock)
     monkeypatch.setattr(machine_snapshot, "cpu_busy_s", iter([100.0, 100.1]).__next__)
     monkeypatch.setattr(psutil, "cpu_count", lambda: threads)
     conditions = machine_snapshot.conditions()
-    assert ("busy" in conditions["flags"]) == busy and conditions["others"] == pytest.approx(
-        (0.1 - own_s) / 0.25
-    )
+    assert ("busy" in conditions["flags"]) == busy and conditions["others"] == pytest.approx((0.1 - own_s) / 0.25)
 
 
 def test_a_command_is_spawned_since_a_fork_would_write_protect_the_memory_of_a_training(
     monkeypatch,
 ):
     spawned, spawn = [], os.posix_spawn
-    monkeypatch.setattr(
-        os, "posix_spawn", lambda *given, **more: spawned.append(given[1]) or spawn(*given, **more)
-    )
+    monkeypatch.setattr(os, "posix_spawn", lambda *given, **more: spawned.append(given[1]) or spawn(*given, **more))
     monkeypatch.setattr(subprocess, "_fork_exec", lambda *given: pytest.fail("forked"))
     assert machine_snapshot.run_command("sh", "-c", "echo out") == "out\n"
     assert spawned == [[shutil.which("sh"), "-c", "echo out"]]
@@ -220,9 +195,7 @@ def test_a_command_is_spawned_since_a_fork_would_write_protect_the_memory_of_a_t
 def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
     def git(*arguments):
         name = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
-        return subprocess.check_output(
-            ["git", "-C", tmp_path, *name, *arguments], text=True
-        ).strip()
+        return subprocess.check_output(["git", "-C", tmp_path, *name, *arguments], text=True).strip()
 
     git("init", "-q")
     (tmp_path / "lib").mkdir()

@@ -242,12 +242,11 @@ class EnergyCounter:
         """
         slowest = max(self.rails, key=self._periods_s.__getitem__)
         watts = {}
-        # How old the first reading is matters where the counter moves seldom.
-        begin = readings[0] if self._periods_s[slowest] < least_s else None
+        begin = None  # not the first reading: how old that is matters where a counter moves seldom
         for before, now in itertools.pairwise(readings):
             if now.joules[slowest] <= before.joules[slowest]:
                 continue
-            if begin is not None and now.seconds - begin.seconds >= least_s:
+            if begin and now.seconds - begin.seconds >= least_s:
                 used = sum(now.joules.values()) - sum(begin.joules.values())
                 watts[now.seconds] = used / (now.seconds - begin.seconds)
             begin = now

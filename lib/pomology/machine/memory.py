@@ -119,13 +119,15 @@ def page_faults() -> tuple[int, int]:
 
 
 def live_children() -> list[int]:
-    """Process ids of the multiprocessing children that have not ended."""
+    """Return the process ids of the multiprocessing children that have not ended."""
     # multiprocessing.active_children() would also collect the ended ones, behind the back of the
     # thread that waits for them: PyTorch would then learn only late that a worker was killed.
-    processes = [child._popen for child in list(multiprocessing.process._children)]
-    return [
-        process.pid for process in processes if process is not None and process.returncode is None
-    ]
+    pids = []
+    for child in list(multiprocessing.process._children):
+        process = child._popen
+        if process is not None and process.returncode is None:
+            pids.append(process.pid)
+    return pids
 
 
 def footprint() -> tuple[str, Callable[[], int]]:

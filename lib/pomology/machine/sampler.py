@@ -24,7 +24,6 @@ from pomology.measure.estimate import Estimate
 
 CPUFREQ = Path("/sys/devices/system/cpu")
 UNITS = {
-    "cpu_busy": "%",
     "page_faults": "count",
     "page_ins": "count",
     "swap_bytes": "B",
@@ -36,7 +35,6 @@ UNITS = {
 }
 ENERGY = ("power_w", "energy_j")
 SWAP = ("swap_bytes", "swapped_bytes", "compressed_bytes")
-LOAD_LEAST_S = 0.5  # shorter blocks are not resolved by ticks of 10 ms
 LATE_S = 1.0  # by which a sample is late where the process was stopped
 IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
 # Traffic above both counts as a shortage of memory: bytes in all, and bytes a second. A disk that
@@ -45,57 +43,48 @@ IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
 SHORTAGE = {"swapped_bytes": (10e6, 1e6), "compressed_bytes": (100e6, 10e6)}
 
 
-def _footprint(kind: str) -> Callable[[], int]:
-    return memory.footprint()[1]
-
-
-def _temperature(kind: str) -> Callable[[], float]:
-    """Read the temperature of the GPU, or of the hottest processor package, in °C."""
+def temperature(kind: str) -> float:
+    """Return the temperature of the GPU, or of the hottest processor package, in °C."""
     if sys.platform == "darwin":
         raise Absent("macOS has no public temperature sensor")
     if kind == "gpu":
         nvml, gpu = energy.nvml_gpu()
-        return lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
-
-    def read() -> float:
-        chips = psutil.sensors_temperatures()
-        sensors = [*chips.get("coretemp", ()), *chips.get("k10temp", ())]
-        # On some models of AMD Tctl is Tdie plus an offset.
-        tdie = [each.current for each in sensors if each.label == "Tdie"]
-        packages = ("Package id", "Tctl")
-        return max(tdie or [each.current for each in sensors if each.label.startswith(packages)])
-
-    try:
-        read()
-    except ValueError as error:
-        raise Absent("this machine shows no temperature of its processor") from error
-    return read
+        return nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
+    chips = psutil.sensors_temperatures()
+    sensors = [*chips.get("coretemp", ()), *chips.get("k10temp", ())]
+    # On some models of AMD Tctl is Tdie plus an offset.
+    degrees = [each.current for each in sensors if each.label == "Tdie"]
+    packages = ("Package id", "Tctl")
+    degrees = degrees or [each.current for each in sensors if each.label.startswith(packages)]
+    if not degrees:
+        raise Absent("this machine shows no temperature of its processor")
+    return max(degrees)
 
 
-def _clock_rate(kind: str) -> Callable[[], float]:
-    """Read the clock of the GPU's multiprocessors, or of the fastest of a dozen cores, in Hz."""
+def clock_rate(kind: str) -> float:
+    """Return the clock of the GPU's multiprocessors, or of the fastest of a dozen cores, in Hz."""
     if sys.platform == "darwin":
         raise Absent("macOS publishes no clock rate")
     if kind == "gpu":
         nvml, gpu = energy.nvml_gpu()
-        return lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+        return 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
     files = sorted(CPUFREQ.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
     if not files:
         raise Absent("this system does not say what its cores are clocked at")
     some = files[:: math.ceil(len(files) / 12)]  # a core is woken up to be asked
-    return lambda: 1e3 * max(int(file.read_text()) for file in some)
+    return 1e3 * max(int(file.read_text()) for file in some)
 
 
-def _thermal_level(kind: str) -> Callable[[], int | None]:
-    return snapshot.thermal_level
+def thermal_level(kind: str) -> int | None:
+    """Return the thermal level of the whole machine, see `snapshot.thermal_level`."""
+    return snapshot.thermal_level()
 
 
-# What is read in every sample. Opening a gauge raises Absent where the system has none.
-GAUGES: dict[str, Callable[[str], Callable[[], float | None]]] = {
-    "footprint_peak_bytes": _footprint,
-    "temperature_c": _temperature,
-    "clock_hz": _clock_rate,
-    "thermal_level": _thermal_level,
+# What is read in every sample, besides the footprint, given the kind of device.
+GAUGES: dict[str, Callable[[str], float | None]] = {
+    "temperature_c": temperature,
+    "clock_hz": clock_rate,
+    "thermal_level": thermal_level,
 }
 
 
@@ -140,9 +129,9 @@ class Sampler:
     energy covers); flags (of `swapping` and `paused` those that hold); samples; absent (metric ->
     why it is missing).
 
-    Page faults are of this process, `page_ins` those that needed the disk. Footprint and `cpu_busy`
-    (in % of all hardware threads) are also of its multiprocessing children; all else has others'
-    work in it. `swap_bytes`: by how much swap in use grew.
+    Page faults are of this process, `page_ins` those that needed the disk. The footprint is also of
+    its multiprocessing children; all else has others' work in it. `swap_bytes`: by how much swap in
+    use grew.
     """
 
     def __init__(
@@ -159,7 +148,7 @@ class Sampler:
         self._interval_s = interval_s
         self._clock = clock
         self._energy: EnergyCounter | None = None
-        self._gauges: dict[str, Callable[[], float | None]] = {}
+        self._footprint = memory.footprint()[1]
         self._swap: list[dict[str, int]] = []  # before and after the block
         self._rows: list[dict[str, Any]] = []
         self._metrics: dict[str, Estimate] | None = None
@@ -182,8 +171,6 @@ class Sampler:
             self.rails = self._energy.rails
             for rail, reason in self._energy.missing.items():
                 self.absent[f"energy of the {rail}"] = reason
-        for name, gauge in GAUGES.items():
-            self._gauges[name] = self._attempt((name,), gauge, self.kind)
         self._swap.append(self._attempt(SWAP, swap_counters) or {})
         # The counters last, close to the block; what takes a process of its own before.
         self._rows.append(self._read_gauges() | self._read_counters())
@@ -264,9 +251,9 @@ class Sampler:
         }
 
     def _read_gauges(self) -> dict[str, float | None]:
-        row: dict[str, float | None] = {}
-        for name, read in self._gauges.items():
-            row[name] = None if name in self.absent else self._attempt((name,), read)
+        row: dict[str, float | None] = {"footprint_peak_bytes": self._footprint()}
+        for name, read in GAUGES.items():
+            row[name] = None if name in self.absent else self._attempt((name,), read, self.kind)
         return row
 
     def _summarise(self) -> None:
@@ -282,17 +269,11 @@ class Sampler:
             "page_faults": sum(last["faults"]) - sum(first["faults"]),
             "page_ins": last["faults"][1] - first["faults"][1],
         }
-        if seconds >= LOAD_LEAST_S:
-            used_s = last["own_s"] - first["own_s"]
-            values["cpu_busy"] = 100 * used_s / seconds / (psutil.cpu_count() or 1)
-        else:
-            reason = f"the block took {seconds:.2f} s; {LOAD_LEAST_S:g} s are needed"
-            self.absent["cpu_busy"] = reason
         before, after = self._swap
         values |= {name: after[name] - before[name] for name in after.keys() & before.keys()}
-        for name in self._gauges.keys() - self.absent.keys():
+        for name in ("footprint_peak_bytes", *GAUGES):
             readings = [row[name] for row in self._rows if row[name] is not None]
-            if readings:
+            if readings and name not in self.absent:
                 values[name] = statistics.fmean(readings) if name == "clock_hz" else max(readings)
         # It describes the block, and is no metric of its case.
         self.thermal_level = values.pop("thermal_level", None)

@@ -68,9 +68,7 @@ LSCPU = (
     "BogoMIPS",
 )
 SYSCTL = ("hw.model", "hw.cpufamily")
-INSTRUCTIONS = re.compile(
-    r"fma|avx2|avx512(f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+|asimdhp|bf16|i8mm|sve2?|sme2?"
-)
+INSTRUCTIONS = re.compile(r"fma|avx2|avx512(f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+")
 REPOSITORY = Path(__file__).resolve().parents[3]
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
