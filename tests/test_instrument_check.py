@@ -28,7 +28,7 @@ from pomology.experiment import experiment
 from pomology.machine import snapshot as machine_snapshot
 from pomology.machine.energy import Absent
 from pomology.machine.energy import Meter as Opened
-from pomology.report import article, compare, details
+from pomology.report import article, details
 from pomology.report import page as report_page
 from pomology.results.record import Record
 from pomology.runner import parameters
@@ -465,8 +465,6 @@ def test_a_page_shows_the_checks_their_sum_and_how_much_two_runs_of_the_same_thi
     assert all(known in page and unknown not in page for page in (index, vae)) and note in index
     wide = article.article_table("vae", [fakes.record(experiment="vae", metrics={"epoch_s": epoch | {"high": 6.0}})])
     assert details.with_difference(wide, [record("same thing twice", metrics=metrics)]) is wide
-    run = compare.load(tmp_path)
-    assert "fence" not in str(compare.side_by_side([run, run]).rows)  # a comparison leaves the checks out
 
 
 def test_the_same_thing_timed_twice_says_by_how_much_two_of_a_kind_differ(check):

@@ -18,7 +18,6 @@ from pomology.models import products
 from pomology.paths import root
 from pomology.report import peaks
 from pomology.results import frame
-from pomology.runner import plan
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -108,12 +107,12 @@ def run_ceilings(tmp_path: Path, monkeypatch):
     # It looks through all objects of the process, which takes a second in one that has imported a test suite.
     monkeypatch.setattr(TorchDevice, "release", lambda self: None)
 
-    def run(moment="start", sizes=(64,), repeat=0):
+    def run(sizes=(64,)):
         (tmp_path / "machine.json").unlink(missing_ok=True)  # of a machine of which nothing is known
-        about = {"article": "kit", "devices": "cpu", "budget_s": 0.01, "out": str(tmp_path), "repeat": repeat}
+        about = {"article": "kit", "devices": "cpu", "budget_s": 0.01, "out": str(tmp_path)}
         experiment = Experiment("ceilings", **about)
         scope = {"experiment": experiment, "precisions": ["fp32", "fp16"], "sizes": sizes, "megabytes": 16}
-        scope |= {"budget_s": 0.01, "least_calls": 2, "least_s": 0.0, "limit_s": 20.0, "moment": moment}
+        scope |= {"budget_s": 0.01, "least_calls": 2, "least_s": 0.0, "limit_s": 20.0}
         for source in NOTEBOOK[1:]:
             if "experiment.table" not in source and "experiment.show" not in source:
                 exec(compile(source.split("experiment = Experiment(")[0], "ceilings.ipynb", "exec"), scope)
@@ -149,7 +148,7 @@ def test_what_computes_something_else_or_nothing_is_no_peak(run_ceilings, monkey
     assert status == dict.fromkeys(good, "ok") | dict.fromkeys(bad, "mismatch")
 
 
-def test_sizes_go_on_while_the_rate_rises_and_the_best_is_timed_again_at_the_end(run_ceilings, monkeypatch):
+def test_sizes_go_on_while_the_rate_rises(run_ceilings, monkeypatch):
     sizes = (2048, 4096, 8192, 16384, 32768)
     reached = {torch.float32: (6, 5, 9, 9, 9), torch.float16: (2, 4, 7, 7.1, 9)}  # GFLOP/s
     kinds = {"fp32": torch.float32, "fp16": torch.float16}
@@ -168,28 +167,10 @@ def test_sizes_go_on_while_the_rate_rises_and_the_best_is_timed_again_at_the_end
     monkeypatch.setattr(TorchDevice, "product", small)
     monkeypatch.setattr(products, "require_time", lambda *_: None)
     monkeypatch.setattr(calls, "measure", measure)
-    tried = [r for r in run_ceilings("start", sizes) if r.config["operation"] == "matmul"]
+    tried = [r for r in run_ceilings(sizes) if r.config["operation"] == "matmul"]
     wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384
     shapes = [(kind, f"1x{size}x{size}") for kind, some in wanted.items() for size in some]
     assert [(r.precision, r.config["shape"]) for r in tried] == shapes
-    ends = [r for r in run_ceilings("end", sizes) if r.config.get("moment")]
-    assert [(r.config["operation"], r.precision, r.config["shape"]) for r in ends] == [
-        ("matmul", "fp32", "1x2048x2048"),
-        ("matmul", "fp16", "1x16384x16384"),
-        ("triad", "fp32", "16 MB"),
-        ("dot", "fp32", "16 MB"),
-    ]
-    # Where another framework was far better, and where another process went another way, nothing is timed again.
-    known = [*ends, product(7.4e9, experiment="blas_mlx"), product(8.9e9, "fp16", experiment="ceilings_mlx")]
-    chosen = table.again(known, "ceilings", "cpu", [])
-    assert [(config["precision"], config["moment"]) for config in chosen] == [("fp32", "end")] * 3
-    assert not table.again(known, "ceilings", "mps", [])
-    other = product(9e10, "tf32", experiment="ceilings_mlx", flags=["other-way"])
-    assert table.again([other], "ceilings_mlx", "cpu", []) == []
-    # A product that a busy start refused is tried at the end; a pass over memory is not.
-    rows = [{"operation": "matmul", "precision": kind, "shape": "1x9x9"} for kind in ("fp32", "bf16")]
-    rows.append({"operation": "copy", "precision": "bf16", "shape": "1 MB"})
-    assert table.again(known, "ceilings", "cpu", rows) == [*chosen, rows[1] | {"moment": "end"}]
 
 
 def test_tf32_is_on_for_its_own_row_only(monkeypatch):
@@ -202,11 +183,3 @@ def test_tf32_is_on_for_its_own_row_only(monkeypatch):
     for precision in ("fp32", "tf32", "fp16", "fp32"):
         scope["build"](SimpleNamespace(backend=backend, precision=precision), SimpleNamespace(lengths=(1, 8, 8)))
     assert asked == [("fp32", False), ("fp32", True), ("fp16", False), ("fp32", False)]
-
-
-def test_a_run_measures_its_peaks_again_at_the_end_and_then_shows_them(tmp_path):
-    jobs = [job.label for job in plan.jobs("smoke", {"out": str(tmp_path)}, "", 1)]
-    again = ["ceilings (again, at the end)", "ceilings_mlx (again, at the end)"]
-    place = jobs.index(again[0])
-    assert jobs[:3] == ["instrument_check", "ceilings", "ceilings_mlx"] and jobs[place : place + 2] == again
-    assert {"roofline", "summary", "costs", "prediction"} == set(jobs[place + 2 :])
