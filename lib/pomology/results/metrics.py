@@ -54,12 +54,6 @@ _free = _fixed(".1f", " GiB", 2**30)
 gigabytes = _rounded(" GB", 1e9)
 MINUTES = _rounded(" min", 60)  # beside an article's
 
-PEAKS = (
-    "TFLOP/s, more is faster. Upright: the peak, the published one of an article's device, the "
-    "best rate of the same run of this machine; %: the best share of it"
-)
-ROOFS = "GFLOP/s over operations per byte, under this machine's roofs; %: the share of the roof above a point"
-
 METRICS: dict[str, Metric] = {
     "epoch_s": Metric(
         "Time per epoch",
@@ -95,9 +89,7 @@ METRICS: dict[str, Metric] = {
     "bytes_per_s": Metric("Memory traffic, at least", "B/s", _rounded(" GB/s", 1e9)),
     "throughput": Metric("Throughput", "/s", _rounded(" per s")),
     "speedup": Metric("Speed-up", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
-    "flops_per_s_per_usd": Metric("Per dollar", "FLOP/s/USD", _gigaflops, "GFLOP/s per dollar (more is better)", 1e9),
-    "share_of_peak": Metric("Share of the peak", "", _share, PEAKS, 1e12),
-    "share_of_roof": Metric("Share of the roof", "", _share, ROOFS, 1e9),
+    "share_of_peak": Metric("Share of the peak", "", _share),
     "peak_flops_per_s": Metric("Peak", "FLOP/s", _gigaflops),
     "peak_memory_bytes": Metric("Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")),
     "footprint_peak_bytes": Metric("Memory", "B", gigabytes),

@@ -39,30 +39,6 @@ IDENTITY = (
     "virtual_machine",
 )
 ALIKE = 1.01  # sizes and clocks of one machine
-CALIBRATIONS_ALIKE = 1.15  # the best calibrations of one machine
-
-
-def differences(*runs: Any) -> str:
-    """Return in what the machines of two runs differ, or why that cannot be known.
-
-    It is empty where all shows that they are one. runs: whatever has a `machine`, and `records`, of
-    whose calibrations the best counts.
-    """
-    machines = [run.machine for run in runs]
-    best_s = [_best_calibration(run.records) for run in runs]
-    described = all(isinstance(machine.get("processor"), dict) for machine in machines)
-    if not described or None in best_s:
-        return "What would show whether they are one is not in both."
-    differ = differing(machines)
-    if not _alike(*best_s, CALIBRATIONS_ALIKE):
-        differ["calibration"] = best_s
-    shown = ((one_line(name), *(one_line(each, 60) for each in both)) for name, both in differ.items())
-    return "; ".join(f"{name} {first} and {second}" for name, first, second in shown)
-
-
-def _best_calibration(records: Sequence[Record]) -> float | None:
-    kept = [record.calibration for record in records if record.calibration]
-    return min((seconds for each in kept for seconds in each.values()), default=None)
 
 
 def differing(machines: Sequence[dict], names: Sequence[str] = IDENTITY) -> dict[str, list]:
@@ -89,14 +65,13 @@ class Run:
 
     machine: what machine.json says; empty if that is missing or malformed. journals: by experiment.
     records: of all journals, a finished case each. problems: a sentence for each file that could
-    not be used. others: runs of other people that its page shows beside it. Raises PomologyError
-    for a place that is none, or a zip of which anything is not safe to read.
+    not be used. Raises PomologyError for a place that is none, or a zip of which anything is not
+    safe to read.
     """
 
     def __init__(self, place: str | Path):
         self.path = Path(place)
         self.name = self.path.resolve().name.removesuffix(".zip")
-        self.others: Sequence[Run] = ()
         self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
         if not (self.path.is_dir() or self.path.is_file()):
             raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")
