@@ -190,8 +190,8 @@ class EnergyCounter:
     def metrics(self, first: Reading, last: Reading) -> dict[str, Estimate | str]:
         """Return joules of a steady step and watts, of each rail and of all, or why there is none.
 
-        first, last: readings around the block, whose power is taken where there were no steady
-        steps. Raises Absent if the device's own counter stood still.
+        first, last: readings around the block, for where there were no steady steps. Raises Absent
+        if the device's own counter stood still.
         """
         found: dict[str, Estimate | str] = {}
         seconds = last.seconds - first.seconds

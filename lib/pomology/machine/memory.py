@@ -67,7 +67,7 @@ class MemoryTrace:
         }
 
     def note(self) -> None:
-        """A step has ended, on the device too."""
+        """Note that a step has ended, on the device too."""
         now = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)}
         now |= self._device() | self.counters()
         self._last = tuple(now.get(name) for name in self.COLUMNS)
@@ -80,17 +80,15 @@ class MemoryTrace:
 
     @property
     def rows(self) -> list[tuple]:
-        """In the order of `COLUMNS`; None is what could not be read."""
+        """All rows kept, in the order of `COLUMNS`."""
         if self._rows[-1:] == [self._last]:
             return self._rows
         return [*self._rows, self._last]
 
     def metrics(self, warmup: int) -> dict[str, Estimate]:
-        """Growth a step and both ends of what was read in every step from number `warmup` on.
+        """Return growth a step (NAME_slope) and both ends from step `warmup` on.
 
-        NAME_slope_bytes with its interval, NAME_start_bytes and NAME_end_bytes for NAME in
-        footprint, resident, allocated and reserved; page_faults_slope and page_ins_slope, per step.
-        No slope with fewer than 3 steps.
+        What was not read in every step has none; no slope with fewer than 3 steps.
         """
         from pomology.measure import intervals  # imports numpy, which the sampler does not need
 

@@ -23,7 +23,7 @@ LEAST_S = 0.02  # what the runner itself takes now and then to note a case
 CALIBRATION_S = 0.02
 CALIBRATION_SIZE = 160
 # By so much both products around a case must exceed the fastest of the run. On a virtual machine
-# of two cores that was so for 38 of 1,069 cases: a neighbour, or a lower clock.
+# of two cores that was so for 38 of 1,069 cases.
 SLOWED = 0.3
 # Of this machine, whoever measures: not in TMPDIR, which each user of a Mac has.
 LOCK = Path("/tmp/pomology-device.lock")
@@ -41,15 +41,18 @@ def usable_threads() -> int:
 def quotas() -> dict[Path, float]:
     """Return the cgroups that limit this process's CPU time, and the cores that each grants."""
     limits = {}
-    own = re.search("^0::/(.*)$", snapshot.file_text(PROCESS / "cgroup"), re.MULTILINE)
-    if own is None:
-        return {}
+    own = re.search("^0::/(.*)$", _text(PROCESS / "cgroup"), re.MULTILINE)
     # A container may be shown the path that its host knows; its own limits are the root's.
-    for folder in (CGROUPS / own[1], *(CGROUPS / own[1]).parents):
-        limit = snapshot.file_text(folder / "cpu.max").split()
-        if limit and limit[0] != "max":
-            limits[folder] = int(limit[0]) / int(limit[1])
+    folder = CGROUPS / own[1] if own else CGROUPS
+    for place in (folder, *folder.parents):
+        quota, _, period = _text(place / "cpu.max").partition(" ")
+        if quota.isdecimal():
+            limits[place] = int(quota) / int(period)
     return limits
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
 
 
 class Edge(NamedTuple):
@@ -69,7 +72,7 @@ def edge() -> Edge:
     """Return the counters now, which takes about 0.5 ms."""
     held_s = 0.0
     for folder in quotas():
-        held = re.search(r"throttled_usec (\d+)", snapshot.file_text(folder / "cpu.stat"))
+        held = re.search(r"throttled_usec (\d+)", _text(folder / "cpu.stat"))
         held_s += int(held[1]) / 1e6 if held else 0.0
     return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), held_s)
 

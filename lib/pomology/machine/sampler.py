@@ -201,11 +201,10 @@ class Sampler:
     @property
     def thermal(self) -> dict[str, dict[str, float]]:
         """Thermal level and temperature `before` and `after`, as far as the system says."""
-        found: dict[str, dict[str, float]] = {"before": {}, "after": {}}
-        for end, row in zip(found.values(), (self._rows[0], self._rows[-1]), strict=True):
-            for key, gauge in (("level", "thermal_level"), ("temperature_c", "temperature_c")):
-                if row[gauge] is not None:
-                    end[key] = row[gauge]
+        found: dict[str, dict[str, float]] = {}
+        for end, row in (("before", self._rows[0]), ("after", self._rows[-1])):
+            state = {"level": row["thermal_level"], "temperature_c": row["temperature_c"]}
+            found[end] = {name: value for name, value in state.items() if value is not None}
         return found
 
     @property
@@ -251,7 +250,8 @@ class Sampler:
         }
 
     def _read_gauges(self) -> dict[str, float | None]:
-        row: dict[str, float | None] = {"footprint_peak_bytes": self._footprint()}
+        peak = "footprint_peak_bytes"
+        row: dict[str, float | None] = {peak: self._attempt((peak,), self._footprint)}
         for name, read in GAUGES.items():
             row[name] = None if name in self.absent else self._attempt((name,), read, self.kind)
         return row

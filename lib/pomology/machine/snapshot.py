@@ -1,8 +1,7 @@
 """What this machine is, and whether it is fit to measure now.
 
 What the system does not say is None, never a guess. Results hold no user or host name, home path,
-address, serial number or UUID: macOS's system_profiler prints serial numbers beside what is wanted,
-so single fields are picked.
+address, serial number or UUID: single fields are picked of what commands print.
 """
 
 import ctypes
@@ -44,8 +43,8 @@ PACKAGES = (
     "nvidia-ml-py",
     "pomology",
 )
-# Variables of the environment that bear on threads, memory and how frameworks compute. (Others of
-# TF_ are secrets, and folders are private; torch sets some itself.)
+# Variables of the environment that bear on how frameworks compute. Others of TF_ are secrets, and
+# folders are private.
 VARIABLES = re.compile(
     r"(?!.*_(DIR|HOME)$)"
     r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR"
@@ -76,10 +75,9 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 def snapshot() -> dict[str, Any]:
     """Return hardware and software of this machine, ready for JSON.
 
-    cpu_cores are physical. gpus: a list of name, memory_bytes (None where the GPU shares the
-    machine's) and cores (of Apple's only). translated: x86-64 Python under Rosetta. packages: those
-    of `PACKAGES` that are installed -> version. git: commit and whether dirty. An unknown key is
-    None, and `unknown[key]` says why; also why `gpus` is empty.
+    cpu_cores are physical. gpus: name, memory_bytes (None where it is the machine's) and cores (of
+    Apple's only) of each. translated: x86-64 Python under Rosetta. An unknown key is None, and
+    `unknown[key]` says why; also why `gpus` is empty.
     """
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
@@ -113,14 +111,10 @@ def snapshot() -> dict[str, Any]:
 
 
 def software() -> dict[str, Any]:
-    """Return what results depend on beside the machine.
-
-    git's commit and whether dirty, the versions of Python, `PACKAGES` and macOS, whose kernels
-    PyTorch uses, and the environment's `VARIABLES` without the folders of this machine.
-    """
+    """Return what results depend on beside the machine, without the folders of this machine."""
     packages = _packages()
     if sys.platform == "darwin":
-        packages["macOS"] = platform.mac_ver()[0]
+        packages["macOS"] = platform.mac_ver()[0]  # whose kernels PyTorch uses
     environment = sorted(os.environ.items())
     return {
         "git": _git(),
@@ -143,10 +137,9 @@ def _packages() -> dict[str, str]:
 def conditions() -> dict[str, Any]:
     """Return what would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average, with one's own earlier
-    work. others: cores that other processes used in 0.25 s. flags: those of
-    "on-battery", "low-power" and "busy" (others used over a quarter of a core and 5 % of all) that
-    hold.
+    power_source: "ac", "battery" or None. load: the 1-minute load average. others: cores that other
+    processes used in 0.25 s. flags: those of "on-battery", "low-power" and "busy" (others used over
+    a quarter of a core and 5 % of all) that hold.
     """
     power_source, low_power = _power()
     start_s = time.perf_counter()
@@ -192,15 +185,13 @@ def describe(snapshot: dict[str, Any]) -> str:
 
 def chip() -> str | None:
     """Return the processor's name, such as `Apple M2 Ultra` or `AMD EPYC 7B13`."""
-    if sys.platform == "darwin":
-        name = _sysctl("machdep.cpu.brand_string")
-        if name is None or "VirtualApple" in name:
-            # Rosetta hides the chip behind an invented processor; the GPU is on the same chip and
-            # carries its name.
-            return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
-    else:
-        name = _lscpu().get("Model name")
-    return " ".join(name.split()) if name else None
+    if sys.platform != "darwin":
+        return " ".join(_lscpu().get("Model name", "").split()) or None
+    name = _sysctl("machdep.cpu.brand_string")
+    if name is None or "VirtualApple" in name:
+        # Rosetta hides the chip behind an invented processor; its GPU carries its name.
+        return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
+    return name
 
 
 def processor() -> dict[str, Any]:
@@ -231,10 +222,7 @@ def available_memory_bytes() -> int:
 
 
 def thermal_level() -> int | None:
-    """Return macOS's thermal pressure, None if unknown.
-
-    0 is nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping.
-    """
+    """Return macOS's thermal pressure, from 0 (nominal) to 4 (sleeping); None if unknown."""
     if sys.platform != "darwin":
         return None
     system = ctypes.CDLL(None)
@@ -266,13 +254,11 @@ def run_command(*command: str, timeout: float = 10) -> str | None:
     if not program:
         return None
     try:
-        # With close_fds=False Python spawns the command. A fork would write-protect all memory of
-        # this process for a moment, and a model in training would fault on every page.
+        # close_fds=False: Python then spawns it. A fork would write-protect the memory of this
+        # process for a moment, and a model in training would fault on every page.
         done = subprocess.run(
             (program, *command[1:]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
             text=True,
             errors="replace",
             env=os.environ | {"LC_ALL": "C"},
@@ -329,10 +315,10 @@ def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
         pynvml.nvmlInit()
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+            name = pynvml.nvmlDeviceGetName(handle)
             # CUDA cores are another unit than Apple's GPU cores: not counted.
-            gpu = {"name": pynvml.nvmlDeviceGetName(handle), "memory_bytes": None, "cores": None}
-            gpu["memory_bytes"] = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-            gpus.append(gpu)
+            gpus.append({"name": name, "memory_bytes": memory_bytes, "cores": None})
     except pynvml.NVMLError as error:
         return [], f"no NVIDIA driver answers: {error}"
     return gpus, "the NVIDIA driver lists no GPU"
@@ -362,14 +348,6 @@ def _power() -> tuple[str | None, bool | None]:
     # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
     modes = re.findall(r"\b(?:low)?powermode\s+(\d)", run_command("pmset", "-g") or "")
     return source[1].lower() if source else None, "1" in modes if modes else None
-
-
-def file_text(path: Path) -> str:
-    """Return what is in a file, nothing where there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _gigabytes(count: int | None) -> str:
