@@ -100,13 +100,9 @@ def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     assert metrics["page_faults"] > 0
     assert "Apple M4" in printed and "swapping: memory was short" in printed
     assert told["free"] == 96 * 2**30
-    # There is no git among the commands. The chip and its cores are in test_machine.py.
+    # There is no git among the commands.
     snapshot = json.loads((folder / "machine.json").read_text())
-    assert (snapshot["chip"], snapshot["os"], snapshot["unknown"].keys()) == (
-        "Apple M4 Max",
-        "macOS",
-        {"git"},
-    )
+    assert snapshot["unknown"].keys() == {"git"}
     assert told["absent"] == no_sensor  # of a GPU
 
 

@@ -4,7 +4,6 @@ import mmap
 import multiprocessing
 import os
 import sys
-import time
 import types
 
 import psutil
@@ -43,10 +42,8 @@ def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_
     monkeypatch.setattr(snapshot, "thermal_level", lambda: next(levels))
     monkeypatch.setattr(machine_memory, "live_children", lambda: [4, 5])
     watch = drive(clock, [0, 1, 2])
-    assert watch.thermal_level == 3 and watch.thermal == {
-        "before": {"level": 0},
-        "after": {"level": 2},
-    }
+    assert watch.thermal_level == 3
+    assert watch.thermal == {"before": {"level": 0}, "after": {"level": 2}}
     assert machine_memory.footprint()[0] == "physical footprint"
     assert value(watch, "footprint_peak_bytes") == 4 * 10**9
 
@@ -153,42 +150,33 @@ def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(linux, cloc
     assert drive(clock, [0, 0.5, 1, 4, 4.5]).flags == flags
 
 
-def work_then_wait(pipe, cpu_s, own, held):
-    """A worker that computes, holds `own` bytes, and reads all pages of what its parent holds."""
+def hold(pipe, own, held):
+    """A worker that holds `own` bytes, and reads all pages of what its parent holds."""
     mine = b"x" * own
-    while time.process_time() < cpu_s:
-        pass
-    pipe.send((time.process_time(), sum(held[place] for place in range(0, len(held), mmap.PAGESIZE))))
+    pipe.send(sum(held[place] for place in range(0, len(held), mmap.PAGESIZE)))
     pipe.recv()
     assert len(mine) == own
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks workers")
-def test_forked_workers_count_once_alive_ended_and_waited_for():
-    """Two begin with the parent's 200 MB; one makes 60 MB of its own, and computes."""
-    size, context = 200 * 2**20, multiprocessing.get_context("fork")
-    held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for place in range(0, size, mmap.PAGESIZE):
+def test_pages_that_forked_workers_share_count_once():
+    """A worker begins with the parent's 200 MB, and makes 60 MB of its own."""
+    context = multiprocessing.get_context("fork")
+    held = mmap.mmap(-1, 200 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for place in range(0, len(held), mmap.PAGESIZE):
         held[place] = 1
-    footprint, load = machine_memory.resident_memory(), quiet.own_s
-    before, start_s, own_s = footprint(), load(), time.process_time()
-    pipes = [context.Pipe() for _ in range(2)]
-    forms = [(pipes[0][1], 0.6, 60 * 2**20, held), (pipes[1][1], 0, 0, held)]
-    workers = [context.Process(target=work_then_wait, args=form, daemon=True) for form in forms]
-    for worker in workers:
-        worker.start()
-    used_s, pages = (sum(each) for each in zip(*[ours.recv() for ours, _ in pipes], strict=True))
-    assert pages == 2 * size // mmap.PAGESIZE and 55 * 2**20 < footprint() - before < 120 * 2**20
-    seen = [load() - start_s]
-    for ours, _ in pipes:
-        ours.send("end")
-    # Ended, but nobody has waited for them; and asking must not take an end away from whoever does.
-    for worker in workers:
-        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-    seen.append(load() - start_s)
-    assert os.waitid(os.P_PID, workers[0].pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-    for worker in workers:
-        worker.join()
-    assert [*seen, load() - start_s] == pytest.approx([used_s + time.process_time() - own_s] * 3, abs=0.25)
-    held.close()
+    footprint = machine_memory.resident_memory()
+    before = footprint()
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=hold, args=(theirs, 60 * 2**20, held), daemon=True)
+    worker.start()
+    assert ours.recv() == len(held) // mmap.PAGESIZE
+    assert 55 * 2**20 < footprint() - before < 120 * 2**20
+    ours.send("end")
+    # Ended, but nobody has waited for it: asking must not take its end away from whoever does.
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    footprint()
+    quiet.own_s()
+    assert os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    worker.join()
     assert footprint() < before + 20 * 2**20

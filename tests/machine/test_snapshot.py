@@ -21,21 +21,20 @@ from pomology.machine import snapshot as machine_snapshot
 
 @pytest.fixture
 def mac(monkeypatch):
-    """mac(folder): from here on, machine.py sees that Mac. Returns the list of the commands that it will have asked."""
+    """mac(folder): from here on, this is that Mac."""
 
-    def become(folder, architecture="arm64", version="15.5"):
+    def become(folder, architecture="arm64"):
         answers = Mac(folder)
         monkeypatch.setattr(machine_snapshot, "run_command", answers)
         monkeypatch.setattr(machine_snapshot, "REPOSITORY", Path("/nowhere"))
         monkeypatch.setattr(sys, "platform", "darwin")
         monkeypatch.setattr(platform, "machine", lambda: architecture)
-        monkeypatch.setattr(platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
+        monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), architecture))
         monkeypatch.setattr(platform, "python_version", lambda: "3.11.9")
         cores = {True: "hw.logicalcpu", False: "hw.physicalcpu"}
         monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: int(answers("sysctl", "-n", cores[logical])))
         total = types.SimpleNamespace(total=int(answers("sysctl", "-n", "hw.memsize")))
         monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
-        return answers.asked
 
     return become
 
@@ -44,14 +43,7 @@ def mac(monkeypatch):
     ("folder", "chip", "cores", "gigabytes", "gpu_cores", "line"),
     [
         ("m1", "Apple M1", (8, 4, 4), 8, 7, "Apple M1, 8 cores (4P+4E), 8 GB"),
-        (
-            "m2-ultra",
-            "Apple M2 Ultra",
-            (24, 16, 8),
-            192,
-            76,
-            "Apple M2 Ultra, 24 cores (16P+8E), 192 GB",
-        ),
+        ("m2-ultra", "Apple M2 Ultra", (24, 16, 8), 192, 76, "Apple M2 Ultra, 24 cores (16P+8E), 192 GB"),
         ("m4-max", "Apple M4 Max", (16, 12, 4), 128, 40, "Apple M4 Max, 16 cores (12P+4E), 128 GB"),
         ("m5", "Apple M5", (10, 4, 6), 32, 10, "Apple M5, 10 cores (4P+6E), 32 GB"),
         ("m5-pro", "Apple M5 Pro", (15, 15, 0), 24, 16, "Apple M5 Pro, 15 cores, 24 GB"),
@@ -70,18 +62,13 @@ def test_macs_are_recognised(mac, folder, chip, cores, gigabytes, gpu_cores, lin
     assert (snapshot["os"], snapshot["os_version"]) == ("macOS", "15.5")
     assert (snapshot["translated"], snapshot["virtual_machine"]) == (rosetta, folder == "vm")
     assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
-    identifiers = {
-        "m1": "MacBookAir10,1",
-        "m2-ultra": "Mac14,14",
-        "m4-max": "Mac16,5",
-        "vm": "VirtualMac2,1",
-    }
+    identifiers = {"m1": "MacBookAir10,1", "m2-ultra": "Mac14,14", "m4-max": "Mac16,5", "vm": "VirtualMac2,1"}
     assert (snapshot["processor"] or {}).get("hw.model") == identifiers.get(folder)
     wanted = f"{line}, macOS 15.5, Python 3.11.9" + " under Rosetta" * rosetta
     assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []
 
 
-def test_a_mac_that_answers_nothing_or_nonsense_leaves_nothing_but_reasons(mac, monkeypatch):
+def test_a_mac_that_answers_nothing_leaves_nothing_but_reasons(mac, monkeypatch):
     mac("m1")
     silent = {"chip", "performance_cores", "virtual_machine", "processor", "gpus"}
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *_, **__: None)
@@ -100,20 +87,10 @@ def test_this_machine():
     assert snapshot["python"] in sys.version
     assert {key for key, value in snapshot.items() if value is None or value == []} == snapshot["unknown"].keys()
     assert all(snapshot["unknown"].values())
-    secrets = {
-        socket.gethostname(),
-        getpass.getuser(),
-        str(Path.home()),
-        str(machine_snapshot.REPOSITORY),
-    }
+    secrets = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(machine_snapshot.REPOSITORY)}
     # A host called "vm" or a user called "root" may be part of an innocent word: they must not be words.
     assert not secrets & set(text.replace('"', " ").replace(",", " ").split())
     assert [secret for secret in secrets if len(secret) > 4 and secret in text] == []
-
-
-@pytest.fixture
-def linux(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "linux")
 
 
 LSCPU = """Architecture:          x86_64
@@ -125,7 +102,8 @@ L1d cache:             32 KiB (1 instance)
 """
 
 
-def test_a_linux_processor_is_what_lscpu_says(linux, monkeypatch):
+def test_a_linux_processor_is_what_lscpu_says(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: LSCPU)
     assert machine_snapshot.chip() == "Intel(R) Xeon(R) Processor"
     assert machine_snapshot.virtual_machine() is True
@@ -138,19 +116,18 @@ def test_a_linux_processor_is_what_lscpu_says(linux, monkeypatch):
 
 
 @pytest.mark.parametrize(("plugged", "source"), [(None, None), (True, "ac"), (False, "battery")])
-def test_linux_power(linux, monkeypatch, plugged, source):
+def test_linux_power(monkeypatch, plugged, source):
+    monkeypatch.setattr(sys, "platform", "linux")
     battery = None if plugged is None else types.SimpleNamespace(power_plugged=plugged)
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
     assert machine_snapshot._power() == (source, None)
 
 
-def test_nvidia_gpus_and_why_there_are_none(linux, monkeypatch):
+def test_nvidia_gpus_and_why_there_are_none(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
     failed = type("NVMLError", (Exception,), {})
-    monkeypatch.setitem(
-        sys.modules,
-        "pynvml",
-        nvml := mock.Mock(NVMLError=failed),
-    )
+    nvml = mock.Mock(NVMLError=failed)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     nvml.nvmlDeviceGetCount.return_value = 2
     nvml.nvmlDeviceGetName.return_value = "NVIDIA H200"
     nvml.nvmlDeviceGetMemoryInfo.return_value.total = 141 * 2**30
@@ -166,11 +143,8 @@ def test_nvidia_gpus_and_why_there_are_none(linux, monkeypatch):
 
 @pytest.mark.parametrize(
     ("own_s", "threads", "busy"),
-    [
-        (0.0, 2, True),  # 0.4 of a core
-        (0.09, 2, False),  # it was this process
-        (0.0, 32, False),  # 0.4 of 32 cores is little
-    ],
+    # 0.4 of a core; by this process; 0.4 of 32 cores is little.
+    [(0.0, 2, True), (0.09, 2, False), (0.0, 32, False)],
 )
 def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, own_s, threads, busy):
     clock = mock.Mock(perf_counter=iter([5.0, 5.25]).__next__, process_time=iter([1.0, 1.0 + own_s]).__next__)
@@ -181,9 +155,7 @@ def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, own_s, thr
     assert ("busy" in conditions["flags"]) == busy and conditions["others"] == pytest.approx((0.1 - own_s) / 0.25)
 
 
-def test_a_command_is_spawned_since_a_fork_would_write_protect_the_memory_of_a_training(
-    monkeypatch,
-):
+def test_a_command_is_spawned_since_a_fork_would_write_protect_memory(monkeypatch):
     spawned, spawn = [], os.posix_spawn
     monkeypatch.setattr(os, "posix_spawn", lambda *given, **more: spawned.append(given[1]) or spawn(*given, **more))
     monkeypatch.setattr(subprocess, "_fork_exec", lambda *given: pytest.fail("forked"))
