@@ -1,0 +1,246 @@
+"""The instrument check's functions against devices, clocks and meters with planted faults.
+
+Each check runs as a case of the notebook, so a test reads what a record would say.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import fakes
+import numpy as np
+import pytest
+import torch
+from fakes import Clock, SimulatedDevice
+from pytest import approx
+
+from pomology.devices import find
+from pomology.devices import torch as devices_torch
+from pomology.experiment import experiment
+from pomology.machine import snapshot as machine_snapshot
+from pomology.machine.energy import Meter as Opened
+from pomology.paths import root
+from pomology.results.record import Record
+from pomology.runner import parameters
+
+PATH = root() / "notebooks" / "this_machine" / "instrument_check.ipynb"
+KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+
+
+def definitions() -> dict:
+    """What the notebook defines, with its default parameters; nothing is run."""
+    scope = {name: parameter.default for name, parameter in parameters.declared(PATH).items()}
+    for source in fakes.cells("instrument_check")[1:]:
+        tree = ast.parse(source)
+        assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+        wanted = [node for node in assigned if ast.unparse(node.targets[0]) in ("clock", "WAYS")]
+        tree.body = [node for node in tree.body if isinstance(node, KEPT) or node in wanted]
+        exec(compile(tree, PATH.name, "exec"), scope)
+    return scope
+
+
+class FakeDevice(devices_torch.TorchDevice):
+    """A device with a given fence, which computes on the processor."""
+
+    name = "Apple M0"
+
+    def __init__(self, backend: str, synchronize=lambda: None):
+        super().__init__("cpu")
+        self.backend = backend
+        self.kind = "cpu" if backend == "cpu" else "gpu"
+        self.synchronize = synchronize
+        self.reset_peak_memory = lambda: None
+        self.peak_memory = dict
+        self.free_memory = lambda: 2**20
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Run one of the notebook's functions as a case on a device; returns its record."""
+    state = {"power_source": None, "flags": []}
+    monkeypatch.setattr(machine_snapshot, "conditions", lambda *_, **__: state)
+
+    def run(name: str, device: FakeDevice, **replaced) -> Record:
+        monkeypatch.setattr(find, "find", lambda *_, **__: [device])
+        made = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))
+        shown = SimpleNamespace(update=lambda table: None)
+        scope = definitions() | {"budget_s": 1.0, "experiment": made, "shown": shown} | replaced
+        # The functions look their names up in the scope that they were made in.
+        scope["run"].__globals__.update(scope)
+        scope["run"](name, scope["run"].__globals__[name])
+        (record,) = made.records
+        return record
+
+    return run
+
+
+def fence(fence_s: float, behind_s: float = 0.0) -> tuple:
+    """A fence that costs so much, and more behind work, on a device with a kernel of 10 µs."""
+    device = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=fence_s)
+
+    def synchronize():
+        extra_s = behind_s * device.busy
+        device.synchronize()
+        device.clock.pass_s(extra_s)
+
+    tensor = SimpleNamespace(add_=lambda _: device.launch(1e-5))
+    fake_torch = SimpleNamespace(zeros=lambda *_, **__: tensor)
+    replaced = {"clock": device.reading, "torch": fake_torch}
+    return "fence_cost", FakeDevice("mps", synchronize), replaced
+
+
+def loop(backend: str, waits: bool = True, at_once: bool = False) -> tuple:
+    """A loop of products of 5 ms on a device whose fence waits or not."""
+    device = SimulatedDevice(Clock(), launch_s=0.0 if at_once else 1e-5, fence_s=1e-5)
+
+    def fetch():
+        device.clock.now = max(device.clock.now, device.done_at) + 1e-5
+
+    def launch():
+        (device.clock.pass_s if at_once else device.launch)(0.005)
+
+    synchronize = device.synchronize if waits else lambda: device.clock.pass_s(1e-6)
+    replaced = {"clock": device.reading, "events": lambda case: None}
+    replaced["products"] = lambda case, least_s: (launch, fetch)
+    return "unfenced", FakeDevice(backend, synchronize), replaced
+
+
+def memory(backend: str, **shares: float) -> tuple:
+    """Counters to which a tensor counts as these shares of its size."""
+    shares = {"allocated": 1, "reserved": 1, "footprint": 1} | shares
+    held = [0]
+
+    def count(name: str) -> int:
+        return int(50e6 + shares[name] * held[0])
+
+    class Tensor:
+        def __init__(self, numbers, device):
+            held[0] = 4 * numbers
+
+        def __del__(self):
+            held[0] = 0
+
+    device = FakeDevice(backend)
+    names = () if backend == "cpu" else ("allocated", "reserved")
+    device.peak_memory = lambda: {f"{name}_peak_bytes": count(name) for name in names}
+    peak = SimpleNamespace()
+    peak.metrics = lambda: {"footprint_peak_bytes": SimpleNamespace(value=count("footprint"))}
+    replaced = {"torch": SimpleNamespace(ones=Tensor), "Sampler": lambda kind: nullcontext(peak)}
+    return "memory", device, replaced
+
+
+class Meter:
+    """A counter that moves every `period_s`, in a time that passes with each reading of a clock."""
+
+    def __init__(self, idle_w: float, busy_w: float, period_s: float, stops_s: float):
+        self.watts = {False: idle_w, True: busy_w}
+        self.period_s = period_s
+        self.stops_s = stops_s
+        self.now = self.used = self.shown = self.shown_at = 0.0
+
+    def pass_s(self, seconds: float, busy: bool = False) -> None:
+        while seconds > 1e-12:
+            part = min(seconds, self.shown_at + self.period_s - self.now)
+            self.now += part
+            self.used += self.watts[busy] * part
+            seconds -= part
+            if self.now >= self.shown_at + self.period_s - 1e-12:
+                self.shown = self.used if self.now < self.stops_s else self.shown
+                self.shown_at = self.now
+
+    def clock(self) -> float:
+        self.pass_s(1e-3)
+        return self.now
+
+
+def energy(idle_w=5.0, busy_w=20.0, period_s=0.1, stops_s=1e9) -> tuple:
+    meter = Meter(idle_w, busy_w, period_s, stops_s)
+    opened = Opened({"cpu": 0.1}, lambda: {"cpu": meter.shown}, {})
+    products = (lambda: meter.pass_s(0.05, busy=True), lambda: None)
+    replaced = {"meter": lambda kind: opened, "clock": meter.clock, "products": lambda *_: products}
+    replaced["time"] = SimpleNamespace(sleep=meter.pass_s)
+    return "energy", FakeDevice("mps"), replaced
+
+
+def in_tf32(a, b):
+    """A product whose factors keep the 10 bits behind the point that TF32 has."""
+    cut = [(matrix.view(torch.int32) & -(1 << 13)).view(torch.float32) for matrix in (a, b)]
+    return cut[0] @ cut[1]
+
+
+def parity(wrong: str = "", **ways) -> tuple:
+    """A device of which one gradient is wrong, or whose products lose bits."""
+    scope = definitions()
+    right = scope["passes"]
+    calls = []
+
+    def first_wrong(target):
+        arrays = right(target)
+        if wrong and not calls:
+            arrays[wrong] = arrays[wrong] + 2e-3 * abs(arrays[wrong]).max()
+        calls.append(target)
+        return arrays
+
+    return "parity", FakeDevice("mps"), {"WAYS": scope["WAYS"] | ways, "passes": first_wrong}
+
+
+def clock(step) -> tuple:
+    return "clock_moves", FakeDevice("cpu"), {"clock": map(step, range(50_000)).__next__}
+
+
+def agreement(ratios: list[float]) -> tuple:
+    pairs = [ratio * 1e-3 for ratio in ratios], [1e-3] * len(ratios)
+    return "agreement", FakeDevice("cpu"), {"ratio": lambda *_: pairs}
+
+
+GOES_BACK = [number - 2 * (number == 40_000) for number in range(50_000)]
+# What is checked, the status, and words of the note or the reason.
+CHECKS = [
+    (lambda: clock(lambda number: number * 1e-7), "ok", "never went back"),
+    (lambda: clock(lambda number: 0.0), "mismatch", "stands still"),
+    (lambda: clock(GOES_BACK.__getitem__), "mismatch", "backwards"),
+    (lambda: clock(lambda number: number // 10_000 * 0.0156), "mismatch", "too coarse"),
+    (lambda: fence(2e-4), "ok", "a fence takes 0.200 ms"),
+    # The kit judges by fences with nothing to wait for: this one would spoil short steps unnoticed.
+    (lambda: fence(1e-6, behind_s=1e-3), "mismatch", "a fence costs 1.00 ms"),
+    (lambda: loop("mps"), "ok", "unfenced work is caught"),
+    (lambda: loop("cuda", waits=False), "mismatch", "it does not wait"),
+    (lambda: loop("mps", at_once=True), "mismatch", "shows nothing"),
+    (lambda: loop("cpu", at_once=True), "ok", "the same, as it should be"),
+    (lambda: loop("cpu"), "mismatch", "which none should"),
+    # Metal's allocator takes heaps of a gigabyte.
+    (lambda: memory("mps", reserved=4), "ok", "allocated grew by 256 MB"),
+    (lambda: memory("mps", allocated=0.5), "mismatch", "allocated"),
+    (lambda: memory("cpu", footprint=0), "mismatch", "footprint"),
+    (lambda: energy(), "ok", "waiting 5.0"),
+    (lambda: energy(stops_s=4), "mismatch", "and then no more"),
+    (lambda: energy(5.1, 5.0), "mismatch", "no more power for work"),
+    (lambda: energy(period_s=1e6), "mismatch", "did not move"),
+    # One disturbed pair is no difference.
+    (lambda: agreement([1.01, 0.99, 1.0, 5.0, 0.99, 1.01, 1.0, 1.0]), "ok", "product 1.0"),
+    (lambda: agreement([0.5, 2.0] * 4), "ok", "too wide to tell"),
+    (lambda: agreement([1.05] * 8), "mismatch", "it should be 1"),
+    (lambda: parity(), "ok", "14 outputs and gradients agree"),
+    (lambda: parity(product=in_tf32), "mismatch", "a product keeps 10 bits"),
+    (lambda: parity("gradient of words"), "mismatch", "gradient of words"),
+]
+
+
+@pytest.mark.parametrize(("make", "status", "words"), CHECKS)
+def test_a_check_passes_what_is_right_and_names_what_is_wrong(check, make, status, words):
+    function, device, replaced = make()
+    record = check(function, device, **replaced)
+    assert record.status == status, record.reason
+    assert words in (record.note if status == "ok" else record.reason)
+
+
+def test_differences_of_two_runs_hold_for_nine_pairs_in_ten():
+    by_how_much = definitions()["by_how_much"]
+    normal = np.random.default_rng(1).normal
+    looks = np.exp(normal(0, 0.05, (2000, 6)))
+    pairs = normal(0, 0.05, (2000, 2))
+    less = [abs(x - y) < math.log1p(by_how_much(look)) for look, (x, y) in zip(looks, pairs, strict=True)]
+    assert np.mean(less) == approx(0.9, abs=0.02)
