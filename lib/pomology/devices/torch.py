@@ -1,6 +1,6 @@
-"""The devices of PyTorch: the CPU, and whatever `torch.accelerator` speaks to.
+"""The devices of PyTorch: the CPU, and those of `torch.accelerator`.
 
-A backend is an entry in `BACKENDS`, which holds what `torch.accelerator` does not say, or not alike, of all of them."""
+An entry in `BACKENDS` holds what `torch.accelerator` does not say of a backend."""
 
 import contextlib
 import os
@@ -18,55 +18,64 @@ FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 WATERMARKS = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
 # One thread writes one number: PyTorch starts as many threads as its first tensor has numbers.
 SMALLEST_KERNEL = "kernel void pomology_one(device float* out) { out[0] = 1.0f; }"
-FALLBACK_WARNING = re.compile(r"The operator '([^']+)' is not currently supported on the MPS backend")
+FALLBACK_WARNING = re.compile(
+    r"The operator '([^']+)' is not currently supported on the MPS backend"
+)
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What differs between GPUs for PyTorch. Every function takes the module `torch`; sizes are in bytes."""
+    """What differs between GPUs. Every function takes the module `torch`; sizes are in bytes."""
 
     absent: Callable[[Any], str | None]  # why it cannot train here, None if it can
     name: Callable[[Any], str]  # what people call the GPU
-    set_up: Callable[[Any], None] = lambda torch: None  # what must be set before its first tensor
+    set_up: Callable[[Any], None] = lambda torch: None  # before its first tensor
     lacks: tuple[str, ...] = ()  # types of numbers that it does not have
     allocated: Callable[[Any], int] = lambda torch: torch.accelerator.memory_allocated()
-    reserved: Callable[[Any], int] = lambda torch: torch.accelerator.memory_reserved()  # the allocator's pool
-    free: Callable[[Any], int] = lambda torch: torch.accelerator.get_memory_info()[0]  # what a case may still take
-    own_kernel: Callable[[Any], Callable[[Any], Any]] | None = None  # a launch of a kernel of one thread, by the kit
-    warns_of_fallbacks: bool = False  # PyTorch runs operators that it lacks on the CPU, and says so
+    reserved: Callable[[Any], int] = lambda torch: torch.accelerator.memory_reserved()
+    free: Callable[[Any], int] = lambda torch: torch.accelerator.get_memory_info()[0]
+    own_kernel: Callable[[Any], Callable[[Any], Any]] | None = None  # makes a kernel of one thread
+    warns_of_fallbacks: bool = False  # it says which operators run on the CPU
 
 
 def _no_driver(torch: Any, name: str, maker: str) -> str | None:
     if getattr(torch, name).is_available():
         return None
     built = getattr(torch.version, name) is not None
-    return f"no {maker} GPU or driver answers" if built else f"this PyTorch is built without {name.upper()}"
+    return (
+        f"no {maker} GPU or driver answers"
+        if built
+        else f"this PyTorch is built without {name.upper()}"
+    )
 
 
 def _no_mps(torch: Any) -> str | None:
-    why = "this PyTorch is built without MPS (it needs macOS 14 and a native arm64 Python)"
-    if torch.backends.mps.is_built():
-        why = "PyTorch finds no Metal GPU (a virtual machine, or macOS older than 14)"
-    return None if torch.backends.mps.is_available() else why
+    if torch.backends.mps.is_available():
+        return None
+    return "no Metal GPU (MPS needs macOS 14, a native arm64 Python and no virtual machine)"
 
 
 def _own_tf32(torch: Any) -> None:
-    # As PyTorch comes, which is how the articles had it: on Ampere and later cuDNN convolves in TF32, products do not.
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = False, True
+    # As PyTorch ships and the articles had it: on Ampere and later only convolutions are in TF32.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = True
 
 
 BACKENDS: dict[str, Backend] = {
     "cuda": Backend(
-        lambda torch: _no_driver(torch, "cuda", "NVIDIA"), lambda torch: torch.cuda.get_device_name(), _own_tf32
+        lambda torch: _no_driver(torch, "cuda", "NVIDIA"),
+        lambda torch: torch.cuda.get_device_name(),
+        _own_tf32,
     ),
     "mps": Backend(
         _no_mps,
         lambda torch: torch.backends.mps.get_name(),
-        set_up=lambda torch: os.environ.update(watermarks(os.environ)),  # read when the first tensor is allocated there
+        # Read when the first tensor is allocated there.
+        set_up=lambda torch: os.environ.update(watermarks(os.environ)),
         lacks=("float64", "complex128"),
         allocated=lambda torch: torch.mps.current_allocated_memory(),
-        reserved=lambda torch: torch.mps.driver_allocated_memory(),  # all that Metal gave, to MPSGraph too
-        # By default MPS raises only at 1.7 times the recommended working set, after long swapping. Here at 1.0.
+        reserved=lambda torch: torch.mps.driver_allocated_memory(),  # with that of MPSGraph
+        # MPS itself raises at 1.7 times the recommended working set, after long swapping.
         free=lambda torch: min(
             snapshot.available_memory_bytes(),
             torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory(),
@@ -74,29 +83,32 @@ BACKENDS: dict[str, Backend] = {
         own_kernel=lambda torch: torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one,
         warns_of_fallbacks=True,
     ),
-    "xpu": Backend(lambda torch: _no_driver(torch, "xpu", "Intel"), lambda torch: torch.xpu.get_device_name()),
+    "xpu": Backend(
+        lambda torch: _no_driver(torch, "xpu", "Intel"),
+        lambda torch: torch.xpu.get_device_name(),
+    ),
 }
 
 
 class TorchDevice(Device):
-    """One device of PyTorch; `handle` is a `torch.device`. A GPU is the one kind that this PyTorch is built for."""
+    """One device of PyTorch; `handle` is a `torch.device`."""
 
-    framework, title, gpus, apple_gpu = "torch", "PyTorch", BACKENDS, "mps"
+    framework = "torch"
+    title = "PyTorch"
+    gpus = BACKENDS
+    apple_gpu = "mps"
 
     def __init__(self, backend: str):
         import torch
 
         self._torch = torch
         super().__init__(torch, backend, torch.device(backend))
-        # Threads that wait for each other after every operator spin for the core that one of them does not get.
+        # More threads than cores would spin while one of them waits for a core.
         if quiet.usable_threads() < self.threads:
             torch.set_num_threads(quiet.usable_threads())
+        self._gpu = BACKENDS.get(backend)
         if self._gpu:
             self._gpu.set_up(torch)
-
-    @property
-    def _gpu(self) -> Backend | None:
-        return BACKENDS.get(self.backend)
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
@@ -117,7 +129,9 @@ class TorchDevice(Device):
         if self.backend != "mps":
             return ""
         high = os.environ[WATERMARKS[0]]
-        return f"the limit here is {high} times the working set that Metal recommends; PyTorch's own is 1.7 times"
+        return (
+            f"the limit is {high} times Metal's recommended working set; PyTorch's own is 1.7 times"
+        )
 
     @property
     def tf32(self) -> bool:
@@ -154,13 +168,16 @@ class TorchDevice(Device):
         return self._torch.ones(size, size, dtype=getattr(self._torch, dtype), device=self.handle)
 
     def _move(self, item: Any) -> Any:
-        dtype = str(item.dtype).removeprefix("torch.") if isinstance(item, self._torch.Tensor) else None
+        dtype = (
+            str(item.dtype).removeprefix("torch.") if isinstance(item, self._torch.Tensor) else None
+        )
         if self._gpu and dtype in self._gpu.lacks:
             raise Unsupported(f"{self.backend.upper()} has no {dtype}: convert to float32 first")
-        return item.to(self.handle) if hasattr(item, "to") else item  # a tokenizer's kind of batch can move, too
+        return item.to(self.handle) if hasattr(item, "to") else item
 
     def device_of(self, item: Any) -> str:
-        backends = {each.device.type for each in (item.parameters() if hasattr(item, "parameters") else [item])}
+        tensors = item.parameters() if hasattr(item, "parameters") else [item]
+        backends = {tensor.device.type for tensor in tensors}
         if not backends:
             raise ValueError(f"{type(item).__name__} has no parameters, so no device")
         return backends.pop() if len(backends) == 1 else "mixed"
@@ -169,10 +186,13 @@ class TorchDevice(Device):
         return sum(parameter.numel() for parameter in model.parameters())
 
     def weight_sample(self, model: Any) -> list[float]:
-        last = [weight.detach() for weight in model.parameters() if weight.requires_grad][-SAMPLED_TENSORS:]
-        # FSDP's parameters are distributed tensors, whose own numbers any process may read by itself.
-        local = [weight.to_local() if hasattr(weight, "to_local") else weight for weight in last]
-        return [number for weight in local for number in weight.flatten()[:SAMPLED_NUMBERS].float().tolist()]
+        weights = [weight.detach() for weight in model.parameters() if weight.requires_grad]
+        numbers: list[float] = []
+        for weight in weights[-SAMPLED_TENSORS:]:
+            # Of FSDP's distributed tensors a process reads its own part.
+            local = weight.to_local() if hasattr(weight, "to_local") else weight
+            numbers += local.flatten()[:SAMPLED_NUMBERS].float().tolist()
+        return numbers
 
     def free_memory(self) -> int:
         return self._gpu.free(self._torch) if self._gpu else super().free_memory()
@@ -187,26 +207,30 @@ class TorchDevice(Device):
 
     def _peak_bytes(self) -> dict[str, int]:
         gpu = self._torch.accelerator
-        return {"allocated_peak_bytes": gpu.max_memory_allocated(), "reserved_peak_bytes": gpu.max_memory_reserved()}
+        peaks = {"allocated_peak_bytes": gpu.max_memory_allocated()}
+        return peaks | {"reserved_peak_bytes": gpu.max_memory_reserved()}
 
     def _bytes_now(self) -> dict[str, int]:
-        return {"allocated_bytes": self._gpu.allocated(self._torch), "reserved_bytes": self._gpu.reserved(self._torch)}
+        allocated = self._gpu.allocated(self._torch)
+        return {"allocated_bytes": allocated, "reserved_bytes": self._gpu.reserved(self._torch)}
 
     @contextlib.contextmanager
     def watch_fallbacks(self) -> Iterator[set[str]]:
-        # PyTorch warns of the first operator only, unless told to always warn, and Python shows a text once per line of
-        # code, which would hide it from the next case. Shown is each operator once.
+        # PyTorch warns of the first operator only, and Python shows a text once per line of code,
+        # which would hide it from the next case. The case's status shows what is collected.
         operators: set[str] = set()
         if not (self._gpu and self._gpu.warns_of_fallbacks):
             yield operators
             return
-        show, always = warnings.showwarning, self._torch.is_warn_always_enabled()
+        show = warnings.showwarning
+        always = self._torch.is_warn_always_enabled()
 
         def collect(message, *arguments, **named):
             match = FALLBACK_WARNING.search(str(message))
-            if not match or match[1] not in operators:
+            if match:
+                operators.add(match[1])
+            else:
                 show(message, *arguments, **named)
-            operators.update(match.groups() if match else ())
 
         self._torch.set_warn_always(True)
         try:
@@ -219,22 +243,26 @@ class TorchDevice(Device):
 
 
 def fallback_enabled() -> bool:
-    """Whether operators that MPS lacks may run on the CPU instead (read by PyTorch when it is loaded)."""
+    """Whether operators that MPS lacks may run on the CPU instead."""
     return os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
 
 
 def watermarks(environment: Mapping[str, str]) -> dict[str, str]:
-    """The two variables that bound what MPS may allocate, as shares of what Metal recommends: 1, not PyTorch's 1.7.
+    """The two variables that bound what MPS may allocate, as shares of what Metal recommends.
 
-    What is set in `environment` stays and the other one follows, as PyTorch refuses a low one (1.4) above the high one.
-    Raises PomologyError for what is no number, or no such pair."""
-    given = {name: environment[name] for name in WATERMARKS if name in environment}
-    for name, text in given.items():
+    By default 1, not PyTorch's 1.7. If only one is set, the other follows, as PyTorch refuses a low
+    one above the high one. Raises PomologyError for no number, or for such a pair."""
+    shares: dict[str, float] = {}
+    for name in WATERMARKS:
+        text = environment.get(name)
+        if text is None:
+            continue
         if not re.fullmatch(r"\d+\.?\d*|\.\d+", text):
             raise PomologyError(f"{name}={text}: must be a number from 0 on; 0 is no limit")
-    high, low = (float(given[name]) if name in given else None for name in WATERMARKS)
-    high = max(low or 0, 1.0) if high is None else high
-    low = min(high, 1.0) if low is None else low
+        shares[name] = float(text)
+    high_name, low_name = WATERMARKS
+    high = shares.get(high_name, max(shares.get(low_name, 0), 1.0))
+    low = shares.get(low_name, min(high, 1.0))
     if 0 < high < low:
-        raise PomologyError(f"{WATERMARKS[1]}={low:g}: must not exceed {WATERMARKS[0]}, which is {high:g}")
-    return dict(zip(WATERMARKS, (f"{high:g}", f"{low:g}"), strict=True))
+        raise PomologyError(f"{low_name}={low:g}: must not exceed {high_name}, which is {high:g}")
+    return {high_name: f"{high:g}", low_name: f"{low:g}"}
