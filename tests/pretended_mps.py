@@ -1,7 +1,5 @@
 """A pretended MPS for people without a Mac: `python tests/pretended_mps.py NOTEBOOK PROFILE RESULT.json`.
 
-It prints how much of the cases' time the proof of their steps took, on a device that is no faster than the CPU.
-
 A notebook runs on a *pretended* device: its tensors say that they are on a device of their own, as on a GPU, while the
 CPU computes. So PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet unnoticed, and every
 operator that reaches the device is seen, is looked up in the list of kernels that the PyTorch of Macs was built from
@@ -412,18 +410,10 @@ def _play_lightning_s_mps(handle: Any) -> None:
     apply_func._BLOCKING_DEVICE_TYPES = (*apply_func._BLOCKING_DEVICE_TYPES, PRETENDED)
 
 
-def share_of_proof(records: list) -> str:
-    """`proof 1.3 s of 61.4 s, 2.1 %` of all cases, which share a process and so its first calls."""
-    proof_s = sum(each.metrics["proof_s"].value for each in records if "proof_s" in each.metrics)
-    seconds = sum(each.seconds for each in records)
-    return f"proof {proof_s:.1f} s of {seconds:.1f} s, {proof_s / seconds:.1%} of {len(records)} cases"
-
-
 if __name__ == "__main__":
     notebook = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as scratch:
         asked = run_cells(notebook, sys.argv[2], Path(scratch))
-        print(f"{notebook.stem}: {share_of_proof(journal.read(Path(scratch, f'{notebook.stem}.jsonl')).records)}")
     Path(sys.argv[3]).write_text(json.dumps(asdict(asked)), encoding="utf-8")
     # Autograd's thread for such a device may outlive the interpreter, which now and then aborts the process at its end.
     sys.stdout.flush()

@@ -5,11 +5,8 @@ The products that are timed are those of the notebook for PyTorch, taken from it
 
 from __future__ import annotations
 
-import ast
 import functools
-import itertools
 import math
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,31 +14,19 @@ import fakes
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
-from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
-from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.models import products
 from pomology.models.products import Product
 from pomology.results import cases
 from pomology.results.record import Record
-from pomology.runner import notebooks, parameters
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "notebooks" / "profiling_apple_silicon"
-SIZES = (128, 512, 2048, 4096)
-# What the article and the benchmarks of MLX have, written down once more.
-WANTED = {
-    "matmul": [("8x2000x2000", "")],
-    "matvec": [(f"{rows}x{columns}", "") for rows in SIZES for columns in SIZES]
-    + [("4096x11008", ""), ("4096x32000", "")],
-    "vjp": [(f"8x1024x{width}", wrt) for width in (128, 512, 2048) for wrt in ("left", "right")],
-}
 LARGE, SQUARE = Product("matmul", "8x2000x2000"), Product("matmul", "3x24x24")
 LEFT, RIGHT = (Product("vjp", "3x20x24", wrt) for wrt in ("left", "right"))
 SMALL = [SQUARE, Product("matvec", "40x56"), Product("matvec", "48x48"), LEFT, RIGHT]
@@ -72,22 +57,6 @@ def whole(product: Product, inputs: dict) -> np.ndarray:
     return np.einsum(formula, *operands, optimize=False)
 
 
-@pytest.mark.parametrize("name", ["blas_torch", "blas_mlx"])
-@pytest.mark.parametrize("profile", ["quick", "article"])
-def test_every_shape_of_the_article_is_timed_in_every_precision(name, profile):
-    given = yaml.safe_load((ROOT / "params" / profile / f"{name}.yaml").read_text(encoding="utf-8"))
-    values = {key: one.default for key, one in parameters.declared(FOLDER / f"{name}.ipynb").items()} | given
-    tree = ast.parse(cell(name, "products.rows("))
-    tree.body = [node for node in tree.body if isinstance(node, ast.Assign)][:2]
-    scope = {"workloads_products": products, **values}
-    exec(compile(tree, name, "exec"), scope)
-    found = {(row["operation"], row["shape"], row.get("wrt", ""), row["precision"]) for row in scope["products"]}
-    wanted = {(operation, *one) for operation, listed in WANTED.items() for one in listed}
-    assert found == {(*one, precision) for one in wanted for precision in ("fp32", "fp16", "bf16")}
-    assert len(found) == len(scope["products"]) == 75
-    assert (values["repeats"], products.WARMUPS) == ((100, 10) if profile == "article" else (0, 10))
-
-
 @pytest.mark.parametrize(
     ("product", "result", "inner", "flops", "fp32_bytes"),
     [
@@ -103,20 +72,6 @@ def test_what_a_product_costs(product, result, inner, flops, fp32_bytes):
     eighth = product.smaller(8)
     assert eighth.operation == product.operation and eighth.lengths[-1] == product.lengths[-1] // 8
     assert product.flops == eighth.flops * (64 if product.operation == "matvec" else 512)
-
-
-def test_rows_keep_precisions_together_and_refuse_what_is_no_product():
-    rows = products.rows(["fp32", "fp16"], matvec=["8x9"], vjp=["2x3x4"])
-    wanted = itertools.product((None, "left", "right"), ("fp32", "fp16"))
-    assert [(row.get("wrt"), row["precision"]) for row in rows] == [*wanted]
-    for precision, shapes, words in (
-        ("fp8", {"matvec": ["8x9"]}, "^precisions: 'fp8' is not known; one of fp32, tf32, fp16, bf16 is$"),
-        ("fp32", {"matmul": ["8x2000"]}, "^matmul: shape is '8x2000'; it must be 3 lengths, as 8x16x16$"),
-        ("fp32", {"matmul": ["8x20x30"]}, "must be square$"),
-        ("fp32", {"gemm": ["8x9"]}, "one of matmul, matvec, vjp"),
-    ):
-        with pytest.raises(PomologyError, match=words):
-            products.rows([precision], **shapes)
 
 
 @pytest.mark.parametrize("precision", products.PRECISIONS)
@@ -152,15 +107,6 @@ def test_a_right_product_is_accepted_however_its_sums_are_kept(precision, kind, 
     exact = whole(product, inputs)[0][:, :50]
     tolerance = product.tolerance(precision, exact)
     assert tolerance / 50 < np.abs(total - exact).max() < tolerance  # not by a margin that lets everything through
-
-
-def test_no_tolerance_lets_another_product_through():
-    """Random numbers of the result's own size are off by more, at every shape of the article; so are zeros."""
-    generator = np.random.default_rng(1)
-    shapes = [Product(operation, *one) for operation, listed in WANTED.items() for one in listed]
-    for product, precision in itertools.product(shapes, products.PRECISIONS):
-        right, other = generator.normal(0, math.sqrt(product.inner) / 3, (2, 256))
-        assert min(np.abs(right - other).max(), np.abs(right).max()) > product.tolerance(precision, right)
 
 
 def run(folder: Path, product: Product, precision: str, notebook: dict, repeats: int = 0, **device: object) -> Record:
@@ -206,24 +152,6 @@ def test_the_article_times_a_hundred_calls_behind_ten_and_a_gpu_many_at_once(tmp
     assert len(made) >= 2 + 10 + 100
     assert record.metrics["kernel_stream_s"].value > 0
     assert record.foreign_load is not None
-
-
-def test_a_slow_product_is_timed_often_enough_for_an_interval_and_what_drifts_is_flagged(
-    tmp_path, monkeypatch, notebook
-):
-    """In simulated time, far over the budget; in the last row each call takes longer than the one before."""
-    clock = fakes.Clock()
-    monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=clock))
-    for repeats, slower, timed, doubts in ((0, 0.0, 6, []), (5, 0.0, 5, ["few-steps"]), (24, 0.1, 24, ["drift"])):
-        made = []
-
-        def build(case, product, slower=slower, made=made):
-            multiply = notebook["build"](case, product)
-            return lambda: (clock.pass_s(1.0 + slower * len(made)), made.append(1), multiply())[2]
-
-        record = run(tmp_path / str(repeats), SQUARE, "fp32", notebook | {"build": build}, repeats)
-        assert len(record.blocks["kernel_s"]["steady"]) == timed
-        assert [flag for flag in record.flags if flag in ("few-steps", "drift")] == doubts
 
 
 @pytest.mark.parametrize("product", SMALL)
@@ -293,27 +221,3 @@ def test_what_does_not_end_in_time_or_fit_is_not_tried(tmp_path, monkeypatch, ra
     if rate == 2e9:  # as a reference BLAS
         assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record.reason
         assert asked == ["8x250x250"] and "2000x2000" in cases.line(record)
-
-
-def test_what_lays_others_together_runs_behind_them(tmp_path):
-    order = [notebook.name for notebook in notebooks.notebooks()]
-    assert order.index("blas") > max(order.index("blas_torch"), order.index("blas_mlx"))
-    folder = tmp_path / "notebooks" / "profiling_apple_silicon"
-    folder.mkdir(parents=True)
-    shutil.copy(FOLDER / "blas.ipynb", folder)
-    with pytest.raises(PomologyError, match=r"^blas.ipynb: comes after 'blas_torch', and no notebook has this name$"):
-        notebooks.notebooks(tmp_path / "notebooks")
-
-
-def test_many_short_cases_share_a_look_at_the_machine(tmp_path, monkeypatch):
-    looks, state = [], {"power_source": "ac", "others": 0.4, "flags": ["busy"]}
-    monkeypatch.setattr(snapshot, "conditions", lambda: (looks.append(1), state)[1])
-    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
-    looks.clear()
-    for case in experiment.cases(products.rows(["fp32", "fp16", "bf16"], matvec=["8x8"])):
-        with case:
-            case.metric("kernel_s", 1.0, "s")
-    assert len(looks) == 1 and [one.flags for one in experiment.records] == [["busy"]] * 3
-    experiment._looked = (experiment._looked[0] - 6, state)  # longer ago than it is good for
-    experiment.conditions()
-    assert len(looks) == 2
