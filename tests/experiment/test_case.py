@@ -3,7 +3,6 @@
 import gc
 import json
 import math
-import re
 import time
 import weakref
 from datetime import datetime
@@ -18,7 +17,6 @@ from torch import nn
 
 from pomology import errors
 from pomology.machine import energy, quiet
-from pomology.machine.sampler import GAUGES
 from pomology.results.cases import JUDGED_STEPS
 
 MPS_OUT = (
@@ -299,24 +297,6 @@ def test_nothing_of_a_case_stays_in_memory(make):
     assert kept[0]() is None
 
 
-def test_in_a_notebook_one_line_is_shown_and_then_replaced(make, capsys, monkeypatch):
-    shown = []
-    handle = SimpleNamespace(update=lambda line: shown.append(line.data))
-
-    def display(line, *, display_id):
-        assert display_id is True and shown == []
-        return shown.append(line.data) or handle
-
-    monkeypatch.setattr("IPython.get_ipython", object)
-    monkeypatch.setattr("IPython.display.display", display)
-    start_s = time.perf_counter()
-    experiment = make(profile="article")
-    run(experiment, lambda case: fit(case, 100, at=lambda number: time.sleep(0.012)))
-    assert 3 <= len(shown) <= 3 + 2 * (time.perf_counter() - start_s)  # two a second
-    assert re.fullmatch(r"torch-cpu: training, step \d+ of 100, \d+ s", shown[1])
-    assert " · epoch " in shown[-1] and capsys.readouterr().out == ""
-
-
 COSTS = {"forward": 0.3, "backward": 0.5, "update": 0.1}
 
 
@@ -412,11 +392,3 @@ def test_joules_of_steady_steps_are_in_the_record_and_why_there_are_none(make, m
     monkeypatch.setattr(energy, "meter", absent)
     record = run(make(profile="article", repeat=1), body)
     assert record.absent["power_w"] == "no meter here" and "power_w" not in record.metrics
-
-
-def test_thermal_state_before_and_after_is_in_the_record(make, monkeypatch):
-    degrees = iter([40.0, 60.0, 61.0, 62.0])
-    monkeypatch.setitem(GAUGES, "temperature_c", lambda kind: next(degrees))
-    record = run(make())
-    assert record.thermal["before"]["temperature_c"] == 40
-    assert record.thermal["after"]["temperature_c"] > 40

@@ -3,7 +3,6 @@
 import getpass
 import importlib.metadata
 import json
-import os
 import re
 import socket
 from pathlib import Path
@@ -15,7 +14,6 @@ from small_model import fit, run
 from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import PomologyError, TooBig
 from pomology.machine import snapshot
-from pomology.paths import root
 from pomology.results import journal
 
 
@@ -167,15 +165,6 @@ def test_a_gpu_without_a_package_for_this_python_ends_as_unsupported(make, monke
     assert ended.count(("mps", "unsupported", reason)) == 2
     assert list(make(devices="auto").cases(width=[1, 2])) == []  # nothing is journalled twice
     assert not make(devices="cpu").unusable
-
-
-def test_packages_of_another_environment_are_not_measured(make, monkeypatch):
-    site_packages = Path(torch.__file__).parents[1]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root() / "lib"), str(site_packages))))
-    with pytest.raises(PomologyError, match=r"^torch comes from \S+, by PYTHONPATH: unset it"):
-        make()
-    monkeypatch.setenv("PYTHONPATH", str(root() / "lib"))
-    make()
 
 
 ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]

@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import fakes
 import pytest
 import records
 from small_model import WORK, fit, run
@@ -80,32 +79,39 @@ def test_the_peak_is_this_runs_ceiling_or_the_fastest_product(make, monkeypatch)
         assert sizes == ([512, 1024, 2048] if is_timed else [])  # once in a process
 
 
-def test_a_case_near_the_limit_spares_the_machine(make, monkeypatch):
+@pytest.mark.parametrize(
+    ("free", "wanted"), [(100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)]
+)
+def test_a_case_near_the_limit_spares_the_machine(make, monkeypatch, free, wanted):
     case = next(make().cases(load=["near"]))
-    for free, wanted in ((100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)):
-        monkeypatch.setattr(case.backend, "free_memory", lambda free=free: int(free))
-        monkeypatch.setattr(case.backend, "kind", "gpu")
-        assert feasibility.memory_budget(case) == pytest.approx(wanted)
-        monkeypatch.setattr(case.backend, "kind", "cpu")
-        holes = feasibility.HOLES
-        assert feasibility.memory_budget(case) == pytest.approx(wanted / holes)
-    monkeypatch.setattr(case.backend, "free_memory", lambda: int(20e9))
+    monkeypatch.setattr(case.backend, "free_memory", lambda: int(free))
+    assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(
+        wanted / feasibility.HOLES
+    )
+    monkeypatch.setattr(case.backend, "kind", "gpu")
+    assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(wanted)
     assert not case.scaled
-    assert feasibility.memory_budget(case, 0.9, most_bytes=1e9) == 1e9 and case.scaled
     # 100 bytes each, and 50 of whatever is there only once.
     parts = feasibility.fill(case, lambda count: 50 + 100 * count, "part", most_bytes=1000)
-    assert parts == 9
+    assert parts == 9 and case.scaled
     with pytest.raises(TooBig, match="one part needs at least 2"):
         feasibility.fill(case, lambda count: 2000 * count, "part", most_bytes=1000)
     monkeypatch.setattr(case.backend, "free_memory", lambda: int(1.4e9))
-    with pytest.raises(TooBig, match=r"1.4 GB are free, of which 1.5 GB must stay so"):
-        feasibility.memory_budget(case)
+    with pytest.raises(TooBig, match="one part needs"):
+        feasibility.fill(case, lambda count: 100 * count, "part")
     with pytest.raises(PomologyError, match=r"near is 1\.5"):
-        feasibility.memory_budget(case, 1.5)
+        feasibility.fill(case, lambda count: 100 * count, "part", 1.5)
 
 
-def test_tf32_is_another_way_only_where_the_device_has_it(make):
-    device = fakes.SimpleNamespace(tf32=True, title="MLX")
-    assert feasibility.require_tf32(device) == "fp32 as MLX ships it, which here is TF32"
-    record = run(make(), lambda case: case.require_tf32())
+def test_tf32_is_another_way_only_where_the_device_has_it(make, monkeypatch):
+    record = run(make(), lambda case: case.require_tf32(), number=[1])
     assert record.status == "unsupported"
+    monkeypatch.setattr(Device, "tf32", True)
+
+    def body(case):
+        case.require_tf32()
+        fit(case)
+
+    record = run(make(), body, number=[2])
+    assert record.note == "fp32 as PyTorch ships it, which here is TF32"
+    assert "other-way" in record.flags

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import Clock, SimulatedDevice
 
-from pomology.measure.calls import in_pairs, measure
+from pomology.measure.calls import measure
 from pomology.measure.clock import steps_in
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
@@ -67,18 +67,6 @@ def test_measure_makes_so_many_calls_and_takes_so_long_as_is_demanded_but_not_be
         found = measure(kernel, clock=kernel.now, **least)
         assert found.stopped == stopped and found.seconds.value == exactly(kernel_s)
         assert steps_in(found.blocks) == calls if calls else seconds_of(found.blocks) >= least["least_s"]
-
-
-def test_pairs_keep_their_raw_times():
-    now = Clock()
-    pairs = in_pairs(lambda: now.pass_s(0.01), lambda: now.pass_s(0.03), clock=now, budget_s=0.1)
-    for side, seconds in ((pairs.timed, 0.01), (pairs.reference, 0.03)):
-        assert len(side.blocks) == 6 and steps_in(side.warmup) == 1  # six pairs are the least that have bounds
-        assert all(block.step_s == exactly(seconds) for block in side.blocks)
-        assert (side.first_call_s, side.seconds.value, side.seconds.high) == tuple(map(exactly, [seconds] * 3))
-    assert pairs.ratio.value == exactly(3.0) and pairs.timed.stopped == "budget"
-    slow = in_pairs(lambda: now.pass_s(1.0), lambda: now.pass_s(3.0), clock=now, budget_s=0.1, limit_s=15)
-    assert len(slow.timed.blocks) == 2 and slow.timed.stopped == "limit"  # 8 s for calls before them
 
 
 @pytest.mark.parametrize("kernel_s", [2e-6, 3e-4, 0.06])

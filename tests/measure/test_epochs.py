@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from fakes import Clock, train
@@ -12,9 +10,7 @@ from pomology.measure import epochs
 from pomology.measure.clock import Block, Part, StepClock
 from pomology.measure.epochs import epoch_estimate, epoch_metrics
 from pomology.measure.estimate import Estimate
-from pomology.measure.intervals import (
-    interval,
-)
+from pomology.measure.intervals import interval
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 
@@ -27,20 +23,11 @@ def value(clock: StepClock, name: str) -> float:
     return epoch_metrics(clock)[name].value
 
 
-def timed(batches, step_s, steps=None, **options) -> tuple[StepClock, Part]:
-    """The clock and the part of a training in simulated time, whose steps take `step_s`, or `step_s(number)`."""
+def timed(length, step_s, **options) -> StepClock:
+    """The clock of a training in simulated time, whose steps take `step_s`."""
     clock = StepClock(clock=Clock(), **options)
-    train(
-        clock,
-        batches,
-        lambda number: clock.clock.pass_s(step_s(number) if callable(step_s) else step_s),
-        steps=steps,
-    )
-    return clock, clock.parts["training"]
-
-
-def seconds_of(blocks) -> float:
-    return sum(block.seconds for block in blocks)
+    train(clock, range(length), lambda number: clock.clock.pass_s(step_s))
+    return clock
 
 
 def same(batch):
@@ -58,67 +45,51 @@ def test_steps_of_no_epoch_have_no_time_of_one():
 
 def test_one_estimated_part_makes_the_epoch_an_estimate_and_one_left_early_takes_it_away():
     assert epoch_metrics(StepClock(clock=Clock())) == {}
-    clock, _ = timed(range(100), 0.01, budget_s=10)
+    clock = timed(100, 0.01, budget_s=10)
     train(clock, range(5_000), lambda number: clock.clock.pass_s(0.005), "evaluation")
     part, metric = clock.parts["evaluation"], epoch_metrics(clock)["epoch_s"]
-    assert not part.complete and seconds_of(part.blocks) < 10 / 4 + 0.1  # it gets a quarter of the budget
+    # It gets a quarter of the budget.
+    assert not part.complete and sum(block.seconds for block in part.blocks) < 10 / 4 + 0.1
     assert (metric.value, metric.how) == (exactly(1.0 + 25.0), "estimated")
     next(clock.steps(range(1_000), "left"))
     assert "epoch_s" not in epoch_metrics(clock) and value(clock, "step_s") == exactly(0.01)
     assert set(epochs.part_metrics(clock)) == {"training", "evaluation"}
 
 
-def ended(loop):
-    next(loop, None)  # ends the last step, if it was that of a whole epoch
-    loop.close()
-
-
-def drive(clock: StepClock, steps: float, step_s=lambda number: 0.004, part="training", run=None) -> tuple:
-    """A trainer that calls back before each of its steps; returns how many of them the clock wanted."""
-    loop = clock.steps(range(math.ceil(steps)), part, steps, ready=False)
-    for number in range(run or math.ceil(steps)):
+def drive(clock: StepClock, steps: int, step_s, part: str = "training"):
+    """A trainer that calls back before each of its steps."""
+    loop = clock.steps(range(steps), part, ready=False)
+    for number in range(steps):
         if next(loop, None) is None:
-            return loop, number
+            return
         clock.clock.pass_s(step_s(number))
-    ended(loop)
-    return loop, run or math.ceil(steps)
-
-
-def whole_clock(**options) -> StepClock:
-    return StepClock(clock=Clock(), **{"whole": True} | options)
+    next(loop, None)  # ends the last step
 
 
 def slow_first(number):
     return 0.004 if number else 2.0
 
 
-def fit_metric(clock, count, before_s=0.0):
-    """Of `count` epochs of which only the first ran, or some of it."""
-    seconds = before_s + sum(part.seconds for part in clock.parts.values())
-    return epochs.fit_metric(clock, count, seconds, {name: part.steps for name, part in clock.parts.items()})
-
-
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_training_is_what_ran_of_it_and_the_steps_that_did_not(whole):
-    clock = whole_clock(whole=whole, budget_s=1.0)
+    clock = StepClock(clock=Clock(), whole=whole, budget_s=1.0)
     drive(clock, 10_000, slow_first)
     drive(clock, 2000, slow_first, "validation")
     assert clock.parts["training"].complete == whole
-    found = fit_metric(clock, 5, 0.3)
+    parts = clock.parts.values()
+    ran = {part.name: part.steps for part in parts}
+    found = epochs.fit_metric(clock, 5, 0.3 + sum(part.seconds for part in parts), ran)
     # By hand: both parts trace once, and every other step is like the next.
     by_hand = 0.3 + 2.0 + (5 * 10_000 - 1) * 0.004 + 2.0 + (5 * 2000 - 1) * 0.004
-    assert (found.value, found.how, found.unit) == (
-        pytest.approx(by_hand, rel=1e-9),
-        "estimated",
-        "s",
-    )
+    assert (found.value, found.how) == (pytest.approx(by_hand, rel=1e-9), "estimated")
+    assert found.unit == "s"
 
 
 def test_a_training_of_which_steps_are_left_out_takes_as_long_as_said_in_19_of_20():
     """Steps that scatter: 200 that are timed, and 200 to come. Their mean's own interval holds in 83 % of them only."""
     draws, inside = np.random.default_rng(1).normal(1.0, 0.2, (400, 400)), 0
     for seconds in draws:
-        clock = whole_clock()
+        clock = StepClock()
         timed = clock.parts["training"] = Part("training", 400.0, first_step_s=0.0)
         timed.blocks = [Block(1, step) for step in seconds[:200]]
         ran = clock, 1, seconds[:200].sum(), {"training": 200.0}

@@ -13,8 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pomology import format
-from pomology.errors import Mismatch
+from pomology.errors import Mismatch, Unsupported
 from pomology.experiment import feasibility, outcome
 from pomology.machine import memory, quiet
 from pomology.machine.memory import MemoryTrace
@@ -32,17 +31,15 @@ if TYPE_CHECKING:
     from pomology.experiment.experiment import Experiment
 
 ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
-SHOWN_S = 0.5  # between two updates of the line that shows progress
 
 
 class Case:
-    """One row of an article's table on one device.
+    """One row of an article's table on one device: a context manager, whose block is measured.
 
-    Enter it with `with`; how that block ends, also by an exception, becomes its status. Its
-    settings are read as `case["batch_size"]`. backend: the kit's device. device: what the
-    framework's `.to()` takes. scaled: whether the model is a smaller one than the article's. clock:
-    inside of the block, its `StepClock`; phase and occasional are that clock's. epochs_done: known
-    to a trainer that runs several; else as of the first loop.
+    How the block ends, also by an exception, becomes the status. `case["batch_size"]` is a setting.
+    backend: the kit's device. device: what the framework's `.to()` takes. scaled: whether the model
+    is a smaller one than the article's. clock: inside of the block, its `StepClock`. epochs_done:
+    known to a trainer that runs several; else as of the first loop.
     """
 
     clock: clock.StepClock
@@ -74,7 +71,6 @@ class Case:
         self._peaks: dict[str, int] = {}
         self._notes: list[str] = []
         self._flags: list[str] = []
-        self._line = _Line()
 
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
@@ -97,7 +93,10 @@ class Case:
 
     def require_tf32(self) -> None:
         """Say that this row is fp32 as its framework ships it; raise Unsupported if not TF32."""
-        self.note(feasibility.require_tf32(self.backend), "other-way")
+        title = self.backend.title
+        if not self.backend.tf32:
+            raise Unsupported(f"{title} computes fp32 as fp32 here: there is no other way")
+        self.note(f"fp32 as {title} ships it, which here is TF32", "other-way")
 
     # How it begins
 
@@ -115,7 +114,7 @@ class Case:
             budget_s=experiment.budget_s,
             limit_s=experiment.limit_s,
             to_device=self.backend.to_device,
-            on_progress=self._progress,
+            on_block=self._note_block,
             before_ready=self._note_peaks,
         )
         self.phase = self.clock.phase
@@ -134,9 +133,8 @@ class Case:
     def watch_model(self, model: Any, weights_on: str | None = None) -> Any:
         """Return the model, and record where its weights really are, and whether they change.
 
-        weights_on: the backend that holds offloaded weights between steps; `ran_on` then says what
-        computes. Raises Mismatch if the workload said another number of parameters, and ValueError
-        if there are none.
+        weights_on: the backend that holds offloaded weights between steps. Raises Mismatch if the
+        workload said another number of parameters.
         """
         count = self.backend.count(model)
         if not count:
@@ -157,9 +155,7 @@ class Case:
         """Record as `max_abs_error` how far two computations differ that should agree.
 
         values, reference: arrays, or dicts of them. tolerance: the largest absolute difference;
-        with `relative`, as a share of each reference array's largest absolute element. Raises
-        Mismatch, which ends the case, naming the worst element; also for other names, shapes or
-        types, and for values that are not finite.
+        with `relative`, as a share of each reference array's largest element. Raises Mismatch.
         """
         error, complaint = verify.difference(values, reference, tolerance, relative)
         if error is not None:
@@ -171,19 +167,15 @@ class Case:
     # What it times
 
     def steps(self, batches: Iterable, part: str = "training", **options: Any) -> Iterator:
-        """Iterate over `batches` and time what the loop does with each.
-
-        options: as of `clock.StepClock.steps`.
-        """
+        """Iterate over `batches` and time what the loop does with each, see `StepClock.steps`."""
         self.watch()
         self.mark()
         return self.clock.steps(batches, part, **options)
 
     def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
-        """Time a function that needs no loader, and note the median of a call as metric `name`.
+        """Time a function, see `calls.measure`, and note the median of a call as metric `name`.
 
-        Its raw times are kept; as `step_s`, FLOP/s too if the workload is known. options: of
-        `calls.measure`; by default it takes the experiment's budget.
+        With the name `step_s` it notes FLOP/s too, if the workload is known.
         """
         self.watch()
         self.mark()
@@ -207,27 +199,19 @@ class Case:
         self._others.begin()
 
     def trace(self) -> None:
-        """Note memory and page faults of the step that ends here: the last line of every step.
-
-        It waits for the device, and takes some 0.1 ms of its own, which belongs to the step.
-        """
+        """Note memory and page faults of the step that ends here: the last line of every step."""
         self.backend.synchronize()
         if self._trace is None:
             self._trace = MemoryTrace(self.backend.memory, self._start_s)
         self._trace.note()
 
-    def _progress(self, part: str, done: int, expected: float | None) -> None:
-        """Hear from the clock that a block has begun or ended."""
+    def _note_block(self) -> None:
+        """Hear from the clock that a block begins or has ended."""
         if self.clock.running is None:  # the part has ended, and so has what is timed
             self._others.end()
-        training = self._training
-        if self._sampler and training and part == training.name:
+        training_alone = len(self.clock.parts) == 1
+        if self._sampler and training_alone:
             self._sampler.steady(*outcome.stretch(self.clock))
-        now_s = time.perf_counter()
-        if now_s - self._line.shown_s >= SHOWN_S:
-            total = f" of {math.ceil(expected):,}" if expected else ""
-            passed = format.clock_time(now_s - self._start_s)
-            self._line.show(f"{self.name}: {part}, step {done:,}{total}, {passed}")
 
     def _note_peaks(self) -> None:
         """Note what the loop takes by itself: the kit's own ready batches are no part of it."""
@@ -252,10 +236,9 @@ class Case:
     def accuracy(self, value: float, samples: int, classes: int, epochs: int = 1) -> None:
         """Note the share of held-out samples that the model gets right.
 
-        It is `accuracy` only after all `epochs` of the training, else `accuracy_unfinished`, and in
-        a note. After 20 steps of training, a model did not learn that does no better than the
-        chance of `classes` equally likely classes plus three standard deviations of a guesser's
-        score on so many samples, which a guesser passes once in a thousand times.
+        It is `accuracy` only after all `epochs` of the training, else `accuracy_unfinished`. After
+        20 steps, a model did not learn that is within three standard deviations of the chance of
+        `classes` equally likely classes, which a guesser passes once in a thousand times.
         """
         training = self._training
         steps = training.steps if training else 0
@@ -274,10 +257,7 @@ class Case:
             self._guesses = f"{value:.1%} right after {steps} steps; {guessing}"
 
     def metric(self, name: str, value: Estimate | float, unit: str = "", **more: Any) -> None:
-        """Add an Estimate to the record, or a number in `unit` with low, high, n and how.
-
-        Raises ValueError for what is not finite.
-        """
+        """Add an Estimate to the record, or a number in `unit` with low, high, n and how."""
         if not isinstance(value, Estimate):
             number = value if isinstance(value, int) else float(value)  # no framework's scalar
             value = Estimate(number, unit, **more)
@@ -289,13 +269,9 @@ class Case:
         """Add the time of a call, as `calls.measure` gave it, with its interval and raw times."""
         self._others.end()
         self._metrics[name] = timed.seconds
-        self.raw(
-            name,
-            timed.blocks,
-            first_call_s=timed.first_call_s,
-            warmup=outcome.pairs(timed.warmup),
-            stopped=timed.stopped,
-        )
+        warmup = outcome.pairs(timed.warmup)
+        first_s = timed.first_call_s
+        self.raw(name, timed.blocks, first_call_s=first_s, warmup=warmup, stopped=timed.stopped)
 
     def raw(self, name: str, blocks: Iterable[clock.Block | float], **facts: Any) -> None:
         """Keep the raw times, blocks of calls or the seconds of each, that a number is made of."""
@@ -323,7 +299,7 @@ class Case:
         self._calibration["after_s"] = self.experiment.calibrate()
         record = self.experiment.journal.end(self._record(exception))
         self.experiment.ended(self, record.status)
-        self._line.end(results_cases.line(record))
+        print(results_cases.line(record))
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = None
         return record.status != "interrupted"
@@ -334,8 +310,7 @@ class Case:
         self._started = results_record.now()
         start = self.experiment.journal.start(self._start())
         ended = results_record.Record.ended(start, "unsupported", reason)
-        record = self.experiment.journal.end(ended)
-        self._line.end(results_cases.line(record))
+        print(results_cases.line(self.experiment.journal.end(ended)))
 
     def _status(self, exception: BaseException | None, observed: str | None) -> tuple[str, str | None]:
         """Return how it ended and why. observed: the backend that holds the model."""
@@ -394,12 +369,11 @@ class Case:
         if self._trace:
             traced = outcome.memory_trace(self._trace, self._training, self.backend)
         metrics = self._all_metrics(traced["warmup"] if traced else 0)
-        loops = {name: outcome.raw_times(part) for name, part in self.clock.parts.items()}
+        parts = self.clock.parts
         occasional = self.clock.occasional_work.items()
         calibration = {name: s for name, s in self._calibration.items() if s is not None}
         flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
-        parts = [*self.clock.parts.values()]
-        flags += outcome.flags(self._sampler, parts, self._kernels, self.backend.backend)
+        flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
         if self.experiment.slowed([*calibration.values()]):
             flags.append("slowed")
         workload = self._workload
@@ -414,7 +388,8 @@ class Case:
             "flags": [*dict.fromkeys(flags)],
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in metrics.items()},
-            "blocks": loops | self._kernels,
+            "blocks": {name: outcome.raw_times(part) for name, part in parts.items()}
+            | self._kernels,
             "asides": {name: work.seconds for name, work in occasional},
         }
         if self._sampler is not None:
@@ -439,14 +414,10 @@ class Case:
 
     def _all_metrics(self, warmup: int) -> dict[str, Estimate]:
         """Return what was measured, and what follows from it."""
-        workload = self._workload
         training = self._training
         metrics = epochs.epoch_metrics(self.clock)
         if self._sampler is not None:
             metrics |= self._sampler.metrics()
-        if workload and workload.flops and "energy_j_per_step" in metrics:
-            per_tflop = metrics["energy_j_per_step"] * (1e12 / workload.flops)
-            metrics["energy_j_per_tflop"] = per_tflop
         if training:
             peaks = self._peaks or self.backend.peak_memory()
             metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
@@ -456,45 +427,6 @@ class Case:
         if self._trace is not None:
             metrics |= self._trace.metrics(warmup)
         metrics |= self._metrics
-        if not workload:
-            return metrics
-        # Of a step on ready batches, where there are any.
-        blocks = training and (training.ready_blocks or training.blocks)
-        if blocks:
-            step = epochs.interval(blocks)
-            metrics["flops_per_s"] = epochs.rate(workload.flops, step, "FLOP/s")
-        # Of passes that are timed by themselves.
-        passes = {}
-        if workload.forward_flops is not None:
-            passes["forward"] = workload.forward_flops
-            passes["backward"] = workload.flops - workload.forward_flops
-        for name, flops in passes.items():
-            if flops and f"{name}_s" in metrics:
-                rate = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
-                metrics[f"{name}_flops_per_s"] = rate
+        if self._workload:
+            metrics |= outcome.rates(self._workload, training, metrics)
         return metrics
-
-
-class _Line:
-    """One line of a notebook's output that says how far a case is; its result replaces it."""
-
-    def __init__(self):
-        self.shown_s = 0.0
-        self._display: Any = None
-
-    def show(self, text: str) -> None:
-        """Show this in place of what it said before; nothing where no notebook runs."""
-        from IPython import get_ipython
-        from IPython.display import Pretty, display
-
-        self.shown_s = time.perf_counter()
-        if self._display is not None:
-            self._display.update(Pretty(text))
-        elif get_ipython() is not None:
-            self._display = display(Pretty(text), display_id=True)
-
-    def end(self, text: str) -> None:
-        """Show the last line, which a terminal gets too."""
-        self.show(text)
-        if self._display is None:
-            print(text)

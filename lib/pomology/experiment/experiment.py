@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
 from pomology.machine import quiet, snapshot
-from pomology.paths import foreign_paths, redact
 from pomology.report.declaration import Declaration
 from pomology.report.display import Report
 from pomology.report.table import Table
@@ -28,28 +26,15 @@ LOOK_S = 5.0  # a look at the machine is good for so long
 TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller sibling may fit
 
 
-def _check_packages(framework: str) -> None:
-    """Raise PomologyError where PYTHONPATH brings a package from another environment."""
-    for name in (framework, "numpy"):
-        places = list(getattr(sys.modules.get(name), "__path__", []))
-        for entry in foreign_paths():
-            folder = Path(entry).resolve()
-            if any(Path(place).resolve().is_relative_to(folder) for place in places):
-                raise PomologyError(
-                    f"{name} comes from {redact(entry)}, by PYTHONPATH: unset it and start the kernel again"
-                )
-
-
 class Experiment:
     """One notebook's cases on this machine, and what it shows of them.
 
     name: the notebook's name, and the journal's. article: its number, as in the published values.
-    framework: what the cases train with, one a notebook. devices: one of `find.choices()`.
-    profile: `article` runs whole epochs. budget_s: seconds for the steady steps of a case. out: the
-    run's folder; empty takes this day's, see `folders.by_hand`. repeat: which repetition of the run
-    this is. precision: of every case that has no setting of that name. expects_learning: whether a
-    loss that does not fall means that the model does not learn (a GAN's says nothing). declared:
-    how it is shown, see `report.declaration.Declaration`. Raises PomologyError for a wrong value.
+    devices: one of `find.choices()`. profile: `article` runs whole epochs. budget_s: seconds for
+    the steady steps of a case. out: the run's folder; empty takes this day's. repeat: which
+    repetition of the run this is. precision: of cases without a setting of that name.
+    expects_learning: whether a loss must fall (a GAN's need not). declared: how it is shown, see
+    `report.declaration.Declaration`. Raises PomologyError for a wrong value.
     """
 
     def __init__(
@@ -70,12 +55,12 @@ class Experiment:
         if profile not in PROFILES:
             allowed = ", ".join(PROFILES)
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {allowed}")
-        number = isinstance(budget_s, (int, float)) and not isinstance(budget_s, bool)
-        if not number or not 0 < budget_s < math.inf:
-            raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0")
+        if not 0 < budget_s < math.inf:
+            raise PomologyError(
+                f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0"
+            )
         about = Declaration(name, article, framework, **declared)
         self.devices = find.find(devices, framework)
-        _check_packages(framework)
         version = self.devices[0].framework_version
         self.unusable = find.unusable(devices, framework, version)
         self.framework = framework
@@ -152,11 +137,10 @@ class Experiment:
         on: Iterable[Device] | None = None,
         **axes: Iterable,
     ) -> Iterator[Case]:
-        """Yield the cases to run: every row of settings on every device of this machine.
+        """Yield the cases to run: every row of settings on every device, which take turns.
 
         rows: settings by name; left out, every combination of the axes' values. on: only on these
-        devices, which take turns, so that none is always measured after hours of another's work.
-        What the journal has already is skipped, with a line that says so.
+        devices. What the journal has already is skipped, with a line that says so.
         """
         if rows is None:
             combinations = itertools.product(*axes.values())
@@ -179,18 +163,21 @@ class Experiment:
                 self._free_memory(case)
                 yield case
 
-    def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
-        """Yield on every device the first of these cases that fits it.
+    def first_that_fits(
+        self, rows: Iterable[dict], on: Iterable[Device] | None = None
+    ) -> Iterator[Case]:
+        """Yield on every device the first of these cases that fits it: the next where one does not.
 
-        rows: from the article's own down to smaller siblings, of which the next is tried where a
-        case is `TOO_LARGE`. on: as for `cases`.
+        rows: from the article's own down to smaller siblings.
         """
         rows = list(rows)
         for device in self.devices if on is None else on:
             for config in rows:
                 yield from self.cases([config], on=[device])
-                case = Case(self, device, config)
-                if self._status(case) not in TOO_LARGE:
+                name = Case(self, device, config).name
+                ended = journal.read(self.journal.path).records
+                ended = {(record.case, record.repeat): record.status for record in ended}
+                if ended.get((name, self.repeat)) not in TOO_LARGE:
                     break
 
     def conditions(self) -> dict[str, Any]:
@@ -217,13 +204,6 @@ class Experiment:
         """Note that a case has ended: on some devices no other may follow in this kernel."""
         if case.backend.backend in self._one_case_on and journal.fills_kernel(status):
             self._kernel_is_used = True
-
-    def _status(self, case: Case) -> str | None:
-        """Return how a case has ended, None if it has not."""
-        for record in journal.read(self.journal.path).records:
-            if (record.case, record.repeat) == (case.name, self.repeat):
-                return record.status
-        return None
 
     def _free_memory(self, case: Case) -> None:
         """Free what the last case left on the other devices; of its own a case does so itself."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pomology import format
-from pomology.errors import PomologyError, TooBig, TooSlow, Unsupported
+from pomology.errors import PomologyError, TooBig, TooSlow
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.models.cost import Workload
@@ -22,19 +22,11 @@ if TYPE_CHECKING:
 
 SPARED_BYTES = 1.5e9  # of the free memory, that a case near the limit leaves to the machine
 SPARED_SHARE = 0.1
-
-# On a processor tensors are in the C library's heap, with holes between them: glibc gives one a
-# mapping of its own only if it is larger than all that were freed before, or than 32 MB. The memory
-# of `memory_torch` grew to 1.22 times the sum of its tensors; where glibc had to map each of them
-# by itself, to 1.00 times.
-HOLES = 1.25
+HOLES = 1.25  # times its tensors, that a process takes on a CPU, with holes in the C library's heap
 
 
 def require_memory(device: Device, workload: Workload) -> None:
-    """Raise TooBig if the device's memory has too little free for a step.
-
-    Also if the host's has, for what is offloaded to it.
-    """
+    """Raise TooBig if the device has too little free memory for a step, or the host for its part."""
     free = device.free_memory()
     if workload.bytes > free:
         raise TooBig(
@@ -55,28 +47,14 @@ def require_memory(device: Device, workload: Workload) -> None:
 
 
 def require_time(case: Case, flops: float, limit_s: float, steps: int, precision: str) -> None:
-    """Raise TooSlow if so many steps of so many operations surely cannot end in `limit_s`.
-
-    Surely: at the best rate of a matrix product on this device in this precision.
-    """
+    """Raise TooSlow if so many steps cannot end in `limit_s` at the best rate of this device."""
     rate = peak_matmul_rate(case.experiment, case.backend, precision)
-    if steps * flops / rate <= limit_s:
-        return
-    reason = (
-        f"a step of {flops / 1e12:,.4g} TFLOP would take {format.seconds(flops / rate)} at the "
-        f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches "
-        f"here; {steps} steps must end within {format.seconds(limit_s)}"
-    )
-    if precision != case.precision:
-        reason += "; in every precision the same model is trained"
-    raise TooSlow(reason)
-
-
-def require_tf32(device: Device) -> str:
-    """Return a note that fp32 is TF32 here; raise Unsupported where it is true fp32 anyway."""
-    if not device.tf32:
-        raise Unsupported(f"{device.title} computes fp32 as fp32 on this device: there is no other way")
-    return f"fp32 as {device.title} ships it, which here is TF32"
+    if steps * flops / rate > limit_s:
+        raise TooSlow(
+            f"a step of {flops / 1e12:,.4g} TFLOP would take {format.seconds(flops / rate)} at the "
+            f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches "
+            f"here; {steps} steps must end within {format.seconds(limit_s)}"
+        )
 
 
 def peak_matmul_rate(experiment: Experiment, device: Device, precision: str) -> float:
@@ -108,37 +86,6 @@ def _timed_matmul_rate(device: Device, precision: str) -> float:
     return best
 
 
-def memory_budget(case: Case, share: float = 0.9, most_bytes: float = math.inf) -> int:
-    """Return the bytes that a case may plan for that is to come near the limit of the memory.
-
-    They are `share` of what is free, less 10 % of it or 1.5 GB at the least; on a processor also
-    less the `HOLES` between tensors. Where that exceeds `most_bytes`, it is those, and the case is
-    `scaled`; a note says which. Raises PomologyError for a wrong share, and TooBig if nothing can
-    be spared.
-    """
-    if not 0 < share <= 1:
-        raise PomologyError(f"near is {share!r}; it must be a share of the free memory, above 0 and at most 1")
-    free = case.backend.free_memory()
-    cpu = case.backend.kind == "cpu"
-    budget = min(share * free, free - max(SPARED_BYTES, SPARED_SHARE * free))
-    if cpu:
-        budget /= HOLES
-    if budget <= 0:
-        spared = f"{SPARED_BYTES / 1e9:.1f} GB must stay so"
-        raise TooBig(f"{free / 1e9:.1f} GB are free, of which {spared}")
-    planned = min(budget, most_bytes)
-    amount = f"{planned / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free"
-    if budget > most_bytes:
-        case.scaled = True
-        case.note(f"not near the limit: held at {amount}")
-    elif cpu:
-        holes = f"holes between tensors may take {100 * (HOLES - 1):.0f} % more"
-        case.note(f"planned for {amount}: {holes}")
-    else:
-        case.note(f"planned for {amount}")
-    return int(planned)
-
-
 def fill(
     case: Case,
     bytes_of: Callable[[int], int],
@@ -146,15 +93,27 @@ def fill(
     share: float = 0.9,
     most_bytes: float = math.inf,
 ) -> int:
-    """Return how many clips, or parts of a batch, fill the memory, see `memory_budget`.
+    """Return how many clips, or parts of a batch, fill `share` of the free memory.
 
-    bytes_of: the bytes of a step of one, and of two, from which those of more follow. what: one of
-    them, in words. Raises TooBig if one is too many.
+    At least 10 % of it or 1.5 GB stay free. bytes_of: the bytes of a step of one, and of two, from
+    which those of more follow. what: one of them, in words. most_bytes: where the memory has room
+    for more than that, it is the budget, and the case is `scaled`. Raises TooBig if not even one
+    fits.
     """
-    budget = memory_budget(case, share, most_bytes)
+    if not 0 < share <= 1:
+        raise PomologyError(f"near is {share!r}; it must be a share of the memory, from 0 to 1")
+    free = case.backend.free_memory()
+    room = min(share * free, free - max(SPARED_BYTES, SPARED_SHARE * free))
+    if case.backend.kind == "cpu":
+        room /= HOLES
+    budget = int(max(0, min(room, most_bytes)))
+    if room > most_bytes:
+        case.scaled = True
+        case.note("not near the limit of the memory")
+    amount = f"{budget / 1e9:.3g} GB of {free / 1e9:.3g} GB that were free"
+    case.note(f"planned for {amount}")
     first = bytes_of(1)
     if first > budget:
         needed = format.quantity(first, "B")
-        planned = format.quantity(budget, "B")
-        raise TooBig(f"one {what} needs at least {needed}; {planned} may be filled")
+        raise TooBig(f"one {what} needs at least {needed}; {amount} may be filled")
     return 1 + (budget - first) // (bytes_of(2) - first)

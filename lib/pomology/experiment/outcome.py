@@ -11,7 +11,9 @@ from pomology.devices.torch import fallback_enabled
 from pomology.errors import Mismatch, TooBig, TooSlow
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Sampler
-from pomology.measure import clock, intervals
+from pomology.measure import clock, epochs, intervals
+from pomology.measure.estimate import Estimate
+from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases
 
@@ -27,6 +29,31 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
         return "interrupted", reason
     known = STATUS_OF.get(type(exception)) or failures.failure(exception)
     return (known, reason) if known else ("error", f"{type(exception).__name__}: {reason}")
+
+
+def rates(
+    workload: Workload, training: clock.Part | None, metrics: dict[str, Estimate]
+) -> dict[str, Estimate]:
+    """Return FLOP/s and energy per TFLOP, where a step or a pass was timed.
+
+    A step on ready batches comes first, where there are any.
+    """
+    found = {}
+    if workload.flops and "energy_j_per_step" in metrics:
+        per_tflop = metrics["energy_j_per_step"] * (1e12 / workload.flops)
+        found["energy_j_per_tflop"] = per_tflop
+    blocks = training and (training.ready_blocks or training.blocks)
+    if blocks:
+        found["flops_per_s"] = epochs.rate(workload.flops, epochs.interval(blocks), "FLOP/s")
+    passes = {}
+    if workload.forward_flops is not None:
+        passes["forward"] = workload.forward_flops
+        passes["backward"] = workload.flops - workload.forward_flops
+    for name, flops in passes.items():
+        if flops and f"{name}_s" in metrics:
+            rate = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
+            found[f"{name}_flops_per_s"] = rate
+    return found
 
 
 def loss_ends(losses: list[float]) -> dict[str, float]:
@@ -52,15 +79,17 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     return None
 
 
-def flags(sampler: Sampler | None, parts: list[clock.Part], kernels: dict[str, dict], backend: str) -> list[str]:
+def flags(
+    sampler: Sampler | None, training: clock.Part | None, kernels: dict[str, dict], backend: str
+) -> list[str]:
     """Return what casts doubt on the numbers of a case, as names of `results.cases.FLAGS`.
 
-    parts: the loops that were timed, the training first. kernels: raw times of calls, by name.
+    kernels: raw times of calls, by name.
     """
     found = list(sampler.flags) if sampler else []
     timed = [[clock.Block(*each) for each in kernel["steady"]] for kernel in kernels.values()]
     few = any(len(blocks) < cases.LEAST_CALLS for blocks in timed)
-    for training in parts[:1]:
+    if training:
         timed.append(training.blocks)
         steps = clock.steps_in(training.blocks)
         few = few or (steps < clock.STEPS_FEW and not training.complete)
@@ -83,8 +112,7 @@ def _drifts(blocks: list[clock.Block]) -> bool:
 def stretch(timed: clock.StepClock) -> tuple[tuple, int]:
     """Return what tells stretches of steady blocks of the training apart, and their steps so far.
 
-    Between two stretches are the warm-up, ready batches, or a block in which a checkpoint was
-    written.
+    Between two stretches are the warm-up, ready batches, or occasional work.
     """
     training = next(iter(timed.parts.values()))
     asides = sum(len(work.seconds) for work in timed.occasional_work.values())
@@ -135,8 +163,7 @@ def observed(sampler: Sampler, device: Device) -> dict[str, Any]:
 def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:
     """Return a trace as the journal keeps it.
 
-    It has columns, rows, why a column is empty, and how many steps come before the steady ones (a
-    tenth, where the clock knows nothing of the loop).
+    warmup: how many steps come before the steady ones; a tenth, where the clock knows no loop.
     """
     warmup = 1 + clock.steps_in(training.warmup) if training else max(1, trace.steps // 10)
     if training and trace.steps - warmup < FEW_TRACED:

@@ -1,5 +1,4 @@
-"""The kit's clock inside trainers that own their loop: thin callbacks which tell it when steps
-begin.
+"""The kit's clock inside trainers that own their loop: callbacks that tell it when steps begin.
 
 Frameworks are imported when a callback is made, never with this module.
 """
@@ -19,23 +18,20 @@ from pomology.measure.epochs import fit_metric
 from pomology.report import details
 
 
-def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
-    """Return a Keras callback that times `fit`, in whose call it is made.
+def keras(
+    case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1
+) -> Any:
+    """Return a Keras callback that times `fit`, to be made in the call of it with its numbers.
 
-    samples, batch_size, validation_samples, epochs: the numbers that `fit` gets. It records
+    It records the loss of each step and the steps of the first epoch's training and validation; an
+    epoch that does not fit the budget is stopped after one more step, not timed. `fit_s` is the
+    whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if each next
+    epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever
+    but are stopped after a few steps, and the missing steps are estimated, see `epochs.fit_metric`.
 
-    - the steps of the first epoch's training and validation. An epoch that does not fit the case's
-      budget is stopped (`stop_training`, `stop_evaluating`), after one more step, not timed;
-    - `fit_s`, the seconds of the whole `fit`: `measured` if all of it ran, as in the profile
-      `article` always, else if each next epoch is expected to end within twice the budget.
-      Otherwise the next ones begin and end as ever, but are stopped after a few steps: what an epoch
-      does beside its steps is measured, and only the missing steps are as `epochs.fit_metric`
-      estimates, without `between_epochs_s`, in bounds that hold `spread_of_trainings`;
-    - `between_epochs_s`, of `fit_s`, for which this process computed nothing between epochs: it
-      waits for a processor, or for TensorFlow's thread that tunes the input and may sleep as long
-      as the epoch took (docs/findings.md);
-    - the loss of each step, taken out of the epoch's mean so far, which Keras reads from the device
-      in every step.
+    `between_epochs_s` is the time of `fit_s` in which this process computed nothing between epochs.
+    TensorFlow's thread that tunes the input may sleep there as long as the epoch took
+    (docs/findings.md).
     """
     import keras as framework
 
@@ -44,20 +40,20 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             super().__init__()
             case.watch()
             self._began_s = time.perf_counter()
-            self._steps = None
+            self._steps = None  # the clock's iterator over the steps of the first epoch
             self._short = False
             self._idle_s = 0.0
             self._ran = {"training": 0, "validation": 0}  # samples
 
         def on_epoch_begin(self, epoch, logs=None):
-            self._sum = 0.0
-            self._count = 0
+            self._loss_sum = 0.0
+            self._epoch_samples = 0
             self._epoch = epoch
             self._loop_s = time.perf_counter()
             self._without_s = without_processor_s()
             if epoch == 0:
                 self._ended_s = self._loop_s
-                self._begin(samples / batch_size, "training")
+                self._begin(samples, "training")
 
         def on_train_batch_begin(self, batch, logs=None):
             if self._epoch and batch == 0:
@@ -65,19 +61,21 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             self.model.stop_training |= self._enough(batch)
 
         def on_train_batch_end(self, batch, logs=None):
+            # Keras tells the mean loss of the epoch so far.
             count = min(samples, (batch + 1) * batch_size)
-            total = logs["loss"] * count
-            case.loss((total - self._sum) / (count - self._count))
-            self._ran["training"] += count - self._count
-            self._sum = total
-            self._count = count
+            loss_sum = logs["loss"] * count
+            batch_samples = count - self._epoch_samples
+            case.loss((loss_sum - self._loss_sum) / batch_samples)
+            self._loss_sum = loss_sum
+            self._epoch_samples = count
+            self._ran["training"] += batch_samples
             self.model.stop_training |= self._enough_of_short()
 
         def on_test_begin(self, logs=None):
             self._end()
             self._loop_s = time.perf_counter()
             if self._epoch == 0:
-                self._begin(validation_samples / batch_size, "validation")
+                self._begin(validation_samples, "validation")
 
         def on_test_batch_begin(self, batch, logs=None):
             self.model.stop_evaluating |= self._enough(batch)
@@ -85,6 +83,10 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
         def on_test_batch_end(self, batch, logs=None):
             self._ran["validation"] += min(batch_size, validation_samples - batch * batch_size)
             self.model.stop_evaluating |= self._enough_of_short()
+
+        def on_test_end(self, logs=None):
+            self._end()
+            self._without_s = without_processor_s()
 
         def on_epoch_end(self, epoch, logs=None):
             self._end()
@@ -112,22 +114,19 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
                     passed = format.seconds(self._idle_s)
                     case.note(f"of the training, {passed} passed between epochs without computing")
 
-        def _begin(self, steps, part):
-            # Its steps begin when Keras says so; what comes between belongs to them. Keras takes
-            # its own batches.
+        def _begin(self, count, part):
+            # Its steps begin when Keras says so; what comes between belongs to them.
+            steps = count / batch_size
             self._steps = case.clock.steps(range(math.ceil(steps)), part, steps, ready=False)
-            next(self._steps, None)  # making the iterator, which comes before Keras calls, belongs to the first step
+            next(self._steps, None)  # what comes before Keras calls belongs to the first step
 
         def _enough(self, batch):
             return self._steps is not None and batch > 0 and next(self._steps, None) is None
 
         def _enough_of_short(self):
             """A fast validation runs whole in a shortened epoch, too."""
-            return self._short and time.perf_counter() - self._loop_s >= case.clock.budget_s / (4 * epochs)
-
-        def on_test_end(self, logs=None):
-            self._end()
-            self._without_s = without_processor_s()
+            most_s = case.clock.budget_s / (4 * epochs)
+            return self._short and time.perf_counter() - self._loop_s >= most_s
 
         def _add_idle(self):
             self._idle_s += max(0.0, without_processor_s() - self._without_s)
@@ -144,7 +143,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
 def spread_of_trainings(case: Case) -> float | None:
     """Return by which share two trainings on a device differ at most, in 19 pairs of 20.
 
-    That is what this run's instrument check measured in processes of their own; None without one.
+    This run's instrument check measured it for 9 pairs of 10; None without one.
     """
     shares = [
         record.metrics[details.BETWEEN]
@@ -153,10 +152,10 @@ def spread_of_trainings(case: Case) -> float | None:
     ]
     if not shares or case.experiment.profile == "smoke":
         return None
-    share = shares[-1]  # at most, in 9 pairs of 10
+    share = shares[-1]
     dof = max(1, (share.n or 2) - 1)
-    quantiles = [intervals.t_quantile(confidence, dof) for confidence in (intervals.CONFIDENCE, 0.9)]
-    return math.expm1(quantiles[0] / quantiles[1] * math.log1p(share.value))
+    wider = intervals.t_quantile(intervals.CONFIDENCE, dof) / intervals.t_quantile(0.9, dof)
+    return math.expm1(wider * math.log1p(share.value))
 
 
 def without_processor_s() -> float:
@@ -165,17 +164,16 @@ def without_processor_s() -> float:
 
 
 def lightning(case: Case, precision: str = "32-true") -> Any:
-    """Return a Lightning callback that times what a `Trainer` loops over, whose own the loop stays.
+    """Return a Lightning callback that times what a `Trainer` loops over.
 
         clocked = trainers.lightning(case, precision)
         trainer = Trainer(accelerator=case.backend.backend, callbacks=[clocked], ...)
         trainer.fit(model, clocked.steps(train_loader))
         trainer.validate(model, clocked.steps(test_loader, "evaluation"))
 
-    The first step holds the start of the loader's workers, and ready batches go through the same
-    loop. Losses are noted without waiting for the device, the model is watched, and Lightning is
-    silent. Raises Unsupported before the first step if Lightning would compute in another precision,
-    and Mismatch if the model is on another device.
+    Losses are noted without waiting for the device, the model is watched, and Lightning is silent.
+    Raises Unsupported before the first step if Lightning would compute in another precision, and
+    Mismatch if the model is on another device.
     """
     from lightning.pytorch.callbacks import Callback
 
@@ -196,7 +194,8 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
             self._per_epoch = per_epoch
 
         def __len__(self) -> int:
-            return len(self._batches) + 10**9  # Lightning must not reach it before the last step has ended
+            # Lightning must not reach its end before the last step has ended.
+            return len(self._batches) + 10**9
 
         def __iter__(self) -> Iterator:
             # A generator: Lightning asks for iterators that it never uses, and those must not start
@@ -217,12 +216,14 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
             if not case.clock.on_ready:
-                self._losses.append((outputs["loss"] if isinstance(outputs, dict) else outputs).detach())
+                loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+                self._losses.append(loss.detach())
 
         def on_train_end(self, trainer, pl_module):
             self._check_device(pl_module)
-            while self._losses:
-                case.loss(self._losses.pop(0).item())
+            for loss in self._losses:
+                case.loss(loss.item())
+            self._losses.clear()
 
         def teardown(self, trainer, pl_module, stage):
             pl_module.to(case.device)  # from where Lightning has just moved it to the CPU

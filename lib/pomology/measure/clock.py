@@ -1,9 +1,8 @@
-"""Steps of a training loop timed: the first step apart, warm-up, blocks, a stop rule, raw times.
+"""Time the steps of a training loop: the first one apart, warm-up, then blocks of steady steps.
 
-A GPU works behind the program's back, so only a *block* of steps between two synchronizations has a
-true time. Blocks are made so long that what a synchronization costs vanishes: its own time, and the
-work that would else have overlapped. What lies between two steps of a loop (loading, logging)
-belongs to the steps. `StepClock` times such a loop, `calls.measure` a function.
+A GPU works behind the program's back, so only a block of steps between two synchronizations has a
+true time. Blocks are so long that the cost of synchronizing vanishes. What lies between two steps
+(loading, logging) belongs to them. `StepClock` times such a loop, `calls.measure` a function.
 """
 
 import itertools
@@ -17,16 +16,16 @@ from typing import Any, NamedTuple
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 
-BLOCK_S = 0.025  # a synchronization on MPS costs about 0.2 ms, so under 1 % of such a block
-FENCE_SHARE = 0.01  # of a block, that a synchronization may take at most, whatever it costs
-BLOCKS_MOST = 1000  # raw times kept of a part: long epochs get longer blocks
-BURSTS = 5  # step times wander slowly: bursts spread over the budget see more of it than one stretch
+BLOCK_S = 0.025  # a synchronization on MPS costs about 0.2 ms, under 1 % of this
+FENCE_SHARE = 0.01  # of a block, that a synchronization may take
+BLOCKS_MOST = 1000  # of a part: long epochs get longer blocks
+BURSTS = 5  # spread over the budget, since step times wander slowly
 READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
 READY_BATCHES = 3  # kept on the device for that, and used in turn
 STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
 STEPS_FEW = 20  # below which a case is marked
-SPLIT_STEPS = 10  # of the loop, and on ready batches, before one is compared with the other
-STEPS_ENOUGH = 100  # below which no interval is believed by the stop rule
+SPLIT_STEPS = 10  # of the loop and on ready batches, before the two are compared
+STEPS_ENOUGH = 100  # below which the stop rule believes no interval
 TARGET = 0.02  # half-width of the interval over the mean at which to stop
 WARM_UP_S = 2.0  # at most, or a fifth of the budget
 PHASES = ("forward", "backward", "update")  # of a step
@@ -47,13 +46,12 @@ class Block:
 
 @dataclass
 class Part:
-    """What one loop over batches left behind: all of an epoch's training, or of its evaluation.
+    """What one loop over batches left behind: an epoch's training, or its evaluation.
 
-    epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: as of
-    `StepClock.steps`. blocks: steady steps with whatever the loop really does; ready_blocks: on
-    batches that are on the device already. last_step_s: of a smaller last batch, which no mean
-    holds. steps: run in whole blocks, the first, warm-up and the last included, ready ones not.
-    seconds: of the whole loop, occasional work included, ready blocks not.
+    epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: loops in
+    an epoch. blocks: steady steps. ready_blocks: steps on batches that are on the device already.
+    last_step_s: of a smaller last batch, which no mean holds. steps: all that ran, but ready ones.
+    seconds: of the whole loop, without ready blocks.
     """
 
     name: str
@@ -81,30 +79,300 @@ class Part:
 
 
 class Plan(NamedTuple):
-    """How the steady steps of a part are taken.
+    """How to take steady steps: blocks of `size`, in bursts of `burst_s` between two looks.
 
-    whole: to the end of the epoch. size: steps of a block. burst_s: between two looks at the stop
-    rule. ready: whether ready batches are timed, in_turns: after each burst, or else at the end.
+    ready: whether ready batches are timed; in_turns: after each burst, or else at the end.
     """
 
-    whole: bool
     size: int
     burst_s: float
     ready: bool
     in_turns: bool
 
 
-def steps_in(blocks: Iterable[Block]) -> int:
-    return sum(block.steps for block in blocks)
-
-
 @dataclass
 class Occasional:
-    """What an epoch does now and then: a checkpoint, a picture. part: in whose loop, if in any."""
+    """What an epoch does now and then, as a checkpoint. part: in whose loop, if in any."""
 
     per_epoch: float
     part: str | None
     seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class StepClock:
+    """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
+
+    An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the
+    real loop and the one on ready batches in turn, until both intervals are narrow or the budget is
+    spent. Where a loader has workers, which fetch ahead meanwhile, ready batches come at the end.
+
+    budget_s: for steady steps of the first part; a later one gets a quarter. A third of it is for
+    ready batches, which are left out where it is too short for 10 steps. limit_s: what a part may
+    take in all; then it stops with what it has. whole: run whole epochs whatever they take.
+    to_device: moves a batch to the device; None times no ready batches. on_block: called where
+    steady blocks begin or end, and at the end. before_ready: called before batches are kept ready.
+    on_ready: whether the step is on a ready batch. running: the part under way.
+    """
+
+    synchronize: Callable[[], None] = lambda: None
+    _: KW_ONLY
+    budget_s: float = 10.0
+    limit_s: float = math.inf
+    whole: bool = False
+    to_device: Callable[[Any], Any] | None = None
+    clock: Callable[[], float] = time.perf_counter
+    on_block: Callable[[], None] = lambda: None
+    before_ready: Callable[[], None] = lambda: None
+    parts: dict[str, Part] = field(default_factory=dict, init=False)
+    occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
+    on_ready: bool = field(default=False, init=False)
+    running: str | None = field(default=None, init=False)
+
+    _aside_s = 0.0  # seconds of occasional work so far
+    _lost_s = 0.0  # that the last synchronization can have kept from overlapping
+    # Of the part under way:
+    _budget_s = 0.0
+    _ready_s = 0.0  # that ready batches took
+    _until = math.inf  # when it reaches its limit
+
+    def steps(
+        self,
+        batches: Iterable,
+        part: str = "training",
+        steps: float | None = None,
+        ready: bool = True,
+        per_epoch: float = 1.0,
+    ) -> Iterator:
+        """Iterate over `batches`, timing what the loop does with them.
+
+        steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop would
+        train on ready batches that it is given. per_epoch: how often an epoch has this loop; 0
+        where the steps are of no epoch.
+        """
+        if part in self.parts or self.running is not None:
+            raise ValueError(
+                f"part {part!r} was timed already, or began inside of another; it would count twice"
+            )
+        training = not self.parts
+        total = epoch_steps(batches) if steps is None else float(steps)
+        if total <= 0:
+            raise ValueError(f"part {part!r} has no batches")
+        record = Part(part, total, per_epoch)
+        self.parts[part] = record
+        # An iterator can be read only once.
+        readable_twice = not isinstance(batches, Iterator)
+        ready = ready and training and self.to_device is not None and readable_twice
+        return self._run(record, batches, 1 if training else 4, ready)
+
+    @contextmanager
+    def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
+        """Time what an epoch does `per_epoch` times, and keep it out of the steps around it."""
+        record = self.occasional_work.setdefault(name, Occasional(per_epoch, self.running))
+        self.synchronize()
+        start = self._now()
+        yield
+        self.synchronize()
+        seconds = self._now() - start
+        record.seconds.append(seconds)
+        self._aside_s += seconds
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of every step by itself: `forward`, `backward` or `update`.
+
+        It synchronizes, so the device cannot overlap a phase with the next one.
+        """
+        if name not in PHASES or self.running is None:
+            raise ValueError(f"phase {name!r}: one of {', '.join(PHASES)}, in a loop over steps")
+        self.synchronize()
+        start = self._now()
+        yield
+        self.synchronize()
+        self._phases[name] = self._phases.get(name, 0.0) + self._now() - start
+
+    def _run(self, part: Part, batches: Iterable, share: int, ready: bool) -> Iterator:
+        """Yield the batches of a part, which gets one `share`-th of the budget and the limit."""
+        self.synchronize()
+        self.running = part.name
+        self._budget_s = self.budget_s / share
+        self._ready_s = 0.0
+        start = self.clock()
+        self._until = start + self.limit_s / share
+        source = _asked_with_the_first_step(batches)
+        try:
+            first = yield from self._block(part, source, 1)
+            part.first_step_s = first.seconds
+            pace_s = yield from self._warm_up(part, source)
+            plan = self._plan(part, batches, self.clock() - start, pace_s, ready)
+            yield from self._steady(part, batches, source, plan)
+            if not part.left:
+                yield from self._finish_epoch(part, source)
+            elif self._late():
+                part.stopped = "limit"
+            part.seconds = self.clock() - start - self._ready_s
+            source.close()  # a loader's workers end here, not next to ready batches
+            if plan.ready and not plan.in_turns:
+                pool = self._keep_ready(part, batches)
+                seconds = self._budget_s * READY_SHARE
+                yield from self._on_ready(part, pool, plan.size, seconds, SPLIT_STEPS)
+        finally:
+            self.running = None
+            self.on_ready = False
+            self._until = math.inf
+            part.seconds = part.seconds or self.clock() - start - self._ready_s
+            self.on_block()
+
+    def _warm_up(self, part: Part, source: Iterator) -> Generator[Any, None, float]:
+        """Yield blocks of 1, 2, 4, ... steps while caches settle; return seconds of a step.
+
+        The first step does not tell those: it may compile, or start a loader's workers.
+        """
+        pace_s = part.first_step_s
+        self._lost_s = 0.0
+        size = 1
+        most = max(1, int(part.epoch_steps / 10))
+        while not self._late():
+            size = min(size, most + 1 - part.steps, part.left)
+            if size <= 0:
+                break
+            block = yield from self._block(part, source, size)
+            part.warmup.append(block)
+            pace_s = block.step_s
+            size *= 2
+            spent_s = sum(block.seconds for block in part.warmup)
+            if spent_s >= min(WARM_UP_S, self._budget_s / 5):
+                break
+        if part.warmup and self.clock() + STEPS_LEAST * pace_s > self._until:
+            part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
+        return pace_s
+
+    def _plan(
+        self, part: Part, batches: Iterable, spent_s: float, pace_s: float, ready: bool
+    ) -> Plan:
+        """Return how to go on after the warm-up, which ended `spent_s` after the part began."""
+        block_s = max(BLOCK_S, self._budget_s / BLOCKS_MOST)
+        size = block_steps(pace_s, block_s, self.synchronize, self.clock, self._lost_s)
+        left_s = (part.epoch_steps - part.steps) * pace_s
+        if self.whole or spent_s + left_s <= self._budget_s:
+            size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
+            ready = ready and part.full_batches >= SPLIT_STEPS
+            return Plan(size, math.inf, ready, in_turns=False)
+        loop_s = self._budget_s * (1 - READY_SHARE)
+        ready = ready and SPLIT_STEPS * pace_s <= loop_s
+        # A loader with workers fetches ahead meanwhile, and would look too fast.
+        in_turns = ready and not getattr(batches, "num_workers", 0)
+        burst_s = (loop_s if in_turns else self._budget_s) / BURSTS
+        size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
+        return Plan(size, burst_s, ready, in_turns)
+
+    def _steady(self, part: Part, batches: Iterable, source: Iterator, plan: Plan) -> Iterator:
+        """Yield steady steps in bursts until the epoch, the budget or the need for more is over."""
+        loops = [part.blocks, part.ready_blocks] if plan.in_turns else [part.blocks]
+        least = SPLIT_STEPS if plan.in_turns else STEPS_LEAST
+        if plan.size > 1:  # an interval needs so many blocks
+            least = max(least, intervals.VALUES_LEAST * plan.size)
+        pool: list = []
+        begin = self._now()
+        for burst in itertools.count(1):
+            if not part.left or self._late():
+                return
+            self.on_block()
+            until = self._now() + plan.burst_s
+            while part.left and not self._late():
+                block = yield from self._block(part, source, min(plan.size, part.left))
+                part.blocks.append(block)
+                self.on_block()
+                if self._now() >= until:
+                    break
+            if plan.in_turns:
+                pool = pool or self._keep_ready(part, batches)
+                seconds = self._budget_s * READY_SHARE / BURSTS
+                yield from self._on_ready(part, pool, plan.size, seconds, SPLIT_STEPS / BURSTS)
+            enough = all(steps_in(blocks) >= least for blocks in loops)
+            if enough and self._now() - begin >= self._budget_s:
+                part.stopped = "budget"
+                return
+            # Not before the third burst: an interval from one stretch knows nothing of slow wander.
+            if burst >= 3 and all(map(narrow, loops)):
+                part.stopped = "interval"
+                return
+
+    def _finish_epoch(self, part: Part, source: Iterator) -> Iterator:
+        """Yield a smaller last batch, if there is one, and let the loader end."""
+        if part.full_batches < part.epoch_steps:
+            last = yield from self._block(part, source, 1)
+            part.last_step_s = last.seconds
+        next(source, None)  # a loader ends its workers now, and a loop over it would wait for that
+        part.complete = True
+        part.stopped = "whole epoch"
+
+    def _block(self, part: Part, source: Iterator, size: int) -> Generator[Any, None, Block]:
+        """Yield `size` batches, or fewer where the part reaches its limit; return their block."""
+        self._phases = {}
+        start = self._now()
+        done = 0
+        for batch in itertools.islice(source, size):
+            yield batch
+            done += 1
+            if self._late():
+                break
+        before_sync = self._now()
+        self.synchronize()
+        end = self._now()
+        if done < size and not (done and self._late()):
+            ran = f"{part.steps + done} of {math.ceil(part.epoch_steps)} steps"
+            raise ValueError(f"part {part.name!r}: the batches ended after {ran}")
+        if not self.on_ready:
+            part.steps += done
+        # The program prepares a step while the device works on the one before, but not across a
+        # synchronization.
+        self._lost_s = min(end - before_sync, (before_sync - start) / done)
+        return Block(done, end - start, self._phases)
+
+    def _keep_ready(self, part: Part, batches: Iterable) -> list:
+        """Return some batches on the device, from an iterator of their own.
+
+        Kept from the loop, they would be in the memory that its steps are said to take. A loader's
+        workers are not started for so few.
+        """
+        start = self.clock()
+        self.before_ready()
+        few = min(READY_BATCHES, part.full_batches)
+        sampler = getattr(batches, "batch_sampler", None)
+        source = batches
+        if getattr(batches, "num_workers", 0) and sampler is not None:
+            source = (
+                batches.collate_fn([batches.dataset[index] for index in indices])
+                for indices in sampler
+            )
+        pool = [self.to_device(batch) for batch in itertools.islice(source, few)]
+        self.synchronize()
+        self._ready_s += self.clock() - start
+        return pool
+
+    def _on_ready(
+        self, part: Part, pool: list, size: int, least_s: float, least_steps: float
+    ) -> Iterator:
+        """Yield ready batches in turn, for so many seconds and steps at the least."""
+        begin = self.clock()
+        source = itertools.cycle(pool)
+        done = 0
+        self.on_ready = True
+        while not self._late() and (done < least_steps or self.clock() - begin < least_s):
+            block = yield from self._block(part, source, size)
+            part.ready_blocks.append(block)
+            done += block.steps
+        self.on_ready = False
+        self._ready_s += self.clock() - begin
+
+    def _late(self) -> bool:
+        """Return whether the part under way has reached its limit, if it has one."""
+        return self._until < math.inf and self.clock() >= self._until
+
+    def _now(self) -> float:
+        """Return the clock without occasional work, which belongs to no step and no budget."""
+        return self.clock() - self._aside_s
 
 
 def epoch_steps(batches: Any) -> float:
@@ -121,306 +389,8 @@ def epoch_steps(batches: Any) -> float:
     return len(sampler if hasattr(sampler, "__len__") else batches.dataset) / size
 
 
-@dataclass(eq=False)
-class StepClock:
-    """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
-
-    An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the
-    real loop and the one on ready batches in turn, until both intervals are narrow or the budget is
-    spent. Where a loader has workers, which fetch ahead meanwhile, ready batches come at the end.
-
-    budget_s: for steady steps of the training part, a third of it for ready batches, which are left
-    out where it is too short for 10 steps; the first step and warm-up come on top, and so do ready
-    batches at the end. limit_s: what a part may take at most, all included, an evaluation a quarter
-    of it: then it stops with what it has. whole: run whole epochs whatever they take. to_device:
-    moves a batch to the device, to be kept ready; None times no ready batches. on_progress: called
-    where blocks begin and end, with (part name, steps done, steps expected or None). before_ready:
-    called when batches are about to be kept ready. on_ready: whether the step is on a ready batch.
-    running: the part under way, None between two.
-    """
-
-    synchronize: Callable[[], None] = lambda: None
-    _: KW_ONLY
-    budget_s: float = 10.0
-    limit_s: float = math.inf
-    whole: bool = False
-    to_device: Callable[[Any], Any] | None = None
-    clock: Callable[[], float] = time.perf_counter
-    on_progress: Callable[[str, int, float | None], None] = lambda part, done, expected: None
-    before_ready: Callable[[], None] = lambda: None
-    parts: dict[str, Part] = field(default_factory=dict, init=False)
-    occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
-    on_ready: bool = field(default=False, init=False)
-    running: str | None = field(default=None, init=False)
-
-    _aside_s = 0.0  # seconds of occasional work so far
-    _ready_s = 0.0  # seconds of the part under way that ready batches took
-    _until = math.inf  # when the part under way has reached its limit
-    _phase = None  # the phase under way
-
-    def steps(
-        self,
-        batches: Iterable,
-        part: str = "training",
-        steps: float | None = None,
-        ready: bool = True,
-        per_epoch: float = 1.0,
-    ) -> Iterator:
-        """Iterate over `batches`, timing what the loop does with them.
-
-        part: an evaluation is one of its own, and gets a quarter of the budget. steps: of a whole
-        epoch, where `len(batches)` does not tell. ready: whether the loop would train on ready
-        batches that it is given. per_epoch: how often an epoch has this loop; 0 where the steps are
-        of no epoch, and none is estimated.
-        """
-        if part in self.parts or self.running is not None:
-            raise ValueError(f"part {part!r} was timed already, or began inside of another; it would count twice")
-        training = not self.parts
-        total = epoch_steps(batches) if steps is None else float(steps)
-        if total <= 0:
-            raise ValueError(f"part {part!r} has no batches")
-        self.parts[part] = Part(part, total, per_epoch)
-        # An iterator can be read only once.
-        readable_twice = not isinstance(batches, Iterator)
-        ready = ready and training and self.to_device is not None and readable_twice
-        share = 1 if training else 4
-        limits_s = self.budget_s / share, self.limit_s / share
-        return self._run(self.parts[part], batches, *limits_s, ready)
-
-    @contextmanager
-    def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
-        """Time what an epoch does `per_epoch` times, and keep it out of the steps around it."""
-        record = self.occasional_work.setdefault(name, Occasional(per_epoch, self.running))
-        self.synchronize()
-        start = self.clock()
-        inner_s = self._aside_s
-        yield
-        self.synchronize()
-        seconds = self.clock() - start - (self._aside_s - inner_s)
-        record.seconds.append(seconds)
-        self._aside_s += seconds
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Time a part of every step by itself: `forward`, `backward` or `update`.
-
-        Its synchronizations keep the device from overlapping it with the next: a loop may be slower
-        by what the program needs to prepare a step.
-        """
-        if name not in PHASES or self.running is None or self._phase is not None:
-            raise ValueError(f"phase {name!r}: one of {', '.join(PHASES)}, in a loop over steps and in no other phase")
-        self._phase = name
-        try:
-            self.synchronize()
-            start = self.clock()
-            aside_s = self._aside_s
-            yield
-            self.synchronize()
-            seconds = self.clock() - start - (self._aside_s - aside_s)
-            self._phases[name] = self._phases.get(name, 0.0) + seconds
-        finally:
-            self._phase = None
-
-    def _run(self, part: Part, batches: Iterable, budget_s: float, limit_s: float, ready: bool) -> Iterator:
-        self.synchronize()
-        self.running = part.name
-        self._ready_s = 0.0
-        start = self.clock()
-        self._until = start + limit_s
-        source = _asked_with_the_first_step(batches)
-        try:
-            first, _ = yield from self._block(part, source, 1)
-            part.first_step_s = first.seconds
-            self.on_progress(part.name, part.steps, math.ceil(part.epoch_steps))
-            pace_s, lost_s = yield from self._warm_up(part, source, budget_s)
-            spent_s = self.clock() - start
-            plan = self._plan(part, batches, budget_s, spent_s, pace_s, lost_s, ready)
-            yield from self._steady(part, batches, source, plan, budget_s)
-            if not part.left:
-                yield from self._finish_epoch(part, source)
-            elif self._late():
-                part.stopped = "limit"
-            part.seconds = self.clock() - start - self._ready_s
-            source.close()  # workers of a loader end here, and load nothing next to ready batches
-            if plan.ready and not plan.in_turns:
-                pool = self._keep_ready(part, batches)
-                ready_s = budget_s * READY_SHARE
-                yield from self._on_ready(part, pool, plan.size, ready_s, SPLIT_STEPS)
-        finally:
-            self.running = None
-            self.on_ready = False
-            self._until = math.inf
-            part.seconds = part.seconds or self.clock() - start - self._ready_s
-            self.on_progress(part.name, part.steps, part.steps)
-
-    def _warm_up(self, part: Part, source: Iterator, budget_s: float) -> Generator[Any, None, tuple[float, float]]:
-        """Yield blocks of 1, 2, 4, ... steps, which show the pace, and let caches settle.
-
-        The first step does neither: compilation or the start of workers may take seconds where a
-        step takes milliseconds. Returns seconds of a step, and those that a synchronization can
-        have kept from overlapping.
-        """
-        pace_s = part.first_step_s
-        lost_s = 0.0
-        size = 1
-        most = max(1, int(part.epoch_steps / 10))
-        while not self._late():
-            size = min(size, most + 1 - part.steps, part.left)
-            if size <= 0:
-                break
-            block, lost_s = yield from self._block(part, source, size)
-            part.warmup.append(block)
-            pace_s = block.step_s
-            size *= 2
-            spent_s = sum(block.seconds for block in part.warmup)
-            if spent_s >= min(WARM_UP_S, budget_s / 5):
-                break
-        if part.warmup and self.clock() + STEPS_LEAST * pace_s > self._until:
-            part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
-        return pace_s, lost_s
-
-    def _plan(
-        self,
-        part: Part,
-        batches: Iterable,
-        budget_s: float,
-        spent_s: float,
-        pace_s: float,
-        lost_s: float,
-        ready: bool,
-    ) -> Plan:
-        """Return how to go on after the warm-up.
-
-        spent_s: since the part began. pace_s, lost_s: as of `_warm_up`.
-        """
-        block_s = max(BLOCK_S, budget_s / BLOCKS_MOST)
-        size = block_steps(pace_s, block_s, self.synchronize, self.clock, lost_s)
-        left_s = (part.epoch_steps - part.steps) * pace_s
-        whole = self.whole or spent_s + left_s <= budget_s
-        if whole:
-            ready = ready and part.full_batches >= SPLIT_STEPS
-            size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
-            return Plan(whole, size, math.inf, ready, in_turns=False)
-        loop_s = budget_s * (1 - READY_SHARE)
-        ready = ready and SPLIT_STEPS * pace_s <= loop_s
-        # A loader with workers fetches ahead meanwhile, and would look too fast.
-        in_turns = ready and not getattr(batches, "num_workers", 0)
-        burst_s = (loop_s if in_turns else budget_s) / BURSTS
-        size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
-        return Plan(whole, size, burst_s, ready, in_turns)
-
-    def _steady(self, part: Part, batches: Iterable, source: Iterator, plan: Plan, budget_s: float) -> Iterator:
-        """Yield steady steps in bursts until the epoch, the budget or the need for more is over."""
-        expected = math.ceil(part.epoch_steps) if plan.whole else None
-        loops = [part.blocks, part.ready_blocks] if plan.in_turns else [part.blocks]
-        least = SPLIT_STEPS if plan.in_turns else STEPS_LEAST
-        if plan.size > 1:  # an interval needs so many blocks
-            least = max(least, intervals.VALUES_LEAST * plan.size)
-        pool: list = []
-        begin = self._now()
-        for burst in itertools.count(1):
-            if not part.left or self._late():
-                return
-            self.on_progress(part.name, part.steps, expected)
-            until = self._now() + plan.burst_s
-            while part.left and not self._late():
-                block, _ = yield from self._block(part, source, min(plan.size, part.left))
-                part.blocks.append(block)
-                self.on_progress(part.name, part.steps, expected)
-                if self._now() >= until:
-                    break
-            if plan.in_turns:
-                pool = pool or self._keep_ready(part, batches)
-                ready_s = budget_s * READY_SHARE / BURSTS
-                yield from self._on_ready(part, pool, plan.size, ready_s, SPLIT_STEPS / BURSTS)
-            enough = all(steps_in(blocks) >= least for blocks in loops)
-            if enough and self._now() - begin >= budget_s:
-                part.stopped = "budget"
-                return
-            # Not before the third burst: an interval from one stretch knows nothing of slow wander.
-            if burst >= 3 and all(map(narrow, loops)):
-                part.stopped = "interval"
-                return
-
-    def _finish_epoch(self, part: Part, source: Iterator) -> Iterator:
-        """Yield a smaller last batch, if there is one, and let the loader end."""
-        if part.full_batches < part.epoch_steps:
-            last, _ = yield from self._block(part, source, 1)
-            part.last_step_s = last.seconds
-        next(source, None)  # a loader ends its workers now, and a loop over it would wait for that
-        part.complete = True
-        part.stopped = "whole epoch"
-
-    def _block(self, part: Part, source: Iterator, size: int) -> Generator[Any, None, tuple[Block, float]]:
-        """Yield `size` batches, or fewer where the part reaches its limit meanwhile.
-
-        Returns their block, synchronized at its end, and the most that this can have kept from
-        overlapping: the program prepares a step while the device works on the one before, but not
-        across a synchronization.
-        """
-        self._phases = {}
-        aside_s = self._aside_s
-        start = self.clock()
-        done = 0
-        for batch in itertools.islice(source, size):
-            yield batch
-            done += 1
-            if self._late():
-                break
-        before_sync = self.clock()
-        self.synchronize()
-        end = self.clock()
-        aside_s = self._aside_s - aside_s
-        if done < size and not (done and self._late()):
-            ran = f"{part.steps + done} of {math.ceil(part.epoch_steps)} steps"
-            raise ValueError(f"part {part.name!r}: the batches ended after {ran}")
-        if not self.on_ready:
-            part.steps += done
-        lost_s = min(end - before_sync, (before_sync - start - aside_s) / done)
-        return Block(done, end - start - aside_s, self._phases), lost_s
-
-    def _keep_ready(self, part: Part, batches: Iterable) -> list:
-        """Return some batches on the device, from an iterator of their own.
-
-        Kept from the loop's steps, they would be in the memory that these are said to take. A
-        loader's workers are not started for so few.
-        """
-        start = self.clock()
-        self.before_ready()
-        few = min(READY_BATCHES, part.full_batches)
-        sampler = getattr(batches, "batch_sampler", None)
-        if getattr(batches, "num_workers", 0) and sampler is not None:
-            pool = []
-            for indices in itertools.islice(sampler, few):
-                samples = [batches.dataset[index] for index in indices]
-                pool.append(batches.collate_fn(samples))
-        else:
-            pool = list(itertools.islice(batches, few))
-        pool = [self.to_device(batch) for batch in pool]
-        self.synchronize()
-        self._ready_s += self.clock() - start
-        return pool
-
-    def _on_ready(self, part: Part, pool: list, size: int, least_s: float, least_steps: float) -> Iterator:
-        """Yield ready batches in turn, for so many seconds and steps at the least."""
-        begin = self.clock()
-        source = itertools.cycle(pool)
-        done = 0
-        self.on_ready = True
-        while not self._late() and (done < least_steps or self.clock() - begin < least_s):
-            block, _ = yield from self._block(part, source, size)
-            part.ready_blocks.append(block)
-            done += block.steps
-        self.on_ready = False
-        self._ready_s += self.clock() - begin
-
-    def _late(self) -> bool:
-        """Return whether the part under way has reached its limit, if it has one."""
-        return self._until < math.inf and self.clock() >= self._until
-
-    def _now(self) -> float:
-        """Return the clock without occasional work, which has no share in the budget."""
-        return self.clock() - self._aside_s
+def steps_in(blocks: Iterable[Block]) -> int:
+    return sum(block.steps for block in blocks)
 
 
 def _asked_with_the_first_step(batches: Iterable) -> Generator:
@@ -454,10 +424,7 @@ def interval(blocks: list[Block]) -> Estimate:
 
 
 def narrow(blocks: list[Block]) -> bool:
-    """Return whether enough was measured.
-
-    It is asked at the ends of bursts, since some blocks agree by chance.
-    """
+    """Return whether enough was measured; to be asked seldom, since some blocks agree by chance."""
     if len(blocks) < intervals.BATCHES:
         return False
     step = interval(blocks)

@@ -12,11 +12,9 @@ NEGLIGIBLE = 0.01  # what of an epoch may be of unknown spread
 def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     """Return what was timed of one epoch, by the record's names.
 
-    What no step was run for is absent. first_step_s: of training. step_s: mean of its steady steps;
-    forward_s, backward_s, update_s: of that, if the loop has these phases. epoch_s: all parts and
-    occasional work; `measured` if every step ran, else `estimated`. compute_epoch_s: the same with
-    every training step as it is on ready batches, and no occasional work, where 10 steps ran of
-    each.
+    step_s: mean of the steady training steps; forward_s, backward_s, update_s: its phases. epoch_s:
+    all parts and occasional work; `measured` if every step ran. compute_epoch_s: with training
+    steps as they are on ready batches, and no occasional work, where 10 steps ran of each.
     """
     training = next(iter(clock.parts.values()), None)
     if training is None or training.first_step_s is None:
@@ -25,15 +23,21 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     blocks = training.blocks
     if blocks:
         metrics["step_s"] = interval(blocks)
-    for name in PHASES if blocks else ():
+    for name in PHASES:
         # A phase that some blocks lack is no part of every step.
-        if all(name in block.phases for block in blocks):
+        if blocks and all(name in block.phases for block in blocks):
             phase = [Block(block.steps, block.phases[name]) for block in blocks]
             metrics[f"{name}_s"] = interval(phase)
-    epochs = [_part_epoch(part) for part in clock.parts.values()]
-    if None in epochs:
+    epochs = list(part_metrics(clock).values())
+    if len(epochs) < len(clock.parts):
         return metrics
-    metrics["epoch_s"] = total(epochs + _occasional(clock), NEGLIGIBLE)
+    occasional = [
+        mean_interval(work.seconds) * work.per_epoch
+        for work in clock.occasional_work.values()
+        # A part that ran whole has it in its own time.
+        if work.seconds and not (work.part and clock.parts[work.part].complete)
+    ]
+    metrics["epoch_s"] = total(epochs + occasional, NEGLIGIBLE)
     loop = training.steps if training.complete else steps_in(blocks)
     if min(loop, steps_in(training.ready_blocks)) >= SPLIT_STEPS:
         ready = interval(training.ready_blocks)
@@ -42,20 +46,8 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     return metrics
 
 
-def _occasional(clock: StepClock) -> list[Estimate]:
-    """Return the seconds of occasional work that no part's own time has in it."""
-    return [
-        mean_interval(work.seconds) * work.per_epoch
-        for work in clock.occasional_work.values()
-        if work.seconds and not (work.part and clock.parts[work.part].complete)
-    ]
-
-
 def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:
-    """Return seconds of an epoch of `steps` steps: the first one as timed, the others at the mean.
-
-    A median would leave the slow ones out.
-    """
+    """Return seconds of an epoch of `steps` steps: the first one as timed, the others at the mean."""
     rest = max(steps - 1, 0) * step
     return (Estimate.count(first_step_s, "s") + rest).replace(how="estimated")
 
@@ -72,11 +64,11 @@ def _part_epoch(part: Part) -> Estimate | None:
         return None
     if part.complete:
         # One epoch has one time. The spread of its blocks says how well this run pins it down.
+        epoch = Estimate(part.seconds, "s", n=part.steps)
         spread = steady.high / steady.value - 1 if steady and steady.high is not None else 0.0
-        bounds = (None, None)
         if spread:
-            bounds = (part.seconds * (1 - spread), part.seconds * (1 + spread))
-        epoch = Estimate(part.seconds, "s", *bounds, part.steps)
+            low, high = part.seconds * (1 - spread), part.seconds * (1 + spread)
+            epoch = Estimate(part.seconds, "s", low, high, part.steps)
     else:
         epoch = epoch_estimate(part.first_step_s, steady, part.epoch_steps)
     if part.per_epoch == 1:
@@ -92,16 +84,12 @@ def fit_metric(
     idle_s: float = 0.0,
     spread: float | None = None,
 ) -> Estimate | None:
-    """Return seconds of a whole training of several epochs, of which some were shortened.
+    """Return seconds of a training of several epochs, of which some were shortened.
 
-    They are `seconds`, of all that ran, and for each step that did not the mean of the steady ones;
-    None if too few ran. steps: that ran in all, by the clock's parts; a smaller last batch counts
-    as its fraction. idle_s: of `seconds`, asleep between epochs, which is no part of an estimate: it
-    depends on luck. spread: by which share two trainings differ at most, in 19 pairs of 20.
-
-    Whole, it is `measured`: one training has one time, and the spread of its steps says how well
-    this run pins it down. Else it says what another one would take: its bounds hold `spread`, and
-    without that it has none. What did not run wanders as the steps of the mean do: both count.
+    They are `seconds`, of all that ran, and the mean step for each that did not; None if too few
+    ran. steps: that ran, by part. idle_s: of `seconds`, asleep between epochs, which depends on
+    luck and is no part of an estimate. spread: by which share two trainings differ at most, in 19
+    pairs of 20; without it an estimate has no bounds.
     """
     parts = clock.parts.values()
     if not parts or any(not (part.blocks or part.complete) for part in parts):

@@ -1,7 +1,7 @@
 """A number with its interval, and what that interval covers.
 
-Everything that the kit says is an Estimate: what it measured, what an article printed, what was
-counted on paper. In arithmetic an unknown spread stays unknown: it is unbounded, never zero.
+All that the kit says is an Estimate: measured, printed by an article, or counted on paper. In
+arithmetic an unknown spread stays unknown: it is unbounded, never zero.
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the stronges
 class Estimate(msgspec.Struct, frozen=True, gc=False):
     """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
 
-    Only one: ValueError.
-
-    n: what it rests on (steps, calls, samples or processes). how: how the value came about. covers:
-    what the interval covers. `run`: the spread within one process; another may differ by more.
-    `repeats`: the spread between processes. `none`: unknown. `exact`: a count, or the best of what
-    was seen, which has no spread. Left out, it follows from how and the bounds.
+    n: what it rests on (steps, calls, samples or processes). covers: what the interval covers, the
+    spread within one process (`run`) or between processes (`repeats`); `none` if unknown, `exact`
+    for what has no spread. Left out, it follows from `how` and the bounds.
     """
 
     value: int | float
@@ -63,18 +60,13 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         return None if self.low is None else (self.high - self.low) / 2
 
     def metric(self) -> dict:
-        """The form of a journal: value, unit, low, high, n, how; and `repeats` where the interval
-        is between them.
-        """
-        form = {
-            "value": self.value,
-            "unit": self.unit,
-            "low": self.low,
-            "high": self.high,
-            "n": self.n,
-        }
-        more = {"repeats": True} if self.covers == "repeats" else {}
-        return form | {"how": "measured" if self.how == "counted" else self.how} | more
+        """The form of a journal; `repeats` says that the interval is between them."""
+        form = {name: getattr(self, name) for name in ("value", "unit", "low", "high", "n", "how")}
+        if self.how == "counted":
+            form["how"] = "measured"
+        if self.covers == "repeats":
+            form["repeats"] = True
+        return form
 
     def __add__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
@@ -94,22 +86,21 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
         ends = [x * y for x in self.bounds for y in other.bounds]
-        return _made(
-            self.value * other.value,
-            ends,
-            " ".join(filter(None, (self.unit, other.unit))),
-            self,
-            other,
-        )
+        unit = f"{self.unit} {other.unit}".strip()
+        return _made(self.value * other.value, ends, unit, self, other)
 
     def __truediv__(self, other: Estimate | float) -> Estimate:
-        """Raises ZeroDivisionError where the other value is 0; where its interval holds 0, the
-        bounds are infinite.
-        """
+        """Raises ZeroDivisionError where the other value is 0."""
         other = estimate(other)
-        around_zero = other.bounds[0] <= 0 <= other.bounds[1]
-        ends = [-math.inf, math.inf] if around_zero else [x / y for x in self.bounds for y in other.bounds]
-        unit = "" if self.unit == other.unit else f"{self.unit}/{other.unit}" if other.unit else self.unit
+        low, high = other.bounds
+        ends = [-math.inf, math.inf]
+        if not low <= 0 <= high:
+            ends = [x / y for x in self.bounds for y in (low, high)]
+        unit = self.unit
+        if self.unit == other.unit:
+            unit = ""
+        elif other.unit:
+            unit = f"{self.unit}/{other.unit}"
         return _made(self.value / other.value, ends, unit, self, other)
 
     def __rtruediv__(self, other: float) -> Estimate:
@@ -126,33 +117,37 @@ def estimate(number: Estimate | float) -> Estimate:
 def total(terms: Iterable[Estimate], negligible: float = 0.0) -> Estimate:
     """The sum of independent estimates: half-widths add in squares, and n is that of the first.
 
-    A term of unknown spread makes the sum's unknown, unless such terms make up at most this share
-    of it.
+    A term of unknown spread makes the sum's unknown, unless such terms make up at most the
+    `negligible` share of it.
     """
     terms = list(terms)
+    first = terms[0]
     value = sum(term.value for term in terms)
-    first, how = (
-        terms[0],
-        "estimated" if any(term.how == "estimated" for term in terms) else terms[0].how,
-    )
+    how = "estimated" if any(term.how == "estimated" for term in terms) else first.how
+    known = [term for term in terms if term.covers != "none"]
     unknown = sum(term.value for term in terms if term.covers == "none")
-    if unknown > negligible * value or all(term.covers == "none" for term in terms):
+    if not known or unknown > negligible * value:
         return Estimate(value, first.unit, n=first.n, how=how, covers="none")
-    half = math.sqrt(sum((term.high - term.value) ** 2 for term in terms if term.high is not None))
-    covers = _weakest(*(term for term in terms if term.covers != "none"))
-    return Estimate(value, first.unit, max(0.0, value - half), value + half, first.n, how, covers)
+    half = math.sqrt(sum((term.high - term.value) ** 2 for term in known if term.high is not None))
+    low = max(0.0, value - half)
+    return Estimate(value, first.unit, low, value + half, first.n, how, _weakest(known))
 
 
-def _weakest(*terms: Estimate) -> Covers:
-    return max((term.covers or "none" for term in terms), key=COVERS.index)
+def _weakest(terms: Iterable[Estimate]) -> Covers:
+    return max((term.covers for term in terms), key=COVERS.index)
 
 
 def _made(value: float, ends: list[float], unit: str, *terms: Estimate) -> Estimate:
-    covers = _weakest(*terms)
-    hows = {term.how for term in terms if term.how != "counted"}
-    how = "counted" if not hows else hows.pop() if len(hows) == 1 else "estimated"
-    bounds = (min(ends), max(ends)) if covers in ("run", "repeats") and all(map(math.isfinite, ends)) else (None, None)
-    if bounds[0] is None and covers != "exact":
-        covers = "none"
+    covers = _weakest(terms)
+    hows = {term.how for term in terms} - {"counted"}
+    how = "counted"
+    if hows:
+        how = hows.pop() if len(hows) == 1 else "estimated"
+    low = high = None
+    if covers in ("run", "repeats"):
+        if all(map(math.isfinite, ends)):
+            low, high = min(ends), max(ends)
+        else:
+            covers = "none"
     counts = [term.n for term in terms if term.n is not None and term.how != "counted"]
-    return Estimate(value, unit, *bounds, min(counts, default=1), how, covers)
+    return Estimate(value, unit, low, high, min(counts, default=1), how, covers)

@@ -1,9 +1,8 @@
 """Intervals, drift, growth and comparisons of times that correlate and differ between processes.
 
-Steps of one process, in time order, tell of that stretch of that process. "Faster" and "slower"
-rest on one number per process: processes mostly differ far more than the steps inside one (Kalibera
-and Jones 2013, "Rigorous benchmarking in reasonable time"). Times are in seconds; bad ones (NaN,
-infinite, negative) raise ValueError. The derivations and simulations are in docs/findings.md.
+"Faster" and "slower" rest on one number per process: processes mostly differ far more than the
+steps inside one (Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time"). Times that
+are NaN, infinite or negative raise ValueError. The derivations are in docs/findings.md.
 """
 
 import math
@@ -22,15 +21,12 @@ VALUES_LEAST = 6  # below, no spread is known
 CONFIDENCE = 0.95
 SLOPE_BLOCKS = 9  # a few long ones: each must hold what one part of a trace has to do with the next
 DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
-POWER = 0.80
-# Process times have heavier tails than normal ones. The ratio that 84 % of normal ones would show
-# was shown by 78 to 81 % of those timed in three series (`make bench`, part claims).
+# Process times have heavier tails than normal ones: the ratio that 84 % of normal ones would show
+# was shown by 78 to 81 % of those timed (`make bench`, part claims).
 POWER_OF_NORMAL = 0.84
-# Repeats that differ less count as equal: that is the rounding of logarithms.
-RESOLUTION = 1e-9
-# Five processes and then five others, of one thing on a quiet machine, were called different by
-# Welch's t in 9.3 % of draws: the machine had changed between the two sets. A variance of this
-# share of a process's own, added to that of the difference, makes 5 % of it again.
+RESOLUTION = 1e-9  # repeats that differ less count as equal: that is the rounding of logarithms
+# Two sets of five processes of one thing were called different by Welch's t in 9.3 % of draws: the
+# machine had changed in between. A variance of this share of a process's own makes that 5 % again.
 BETWEEN_SETS = 0.19
 
 
@@ -60,25 +56,15 @@ class Difference(NamedTuple):
     @property
     def p_value(self) -> float:
         """Two-sided, of the hypothesis that the ratio is 1."""
-        return t_p_value(self.mean / self.error, self.dof)
-
-    @property
-    def power(self) -> float:
-        """The share of such comparisons in which a true difference of this mean would be shown.
-
-        It is the tail of the noncentral t, where the true standard error is this one.
-        """
-        critical = t_quantile(CONFIDENCE, self.dof)
-        return float(1 - special.nctdtr(self.dof, abs(self.mean) / self.error, critical))
+        return float(2 * special.stdtr(self.dof, -abs(self.mean / self.error)))
 
     def judged(self, confidence: float = CONFIDENCE) -> Comparison:
-        """Return whether `a` takes less or more time than `b`.
+        """Return "faster" if the interval of the ratio is below 1, "slower" if above.
 
-        It is "faster" if the interval of the ratio is below 1, "slower" if above.
-        `smallest_detectable` is the true ratio that so many other repeats show in 80 % of cases, by
-        the spread of these: exp(K error), where Z + K s > critical s' in 84 % of cases
-        (`POWER_OF_NORMAL`). Z is normal; s² and s'² are what these repeats and the others estimate
-        the variance at, over the true one. `widest` is the 84 % quantile of s' / s.
+        `smallest_detectable` is the true ratio that so many other repeats show in 80 % of cases:
+        exp(K error), where Z + K s > critical s' in 84 % of cases (`POWER_OF_NORMAL`). Z is normal;
+        s² and s'² are what these repeats and the others estimate the variance at, over the true
+        one. `widest` is the 84 % quantile of s' / s.
         """
         critical = t_quantile(confidence, self.dof)
         low = self.mean - critical * self.error
@@ -89,11 +75,6 @@ class Difference(NamedTuple):
         errors = critical + math.hypot(critical * (widest - 1), normal)
         ratio = Estimate(exp(self.mean), "", exp(low), exp(high), self.n, covers="repeats")
         return Comparison(ratio, verdict, exp(errors * self.error))
-
-
-def t_p_value(t: float, dof: float) -> float:
-    """Return P(|T| > |t|) for Student's t with `dof` degrees of freedom, maybe fractional."""
-    return float(2 * special.stdtr(dof, -abs(t)))
 
 
 @lru_cache(maxsize=4096)
@@ -114,10 +95,9 @@ def _times(values: ArrayLike, positive: bool = False) -> np.ndarray:
 def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate:
     """Return the mean time per step with its 95 % interval within this run; none below 6 values.
 
-    durations: seconds per step in time order or, with `weights` (steps per block), means of blocks
-    of so many steps. Of normal values with a lag-1 correlation of 0 to 0.8, the mean is inside in
-    92 to 97.5 % of cases from 20 values on, and in 92 to 99 % below (`make bench`, part coverage).
-    It cannot know what it has not seen: a wander slower than all the values, or rare slow steps.
+    durations: seconds per step in time order or, with `weights` (steps per block), means of blocks.
+    Of normal values with a lag-1 correlation of 0 to 0.8, it covers 92 to 97.5 % from 20 values on,
+    and 92 to 99 % below (`make bench`, part coverage).
     """
     times = _times(durations)
     steps = np.ones_like(times) if weights is None else _times(weights, positive=True)
@@ -132,10 +112,10 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
 def median_interval(durations: ArrayLike) -> Estimate:
     """Return the median of seconds per call, in time order, with its interval within this run.
 
-    No shape is assumed, and ties count half. Woodruff 1952: the interval of the mean of "this call
-    took less than the median" says how far from 1/2 the rank of the true median may be; its values
-    are the bounds. Of few values that may be beyond the extremes, and the bounds are then so many
-    times as far away. The median is inside in 91 to 98 % of cases, below 20 values in 91 to 99.6 %.
+    Woodruff 1952: the interval of the mean of "this call took less than the median" says how far
+    from 1/2 the rank of the true median may be; the values there are the bounds. Of few values that
+    may be beyond the extremes, and the bounds are then so many times as far away. It covers 91 to
+    98 %, below 20 values 91 to 99.6 %.
     """
     times = _times(durations)
     median = float(np.median(times))
@@ -151,15 +131,14 @@ def median_interval(durations: ArrayLike) -> Estimate:
 
 
 def _half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: float) -> float | None:
-    """Return that of the interval of the mean of `values`, each of so many steps; None below 6.
+    """Return half the interval of the mean of `values`, each of so many steps; None below 6.
 
-    Neighbours are joined to at most 40 batches of nearly equal step counts. Let a batch mean have
-    the variance v / its steps, and two of them the correlation r^distance. Then Σ steps deviation²
-    has the expectation v (n - F), and the mean the variance v F / all steps, with
-    F = ΣΣ sqrt(share_i share_j) r^|i - j|; Student's t has n - 1 degrees of freedom. The lag-1
-    correlation of few values comes out too small, and scatters: r is 1 + raised / n times as large,
-    plus 60 / n², from 0 to 0.95. Simulation found these numbers; values of 0 and 1 need a larger
-    `raised`, since their correlation fades more slowly.
+    Neighbours are joined to at most 40 batches. Let a batch mean have the variance v / its steps,
+    and two of them the correlation r^distance. Then Σ steps deviation² has the expectation
+    v (n - F), and the mean the variance v F / all steps, with F = ΣΣ sqrt(share_i share_j)
+    r^|i - j|; Student's t has n - 1 degrees of freedom. The lag-1 correlation of few values comes
+    out too small: r is 1 + raised / n times as large, plus 60 / n², from 0 to 0.95. Simulation
+    found these numbers; values of 0 and 1 need a larger `raised`.
     """
     total = steps.sum()
     if values.size > BATCHES:  # a value belongs to the batch that its middle step falls into
@@ -184,9 +163,8 @@ def _half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: floa
 def drift(durations: ArrayLike) -> float | None:
     """Return by which share the middle or the last third is slower than the first.
 
-    Whichever differs more counts; 0 where that is within the noise: the interval of the difference,
-    without what a third drifts by itself. None with fewer than 18 durations, of which a third has
-    no interval, or where the first third took no time.
+    Whichever differs more counts; 0 within the noise, which is without a third's own trend. None
+    with fewer than 18 durations, or where the first third took no time.
     """
     times = _times(durations)
     third = times.size // 3
@@ -210,13 +188,12 @@ def drift(durations: ArrayLike) -> float | None:
 def slope(values: ArrayLike, steps: ArrayLike, resolution: float = 0.0) -> Estimate:
     """Return by how much a quantity grows a step, with an interval that holds for memory.
 
-    values: 3 or more, without warm-up; one at each of `steps`, which rise. resolution: the smallest
-    change that they show. Memory stays, and then jumps: a least-squares fit would be far too sure.
-    So the slope is that from the first of 9 blocks to the last, and the differences of neighbours
-    have a t interval (Ibragimov and Mueller 2010), widened since those of a random walk correlate
-    by (m² - 1) / (2 (2 m² + 1)) for blocks of m values (Working 1960). The half-width is never less
-    than the largest jump, or the resolution, over the steps. Of a growth by fewer than some eight
-    jumps, the interval is short of 95 %.
+    values: 3 or more, one at each of `steps`, which rise. resolution: the smallest change that they
+    show. Memory stays, and then jumps: a least-squares fit would be far too sure. So the slope is
+    that from the first of 9 blocks to the last, and the differences of neighbours have a t interval
+    (Ibragimov and Mueller 2010), widened since those of a random walk correlate by
+    (m² - 1) / (2 (2 m² + 1)) for blocks of m values (Working 1960). The half-width is never less
+    than the largest jump, or the resolution, over the steps.
     """
     y = np.asarray(values, dtype=float)
     x = np.asarray(steps, dtype=float)
@@ -249,13 +226,14 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
         return first
     numbers = [estimate.value for estimate in estimates]
     geometric = min(numbers) > 0
-    values = [math.log(number) for number in numbers] if geometric else numbers
-    mean = sum(values) / len(values) if max(values) > min(values) else values[0]  # a sum would round
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = t_quantile(CONFIDENCE, len(values) - 1) * deviation / math.sqrt(len(values))
-    bounds = mean, mean - half, mean + half
-    value, low, high = map(exp, bounds) if geometric else bounds
-    if not half:
+    values = np.log(numbers) if geometric else np.asarray(numbers, dtype=float)
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = t_quantile(CONFIDENCE, len(values) - 1) * error
+    value, low, high = mean, mean - half, mean + half
+    if geometric:
+        value, low, high = exp(value), exp(low), exp(high)
+    if min(numbers) == max(numbers):  # without the rounding of logarithms
         value = low = high = first.value
     if min(numbers) >= 0:  # as of counts
         low = max(low, 0.0)
@@ -264,37 +242,33 @@ def repeats(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(value, first.unit, low, high, len(values), how, "repeats")
 
 
-def difference(a: ArrayLike, b: ArrayLike, paired: bool = False, between: float = 0.0) -> Difference | None:
-    """Return that of the mean logarithms of `a` and `b`; None with fewer than 2 repeats on a side.
+def difference(a: ArrayLike, b: ArrayLike, between: float = 0.0) -> Difference | None:
+    """Return that of the mean logarithms of `a` and `b`, by Welch's t (Welch 1947).
 
-    a, b: one number in seconds per process (repeat), all above 0. It is Welch's t (Welch 1947), or
-    the paired t if `paired` (a[i] and b[i] ran in one round). between: how much the means of two
-    sets of processes differ beyond what their spread tells, as a variance in units of that of one
-    process: 0 for processes that ran in turn, `BETWEEN_SETS` for one set after the other.
+    a, b: one number in seconds per process; with fewer than 2 on a side it is None. between: how
+    much the means of two sets differ beyond what their spread tells, as a variance in units of that
+    of one process: 0 for processes in turn, `BETWEEN_SETS` for one set after the other.
     """
-    a = np.log(_times(a, positive=True))
-    b = np.log(_times(b, positive=True))
-    if min(a.size, b.size) < 2:
+    sides = [np.log(_times(side, positive=True)) for side in (a, b)]
+    sizes = [logs.size for logs in sides]
+    if min(sizes) < 2:
         return None
-    mean = float(a.mean() - b.mean())
-    if paired:
-        return Difference(mean, math.sqrt(_variance(a - b) / a.size), a.size - 1, a.size)
-    parts = [_variance(logs) * (1 / logs.size + between / 2) for logs in (a, b)]
-    squares = parts[0] ** 2 / (a.size - 1) + parts[1] ** 2 / (b.size - 1)
-    dof = sum(parts) ** 2 / squares
-    return Difference(mean, math.sqrt(sum(parts)), dof, min(a.size, b.size))
-
-
-def _variance(logs: np.ndarray) -> float:
-    return max(float(np.var(logs, ddof=1)), RESOLUTION**2)
+    variances = []
+    squares = 0.0
+    for logs in sides:
+        spread = max(float(np.var(logs, ddof=1)), RESOLUTION**2)
+        variances.append(spread * (1 / logs.size + between / 2))
+        squares += variances[-1] ** 2 / (logs.size - 1)
+    mean = float(sides[0].mean() - sides[1].mean())
+    dof = sum(variances) ** 2 / squares
+    return Difference(mean, math.sqrt(sum(variances)), dof, min(sizes))
 
 
 def joint_confidence(p_values: Sequence[float]) -> float:
     """Return the confidence at which intervals show which of several rows differ.
 
-    Of the rows called different, at most 5 % are not, on average (Benjamini and Hochberg 1995),
-    even if rows go up and down together (Benjamini and Yekutieli 2001): a row is different if its
-    interval at this confidence leaves 1 out (Benjamini and Yekutieli 2005). One row: 95 %.
+    Of the rows whose interval at this confidence leaves 1 out, at most 5 % are wrong on average
+    (Benjamini and Hochberg 1995; Benjamini and Yekutieli 2005). One row: 95 %.
     """
     from scipy.stats import false_discovery_control  # half a second, which only this needs
 
