@@ -26,15 +26,10 @@ def value(clock: StepClock, name: str) -> float:
     return epoch_metrics(clock)[name].value
 
 
-def timed(batches, step_s, steps=None, **options) -> tuple[StepClock, Part]:
-    """The clock and the part of a training in simulated time, whose steps take `step_s`, or `step_s(number)`."""
+def timed(batches, step_s, **options) -> tuple[StepClock, Part]:
+    """The clock and the part of a training in simulated time, with `step_s(number)` a step."""
     clock = StepClock(clock=Clock(), **options)
-    train(
-        clock,
-        batches,
-        lambda number: clock.clock.pass_s(step_s(number) if callable(step_s) else step_s),
-        steps=steps,
-    )
+    train(clock, batches, lambda number: clock.clock.pass_s(step_s(number)))
     return clock, clock.parts["training"]
 
 
@@ -73,12 +68,12 @@ def test_loading_belongs_to_the_steps_and_the_start_of_the_loader_to_the_first()
     assert value(clock, "epoch_s") == exactly(1.5 + 50 * 0.005)
 
 
-@pytest.mark.parametrize("step_s", [0.0005, 0.01, 0.7])
+@pytest.mark.parametrize("step_s", [0.0005, 0.7])
 def test_an_epoch_estimated_from_constant_steps_is_exact(step_s):
-    clock, part = timed(Loader(20_000), lambda number: step_s if number else 2.0, steps=19_999.25, budget_s=3)
+    clock, part = timed(range(20_000), lambda number: step_s if number else 2.0, budget_s=3)
     metrics = epoch_metrics(clock)
     assert not part.complete and part.last_step_s is None
-    assert metrics["epoch_s"].value == exactly(2.0 + 19_998.25 * step_s)
+    assert metrics["epoch_s"].value == exactly(2.0 + 19_999 * step_s)
     assert (metrics["epoch_s"].how, metrics["step_s"].how) == ("estimated", "measured")
 
 
@@ -89,41 +84,39 @@ def test_warm_up_is_kept_apart_and_doubles():
     assert sum(sizes[:-1]) * 0.01 < 2.0  # it ends with the block that reaches 2 s
     assert value(clock, "step_s") == exactly(0.01)
     assert value(clock, "epoch_s") == exactly(0.05 + 4_999 * 0.01)
-    _, part = timed(range(30), 0.01, budget_s=10)
+    _, part = timed(range(30), lambda number: 0.01, budget_s=10)
     assert steps_in(part.warmup) == 3  # a tenth of the epoch at most
-    # A first step of seconds is usual on a GPU that compiles; blocks sized by it would be one step long, all fence.
+    # A first step of seconds is usual where it compiles; it must not tell the size of blocks.
     _, part = timed(range(469), lambda number: 0.002 if number else 5.0, budget_s=10)
-    assert part.complete and {block.steps for block in part.blocks[:-1]} == {math.ceil(measure_clock.BLOCK_S / 0.002)}
+    sizes = {block.steps for block in part.blocks[:-1]}
+    assert part.complete and sizes == {math.ceil(measure_clock.BLOCK_S / 0.002)}
 
 
-@pytest.mark.parametrize("put", [None, same])
 @pytest.mark.parametrize(
-    ("limit_s", "step_s", "steady"),
+    ("step_s", "stopped", "steady"),
     [
-        (50, 60, 0),  # the first step alone
-        (50, 30, 1),  # the second one is no warm-up, since no other comes
-        (50, 20, 2),  # and one more
-        (50, 12, 2),  # two fit, and the budget is spent
-        (
-            12,
-            lambda number: 0.01 if number < 300 else 4.0,
-            None,
-        ),  # a block ends where the limit is reached
+        (60, "limit", 0),  # the first step alone
+        (30, "limit", 1),  # the second one is no warm-up, since no other comes
+        (20, "limit", 2),
+        (12, "budget", 2),
     ],
 )
-def test_a_part_ends_at_its_limit_with_what_it_has(limit_s, step_s, steady, put):
-    clock, part = timed(Loader(1_000_000), step_s, budget_s=10, limit_s=limit_s, to_device=put)
-    slowest = 4.0 if callable(step_s) else step_s
-    assert part.stopped == ("budget" if step_s == 12 else "limit") and not part.complete
-    assert part.seconds <= limit_s + slowest
-    assert part.steps == (part.first_step_s is not None) + steps_in(part.warmup + part.blocks)
-    if steady is not None:
-        assert steps_in(part.blocks) == steady
+def test_a_part_ends_at_its_limit_with_what_it_has(step_s, stopped, steady):
+    clock, part = timed(Loader(10**6), lambda number: step_s, budget_s=10, limit_s=50)
+    assert (part.stopped, steps_in(part.blocks)) == (stopped, steady) and not part.complete
+    assert part.seconds <= 50 + step_s
     metrics = epoch_metrics(clock)
-    assert metrics["first_step_s"].value > 0 and ("epoch_s" in metrics) is bool(part.blocks)
-    train(clock, Loader(1_000_000), lambda number: clock.clock.pass_s(10), "evaluation")
-    assert clock.parts["evaluation"].seconds <= limit_s / 4 + 10  # a part of its own, and a quarter of the time
-    assert clock.parts["evaluation"].stopped == "limit"
+    assert metrics["first_step_s"].value > 0 and ("epoch_s" in metrics) is (steady > 0)
+    # An evaluation gets a quarter of it.
+    train(clock, Loader(10**6), lambda number: clock.clock.pass_s(10), "evaluation")
+    evaluation = clock.parts["evaluation"]
+    assert evaluation.seconds <= 50 / 4 + 10 and evaluation.stopped == "limit"
+
+
+def test_a_block_ends_where_the_limit_is_reached():
+    pace = lambda number: 0.01 if number < 300 else 4.0  # noqa: E731
+    _, part = timed(Loader(10**6), pace, budget_s=10, limit_s=12, to_device=same)
+    assert part.stopped == "limit" and part.seconds <= 12 + 4
 
 
 @pytest.mark.parametrize(("budget_s", "step_s"), [(0.5, 0.0007), (20, 0.3)])
@@ -132,19 +125,20 @@ def test_the_budget_holds(budget_s, step_s, put):
     now = Clock()
     noise = np.random.default_rng(1).lognormal(0, 1.5, 500)
     clock = StepClock(clock=now, budget_s=budget_s, to_device=put)
-    # Ever slower, so that no interval becomes narrow.
-    train(
-        clock,
-        range(10**6),
-        lambda number: now.pass_s(step_s * noise[number % 500] * (1 + now() / budget_s)),
-    )
+
+    def step(number):  # ever slower, so that no interval becomes narrow
+        now.pass_s(step_s * noise[number % 500] * (1 + now() / budget_s))
+
+    train(clock, range(10**6), step)
     part = clock.parts["training"]
-    steady_s, ready_s = seconds_of(part.blocks + part.ready_blocks), seconds_of(part.ready_blocks)
-    largest = max(block.seconds for block in part.blocks + part.ready_blocks)
+    blocks = part.blocks + part.ready_blocks
+    largest = max(block.seconds for block in blocks)
     assert part.stopped == "budget"
-    assert budget_s <= steady_s <= budget_s * 1.4 + 2 * largest  # a burst is a fifth, and ends with a block
+    # A burst is a fifth, and ends with a block.
+    assert budget_s <= seconds_of(blocks) <= budget_s * 1.4 + 2 * largest
     share = measure_clock.READY_SHARE if put else 0
-    assert ready_s / steady_s == pytest.approx(share, abs=0.1 + 2 * largest / budget_s)
+    found = seconds_of(part.ready_blocks) / seconds_of(blocks)
+    assert found == pytest.approx(share, abs=0.1 + 2 * largest / budget_s)
     assert seconds_of(part.warmup[:-1]) <= min(2.0, budget_s / 5)
 
 
@@ -157,38 +151,29 @@ def test_the_stop_rule_fires_on_quiet_steps_but_not_before_the_third_burst():
     assert (metric.high - metric.value) / metric.value <= measure_clock.TARGET
     assert metric.value == pytest.approx(0.01, rel=0.005)
     # It waits for ready steps as well.
-    now, clock = Clock(), StepClock(budget_s=30, to_device=same)
-    clock.clock, noise = now, np.random.default_rng(3).lognormal(0, 1.5, 500)
-    train(
-        clock,
-        range(10**6),
-        lambda number: now.pass_s(0.01 * (noise[number % 500] if clock.on_ready else 1)),
-    )
+    clock = StepClock(budget_s=30, to_device=same, clock=Clock())
+    noise = np.random.default_rng(3).lognormal(0, 1.5, 500)
+
+    def step(number):
+        clock.clock.pass_s(0.01 * (noise[number % 500] if clock.on_ready else 1))
+
+    train(clock, range(10**6), step)
     assert clock.parts["training"].stopped == "budget"
 
 
-def test_a_split_needs_ten_steps_of_each():
-    for budget_s, step_s, ready in ((10, 0.5, 10), (10, 0.66, 10), (10, 0.7, 0)):
-        now = Clock()
-        clock = StepClock(clock=now, budget_s=budget_s, to_device=same)
-        for _ in clock.steps(range(1000)):
-            with clock.phase("forward"):
-                now.pass_s(step_s)
-        part, metrics = clock.parts["training"], epoch_metrics(clock)
-        assert steps_in(part.ready_blocks) == ready and ("compute_epoch_s" in metrics) is bool(ready)
-        assert "forward_s" in metrics and steps_in(part.blocks) >= measure_clock.SPLIT_STEPS
-    # An epoch of eleven steps that ran whole had them all; of nine nothing is said. Phases are timed by themselves.
-    for length in (9, 11, 12, 13):
-        now = Clock()
-        clock = StepClock(clock=now, budget_s=100, to_device=same)
-        for _ in clock.steps(range(length)):
-            with clock.phase("forward"):
-                now.pass_s(0.1)
-        assert clock.parts["training"].complete and (steps_in(clock.parts["training"].ready_blocks) >= 10) is (
-            length >= 10
-        )
-        assert ("compute_epoch_s" in epoch_metrics(clock)) is (length >= 10)
-        assert "forward_s" in epoch_metrics(clock)
+@pytest.mark.parametrize(
+    ("length", "budget_s", "step_s", "ready"),
+    [
+        (1000, 10, 0.66, True),
+        (1000, 10, 0.7, False),  # too slow for ten of each
+        (9, 100, 0.1, False),
+        (11, 100, 0.1, True),
+    ],
+)
+def test_a_split_needs_ten_steps_of_each(length, budget_s, step_s, ready):
+    clock, part = timed(range(length), lambda number: step_s, budget_s=budget_s, to_device=same)
+    assert (steps_in(part.ready_blocks) >= measure_clock.SPLIT_STEPS) is ready
+    assert ("compute_epoch_s" in epoch_metrics(clock)) is ready
 
 
 @pytest.mark.parametrize("length", [200, 100_000], ids=["whole", "estimated"])
@@ -213,7 +198,8 @@ def test_asides_are_counted_exactly_once(length, put):
     assert clock.parts["training"].complete is (length == 200)
     assert value(clock, "step_s") == exactly(0.008)
     assert value(clock, "epoch_s") == exactly(length * 0.008 + length / 10 * 0.07 + 2.5)
-    assert np.allclose(work["picture"].seconds, 0.05, rtol=1e-9) and np.allclose(work["file"].seconds, 0.02, rtol=1e-9)
+    assert work["picture"].seconds == exactly([0.05] * len(work["picture"].seconds))
+    assert work["file"].seconds == exactly([0.02] * len(work["file"].seconds))
     assert (work["picture"].part, work["checkpoint"].part) == ("training", None)
     assert not put or value(clock, "compute_epoch_s") == exactly(length * 0.008)
 
@@ -230,10 +216,8 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
         now.pass_s(0.5)  # is in no time
         return put(batch)
 
-    clock, loader = (
-        StepClock(clock=now, budget_s=30, to_device=slow_put),
-        Loader(length, now, load_s=0.006),
-    )
+    clock = StepClock(clock=now, budget_s=30, to_device=slow_put)
+    loader = Loader(length, now, load_s=0.006)
     seen = train(clock, loader, lambda number: now.pass_s(0.004))
     part, metrics = clock.parts["training"], epoch_metrics(clock)
     assert all(batch.ready is on_ready for batch, on_ready in seen) and clock.on_ready is False
@@ -241,7 +225,8 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
     assert set(ready) == set(range(measure_clock.READY_BATCHES))
     assert all(abs(ready.count(number) - len(ready) / 3) < 10 for number in range(3))  # in turn
     assert [batch.number for batch, on_ready in seen if not on_ready] == list(range(part.steps))
-    assert (loader.opened, loader.given) == (2, part.steps + 3) and steps_in(part.ready_blocks) == len(ready)
+    assert (loader.opened, loader.given) == (2, part.steps + 3)
+    assert steps_in(part.ready_blocks) == len(ready)
     assert metrics["step_s"].value == exactly(0.010)
     assert metrics["epoch_s"].value == exactly(length * 0.010)
     assert metrics["compute_epoch_s"].value == exactly(length * 0.004)
@@ -249,68 +234,46 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
     assert not part.complete or part.seconds == exactly(length * 0.010)
 
 
-class Workers(Loader):
-    """Workers that load a batch every `load_s`, up to `ahead` of them in advance, whatever the loop does meanwhile."""
-
-    def __init__(self, length, clock, load_s, workers, ahead):
-        super().__init__(length, clock, load_s)
-        self.num_workers, self.prefetch_factor = workers, ahead // workers
-
-    def _iterate(self):
-        ahead = self.num_workers * self.prefetch_factor
-        ready_at = [self.clock.now + self.load_s * (number + 1) for number in range(ahead)]
-        try:
-            for number in range(self.batches):
-                self.clock.now = max(self.clock.now, ready_at[number])
-                # With each batch that is taken another is asked for, and begun when those before it are done.
-                ready_at.append(max(self.clock.now, ready_at[-1]) + self.load_s)
-                self.given += 1
-                yield Batch(number)
-        finally:
-            self.closed += 1
+@pytest.mark.parametrize(("length", "step_s"), [(100_000, 0.2), (500, 0.01)])
+def test_ready_steps_come_last_next_to_workers_that_fetch_ahead(length, step_s):
+    now = Clock()
+    clock = StepClock(clock=now, budget_s=6, to_device=put)
+    loader = Loader(length, now, 0.001)
+    loader.num_workers = 4
+    order = []
+    for _ in clock.steps(loader):
+        now.pass_s(step_s)
+        order.append(clock.on_ready)
+    assert order == sorted(order) and sum(order) >= measure_clock.SPLIT_STEPS
+    assert clock.parts["training"].complete is (length == 500)
 
 
-def test_ready_steps_follow_a_loader_with_workers_where_it_would_take_too_long_to_settle_and_a_whole_epoch():
-    for length, step_s, budget_s in ((100_000, 0.2, 6), (500, 0.01, 10)):
-        now, order = Clock(), []
-        clock = StepClock(clock=now, budget_s=budget_s, to_device=put)
-        for _ in clock.steps(Workers(length, now, 0.001, workers=4, ahead=16)):
-            now.pass_s(step_s)
-            order.append(clock.on_ready)
-        assert order == sorted(order) and sum(order) >= measure_clock.SPLIT_STEPS
-        assert clock.parts["training"].complete is (length == 500)
-
-
-@pytest.mark.parametrize("batches", [0, 1, 99])
+@pytest.mark.parametrize("batches", [0, 99])
 def test_batches_that_end_too_early_are_an_error_that_counts_them(batches):
     clock = StepClock(clock=Clock(), limit_s=1e6)
-    with pytest.raises(ValueError, match=rf"^part 'training': the batches ended after {batches} of 100 steps$"):
+    with pytest.raises(ValueError, match=f"the batches ended after {batches} of 100 steps$"):
         train(clock, Loader(100, batches=batches), lambda number: clock.clock.pass_s(0.001))
     assert not clock.parts["training"].complete
 
 
 def test_wrong_uses_are_refused():
     clock = StepClock(clock=Clock())
-    with pytest.raises(ValueError, match="'training' has no batches"):
-        train(clock, [], lambda number: None)
+    with pytest.raises(ValueError, match="has no batches"):
+        clock.steps([])
     with pytest.raises(TypeError):
-        train(clock, iter(range(3)), lambda number: None)
+        clock.steps(iter(range(3)))
+    with pytest.raises(ValueError, match="phase"), clock.phase("forward"):
+        pass
     assert clock.parts == {}
-    with pytest.raises(ValueError, match="'evaluation' was timed already, or began inside of another"):
+    with pytest.raises(ValueError, match="began inside of another"):
         for _ in clock.steps(range(3)):
             clock.steps(range(3), "evaluation")
-    with pytest.raises(ValueError, match="'training' was timed already"):
+    with pytest.raises(ValueError, match="was timed already"):
         clock.steps(range(3))
 
 
 def test_epoch_steps_of_loaders_as_torch_counts_them():
-    from torch.utils.data import (
-        BatchSampler,
-        DataLoader,
-        IterableDataset,
-        SequentialSampler,
-        SubsetRandomSampler,
-    )
+    from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
     data = list(range(1_000))
 
@@ -323,8 +286,9 @@ def test_epoch_steps_of_loaders_as_torch_counts_them():
 
     assert epoch_steps(DataLoader(data, 128, shuffle=True)) == 7.8125
     assert epoch_steps(DataLoader(data, 128, drop_last=True)) == 7.0
-    assert epoch_steps(DataLoader(data, 64, sampler=SubsetRandomSampler(range(96)))) == 1.5
-    assert epoch_steps(DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 300, False))) == 4.0
+    assert epoch_steps(DataLoader(data, 64, sampler=SequentialSampler(range(96)))) == 1.5
+    batches = BatchSampler(SequentialSampler(data), 300, drop_last=False)
+    assert epoch_steps(DataLoader(data, batch_sampler=batches)) == 4.0
     assert epoch_steps(DataLoader(Stream(), 128)) == 7.8125
     assert epoch_steps([1, 2, 3]) == 3.0
     assert epoch_steps(SimpleNamespace(batch_size=32, dataset=range(40))) == 1.25
@@ -361,36 +325,23 @@ def test_clock_and_measure_tell_the_truth_where_a_loop_without_fences_does_not()
         assert found.seconds.value >= 0.002
 
 
-def test_a_step_costs_the_clock_next_to_nothing():
-    # 0.1 µs as a rule; the bound only catches work that grows with the steps or a reading of the clock for each.
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        for _ in StepClock(whole=True).steps(range(30_000)):
-            pass
-        times.append(time.perf_counter() - began)
-    assert min(times) / 30_000 < 5e-6
-
-
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 
 COSTS = {"forward": 0.3, "backward": 0.5, "update": 0.1}
 
 
-@pytest.mark.parametrize(("budget_s", "slow"), [(1000, 1), (50, 2)], ids=["whole", "estimated"])
-def test_each_phase_has_its_own_time_though_the_device_works_later(budget_s, slow):
+def test_each_phase_has_its_own_time_though_the_device_works_later():
     device = SimulatedDevice(Clock(), launch_s=0.0001)
-    clock = StepClock(device.synchronize, clock=device.clock, budget_s=budget_s)
+    clock = StepClock(device.synchronize, clock=device.clock, budget_s=50)
     for number, _ in enumerate(clock.steps(range(200))):
         for name, seconds in COSTS.items():
-            with clock.phase(name):
-                device.launch(seconds * (10 if number < slow else 1))  # the first step and warm-up are in no phase
+            with clock.phase(name):  # the first step and warm-up are in no phase
+                device.launch(seconds * (10 if number < 2 else 1))
         device.launch(0.05)  # and something that is no phase
     metrics = epoch_metrics(clock)
     for name, seconds in COSTS.items():
         # The launch of a phase's work counts: the device waits for it.
         assert metrics[f"{name}_s"].value == pytest.approx(seconds + 0.0001, rel=1e-6)
-        assert metrics[f"{name}_s"].n == metrics["step_s"].n
     assert metrics["step_s"].value == pytest.approx(0.95 + 0.0004, rel=1e-6)
-    assert clock.parts["training"].warmup[0].phases["forward"] == pytest.approx(3.0001 if slow == 2 else 0.3001)
+    assert clock.parts["training"].warmup[0].phases["forward"] == pytest.approx(3.0001)
