@@ -12,8 +12,7 @@ import pytest
 from fakes import Clock, SimulatedDevice
 
 from pomology.devices import find, mlx
-from pomology.errors import NoSuchDevice, PomologyError, Unsupported
-from pomology.experiment import feasibility
+from pomology.errors import NoSuchDevice, PomologyError
 from pomology.machine import snapshot
 from pomology.measure import calls
 
@@ -196,15 +195,10 @@ class Rounded(np.ndarray):
 
 
 @pytest.mark.parametrize(("bits", "tf32"), [(23, False), (10, True)])
-def test_fp32_as_mlx_ships_it_is_looked_at_and_a_row_says_which_one_it_is(mac, monkeypatch, bits, tf32):
+def test_fp32_as_mlx_ships_it_is_looked_at(mac, monkeypatch, bits, tf32):
     mx = mac()
     monkeypatch.setattr(Rounded, "bits", bits)
     mx.ones = lambda shape, dtype: np.ones(shape, dtype).view(Rounded)
     mx.eye = lambda size: np.eye(size, dtype="float32").view(Rounded)
     gpu = mlx.MLXDevice("mlx-gpu")
     assert gpu.tf32 is tf32
-    if tf32:
-        assert feasibility.require_tf32(gpu) == "fp32 as MLX ships it, which here is TF32"
-    else:
-        with pytest.raises(Unsupported, match=r"^MLX computes fp32 as fp32 on this"):
-            feasibility.require_tf32(gpu)

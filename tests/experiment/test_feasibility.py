@@ -79,15 +79,11 @@ def test_the_peak_is_this_runs_ceiling_or_the_fastest_product(make, monkeypatch)
         assert sizes == ([512, 1024, 2048] if is_timed else [])  # once in a process
 
 
-@pytest.mark.parametrize(
-    ("free", "wanted"), [(100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)]
-)
+@pytest.mark.parametrize(("free", "wanted"), [(100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)])
 def test_a_case_near_the_limit_spares_the_machine(make, monkeypatch, free, wanted):
     case = next(make().cases(load=["near"]))
     monkeypatch.setattr(case.backend, "free_memory", lambda: int(free))
-    assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(
-        wanted / feasibility.HOLES
-    )
+    assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(wanted / feasibility.HOLES)
     monkeypatch.setattr(case.backend, "kind", "gpu")
     assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(wanted)
     assert not case.scaled

@@ -388,8 +388,7 @@ class Case:
             "flags": [*dict.fromkeys(flags)],
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in metrics.items()},
-            "blocks": {name: outcome.raw_times(part) for name, part in parts.items()}
-            | self._kernels,
+            "blocks": {name: outcome.raw_times(part) for name, part in parts.items()} | self._kernels,
             "asides": {name: work.seconds for name, work in occasional},
         }
         if self._sampler is not None:
