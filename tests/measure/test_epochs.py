@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from fakes import Clock, train
 
 from pomology.measure import epochs
-from pomology.measure.clock import Block, Part, StepClock
+from pomology.measure.clock import StepClock
 from pomology.measure.epochs import epoch_estimate, epoch_metrics
 from pomology.measure.estimate import Estimate
 from pomology.measure.intervals import interval
@@ -82,21 +81,7 @@ def test_a_training_is_what_ran_of_it_and_the_steps_that_did_not(whole):
     # By hand: both parts trace once, and every other step is like the next.
     by_hand = 0.3 + 2.0 + (5 * 10_000 - 1) * 0.004 + 2.0 + (5 * 2000 - 1) * 0.004
     assert (found.value, found.how) == (pytest.approx(by_hand, rel=1e-9), "estimated")
-    assert found.unit == "s"
-
-
-def test_a_training_of_which_steps_are_left_out_takes_as_long_as_said_in_19_of_20():
-    """Steps that scatter: 200 that are timed, and 200 to come. Their mean's own interval holds in 83 % of them only."""
-    draws, inside = np.random.default_rng(1).normal(1.0, 0.2, (400, 400)), 0
-    for seconds in draws:
-        clock = StepClock()
-        timed = clock.parts["training"] = Part("training", 400.0, first_step_s=0.0)
-        timed.blocks = [Block(1, step) for step in seconds[:200]]
-        ran = clock, 1, seconds[:200].sum(), {"training": 200.0}
-        found = epochs.fit_metric(*ran, spread=0.0)
-        assert epochs.fit_metric(*ran).high is None, "nobody knows how far another training may be apart"
-        inside += found.low <= seconds.sum() <= found.high
-    assert 0.92 <= inside / len(draws) <= 0.99
+    assert (found.unit, found.low) == ("s", None)
 
 
 def test_an_epoch_is_its_first_step_and_the_others_with_the_bounds_of_the_mean():

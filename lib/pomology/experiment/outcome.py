@@ -1,6 +1,5 @@
 """How a case ended, whether its model learned, and what casts doubt on its number."""
 
-import itertools
 import math
 import statistics
 from typing import Any
@@ -117,7 +116,7 @@ def stretch(timed: clock.StepClock) -> tuple[tuple, int]:
 
 
 def raw_times(part: clock.Part) -> dict[str, Any]:
-    """Return the blocks of a part as the journal keeps them: `[steps, seconds]` each."""
+    """Return what the journal keeps of a part."""
     raw = {
         "epoch_steps": part.epoch_steps,
         "first_step_s": part.first_step_s,
@@ -127,10 +126,10 @@ def raw_times(part: clock.Part) -> dict[str, Any]:
         "last_step_s": part.last_step_s,
         "stopped": part.stopped,
     }
-    loops = {"warmup": part.warmup, "steady": part.blocks}
-    for name, (loop, blocks) in itertools.product(clock.PHASES, loops.items()):
-        if blocks and all(name in block.phases for block in blocks):
-            raw[f"{loop}_{name}"] = [round(block.phases[name], 9) for block in blocks]
+    for loop, blocks in {"warmup": part.warmup, "steady": part.blocks}.items():
+        for name in clock.PHASES:
+            if blocks and all(name in block.phases for block in blocks):
+                raw[f"{loop}_{name}"] = [round(block.phases[name], 9) for block in blocks]
     return raw
 
 

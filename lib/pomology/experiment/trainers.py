@@ -13,9 +13,7 @@ from typing import Any
 from pomology import format
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment.case import Case
-from pomology.measure import intervals
 from pomology.measure.epochs import fit_metric
-from pomology.report import details
 
 
 def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
@@ -103,8 +101,7 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
             seconds = time.perf_counter() - self._began_s
             case.epochs_done = self._ran["training"] / samples
             steps = {part: count / batch_size for part, count in self._ran.items()}
-            spread = spread_of_trainings(case)
-            total = fit_metric(case.clock, epochs, seconds, steps, self._idle_s, spread)
+            total = fit_metric(case.clock, epochs, seconds, steps, self._idle_s)
             if total and self._epoch == epochs - 1:
                 case.metric("fit_s", total)
                 case.metric("between_epochs_s", self._idle_s, "s")
@@ -136,24 +133,6 @@ def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int 
                 self._steps = None
 
     return StepTimes()
-
-
-def spread_of_trainings(case: Case) -> float | None:
-    """Return by which share two trainings on a device differ at most, in 19 pairs of 20.
-
-    This run's instrument check measured it for 9 pairs of 10; None without one.
-    """
-    shares = [
-        record.metrics[details.BETWEEN]
-        for record in case.experiment.run.records
-        if record.backend == case.backend.backend and details.BETWEEN in record.metrics
-    ]
-    if not shares or case.experiment.profile == "smoke":
-        return None
-    share = shares[-1]
-    dof = max(1, (share.n or 2) - 1)
-    wider = intervals.t_quantile(intervals.CONFIDENCE, dof) / intervals.t_quantile(0.9, dof)
-    return math.expm1(wider * math.log1p(share.value))
 
 
 def without_processor_s() -> float:

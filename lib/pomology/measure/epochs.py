@@ -1,7 +1,5 @@
 """From blocks of steps to seconds per step, epoch and training."""
 
-import math
-
 from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, Part, StepClock, interval, steps_in
 from pomology.measure.estimate import Estimate, total
 from pomology.measure.intervals import interval as mean_interval
@@ -77,44 +75,30 @@ def _part_epoch(part: Part) -> Estimate | None:
 
 
 def fit_metric(
-    clock: StepClock,
-    epochs: int,
-    seconds: float,
-    steps: dict[str, float],
-    idle_s: float = 0.0,
-    spread: float | None = None,
+    clock: StepClock, epochs: int, seconds: float, steps: dict[str, float], idle_s: float = 0.0
 ) -> Estimate | None:
     """Return seconds of a training of several epochs, of which some were shortened.
 
     They are `seconds`, of all that ran, and the mean step for each that did not; None if too few
     ran. steps: that ran, by part. idle_s: of `seconds`, asleep between epochs, which depends on
-    luck and is no part of an estimate. spread: by which share two trainings differ at most, in 19
-    pairs of 20; without it an estimate has no bounds.
+    luck and is no part of an estimate. How much another training differs, one cannot tell: an
+    estimate has no bounds.
     """
     parts = clock.parts.values()
     if not parts or any(not (part.blocks or part.complete) for part in parts):
         return None
     whole = []
-    left = []
+    missing_s = 0.0
     for part in parts:
         step = _steady_step(part)
-        whole.append(step * (epochs * part.epoch_steps))
-        missing = epochs * part.epoch_steps - steps[part.name]
-        if missing > 1e-6:
-            if step.high is not None:
-                beyond = (step.high - step.value) * math.sqrt(1 + (step.n or 0) / missing)
-                step = step.replace(low=step.value - beyond, high=step.value + beyond)
-            left.append(step * missing)
-    if not left:
-        training = total(whole, NEGLIGIBLE)
-        scaled = training * (seconds / training.value)
-        return scaled.replace(value=seconds, how="measured", n=epochs)
-    training = total([*left, Estimate.count(seconds - idle_s, "s")], NEGLIGIBLE)
-    training = training.replace(how="estimated")
-    if spread is None or training.high is None:
-        return training.replace(low=None, high=None, covers="none")
-    most = 1 + math.hypot(training.high / training.value - 1, spread)
-    return training.replace(low=training.value / most, high=training.value * most)
+        count = epochs * part.epoch_steps
+        whole.append(step * count)
+        if count - steps[part.name] > 1e-6:
+            missing_s += step.value * (count - steps[part.name])
+    training = total(whole, NEGLIGIBLE)
+    if missing_s:
+        return Estimate(seconds - idle_s + missing_s, "s", n=training.n, how="estimated")
+    return (training * (seconds / training.value)).replace(value=seconds, how="measured", n=epochs)
 
 
 def _steady_step(part: Part) -> Estimate:

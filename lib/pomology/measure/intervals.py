@@ -59,7 +59,7 @@ class Difference(NamedTuple):
         return float(2 * special.stdtr(self.dof, -abs(self.mean / self.error)))
 
     def judged(self, confidence: float = CONFIDENCE) -> Comparison:
-        """Return "faster" if the interval of the ratio is below 1, "slower" if above.
+        """Return what these repeats show.
 
         `smallest_detectable` is the true ratio that so many other repeats show in 80 % of cases:
         exp(K error), where Z + K s > critical s' in 84 % of cases (`POWER_OF_NORMAL`). Z is normal;
@@ -69,7 +69,11 @@ class Difference(NamedTuple):
         critical = t_quantile(confidence, self.dof)
         low = self.mean - critical * self.error
         high = self.mean + critical * self.error
-        verdict = "faster" if high < 0 else "slower" if low > 0 else "no difference shown"
+        verdict = "no difference shown"
+        if high < 0:
+            verdict = "faster"
+        elif low > 0:
+            verdict = "slower"
         normal = float(special.ndtri(POWER_OF_NORMAL))
         widest = math.exp(normal * (1 + 1 / (3 * self.dof)) / math.sqrt(self.dof))
         errors = critical + math.hypot(critical * (widest - 1), normal)
