@@ -103,22 +103,14 @@ def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
 
 
 def test_losses_are_those_of_lightnings_steps(tmp_path):
-    """Against the same training without Lightning."""
     torch.manual_seed(1)
-    model = Module()
-    record = run(tmp_path, model, points(40), profile="article", budget_s=0.01)
+    record = run(tmp_path, Module(lr=0.0), points(40), profile="article", budget_s=0.01)
     torch.manual_seed(1)
     line = Module().line
-    optimizer, losses = torch.optim.SGD(line.parameters(), 0.05), []
-    for inputs, targets in points(40):
-        optimizer.zero_grad()
-        loss = ((line(inputs) - targets) ** 2).mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    middle = sorted(losses[:3])[1], sorted(losses[-3:])[1]
+    single = [((line(inputs) - targets) ** 2).mean().item() for inputs, targets in points(40)]
     found = record.metrics["loss_first"].value, record.metrics["loss_last"].value
-    assert found == pytest.approx(middle, rel=1e-5) and record.metrics["loss_first"].n == 10
+    assert found == pytest.approx((sorted(single[:3])[1], sorted(single[-3:])[1]), rel=1e-5)
+    assert record.metrics["loss_first"].n == 10
 
 
 def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path, monkeypatch):
@@ -135,13 +127,6 @@ def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path
     moved = Module()
     clocked.teardown(None, moved, "fit")
     assert next(moved.parameters()).device.type == "meta"
-
-
-@pytest.mark.filterwarnings("ignore:You passed")
-def test_another_precision_ends_the_case_before_the_first_step(tmp_path):
-    model = Module()
-    record = run(tmp_path, model, points(20), precision="16-mixed")
-    assert record.status == "unsupported" and "bf16-mixed" in record.reason and model.seen == []
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from simulations import autoregressive, clocked, covered, measured, share
+from simulations import clocked, covered, measured, share
 
 from pomology.measure import clock, intervals
 from pomology.measure.estimate import Estimate
@@ -22,34 +22,12 @@ from pomology.measure.intervals import (
 )
 
 
-def generate(name, rng, draws, steps):
-    """Step times, one process per row, with their true mean and median."""
-    if name == "autocorrelated":
-        return 1 + 0.1 * autoregressive(rng, draws, steps), 1.0, 1.0
-    if name == "skewed":
-        return np.exp(0.5 * autoregressive(rng, draws, steps)), math.exp(0.125), 1.0
-    usual = 1 + 0.03 * rng.standard_normal((draws, steps))
-    spiked = usual * np.where(rng.random((draws, steps)) < 0.05, 2.5, 1)
-    # 1 in 20 lies above: the median is the 0.5/0.95 quantile of the usual ones, 0.0660 standard deviations up.
-    return spiked, 1 + 0.05 * 1.5, 1 + 0.03 * 0.06602
-
-
 @pytest.mark.parametrize("lag", [0.0, 0.8])
 @pytest.mark.parametrize(("size", "most"), [(6, 0.997), (20, 0.985), (60, 0.985)])
 def test_intervals_cover_whatever_neighbours_have_to_do_with_each_other(lag, size, most):
     # 250 draws: 1.4 percentage points of standard error at 95 %.
     for function in (interval, median_interval):
         assert 0.90 <= covered(function, lag, size, 250) <= most
-
-
-@pytest.mark.parametrize("name", ["autocorrelated", "skewed", "5 % spikes"])
-def test_intervals_cover_of_other_shapes(name):
-    times, mean, median = generate(name, np.random.default_rng(1), 400, 200)
-    assert 0.91 <= share([interval(row) for row in times], mean) <= 0.98
-    found = [median_interval(row) for row in times]
-    assert 0.93 <= share(found, median) <= 0.985
-    assert [each.value for each in found] == np.median(times, axis=1).tolist()
-    assert all(each.low <= each.value <= each.high for each in found)
 
 
 @pytest.mark.parametrize("function", [interval, median_interval])
@@ -185,15 +163,10 @@ def random_walk(rng, steps, rho, per_step):
 
 
 SERIES = {  # name -> a trace, and its growth a step
-    "independent": lambda rng: (random_walk(rng, 300, 0.0, 0.02), 0.02),
     "autocorrelated": lambda rng: (random_walk(rng, 300, 0.9, 0.02), 0.02),
     "wandering": lambda rng: (np.cumsum(rng.normal(0.02, 1, 300)), 0.02),
     "wandering, six values": lambda rng: (np.cumsum(rng.normal(0.02, 1, 6)), 0.02),
-    "even stairs": lambda rng: (np.floor((np.arange(300) + rng.uniform(0, 40)) / 40), 1 / 40),
-    "uneven stairs by chance": lambda rng: (
-        np.cumsum(rng.poisson(0.1, 300) * rng.exponential(1.0, 300)),
-        0.1,
-    ),
+    "stairs": lambda rng: (np.floor((np.arange(300) + rng.uniform(0, 40)) / 40), 1 / 40),
     "sawtooth": lambda rng: ((np.arange(300) + rng.uniform(0, 70)) % 70 / 70, 0.0),
 }
 
