@@ -50,11 +50,7 @@ def measure(
 
     def block(calls: int) -> Block:
         before()
-        start = clock()
-        for _ in range(calls):
-            function()
-        synchronize()
-        return Block(calls, clock() - start)
+        return timed_block(function, calls, synchronize, clock)
 
     synchronize()
     start = clock()
@@ -91,3 +87,17 @@ def measure(
                 stopped = "interval"
     median = intervals.median_interval([block.step_s for block in blocks])
     return Measurement(first.seconds, median, tuple(blocks), stopped, tuple(warmup))
+
+
+def timed_block(
+    function: Callable[[], Any],
+    calls: int,
+    synchronize: Callable[[], None],
+    clock: Callable[[], float] = time.perf_counter,
+) -> Block:
+    """Time so many calls, from when the device is idle until it is idle again."""
+    start = clock()
+    for _ in range(calls):
+        function()
+    synchronize()
+    return Block(calls, clock() - start)

@@ -393,7 +393,7 @@ def block_steps(
     pace_s: float,
     block_s: float,
     synchronize: Callable[[], None],
-    clock: Callable[[], float],
+    clock: Callable[[], float] = time.perf_counter,
     lost_s: float = 0.0,
 ) -> int:
     """Return the steps of a block that takes `block_s`, or longer where synchronizing is slow.
