@@ -10,10 +10,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option("target", help="file.py:build, which returns a torch.nn.Module; or 'vae 128'")
     option("--input", default="", help="sizes of a batch: 32x3x224x224, 16x512:int; or several")
     option("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
-    option("--optimizer", default="adam", help="adam, adamw, sgd, momentum, adadelta or rmsprop")
     option("--on", default="", help="a device, as 'RTX 3090'; with --from cpu or gpu")
     option("--from", default="", dest="source", metavar="RUN", help="a run with ceilings")
-    option("--epoch", type=int, help="how many samples an epoch has")
     add_store_option(parser)
 
 
@@ -23,9 +21,8 @@ def _run(options: argparse.Namespace) -> None:
     place = None
     if options.source:
         place = places("--from", [options.source], options.store)[0]
-    names = ("target", "input", "precision", "optimizer", "on", "source", "epoch")
-    settings = {name: getattr(options, name) for name in names}
-    say("\n".join(predict.answer(**settings, place=place)))
+    lines = predict.answer(options.target, options.input, options.precision, options.on, options.source, place)
+    say("\n".join(lines))
 
 
 COMMANDS = {"predict": Command("predict the time of a training step", _arguments, _run)}

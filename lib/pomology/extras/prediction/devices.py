@@ -19,25 +19,22 @@ from pomology.report.peaks import BOTH, peaks
 from pomology.results import cases
 from pomology.results.record import Record
 
-HALF = ("fp16", "bf16", "amp", "half")
+HALF = ("fp16", "bf16", "half")
 # Single operators that the notebook of ceilings times on a processor.
 SINGLE = {"addition", "bernoulli", "batch_norm", "max_pool", "index_put", "depthwise"}
 # Where a processor's fit starts: shares of its ceilings, in the order of `model.START`, and
-# launches that an operator takes. Round values near those of single operators on one processor.
-CPU_SHARES = (0.8, 0.8, 0.08, 0.8, 0.8, 0.8, 0.5, 0.5)
+# launches that an operator takes. They are round values near those of one processor's operators.
+CPU_SHARES = (0.8, 0.8, 1.0, 0.8, 0.8, 0.8, 1.0, 1.0)
 CPU_LAUNCHES = 2.3
-# The same where a run has timed single operators, whose rates are taken. Other operators use the
-# caches meanwhile, so an addition has COLD of its rate. A convolution moves its data REORDERED
-# times, as oneDNN changes their layout.
-CPU_TIMED = (0.8, 0.8, 1.0, 0.8, 0.8, 0.8, 1.0, 1.0)
+# Other operators use the caches meanwhile, so an addition has COLD of its rate. A convolution moves
+# its data REORDERED times, as oneDNN changes their layout.
 COLD = 0.6
 REORDERED = 2
-# The least interval of a model that the kit does not have, on a processor: logarithms of measured
-# over predicted, without and with single operators. It held 77 of 80 models on two processors of
-# the makers TRIED (docs/prediction.md).
+# The share of the bandwidth where only the sums of a step are known.
+SUMMED = 0.5
+# The least interval of a user's model on a processor, in logarithms of measured over predicted. It
+# held at least 77 of 80 models on two processors (docs/prediction.md).
 CPU_UNSEEN = (-0.58, 0.86)
-CPU_UNSEEN_TIMED = (-0.43, 0.405)
-TRIED = ("AMD ", "Intel ")
 
 
 class Device(NamedTuple):
@@ -54,12 +51,6 @@ class Device(NamedTuple):
     # Of SINGLE: bytes of the largest tensor, and bytes a second (depthwise: operations).
     single: Mapping[str, Sequence[tuple[float, float]]] = {}
 
-    @property
-    def unseen(self) -> tuple[float, float]:
-        """The least interval of a model that the kit does not have, on a processor."""
-        known = self.single and self.name.startswith(TRIED)
-        return CPU_UNSEEN_TIMED if known else CPU_UNSEEN
-
     def single_rate(self, name: str, largest: float) -> float:
         """Return the rate of a single operator at a size, between the sizes that were timed."""
         sizes, rates = zip(*self.single[name], strict=True)
@@ -70,7 +61,7 @@ class Device(NamedTuple):
         if not self.single:
             return self.bytes_per_s
         if not operator.largest:
-            return CPU_SHARES[-1] * self.bytes_per_s
+            return SUMMED * self.bytes_per_s
         rate = COLD * self.single_rate("addition", operator.largest)
         if not operator.fresh:  # it waits for no new memory
             rate = max(rate, self.bytes_per_s)
@@ -81,11 +72,9 @@ class Device(NamedTuple):
     def rate(self, precision: str) -> tuple[float, bool]:
         """Return the peak in a precision, and whether matrix units reach it."""
         fp32 = self.flops_per_s["fp32"]
-        peak = self.flops_per_s.get("fp16" if precision == "amp" else precision)
+        peak = self.flops_per_s.get(precision)
         if self.measured and not peak:
-            names = ", ".join(sorted(self.flops_per_s))
-            reason = f"{self.name} has no ceiling in it in {self.source}, only in {names}"
-            raise PomologyError(f"{precision}: {reason}")
+            raise PomologyError(f"{precision}: {self.name} has no ceiling in it in {self.source}")
         if not peak and precision in HALF:
             peak = self.flops_per_s.get("half")
         if not peak:
@@ -131,6 +120,9 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
         convolution = convolved.rates.get((kind, "fp32"))
         if not bandwidth or not fp32:
             continue
+        single = _single(records) if kind == "cpu" else {}
+        if kind == "cpu" and not single:
+            continue
         launches = [
             record.metrics["launch_stream_s"].value
             for record in records
@@ -146,7 +138,7 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
             measured=True,
             launch_s=min(launches, default=None),
             convolution=convolution and convolution.value,
-            single=_single(records) if kind == "cpu" else {},
+            single=single,
         )
     return devices
 

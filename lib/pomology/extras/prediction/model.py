@@ -13,7 +13,6 @@ import functools
 import json
 import math
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from pomology.extras.prediction.devices import Device
 from pomology.extras.prediction.operators import Operator
 from pomology.measure.estimate import Estimate
 
-PARTS = ("operations", "memory traffic", "launches")
+PARTS = ("operations", "memory traffic", "launches")  # of a step
 # The place in START of an operator's share of the peak, without and with matrix units. What is not
 # here only moves memory, at the share 6, in half precision 7.
 CLASSES = {"convolution": 0, "recurrent": 1, "product": 1, "attention": 1, "depthwise": 2}
@@ -43,10 +42,6 @@ class Times(NamedTuple):
 
     workload: str
     device: Device
-    precision: str  # fp32, tf32 or half
-    batch: int
-    source: str
-    year: str
     step_s: float
     work: np.ndarray  # of `work_of`
 
@@ -54,8 +49,8 @@ class Times(NamedTuple):
 def work_of(operators: Iterable[Operator], device: Device, precision: str) -> np.ndarray:
     """Return the work of a step: places of the shares, seconds at peak and bandwidth, launches.
 
-    Where a run has timed a processor's single operators, one that computes has two rows: it moves
-    its data before and behind, not meanwhile.
+    On a processor an operator that computes has two rows: it moves its data before and behind, not
+    meanwhile.
     """
     peak, units = device.rate(precision)
     half = precision in devices.HALF
@@ -156,7 +151,7 @@ def fit(stack: Stack, start: Sequence[float] = START, held: float = 0.0) -> np.n
     return np.exp(logs)
 
 
-def interval(errors: np.ndarray, names: np.ndarray, prior: Sequence[float] = ()) -> np.ndarray:
+def interval(errors: np.ndarray, names: np.ndarray, prior: Sequence[float]) -> np.ndarray:
     """Return the 90 % interval of errors; prior: one known before, which counts as one more."""
     values = np.array([*prior, *errors])
     weights = np.array([*[0.5] * len(prior), *weights_of(names)])
@@ -167,119 +162,94 @@ def interval(errors: np.ndarray, names: np.ndarray, prior: Sequence[float] = ())
 
 def left_out(
     times: Sequence[Times],
-    group: str,
-    calibrate: str = "",
+    groups: Sequence[str],
     start: np.ndarray | None = None,
     prior: Sequence[float] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predict each group of times without its own: the errors, and whether each is in the interval.
 
-    group: the field that the times of a group share. calibrate: the field that times of other
-    groups share with those that they calibrate. start: shares that need no fit. prior: an interval
-    known before; without one, that of all errors outside the group.
+    groups: the name of each time's group. start: shares of the device that all of these times are
+    of, which other groups calibrate; without them all shares are fitted to the other groups.
+    prior: an interval known before.
     """
-    groups = np.array([attrgetter(group)(each) for each in times])
-    keys = np.array([attrgetter(calibrate)(each) if calibrate else "" for each in times])
     stack = Stack.of(times)
+    names = np.array(groups)
     errors = np.zeros(len(times))
     inside = np.zeros(len(times), bool)
-    parts = []
-    for name in np.unique(groups):
-        out = groups == name
-        shares = fit(stack.part(~out)) if start is None else start
-        for key in np.unique(keys[out]):
-            own = out & (keys == key)
-            others = ~out & (keys == key)
-            calibrated = shares
-            if calibrate and others.any():
-                calibrated = fit(stack.part(others), shares, HELD_BY)
-            errors[own] = stack.part(own).errors(calibrated)
-            parts.append((out, own, others))
-    for out, own, others in parts:
-        ends = prior if len(prior) else interval(errors[~out], groups[~out])
-        if calibrate:
-            ends = interval(errors[others], groups[others], ends)
-        inside[own] = (ends[0] <= errors[own]) & (errors[own] <= ends[1])
+    for name in np.unique(names):
+        out = names == name
+        if start is None:
+            shares = fit(stack.part(~out))
+        else:
+            shares = start if out.all() else fit(stack.part(~out), start, HELD_BY)
+        errors[out] = stack.part(out).errors(shares)
+    for name in np.unique(names):
+        out = names == name
+        low, high = interval(errors[~out], names[~out], prior)
+        inside[out] = (low <= errors[out]) & (errors[out] <= high)
     return errors, inside
 
 
 class Prediction(NamedTuple):
-    """step_s: with its 90 % interval. bound: the largest of `parts`, shares of it by PARTS."""
+    """The time of a step with its 90 % interval, and which of PARTS takes most of it."""
 
     step_s: Estimate
     bound: str
-    parts: dict[str, float]
 
 
 class Model(NamedTuple):
-    """Shares, and how wrong they are."""
+    """Fitted shares, and how wrong predictions from them were."""
 
     shares: np.ndarray
-    spread: tuple[float, float]  # the interval of errors
-    times: int = 0  # that were left out for it
-    covered: float = 0.0  # the share of these that it held
-    workloads: int = 0  # of the device, on which it is calibrated
-    device: str = ""  # that it is for; empty for all
-    widened: bool = False  # for a model that the kit does not have
-
-    @property
-    def held(self) -> str:
-        """What is known of the interval, as a sentence."""
-        of = "published times on GPUs with published peaks, made without their device"
-        if self.workloads:
-            of = f"times of {self.workloads} other workloads on it, which calibrate it"
-            of += ", made without their own"
-        if self.widened:
-            of += "; this one is wider, as a model of your own may be unlike those"
-        return f"such 90 % intervals held {100 * self.covered:.0f} % of {self.times:,} {of}"
+    spread: tuple[float, float]  # the 90 % interval of errors
+    evidence: str = ""  # how many times such intervals held, as a sentence
 
     def on(self, device: Device) -> Model:
         """Return the model with a device's time of a launch, and a processor's own shares."""
-        if self.device == device.name:
-            return self
         shares = self.shares.copy()
         launches = 1.0
         if device.backend == "cpu":
-            shares[:LAUNCH] = devices.CPU_TIMED if device.single else devices.CPU_SHARES
+            shares[:LAUNCH] = devices.CPU_SHARES
             launches = devices.CPU_LAUNCHES
         if device.launch_s:
             shares[LAUNCH] = device.launch_s * launches
-        return self._replace(shares=shares, device=device.name)
+        return self._replace(shares=shares)
 
     def calibrated(self, device: Device, times: Sequence[Times], workload: str = "") -> Model:
         """Return the model, calibrated on the times of other workloads on this device.
 
         workload: what is predicted; empty for a user's model. The kit's trainings are more alike
-        than that is to them: its interval is at least the general one, or `Device.unseen`.
+        than that is to them: its interval is at least the general one, or `devices.CPU_UNSEEN`.
         """
         model = self.on(device)
         own = [each for each in times if each.device.name == device.name]
         if workload:
             own = [each for each in own if not each.workload.startswith(workload)]
         if own:
-            names = np.array([each.workload for each in own])
-            errors, inside = left_out(own, "workload", "device.name", model.shares, self.spread)
-            low, high = interval(errors, names, self.spread).tolist()
+            names = [each.workload for each in own]
+            errors, inside = left_out(own, names, model.shares, self.spread)
+            low, high = interval(errors, np.array(names), self.spread).tolist()
             shares = fit(Stack.of(own), model.shares, HELD_BY)
-            covered = float(inside.mean())
-            workloads = len(set(names))
-            model = Model(shares, (low, high), len(own), covered, workloads, device.name)
+            evidence = (
+                f"such 90 % intervals held {inside.mean():.0%} of {len(own)} times of "
+                f"{len(set(names))} other workloads on it, which calibrate it"
+            )
+            model = Model(shares, (low, high), evidence)
         if workload or not device.measured:
             return model
-        low, high = device.unseen if device.backend == "cpu" else self.spread
+        low, high = devices.CPU_UNSEEN if device.backend == "cpu" else self.spread
         spread = min(low, model.spread[0]), max(high, model.spread[1])
-        return model._replace(spread=spread, widened=spread != model.spread)
+        evidence = f"{model.evidence}; the interval of a model of your own is at least the general one"
+        return model._replace(spread=spread, evidence=evidence)
 
     def predict(self, step: Iterable[Operator], device: Device, precision="fp32") -> Prediction:
-        """Return what a training step takes on a device."""
-        work = work_of(step, device, precision)
-        stack = Stack(work[None], np.ones(1), np.array([""]))
-        parts = stack.parts(self.on(device).shares)[0]
+        """Return what a training step takes on the device that the model is for."""
+        stack = Stack(work_of(step, device, precision)[None], np.ones(1), np.array([""]))
+        parts = stack.parts(self.shares)[0]
         total = float(parts.sum())
         low, high = (total * math.exp(end) for end in self.spread)
         step_s = Estimate(total, "s", low, high, how="estimated")
-        shares = dict(zip(PARTS, (parts / total).tolist(), strict=True))
-        return Prediction(step_s, PARTS[int(parts.argmax())], shares)
+        return Prediction(step_s, PARTS[int(parts.argmax())])
 
 
 @functools.cache
@@ -287,5 +257,8 @@ def fitted() -> Model:
     """Return the model fitted to all published times, which articles/data/prediction.json keeps."""
     place = Path(published.__file__).parent / "data" / "prediction.json"
     kept = json.loads(place.read_text(encoding="utf-8"))
-    shares = np.array(kept["shares"])
-    return Model(shares, tuple(kept["spread"]), kept["times"], kept["covered"])
+    evidence = (
+        f"such 90 % intervals held {kept['covered']:.0%} of {kept['times']:,} published times on "
+        "GPUs, each made without its device"
+    )
+    return Model(np.array(kept["shares"]), tuple(kept["spread"]), evidence)

@@ -20,14 +20,17 @@ from pomology.format import one_line
 from pomology.models import cost
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-OPTIMIZERS = {"adam": ("Adam", {}), "adamw": ("AdamW", {}), "sgd": ("SGD", {})}
-OPTIMIZERS |= {"momentum": ("SGD", {"momentum": 0.9}), "adadelta": ("Adadelta", {})}
-OPTIMIZERS |= {"rmsprop": ("RMSprop", {})}
+OPTIMIZERS = {
+    "adam": ("Adam", {}),
+    "sgd": ("SGD", {}),
+    "momentum": ("SGD", {"momentum": 0.9}),
+    "adadelta": ("Adadelta", {}),
+}
 LANES = 16  # numbers that AVX-512 computes at once; oneDNN fills channels up to a multiple
 
 
 class Operator(NamedTuple):
-    """One call of an operator, or all calls of the optimizer for weights of one size."""
+    """One call of an operator in a training step."""
 
     kind: str  # product, convolution, depthwise, attention, recurrent, elementwise, reduction, …
     flops: float  # two a multiply-add; 0 where bytes alone decide
@@ -39,19 +42,9 @@ class Operator(NamedTuple):
     filled: float = 1.0  # the share of LANES that a convolution uses on a processor
 
 
-class Memory(NamedTuple):
-    """Bytes that training holds, without work space inside of operators."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int  # the most that autograd keeps for the backward pass at one time
-    peak: int  # the most at any one time; gradients come while activations go
-
-
 class Counted(NamedTuple):
     operators: list[Operator]
-    memory: Memory
+    peak_bytes: int  # the most that tensors take at one time, without work space inside operators
 
 
 def step(inputs: Sequence[Any], loss: Callable[[Any], Any] | None = None) -> Callable[[Any], None]:
@@ -86,13 +79,12 @@ def count(
 
     step: one forward and backward pass of the module on `meta`. precision: bf16 and fp16 are what
     autocast makes of it. backend: where it is to run. Raises PomologyError for an operator that
-    has no formula, and for an unknown precision or optimizer.
+    has no formula, and for an unknown precision.
     """
     import torch
 
-    for value, known in ((precision, PRECISIONS), (optimizer, OPTIMIZERS)):
-        if value not in known:
-            raise PomologyError(f"{one_line(value)}: must be one of {', '.join(known)}")
+    if precision not in PRECISIONS:
+        raise PomologyError(f"{one_line(precision)}: must be one of {', '.join(PRECISIONS)}")
     module.to("meta").train()
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     if not trained:
@@ -105,18 +97,16 @@ def count(
     dtype = getattr(torch, PRECISIONS[precision])
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.device("meta"))
-        saved = stack.enter_context(cost.saved_tensors(module))
         stack.enter_context(cost.fused_attention(backend, partial(note, "attention")))
         stack.enter_context(_fused_lstm(dtype, partial(note, "recurrent")))
         stack.enter_context(_autocast(dtype))
         recorder = stack.enter_context(_recorder(operators))
         step(module)
-    update, state, work = _update(trained, optimizer, backend)
-    weights = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
     gradients = sum(weight.grad.nbytes for weight in trained if weight.grad is not None)
-    peak = weights + state + max(recorder.peak, gradients + work)
-    memory = Memory(weights, gradients, state, saved["peak"], peak)
-    return Counted([*operators, *update], memory)
+    update, state, work_space = _update(trained, optimizer, backend)
+    weights = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
+    peak = weights + state + max(recorder.peak, gradients + work_space)
+    return Counted([*operators, *update], peak)
 
 
 def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator], int, int]:
@@ -130,14 +120,7 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
     parts: list[Operator] = []
     with _recorder(parts) as recorder:
         optimizer.step()
-    by_size: dict[tuple[int, bool], list[Operator]] = {}
-    for part in parts:
-        by_size.setdefault((part.largest, part.fresh), []).append(part)
-    update = []
-    for key, alike in by_size.items():
-        moved = sum(part.bytes for part in alike)
-        launches = sum(part.launches for part in alike)
-        update.append(Operator("optimizer", 0, moved, launches, *key))
+    update = [each._replace(kind="optimizer", flops=0, like="", filled=1.0) for each in parts]
     state = sum(tensor.nbytes for tensor in cost.tensors(*optimizer.state.values()))
     return update, state, recorder.peak
 
@@ -276,15 +259,14 @@ def _convolution(name: str, args: Any, result: Any) -> tuple[str, int, int, floa
 # What autocast runs in half precision, and what in fp32, by name ("Autocast Op Reference" of
 # torch.amp, for CUDA).
 _HALF = (
-    r"linear|__r?matmul__|matmul|bmm|mm|mv|add(mm|bmm|mv)|baddbmm|einsum|tensordot|prelu"
+    r"linear|__r?matmul__|matmul|bmm|mm|mv|add(mm|bmm|mv)|baddbmm|einsum"
     r"|conv(_transpose)?[123]d|scaled_dot_product_attention|multi_head_attention_forward"
-    r"|(lstm|gru|rnn_tanh|rnn_relu)_cell|gru|rnn_(tanh|relu)"
+    r"|(lstm|gru)_cell|gru"
 )
 _FULL = (
-    r"(log_)?softmax|softmin|(layer|group)_norm|norm|cosine_similarity|cdist|sum|prod"
-    r"|cum(sum|prod)|exp|log(1p|2|10)?|pow|__r?pow__|reciprocal|rsqrt|softplus|erfinv"
-    r"|(nll|mse|(smooth_)?l1|huber|soft_margin|cosine_embedding|triplet_margin)_loss"
-    r"|cross_entropy|kl_div|binary_cross_entropy_with_logits"
+    r"(log_)?softmax|(layer|group)_norm|norm|sum|prod|cum(sum|prod)|exp|log(1p|2|10)?|pow|__r?pow__"
+    r"|rsqrt|softplus|(nll|mse|(smooth_)?l1|huber)_loss|cross_entropy|kl_div"
+    r"|binary_cross_entropy_with_logits"
 )
 
 
@@ -294,34 +276,20 @@ def _autocast(half: Any) -> Any:
     from torch.overrides import TorchFunctionMode
     from torch.utils import _pytree
 
-    if half == torch.float32:
-        return contextlib.nullcontext()
-    weights: dict[int, Any] = {}  # each is converted once a step
-
-    def converted(item: Any, dtype: Any) -> Any:
-        floating = isinstance(item, torch.Tensor) and item.is_floating_point()
-        if not floating or item.dtype == dtype:
-            return item
-        if not isinstance(item, torch.nn.Parameter):
-            return item.to(dtype)
-        if id(item) not in weights:
-            weights[id(item)] = item.to(dtype)
-        return weights[id(item)]
-
     class Autocast(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
-            kwargs = kwargs or {}
-            dtype = None
-            if re.fullmatch(_HALF, function.__name__):
-                dtype = half
-            elif re.fullmatch(_FULL, function.__name__):
-                dtype = torch.float32
-            if dtype is not None:
-                convert = partial(converted, dtype=dtype)
-                args, kwargs = _pytree.tree_map(convert, (args, kwargs))
-            return function(*args, **kwargs)
+            full = re.fullmatch(_FULL, function.__name__)
 
-    return Autocast()
+            def converted(item: Any) -> Any:
+                floating = isinstance(item, torch.Tensor) and item.is_floating_point()
+                return item.to(torch.float32 if full else half) if floating else item
+
+            arguments = (args, kwargs or {})
+            if full or re.fullmatch(_HALF, function.__name__):
+                arguments = _pytree.tree_map(converted, arguments)
+            return function(*arguments[0], **arguments[1])
+
+    return contextlib.nullcontext() if half == torch.float32 else Autocast()
 
 
 @contextlib.contextmanager
@@ -376,8 +344,6 @@ def _fused_lstm(dtype: Any, note: Callable[[int, int, int], None]) -> Iterator[N
             return None, None, *(item if wants else None for item, wants in pairs)
 
     def lstm(data, states, weights, *options):
-        if isinstance(states, torch.Tensor):
-            raise PomologyError("an LSTM of packed sequences is not counted")
         *_, both, batch_first = options
         if dtype != torch.float32:
             items = (data, states, weights)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import re
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from pomology.errors import PomologyError
 from pomology.extras.prediction import devices, model, operators, times
 from pomology.extras.prediction.operators import Counted
 from pomology.format import one_line
-from pomology.measure.estimate import Estimate
 from pomology.models import trainings
 from pomology.results.run import Run
 
@@ -22,11 +20,9 @@ def answer(
     target: str,
     input: str = "",
     precision: str = "fp32",
-    optimizer: str = "adam",
     on: str = "",
     source: str = "",
     place: Path | None = None,
-    epoch: int | None = None,
 ) -> list[str]:
     """Return the lines of the command.
 
@@ -34,8 +30,6 @@ def answer(
     ceilings are taken, which is at `place`. The rest: see the command. Raises PomologyError for
     whatever is wrong with these.
     """
-    if epoch is not None and epoch < 1:
-        raise PomologyError(f"--epoch {epoch}: must be a number of samples, 1 or more")
     known = devices.published_devices()
     device = None
     if source:
@@ -51,44 +45,29 @@ def answer(
     backend = device.backend if device else "mps"
     workload = ""
     if ":" in target or target.endswith(".py"):
-        batch, counted = count_file(target, input, precision, optimizer, backend)
-        what = f"{one_line(Path(target).name)}, --input {input}, {precision}, {optimizer}"
+        counted = count_file(target, input, precision, backend)
+        title = f"{one_line(Path(target).name)}, --input {input}, {precision}, adam"
     else:
         row = trainings.rows([target])[0]
         workload = row["workload"]
-        batch = row["batch_size"]
         counted = times.count(row, precision, backend)
-        what = f"{target}, {precision}, {times.OPTIMIZERS.get(workload, 'adam')}"
+        title = f"{target}, {precision}, {times.OPTIMIZERS.get(workload, 'adam')}"
     flops = sum(each.flops for each in counted.operators) / 1e9
     moved = format.quantity(sum(each.bytes for each in counted.operators), "B")
     launches = sum(each.launches for each in counted.operators)
-    sizes = {name: format.quantity(size, "B") for name, size in counted.memory._asdict().items()}
-    parts = ", ".join(f"{name} {size}" for name, size in sizes.items() if name != "peak")
+    peak = format.quantity(counted.peak_bytes, "B")
     amounts = f"{flops:,.4g} GFLOP, {moved} read and written, {launches:,} launches"
-    memory = f"memory at its highest point, counted: {sizes['peak']}"
-    lines = [f"{what}; counted of a step: {amounts}"]
-    lines.append(f"{memory}, without work space of operators ({parts})")
+    lines = [f"{title}; counted of a step: {amounts}; memory at the least {peak}"]
     if not device:
         return lines
     measured = times.published()
     if source:
-        measured = [each for _, each in times.of_run(records, source, known)]
+        measured = [each for _, each in times.of_run(records, known)]
     fitted = model.fitted().calibrated(device, measured, workload)
-    made = fitted.predict(counted.operators, device, precision)
-    step = f"a step takes {shown(made.step_s)}, most of it {made.bound}"
-    lines.append(f"predicted for {on} from {device.source}: {step}")
-    if epoch:
-        steps = math.ceil(epoch / batch)
-        time = f"{steps:,} steps, take {shown(made.step_s * steps)}; loading data is not in it"
-        lines.append(f"predicted: {epoch:,} samples, {time}")
-    parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in made.parts.items())
-    return [*lines, f"predicted: of a step {parts}", fitted.held]
-
-
-def shown(duration: Estimate) -> str:
-    """Return a predicted time with its interval, which is none of a measurement."""
-    interval = format.span(*duration.bounds, format.seconds)
-    return f"{format.seconds(duration.value)} (90 %: {interval})"
+    step_s, bound = fitted.predict(counted.operators, device, precision)
+    interval = format.span(*step_s.bounds, format.seconds)
+    step = f"a step takes {format.seconds(step_s.value)} (90 %: {interval}), most of it {bound}"
+    return [*lines, f"predicted for {on} from {device.source}: {step}", fitted.evidence]
 
 
 def parse_inputs(text: str) -> list[tuple[tuple[int, ...], bool]]:
@@ -103,8 +82,8 @@ def parse_inputs(text: str) -> list[tuple[tuple[int, ...], bool]]:
     return inputs
 
 
-def count_file(target: str, text: str, *how: str) -> tuple[int, Counted]:
-    """Count a step of the model that a function of a user's file returns; also give the batch.
+def count_file(target: str, text: str, precision: str, backend: str) -> Counted:
+    """Count a step of the model that a function of a user's file returns, with Adam.
 
     A function `loss(output)` in that file makes the loss, else `operators.default_loss`.
     """
@@ -113,14 +92,14 @@ def count_file(target: str, text: str, *how: str) -> tuple[int, Counted]:
     if not Path(path).is_file() or not path.endswith(".py"):
         raise PomologyError(f"{one_line(target)}: must be as path/to/model.py:build")
     try:
-        return inputs[0][0][0], _count_file(Path(path), name, inputs, *how)
+        return _count_file(Path(path), name, inputs, precision, backend)
     except Exception as error:
         kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
         reason = one_line(f"{kind}{' '.join(str(error).split())}", 300)
         raise PomologyError(f"{one_line(Path(path).name)}: {reason}") from error
 
 
-def _count_file(path: Path, name: str, inputs: list[tuple], *how: str) -> Counted:
+def _count_file(path: Path, name: str, inputs: list[tuple], precision: str, backend: str) -> Counted:
     import torch
 
     sys.path.insert(0, str(path.parent))
@@ -135,8 +114,7 @@ def _count_file(path: Path, name: str, inputs: list[tuple], *how: str) -> Counte
             module = build()
     except Exception:  # some read values while they build, which meta does not have
         module = build()
-    if not isinstance(module, torch.nn.Module):
-        raise PomologyError(f"{name}() gives a {type(module).__name__}, not a torch.nn.Module")
     types = {True: torch.int64, False: torch.float32}
     tensors = [torch.empty(sizes, dtype=types[whole], device="meta") for sizes, whole in inputs]
-    return operators.count(module, operators.step(tensors, getattr(file, "loss", None)), *how)
+    step = operators.step(tensors, getattr(file, "loss", None))
+    return operators.count(module, step, precision, backend=backend)

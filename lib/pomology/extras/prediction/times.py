@@ -1,9 +1,8 @@
-"""Measured times of training steps, with the work in them: others', the articles', and a run's."""
+"""Measured times of training steps, with the work in them: published ones, and those of a run."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,86 +35,33 @@ def _published_work() -> dict[tuple[str, int, str], list[dict[str, str]]]:
     return work
 
 
-def parse_target(target: str, precision: str) -> tuple[str, int, int]:
-    """Return workload, batch and size of `resnet50 32 224`, which must be counted in work.csv."""
-    match = re.fullmatch(r"(\w+) ([1-9]\d{0,8}) ([1-9]\d{0,8})", target)
-    if not match:
-        raise PomologyError(f"model: {target!r} must read `MODEL BATCH SIZE`, as 'resnet50 32 224'")
-    if precision not in ("fp32", "tf32", *devices.HALF):
-        raise PomologyError(f"precision: {precision!r} must be fp32, tf32, fp16, bf16 or amp")
-    workload, batch, size = match[1], int(match[2]), int(match[3])
-    published_step(workload, size, precision, batch)
-    return workload, batch, size
-
-
-def published_step(workload: str, size: int, precision: str, batch: int) -> list[Operator]:
-    """Return the operators of a step of a published workload, like ones together, with SGD."""
-    key = workload, size, "half" if precision in devices.HALF else "fp32"
-    if key not in _published_work():
-        names = ", ".join(sorted({f"{name} {size}" for name, size, _ in _published_work()}))
-        raise PomologyError(f"{workload} at size {size} is not counted; there are {names}")
-    step = []
-    for line in _published_work()[key]:
-        moved = float(line["bytes"]) * batch + float(line["fixed_bytes"])
-        flops = float(line["flops"]) * batch
-        step.append(Operator(line["kind"], flops, moved, int(line["launches"])))
-    return step
-
-
-def published(fault: str = "") -> list[Times]:
-    """Return the published times of counted workloads on devices with a data sheet.
-
-    fault: of `elsewhere.FAULTS`, that the times must have; without one they have no serious fault.
-    """
+def published() -> list[Times]:
+    """Return published times without a serious fault, of counted workloads and known devices."""
     times = []
     for row in elsewhere.rows():
         config, faults, samples = row["config"], row["faults"], elsewhere.samples(row)
         batch = config.get("batch_size")
         device = devices.published_devices().get(row["device"])
-        half = row["precision"] in devices.HALF
+        half = row["precision"] in (*devices.HALF, "amp")
         size = config.get("image_size") or config.get("sequence")
+        lines = _published_work().get((row["workload"], size, "half" if half else "fp32"))
         serious = (elsewhere.SERIOUS - {"tf32", "amp"}).intersection(faults)
-        if (fault not in faults if fault else serious) or not (samples and device):
-            continue
-        counted = (row["workload"], size, "half" if half else "fp32") in _published_work()
-        if not counted or not isinstance(batch, int):
+        if serious or not (samples and device and lines) or not isinstance(batch, int):
             continue
         tf32 = "tf32" in (*faults, row["precision"]) and device.flops_per_s["tf32"]
         precision = "half" if half else "tf32" if tf32 else "fp32"
-        step = published_step(row["workload"], size, precision, batch)
+        step = [_published_operator(line, batch) for line in lines]
         if "no-optimizer" in faults:
             step = [each for each in step if each.kind != "optimizer"]
         step_s = batch / samples / elsewhere.rate(row)
-        work = work_of(step, device, precision)
-        names = row["source"], row["year"]
-        times.append(Times(row["workload"], device, precision, batch, *names, step_s, work))
+        times.append(Times(row["workload"], device, step_s, work_of(step, device, precision)))
     return times
 
 
-def articles() -> list[Times]:
-    """Return the five articles' own epochs in PyTorch on GPUs, to which nothing is fitted."""
-    usable = []
-    for row in articles_published.rows():
-        name = elsewhere.devices().get(row["device"], row["device"])
-        device = devices.published_devices().get(name)
-        training = _training(row["experiment"], row["config"])
-        torch = row["framework"].startswith("pytorch") and row["precision"] == "fp32"
-        if not (device and training and torch and row["metric"] == "epoch_s"):
-            continue
-        if row["si"] and row["flops"] and "loader-bound" not in elsewhere.faults(row):
-            usable.append((row, device, training))
-    steps = _steps([(training, device.backend) for _, device, training in usable])
-    times = []
-    for (row, device, training), step in zip(usable, steps, strict=True):
-        tf32 = "tf32" in elsewhere.faults(row) and device.flops_per_s["tf32"]
-        precision = "tf32" if tf32 else "fp32"
-        names = [row[name] for name in ("article", "device", "framework", "source")]
-        year = articles_published.software(*names)[1]
-        step_s = row["si"] * sum(each.flops for each in step) / row["flops"]
-        work = work_of(step, device, precision)
-        names = row["experiment"], device, precision, training["batch_size"]
-        times.append(Times(*names, f"article {row['article']}", year, step_s, work))
-    return times
+def _published_operator(line: Mapping[str, str], batch: int) -> Operator:
+    """Return all operators of a kind in a step of a published workload, trained with SGD."""
+    moved = float(line["bytes"]) * batch + float(line["fixed_bytes"])
+    return Operator(line["kind"], float(line["flops"]) * batch, moved, int(line["launches"]))
 
 
 @functools.cache
@@ -151,8 +97,7 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         words = " ".join(str(value) for value in row.values())
         reason = one_line(f"{type(error).__name__}: {error}", 200)
-        example = "some need a size, as 'resnet50 32 224'"
-        raise PomologyError(f"{words}: cannot be counted ({reason}); {example}") from error
+        raise PomologyError(f"{words}: cannot be counted ({reason})") from error
 
 
 def _steps(counted: list[tuple[dict[str, Any] | None, str]]) -> list[list[Operator]]:
@@ -189,7 +134,7 @@ def workload_of(record: Record) -> str:
     return str(model).partition("-")[0] or record.experiment
 
 
-def of_run(records: Sequence[Record], run: str, known: Mapping[str, Device]) -> RunTimes:
+def of_run(records: Sequence[Record], known: Mapping[str, Device]) -> RunTimes:
     """Return a run's timed steps on its devices, on inputs that are ready where it has these."""
     timed = [
         (record, known[cases.kind(record)], flops_per_s)
@@ -202,8 +147,7 @@ def of_run(records: Sequence[Record], run: str, known: Mapping[str, Device]) -> 
         flops = sum(each.flops for each in step)
         if abs(flops / record.flops_per_step - 1) >= 0.01:  # not what the record has counted
             step = sums(record)
-        names = workload_of(record), device, "fp32", record.config.get("batch_size", 0)
         step_s = record.flops_per_step / flops_per_s
         work = work_of(step, device, "fp32")
-        times.append((record, Times(*names, run, record.started[:4], step_s, work)))
+        times.append((record, Times(workload_of(record), device, step_s, work)))
     return times

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pomology.extras.prediction.model import Model, Stack, Times, left_out
+from pomology.extras.prediction.times import RunTimes
+from pomology.report.figures.style import figure_of, styled
 from pomology.report.table import Table
 
 COLUMNS = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
+NOTHING = "Nothing is predicted of this run: it has no ceilings, or no steps in fp32."
+NOTE = "Predicted from the ceilings of this run and its times of other workloads, without loading."
 
 
 class Errors(NamedTuple):
@@ -19,24 +22,18 @@ class Errors(NamedTuple):
 
     name: str
     logs: np.ndarray
-    covered: np.ndarray | None = None
+    covered: np.ndarray
 
     def row(self) -> dict[str, float]:
         """Return the errors of predicted over measured: 1 is 100 %."""
         errors = np.abs(np.expm1(-self.logs))
-        covered = None if self.covered is None else float(self.covered.mean())
         return {
             "n": len(errors),
             "median": float(np.median(errors)),
             "mean": float(errors.mean()),
             "within_30": float((errors <= 0.3).mean()),
-            "covered": covered,
+            "covered": float(self.covered.mean()),
         }
-
-    def part(self, name: str, chosen: Sequence[bool]) -> Errors:
-        """Return the errors of a group of times."""
-        place = np.array(chosen)
-        return Errors(name, self.logs[place], self.covered[place])
 
 
 def table(title: str, groups: Sequence[Errors]) -> Table:
@@ -44,72 +41,64 @@ def table(title: str, groups: Sequence[Errors]) -> Table:
     lines = []
     for group in groups:
         n, *shares = group.row().values()
-        texts = ["–" if share is None else f"{100 * share:.0f} %" for share in shares]
-        lines.append(((group.name, f"{n:,}", *texts), {}))
+        lines.append(((group.name, f"{n:,}", *(f"{100 * share:.0f} %" for share in shares)), {}))
     note = "An error is that of the predicted time, over the measured one."
     return Table.of(title, COLUMNS, lines, [note])
 
 
-def baselines(times: Sequence[Times]) -> list[Errors]:
-    """Return the errors of ways that fit nothing.
-
-    One calibrating run scales operations by the time of each other workload on the same device in
-    the same precision, in turn.
-    """
-    stack = Stack.of(times)
-    roofline = stack.errors(np.array([1.0] * 8 + [0.0, 1.0]))
-    operations = np.log(stack.step_s / stack.work[:, :, 2].sum(1))
-    kinds = [(each.device.name, each.precision) for each in times]
-    pairs = [
-        operations[one] - operations[other]
-        for one, other in product(range(len(times)), repeat=2)
-        if kinds[one] == kinds[other] and times[one].workload != times[other].workload
-    ]
-    return [
-        Errors("the roofline alone", roofline),
-        Errors("operations alone", operations),
-        Errors("one calibrating run", np.array(pairs)),
-    ]
-
-
 def validation(times: Sequence[Times]) -> list[Errors]:
-    """Return the errors of every way to predict, the best informed last."""
+    """Return the errors of published times, from fits without their device or workload."""
+    names = [each.device.name for each in times]
+    workloads = [each.workload for each in times]
     return [
-        *baselines(times),
-        Errors("device left out", *left_out(times, "device.name")),
-        Errors("device left out, source known", *left_out(times, "device.name", "source")),
-        Errors("workload left out", *left_out(times, "workload")),
-        Errors("workload left out, device known", *left_out(times, "workload", "device.name")),
+        Errors("device left out", *left_out(times, names)),
+        Errors("workload left out", *left_out(times, workloads)),
     ]
 
 
-def without_fit(times: Sequence[Times], model: Model, name: str) -> Errors:
-    """Return the errors of times that nothing was fitted to."""
-    logs = [Stack.of([each]).errors(model.on(each.device).shares)[0] for each in times]
-    logs = np.array(logs)
-    return Errors(name, logs, (model.spread[0] <= logs) & (logs <= model.spread[1]))
+def own_errors(own: RunTimes, run: str, model: Model) -> list[Errors]:
+    """Return a run's errors by device: from its ceilings, and calibrated on other workloads."""
+    groups = []
+    for name in dict.fromkeys(step.device.name for _, step in own):
+        steps = [step for _, step in own if step.device.name == name]
+        shares = model.on(steps[0].device).shares
+        logs = Stack.of(steps).errors(shares)
+        inside = (model.spread[0] <= logs) & (logs <= model.spread[1])
+        groups.append(Errors(f"{run}, {name}: ceilings alone", logs, inside))
+        workloads = [step.workload for step in steps]
+        errors = left_out(steps, workloads, shares, model.spread)
+        groups.append(Errors(f"{run}, {name}: calibrated on other workloads", *errors))
+    return groups
 
 
-def calibrated(times: Sequence[Times], model: Model, name: str) -> Errors:
-    """Return the errors of one device's times, calibrated on its other workloads."""
-    shares = model.on(times[0].device).shares
-    return Errors(name, *left_out(times, "workload", "device.name", shares, model.spread))
+def own_steps(own: RunTimes, groups: Sequence[Errors]) -> Table:
+    """Return predicted over measured times of a run, by experiment; groups: of `own_errors`."""
+    lines = []
+    names = dict.fromkeys(step.device.name for _, step in own)
+    for place, name in enumerate(names):
+        experiments = np.array([each.experiment for each, step in own if step.device.name == name])
+        alone, calibrated = groups[2 * place : 2 * place + 2]
+        for experiment in dict.fromkeys(experiments.tolist()):
+            part = experiments == experiment
+            before = np.exp(-alone.logs[part])
+            after = np.exp(-calibrated.logs[part])
+            ratios = (f"{np.median(before):.2f}", f"{np.median(after):.2f}")
+            ends = f"{after.min():.2f} to {after.max():.2f}"
+            lines.append(((experiment, name, str(part.sum()), *ratios, ends), {}))
+    ratios = ("Predicted over measured, by ceilings", "calibrated", "from to")
+    title = "This run's steps, and what is predicted of them"
+    columns = ("Experiment", "Device", "Times", *ratios)
+    return Table.of(title, columns, lines, [NOTE if lines else NOTHING])
 
 
-def by_kind(times: Sequence[Times], errors: Errors) -> list[Errors]:
-    """Return the errors of groups of times in which predictions differ."""
-    small_models = ("mobilenet_v2", "mnasnet1_0")
-    groups = {
-        "batch of 1 to 8": [each.batch <= 8 for each in times],
-        "batch of 9 to 63": [8 < each.batch < 64 for each in times],
-        "batch of 64 and more": [each.batch >= 64 for each in times],
-        "published before 2020": [each.year < "2020" for each in times],
-        "published since 2020": [each.year >= "2020" for each in times],
-        "fp32 without matrix units": [each.precision == "fp32" for each in times],
-        "TF32": [each.precision == "tf32" for each in times],
-        "fp16, bf16, mixed": [each.precision == "half" for each in times],
-        "MobileNet, MNASNet": [each.workload in small_models for each in times],
-        "Apple GPUs": [each.device.backend == "mps" for each in times],
-        "AMD's GPUs": [each.device.name.startswith(("MI", "Radeon")) for each in times],
-    }
-    return [errors.part(name, chosen) for name, chosen in groups.items()]
+@styled
+def figure(times: Sequence[Times], errors: Errors) -> Any:
+    """Return predicted against measured times of the same steps, with the line where they agree."""
+    measured = np.array([each.step_s for each in times])
+    drawn = figure_of(5, 5)
+    axis = drawn.add_subplot()
+    axis.scatter(measured, measured * np.exp(-errors.logs), s=6)
+    axis.axline((1, 1), slope=1, color="grey")
+    axis.set(xscale="log", yscale="log", xlabel="measured s", ylabel="predicted s")
+    axis.set_title(errors.name)
+    return drawn
