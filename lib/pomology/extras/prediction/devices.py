@@ -86,8 +86,7 @@ class Device(NamedTuple):
 def chosen(name: str, devices: Mapping[str, Device]) -> Device:
     """Return the device of this name. Raises PomologyError, which names the closest."""
     if name not in devices:
-        close = difflib.get_close_matches(name, devices, 3, 0.4) or sorted(devices)[:3]
-        names = ", ".join(close)
+        names = ", ".join(difflib.get_close_matches(name, devices, 3, 0) or devices)
         raise PomologyError(f"--on {one_line(name)}: no such device; close to it: {names}")
     return devices[name]
 
@@ -118,10 +117,8 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
         bandwidth = best.bandwidths.get((kind, BOTH))
         fp32 = best.rates.get((kind, "fp32"))
         convolution = convolved.rates.get((kind, "fp32"))
-        if not bandwidth or not fp32:
-            continue
         single = _single(records) if kind == "cpu" else {}
-        if kind == "cpu" and not single:
+        if not bandwidth or not fp32 or (kind == "cpu" and not single):
             continue
         launches = [
             record.metrics["launch_stream_s"].value

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -44,7 +43,7 @@ class Operator(NamedTuple):
 
 class Counted(NamedTuple):
     operators: list[Operator]
-    peak_bytes: int  # the most that tensors take at one time, without work space inside operators
+    memory_bytes: int  # weights, gradients, the optimizer's, and what autograd keeps
 
 
 def step(inputs: Sequence[Any], loss: Callable[[Any], Any] | None = None) -> Callable[[Any], None]:
@@ -97,20 +96,20 @@ def count(
     dtype = getattr(torch, PRECISIONS[precision])
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.device("meta"))
+        saved = stack.enter_context(cost.saved_tensors(module))
         stack.enter_context(cost.fused_attention(backend, partial(note, "attention")))
         stack.enter_context(_fused_lstm(dtype, partial(note, "recurrent")))
         stack.enter_context(_autocast(dtype))
-        recorder = stack.enter_context(_recorder(operators))
+        stack.enter_context(_recorder(operators))
         step(module)
     gradients = sum(weight.grad.nbytes for weight in trained if weight.grad is not None)
-    update, state, work_space = _update(trained, optimizer, backend)
+    update, state = _update(trained, optimizer, backend)
     weights = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
-    peak = weights + state + max(recorder.peak, gradients + work_space)
-    return Counted([*operators, *update], peak)
+    return Counted([*operators, *update], weights + gradients + state + saved["peak"])
 
 
-def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator], int, int]:
-    """Return the optimizer's operators, the bytes of its state, and the most of its work space."""
+def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator], int]:
+    """Return the optimizer's operators, and the bytes of its state."""
     import torch
 
     kind, settings = OPTIMIZERS[name]
@@ -118,27 +117,21 @@ def _update(weights: list[Any], name: str, backend: str) -> tuple[list[Operator]
     optimizer = getattr(torch.optim, kind)(weights, lr=0.01, foreach=foreach, **settings)
     optimizer.step()  # the first step makes its state
     parts: list[Operator] = []
-    with _recorder(parts) as recorder:
+    with _recorder(parts):
         optimizer.step()
     update = [each._replace(kind="optimizer", flops=0, like="", filled=1.0) for each in parts]
     state = sum(tensor.nbytes for tensor in cost.tensors(*optimizer.state.values()))
-    return update, state, recorder.peak
+    return update, state
 
 
 def _recorder(operators: list[Operator]) -> Any:
-    """Return a context that appends each operator on `meta`, and knows the bytes that exist."""
+    """Return a context that appends each operator on `meta`."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     meta = torch.device("meta")
 
     class Recorder(TorchDispatchMode):
-        live = 0
-        peak = 0
-
-        def free(self, size: int) -> None:
-            self.live -= size
-
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             kwargs = kwargs or {}
             tensors = cost.tensors(args, kwargs)
@@ -153,14 +146,7 @@ def _recorder(operators: list[Operator]) -> Any:
                 if result is not NotImplemented:
                     return result
             kind = _kind(function, tensors)
-            before = {tensor.untyped_storage()._cdata for tensor in tensors}
             result = function(*args, **kwargs)
-            for tensor in cost.tensors(result):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in before:
-                    self.live += storage.nbytes()
-                    self.peak = max(self.peak, self.live)
-                    weakref.finalize(storage, self.free, storage.nbytes())
             moved = cost.moved_bytes(function, args, kwargs, result)
             if kind and moved:
                 operators.append(_operator(kind, function, args, result, moved))
@@ -311,44 +297,37 @@ def _fused_lstm(dtype: Any, note: Callable[[int, int, int], None]) -> Iterator[N
 
     class LSTM(torch.autograd.Function):
         @staticmethod
-        def forward(context, directions, batch_first, data, state, cell, *weights):
-            batch, times = data.shape[:2] if batch_first else data.shape[1::-1]
-            stack, _, hidden = cell.shape  # a layer for each direction
-            output = data.new_empty(*data.shape[:2], state.shape[-1] * directions)
-            kept = data.new_empty(7 * stack, times, batch, hidden)
-            context.save_for_backward(data, kept, state, cell, *weights)
-            context.sizes = directions, stack, times, batch
-            # What multiplies the input of a layer does so at all times at once.
-            at_once = weights[:: len(weights) // stack]
-            context.weights_moved = times * size(*weights) - (times - 1) * size(*at_once)
-            moved = context.weights_moved + size(data, state, cell, output, kept)
-            note(2 * times * batch * numbers(weights), moved, stack * (2 * times + 1))
-            return output, torch.empty_like(state), torch.empty_like(cell)
+        def forward(context, output, kept, *tensors):
+            context.save_for_backward(kept, *tensors)
+            return torch.empty_like(output), *map(torch.empty_like, tensors[1:3])
 
         @staticmethod
         def backward(context, *received):
-            directions, stack, times, batch = context.sizes
-            data, kept, *states_and_weights = context.saved_tensors
-            weights = states_and_weights[2:]
-            wanted = context.needs_input_grad[2:]
-            each = len(weights) // stack
-            gradients = [torch.empty_like(item) for item in (data, *states_and_weights)]
-            flops = 2 * times * batch * numbers(weights) * (1 + any(wanted[3:]))
-            if not wanted[0]:
-                flops -= 2 * times * batch * numbers(weights[: directions * each : each])
-            if not wanted[1]:
-                flops -= 2 * batch * numbers(weights[1::each])
-            moved = context.weights_moved + size(data, kept, *received, *gradients)
-            note(flops, moved, stack * (2 * times + 3))
-            pairs = zip(gradients, wanted, strict=True)
-            return None, None, *(item if wants else None for item, wants in pairs)
+            return None, None, *map(torch.empty_like, context.saved_tensors[1:])
 
     def lstm(data, states, weights, *options):
         *_, both, batch_first = options
         if dtype != torch.float32:
             items = (data, states, weights)
             data, states, weights = _pytree.tree_map(lambda item: item.to(dtype), items)
-        return LSTM.apply(1 + both, batch_first, data, *states, *weights)
+        batch, times = data.shape[:2] if batch_first else data.shape[1::-1]
+        stack, _, hidden = states[1].shape  # a layer for each direction
+        output = data.new_empty(*data.shape[:2], states[0].shape[-1] * (1 + both))
+        kept = data.new_empty(7 * stack, times, batch, hidden)
+        each = len(weights) // stack
+        # What multiplies the input of a layer does so at all times at once.
+        weights_moved = times * size(*weights) - (times - 1) * size(*weights[::each])
+        moved = weights_moved + size(data, *states, output, kept)
+        flops = 2 * times * batch * numbers(weights)
+        note(flops, moved, stack * (2 * times + 1))
+        flops *= 1 + any(item.requires_grad for item in weights)
+        if not data.requires_grad:
+            flops -= 2 * times * batch * numbers(weights[: (1 + both) * each : each])
+        if not states[0].requires_grad:
+            flops -= 2 * batch * numbers(weights[1::each])
+        moved += size(data, *states, *weights)  # their gradients
+        note(flops, moved, stack * (2 * times + 3))
+        return LSTM.apply(output, kept, data, *states, *weights)
 
     with mock.patch.object(torch._VF, "lstm", lstm):
         yield

@@ -55,9 +55,9 @@ def answer(
     flops = sum(each.flops for each in counted.operators) / 1e9
     moved = format.quantity(sum(each.bytes for each in counted.operators), "B")
     launches = sum(each.launches for each in counted.operators)
-    peak = format.quantity(counted.peak_bytes, "B")
+    memory = format.quantity(counted.memory_bytes, "B")
     amounts = f"{flops:,.4g} GFLOP, {moved} read and written, {launches:,} launches"
-    lines = [f"{title}; counted of a step: {amounts}; memory at the least {peak}"]
+    lines = [f"{title}; counted of a step: {amounts}; {memory} of memory"]
     if not device:
         return lines
     measured = times.published()
@@ -87,34 +87,29 @@ def count_file(target: str, text: str, precision: str, backend: str) -> Counted:
 
     A function `loss(output)` in that file makes the loss, else `operators.default_loss`.
     """
+    import torch
+
     inputs = parse_inputs(text)
-    path, _, name = target.rpartition(":")
-    if not Path(path).is_file() or not path.endswith(".py"):
+    place, _, name = target.rpartition(":")
+    path = Path(place)
+    if not path.is_file() or path.suffix != ".py":
         raise PomologyError(f"{one_line(target)}: must be as path/to/model.py:build")
+    types = {True: torch.int64, False: torch.float32}
+    tensors = [torch.empty(sizes, dtype=types[whole], device="meta") for sizes, whole in inputs]
     try:
-        return _count_file(Path(path), name, inputs, precision, backend)
+        sys.path.insert(0, str(path.parent))
+        spec = importlib.util.spec_from_file_location("own_model", path)
+        file = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(file)
+        build = getattr(file, name)
+        try:
+            with torch.device("meta"):
+                module = build()
+        except Exception:  # some read values while they build, which meta does not have
+            module = build()
+        step = operators.step(tensors, getattr(file, "loss", None))
+        return operators.count(module, step, precision, backend=backend)
     except Exception as error:
         kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
         reason = one_line(f"{kind}{' '.join(str(error).split())}", 300)
-        raise PomologyError(f"{one_line(Path(path).name)}: {reason}") from error
-
-
-def _count_file(path: Path, name: str, inputs: list[tuple], precision: str, backend: str) -> Counted:
-    import torch
-
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location("own_model", path)
-    file = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(file)
-    if not hasattr(file, name):
-        raise PomologyError(f"it has no function {one_line(name)}")
-    build = getattr(file, name)
-    try:
-        with torch.device("meta"):
-            module = build()
-    except Exception:  # some read values while they build, which meta does not have
-        module = build()
-    types = {True: torch.int64, False: torch.float32}
-    tensors = [torch.empty(sizes, dtype=types[whole], device="meta") for sizes, whole in inputs]
-    step = operators.step(tensors, getattr(file, "loss", None))
-    return operators.count(module, step, precision, backend=backend)
+        raise PomologyError(f"{one_line(path.name)}: {reason}") from error

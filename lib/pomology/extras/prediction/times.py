@@ -103,10 +103,8 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
 def _steps(counted: list[tuple[dict[str, Any] | None, str]]) -> list[list[Operator]]:
     """Return the operators of trainings on backends, none where there is no training.
 
-    They are counted in a process of its own: that of a notebook has no framework, or another.
+    They are counted in a process of their own: that of a notebook has no framework, or another.
     """
-    if not any(training for training, _ in counted):
-        return [[] for _ in counted]
     return isolated.call("the count of trainings", f"{__name__}:_count_steps", counted)
 
 

@@ -13,8 +13,6 @@ from pomology.report.figures.style import figure_of, styled
 from pomology.report.table import Table
 
 COLUMNS = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
-NOTHING = "Nothing is predicted of this run: it has no ceilings, or no steps in fp32."
-NOTE = "Predicted from the ceilings of this run and its times of other workloads, without loading."
 
 
 class Errors(NamedTuple):
@@ -42,8 +40,11 @@ def table(title: str, groups: Sequence[Errors]) -> Table:
     for group in groups:
         n, *shares = group.row().values()
         lines.append(((group.name, f"{n:,}", *(f"{100 * share:.0f} %" for share in shares)), {}))
-    note = "An error is that of the predicted time, over the measured one."
-    return Table.of(title, COLUMNS, lines, [note])
+    notes = [
+        "An error is that of the predicted time, over the measured one.",
+        "Of a run without ceilings, or without steps in fp32, nothing is predicted.",
+    ]
+    return Table.of(title, COLUMNS, lines, notes)
 
 
 def validation(times: Sequence[Times]) -> list[Errors]:
@@ -57,38 +58,26 @@ def validation(times: Sequence[Times]) -> list[Errors]:
 
 
 def own_errors(own: RunTimes, run: str, model: Model) -> list[Errors]:
-    """Return a run's errors by device: from its ceilings, and calibrated on other workloads."""
+    """Return a run's errors: by device from its ceilings, and calibrated on other workloads.
+
+    The calibrated ones are then parted by experiment.
+    """
     groups = []
     for name in dict.fromkeys(step.device.name for _, step in own):
-        steps = [step for _, step in own if step.device.name == name]
+        pairs = [(record, step) for record, step in own if step.device.name == name]
+        steps = [step for _, step in pairs]
         shares = model.on(steps[0].device).shares
         logs = Stack.of(steps).errors(shares)
         inside = (model.spread[0] <= logs) & (logs <= model.spread[1])
         groups.append(Errors(f"{run}, {name}: ceilings alone", logs, inside))
         workloads = [step.workload for step in steps]
-        errors = left_out(steps, workloads, shares, model.spread)
-        groups.append(Errors(f"{run}, {name}: calibrated on other workloads", *errors))
-    return groups
-
-
-def own_steps(own: RunTimes, groups: Sequence[Errors]) -> Table:
-    """Return predicted over measured times of a run, by experiment; groups: of `own_errors`."""
-    lines = []
-    names = dict.fromkeys(step.device.name for _, step in own)
-    for place, name in enumerate(names):
-        experiments = np.array([each.experiment for each, step in own if step.device.name == name])
-        alone, calibrated = groups[2 * place : 2 * place + 2]
+        logs, inside = left_out(steps, workloads, shares, model.spread)
+        groups.append(Errors(f"{run}, {name}: calibrated on other workloads", logs, inside))
+        experiments = np.array([record.experiment for record, _ in pairs])
         for experiment in dict.fromkeys(experiments.tolist()):
             part = experiments == experiment
-            before = np.exp(-alone.logs[part])
-            after = np.exp(-calibrated.logs[part])
-            ratios = (f"{np.median(before):.2f}", f"{np.median(after):.2f}")
-            ends = f"{after.min():.2f} to {after.max():.2f}"
-            lines.append(((experiment, name, str(part.sum()), *ratios, ends), {}))
-    ratios = ("Predicted over measured, by ceilings", "calibrated", "from to")
-    title = "This run's steps, and what is predicted of them"
-    columns = ("Experiment", "Device", "Times", *ratios)
-    return Table.of(title, columns, lines, [NOTE if lines else NOTHING])
+            groups.append(Errors(f"{name}: {experiment}", logs[part], inside[part]))
+    return groups
 
 
 @styled
