@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
@@ -47,24 +47,20 @@ class Counted(NamedTuple):
 
 
 def step(inputs: Sequence[Any], loss: Callable[[Any], Any] | None = None) -> Callable[[Any], None]:
-    """Return a function that runs a module forward and backward on these inputs."""
+    """Return a function that runs a module forward and backward on these inputs.
+
+    loss: of the module's output; without one it is the sum of the means of what the module gives.
+    """
 
     def run(module: Any) -> None:
         output = module(*[tensor.to("meta") for tensor in inputs])
-        (loss or default_loss)(output).backward()
+        tensors = [tensor for tensor in cost.tensors(output) if tensor.requires_grad]
+        if not tensors:
+            raise PomologyError("the model's output does not depend on its weights")
+        value = loss(output) if loss else sum(tensor.float().mean() for tensor in tensors)
+        value.backward()
 
     return run
-
-
-def default_loss(output: Any) -> Any:
-    """Return a model's own loss, or the sum of the means of what it gives."""
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if own is not None:
-        return own
-    tensors = [tensor for tensor in cost.tensors(output) if tensor.requires_grad]
-    if not tensors:
-        raise PomologyError("the model's output does not depend on its weights")
-    return sum(tensor.float().mean() for tensor in tensors)
 
 
 def count(
@@ -76,9 +72,9 @@ def count(
 ) -> Counted:
     """Count a training step without running it.
 
-    step: one forward and backward pass of the module on `meta`. precision: bf16 and fp16 are what
-    autocast makes of it. backend: where it is to run. Raises PomologyError for an operator that
-    has no formula, and for an unknown precision.
+    step: one forward and backward pass of the module on `meta`. precision: of the
+    forward and backward pass; the optimizer has fp32. backend: where it is to run. Raises
+    PomologyError for an operator that has no formula, and for an unknown precision.
     """
     import torch
 
@@ -93,13 +89,12 @@ def count(
     def note(kind: str, flops: int, moved: int, launches: int = 1) -> None:
         operators.append(Operator(kind, flops, moved, launches))
 
-    dtype = getattr(torch, PRECISIONS[precision])
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.device("meta"))
         saved = stack.enter_context(cost.saved_tensors(module))
         stack.enter_context(cost.fused_attention(backend, partial(note, "attention")))
-        stack.enter_context(_fused_lstm(dtype, partial(note, "recurrent")))
-        stack.enter_context(_autocast(dtype))
+        stack.enter_context(_fused_lstm(partial(note, "recurrent")))
+        stack.enter_context(_cast(module, getattr(torch, PRECISIONS[precision])))
         stack.enter_context(_recorder(operators))
         step(module)
     gradients = sum(weight.grad.nbytes for weight in trained if weight.grad is not None)
@@ -164,7 +159,7 @@ _REDUCTION = (
     r"|(log)?cum(sum|prod|sumexp)|linalg_vector_norm|topk|_batch_norm_with_update"
 )
 # Their work is more than what they move.
-_UNKNOWN = r".*(fft|linalg|cholesky|cdist|sparse|triangular|ctc_loss|trilinear).*"
+_UNKNOWN = r".*(fft|linalg(?!_vector_norm)|cholesky|cdist|sparse|triangular|ctc_loss|trilinear).*"
 # The operator in `devices.SINGLE` that others are as fast as, by a part of their names.
 _LIKE = {"batch_norm": "batch_norm", "_pool": "max_pool", "index_put": "index_put"}
 _LIKE |= dict.fromkeys(("bernoulli", "dropout", "normal_", "uniform"), "bernoulli")
@@ -181,11 +176,10 @@ def _kind(function: Any, tensors: Sequence[Any]) -> str | None:
     tags = set(function.tags)
     depends = tags & {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     by_mask = any(tensor.dtype == torch.bool for tensor in tensors[1:])
-    if depends and (name != "index" or by_mask):
-        reason = "what it does depends on the values of its operands"
+    unknown = space != "aten" or re.fullmatch(_UNKNOWN, plain)
+    if unknown or (depends and (name != "index" or by_mask)):
+        reason = "its work has no formula, or depends on the values of its operands"
         raise PomologyError(f"operator {space}.{name} is not counted: {reason}")
-    if space != "aten" or (re.fullmatch(_UNKNOWN, plain) and plain != "linalg_vector_norm"):
-        raise PomologyError(f"operator {space}.{name} is not counted: its work has no formula")
     if plain in _PRODUCTS:
         return "product"
     if name in ("convolution", "convolution_backward"):
@@ -242,44 +236,23 @@ def _convolution(name: str, args: Any, result: Any) -> tuple[str, int, int, floa
     return "convolution", flops, launches, channels / (LANES * -(-channels // LANES))
 
 
-# What autocast runs in half precision, and what in fp32, by name ("Autocast Op Reference" of
-# torch.amp, for CUDA).
-_HALF = (
-    r"linear|__r?matmul__|matmul|bmm|mm|mv|add(mm|bmm|mv)|baddbmm|einsum"
-    r"|conv(_transpose)?[123]d|scaled_dot_product_attention|multi_head_attention_forward"
-    r"|(lstm|gru)_cell|gru"
-)
-_FULL = (
-    r"(log_)?softmax|(layer|group)_norm|norm|sum|prod|cum(sum|prod)|exp|log(1p|2|10)?|pow|__r?pow__"
-    r"|rsqrt|softplus|(nll|mse|(smooth_)?l1|huber)_loss|cross_entropy|kl_div"
-    r"|binary_cross_entropy_with_logits"
-)
-
-
-def _autocast(half: Any) -> Any:
-    """Return a context that does what torch.autocast does elsewhere: it knows no `meta`."""
-    import torch
-    from torch.overrides import TorchFunctionMode
+@contextlib.contextmanager
+def _cast(module: Any, dtype: Any) -> Iterator[None]:
+    """Let a module, and all that its parts receive, have this precision, and fp32 afterwards."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.utils import _pytree
 
-    class Autocast(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            full = re.fullmatch(_FULL, function.__name__)
+    def cast(item: Any) -> Any:
+        return item.to(dtype) if hasattr(item, "dtype") and item.is_floating_point() else item
 
-            def converted(item: Any) -> Any:
-                floating = isinstance(item, torch.Tensor) and item.is_floating_point()
-                return item.to(torch.float32 if full else half) if floating else item
-
-            arguments = (args, kwargs or {})
-            if full or re.fullmatch(_HALF, function.__name__):
-                arguments = _pytree.tree_map(converted, arguments)
-            return function(*arguments[0], **arguments[1])
-
-    return contextlib.nullcontext() if half == torch.float32 else Autocast()
+    module.to(dtype)
+    with register_module_forward_pre_hook(lambda _, inputs: _pytree.tree_map(cast, inputs)):
+        yield
+    module.float()
 
 
 @contextlib.contextmanager
-def _fused_lstm(dtype: Any, note: Callable[[int, int, int], None]) -> Iterator[None]:
+def _fused_lstm(note: Callable[[int, int, int], None]) -> Iterator[None]:
     """Let an LSTM be one operator forward and one backward: a product and a kernel a time step.
 
     Its matrices are used once for each place in each sequence; backward twice, without gradients
@@ -287,7 +260,6 @@ def _fused_lstm(dtype: Any, note: Callable[[int, int, int], None]) -> Iterator[N
     states, and tanh of one. note: gets operations, bytes moved and launches.
     """
     import torch
-    from torch.utils import _pytree
 
     def size(*tensors: Any) -> int:
         return sum(tensor.nbytes for tensor in tensors)
@@ -307,9 +279,6 @@ def _fused_lstm(dtype: Any, note: Callable[[int, int, int], None]) -> Iterator[N
 
     def lstm(data, states, weights, *options):
         *_, both, batch_first = options
-        if dtype != torch.float32:
-            items = (data, states, weights)
-            data, states, weights = _pytree.tree_map(lambda item: item.to(dtype), items)
         batch, times = data.shape[:2] if batch_first else data.shape[1::-1]
         stack, _, hidden = states[1].shape  # a layer for each direction
         output = data.new_empty(*data.shape[:2], states[0].shape[-1] * (1 + both))

@@ -54,10 +54,8 @@ def answer(
         title = f"{target}, {precision}, {times.OPTIMIZERS.get(workload, 'adam')}"
     flops = sum(each.flops for each in counted.operators) / 1e9
     moved = format.quantity(sum(each.bytes for each in counted.operators), "B")
-    launches = sum(each.launches for each in counted.operators)
     memory = format.quantity(counted.memory_bytes, "B")
-    amounts = f"{flops:,.4g} GFLOP, {moved} read and written, {launches:,} launches"
-    lines = [f"{title}; counted of a step: {amounts}; {memory} of memory"]
+    lines = [f"{title}; a step: {flops:,.4g} GFLOP, {moved} read and written, {memory} of memory"]
     if not device:
         return lines
     measured = times.published()
@@ -85,7 +83,7 @@ def parse_inputs(text: str) -> list[tuple[tuple[int, ...], bool]]:
 def count_file(target: str, text: str, precision: str, backend: str) -> Counted:
     """Count a step of the model that a function of a user's file returns, with Adam.
 
-    A function `loss(output)` in that file makes the loss, else `operators.default_loss`.
+    A function `loss(output)` in that file makes the loss, else that of `operators.step`.
     """
     import torch
 
