@@ -25,15 +25,14 @@ STEP = [Operator("convolution", 1e12, 1e9, 100), Operator("elementwise", 0, 3e10
 
 def test_an_operator_takes_the_larger_of_computing_and_moving():
     """1e12 / (0.5 · 10e12) = 0.2 s; 3e10 / 300e9 = 0.1 s; 400 launches of 10 µs = 4 ms."""
-    made = MODEL.predict(STEP, CARD)
-    assert made.step_s.value == pytest.approx(0.304) and made.step_s.how == "estimated"
-    assert made.step_s.low == pytest.approx(0.304 * np.exp(-0.1))
-    assert made.bound == "operations"
-    half = MODEL.predict(STEP, CARD, "bf16")  # 1e12 / (0.25 · 100e12) = 0.04 s
-    assert half.step_s.value == pytest.approx(0.144) and half.bound == "memory traffic"
+    step_s, bound = MODEL.predict(STEP, CARD)
+    assert step_s.value == pytest.approx(0.304) and step_s.how == "estimated"
+    assert step_s.low == pytest.approx(0.304 * np.exp(-0.1)) and bound == "operations"
+    step_s, bound = MODEL.predict(STEP, CARD, "bf16")  # 1e12 / (0.25 · 100e12) = 0.04 s
+    assert step_s.value == pytest.approx(0.144) and bound == "memory traffic"
     late = CARD._replace(launch_s=1e-3)
-    slow = MODEL.on(late).predict(STEP, late)
-    assert slow.step_s.value == pytest.approx(0.7) and slow.bound == "launches"
+    step_s, bound = MODEL.on(late).predict(STEP, late)
+    assert step_s.value == pytest.approx(0.7) and bound == "launches"
 
 
 def single(name: str, count: int, value: float):
@@ -63,12 +62,13 @@ def test_a_processor_has_the_ceilings_and_single_operators_of_its_run():
         (Operator("convolution", 1e11, 1e9, 0, **small, filled=0.5), 2 / 4 + 2 / 12),
         (Operator("elementwise", 0, 1e9, 0), 1 / 5),
     ):
-        assert MODEL.on(processor).predict([operator], processor).step_s.value == pytest.approx(seconds)
+        step_s, _ = MODEL.on(processor).predict([operator], processor)
+        assert step_s.value == pytest.approx(seconds)
 
 
 def test_half_precision_needs_a_runs_own_ceiling():
     own = CARD._replace(flops_per_s={"fp32": 10e12, "bf16": 20e12}, measured=True)
-    step_s = MODEL.predict([Operator("product", 1e12, 0, 0)], own, "bf16").step_s
+    step_s, _ = MODEL.predict([Operator("product", 1e12, 0, 0)], own, "bf16")
     assert step_s.value == pytest.approx(1 / 16)
     with pytest.raises(PomologyError, match=r"^fp16: a card has no ceiling in it in by hand"):
         MODEL.predict(STEP, own, "fp16")
@@ -100,15 +100,6 @@ def test_the_interval_covers_nine_of_ten_where_the_spread_is_known():
     row = validate.validation(simulated(0.3))[0].row()
     assert 0.8 <= row["covered"] <= 0.97
     assert row["median"] == pytest.approx(0.2, abs=0.08)  # exp(0.3 · 0.674) - 1 = 0.22
-    inside = []
-    for seed in range(20):  # devices with a factor of their own, calibrated on other workloads
-        factor = np.exp(np.random.default_rng(seed).normal(0, 0.4))
-        seen = simulated(0.25, seed, 1, 12, factor)
-        for one in seen[:4]:
-            known = Model(SHARES, (-0.55, 0.55)).calibrated(one.device, seen, one.workload)
-            error = Stack.of([one]).errors(known.shares)[0]
-            inside.append(known.spread[0] <= error <= known.spread[1])
-    assert 0.83 <= np.mean(inside) <= 0.96
 
 
 def test_a_device_cannot_tell_its_own_time_but_its_other_workloads_can():
@@ -136,12 +127,6 @@ def test_a_users_model_has_at_least_the_general_interval_and_few_times_move_noth
     assert ratios == pytest.approx([1.0, 1.7], abs=0.05)
     assert kit.spread[1] < 0.5 and general.calibrated(card, seen).spread == (-0.55, 0.55)
     assert MODEL.calibrated(card._replace(backend="cpu"), []).spread == devices.CPU_UNSEEN
-
-
-def test_errors_are_of_the_prediction_over_the_measured_time():
-    row = validate.Errors("x", np.log([1.0, 2.0, 0.8]), np.array([True, False, True])).row()
-    assert row["median"] == pytest.approx(0.25) and row["mean"] == pytest.approx(0.25)
-    assert row["within_30"] == pytest.approx(2 / 3) and row["covered"] == pytest.approx(2 / 3)
 
 
 def test_the_kept_shares_are_the_fit_to_the_published_times():
@@ -240,7 +225,6 @@ def reads_values():
 def fft(): return Model(lambda y: torch.fft.rfft(y).abs())
 def nonzero(): return Model(lambda y: y[y > 0])
 def raises(): raise ValueError("no\\nluck")
-def frozen(): return plain().requires_grad_(False)
 """
 
 
@@ -252,7 +236,6 @@ def frozen(): return plain().requires_grad_(False)
         ("fft", "operator aten._fft_r2c is not counted"),
         ("nonzero", "operator aten.index is not counted"),
         ("raises", "mine.py: ValueError: no luck"),
-        ("frozen", "the model has no weights to train"),
     ],
 )
 def test_a_users_model_is_predicted_or_refused_in_one_line(tmp_path, capsys, function, words):
@@ -293,8 +276,10 @@ def test_a_training_of_the_kit_is_counted_by_operators_where_they_add_up():
 def test_a_runs_steps_are_shown_beside_their_predictions():
     case = record("vae", rate(1e11), flops_per_step=10**9, bytes_per_step=10**8)
     own = [(case, one) for one in simulated(cards=1)]
+    own[0] = case, own[0][1]._replace(step_s=own[0][1].step_s / 1.25)
     alone, calibrated, vae = validate.own_errors(own, "a run", Model(SHARES, (-0.2, 0.2)))
-    assert alone.row() == pytest.approx({"n": 8, "median": 0, "mean": 0, "within_30": 1, "covered": 1})
+    row = {"n": 8, "median": 0, "mean": 0.25 / 8, "within_30": 1, "covered": 7 / 8}
+    assert alone.row() == pytest.approx(row, abs=1e-9)
     assert vae.name == "card 0: vae" and vae.row() == calibrated.row()
-    shown = validate.table("errors", [vae])
-    assert shown.rows[0].cells == ("card 0: vae", "8", "0 %", "0 %", "100 %", "100 %")
+    cells = validate.table("errors", [alone]).rows[0].cells
+    assert cells == ("a run, card 0: ceilings alone", "8", "0 %", "3 %", "100 %", "88 %")

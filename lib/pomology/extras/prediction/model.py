@@ -190,13 +190,6 @@ def left_out(
     return errors, inside
 
 
-class Prediction(NamedTuple):
-    """The time of a step with its 90 % interval, and which of PARTS takes most of it."""
-
-    step_s: Estimate
-    bound: str
-
-
 class Model(NamedTuple):
     """Fitted shares, and how wrong predictions from them were."""
 
@@ -239,17 +232,17 @@ class Model(NamedTuple):
             return model
         low, high = devices.CPU_UNSEEN if device.backend == "cpu" else self.spread
         spread = min(low, model.spread[0]), max(high, model.spread[1])
-        evidence = f"{model.evidence}; the interval of a model of your own is at least the general one"
-        return model._replace(spread=spread, evidence=evidence)
+        return model._replace(spread=spread)
 
-    def predict(self, step: Iterable[Operator], device: Device, precision="fp32") -> Prediction:
-        """Return what a training step takes on the device that the model is for."""
+    def predict(
+        self, step: Iterable[Operator], device: Device, precision: str = "fp32"
+    ) -> tuple[Estimate, str]:
+        """Return a step's time with its 90 % interval, and which of PARTS takes most of it."""
         stack = Stack(work_of(step, device, precision)[None], np.ones(1), np.array([""]))
         parts = stack.parts(self.shares)[0]
         total = float(parts.sum())
         low, high = (total * math.exp(end) for end in self.spread)
-        step_s = Estimate(total, "s", low, high, how="estimated")
-        return Prediction(step_s, PARTS[int(parts.argmax())])
+        return Estimate(total, "s", low, high, how="estimated"), PARTS[int(parts.argmax())]
 
 
 @functools.cache
