@@ -195,6 +195,8 @@ def test_memory_is_weights_gradients_state_and_what_autograd_keeps():
     """8 x 4 weights four times with Adam's two, its counter, and the 16 x 8 numbers of the input."""
     work = counted(lambda: nn.Linear(8, 4, bias=False), empty(16, 8))
     assert work.memory_bytes == 4 * (4 * 8 * 4 + 1 + 16 * 8)
+    half = counted(lambda: nn.Linear(8, 4, bias=False), empty(16, 8), precision="bf16")
+    assert half.memory_bytes == work.memory_bytes - 2 * 16 * 8
 
 
 FILE = """

@@ -72,9 +72,9 @@ def count(
 ) -> Counted:
     """Count a training step without running it.
 
-    step: one forward and backward pass of the module on `meta`. precision: of the
-    forward and backward pass; the optimizer has fp32. backend: where it is to run. Raises
-    PomologyError for an operator that has no formula, and for an unknown precision.
+    step: one forward and backward pass of the module on `meta`. precision: of that pass; the
+    optimizer has fp32. backend: where it is to run. Raises PomologyError for an operator that has
+    no formula, and for an unknown precision.
     """
     import torch
 
@@ -82,8 +82,6 @@ def count(
         raise PomologyError(f"{one_line(precision)}: must be one of {', '.join(PRECISIONS)}")
     module.to("meta").train()
     trained = [weight for weight in module.parameters() if weight.requires_grad]
-    if not trained:
-        raise PomologyError("the model has no weights to train")
     operators: list[Operator] = []
 
     def note(kind: str, flops: int, moved: int, launches: int = 1) -> None:
@@ -91,10 +89,10 @@ def count(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.device("meta"))
+        stack.enter_context(_cast(module, getattr(torch, PRECISIONS[precision])))
         saved = stack.enter_context(cost.saved_tensors(module))
         stack.enter_context(cost.fused_attention(backend, partial(note, "attention")))
         stack.enter_context(_fused_lstm(partial(note, "recurrent")))
-        stack.enter_context(_cast(module, getattr(torch, PRECISIONS[precision])))
         stack.enter_context(_recorder(operators))
         step(module)
     gradients = sum(weight.grad.nbytes for weight in trained if weight.grad is not None)
