@@ -115,6 +115,9 @@ class Experiment:
     def checks(self) -> Table:
         return self.report.checks()
 
+    def ratios(self) -> Table:
+        return self.report.ratios()
+
     def printed(self) -> Table:
         return self.report.printed()
 

@@ -12,7 +12,7 @@ import msgspec
 
 from pomology.articles import published
 from pomology.paths import root, write_atomic
-from pomology.report import article, claims, details, peaks, table
+from pomology.report import article, claims, details, peaks, ratios, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
 from pomology.report.table import Row, Table
@@ -200,6 +200,10 @@ class Report:
     def checks(self) -> Table:
         """What the kit found out about itself, in plain words."""
         return self._saved(details.checks_table(self._frame()), "checks")
+
+    def ratios(self) -> Table:
+        """How many times as fast the GPU is as the CPU, as printed and on this machine."""
+        return self._saved(ratios.ratio_table(self._frame(), self.declaration), "ratios")
 
     def printed(self) -> Table:
         """What else the article prints about this experiment: its settings, and what its text says."""
