@@ -23,13 +23,13 @@ from pomology.machine import snapshot as machine_snapshot
 def mac(monkeypatch):
     """mac(folder): from here on, this is that Mac."""
 
-    def become(folder, architecture="arm64"):
+    def become(folder, architecture="arm64", version="15.5"):
         answers = Mac(folder)
         monkeypatch.setattr(machine_snapshot, "run_command", answers)
         monkeypatch.setattr(machine_snapshot, "REPOSITORY", Path("/nowhere"))
         monkeypatch.setattr(sys, "platform", "darwin")
         monkeypatch.setattr(platform, "machine", lambda: architecture)
-        monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), architecture))
+        monkeypatch.setattr(platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
         monkeypatch.setattr(platform, "python_version", lambda: "3.11.9")
         cores = {True: "hw.logicalcpu", False: "hw.physicalcpu"}
         monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: int(answers("sysctl", "-n", cores[logical])))
