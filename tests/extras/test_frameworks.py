@@ -6,7 +6,8 @@ from records import metric, record
 
 from pomology.articles import published
 from pomology.extras.frameworks import side_by_side
-from pomology.report import details, ratios
+from pomology.report import details
+from pomology.report import ratios as report_ratios
 from pomology.results import frame
 
 CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
@@ -84,7 +85,7 @@ def training(batch_size, backend, seconds, spread=0.0, **more):
 
 
 def ratios(*records):
-    return ratios.ratio_table(frame.of_records(records), of("mlp"))
+    return report_ratios.ratio_table(frame.of_records(records), of("mlp"))
 
 
 def test_ratios_are_the_cpus_time_over_the_gpus():
@@ -107,6 +108,6 @@ def test_what_the_article_prints_stands_first():
 
 @pytest.mark.parametrize("experiment", ["mlp", "cnn", "lstm"])
 def test_every_published_row_of_an_article_without_times_stands_in_one_of_its_tables(experiment):
-    tables = [article_table(experiment, []), ratios.ratio_table(frame.of_records([]), of(experiment))]
+    tables = [article_table(experiment, []), report_ratios.ratio_table(frame.of_records([]), of(experiment))]
     tables.append(details.printed_table(of(experiment)))
     assert sum(len(table.rows) for table in tables) == len(published.rows(experiment=experiment))

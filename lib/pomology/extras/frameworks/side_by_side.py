@@ -60,7 +60,7 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
         ratios += [ratio] if ratio else []
         inner = _parts(*numbers) if same else [None, None]
         shown = [_time(both.get(name), time) for name, time in zip(PAIR, times, strict=True)]
-        shown += map(_times, [ratio, *inner])
+        shown += map(ratio_text, [ratio, *inner])
         cells = (case.kind.upper(), *about.cells(case.config), *shown, remark)
         row = {"device": case.kind.upper(), **case.config, "same": same, "remark": remark}
         row |= {f"{name}_{about.time}": time and time.value for name, time in zip(PAIR, times, strict=True)}
