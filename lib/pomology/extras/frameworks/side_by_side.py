@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pomology.format import seconds, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report.declaration import Declaration
+from pomology.report.ratios import ratio_text
 from pomology.report.table import Table, ends
 from pomology.results.pool import Case, pool
 
