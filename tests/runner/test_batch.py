@@ -276,7 +276,7 @@ WRONG_ARGUMENTS = {
     ("reproduce", "--profile=fast"): "PROFILE=fast: must be one of smoke, quick, article",
     ("reproduce", "--device=tpu"): "DEVICE=tpu: must be one of auto, cpu, gpu, cuda, mps",
     ("reproduce", "--only=zeta vea"): "ONLY=vea: no notebook is named so; there are alpha, zeta",
-    ("reproduce", "--run=a/b"): "RUN=a/b: must be a folder name",
+    ("reproduce", "--run=a/b"): "RUN=a/b: must be a name",
     ("reproduce", "--repeats=0"): "REPEATS=0: must be from 1 to 100",
     ("reproduce", "--repeats=many"): "'many'",
     ("reproduce", "--limit-minutes=nan"): "--limit-minutes=nan",

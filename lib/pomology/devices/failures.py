@@ -33,4 +33,6 @@ def failure(exception: BaseException) -> Literal["out-of-memory", "unsupported"]
     if kinds & {"RuntimeError", "OpError"} and OUT_OF_MEMORY.search(text):
         return "out-of-memory"
     may_be = kinds & {"NotImplementedError", "RuntimeError", "TypeError", "ValueError", "OpError"}
-    return "unsupported" if isinstance(exception, Unsupported) or (may_be and UNSUPPORTED.search(text)) else None
+    if isinstance(exception, Unsupported) or (may_be and UNSUPPORTED.search(text)):
+        return "unsupported"
+    return None

@@ -13,8 +13,10 @@ def frameworks() -> dict[str, type[Device]]:
     """Each framework of this package -> its class of devices, those with most backends first."""
     for file in pkgutil.iter_modules(devices.__path__):
         importlib.import_module(f"{devices.__name__}.{file.name}")
-    kinds = [kind for kind in Device.__subclasses__() if kind.__module__.startswith(f"{devices.__name__}.")]
-    return {kind.framework: kind for kind in sorted(kinds, key=lambda kind: (-len(kind.gpus), kind.framework))}
+    package = f"{devices.__name__}."  # tests have subclasses, too
+    kinds = [kind for kind in Device.__subclasses__() if kind.__module__.startswith(package)]
+    kinds.sort(key=lambda kind: (-len(kind.gpus), kind.framework))
+    return {kind.framework: kind for kind in kinds}
 
 
 def choices() -> tuple[str, ...]:
@@ -46,8 +48,10 @@ def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
         backends = [kind.apple_gpu]
     chosen = [name for name in backends if name in present]
     if not chosen:
-        why = "; ".join(f"{name}: {reasons[name]}" for name in gpus if wanted == "gpu" or name in backends)
-        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {', '.join(present)}")
+        asked = [name for name in gpus if name in backends] or gpus
+        why = "; ".join(f"{name}: {reasons[name]}" for name in asked)
+        here = ", ".join(present)
+        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {here}")
     return [kind(name) for name in chosen]
 
 

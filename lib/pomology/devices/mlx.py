@@ -90,7 +90,9 @@ class MLXDevice(Device):
 
     @property
     def name(self) -> str | None:
-        return (self.kind == "gpu" and self._mx.device_info(self.handle).get("device_name")) or super().name
+        if self.kind == "cpu":
+            return super().name
+        return self._mx.device_info(self.handle).get("device_name") or super().name
 
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         return self._mx.stream(self.handle)
@@ -173,10 +175,13 @@ class MLXDevice(Device):
         return numbers
 
     def free_memory(self) -> int:
-        # Only Metal has a limit; a count may come as a text.
-        limit = self.kind == "gpu" and self._mx.device_info(self.handle).get("max_recommended_working_set_size")
         available = super().free_memory()
-        return min(available, int(limit) - self._bytes_now()["reserved_bytes"]) if limit else available
+        if self.kind == "cpu":
+            return available
+        limit = self._mx.device_info(self.handle).get("max_recommended_working_set_size")
+        if not limit:  # only Metal has one
+            return available
+        return min(available, int(limit) - self._bytes_now()["reserved_bytes"])
 
     def release(self) -> None:
         super().release()

@@ -18,7 +18,7 @@ FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 WATERMARKS = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
 # One thread writes one number: PyTorch starts as many threads as its first tensor has numbers.
 SMALLEST_KERNEL = "kernel void pomology_one(device float* out) { out[0] = 1.0f; }"
-FALLBACK_WARNING = re.compile(r"The operator '([^']+)' is not currently supported on the MPS backend")
+FALLBACK_WARNING = re.compile(r"The operator '([^']+)' is not currently supported on the MPS")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class Backend:
 def _no_driver(torch: Any, name: str, maker: str) -> str | None:
     if getattr(torch, name).is_available():
         return None
-    built = getattr(torch.version, name) is not None
-    return f"no {maker} GPU or driver answers" if built else f"this PyTorch is built without {name.upper()}"
+    if getattr(torch.version, name) is None:
+        return f"this PyTorch is built without {name.upper()}"
+    return f"no {maker} GPU or driver answers"
 
 
 def _no_mps(torch: Any) -> str | None:
@@ -123,7 +124,7 @@ class TorchDevice(Device):
         if self.backend != "mps":
             return ""
         high = os.environ[WATERMARKS[0]]
-        return f"the limit is {high} times Metal's recommended working set; PyTorch's own is 1.7 times"
+        return f"the limit is {high} times Metal's recommended working set; PyTorch's is 1.7 times"
 
     @property
     def tf32(self) -> bool:
@@ -160,7 +161,7 @@ class TorchDevice(Device):
         return self._torch.ones(size, size, dtype=getattr(self._torch, dtype), device=self.handle)
 
     def _move(self, item: Any) -> Any:
-        dtype = str(item.dtype).removeprefix("torch.") if isinstance(item, self._torch.Tensor) else None
+        dtype = str(getattr(item, "dtype", "")).removeprefix("torch.")
         if self._gpu and dtype in self._gpu.lacks:
             raise Unsupported(f"{self.backend.upper()} has no {dtype}: convert to float32 first")
         return item.to(self.handle) if hasattr(item, "to") else item

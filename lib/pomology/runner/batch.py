@@ -1,8 +1,8 @@
-"""Every notebook, one after another, each in a fresh kernel, from one process.
+"""Every notebook, one after another, each in a fresh kernel.
 
-A notebook runs in `.partial/` and moves to its place only when its last cell has ended, since a notebook file alone
-does not show whether its run succeeded. Meanwhile its journal is watched, which shows the progress, and gives a case
-whose kernel died its status.
+A notebook runs in `.partial/` and moves to its place when its last cell has ended, as the file
+alone does not show that. Meanwhile its journal is watched: it shows the progress, and gets the
+status of a case whose kernel died.
 """
 
 import contextlib
@@ -51,9 +51,9 @@ def reproduce(
     say: Say = print,
     minutes: float = math.inf,
 ) -> int:
-    """Run what is missing of a run, or of that what fits `minutes`, and build its page.
+    """Run what is missing of a run and fits `minutes`, and build its page.
 
-    Returns the exit status: 0, 1 (a case ended in an error, or a notebook did not finish) or 130 (interrupted).
+    Returns the exit status: 0, 1 (an error, or an unfinished notebook) or 130 (interrupted).
     """
     begun_s = time.monotonic()
     limit_s = 60 * (LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes)
@@ -122,11 +122,10 @@ def finished(job: Job, out: Path) -> bool:
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and a terminal that closes set; a second signal ends this process, a third while it
-    is `in_kernel`.
+    """An event that Ctrl-C, SIGTERM and a closing terminal set.
 
-    An exception would leave nbclient's tasks behind, each of which prints a traceback later, and would be lost in what
-    Python calls back: so nothing is raised, and the kernel is ended instead.
+    A second signal ends this process, a third while it is `in_kernel`. Nothing is raised, as
+    nbclient's tasks would print tracebacks, or swallow the exception.
     """
     stop = threading.Event()
     stop.signals = 0
@@ -150,13 +149,13 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 
 def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Say) -> bool:
-    """Run one notebook to its end, again behind each case that kills its kernel. Returns whether it got there."""
+    """Run one notebook, again after each case that kills its kernel; whether it got to its end."""
     journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
     deadline_s = time.monotonic() + (limit_s or math.inf)
     place = 0
 
     def watch() -> Outcome:
-        """Say a line for every case that has ended since the last call; why the kernel must end now, if it must."""
+        """Say a line for every case that has ended since; why the kernel must end, if it must."""
         nonlocal place
         for line in _lines(journal.path, place):
             place += len(line)
@@ -195,7 +194,7 @@ def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Sa
 
 
 def _used_kernels(job: Job, path: Path) -> set[str]:
-    """Return the cases that had a kernel of their own, since their backend keeps there what it compiled."""
+    """Return the cases that had a kernel of their own, as their backend keeps compiled code."""
     return {
         record.case
         for record in results_journal.read(path).records
@@ -215,14 +214,14 @@ def _lines(path: Path, place: int) -> list[bytes]:
 
 
 def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
-    """Execute in one fresh kernel, which ends early once `watch`, called all the time, gives a reason."""
+    """Execute in a fresh kernel, which ends early once `watch` gives a reason."""
     partial, final = job.partial(out), job.output(out)
     final.parent.mkdir(parents=True, exist_ok=True)
-    if quiet.quotas():  # frameworks detect what they may run on, and not what a quota pays
+    if quiet.quotas():  # frameworks do not know of a container's quota
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
     os.environ[results_journal.ONE_CASE_ON] = " ".join(job.notebook.one_case_per_kernel)
-    os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not what a user's IPython does at its start
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # this environment's kernel, not a `python3` that a user registered
+    os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not the user's start-up files
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # not a kernel `python3` that a user registered
     if not os.access(os.path.expanduser("~"), os.W_OK):  # a user without a home, as in a container
         os.environ["HOME"] = str(out / ".partial")
     papermill_engines.register("pomology", Engine)
@@ -233,7 +232,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
                 partial,
                 job.parameters,
                 engine_name="pomology",
-                kernel_name="python3",  # this environment's, whatever the notebook was last opened with
+                kernel_name="python3",  # whatever the notebook was last opened with
                 progress_bar=False,
                 resources={"metadata": {"path": str(job.notebook.path.parent)}},
                 config=Config(KernelManager=KERNEL),
@@ -250,7 +249,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
 
 
 def _why(error: Exception) -> Outcome:
-    """What an exception means that ended a notebook."""
+    """What an exception that ended a notebook means."""
     if isinstance(error, DeadKernelError):
         return "crashed", "its kernel died (killed, or out of memory)"
     if type(error) is RuntimeError:
@@ -263,7 +262,7 @@ def _why(error: Exception) -> Outcome:
 
 
 class Engine(NBClientEngine):
-    """Papermill's engine with a log for the kernel's stderr; `watch` ends the kernel, and no process stays behind."""
+    """Papermill's engine with a log of the kernel's stderr, and with `watch`, which may end it."""
 
     @classmethod
     def execute_managed_notebook(
@@ -288,7 +287,7 @@ class Engine(NBClientEngine):
 
 
 def _guard(client: PapermillNotebookClient, watch: Callable[[], Outcome], ended: threading.Event) -> None:
-    """Kill a kernel with all that it has started: behind its notebook, once `watch` says why, or with this process."""
+    """Kill a kernel and what it started: after its notebook, if `watch` says so, or with us."""
     guard = None
     while not ended.wait(0.2):
         process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet

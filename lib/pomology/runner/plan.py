@@ -38,10 +38,7 @@ class Asked(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One execution of a notebook: its parameters, and where its file goes.
-
-    way: empty, or the ending of a process with another setting of its framework.
-    """
+    """One execution of a notebook. way: empty, or the ending for another setting of its framework."""
 
     notebook: Notebook
     parameters: dict[str, Any]
@@ -50,17 +47,12 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its file: `vae`, of its first repeat `vae-1`."""
+        """The name of its file, as `vae`, or `vae-1` for its first repeat."""
         return self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
 
     @property
     def label(self) -> str:
         return self.notebook.name + self.way + (f" (repeat {self.repeat + 1})" if self.repeat else "")
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The notebooks whose numbers it needs."""
-        return self.notebook.after
 
     def output(self, out: Path) -> Path:
         return (out / "repeats" if self.repeat or self.way else out) / f"{self.name}.ipynb"
@@ -70,7 +62,7 @@ class Job(NamedTuple):
 
 
 class Schedule:
-    """The jobs of a run that are to be executed, in order; with MINUTES by priority, without those that do not fit."""
+    """The jobs that a run executes, in order; with MINUTES by priority, as far as they fit."""
 
     def __init__(
         self,
@@ -83,8 +75,11 @@ class Schedule:
         """done: names of the notebooks that have numbers already."""
         self.left_out: dict[str, str] = {}  # the label of a job -> why it is not executed
         self.waiting = list(jobs)
-        self._profile, self._clock, self._done = profile, clock, set(done)
-        self._begun_s, self._expected_s = clock(), 0.0
+        self._profile = profile
+        self._clock = clock
+        self._done = set(done)
+        self._begun_s = clock()
+        self._expected_s = 0.0
         self._end_s = self._begun_s + 60 * minutes
         if minutes < math.inf:
             self.waiting.sort(key=_importance)
@@ -92,15 +87,17 @@ class Schedule:
     def __iter__(self) -> Iterator[Job]:
         while self.waiting:
             job = self.waiting.pop(0)
-            if self.left_out and job.sources and self._done.isdisjoint(job.sources):
+            sources = job.notebook.after
+            if self.left_out and sources and self._done.isdisjoint(sources):
                 self.left_out[job.label] = "nothing of what it shows was measured"
             elif not self._fits(job):
-                self.left_out[job.label] = f"takes about {clock_time(self.expected_s(job))} here, and less was left"
+                takes = clock_time(self.expected_s(job))
+                self.left_out[job.label] = f"takes about {takes} here, and less was left"
             else:
                 yield job
                 self._done.add(job.notebook.name)
                 self._expected_s += job.notebook.seconds.get(self._profile, 0)
-                if not set(job.sources).isdisjoint(self.left_out):  # the same run may still get these
+                if not set(sources).isdisjoint(self.left_out):  # the same run may still get these
                     self.left_out[job.label] = "shows this run without what was left out"
 
     def expected_s(self, *jobs: Job) -> float:
@@ -109,10 +106,12 @@ class Schedule:
         return pace * sum(job.notebook.seconds.get(self._profile, 0) for job in jobs)
 
     def _fits(self, job: Job) -> bool:
-        """Whether a job ends in time, with the page and with what shows its numbers behind it."""
+        """Whether a job ends in time, with what shows its numbers and with the page."""
+        if job.notebook.after:
+            return True
         done = {*self._done, job.notebook.name}
-        later = [each for each in self.waiting if each.notebook.after and not done.isdisjoint(each.sources)]
-        return bool(job.notebook.after) or self._clock() + self.expected_s(job, *later) + PAGE_S <= self._end_s
+        later = [each for each in self.waiting if not done.isdisjoint(each.notebook.after)]
+        return self._clock() + self.expected_s(job, *later) + PAGE_S <= self._end_s
 
 
 def _importance(job: Job) -> tuple:
@@ -120,10 +119,7 @@ def _importance(job: Job) -> tuple:
 
 
 def prepare(asked: Asked) -> tuple[Path, list[Job]]:
-    """Return the folder of a run, and all that it executes there, finished or not.
-
-    Raises PomologyError for a wrong argument, notebook or parameter file.
-    """
+    """Return the folder of a run, and all its jobs, finished or not."""
     check_choices(asked.profile, asked.devices, asked.data)
     out = run_folder(asked.run, asked.profile)
     values = {"devices": asked.devices, "data": asked.data, "out": str(out)}
@@ -136,14 +132,18 @@ def prepare(asked: Asked) -> tuple[Path, list[Job]]:
 
 def left_out(only: str) -> list[str]:
     """Return a line for each chosen notebook that needs an extra which was removed from this copy."""
-    chosen = [notebook for notebook in select(_known(), only) if notebook.missing_extras()]
-    return [f"{each.name} is left out: it needs lib/pomology/extras/{each.missing_extras()[0]}" for each in chosen]
+    chosen = [(each.name, each.missing_extras()) for each in select(_known(), only)]
+    place = "lib/pomology/extras"
+    return [f"{name} is left out: it needs {place}/{lost[0]}" for name, lost in chosen if lost]
 
 
 def check_choices(profile: str, devices: str, data: str) -> None:
     """Raise PomologyError for a value that cannot be."""
-    choices = {"PROFILE": (profile, PROFILES), "DEVICE": (devices, find.choices()), "DATA": (data, DATA)}
-    for name, (value, allowed) in choices.items():
+    for name, value, allowed in (
+        ("PROFILE", profile, PROFILES),
+        ("DEVICE", devices, find.choices()),
+        ("DATA", data, DATA),
+    ):
         if value not in allowed:
             raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
 
@@ -153,21 +153,21 @@ def minutes_of(text: str, profile: str) -> float:
     if not text:
         return math.inf
     if not re.fullmatch("[0-9]{1,3}", text) or int(text) not in MINUTES:
-        raise PomologyError(f"MINUTES={text}: must be a whole number from {MINUTES[0]} to {MINUTES[-1]}")
+        bounds = f"from {MINUTES[0]} to {MINUTES[-1]}"
+        raise PomologyError(f"MINUTES={text}: must be a whole number {bounds}")
     if profile != "quick":
-        raise PomologyError(f"MINUTES={text}: is for PROFILE=quick, not for {profile}; leave one of the two out")
+        raise PomologyError(f"MINUTES={text}: is for PROFILE=quick, not for {profile}")
     return int(text)
 
 
 def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
-    """Return the executions of a run, in order, one repeat of all notebooks after the other.
+    """Return the executions of a run in order: all notebooks, then their first repeat, and so on.
 
     given: parameters in place of the profile's; `auto` leaves what the profile says.
     """
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
     planned: list[Job] = []
-    settings = [(kind.apple_gpu, kind.other_ways()) for kind in find.frameworks().values()]
     for notebook in select(_known(), only):
         if notebook.missing_extras():
             continue
@@ -178,27 +178,22 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
                 values[name] = given[name]
         for repeat in range(repeats):
             own = values | ({"repeat": repeat} if "repeat" in declared else {})
-            planned += _executions(notebook, own, repeat, declared, settings)
+            planned += _other_ways(notebook, own, repeat)
+            planned.append(Job(notebook, own, repeat))
     return sorted(planned, key=lambda job: job.repeat)
 
 
-def _executions(
-    notebook: Notebook,
-    values: dict[str, Any],
-    repeat: int,
-    declared: dict[str, Parameter],
-    settings: list[tuple[str, dict]],
-) -> list[Job]:
-    """Return a notebook's executions in one repeat; the article's way comes behind others, so that its table shows all.
-
-    settings: of each framework its Apple GPU and its `other_ways`.
-    """
+def _other_ways(notebook: Notebook, values: dict[str, Any], repeat: int) -> list[Job]:
+    """Return a notebook's runs with other settings; the article's comes last and shows all."""
+    if values.get("devices") == "cpu":
+        return []
+    declared = parameters.declared(notebook.path)
     found = []
-    for gpu, ways in settings if values.get("devices") != "cpu" else ():
-        for name, (value, way) in ways.items():
+    for framework in find.frameworks().values():
+        for name, (value, way) in framework.other_ways().items():
             if name in declared:
-                found.append(Job(notebook, values | {name: value, "devices": gpu}, repeat, way))
-    found.append(Job(notebook, values, repeat))
+                changed = {name: value, "devices": framework.apple_gpu}
+                found.append(Job(notebook, values | changed, repeat, way))
     return found
 
 
@@ -213,7 +208,7 @@ def check() -> list[Notebook]:
 
 
 def _known() -> list[Notebook]:
-    """The notebooks of the checkout. Raises PomologyError if a parameter file belongs to no notebook or profile."""
+    """The notebooks of the checkout. Raises PomologyError for a parameter file that none has."""
     known = notebooks()
     names = sorted(notebook.name for notebook in known)
     expected = {Path("params", profile, f"{name}.yaml") for profile in PROFILES for name in names}
@@ -232,18 +227,18 @@ def _profile_values(notebook: Notebook, profile: str, declared: dict[str, Parame
         needed += ["devices", "repeat"]
     for name in needed:
         if name not in declared:
-            raise PomologyError(f"{notebook.path.name}: parameters cell: {name} is missing, which a run gives")
+            raise PomologyError(f"{notebook.path.name}: parameters cell: {name} is missing")
     where = f"params/{profile}/{notebook.name}.yaml"
     values = parameters.read_yaml(root() / where, declared, where)
     if values.get("profile") != profile:
-        raise PomologyError(f"{where}: profile is {values.get('profile')!r}; in this folder it must be {profile!r}")
+        raise PomologyError(f"{where}: profile is {values.get('profile')!r}; must be {profile!r}")
     return values
 
 
 def run_folder(run: str, profile: str) -> Path:
-    """Return where a run's files go. Without a name: this day's, or that of the last three days which was stopped.
+    """Return a run's folder. Without a name: today's, or one of the last 3 days that was stopped.
 
-    Raises PomologyError if the name would climb out of `outputs/`, or is that of something else there.
+    Raises PomologyError if the name is no plain folder name, or taken by something else.
     """
     outputs = root() / "outputs"
     if not run:
@@ -252,28 +247,32 @@ def run_folder(run: str, profile: str) -> Path:
         if not (outputs / run).exists():
             run = next((name for name in before if (outputs / name / GOING).exists()), run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
-        raise PomologyError(f"RUN={run}: must be a folder name of letters, digits, points, dashes and underscores")
-    if re.fullmatch(r"lab(-.*)?", run, re.IGNORECASE):  # whose parameters nobody has noted
-        raise PomologyError(f"RUN={run}: lab and lab-… are of notebooks that are run by hand; choose another RUN")
+        raise PomologyError(f"RUN={run}: must be a name of letters, digits, points, dashes, underscores")
+    if re.fullmatch(r"lab(-.*)?", run, re.IGNORECASE):
+        raise PomologyError(f"RUN={run}: is for notebooks that are run by hand; choose another RUN")
     if re.search(r"\.(zip|html|csv|json|part)$", run, re.IGNORECASE):
-        raise PomologyError(f"RUN={run}: ends as a file of another kind does; choose another RUN")
+        raise PomologyError(f"RUN={run}: ends as a file does; choose another RUN")
     return outputs / run
 
 
 def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
-    """A run has one profile and one set of parameters: numbers of two must not stand in one table."""
+    """Refuse a second profile or set of parameters: no table may mix the numbers of two."""
     if not (out / "machine.json").exists():
         return
     before = folders.noted(out).get("profile")
     if before != profile:
-        raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN")
+        message = f"RUN={out.name}: holds profile {before!r}, not {profile!r}; choose another RUN"
+        raise PomologyError(message)
     for job in planned:
         used: dict[str, Any] = {}  # in the notebook's last run in this folder, finished or not
         for place in (job.partial(out), job.output(out)):
-            # A file may be missing, or cut off while it was being written: it will be written anew.
+            # A file that is missing or cut off will be written anew.
             with contextlib.suppress(PomologyError, KeyError, TypeError, AttributeError):
                 used = dict(read_notebook(place)["metadata"]["papermill"]["parameters"].items())
-        for name in {*used, *job.parameters} - {"out", "repeat"} if used else ():  # the folder may have moved
-            if used.get(name) != job.parameters.get(name):
-                was = f"{job.notebook.name} was run with {name}={used.get(name)}, not {job.parameters.get(name)}"
+        if not used:
+            continue
+        for name in {*used, *job.parameters} - {"out", "repeat"}:  # the folder may have moved
+            before, now = used.get(name), job.parameters.get(name)
+            if before != now:
+                was = f"{job.notebook.name} was run with {name}={before}, not {now}"
                 raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")

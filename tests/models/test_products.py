@@ -25,8 +25,6 @@ from pomology.results.record import Record
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
-ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "notebooks" / "profiling_apple_silicon"
 LARGE, SQUARE = Product("matmul", "8x2000x2000"), Product("matmul", "3x24x24")
 LEFT, RIGHT = (Product("vjp", "3x20x24", wrt) for wrt in ("left", "right"))
 SMALL = [SQUARE, Product("matvec", "40x56"), Product("matvec", "48x48"), LEFT, RIGHT]
