@@ -101,9 +101,12 @@ class TorchDevice(Device):
         # More threads than cores would spin while one of them waits for a core.
         if quiet.usable_threads() < self.threads:
             torch.set_num_threads(quiet.usable_threads())
-        self._gpu = BACKENDS.get(backend)
         if self._gpu:
             self._gpu.set_up(torch)
+
+    @property
+    def _gpu(self) -> Backend | None:
+        return BACKENDS.get(self.backend)
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:

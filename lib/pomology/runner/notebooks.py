@@ -17,7 +17,6 @@ class Notebook(NamedTuple):
     seconds: what each profile takes on two CPU cores without a GPU, roughly.
     after: the notebooks whose numbers it shows, which come before it; `*` in the metadata is all others.
     one_case_per_kernel: the backends that keep what a case compiled, so that each case has a kernel of its own.
-    first: the text of its first cell.
     extras: the folders of lib/pomology/extras/ that it needs.
     order: below 0 it runs before those that say none, above 0 after them, as what leaves the machine hot does.
     priority: its place in a run with MINUTES; 0 comes behind all others.
@@ -30,7 +29,6 @@ class Notebook(NamedTuple):
     seconds: dict[str, float]
     after: tuple[str, ...]
     one_case_per_kernel: tuple[str, ...]
-    first: str
     extras: tuple[str, ...]
     order: int
     priority: int
@@ -65,7 +63,7 @@ def _notebook(path: Path, names: list[str]) -> Notebook:
     """Read a notebook. names: of all notebooks."""
     document = read_notebook(path)
     metadata = document["metadata"].get("pomology", {})
-    first = "".join(document["cells"][0]["source"])
+    title = "".join(document["cells"][0]["source"]).split("\n")[0]
     after = metadata.get("after", ())
     if after == ["*"]:
         after = [name for name in names if name != path.stem]
@@ -77,12 +75,11 @@ def _notebook(path: Path, names: list[str]) -> Notebook:
     return Notebook(
         name=path.stem,
         path=path,
-        title=first.split("\n")[0].lstrip("# ").strip(),
+        title=title.lstrip("# ").strip(),
         article=metadata.get("article", ""),
         seconds=metadata.get("seconds", {}),
         after=tuple(after),
         one_case_per_kernel=tuple(metadata.get("one_case_per_kernel", ())),
-        first=first,
         extras=tuple(metadata.get("extras", ())),
         order=metadata.get("order", 0),
         priority=metadata.get("priority", 0),
