@@ -15,6 +15,9 @@ TODAY = "today"  # likewise: what others have timed on newer machines, see `else
 
 ROLES = ("cpu", "gpu", "rival")
 
+# Photographs and sound are decoded while a model is trained, which takes as long as the files are.
+DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
+
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}

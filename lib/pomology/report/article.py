@@ -179,7 +179,7 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
         device = first["device"] or "the article"
         framework = "" if about.framework_columns else first["framework"]
         version, year = published.software(first["article"], first["device"], framework, first["source"])
-        if about.experiment == "costs":  # a list of prices
+        if about.metric.endswith("_per_usd"):  # a list of prices
             year = ""
         label = with_software(device, framework, version, year) if first["device"] else device
         cells = [label, *about.cells(first["config"])]

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 # What an NVIDIA or Apple GPU's name has besides the model.
 MAKERS = ("nvidia", "geforce", "quadro", "rtx", "apple")
 NOT_SHOWN = ("interrupted", "timeout", *UNTRIED)  # ends that do not show what a case would have done
-# Photographs and sound are decoded while a model is trained, which takes as long as the files are.
-DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
 LOADED = ("epoch_s", "fit_s")
 ROLES = {"cpu": "CPU", "gpu": "GPU", "rival": "NVIDIA GPU"}
 NOTE = f"A verdict needs {REPEATS} repeats of every number, free of flags that cast doubt on it: REPEATS={REPEATS}."
@@ -100,7 +98,7 @@ class MeasuredLookup:
         clean = [repeat for repeat in case.good if not DOUBTS.intersection(case.flags_of[repeat])]
         clean = [repeat for repeat in clean if metric in case.good[repeat]]
         doubts = []
-        if metric in LOADED and experiment in DECODED and case.last["data"] == "stand-in":
+        if metric in LOADED and experiment in published.DECODED and case.last["data"] == "stand-in":
             doubts.append("stand-in data")
         if len(clean) < REPEATS:
             count = len(case.each[metric])
