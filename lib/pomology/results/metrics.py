@@ -39,112 +39,160 @@ def _fixed(form: str, unit: str = "", per: float = 1.0) -> Show:
 
 
 _count = _fixed(",.0f")
-_error = _fixed(".1e")
-_busy = _fixed(".0f", " %")
-_times = _rounded("×")
-_share = _rounded(" %", 0.01)
-_joules = _rounded(" J")
-_watts = _rounded(" W", digits=2)  # a meter is not better than that
-_gigaflops = _rounded(" GFLOP/s", 1e9)
 _bytes = partial(quantity, unit="B")
-_growth = partial(signed, unit="B")
-_megabytes = _fixed(",.0f", " MB", 1e6)
-_gibibytes = _fixed(".2f", " GiB", 2**30)
-_free = _fixed(".1f", " GiB", 2**30)
 gigabytes = _rounded(" GB", 1e9)
 MINUTES = _rounded(" min", 60)  # beside an article's
 
-METRICS: dict[str, Metric] = {
-    "epoch_s": Metric(
-        "Time per epoch",
-        "s",
-        seconds,
-        "seconds per epoch (less is faster; hollow: computing alone)",
-    ),
-    "compute_epoch_s": Metric("of it computing", "s", seconds),
-    "fit_s": Metric("Training time", "s", seconds, "seconds of the whole training (less is faster)"),
-    "between_epochs_s": Metric("of it between epochs", "s", seconds),
-    "pass_s": Metric("Pass", "s", seconds),
-    "step_s": Metric("Step", "s", seconds),
-    "first_step_s": Metric("First step", "s", seconds),
-    "forward_s": Metric("Forward", "s", seconds),
-    "backward_s": Metric("Backward", "s", seconds),
-    "update_s": Metric("Update", "s", seconds),
-    "proof_s": Metric("Proof before it was timed", "s", seconds),
-    "kernel_s": Metric("One call", "s", seconds),
-    "launch_cold_s": Metric("Cold launch", "s", milliseconds),
-    "launch_s": Metric(
-        "Follow-up launch",
-        "s",
-        milliseconds,
-        "milliseconds of a follow-up launch (less is faster)",
-        1e-3,
-    ),
-    "launch_stream_s": Metric("Without waiting", "s", milliseconds),
-    "launch_paused_s": Metric("After a pause", "s", milliseconds),
-    "compile_s": Metric("Compiling", "s", milliseconds),
-    "flops_per_s": Metric("Achieved", "FLOP/s", _gigaflops, "achieved GFLOP/s (more is faster)", 1e9),
-    "forward_flops_per_s": Metric("Forward achieves", "FLOP/s", _gigaflops),
-    "backward_flops_per_s": Metric("Backward achieves", "FLOP/s", _gigaflops),
-    "bytes_per_s": Metric("Memory traffic, at least", "B/s", _rounded(" GB/s", 1e9)),
-    "throughput": Metric("Throughput", "/s", _rounded(" per s")),
-    "speedup": Metric("Speed-up", "x", _times, "times as fast as plain fp32 on the same device (more is faster)"),
-    "share_of_peak": Metric("Share of the peak", "", _share),
-    "peak_flops_per_s": Metric("Peak", "FLOP/s", _gigaflops),
-    "peak_memory_bytes": Metric("Memory", "B", gigabytes, sources=("reserved_peak_bytes", "footprint_peak_bytes")),
-    "footprint_peak_bytes": Metric("Memory", "B", gigabytes),
-    "footprint_end_bytes": Metric("Footprint", "B", _bytes),
-    "footprint_slope_bytes": Metric(
-        "Footprint growth per step", "B", _growth, "memory, and page faults, after each step"
-    ),
-    "resident_slope_bytes": Metric("Resident growth per step", "B", _growth),
-    "allocated_end_bytes": Metric("Allocated", "B", _bytes),
-    "allocated_peak_bytes": Metric("Most allocated", "B", _bytes),
-    "allocated_slope_bytes": Metric("Allocated growth per step", "B", _growth),
-    "reserved_end_bytes": Metric("Reserved", "B", _bytes),
-    "reserved_peak_bytes": Metric("Reserved on the GPU", "B", gigabytes),
-    "page_faults": Metric("Page faults", "count", _count),
-    "page_faults_slope": Metric("Page faults per step", "count", partial(signed, unit="")),
-    "page_ins": Metric("Page-ins", "count", _count),
-    "swap_bytes": Metric("Swap grew by", "B", _growth),
-    "swapped_bytes": Metric("Swapped", "B", _megabytes),
-    "compressed_bytes": Metric("Compressed", "B", _megabytes),
-    "needed_bytes": Metric("Needed here", "B", _free),
-    "free_bytes": Metric("Free here", "B", _free),
-    "host_bytes": Metric("On the host", "B", gigabytes),
-    "memory_bytes": Metric("Memory", "B", _fixed(".0f", " GB", 2**30)),
-    "theoretical_bytes": Metric("Theoretical memory", "B", gigabytes, "GB of weights, gradients and two moments", 1e9),
-    "saved_written_bytes": Metric("Kept for the backward pass, attention written out", "B", _gibibytes),
-    "saved_fused_bytes": Metric("Kept for the backward pass, attention fused", "B", _gibibytes),
-    "parameters": Metric("Parameters", "", _count),
-    "forward_macs": Metric("Multiply-adds per picture", "", _rounded(" billion", 1e9, 4)),
-    "step_flops": Metric("Operations per step", "FLOP", _rounded(" TFLOP", 1e12)),
-    "power_w": Metric("Power", "W", _watts),
-    "power_rest_w": Metric("Power at rest", "W", _watts),
-    "energy_j_per_step": Metric("Energy per step", "J", _joules),
-    "energy_j_per_tflop": Metric("Energy per TFLOP", "J", _joules),
-    "temperature_c": Metric("Temperature", "°C", _fixed(".0f", " °C")),
-    "clock_hz": Metric("Clock", "Hz", _rounded(" GHz", 1e9)),
-    "step_first_s": Metric("Step in the first minute", "s", seconds),
-    "step_last_s": Metric("Step in the last minute", "s", seconds),
-    "rate_left": Metric("Rate kept", "", _share, "the rate over time, and the heat of the machine"),
-    "cpu_busy": Metric("CPU busy", "%", _busy),
-    "gpu_busy": Metric("GPU busy", "%", _busy),
-    "accuracy": Metric("Test accuracy", "", _fixed(".1f", " %", 0.01)),
-    "max_abs_error": Metric("Largest error", "", _error),
-    "status": Metric("Works", "", str),
-    "launch_price_usd": Metric("Launch price", "USD", _fixed(",.0f", " USD")),
+AXES = {
+    "epoch_s": ("seconds per epoch (less is faster; hollow: computing alone)",),
+    "fit_s": ("seconds of the whole training (less is faster)",),
+    "launch_s": ("milliseconds of a follow-up launch (less is faster)", 1e-3),
+    "flops_per_s": ("achieved GFLOP/s (more is faster)", 1e9),
+    "speedup": ("times as fast as plain fp32 on the same device (more is faster)",),
+    "footprint_slope_bytes": ("memory, and page faults, after each step",),
+    "theoretical_bytes": ("GB of weights, gradients and two moments", 1e9),
+    "rate_left": ("the rate over time, and the heat of the machine",),
+    "energy_gpu_j_per_step": ("joules of the GPU per step (less is better)",),
 }
+METRICS: dict[str, Metric] = {}
 
-for _rail, _name in {
-    "gpu": "the GPU",
-    "cpu": "the CPU",
-    "dram": "memory",
-    "ane": "the Neural Engine",
-}.items():
-    _axis = "joules of the GPU per step (less is better)" if _rail == "gpu" else ""
-    METRICS[f"power_{_rail}_w"] = Metric(f"Power of {_name}", "W", _watts)
-    METRICS[f"energy_{_rail}_j_per_step"] = Metric(f"Energy of {_name} per step", "J", _joules, _axis)
+
+def _add(unit: str, show: Show, **headings: str) -> None:
+    for name, heading in headings.items():
+        METRICS[name] = Metric(heading, unit, show, *AXES.get(name, ()))
+
+
+_add(
+    "s",
+    seconds,
+    epoch_s="Time per epoch",
+    compute_epoch_s="of it computing",
+    fit_s="Training time",
+    between_epochs_s="of it between epochs",
+    pass_s="Pass",
+    step_s="Step",
+    first_step_s="First step",
+    forward_s="Forward",
+    backward_s="Backward",
+    update_s="Update",
+    proof_s="Proof before it was timed",
+    kernel_s="One call",
+    step_first_s="Step in the first minute",
+    step_last_s="Step in the last minute",
+)
+_add(
+    "s",
+    milliseconds,
+    launch_cold_s="Cold launch",
+    launch_s="Follow-up launch",
+    launch_stream_s="Without waiting",
+    launch_paused_s="After a pause",
+    compile_s="Compiling",
+)
+_add(
+    "FLOP/s",
+    _rounded(" GFLOP/s", 1e9),
+    flops_per_s="Achieved",
+    forward_flops_per_s="Forward achieves",
+    backward_flops_per_s="Backward achieves",
+    peak_flops_per_s="Peak",
+)
+_add("B/s", _rounded(" GB/s", 1e9), bytes_per_s="Memory traffic, at least")
+_add("/s", _rounded(" per s"), throughput="Throughput")
+_add("x", _rounded("×"), speedup="Speed-up")
+_add(
+    "",
+    _rounded(" %", 0.01),
+    share_of_peak="Share of the peak",
+    rate_left="Rate kept",
+)
+_add(
+    "B",
+    gigabytes,
+    footprint_peak_bytes="Memory",
+    reserved_peak_bytes="Reserved on the GPU",
+    host_bytes="On the host",
+    theoretical_bytes="Theoretical memory",
+)
+_add(
+    "B",
+    _bytes,
+    footprint_end_bytes="Footprint",
+    allocated_end_bytes="Allocated",
+    allocated_peak_bytes="Most allocated",
+    reserved_end_bytes="Reserved",
+)
+_add(
+    "B",
+    partial(signed, unit="B"),
+    footprint_slope_bytes="Footprint growth per step",
+    resident_slope_bytes="Resident growth per step",
+    allocated_slope_bytes="Allocated growth per step",
+    swap_bytes="Swap grew by",
+)
+_add(
+    "count",
+    _count,
+    page_faults="Page faults",
+    page_ins="Page-ins",
+)
+_add("count", partial(signed, unit=""), page_faults_slope="Page faults per step")
+_add(
+    "B",
+    _fixed(",.0f", " MB", 1e6),
+    swapped_bytes="Swapped",
+    compressed_bytes="Compressed",
+)
+_add(
+    "B",
+    _fixed(".1f", " GiB", 2**30),
+    needed_bytes="Needed here",
+    free_bytes="Free here",
+)
+_add("B", _fixed(".0f", " GB", 2**30), memory_bytes="Memory")
+_add(
+    "B",
+    _fixed(".2f", " GiB", 2**30),
+    saved_written_bytes="Kept for the backward pass, attention written out",
+    saved_fused_bytes="Kept for the backward pass, attention fused",
+)
+_add("", _count, parameters="Parameters")
+_add("", _rounded(" billion", 1e9, 4), forward_macs="Multiply-adds per picture")
+_add("FLOP", _rounded(" TFLOP", 1e12), step_flops="Operations per step")
+_add(
+    "W",
+    _rounded(" W", digits=2),
+    power_w="Power",
+    power_rest_w="Power at rest",
+    power_gpu_w="Power of the GPU",
+    power_cpu_w="Power of the CPU",
+    power_dram_w="Power of memory",
+    power_ane_w="Power of the Neural Engine",
+)
+_add(
+    "J",
+    _rounded(" J"),
+    energy_j_per_step="Energy per step",
+    energy_j_per_tflop="Energy per TFLOP",
+    energy_gpu_j_per_step="Energy of the GPU per step",
+    energy_cpu_j_per_step="Energy of the CPU per step",
+    energy_dram_j_per_step="Energy of memory per step",
+    energy_ane_j_per_step="Energy of the Neural Engine per step",
+)
+_add("°C", _fixed(".0f", " °C"), temperature_c="Temperature")
+_add("Hz", _rounded(" GHz", 1e9), clock_hz="Clock")
+_add(
+    "%",
+    _fixed(".0f", " %"),
+    cpu_busy="CPU busy",
+    gpu_busy="GPU busy",
+)
+_add("", _fixed(".1f", " %", 0.01), accuracy="Test accuracy")
+_add("", _fixed(".1e"), max_abs_error="Largest error")
+_add("", str, status="Works")
+_add("USD", _fixed(",.0f", " USD"), launch_price_usd="Launch price")
+_peak = ("reserved_peak_bytes", "footprint_peak_bytes")
+METRICS["peak_memory_bytes"] = Metric("Memory", "B", gigabytes, sources=_peak)
 
 # How an article that prints a unit in the heading writes the numbers below it.
 IN_HEADINGS: dict[str, Show] = {
