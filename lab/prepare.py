@@ -12,6 +12,7 @@ from pomology import format
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.paths import root, write_atomic
+from pomology.results.notebook_file import read_notebook
 from pomology.runner import notebooks
 
 HERE = Path(__file__).resolve().parent
@@ -31,7 +32,8 @@ shows your own changes only. With their outputs they are in `outputs/lab/`.
 def entry(notebook: notebooks.Notebook) -> str:
     """A notebook's part of the page: its title as a link, the first paragraph that says what it does, and its time."""
     link = quote(Path(os.path.relpath(notebook.path, LAB)).as_posix())
-    paragraphs = re.split(r"\n\s*\n", notebook.first)[1:]
+    first = "".join(read_notebook(notebook.path)["cells"][0]["source"])
+    paragraphs = re.split(r"\n\s*\n", first)[1:]
     about = next((text for text in paragraphs if re.match(r"\*\*What", text)), (*paragraphs, "")[0])
     time = f"{format.clock_time(notebook.seconds['quick'])}" if "quick" in notebook.seconds else "not known"
     return f"### [{plain(notebook.title)}]({link})\n\n{about}\n\n**How long:** {time}\n"
