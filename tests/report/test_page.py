@@ -138,7 +138,7 @@ def test_journals_without_notebooks_are_plain_tables(tmp_path):
     out = write(tmp_path / "run", [record(flags=["contended"]), lost], MACHINE)
     page = Page(report_page.build(out))
     assert "no notebook has shown anything here" in page.text
-    for text in ("7.9 s", "out-of-memory (16 GB)", "contended (1 cases): other programs"):
+    for text in ("7.9 s", "out-of-memory (16 GB)", "contended (1 case): other programs"):
         assert text in page.text
 
 

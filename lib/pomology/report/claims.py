@@ -189,19 +189,23 @@ def _text(comparison: Comparison, common: dict[str, Any], level: float) -> str:
     label = config_text({key: value for key, value in settings.items() if key != "experiment"})
     label = ", ".join(filter(None, (str(settings.get("experiment", "")), label)))
     left = _number(comparison.left)
-    if len(names) == 2:
-        left = f"{' / '.join(names)} = {left}"
     right = [value for _, value in comparison.bounds]
-    bound = estimate(right[0]) if not isinstance(right[0], str) else None
-    if comparison.ratio and bound.covers == "exact" and bound.value > 0:
+    constant = isinstance(right[0], str) or estimate(right[0]).covers == "exact"
+    if len(names) == 2 and constant:
+        left = f"{' / '.join(names)} = {left}"
+    if comparison.ratio and constant and estimate(right[0]).value > 0:
         ratio = comparison.ratio.judged(1 - level).ratio
+        bound = estimate(right[0])
         low, high = (comparison.left.replace(value=bound.value * end) for end in (ratio.low, ratio.high))
         left += f" ({_number(low)} to {_number(high)})"
     if len(comparison.bounds) == 2:
-        claimed = " to ".join(_number(value) for value in right)
+        text = f"{left}; claimed {' to '.join(map(_number, right))}"
+    elif constant:
+        text = f"{left}; claimed {comparison.bounds[0][0]} {_number(right[0])}"
     else:
-        claimed = f"{comparison.bounds[0][0]} {_number(right[0])}"
-    text = f"{left}; claimed {claimed}"
+        first, second = names if len(names) == 2 else ("", "")
+        sides = [f"{first} {left}".strip(), f"{second} {_number(right[0])}".strip()]
+        text = f"{sides[0]} against {sides[1]}; claimed {comparison.bounds[0][0]}"
     return f"{label}: {text}" if label else text
 
 

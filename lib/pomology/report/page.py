@@ -304,7 +304,9 @@ def _endings(records: Sequence[Record]) -> list[str]:
     statuses = Counter(record.status for record in records)
     lines = [", ".join(f"{count:,} {status}" for status, count in statuses.most_common())]
     flags = Counter(flag for record in records if record.status == "ok" for flag in record.flags)
-    lines += [f"{flag} ({count} cases): {cases.FLAGS.get(flag, flag)}" for flag, count in flags.most_common()]
+    for flag, count in flags.most_common():
+        cases_text = "1 case" if count == 1 else f"{count} cases"
+        lines.append(f"{flag} ({cases_text}): {cases.FLAGS.get(flag, flag)}")
     return lines
 
 
