@@ -35,16 +35,22 @@ def extra(name: str) -> ModuleType:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that runs notebooks."""
+    add_selection(parser)
+    option = parser.add_argument
+    option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
+    where = "where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder"
+    option("--store", default="", help=where)
+
+
+def add_selection(parser: argparse.ArgumentParser, repeats: int = 1) -> None:
+    """Add the options that say which notebooks run, on what, and how often."""
     option = parser.add_argument
     option("--profile", default="quick", help="smoke, quick or article (default: quick)")
     option("--device", default="auto", help="auto (every device here), cpu, gpu, cuda or mps")
     option("--only", default="", help="names or globs of notebooks, separated by spaces")
-    option("--run", default="", help="name of the folder in outputs/ (default: date and profile)")
+    option("--run", default="", help="name of the folder in outputs/ (default: a new one, with the date)")
     option("--data", default="auto", help="auto, real or stand-in")
-    option("--repeats", type=int, default=1, help="how often to run each notebook, in fresh kernels")
-    option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
-    where = "where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder"
-    option("--store", default="", help=where)
+    option("--repeats", type=int, default=repeats, help="how often to run each notebook, in fresh kernels")
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
