@@ -143,11 +143,6 @@ class Record(Start, kw_only=True, tag="end", gc=False):
         """Return the raw times of a part: steps or calls, and seconds, of each block."""
         return (self.blocks or {}).get(part, {}).get("steady", [])
 
-    def without_samples(self) -> Self:
-        """Return the same without what is long: raw times, traces, the traceback."""
-        long = ("blocks", "asides", "rails", "trace", "memory_trace", "traceback")
-        return self.replace(**dict.fromkeys(long, UNSET))
-
     def line(self) -> dict[str, Any]:
         metrics = {name: metric.metric() for name, metric in self.metrics.items()}
         return super().line() | {"metrics": metrics}
