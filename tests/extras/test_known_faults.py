@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import apart
+import declared
 import fakes
 import pytest
 import records
@@ -13,8 +14,9 @@ import records
 from pomology.devices import find
 from pomology.extras.verify_operators import known_faults
 from pomology.paths import notebook_paths, root
-from pomology.report import declaration
 from pomology.report import page as report_page
+from pomology.report.display import Report
+from pomology.results.run import Run
 
 FRAME = """
 import json, math, os, sys
@@ -100,9 +102,14 @@ def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
     metrics |= {name: {"value": 0.0123456} for name in ("step_s", "forward_s")}
     about = {"backend": "mps", "device": "gpu", "metrics": metrics, "flops_per_step": 10**9, "reason": "mm is wrong"}
     notebooks = ("vae", "mlp", "simclr", "energy", "kernel_launch_torch", "blas_torch", "ceilings")
-    articles = {name: declaration.of(name).article for name in notebooks}
+    articles = {name: declared.of(name).article for name in notebooks}
     rows = [fakes.record(experiment=n, article=a, status="mismatch", **about) for n, a in articles.items()]
-    report_page.build(records.write(tmp_path, rows, {"chip": "Apple M1", "python": "3.11.9"}))
+    out = records.write(tmp_path, rows, {"chip": "Apple M1", "python": "3.11.9"})
+    for name in notebooks:
+        report = Report.of(declared.of(name), Run(out))
+        for shown in (report.table, report.details, report.numbers):
+            shown()
+    report_page.build(out)
     pages = [path for path in tmp_path.rglob("*") if path.suffix in (".html", ".csv")]
     texts = {path.name: path.read_text(encoding="utf-8") for path in pages}
     assert "mm is wrong" in texts["index.html"] and "7.654321" in (tmp_path / "vae.jsonl").read_text()
