@@ -5,7 +5,7 @@ from records import cached, matvec, metric, product, rate, record, stream
 
 from pomology.machine import snapshot
 from pomology.report import details, peaks
-from pomology.results import cases, frame
+from pomology.results import frame
 
 
 def of_blocks(calls_s, **more):
@@ -93,9 +93,7 @@ def test_no_share_is_shown_above_all(value, low, high, text):
 def test_a_table_has_shares_where_there_are_some():
     records = [record(metrics=rate(25e9, 20e9, 30e9)), record(backend="mps", config={"batch_size": 9})]
     best = peaks.peaks([product(100e9, low=100e9, high=100e9)])
-    share = best.share(cases.achieved(records[0]), "cpu", "fp32")
-    key = (records[0].case, records[0].repeat)
-    table = details.details_table(frame.of_records(records), {key: share})
+    table = details.details_table(frame.of_records(records), best)
     place = table.columns.index(peaks.BEST)
     assert table.columns[place - 1] == "Achieved"
     assert [row.cells[place] for row in table.rows] == ["25 % (20 to 30 %)", ""]

@@ -32,7 +32,7 @@ from pomology.report.declaration import Declaration
 from pomology.report.table import YEARS, Row, Table, ends, grouped, notes_of_flags
 from pomology.results import cases, metrics
 from pomology.results.cases import with_software
-from pomology.results.pool import Case, pool
+from pomology.results.pool import Case, counted_rate, pool
 from pomology.results.record import UNTRIED
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _measured_row(about: Declaration, columns: Sequence[Column], line: list[Case
                 continue
             text = _cell(about, column, case, shares.get(case.first["case"]))
             if text and len(line) > 1 and not column.where:
-                text = f"{cases.FRAMEWORKS.get(case.first['framework'], case.first['framework'])} {text}"
+                text = f"{case.framework} {text}"
             texts.append(text)
         text = "; ".join(filter(None, texts))
         cells.append("" if text == DETAILS and DETAILS in cells else text)
@@ -362,11 +362,8 @@ def achieved(case: Case) -> Estimate | None:
     """Return the operations a second of a case; None if it did not end well, or nobody counted them."""
     if "flops_per_s" in case.values:
         return case.values["flops_per_s"]
-    flops = case.first["flops_per_step"]
-    steps = [step for step in case.each.get("step_s", ()) if step.value > 0]
-    if not flops or not steps:
-        return None
-    return cases.together([Estimate.count(flops, "FLOP") / step for step in steps])
+    rates = [counted_rate(case.first["flops_per_step"], step) for step in case.each.get("step_s", ())]
+    return cases.together([rate for rate in rates if rate])
 
 
 def resolved(part: Estimate, whole: Estimate) -> bool:

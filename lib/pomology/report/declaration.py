@@ -124,10 +124,3 @@ class Declaration:
         """The article's claims about it; of the kit's own experiments, every article's."""
         about, article = {self.experiment, *self.claims_of}, None if self.article == published.KIT else self.article
         return [claim for claim in published.claims(article=article) if about & set(claim.experiments)]
-
-
-def of(experiment: str | Declaration) -> Declaration:
-    """Return a declaration as it is; of a name all that can be derived from the published rows."""
-    if isinstance(experiment, Declaration):
-        return experiment
-    return Declaration(experiment)

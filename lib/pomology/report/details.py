@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pomology.articles import published
 from pomology.format import quantity, significant, with_interval
 from pomology.measure.estimate import Estimate
-from pomology.report import declaration, peaks
+from pomology.report import peaks
 from pomology.report.declaration import Declaration
 from pomology.report.table import Row, Table, notes_of_flags
 from pomology.results import cases, metrics
 from pomology.results.cases import groups, together
-from pomology.results.pool import estimates, repeats
+from pomology.results.pool import counted_rate, estimates, repeats
 from pomology.results.record import Record
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ def same_twice(records: Sequence[Record]) -> str:
 def with_difference(table: Table, records: Sequence[Record]) -> Table:
     """The same table with a note, where a ± in it is smaller than what two runs of the same thing differ by."""
     halves = [float(half) for row in table.rows for cell in row.cells for half in re.findall(r"± ([\d.]+) %", cell)]
+    if not halves:
+        return table
     known = [of[BETWEEN] for of in _differences(records).values() if BETWEEN in of]
-    if not halves or not known or min(halves) >= 100 * max(known):
+    if not known or min(halves) >= 100 * max(known):
         return table
     percent = significant(100 * max(known), 2)
     note = f"A ± within one process may be smaller than this: two runs of the same thing differ here by {percent} %."
@@ -116,9 +118,8 @@ def named(known: Any) -> dict:
     return known if isinstance(known, dict) else {}
 
 
-def printed_table(experiment: str | Declaration) -> Table:
+def printed_table(about: Declaration) -> Table:
     """What the article prints of an experiment beside its times and ratios: layers, settings, remarks."""
-    about = declaration.of(experiment)
     values = published.rows(experiment=about.experiment)
     shown = (about.metric, about.time, *RATIOS)
     times = {(value["item"], value["row"]) for value in values if value["metric"] in shown}
@@ -144,19 +145,24 @@ def _shown(rows: list[dict]) -> dict[str, Estimate]:
     return {} if wrong else estimates(rows)
 
 
-def details_table(frame: pandas.DataFrame, shares: dict[tuple[str, int], Estimate] | None = None) -> Table:
+def details_table(frame: pandas.DataFrame, best: peaks.Peaks | None = None) -> Table:
     """Return what else was measured of each case, a row for each repeat.
 
-    shares: (case, repeat) -> the share of this machine's measured peak that it reaches.
+    best: this machine's measured peaks, of which each case reaches a share.
     """
     cases_here = [(rows[0], _shown(rows)) for rows in repeats(frame)]
     present = {name for _, values in cases_here for name, number in values.items() if number.value}
     columns = [name for name in DETAILS if name in present or name == "flops_per_s"]
     lines = []
+    shares = []
     for first, values in cases_here:
         rate = _achieved(first, values)
+        share = None
         if rate:
             values = values | {"flops_per_s": rate}
+            if best and first["profile"] != "smoke":
+                share = best.share(rate, cases.kind_of(first["backend"]), first["precision"])
+        shares.append(share)
         cells = [first["device"], cases.config_text(first["config"])]
         cells.append(f"{first['parameters']:,}" if first["parameters"] else "")
         cells += [with_interval(values[name], metrics.show(name)) if name in values else "" for name in columns]
@@ -175,8 +181,7 @@ def details_table(frame: pandas.DataFrame, shares: dict[tuple[str, int], Estimat
         meaning.append("± is the 95 % interval within this run; another run may differ by more.")
     all_columns = ("Chip", "Case", "Parameters", *headings, "Loss", "Others' load (cores)")
     table = Table.of("What else was measured", all_columns, lines, meaning=meaning)
-    found = [(shares or {}).get((first["case"], first["repeat"])) for first, _ in cases_here]
-    return peaks.with_shares(table, "Achieved", found)
+    return peaks.with_shares(table, "Achieved", shares)
 
 
 def _achieved(first: dict, values: dict[str, Estimate]) -> Estimate | None:
@@ -185,10 +190,7 @@ def _achieved(first: dict, values: dict[str, Estimate]) -> Estimate | None:
         return None
     if "flops_per_s" in values:
         return values["flops_per_s"]
-    step = values.get("step_s")
-    if not step or step.value <= 0 or not first["flops_per_step"]:
-        return None
-    return Estimate.count(first["flops_per_step"], "FLOP") / step
+    return counted_rate(first["flops_per_step"], values.get("step_s"))
 
 
 def checks_table(frame: pandas.DataFrame) -> Table:
@@ -196,11 +198,11 @@ def checks_table(frame: pandas.DataFrame) -> Table:
 
     Of several repeats the first that did not end well is shown.
     """
-    groups: dict[str, list[list[dict]]] = {}
+    checks: dict[str, list[list[dict]]] = {}
     for rows in repeats(frame):
-        groups.setdefault(rows[0]["case"], []).append(rows)
+        checks.setdefault(rows[0]["case"], []).append(rows)
     lines = []
-    for each in groups.values():
+    for each in checks.values():
         rows = next((rows for rows in each if rows[0]["status"] != "ok"), each[0])
         first = rows[0]
         name = str(first["config"].get("check", first["case"]))
@@ -216,7 +218,7 @@ def checks_table(frame: pandas.DataFrame) -> Table:
         cells = (name[:1].upper() + name[1:], first["backend"], trust, f"{found} ({flags})" if flags else found)
         numbers = {"check": name, "device": first["backend"], "status": first["status"], "found": found}
         lines.append((cells, numbers | {name: value.value for name, value in estimates(rows).items()}))
-    flags = [flag for each in groups.values() for rows in each for flag in (rows[0]["flags"] or "").split()]
+    flags = [flag for each in checks.values() for rows in each for flag in (rows[0]["flags"] or "").split()]
     columns = ("What", "Device", "May it be trusted?", "Why")
     return Table.of("What may be trusted on this machine", columns, lines, notes_of_flags(flags))
 

@@ -168,29 +168,23 @@ class Report:
         """The article's table with this machine in it. records: in place of those of this notebook."""
         records = self.records if records is None else list(records)
         compared = self._compared(records)
+        measured = frame.of_records(compared)
         best = self._peaks()
         shares = {}
-        for case in pool(frame.of_records(compared)):
+        for case in pool(measured):
             rate = article.achieved(case)
             is_peak = case.first["article"] == published.KIT and "operation" in case.config
             if rate and case.first["profile"] != "smoke" and not is_peak:
                 share = best.share(rate, case.kind, case.first["precision"])
                 shares |= {case.first["case"]: share} if share else {}
-        shown = article.article_table(self.declaration, frame.of_records(compared), shares)
+        shown = article.article_table(self.declaration, measured, shares)
         if len(compared) < len(records):
             shown = replace(shown, notes=(*shown.notes, NO_LAUNCH))
         return self._saved(shown, "article")
 
     def details(self) -> Table:
         """What else was measured of each case."""
-        best = self._peaks()
-        shares = {}
-        for record in self.records:
-            rate = cases.achieved(record)
-            if rate and record.profile != "smoke":
-                share = best.share(rate, cases.kind(record), cases.precision(record))
-                shares[record.case, record.repeat] = share
-        shown = details.details_table(self._frame(), shares)
+        shown = details.details_table(self._frame(), self._peaks())
         return self._saved(shown, "details", folded=True)
 
     def numbers(self) -> Table:

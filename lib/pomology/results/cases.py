@@ -164,7 +164,11 @@ def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Est
 
 def kind(record: Record) -> str:
     """`cpu` or `gpu`: the device that was asked for."""
-    return "cpu" if record.backend == "cpu" else "gpu"
+    return kind_of(record.backend)
+
+
+def kind_of(backend: str) -> str:
+    return "cpu" if backend == "cpu" else "gpu"
 
 
 def precision(record: Record) -> str:
@@ -173,13 +177,3 @@ def precision(record: Record) -> str:
     """
     text = str(record.precision).lower()
     return next((name for part, name in PRECISIONS.items() if part in text), text)
-
-
-def achieved(record: Record) -> Estimate | None:
-    """The operations a second of a case; None if it did not end well, or nobody counted them."""
-    step, flops = record.metrics.get("step_s"), record.flops_per_step
-    if record.status != "ok":
-        return None
-    if "flops_per_s" in record.metrics:
-        return record.metrics["flops_per_s"]
-    return Estimate.count(flops, "FLOP") / step if step and step.value > 0 and flops and flops > 0 else None

@@ -73,9 +73,14 @@ class Case:
         return self.first["config"]
 
     @property
+    def framework(self) -> str:
+        """The framework's name as people write it: `PyTorch`."""
+        return cases.FRAMEWORKS.get(self.first["framework"], self.first["framework"])
+
+    @property
     def kind(self) -> str:
         """`cpu` or `gpu`: the device that was asked for."""
-        return "cpu" if self.first["backend"] == "cpu" else "gpu"
+        return cases.kind_of(self.first["backend"])
 
 
 def pool(frame: pandas.DataFrame) -> list[Case]:
@@ -108,6 +113,13 @@ def estimate(row: dict[str, Any]) -> Estimate:
     """Return the value of a row with its interval."""
     names = ("value", "unit", "low", "high", "n", "how", "covers")
     return Estimate(*(row[name] for name in names))
+
+
+def counted_rate(flops: int | None, step: Estimate | None) -> Estimate | None:
+    """Return the operations a second of a step; None where they were not counted, or it was not timed."""
+    if not flops or flops <= 0 or step is None or step.value <= 0:
+        return None
+    return Estimate.count(flops, "FLOP") / step
 
 
 def _case(repeats: list[list[dict]]) -> Case:

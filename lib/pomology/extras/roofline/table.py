@@ -43,7 +43,7 @@ class Point(NamedTuple):
 
     @property
     def framework(self) -> str:
-        return cases.FRAMEWORKS.get(self.case.first["framework"], self.case.first["framework"])
+        return self.case.framework
 
     @property
     def precision(self) -> str:

@@ -93,7 +93,7 @@ def _measured(about: Declaration, case: Case, several: bool) -> list[Line]:
     kind = ("measured", case.kind)
     labels = [case.first["device"]]
     if several:
-        labels.append(cases.FRAMEWORKS.get(case.first["framework"], case.first["framework"]))
+        labels.append(case.framework)
     for key in about.shared_panel:
         setting = case.config.get(key, "none")
         if setting != "none":

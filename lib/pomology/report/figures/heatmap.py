@@ -8,7 +8,6 @@ from pomology.format import plus_minus, significant
 from pomology.report.article import comparable
 from pomology.report.declaration import Declaration
 from pomology.report.figures.style import GREY, WIDTH, figure_of, nothing, plain_ticks, styled
-from pomology.results import cases
 from pomology.results.pool import pool
 
 if TYPE_CHECKING:
@@ -37,8 +36,7 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
         words = case.last["status"]
         if value:
             words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
-        framework = cases.FRAMEWORKS.get(case.first["framework"], case.first["framework"])
-        column = f"{framework}\n{case.first['backend']}\n{case.first['precision']}"
+        column = f"{case.framework}\n{case.first['backend']}\n{case.first['precision']}"
         rows.append((config["operation"], shape, column, value, words))
     import pandas
 
