@@ -5,6 +5,7 @@ from __future__ import annotations
 import fakes
 import pytest
 
+from pomology.articles import published
 from pomology.articles.published import Claim
 from pomology.measure.estimate import Estimate
 from pomology.report.claims import claims_table
@@ -116,3 +117,9 @@ def test_how_a_case_ended_answers_a_claim_whatever_was_observed():
     assert verdict(formula, failed.replace(status="fallback", device="cpu")).startswith("supported")
     assert verdict(formula, on("mps", 2.0, batch_size=64)).startswith("contradicted")
     assert verdict(formula, on("cuda", 2.0, batch_size=64)).startswith("not testable")
+
+
+def test_several_devices_of_an_article_are_named():
+    (claim,) = [each for each in published.claims("001") if each.id == "001-C6"]
+    (row,) = claims_table([claim], of_records([])).rows
+    assert row.cells[2].startswith("supported: M2 Ultra: 5.31; claimed > 1; M2 Max: 7.13; claimed > 1")

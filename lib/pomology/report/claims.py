@@ -187,7 +187,8 @@ def _text(comparison: Comparison, common: dict[str, Any], level: float) -> str:
     traits = {key: value for key, value in _common(comparison.terms).items() if common.get(key) != value}
     settings = {key: value for key, value in traits.items() if key not in ("metric", "role", *FIELDS)}
     label = config_text({key: value for key, value in settings.items() if key != "experiment"})
-    label = ", ".join(filter(None, (str(settings.get("experiment", "")), label)))
+    device = names[0] if len(names) == 1 and "role" in traits else ""
+    label = ", ".join(filter(None, (str(settings.get("experiment", "")), device, label)))
     left = _number(comparison.left)
     right = [value for _, value in comparison.bounds]
     constant = isinstance(right[0], str) or estimate(right[0]).covers == "exact"
