@@ -17,6 +17,7 @@ from pomology.extras.prediction.operators import Operator
 from pomology.format import one_line
 from pomology.report.peaks import BOTH, peaks
 from pomology.results import cases
+from pomology.results.pool import counted_rate
 from pomology.results.record import Record
 
 HALF = ("fp16", "bf16", "half")
@@ -145,7 +146,11 @@ def timed_steps(records: Sequence[Record]) -> list[tuple[Record, float]]:
     usable = [record for record in cases.comparable(records, "flops_per_s") if record.status == "ok"]
     timed = []
     for repeats in cases.groups(usable):
-        known = [rate for rate in map(cases.achieved, repeats) if rate and rate.value > 0]
+        known = []
+        for record in repeats:
+            counted = counted_rate(record.flops_per_step, record.metrics.get("step_s"))
+            known.append(record.metrics.get("flops_per_s", counted))
+        known = [rate for rate in known if rate and rate.value > 0]
         if known and "operation" not in repeats[0].config:
             timed.append((repeats[0], cases.together(known).value))
     return timed
