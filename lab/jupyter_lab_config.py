@@ -38,15 +38,21 @@ def save_without_outputs(model, path, contents_manager, **_):
             cell["outputs"], cell["execution_count"] = [], None
     if place.is_file():  # the release of Python that ran it is no change either
         before = json.loads(place.read_text(encoding="utf-8"))["metadata"]
-        content["metadata"] |= {key: before[key] for key in ("kernelspec", "language_info") if key in before}
+        content["metadata"] |= {
+            key: before[key] for key in ("kernelspec", "language_info") if key in before
+        }
 
 
 c = get_config()  # noqa: F821
 
 c.ServerApp.ip = "127.0.0.1"
 c.ServerApp.allow_remote_access = False
-c.ServerApp.allow_root = True  # containers; nothing here is more dangerous as root than any other command
-c.ServerApp.log_level = c.LabApp.log_level = "ERROR"  # the address is printed, and nothing for every notebook
+c.ServerApp.allow_root = (
+    True  # containers; nothing here is more dangerous as root than any other command
+)
+c.ServerApp.log_level = c.LabApp.log_level = (
+    "ERROR"  # the address is printed, and nothing for every notebook
+)
 c.ServerApp.root_dir = str(ROOT)
 c.ServerApp.jpserver_extensions = {"jupyter_server_terminals": True}
 # A notebook from somebody else would load its pictures from anywhere, and so tell that it was opened, and where.
@@ -60,15 +66,21 @@ warnings.filterwarnings("ignore", "Overriding existing pre_save_hook")  # Jupyte
 # This environment's kernel, not one that a user registered as `python3`.
 os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
 os.environ.pop("JUPYTER_PATH", None)
-os.environ.pop("TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR", None)  # the Makefile's, for this file
+os.environ.pop(
+    "TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR", None
+)  # the Makefile's, for this file
 c.KernelSpecManager.allowed_kernelspecs = {"python3"}
-c.KernelManager.transport_encryption = "auto"  # ipykernel warns at every start of a kernel that talks in the clear
+c.KernelManager.transport_encryption = (
+    "auto"  # ipykernel warns at every start of a kernel that talks in the clear
+)
 
 c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 c.LabApp.extension_manager = "readonly"
 c.LabApp.app_settings_dir = str(HERE / "settings")  # defaults: the user's own settings win
-c.LabApp.user_settings_dir = os.environ.get("JUPYTERLAB_SETTINGS_DIR") or str(OWN / "lab" / "user-settings")
+c.LabApp.user_settings_dir = os.environ.get("JUPYTERLAB_SETTINGS_DIR") or str(
+    OWN / "lab" / "user-settings"
+)
 
 # Not the layout of other work, whose open files are not here; `prepare.py` makes the first one.
 c.LabApp.workspaces_dir = str(SHOWN / ".layouts")

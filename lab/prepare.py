@@ -35,7 +35,11 @@ def entry(notebook: notebooks.Notebook) -> str:
     first = "".join(read_notebook(notebook.path)["cells"][0]["source"])
     paragraphs = re.split(r"\n\s*\n", first)[1:]
     about = next((text for text in paragraphs if re.match(r"\*\*What", text)), (*paragraphs, "")[0])
-    time = f"{format.clock_time(notebook.seconds['quick'])}" if "quick" in notebook.seconds else "not known"
+    time = (
+        f"{format.clock_time(notebook.seconds['quick'])}"
+        if "quick" in notebook.seconds
+        else "not known"
+    )
     return f"### [{plain(notebook.title)}]({link})\n\n{about}\n\n**How long:** {time}\n"
 
 
@@ -50,7 +54,9 @@ def contents() -> str:
         found = notebooks.notebooks()
     except PomologyError as error:  # it may take JupyterLab to put it right
         return f"{PAGE}\n**{error}**\n"
-    titles = {published.KIT: "This machine"} | {article.id: article.title for article in published.articles()}
+    titles = {published.KIT: "This machine"} | {
+        article.id: article.title for article in published.articles()
+    }
     parts = [PAGE]
     for article, title in titles.items():
         parts.append(f"## {title}\n")
@@ -61,4 +67,6 @@ def contents() -> str:
 if __name__ == "__main__":
     write_atomic(LAB / "notebooks.md", contents())
     if not (LAB / ".layouts").exists():  # from the second time on as the user has left it
-        WorkspacesManager(str(LAB / ".layouts")).save("default", (HERE / "layout.json").read_text(encoding="utf-8"))
+        WorkspacesManager(str(LAB / ".layouts")).save(
+            "default", (HERE / "layout.json").read_text(encoding="utf-8")
+        )

@@ -74,8 +74,12 @@ def environments(package: dict) -> tuple[set[tuple[str, str]], bool]:
     if "marker" not in package:
         return set(TAGS), False
     marker = Marker(package["marker"])
-    first = {(system, python) for system, python in TAGS if holds(marker, system, python, f"{python}.0")}
-    last = {(system, python) for system, python in TAGS if holds(marker, system, python, f"{python}.99")}
+    first = {
+        (system, python) for system, python in TAGS if holds(marker, system, python, f"{python}.0")
+    }
+    last = {
+        (system, python) for system, python in TAGS if holds(marker, system, python, f"{python}.99")
+    }
     return first | last, first != last
 
 
@@ -138,7 +142,9 @@ def line(package: dict, extras: list[str]) -> str:
 
 
 def main() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
     everything = pylock("--all-extras")
     pins = ROOT / ".pins.txt"
     constraints = []
@@ -147,7 +153,10 @@ def main() -> None:
         constraints.append(f"{package['name']}=={package['version']} ; {marker}\n")
     pins.write_text("".join(constraints), encoding="utf-8")
     try:
-        needed = {extra: {p["name"] for p in pylock("-c", pins.name, "--extra", extra)} for extra in sorted(extras)}
+        needed = {
+            extra: {p["name"] for p in pylock("-c", pins.name, "--extra", extra)}
+            for extra in sorted(extras)
+        }
         base = {p["name"] for p in pylock("-c", pins.name)}
     finally:
         pins.unlink()

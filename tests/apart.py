@@ -22,7 +22,9 @@ import pytest
 # What processes have loaded when they start: of all that a notebook loads, what pomology is no part of.
 PLAIN = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
 LOADED = ("torch", *PLAIN, "torch._dynamo", "lightning.pytorch")
-LOADED += tuple(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "whisper"))
+LOADED += tuple(
+    f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "whisper")
+)
 
 FORKS = sys.platform != "darwin"  # where it is not safe
 
@@ -33,7 +35,9 @@ def tests_of(*files: str) -> Callable[[], None]:
 
     def test() -> None:
         command = [sys.executable, "-m", "pytest", *places, "-q", "-p", "no:cacheprovider"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=places[0].parents[1])
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=places[0].parents[1]
+        )
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
     return test
@@ -47,7 +51,12 @@ def answers(folder: Path, program: str, *given: str) -> Any:
     these arguments."""
     known = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(known)}
-    command = [sys.executable, "-c", f"import warnings\nwarnings.simplefilter('ignore')\n{program}", *given]
+    command = [
+        sys.executable,
+        "-c",
+        f"import warnings\nwarnings.simplefilter('ignore')\n{program}",
+        *given,
+    ]
     with pytest.MonkeyPatch.context() as patch:
         start_with_torch(patch, folder, LOADED)
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -125,12 +134,16 @@ def server(loaded: tuple[str, ...]) -> forkserver.ForkServer:
 def fork(loaded: tuple[str, ...], target: Callable, *given: Any) -> Any:
     """Start a process that has loaded these, and calls the target."""
     process = multiprocessing.get_context("forkserver").Process(target=target, args=given)
-    with mock.patch.object(forkserver, "connect_to_new_process", server(loaded).connect_to_new_process):
+    with mock.patch.object(
+        forkserver, "connect_to_new_process", server(loaded).connect_to_new_process
+    ):
         process.start()
     return process
 
 
-def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, loaded: tuple[str, ...] = ("torch",)) -> None:
+def start_with_torch(
+    patch: pytest.MonkeyPatch, folder: Path, loaded: tuple[str, ...] = ("torch",)
+) -> None:
     """Let `subprocess.run` of Python fork a process that has loaded PyTorch, which takes seconds.
 
     Each still has a process of its own, but not on a Mac, which forbids it. folder: for what they print.
@@ -146,7 +159,9 @@ def start_with_torch(patch: pytest.MonkeyPatch, folder: Path, loaded: tuple[str,
         env = dict(named.get("env") or os.environ)
         process = fork(loaded, run_python, command, env, str(out), str(err))
         process.join()
-        texts = [place.read_text(encoding="utf-8") if place.exists() else "" for place in (out, err)]
+        texts = [
+            place.read_text(encoding="utf-8") if place.exists() else "" for place in (out, err)
+        ]
         out.unlink(missing_ok=True)
         err.unlink(missing_ok=True)
         return subprocess.CompletedProcess(command, process.exitcode, *texts)
@@ -159,7 +174,9 @@ def fork_kernels(patch: pytest.MonkeyPatch, loaded: tuple[str, ...]) -> None:
     """Let Jupyter's kernels be forked from a process that has loaded this, where a system allows that."""
     from jupyter_client.provisioning import local_provisioner
 
-    def launch(command: list[str], env: dict[str, str], cwd: str | None = None, **_: Any) -> Started:
+    def launch(
+        command: list[str], env: dict[str, str], cwd: str | None = None, **_: Any
+    ) -> Started:
         ours, theirs = multiprocessing.Pipe()
         process = fork(loaded, run_kernel, command[command.index("-f") + 1], env, cwd, theirs)
         assert ours.poll(60), "the kernel did not start"

@@ -137,7 +137,9 @@ def load() -> list[dict]:
         for kind, most_s in (("journals", 30), ("tables", 10)):
             if kind == "tables":
                 frame.write(Run(first))
-            runs = [shutil.copytree(first, Path(folder) / f"{kind}-{number}") for number in range(count)]
+            runs = [
+                shutil.copytree(first, Path(folder) / f"{kind}-{number}") for number in range(count)
+            ]
             seconds = timed(pomology.load, *runs)
             name = f"load: {count:,} runs of one notebook, from {kind}"
             rows.append(row(name, f"{seconds:.1f} s", f"at most {most_s} s", seconds <= most_s))
@@ -151,12 +153,16 @@ def main() -> int:
     names = [name for name in sys.argv[1:] if name != "--short"] or list(PARTS)
     for name in names:
         if name not in PARTS:
-            print(f"bench: no part is named {name!r}; there are {', '.join(PARTS)}", file=sys.stderr)
+            print(
+                f"bench: no part is named {name!r}; there are {', '.join(PARTS)}", file=sys.stderr
+            )
             return 2
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
     rows = [line for name in names for line in PARTS[name]()]
     path = root() / "outputs" / "bench.json"
-    path.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
     outside = [line["name"] for line in rows if line["within"] is False]
     print(f"\n{len(outside)} of {len(rows)} outside their bounds; written to outputs/bench.json")
     return 1 if outside else 0

@@ -106,7 +106,9 @@ def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> st
     cells[1].metadata["tags"] = ["parameters"]
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     about = {"article": "003", "seconds": dict.fromkeys(PROFILES, seconds)}
-    return nbformat.writes(v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "pomology": about}))
+    return nbformat.writes(
+        v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "pomology": about})
+    )
 
 
 NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
@@ -152,7 +154,9 @@ class Checkout:
 
     def started(self, name: str) -> list[str]:
         """The size of every case that began."""
-        lines = map(json.loads, (self.out() / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
+        lines = map(
+            json.loads, (self.out() / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        )
         return [line["case"][-1] for line in lines if line["event"] == "start"]
 
     def unfinished(self) -> list[str]:

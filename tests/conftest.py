@@ -18,14 +18,39 @@ import pytest
 BY_NOTEBOOK = ("test_notebooks.py",)
 # The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what takes how long.
 FIRST = (
-    *("[device_check]", "test_in_mlx.py", "[trainings_", "[whisper_pretraining]", "[simclr]", "test_callbacks.py"),
+    *(
+        "[device_check]",
+        "test_in_mlx.py",
+        "[trainings_",
+        "[whisper_pretraining]",
+        "[simclr]",
+        "test_callbacks.py",
+    ),
     *("test_page.py", "[capabilities]", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
-    *("[model_sizes", "test_lab.py", "test_batch.py", "test_store.py", "[gpt2_small]", "test_notebook_counts.py"),
+    *(
+        "[model_sizes",
+        "test_lab.py",
+        "test_batch.py",
+        "test_store.py",
+        "[gpt2_small]",
+        "test_notebook_counts.py",
+    ),
     *("[resnet50]", "[instrument_check]", "test_add_an_experiment.py", "test_proof.py"),
     *("test_offload.py", "test_data.py", "test_roofline.py", "[bert_base]"),
     *("[whisper_", "[cnn]", "[lstm]", "[mlp]", "test_figures.py", "test_on_a_mac.py"),
-    *("test_trainings.py", "test_language.py", "test_project.py", "test_compare.py", "test_verdicts.py"),
-    *("test_statistics.py", "test_experiment.py", "test_lightning.py", *(f"{file}[" for file in BY_NOTEBOOK)),
+    *(
+        "test_trainings.py",
+        "test_language.py",
+        "test_project.py",
+        "test_compare.py",
+        "test_verdicts.py",
+    ),
+    *(
+        "test_statistics.py",
+        "test_experiment.py",
+        "test_lightning.py",
+        *(f"{file}[" for file in BY_NOTEBOOK),
+    ),
 )
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -36,7 +61,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """For `-n auto`: a process for each core, but at most four, and 4 GiB for each. One would be pytest itself."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     count = min(4, cores, psutil.virtual_memory().total // 2**32)
     return count if count > 1 else 0
 

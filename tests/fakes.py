@@ -36,7 +36,9 @@ class Clock:
         self._same = self._same + 1 if self.now == self._last else 0
         self._last = self.now
         # Else what waits for time to pass would wait forever.
-        assert self._same < 5000, "the clock was read 5,000 times and stood still: nobody waits for the device"
+        assert self._same < 5000, (
+            "the clock was read 5,000 times and stood still: nobody waits for the device"
+        )
         return self.now
 
     def pass_s(self, seconds: float) -> None:
@@ -53,7 +55,13 @@ class Batch:
 class Loader:
     """Batches that take `load_s` each to load: iterators opened, batches given, iterators closed are counted."""
 
-    def __init__(self, length: int, clock: Clock | None = None, load_s: float = 0.0, batches: int | None = None):
+    def __init__(
+        self,
+        length: int,
+        clock: Clock | None = None,
+        load_s: float = 0.0,
+        batches: int | None = None,
+    ):
         self.length, self.clock, self.load_s = length, clock or Clock(), load_s
         self.batches = length if batches is None else batches
         self.opened = self.given = self.closed = 0
@@ -125,7 +133,9 @@ class ThreadedDevice:
 
     def launch(self, seconds: float) -> None:
         # Else a loop that never waits would run until nobody can.
-        assert self.work.qsize() < 2000, "nobody waits for the device: 2,000 pieces of work are in its queue"
+        assert self.work.qsize() < 2000, (
+            "nobody waits for the device: 2,000 pieces of work are in its queue"
+        )
         self.work.put(seconds)
 
     def synchronize(self) -> None:
@@ -143,7 +153,9 @@ class ThreadedDevice:
         self.thread.join()
 
 
-def train(clock, batches, step: Callable[[int], None], part: str = "training", steps: float | None = None) -> list:
+def train(
+    clock, batches, step: Callable[[int], None], part: str = "training", steps: float | None = None
+) -> list:
     """A training loop that calls `step(number)`. Returns (batch, whether it was a ready one) of every step."""
     seen = []
     for number, batch in enumerate(clock.steps(batches, part, steps)):
@@ -153,20 +165,58 @@ def train(clock, batches, step: Callable[[int], None], part: str = "training", s
     return seen
 
 
-def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "s", how: str = "measured"):
+def metric(
+    value: float,
+    low: float | None = None,
+    high: float | None = None,
+    unit: str = "s",
+    how: str = "measured",
+):
     return Estimate(value, unit, low, high, 20, how)
 
 
 def record(**changes) -> Record:
     """A case that ended well, with these fields of its journal's line in place of the usual ones."""
-    fields = {"schema": 1, "event": "end", "experiment": "vae", "article": "003", "config": {"batch_size": 128}}
-    fields |= {"framework": "torch", "framework_version": "2.13.0", "backend": "cpu", "device": None}
-    fields |= {"chip": "Apple M9", "precision": "fp32", "profile": "quick", "data": "none", "scaled": False}
-    fields |= {"repeat": 0, "threads": 8, "power_source": "ac", "started": "2026-05-04T03:02:01Z", "parameters": None}
-    fields |= {"flops_per_step": None, "foreign_load": 0.0, "flags": [], "status": "ok", "reason": None}
+    fields = {
+        "schema": 1,
+        "event": "end",
+        "experiment": "vae",
+        "article": "003",
+        "config": {"batch_size": 128},
+    }
+    fields |= {
+        "framework": "torch",
+        "framework_version": "2.13.0",
+        "backend": "cpu",
+        "device": None,
+    }
+    fields |= {
+        "chip": "Apple M9",
+        "precision": "fp32",
+        "profile": "quick",
+        "data": "none",
+        "scaled": False,
+    }
+    fields |= {
+        "repeat": 0,
+        "threads": 8,
+        "power_source": "ac",
+        "started": "2026-05-04T03:02:01Z",
+        "parameters": None,
+    }
+    fields |= {
+        "flops_per_step": None,
+        "foreign_load": 0.0,
+        "flags": [],
+        "status": "ok",
+        "reason": None,
+    }
     fields |= {"seconds": 4.0} | changes
     form = {"unit": "", "low": None, "high": None, "n": 9, "how": "measured"}
-    metrics = {k: form | (v if isinstance(v, dict) else v.metric()) for k, v in fields.get("metrics", {}).items()}
+    metrics = {
+        k: form | (v if isinstance(v, dict) else v.metric())
+        for k, v in fields.get("metrics", {}).items()
+    }
     name = f"{fields['framework']}-{fields['backend']} {fields['config']}"
     return checked({"case": name} | fields | {"metrics": metrics})
 
@@ -179,7 +229,13 @@ def cells(name: str) -> list[str]:
 
 def quiet_machine(patch: pytest.MonkeyPatch) -> None:
     """A machine on which nothing else runs; to find out about the real one takes seconds."""
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1, "flags": []}
+    state = {
+        "power_source": "ac",
+        "low_power_mode": False,
+        "thermal_level": None,
+        "load": 0.1,
+        "flags": [],
+    }
     patch.setattr(snapshot, "conditions", lambda: state)
     patch.setattr(snapshot, "snapshot", lambda: {"python": "3.11.9"})
     patch.setattr(snapshot, "software", lambda: {"python": "3.11.9"})

@@ -46,7 +46,9 @@ def _behind_65536(result: Any, *_: Any, **__: Any) -> Any:
 
 
 def _permuted(result: Any, grad: Any, x: Any, weight: Any, *_: Any, **__: Any) -> Any:
-    return result if x.is_contiguous() and weight.is_contiguous() else (result[0] + 0.1, *result[1:])
+    return (
+        result if x.is_contiguous() and weight.is_contiguous() else (result[0] + 0.1, *result[1:])
+    )
 
 
 LONG, BATCHED = "products over 32,767 numbers or more", "the same in a batch of products"
@@ -54,11 +56,20 @@ LONG, BATCHED = "products over 32,767 numbers or more", "the same in a batch of 
 PLANTS: dict[str, tuple[str, dict[Any, Callable]]] = {
     "long products": (LONG, dict.fromkeys((aten.mm.default, aten.addmm.default), _long)),
     "past the end": (LONG, {aten.mm.default: _past_the_end}),
-    "long products in a batch": (BATCHED, dict.fromkeys((aten.bmm.default, aten.baddbmm.default), _long)),
-    "weights of 65,536 pictures": ("batches of 65,536 or more", {aten.convolution_backward.default: _of_weights}),
+    "long products in a batch": (
+        BATCHED,
+        dict.fromkeys((aten.bmm.default, aten.baddbmm.default), _long),
+    ),
+    "weights of 65,536 pictures": (
+        "batches of 65,536 or more",
+        {aten.convolution_backward.default: _of_weights},
+    ),
     "65,536 pictures": ("batches of 65,536 or more", {aten.convolution.default: _behind_65536}),
     "a linear layer of 65,536": ("batches of 65,536 or more", {aten.addmm.default: _behind_65536}),
-    "permuted": ("gradients of what is not contiguous", {aten.native_batch_norm_backward.default: _permuted}),
+    "permuted": (
+        "gradients of what is not contiguous",
+        {aten.native_batch_norm_backward.default: _permuted},
+    ),
 }
 
 

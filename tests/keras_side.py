@@ -118,7 +118,9 @@ def fit(case, model=None, count=640, held_out=160, epochs=3, optimizer="adam", m
     """`fit` as in the notebooks, on the case's clock if there is a case. Returns Keras's history."""
     model = case.watch_model(mlp("cpu")) if model is None else model
     x, y = pixels(count + held_out)
-    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+    model.compile(
+        optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False
+    )
     sizes = {"samples": count, "batch_size": 32, "validation_samples": held_out, "epochs": epochs}
     named |= {"validation_data": (x[count:], y[count:]) if held_out else None, "verbose": 0}
     callbacks = [*([trainers.keras(case, **sizes)] if case else []), *more]
@@ -137,7 +139,12 @@ def test_the_cpu_works_for_real():
     cpu.reset_peak_memory()
     cpu.synchronize()
     assert cpu.peak_memory() == {} and cpu.free_memory() > 0
-    assert {name for name, reason in cpu.precisions().items() if reason is None} >= {"fp32", "fp16", "bf16", "fp64"}
+    assert {name for name, reason in cpu.precisions().items() if reason is None} >= {
+        "fp32",
+        "fp16",
+        "bf16",
+        "fp64",
+    }
     batch = cpu.to_device({"x": np.ones(3, np.float32), "pair": (np.zeros(2), [tf.ones(1)])})
     assert isinstance(batch["pair"], tuple) and cpu.device_of(batch["x"]) == "cpu"
     model = mlp("cpu")
@@ -149,7 +156,9 @@ def test_the_cpu_works_for_real():
         cpu.device_of(layers.Flatten())
     for precision in ("fp32", "fp16", "bf16"):
         product = cpu.dispatch(cpu.product(precision, 8))()
-        assert product.shape == (8, 8) and cpu.device_of(product) == "cpu" and float(product[0, 0]) > 0
+        assert (
+            product.shape == (8, 8) and cpu.device_of(product) == "cpu" and float(product[0, 0]) > 0
+        )
     launch, words = cpu.smallest_kernel()
     assert float(launch()[0]) == 2 and words == "adding 1 to one number"
 
@@ -158,7 +167,11 @@ def test_the_cpu_works_for_real():
     ("kind", "words", "status"),
     [
         ("ResourceExhaustedError", "OOM when allocating tensor", "out-of-memory"),
-        ("InvalidArgumentError", "No OpKernel was registered to support Op 'CudnnRNNV3' used by x", "unsupported"),
+        (
+            "InvalidArgumentError",
+            "No OpKernel was registered to support Op 'CudnnRNNV3' used by x",
+            "unsupported",
+        ),
         ("InvalidArgumentError", "shapes must be equal", None),
     ],
 )
@@ -187,13 +200,19 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch_and_is_the_sam
     assert record.metrics["accuracy"].n == 10_000 and not record.note, "all of the training ran"
     training, validation = record.blocks["training"], record.blocks["validation"]
     assert calls.train == [21] * 3 and calls.test == [4] * 3
-    assert steps_of(training) == 21 and training["epoch_steps"] == 650 / 32 and training["last_step_s"] > 0
+    assert (
+        steps_of(training) == 21
+        and training["epoch_steps"] == 650 / 32
+        and training["last_step_s"] > 0
+    )
     assert steps_of(validation) == 4 and validation["epoch_steps"] == 100 / 32
     assert training["stopped"] == validation["stopped"] == "whole epoch"
     assert training["ready"] == [], "Keras takes its batches itself"
     total, epoch = record.metrics["fit_s"], record.metrics["epoch_s"]
     assert (total.how, total.n, epoch.how) == ("measured", 3, "measured")
-    assert epoch.value < total.value <= around_s < total.value + 0.3 * around_s, "nothing of fit is left out"
+    assert epoch.value < total.value <= around_s < total.value + 0.3 * around_s, (
+        "nothing of fit is left out"
+    )
     keras.utils.set_random_seed(1)
     bare = fit(None, mlp("cpu"), **given)
     assert clocked.keys() == bare.keys()
@@ -204,8 +223,20 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch_and_is_the_sam
 @pytest.mark.parametrize(
     ("budget_s", "epochs", "trained", "tested", "asleep_s"),
     [
-        (2.0, 4, [31, 1, 1, 1], [15, 4, 4, 4], 0.0),  # the first is stopped, all others are shortened
-        (11.0, 4, [50, 50, 50, 3], [15, 15, 15, 15], 0.0),  # the last would not end within twice the budget
+        (
+            2.0,
+            4,
+            [31, 1, 1, 1],
+            [15, 4, 4, 4],
+            0.0,
+        ),  # the first is stopped, all others are shortened
+        (
+            11.0,
+            4,
+            [50, 50, 50, 3],
+            [15, 15, 15, 15],
+            0.0,
+        ),  # the last would not end within twice the budget
         (2.0, 4, [31, 1, 1, 1], [15, 4, 4, 4], 5.0),  # which no estimate can know of
     ],
 )
@@ -224,7 +255,14 @@ def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
 
     def body(case):
         case.clock.clock = clock
-        fit(case, None, 50 * 32, 15 * 32, epochs, more=[Paced(clock, 0.1, 0.04, 0.4), Sleeps(), calls])
+        fit(
+            case,
+            None,
+            50 * 32,
+            15 * 32,
+            epochs,
+            more=[Paced(clock, 0.1, 0.04, 0.4), Sleeps(), calls],
+        )
         case.accuracy(0.5, 100, 10, epochs)
 
     record, _ = run(body, budget_s=budget_s)
@@ -233,7 +271,9 @@ def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
     assert (total.how, total.value) == ("estimated", pytest.approx(whole, rel=1e-6))
     assert record.metrics["between_epochs_s"].value == pytest.approx(3 * asleep_s, abs=1e-6)
     assert "accuracy" not in record.metrics and record.metrics["accuracy_unfinished"].value == 0.5
-    assert record.note == f"50.0 % right after {'3.06' if budget_s > 2 else '0.68'} of {epochs} epochs"
+    assert (
+        record.note == f"50.0 % right after {'3.06' if budget_s > 2 else '0.68'} of {epochs} epochs"
+    )
 
 
 def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(run):
@@ -256,7 +296,15 @@ def test_losses_are_those_of_single_steps_and_no_validation_is_no_such_part(run)
         note, case.loss = case.loss, lambda value: (noted.append(value), note(value))
         stack = [layers.Input((28, 28)), layers.Flatten(), layers.Dense(10, "softmax")]
         model = case.watch_model(keras.Sequential(stack))
-        fit(case, model, count=100, held_out=0, epochs=2, optimizer=keras.optimizers.SGD(0.0), shuffle=False)
+        fit(
+            case,
+            model,
+            count=100,
+            held_out=0,
+            epochs=2,
+            optimizer=keras.optimizers.SGD(0.0),
+            shuffle=False,
+        )
         x, y = pixels(100)
         each = -np.log(model.predict(x, verbose=0)[np.arange(100), y])
         return [each[start : start + 32].mean() for start in range(0, 100, 32)]
@@ -273,7 +321,9 @@ def check(case, model):
 
 
 @pytest.mark.parametrize("wrong", ["never", "always", "in a batch as large as a step's"])
-def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed(run, monkeypatch, wrong):
+def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed(
+    run, monkeypatch, wrong
+):
     honest, scope, inside = tf.nn.bias_add, tf.device, []
 
     @contextlib.contextmanager
@@ -313,13 +363,16 @@ def test_work_that_is_left_to_the_cpu_is_a_fallback(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("twin", "parameters", "mflop"), [("mlp", 435_402, 1.806), ("cnn", 93_322, 16.376), ("lstm", 81_674, 12.492)]
+    ("twin", "parameters", "mflop"),
+    [("mlp", 435_402, 1.806), ("cnn", 93_322, 16.376), ("lstm", 81_674, 12.492)],
 )
 def test_workload_of_the_articles_models(twin, parameters, mflop):
     work = keras_workload(BUILD[twin]("cpu"), 128)
     assert work.parameters == parameters
     assert work.flops / 128 / 1e6 == pytest.approx(mflop, abs=0.0005)
-    assert work.state_bytes == 16 * parameters  # weights, gradients and two of Adam, four bytes each
+    assert (
+        work.state_bytes == 16 * parameters
+    )  # weights, gradients and two of Adam, four bytes each
     assert keras_workload(BUILD[twin]("cpu"), 256).saved_bytes == 2 * work.saved_bytes
 
 

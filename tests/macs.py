@@ -25,7 +25,13 @@ from typing import Any
 
 MACS = Path(__file__).parent / "fixtures" / "macos"
 # Everything in the fixtures that names a machine or a person,.
-SECRETS = ("Anna", "0FACE000-FACE-4ACE-8ACE-00000000FACE", "00006022-000FACE0FACE000E", "ZZFAKE98765", "fd5ea1a1")
+SECRETS = (
+    "Anna",
+    "0FACE000-FACE-4ACE-8ACE-00000000FACE",
+    "00006022-000FACE0FACE000E",
+    "ZZFAKE98765",
+    "fd5ea1a1",
+)
 
 
 class Mac:
@@ -46,7 +52,10 @@ class Mac:
             lines = (self.folder / "sysctl.txt").read_text().splitlines()
             return dict(line.split(": ") for line in lines).get(command[2])
         name = "_".join(command)
-        files = [self.folder / f"{name}{after}.txt" for after in (("_after_10_s", "") if self.later else ("",))]
+        files = [
+            self.folder / f"{name}{after}.txt"
+            for after in (("_after_10_s", "") if self.later else ("",))
+        ]
         return next((file.read_text() for file in files if file.exists()), None)
 
 
@@ -80,7 +89,9 @@ def install_commands(folder: str, place: Path) -> Path:
     place.mkdir()
     log.touch()
     for name in ("sysctl", "vm_stat", "pmset", "system_profiler"):
-        text = (SYSCTL if name == "sysctl" else ANSWER).format(name=name, log=log, folder=MACS / folder)
+        text = (SYSCTL if name == "sysctl" else ANSWER).format(
+            name=name, log=log, folder=MACS / folder
+        )
         (place / name).write_text(text)
         (place / name).chmod(0o755)
     return log
@@ -88,8 +99,24 @@ def install_commands(folder: str, place: Path) -> Path:
 
 # What macOS lacks: of the modules os, resource and psutil, and of psutil's processes.
 NOT_IN_OS = (
-    *("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "fdatasync", "waitid"),
-    *("memfd_create", "pidfd_open", "eventfd", "copy_file_range", "splice", "getrandom", "setns", "unshare"),
+    *(
+        "sched_getaffinity",
+        "sched_setaffinity",
+        "posix_fadvise",
+        "posix_fallocate",
+        "fdatasync",
+        "waitid",
+    ),
+    *(
+        "memfd_create",
+        "pidfd_open",
+        "eventfd",
+        "copy_file_range",
+        "splice",
+        "getrandom",
+        "setns",
+        "unshare",
+    ),
 )
 NOT_IN_PSUTIL = ("sensors_temperatures", "sensors_fans")
 NOT_OF_A_PROCESS = ("io_counters", "cpu_affinity", "memory_maps", "cpu_num", "ionice", "rlimit")
@@ -124,7 +151,9 @@ class EnergyMonitor:
     def get_cumulative_energy(self) -> Any:
         now_s = time.perf_counter()
         watts = {"cpu_total_mj": 10, "gpu_mj": 4, "dram_mj": 1}
-        return types.SimpleNamespace(ane_mj=None, **{name: int(1e3 * power * now_s) for name, power in watts.items()})
+        return types.SimpleNamespace(
+            ane_mj=None, **{name: int(1e3 * power * now_s) for name, power in watts.items()}
+        )
 
 
 def become() -> None:
@@ -136,14 +165,25 @@ def become() -> None:
     platform.machine = lambda: "arm64"
     platform.processor = lambda: "arm"
     platform.mac_ver = lambda *ignored, **more: ("15.5", ("", "", ""), "arm64")
-    lacking = ((os, NOT_IN_OS), (psutil, NOT_IN_PSUTIL), (psutil.Process, NOT_OF_A_PROCESS), (resource, ["prlimit"]))
-    for module, name in [(module, name) for module, names in lacking for name in names if hasattr(module, name)]:
+    lacking = (
+        (os, NOT_IN_OS),
+        (psutil, NOT_IN_PSUTIL),
+        (psutil.Process, NOT_OF_A_PROCESS),
+        (resource, ["prlimit"]),
+    )
+    for module, name in [
+        (module, name) for module, names in lacking for name in names if hasattr(module, name)
+    ]:
         delattr(module, name)
     _hide("/proc", "/sys")
     start = subprocess.Popen.__init__
 
     def popen(self: Any, arguments: Any, *more: Any, **named: Any) -> None:
-        words = arguments.split() if isinstance(arguments, str) else [os.fspath(word) for word in arguments]
+        words = (
+            arguments.split()
+            if isinstance(arguments, str)
+            else [os.fspath(word) for word in arguments]
+        )
         if Path(words[0]).name in NOT_A_COMMAND:
             raise FileNotFoundError(2, "No such file or directory", words[0])
         start(self, arguments, *more, **named)
@@ -151,17 +191,25 @@ def become() -> None:
     subprocess.Popen.__init__ = popen
 
     times = psutil.cpu_times
-    psutil.virtual_memory = lambda: Memory(*(gib * 2**30 for gib in (128, 96, 25, 30, 60, 40, 36, 8)))
+    psutil.virtual_memory = lambda: Memory(
+        *(gib * 2**30 for gib in (128, 96, 25, 30, 60, 40, 36, 8))
+    )
     # Every page that macOS has read and written since it started, which is not swap.
-    psutil.swap_memory = lambda: Swap(2**30, 2**29, 2**29, 50.0, int(1e15 * time.perf_counter()), 10**15)
+    psutil.swap_memory = lambda: Swap(
+        2**30, 2**29, 2**29, 50.0, int(1e15 * time.perf_counter()), 10**15
+    )
     psutil.cpu_times = lambda: Times(*(getattr(times(), name) for name in Times._fields))
     psutil.cpu_count = lambda logical=True: 16
     psutil.Process.memory_info = lambda self: ProcessMemory(10**9, 10**11, 10**6, 10**5)
 
     load = ctypes.CDLL
-    ctypes.CDLL = lambda name, *more, **named: LibSystem() if name is None else load(name, *more, **named)
+    ctypes.CDLL = lambda name, *more, **named: (
+        LibSystem() if name is None else load(name, *more, **named)
+    )
     fcntl.F_FULLFSYNC, control = 51, fcntl.fcntl
-    fcntl.fcntl = lambda file, command, *more: 0 if command == fcntl.F_FULLFSYNC else control(file, command, *more)
+    fcntl.fcntl = lambda file, command, *more: (
+        0 if command == fcntl.F_FULLFSYNC else control(file, command, *more)
+    )
     energy = types.ModuleType("zeus_apple_silicon")
     energy.AppleEnergyMonitor = EnergyMonitor
     sys.modules["zeus_apple_silicon"] = energy

@@ -35,20 +35,33 @@ def test_the_cpu_works_for_real():
     model = nn.Linear(30, 4)
     before = cpu.weight_sample(model)
     model.update({"weight": model.weight + 1})
-    assert cpu.weight_sample(model) != before and (cpu.count(model), cpu.device_of(model)) == (124, "cpu")
+    assert cpu.weight_sample(model) != before and (cpu.count(model), cpu.device_of(model)) == (
+        124,
+        "cpu",
+    )
     moved = cpu.to_device({"x": [np.zeros(3), (1.0, mx.ones(2))]})["x"]
     assert moved[0].dtype == mx.float32 and moved[1][1].tolist() == [1.0, 1.0]
     with cpu.context():
         a = mx.ones((512, 512))
         mx.eval(a)
         once = {"calls_per_block": 1, "repeats": 3, "budget_s": 0.01}
-        honest, bare = (calls.measure(f, cpu.synchronize, **once) for f in (cpu.dispatch(lambda: a @ a), lambda: a @ a))
-        for kind, dtype in {"fp32": mx.float32, "tf32": mx.float32, "fp16": mx.float16, "bf16": mx.bfloat16}.items():
+        honest, bare = (
+            calls.measure(f, cpu.synchronize, **once)
+            for f in (cpu.dispatch(lambda: a @ a), lambda: a @ a)
+        )
+        for kind, dtype in {
+            "fp32": mx.float32,
+            "tf32": mx.float32,
+            "fp16": mx.float16,
+            "bf16": mx.bfloat16,
+        }.items():
             product = cpu.product(kind, 16)()
             assert (product.dtype, product.shape) == (dtype, (16, 16)) and float(product.max()) > 1
         assert cpu.smallest_kernel()[0]().item() == 2.0
     # A quarter of a billion operations against writing down that they are wanted.
-    assert min(block.seconds for block in honest.blocks) > 20 * min(block.seconds for block in bare.blocks)
+    assert min(block.seconds for block in honest.blocks) > 20 * min(
+        block.seconds for block in bare.blocks
+    )
     with pytest.raises(ValueError, match="ReLU has no parameters"):
         cpu.device_of(nn.ReLU())
     peak = cpu.peak_memory()

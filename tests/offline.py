@@ -20,7 +20,9 @@ def cut_off(monkeypatch, tmp_path_factory) -> list:
         raise socket.gaierror(-2, "Name or service not known")
 
     def connect(self, address):
-        return local(self, address) if self.family == socket.AF_UNIX else refuse(address)  # how workers talk
+        return (
+            local(self, address) if self.family == socket.AF_UNIX else refuse(address)
+        )  # how workers talk
 
     local = socket.socket.connect
     monkeypatch.setattr(socket, "getaddrinfo", refuse)

@@ -47,12 +47,24 @@ REPLACED = {
 # where MPSFallback.mm registers no other one).
 SILENT_FALLBACKS = {"embedding_renorm_"}
 # Indices and lengths may stay on the CPU.
-TAKES_HOST_TENSORS = {"index", "index_put", "index_put_", "_index_put_impl_", "_ctc_loss", "_pack_padded_sequence"}
+TAKES_HOST_TENSORS = {
+    "index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_ctc_loss",
+    "_pack_padded_sequence",
+}
 RESULTS = re.compile(r"^experiment\.(table|checks|ratios|details|figure|claims)\(", re.MULTILINE)
 
 
 # What MPS may have for an operator.
-KERNEL, COMPOSITE, MISSING, SILENT = "kernel", "made of others", "no kernel", "kernel that runs on the CPU"
+KERNEL, COMPOSITE, MISSING, SILENT = (
+    "kernel",
+    "made of others",
+    "no kernel",
+    "kernel that runs on the CPU",
+)
 LIST = Path(__file__).parent / "fixtures" / "mps_operators.txt"
 
 
@@ -110,7 +122,10 @@ class Rehearsal:
 
         if torch._C._get_privateuse1_backend_name() != PRETENDED:
             _setup_privateuseone_for_python_backend(PRETENDED)
-            getattr(torch, PRETENDED).get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
+            getattr(torch, PRETENDED).get_amp_supported_dtype = lambda: [
+                torch.bfloat16,
+                torch.float16,
+            ]
             _register_autocast()
         self.handle = torch.device(PRETENDED, 0)
         self.use = Use()
@@ -134,7 +149,9 @@ class Rehearsal:
                 if function is torch.Tensor.new_tensor and isinstance(args[0], rehearsal._tensor):
                     named = {"dtype": args[0].dtype, "device": rehearsal.handle} | named
                     function, args = torch.tensor, args[1:]
-                if function in (torch.tensor, torch.as_tensor, torch.asarray) and _meant(named.get("device")):
+                if function in (torch.tensor, torch.as_tensor, torch.asarray) and _meant(
+                    named.get("device")
+                ):
                     return function(*args, **named | {"device": "cpu"}).to(named["device"])
                 return function(*args, **named)
 
@@ -179,12 +196,18 @@ class Rehearsal:
             on_device = isinstance(args[0], mine)
         strangers = any(not isinstance(item, mine) and item.dim() for item in tensors)
         if here and strangers and function not in COPIES and name not in TAKES_HOST_TENSORS:
-            raise RuntimeError(f"{name}: expected all tensors on one device, but found at least two, cpu and mps")
+            raise RuntimeError(
+                f"{name}: expected all tensors on one device, but found at least two, cpu and mps"
+            )
         self._note(function, name, args, kwargs)
         if _meant(wanted):
             named["device"] = torch.device("cpu")
         result = BY_HAND.get(function, function)(*inner, **named)
-        written = [value for argument, value in zip(schema.arguments, args, strict=False) if argument.is_write]
+        written = [
+            value
+            for argument, value in zip(schema.arguments, args, strict=False)
+            if argument.is_write
+        ]
         written = [item for item in (*written, kwargs.get("out")) if isinstance(item, torch.Tensor)]
         if written and isinstance(result, torch.Tensor):
             return written[0]  # the caller's own tensor, whose contents have changed
@@ -208,13 +231,17 @@ class Rehearsal:
         self.counts[full] += 1
         if self.counts[full] == 1 and function._schema.name.startswith("aten::"):
             if support(full) == MISSING:
-                self._fault(f"MPS has no kernel for {full}: it fails, or runs on the CPU where that is allowed")
+                self._fault(
+                    f"MPS has no kernel for {full}: it fails, or runs on the CPU where that is allowed"
+                )
             elif support(full) == SILENT:
                 self._fault(f"MPS hands {full} to the CPU without a word")
         source = args[1 if name == "copy_" else 0] if function in COPIES else None
         at_once = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
         if at_once and not isinstance(source, self._tensor):
-            self._fault(f"{name} with non_blocking=True: on MPS what is read next may not have arrived")
+            self._fault(
+                f"{name} with non_blocking=True: on MPS what is read next may not have arrived"
+            )
         if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
             self._fault(f"{name} with channels_last: BatchNorm goes wrong with it on MPS")
 
@@ -222,7 +249,9 @@ class Rehearsal:
         kind = type(module).__name__
         for item in inputs if kind.startswith("BatchNorm") or kind == "LSTM" else ():
             if isinstance(item, self._tensor) and not item.is_contiguous():
-                self._fault(f"{kind} gets a permuted input: wrong gradients on MPS; call .contiguous() first")
+                self._fault(
+                    f"{kind} gets a permuted input: wrong gradients on MPS; call .contiguous() first"
+                )
 
     def _fault(self, text: str) -> None:
         if text not in self.use.faults:
@@ -235,7 +264,11 @@ def _replaced(change: Any, item: Any) -> Any:
         return change(item)
     if isinstance(item, (list, tuple)):
         return type(item)([_replaced(change, each) for each in item])
-    return {name: _replaced(change, each) for name, each in item.items()} if isinstance(item, dict) else item
+    return (
+        {name: _replaced(change, each) for name, each in item.items()}
+        if isinstance(item, dict)
+        else item
+    )
 
 
 def _tensor_class(rehearsal: Rehearsal) -> type:
@@ -244,8 +277,14 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
 
         @staticmethod
         def __new__(cls, inner: torch.Tensor):
-            layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
-            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, device=rehearsal.handle, **layout)
+            layout = {
+                "strides": inner.stride(),
+                "storage_offset": inner.storage_offset(),
+                "dtype": inner.dtype,
+            }
+            made = torch.Tensor._make_wrapper_subclass(
+                cls, inner.shape, device=rehearsal.handle, **layout
+            )
             made.inner = inner
             return made
 
@@ -261,7 +300,9 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
             return self if from_scaler else super().double(**named)
 
         def numpy(self, **_) -> Any:
-            raise TypeError("can't convert mps:0 device type tensor to numpy. Use Tensor.cpu() first")
+            raise TypeError(
+                "can't convert mps:0 device type tensor to numpy. Use Tensor.cpu() first"
+            )
 
         __array__ = numpy
 
@@ -310,9 +351,15 @@ def _register_autocast() -> None:
             kind = torch.get_autocast_dtype(PRETENDED) if lower else torch.float32
 
             def cast(item: Any) -> Any:
-                return item.to(kind) if item.is_floating_point() and item.device.type == PRETENDED else item
+                return (
+                    item.to(kind)
+                    if item.is_floating_point() and item.device.type == PRETENDED
+                    else item
+                )
 
-            with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            with torch._C._ExcludeDispatchKeyGuard(
+                torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+            ):
                 args, kwargs = _replaced(cast, [args, kwargs])
                 return operator(*args, **kwargs)
 

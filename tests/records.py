@@ -14,7 +14,9 @@ from pomology.results.journal import Journal
 from pomology.results.record import Record
 
 
-def metric(value: float, low: float | None = None, high: float | None = None, unit: str = "") -> Estimate:
+def metric(
+    value: float, low: float | None = None, high: float | None = None, unit: str = ""
+) -> Estimate:
     return fakes.metric(value, low, high, unit)
 
 
@@ -22,22 +24,42 @@ def rate(value: float, low: float | None = None, high: float | None = None) -> d
     return {"flops_per_s": metric(value, low, high, "FLOP/s")}
 
 
-def record(experiment: str = "vae", metrics: dict | None = None, config: dict | None = None, **more: Any) -> Record:
+def record(
+    experiment: str = "vae", metrics: dict | None = None, config: dict | None = None, **more: Any
+) -> Record:
     config = {"batch_size": 128} if config is None else config
     backend, framework = more.get("backend", "cpu"), more.get("framework", "torch")
-    about = {"experiment": experiment, "config": config, "metrics": metrics or {}, "bytes_per_step": None}
-    about |= {"case": f"{framework}-{backend} {json.dumps(config)}", "device": "cpu" if backend == "cpu" else "gpu"}
+    about = {
+        "experiment": experiment,
+        "config": config,
+        "metrics": metrics or {},
+        "bytes_per_step": None,
+    }
+    about |= {
+        "case": f"{framework}-{backend} {json.dumps(config)}",
+        "device": "cpu" if backend == "cpu" else "gpu",
+    }
     return fakes.record(**about | {"parameters": 1} | more)
 
 
-def product(value: float, precision: str = "fp32", shape: str = "1x64x64", low=None, high=None, **more: Any) -> Record:
+def product(
+    value: float, precision: str = "fp32", shape: str = "1x64x64", low=None, high=None, **more: Any
+) -> Record:
     experiment = more.pop("experiment", "ceilings")
     config = {"operation": more.pop("operation", "matmul"), "shape": shape, "precision": precision}
     more = {"article": "kit", "framework": "mlx" if experiment.endswith("mlx") else "torch"} | more
-    return record(experiment, rate(value, low, high), config | more.pop("about", {}), precision=precision, **more)
+    return record(
+        experiment,
+        rate(value, low, high),
+        config | more.pop("about", {}),
+        precision=precision,
+        **more,
+    )
 
 
-def stream(value: float, operation: str = "triad", experiment: str = "ceilings", **more: Any) -> Record:
+def stream(
+    value: float, operation: str = "triad", experiment: str = "ceilings", **more: Any
+) -> Record:
     config = {"operation": operation, "shape": "512 MB", "precision": "fp32"}
     metrics = {"bytes_per_s": metric(value, 0.9 * value, 1.1 * value, "B/s")}
     more = {"article": "kit", "framework": "mlx" if experiment.endswith("mlx") else "torch"} | more

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 # A package that belongs to a framework -> the framework. No process may hold two.
 FRAMEWORKS = {
-    **dict.fromkeys(("torch", "lightning", "pytorch_lightning", "torchmetrics", "transformers", "peft"), "torch"),
+    **dict.fromkeys(
+        ("torch", "lightning", "pytorch_lightning", "torchmetrics", "transformers", "peft"), "torch"
+    ),
     **dict.fromkeys(("accelerate", "deepspeed"), "torch"),
     **dict.fromkeys(("tensorflow", "keras", "tf_keras"), "tensorflow"),
     **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
@@ -32,8 +34,21 @@ UNWANTED = ("sklearn", "zeus")  # each brings a second OpenMP
 
 # What PyTorch, Lightning and transformers call on a Mac, too, where it answers or does nothing.
 HARMLESS = {
-    *("is_available", "is_initialized", "device_count", "empty_cache", "is_current_stream_capturing"),
-    *("manual_seed", "manual_seed_all", "seed", "seed_all", "get_rng_state_all", "set_rng_state_all"),
+    *(
+        "is_available",
+        "is_initialized",
+        "device_count",
+        "empty_cache",
+        "is_current_stream_capturing",
+    ),
+    *(
+        "manual_seed",
+        "manual_seed_all",
+        "seed",
+        "seed_all",
+        "get_rng_state_all",
+        "set_rng_state_all",
+    ),
 }
 
 refused: list[str] = []  # what would have failed on a Mac, whether or not anybody caught the error
@@ -54,10 +69,17 @@ def refuse_cuda() -> None:
     import torch
 
     def refusal(name: str) -> Callable:
-        return lambda *_, **__: refuse(AssertionError, f"{name} was called: it does not exist on a Mac")
+        return lambda *_, **__: refuse(
+            AssertionError, f"{name} was called: it does not exist on a Mac"
+        )
 
     for name, item in list(vars(torch.cuda).items()):
-        if callable(item) and not isinstance(item, type) and not name.startswith("_") and name not in HARMLESS:
+        if (
+            callable(item)
+            and not isinstance(item, type)
+            and not name.startswith("_")
+            and name not in HARMLESS
+        ):
             setattr(torch.cuda, name, refusal(f"torch.cuda.{name}"))
     torch.Tensor.cuda, torch.nn.Module.cuda = refusal("Tensor.cuda"), refusal("Module.cuda")
 
@@ -80,7 +102,9 @@ def hide_other_frameworks(own: str) -> None:
     Packages that look whether another framework is there find that it is not. Who imports one all the same is noted,
     and gets the error of a missing package; the notebook and pomology get one that names the fault.
     """
-    hidden = {package for package, framework in FRAMEWORKS.items() if framework != own} | set(UNWANTED)
+    hidden = {package for package, framework in FRAMEWORKS.items() if framework != own} | set(
+        UNWANTED
+    )
 
     class Alone(importlib.machinery.PathFinder):
         @classmethod
@@ -93,18 +117,28 @@ def hide_other_frameworks(own: str) -> None:
             asker, only_looks = _asker()
             ours = asker.split(".")[0] in ("__main__", "pomology")
             # Others may try what the kit does not install, and find it missing (Keras scikit-learn, for one).
-            if not only_looks and (ours or FRAMEWORKS.get(package) in ("torch", "tensorflow", "mlx")):
+            if not only_looks and (
+                ours or FRAMEWORKS.get(package) in ("torch", "tensorflow", "mlx")
+            ):
                 attempts.append(f"{package} beside {own}, imported by {asker}")
                 if ours:
-                    raise ModuleNotFoundError(f"a second framework in one process: {attempts[-1]}", name=package)
+                    raise ModuleNotFoundError(
+                        f"a second framework in one process: {attempts[-1]}", name=package
+                    )
             return None
 
-    sys.meta_path[:] = [Alone if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+    sys.meta_path[:] = [
+        Alone if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path
+    ]
 
 
 def _asker() -> tuple[str, bool]:
     """The module that an import goes out from, and whether it only looks if a package is there."""
-    frame, only_looks, machinery = sys._getframe(2), False, ("importlib", "_frozen_importlib", "pkgutil")
+    frame, only_looks, machinery = (
+        sys._getframe(2),
+        False,
+        ("importlib", "_frozen_importlib", "pkgutil"),
+    )
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if not module.split(".")[0].startswith(machinery):
@@ -167,10 +201,16 @@ def end(folder: str) -> None:
             pickle.dumps(loader)
             sent.append(loader)
         except Exception as error:
-            refused.append(f"a DataLoader's worker, which macOS starts by spawn, cannot get its data: {error}")
+            refused.append(
+                f"a DataLoader's worker, which macOS starts by spawn, cannot get its data: {error}"
+            )
     Path(folder, "loaders.pickle").write_bytes(pickle.dumps(sent))
     modules = sorted(name for name in sys.modules if "." not in name)
-    noticed = {"modules": modules, "start_method": multiprocessing.get_start_method(), "network": network}
+    noticed = {
+        "modules": modules,
+        "start_method": multiprocessing.get_start_method(),
+        "network": network,
+    }
     noticed |= {"refused": refused, "attempts": attempts, "remapper": remapper}
     noticed["uses"] = [vars(use) for use in uses]
     variables = ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")

@@ -12,7 +12,9 @@ from pomology.measure import calls, clock
 from pomology.measure.estimate import Estimate
 
 
-def autoregressive(rng: np.random.Generator, draws: int, length: int, lag: float = 0.5) -> np.ndarray:
+def autoregressive(
+    rng: np.random.Generator, draws: int, length: int, lag: float = 0.5
+) -> np.ndarray:
     """Standard normal AR(1) series, one per row."""
     noise = rng.standard_normal((length, draws))
     for step in range(1, length):
@@ -31,7 +33,9 @@ def covered(function: Callable[..., Estimate], lag: float, size: int, draws: int
     return share(map(function, rows), 1.0)
 
 
-def measured(lag: float, step_s: float, draws: int, scatter: float = 0.03) -> list[calls.Measurement]:
+def measured(
+    lag: float, step_s: float, draws: int, scatter: float = 0.03
+) -> list[calls.Measurement]:
     """What `measure` finds of a function whose calls take `step_s`, in simulated time."""
     found = []
     for row in step_s * (1 + scatter * autoregressive(np.random.default_rng(1), draws, 3000, lag)):

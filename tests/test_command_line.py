@@ -27,7 +27,9 @@ LIBRARY = str(root() / "lib")
         (["share", "gone"], "RUN=gone: no such run"),
     ],
 )
-def test_what_is_no_run_is_a_line_before_anything_is_made(tmp_path, monkeypatch, capsys, arguments, words):
+def test_what_is_no_run_is_a_line_before_anything_is_made(
+    tmp_path, monkeypatch, capsys, arguments, words
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a text.zip").write_text("text")
     own = records.write(tmp_path / "own", [fakes.record()], MACHINE)

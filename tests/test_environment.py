@@ -74,7 +74,14 @@ class Machine:
         place.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
         place.chmod(0o755)
 
-    def python(self, name: str, answer: str = "ok", venv: str = "true", pip: str = "true", check: str = "true") -> None:
+    def python(
+        self,
+        name: str,
+        answer: str = "ok",
+        venv: str = "true",
+        pip: str = "true",
+        check: str = "true",
+    ) -> None:
         text = PYTHON
         for key, value in {"answer": answer, "venv": venv, "pip": pip, "check": check}.items():
             text = text.replace("{" + key + "}", value)
@@ -117,7 +124,9 @@ def test_the_first_usable_python_makes_the_environment_with_pip(machine):
     venv = [call for call in machine.calls() if "-m venv" in call]
     assert venv == [f"python {machine.mocks}/python3.11 -m venv .venv"]
     first, project = [call for call in machine.calls() if "-m pip install" in call]
-    assert "--no-deps --require-hashes --only-binary :all:" in first and project.endswith("--editable .")
+    assert "--no-deps --require-hashes --only-binary :all:" in first and project.endswith(
+        "--editable ."
+    )
     ready = (machine.checkout / ".venv" / ".ready").read_text().splitlines()
     assert ready[2] == "dev" and ready[0].startswith(str(machine.checkout))
 
@@ -147,7 +156,9 @@ def test_a_half_made_environment_and_one_that_was_moved_are_made_again(machine):
     machine.checkout = machine.checkout.rename(machine.checkout.with_name("moved"))
     assert machine.make().returncode == 0 and not (machine.checkout / ".venv" / "old").exists()
     (machine.checkout / ".venv" / "bin" / "python").unlink()  # its Python was uninstalled
-    assert machine.make().returncode == 0 and (machine.checkout / ".venv" / "bin" / "python").exists()
+    assert (
+        machine.make().returncode == 0 and (machine.checkout / ".venv" / "bin" / "python").exists()
+    )
 
 
 def test_extras_are_added_and_kept(machine):
@@ -194,13 +205,18 @@ def test_mlx_is_left_out_on_an_older_linux_and_cuda_for_a_processor(machine):
     assert machine.make(POMOLOGY_TORCH="cpu").returncode == 0
     names = [line.split("==")[0] for line in machine.wanted().splitlines()]
     assert names == ["absl-py", "mlx", "mlx-cpu", "nvidia-ml-py", "s3fs", "asyncssh"]
-    assert any("--torch-backend cpu torch==2.14.1 torchvision==0.29.1" in call for call in machine.calls())
+    assert any(
+        "--torch-backend cpu torch==2.14.1 torchvision==0.29.1" in call for call in machine.calls()
+    )
     count = len(machine.calls())
     assert machine.make().returncode == 0 and len(machine.calls()) == count  # it stays what it is
 
 
 def test_an_installation_that_fails_or_lacks_packages_is_one_line_and_not_used(machine):
-    for fault, words in ({"pip": "false"}, "pip said no"), ({"check": "{ echo No torch; false; }"}, "No torch"):
+    for fault, words in (
+        ({"pip": "false"}, "pip said no"),
+        ({"check": "{ echo No torch; false; }"}, "No torch"),
+    ):
         machine.python("python3", **fault)
         done = machine.make()
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1

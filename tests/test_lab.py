@@ -34,14 +34,30 @@ def lab(tmp_path_factory):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "JPY_"))}
-    env |= {"HOME": str(folder.parent), "PYTHONPATH": str(folder / "lib"), "JUPYTER_TOKEN": "t" * 40}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JUPYTER", "JPY_"))
+    }
+    env |= {
+        "HOME": str(folder.parent),
+        "PYTHONPATH": str(folder / "lib"),
+        "JUPYTER_TOKEN": "t" * 40,
+    }
     env |= {"JUPYTER_NO_CONFIG": "1", "TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR": "1"}
     subprocess.run([sys.executable, "lab/prepare.py"], cwd=folder, env=env, check=True)
-    command = [sys.executable, "-m", "jupyterlab", "--config=lab/jupyter_lab_config.py", "--no-browser"]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--config=lab/jupyter_lab_config.py",
+        "--no-browser",
+    ]
     printed = folder.parent / "printed"
     with open(printed, "wb") as log:
-        server = subprocess.Popen([*command, f"--port={port}"], cwd=folder, env=env, stdout=log, stderr=log)
+        server = subprocess.Popen(
+            [*command, f"--port={port}"], cwd=folder, env=env, stdout=log, stderr=log
+        )
     address = f"http://127.0.0.1:{port}"
     try:
         end_s = time.monotonic() + 60
@@ -78,13 +94,20 @@ def test_a_notebook_opens_and_is_saved_without_what_its_run_left(lab):
     cell["execution_count"] = 3
     body = json.dumps({"type": "notebook", "format": "json", "content": document}).encode()
     ask(place, data=body, method="PUT")
-    assert json.loads((folder / NOTEBOOK).read_text(encoding="utf-8"))["cells"] == json.loads(before)["cells"]
+    assert (
+        json.loads((folder / NOTEBOOK).read_text(encoding="utf-8"))["cells"]
+        == json.loads(before)["cells"]
+    )
     assert "said" in (folder / "outputs" / "lab" / "vae.ipynb").read_text(encoding="utf-8")
 
 
 def test_the_first_page_links_every_notebook(lab):
     folder, _, _ = lab
     page = (folder / "outputs" / "lab" / "notebooks.md").read_text(encoding="utf-8")
-    links = {urllib.parse.unquote(link) for link in re.findall(r"^### .*\]\((.*)\)$", page, re.MULTILINE)}
-    assert {Path(link).stem for link in links} == {notebook.name for notebook in notebooks.notebooks()}
+    links = {
+        urllib.parse.unquote(link) for link in re.findall(r"^### .*\]\((.*)\)$", page, re.MULTILINE)
+    }
+    assert {Path(link).stem for link in links} == {
+        notebook.name for notebook in notebooks.notebooks()
+    }
     assert all((folder / "outputs" / "lab" / link).is_file() for link in links)

@@ -54,7 +54,9 @@ def counted(shape: gpt2.Shape, batch_size: int, backend: str = "mps"):
 def test_parameters_and_operations_are_those_that_were_counted_elsewhere():
     large = {name: gpt2.shape("gpt2-large", 1024, name) for name in LARGE}
     assert {name: shape.parameters for name, shape in large.items()} == LARGE
-    assert gpt2.shape("gpt2", 128, "true_gpt2").parameters == 124_439_808  # as many positions as ever
+    assert (
+        gpt2.shape("gpt2", 128, "true_gpt2").parameters == 124_439_808
+    )  # as many positions as ever
     for batch_size, expected in TFLOP.items():
         flops = large["transformer_lm"].workload(batch_size).flops
         assert flops / 1e12 == pytest.approx(expected, abs=0.005)
@@ -66,24 +68,50 @@ def test_parameters_and_operations_are_those_that_were_counted_elsewhere():
 def test_the_formulas_are_what_pytorch_counts(architecture):
     shape, batch = gpt2.shape("gpt2-mini", 1024, architecture), 2
     ours, theirs = shape.workload(batch), counted(shape, batch)
-    assert (ours.parameters, ours.flops, ours.state_bytes) == (theirs.parameters, theirs.flops, theirs.state_bytes)
+    assert (ours.parameters, ours.flops, ours.state_bytes) == (
+        theirs.parameters,
+        theirs.flops,
+        theirs.state_bytes,
+    )
     assert ours.saved_bytes == pytest.approx(theirs.saved_bytes, rel=0.001)
-    squares = 4 * shape.blocks * shape.heads * batch * 1024**2  # a fused kernel keeps no matrices of attention
+    squares = (
+        4 * shape.blocks * shape.heads * batch * 1024**2
+    )  # a fused kernel keeps no matrices of attention
     assert counted(shape, batch, "cuda").saved_bytes < theirs.saved_bytes - 0.9 * squares
 
 
 def test_settings_and_which_of_them_are_the_article_s():
-    assert gpt2.row("gpt2-large 8x1024") == {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
-    rows = {"gpt2-large 8x1024": False, "gpt2-large 1x1024": True, "gpt2-large 8x512": True, "gpt2-medium 8x1024": True}
+    assert gpt2.row("gpt2-large 8x1024") == {
+        "model": "gpt2-large",
+        "batch_size": 8,
+        "context_size": 1024,
+    }
+    rows = {
+        "gpt2-large 8x1024": False,
+        "gpt2-large 1x1024": True,
+        "gpt2-large 8x512": True,
+        "gpt2-medium 8x1024": True,
+    }
     assert {text: gpt2.scaled(gpt2.row(text)) for text in rows} == rows
     for text in ("gpt2-large 8", "gpt3 1x2", "gpt2 0x4", "gpt2  1x4", "gpt2 1x2x3"):
-        with pytest.raises(PomologyError, match=r"must read `MODEL BATCHxCONTEXT`.*gpt2-medium") as error:
+        with pytest.raises(
+            PomologyError, match=r"must read `MODEL BATCHxCONTEXT`.*gpt2-medium"
+        ) as error:
             gpt2.row(text)
         assert "\n" not in str(error.value) and repr(text) in str(error.value)
     for asked, words in (
-        (("gpt2", 8, "gpt2"), r"^architecture is 'gpt2'; it must be one of transformer_lm, true_gpt2$"),
-        (("gpt2-huge", 8, "true_gpt2"), r"^model 'gpt2-huge' is not known; one of gpt2-large, .* is$"),
-        (("gpt2", 8, "true_gpt2", 99, 10_000), r"^vocabulary is 99; it must be at least 10,000, the words of"),
+        (
+            ("gpt2", 8, "gpt2"),
+            r"^architecture is 'gpt2'; it must be one of transformer_lm, true_gpt2$",
+        ),
+        (
+            ("gpt2-huge", 8, "true_gpt2"),
+            r"^model 'gpt2-huge' is not known; one of gpt2-large, .* is$",
+        ),
+        (
+            ("gpt2", 8, "true_gpt2", 99, 10_000),
+            r"^vocabulary is 99; it must be at least 10,000, the words of",
+        ),
     ):
         with pytest.raises(PomologyError, match=words):
             gpt2.shape(*asked)
@@ -92,17 +120,34 @@ def test_settings_and_which_of_them_are_the_article_s():
 def test_both_times_of_a_device_stand_in_one_line_as_in_the_article():
     """Times of an invented Mac: at every batch size MPS takes a quarter more than MLX; and of one smaller model."""
     records = []
-    for model, batch_size, context_size in (*(("gpt2-large", size, 1024) for size in (8, 4, 2)), ("gpt2-micro", 2, 64)):
+    for model, batch_size, context_size in (
+        *(("gpt2-large", size, 1024) for size in (8, 4, 2)),
+        ("gpt2-micro", 2, 64),
+    ):
         for framework, backend, slower in (("torch", "mps", 1.25), ("mlx", "mlx-gpu", 1.0)):
             config = {"model": model, "batch_size": batch_size, "context_size": context_size}
-            times = {"pass_s": metric(batch_size * slower, unit="s"), "flops_per_s": metric(5e12 / slower)}
-            about = {"framework": framework, "backend": backend, "chip": "Apple M3 Max", "article": "001"}
+            times = {
+                "pass_s": metric(batch_size * slower, unit="s"),
+                "flops_per_s": metric(5e12 / slower),
+            }
+            about = {
+                "framework": framework,
+                "backend": backend,
+                "chip": "Apple M3 Max",
+                "article": "001",
+            }
             scaled = gpt2.scaled(config)
-            records.append(record(f"gpt2_pretraining_{framework}", times, config=config, scaled=scaled, **about))
+            records.append(
+                record(
+                    f"gpt2_pretraining_{framework}", times, config=config, scaled=scaled, **about
+                )
+            )
     table = article_table("gpt2_pretraining", records)
     assert table.columns[4:7] == ("MLX", "PyTorch with MPS", "PyTorch with CUDA or on a CPU")
     # Behind a device are its software and year.
-    lines = {(row.cells[0].partition(" (")[0], *row.cells[1:3]): row.cells[3:] for row in table.rows}
+    lines = {
+        (row.cells[0].partition(" (")[0], *row.cells[1:3]): row.cells[3:] for row in table.rows
+    }
     assert lines["M2 Ultra", "gpt2-large", "8"] == ("", "2.710", "3.239", "", "", "published")
     assert lines["A6000", "gpt2-large", "8"] == ("", "", "-", "2.771", "", "published")
     ours = ("Apple M3 Max GPU", "gpt2-large", "8")

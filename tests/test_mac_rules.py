@@ -41,7 +41,10 @@ def faults(code: str, rules: dict[str, str]) -> list[str]:
 
 
 def test_the_library_has_none():
-    found = {path.name: faults(path.read_text(encoding="utf-8"), EVERYWHERE) for path in PACKAGE.rglob("*.py")}
+    found = {
+        path.name: faults(path.read_text(encoding="utf-8"), EVERYWHERE)
+        for path in PACKAGE.rglob("*.py")
+    }
     assert not any(found.values()), found
 
 

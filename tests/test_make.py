@@ -10,7 +10,15 @@ import pytest
 from pomology.paths import root
 
 HOSTILE = ["x'; touch pwned; '", "`touch pwned`", "$(touch pwned)", "$(shell touch pwned)"]
-HOSTILE += ['a" ; touch pwned ; "', "a\ntouch pwned", "--help", "100%", "$$(touch pwned)", "~/x", "*"]
+HOSTILE += [
+    'a" ; touch pwned ; "',
+    "a\ntouch pwned",
+    "--help",
+    "100%",
+    "$$(touch pwned)",
+    "~/x",
+    "*",
+]
 VARIABLES = {
     "reproduce": ("PROFILE", "DEVICE", "ONLY", "RUN", "DATA", "REPEATS", "STORE"),
     "report": ("RUN", "WITH", "STORE"),
@@ -44,7 +52,9 @@ def make(tmp_path):
 def test_no_variable_reaches_a_shell(make, target):
     for text in HOSTILE:
         arguments = make(target, *(f"{name}={text}" for name in VARIABLES[target]))
-        passed = [argument for argument in arguments if argument == text or argument.endswith(f"={text}")]
+        passed = [
+            argument for argument in arguments if argument == text or argument.endswith(f"={text}")
+        ]
         assert len(passed) == len(VARIABLES[target]), (text, arguments)
 
 

@@ -97,14 +97,23 @@ optimizer.step()
 
 @pytest.mark.parametrize(("code", "words"), PLANTED.items())
 def test_a_planted_fault_is_named(pretended, code, words):
-    assert any(words in text for text in (*pretended[code]["faults"], pretended[code]["error"])), pretended[code]
+    assert any(words in text for text in (*pretended[code]["faults"], pretended[code]["error"])), (
+        pretended[code]
+    )
 
 
 def test_what_mps_can_do_gives_there_what_the_cpu_gives_in_the_way_of_mps(pretended):
     """One tensor at a time without `fused`, and attention as products: no multi-tensor and no fused kernels."""
     for name in FINE:
-        assert (pretended[name]["error"], pretended[name]["faults"], pretended[name]["missing"]) == ("", [], []), name
+        assert (
+            pretended[name]["error"],
+            pretended[name]["faults"],
+            pretended[name]["missing"],
+        ) == ("", [], []), name
     training, attention = pretended["training"]["operators"], pretended["attention"]["operators"]
     assert training["_fused_adamw_"] == 20 and training["_local_scalar_dense"] == 1
     assert training["native_batch_norm"] == 20  # the host's model is not counted
-    assert not [name for name in attention if "foreach" in name or "scaled_dot" in name] and attention["bmm"] >= 2
+    assert (
+        not [name for name in attention if "foreach" in name or "scaled_dot" in name]
+        and attention["bmm"] >= 2
+    )

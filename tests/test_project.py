@@ -18,9 +18,30 @@ PACKAGE = ROOT / "lib" / "pomology"
 sys.path.insert(0, str(ROOT / "setup"))
 import lock  # noqa: E402
 
-FRAMEWORKS = ("torch", "tensorflow", "keras", "mlx", "lightning", "transformers", "peft", "datasets", "jax", "sklearn")
+FRAMEWORKS = (
+    "torch",
+    "tensorflow",
+    "keras",
+    "mlx",
+    "lightning",
+    "transformers",
+    "peft",
+    "datasets",
+    "jax",
+    "sklearn",
+)
 # What takes longer to import than an answer may take.
-HEAVY = (*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", "nbclient", "IPython", "jinja2")
+HEAVY = (
+    *FRAMEWORKS,
+    "numpy",
+    "pandas",
+    "matplotlib",
+    "papermill",
+    "nbformat",
+    "nbclient",
+    "IPython",
+    "jinja2",
+)
 
 
 # Imports --------------------------------------------------------------------------------------------------------------
@@ -28,14 +49,24 @@ HEAVY = (*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", 
 
 def test_answers_load_little_and_modules_load_no_framework():
     """Frameworks are for calls, not for imports, but for shared models, each of which is of one framework."""
-    commands = ["--help", "list", "reproduce --profile=x", "reproduce --only=x --run=r", "reproduce --repeats=0"]
+    commands = [
+        "--help",
+        "list",
+        "reproduce --profile=x",
+        "reproduce --only=x --run=r",
+        "reproduce --repeats=0",
+    ]
     commands += ["report gone", "share gone", "frobnicate"]
     modules = []
     for place in sorted(PACKAGE.rglob("*.py")):
         own = re.findall(rf"^(?:import|from) ({'|'.join(FRAMEWORKS)})\b", place.read_text(), re.M)
-        assert not own or ({"models", "data", "extras"} & {*place.parts} and len({*own}) == 1), place
+        assert not own or ({"models", "data", "extras"} & {*place.parts} and len({*own}) == 1), (
+            place
+        )
         if place.name not in ("__init__.py", "__main__.py") and not own:
-            modules.append(".".join(("pomology", *place.relative_to(PACKAGE).with_suffix("").parts)))
+            modules.append(
+                ".".join(("pomology", *place.relative_to(PACKAGE).with_suffix("").parts))
+            )
     if importlib.util.find_spec("distributed") is None:  # `make env EXTRAS=fleet` installs it
         modules = [name for name in modules if ".fleet" not in name]
     program = f"""
@@ -51,7 +82,9 @@ for module in {modules}:
     loaded = [name for name in {FRAMEWORKS} if name in sys.modules]
     assert not loaded, f"{{module}} imports {{loaded}}"
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -70,35 +103,64 @@ NOT_ON_A_MAC = {
 
 def test_makefile_keeps_to_make_3_81_and_to_the_tools_of_macos():
     def faults(text: str) -> list[str]:
-        lines = [line if line.startswith("\t") else line.split("#")[0] for line in text.splitlines()]
-        return [why for line in lines for pattern, why in NOT_ON_A_MAC.items() if re.search(pattern, line)]
+        lines = [
+            line if line.startswith("\t") else line.split("#")[0] for line in text.splitlines()
+        ]
+        return [
+            why
+            for line in lines
+            for pattern, why in NOT_ON_A_MAC.items()
+            if re.search(pattern, line)
+        ]
 
     assert faults((ROOT / "Makefile").read_text(encoding="utf-8")) == []
-    assert faults("all:\n\tsed -E 's/a\\+/b/' file\n\tmake -j $$(nproc)") == ["BSD grep and sed", "not on macOS"]
+    assert faults("all:\n\tsed -E 's/a\\+/b/' file\n\tmake -j $$(nproc)") == [
+        "BSD grep and sed",
+        "not on macOS",
+    ]
 
 
 def test_every_target_is_phony_and_what_workflows_call_is_there():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):.*## ", text, re.MULTILINE))
     assert targets <= set(re.search(r"^\.PHONY:(.*)$", text, re.MULTILINE)[1].split())
-    workflows = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").glob("*.yml"))
+    workflows = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / ".github/workflows").glob("*.yml")
+    )
     assert set(re.findall(r"run: make (\w+)", workflows)) <= targets
-    extras = {extra for words in re.findall(r'EXTRAS="([^"]+)"', workflows) for extra in words.split()}
+    extras = {
+        extra for words in re.findall(r'EXTRAS="([^"]+)"', workflows) for extra in words.split()
+    }
     assert extras <= set(PROJECT["optional-dependencies"])
 
 
 # Dependencies and their lock ------------------------------------------------------------------------------------------
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-LOCK = [line for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+LOCK = [
+    line
+    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    if line[0] != "#"
+]
 
 
-@pytest.mark.parametrize(("system", "python"), [*itertools.product(("darwin", "linux"), ("3.11", "3.12", "3.13"))])
+@pytest.mark.parametrize(
+    ("system", "python"), [*itertools.product(("darwin", "linux"), ("3.11", "3.12", "3.13"))]
+)
 def test_lock_pins_what_the_project_asks_for(system, python):
     """One version each, on six environments; and of two systems' packages the right one."""
     names = {"darwin": ("Darwin", "arm64"), "linux": ("Linux", "x86_64")}[system]
-    values = {"sys_platform": system, "platform_system": names[0], "platform_machine": names[1], "extra": ""}
-    values |= {"python_version": python, "python_full_version": f"{python}.9", "implementation_name": "cpython"}
+    values = {
+        "sys_platform": system,
+        "platform_system": names[0],
+        "platform_machine": names[1],
+        "extra": "",
+    }
+    values |= {
+        "python_version": python,
+        "python_full_version": f"{python}.9",
+        "implementation_name": "cpython",
+    }
     values |= {"platform_python_implementation": "CPython", "os_name": "posix"}
 
     def of(lines: list[str]) -> list[Requirement]:
@@ -112,9 +174,14 @@ def test_lock_pins_what_the_project_asks_for(system, python):
     assert locked["tensorflow"] == ("2.16.2" if old else "2.21.0")
     assert ("tensorflow-metal" in locked, "mlx-metal" in locked) == (mac and old, mac)
     assert ("nvidia-ml-py" in locked) is not mac
-    assert not (mac and {name for name in locked if name.startswith(("nvidia-", "cuda-", "triton"))})
+    assert not (
+        mac and {name for name in locked if name.startswith(("nvidia-", "cuda-", "triton"))}
+    )
     # A second OpenMP next to PyTorch's, and what brings it; what only an extra needs.
-    assert not {"scikit-learn", "zeus", "distributed", "asyncssh", "s3fs", "deepspeed", "mlx-cuda-13"} & locked.keys()
+    assert (
+        not {"scikit-learn", "zeus", "distributed", "asyncssh", "s3fs", "deepspeed", "mlx-cuda-13"}
+        & locked.keys()
+    )
 
 
 def test_every_line_of_the_lock_has_hashes_and_nothing_else():
@@ -122,8 +189,16 @@ def test_every_line_of_the_lock_has_hashes_and_nothing_else():
         assert re.fullmatch(r"\S+==\S+( ; [^#]+?)?( --hash=sha256:[0-9a-f]{64})+", line), line
 
 
-WHEELS = ("cp311-cp311-macosx_14_0_arm64", "cp312-cp312-macosx_14_0_arm64", "cp312-abi3-macosx_14_0_arm64")
-WHEELS += ("cp313-cp313-macosx_26_0_arm64", "cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64", "py3-none-any")
+WHEELS = (
+    "cp311-cp311-macosx_14_0_arm64",
+    "cp312-cp312-macosx_14_0_arm64",
+    "cp312-abi3-macosx_14_0_arm64",
+)
+WHEELS += (
+    "cp313-cp313-macosx_26_0_arm64",
+    "cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64",
+    "py3-none-any",
+)
 
 
 def package(*ends: str) -> dict:
@@ -154,7 +229,9 @@ FORBIDDEN = {
 def test_no_file_names_this_machine_or_a_registry_and_no_two_differ_only_by_case():
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-    names = [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+    names = [
+        name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()
+    ]
     for name in names:
         text = (ROOT / name).read_bytes().decode("utf-8", errors="replace")
         found = [why for pattern, why in FORBIDDEN.items() if re.search(pattern, text)]

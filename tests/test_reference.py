@@ -47,14 +47,23 @@ class TestReference:
         assert {record.scaled for record in run.records} == {True, False}
         problems = [problem for contents in run.journals.values() for problem in contents.problems]
         assert not problems
-        assert {record.status for record in run.records} <= {"ok", "too-big", "too-slow", "unsupported"}
+        assert {record.status for record in run.records} <= {
+            "ok",
+            "too-big",
+            "too-slow",
+            "unsupported",
+        }
         pages = {place.stem for place in folder.glob("*.html")} - {"index"}
         assert pages == {notebook.name for notebook in notebooks.notebooks()}
         assert run.machine["git"]["dirty"] is False
         assert re.fullmatch("[0-9a-f]{40}", run.machine["git"]["commit"])
 
     def test_it_is_small(self, folder):
-        sizes = {place: place.stat().st_size for place in folder.rglob("*") if place.is_file() and tracked(place)}
+        sizes = {
+            place: place.stat().st_size
+            for place in folder.rglob("*")
+            if place.is_file() and tracked(place)
+        }
         assert sum(sizes.values()) < 6 * MEGABYTE
         assert max(size for place, size in sizes.items() if place.suffix == ".html") < 2 * MEGABYTE
 
@@ -72,7 +81,10 @@ class TestReference:
     def test_it_names_nobody(self, folder):
         files = {place for place in folder.rglob("*") if place.is_file() and tracked(place)}
         data = {place.name: place.read_bytes() for place in files}
-        texts = {name: (gzip.decompress(raw) if name.endswith(".gz") else raw).decode() for name, raw in data.items()}
+        texts = {
+            name: (gzip.decompress(raw) if name.endswith(".gz") else raw).decode()
+            for name, raw in data.items()
+        }
         own = share.own_names()
         assert [(name, one) for name, text in texts.items() for one in own if one in text] == []
 
@@ -82,4 +94,6 @@ class TestReference:
 
 def tracked(place: Path) -> bool:
     """Notebooks, figures and what tables are shown from stay out of git: the pages have them."""
-    return place.suffix == ".csv" or (place.parent.name != "tables" and place.suffix in (".gz", ".json", ".html"))
+    return place.suffix == ".csv" or (
+        place.parent.name != "tables" and place.suffix in (".gz", ".json", ".html")
+    )

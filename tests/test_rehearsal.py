@@ -44,9 +44,14 @@ def test_a_process_with_torch_behaves_as_on_a_mac(tmp_path):
     loaders, *said, attempts, loaded = apart.answers(tmp_path, IN_TORCH, str(tmp_path))
     assert [loaders, *said] == [1, None, False, [], []]
     others = ("tensorflow", "mlx", "sklearn")
-    assert (attempts, loaded) == ([f"{name} beside torch, imported by __main__" for name in others], [])
+    assert (attempts, loaded) == (
+        [f"{name} beside torch, imported by __main__" for name in others],
+        [],
+    )
     *refused, worker = json.loads((tmp_path / "end.json").read_text())["refused"]
     called = ("torch.cuda.synchronize", "Tensor.cuda", "Module.cuda", "torch.cuda.get_device_name")
     assert refused == [f"{name} was called: it does not exist on a Mac" for name in called]
-    assert worker.startswith("a DataLoader's worker, which macOS starts by spawn, cannot get its data: Can't pickle")
+    assert worker.startswith(
+        "a DataLoader's worker, which macOS starts by spawn, cannot get its data: Can't pickle"
+    )
     assert len(pickle.loads((tmp_path / "loaders.pickle").read_bytes())) == 1

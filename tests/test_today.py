@@ -19,11 +19,76 @@ from pomology.results.cases import line
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
 SMALL = BERT | {"batch_size": 8}
 ROWS = [
-    ("a", "bert_base", "M1 Max GPU", "gpu", "pytorch 1.13.0", "fp32", BERT, "fit_s", "177", "s", "2m 57s", "one-run"),
-    ("a", "bert_base", "V100", "rival", "pytorch", "fp32", BERT, "fit_s", "41", "s", "41s", "one-run"),
-    ("a", "bert_base", "M1 Max CPU", "cpu", "pytorch", "fp32", BERT, "fit_s", "9000", "s", "2h 30m", "swapping"),
-    ("b", "bert_base", "V100", "rival", "pytorch", "amp", BERT, "samples_per_s", "500.5", "texts/s", "500.5", ""),
-    ("a", "bert_base", "V100", "rival", "pytorch", "amp", SMALL, "samples_per_s", "600", "texts/s", "600", ""),
+    (
+        "a",
+        "bert_base",
+        "M1 Max GPU",
+        "gpu",
+        "pytorch 1.13.0",
+        "fp32",
+        BERT,
+        "fit_s",
+        "177",
+        "s",
+        "2m 57s",
+        "one-run",
+    ),
+    (
+        "a",
+        "bert_base",
+        "V100",
+        "rival",
+        "pytorch",
+        "fp32",
+        BERT,
+        "fit_s",
+        "41",
+        "s",
+        "41s",
+        "one-run",
+    ),
+    (
+        "a",
+        "bert_base",
+        "M1 Max CPU",
+        "cpu",
+        "pytorch",
+        "fp32",
+        BERT,
+        "fit_s",
+        "9000",
+        "s",
+        "2h 30m",
+        "swapping",
+    ),
+    (
+        "b",
+        "bert_base",
+        "V100",
+        "rival",
+        "pytorch",
+        "amp",
+        BERT,
+        "samples_per_s",
+        "500.5",
+        "texts/s",
+        "500.5",
+        "",
+    ),
+    (
+        "a",
+        "bert_base",
+        "V100",
+        "rival",
+        "pytorch",
+        "amp",
+        SMALL,
+        "samples_per_s",
+        "600",
+        "texts/s",
+        "600",
+        "",
+    ),
 ]
 for size, device, metric, value, unit in (
     (64, "RTX 2080 Ti", "samples_per_s", "288.94", "images/s"),
@@ -33,18 +98,47 @@ for size, device, metric, value, unit in (
 ):
     text = "synthetic" if metric == "samples_per_s" else "Food101, decoded, 75,750 images"
     config = {"batch_size": size, "image_size": 224, "optimizer": "SGD", "data": text}
-    ROWS.append(("b", "resnet50", device, "rival", "pytorch", "fp32", config, metric, value, unit, value, ""))
+    ROWS.append(
+        (
+            "b",
+            "resnet50",
+            device,
+            "rival",
+            "pytorch",
+            "fp32",
+            config,
+            metric,
+            value,
+            unit,
+            value,
+            "",
+        )
+    )
 
 
 @pytest.fixture
 def others(monkeypatch):
     """These rows in place of the published ones."""
-    names = ["source", "workload", "device", "role", "framework", "precision", "config", "metric", "value", "unit"]
+    names = [
+        "source",
+        "workload",
+        "device",
+        "role",
+        "framework",
+        "precision",
+        "config",
+        "metric",
+        "value",
+        "unit",
+    ]
     names += ["printed", "faults"]
     lines = [
-        {"row": str(number), "year": "2022"} | dict(zip(names, row, strict=True)) for number, row in enumerate(ROWS)
+        {"row": str(number), "year": "2022"} | dict(zip(names, row, strict=True))
+        for number, row in enumerate(ROWS)
     ]
-    lines = [row | {"config": json.dumps(row["config"]), "bound": "", "year": "2022"} for row in lines]
+    lines = [
+        row | {"config": json.dumps(row["config"]), "bound": "", "year": "2022"} for row in lines
+    ]
     about = dict.fromkeys(("title", "author", "date"), "")
     sources = [about | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
     files = {"elsewhere.csv": tuple(lines), "sources.csv": tuple(sources)}
@@ -58,7 +152,12 @@ def others(monkeypatch):
 
 
 def bert(**more):
-    about = {"experiment": "bert_base", "article": "today", "config": BERT | {"precision": "fp32"}, "backend": "cuda"}
+    about = {
+        "experiment": "bert_base",
+        "article": "today",
+        "config": BERT | {"precision": "fp32"},
+        "backend": "cuda",
+    }
     about |= {"chip": "NVIDIA A10", "framework": "torch", "framework_version": "2.13.0"}
     return fakes.record(**about | more)
 
@@ -66,17 +165,25 @@ def bert(**more):
 # Counts ---------------------------------------------------------------------------------------------------------------
 
 
-PRODUCTS = {"bert_base": 12 * 12 * 768**2, "gpt2_small": 12 * 12 * 768**2 + 768 * 50_257}  # of a token
+PRODUCTS = {
+    "bert_base": 12 * 12 * 768**2,
+    "gpt2_small": 12 * 12 * 768**2 + 768 * 50_257,
+}  # of a token
 
 
 def test_resnet_50_is_that_of_torchvision():
     """Whose documentation gives 4.089 billion multiply-adds of a picture."""
     work = definitions("resnet50")["work"](1)
-    assert (work.parameters, work.forward_flops) == (25_557_032, pytest.approx(2 * 4.089e9, rel=1e-3))
+    assert (work.parameters, work.forward_flops) == (
+        25_557_032,
+        pytest.approx(2 * 4.089e9, rel=1e-3),
+    )
     assert work.flops == pytest.approx(elsewhere.RESNET50_FLOPS, rel=1e-3)
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("bert_base", 108_311_810), ("gpt2_small", 124_439_808)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("bert_base", 108_311_810), ("gpt2_small", 124_439_808)]
+)
 def test_parameters_and_operations_are_the_models(name, parameters):
     """Of a token the matrices of 12 blocks, with those of attention, and of GPT-2 its vocabulary."""
     work, tokens = definitions(name)["work"](1, 128), 128
@@ -89,13 +196,19 @@ def test_parameters_and_operations_are_the_models(name, parameters):
 
 def test_the_work_of_what_a_source_prints():
     def work(metric, **config):
-        return elsewhere._work({"workload": "resnet50", "metric": metric, "config": {"image_size": 224} | config})
+        return elsewhere._work(
+            {"workload": "resnet50", "metric": metric, "config": {"image_size": 224} | config}
+        )
 
     picture = elsewhere.RESNET50_FLOPS
     assert work("samples_per_s") == picture and work("step_s", batch_size=64) == 64 * picture
     assert work("fit_s", batch_size=64, steps=100) == 6400 * picture
     assert work("epoch_s", data="Food101, decoded, 75,750 images") == 75_750 * picture
-    assert [work("step_s"), work("step_s", batch_size="largest that fits"), work("epoch_s", data="CIFAR")] == [None] * 3
+    assert [
+        work("step_s"),
+        work("step_s", batch_size="largest that fits"),
+        work("epoch_s", data="CIFAR"),
+    ] == [None] * 3
     assert work("samples_per_s", image_size=32) is None and work("forward_s", batch_size=64) is None
 
 
@@ -118,7 +231,12 @@ def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(
         ),
     ]
     assert shown[2][-1] == "a; memory was short: the machine swapped"
-    assert shown[3][1:] == ("amp", "", "600 texts/s", f"the fastest of 2 measurements; a; {rest[:-2]}")
+    assert shown[3][1:] == (
+        "amp",
+        "",
+        "600 texts/s",
+        f"the fastest of 2 measurements; a; {rest[:-2]}",
+    )
     assert shown[4][0] == "A10 CUDA (PyTorch 2.13.0, 2026)" and shown[4][2].startswith("20.0 s")
     assert sum("https://example.org/" in note for note in table.notes) == 2
     pictures = [row.cells[:6] for row in declared.article_table("resnet50", []).rows]
@@ -130,8 +248,14 @@ def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
     flops = {"flops_per_s": fakes.metric(2e13, unit="FLOP/s")}
     (axis,) = draw(declared.of("bert_base"), [bert(metrics=flops, flops_per_step=1)]).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    theirs = ["V100 (PyTorch, 2022)", "M1 Max GPU (PyTorch 1.13.0, 2022)", "M1 Max CPU (PyTorch, 2022)"]
-    assert sorted(labels[:3]) == sorted(theirs) and labels[3:] == ["A10 CUDA, batch size 64, tokens 128"]
+    theirs = [
+        "V100 (PyTorch, 2022)",
+        "M1 Max GPU (PyTorch 1.13.0, 2022)",
+        "M1 Max CPU (PyTorch, 2022)",
+    ]
+    assert sorted(labels[:3]) == sorted(theirs) and labels[3:] == [
+        "A10 CUDA, batch size 64, tokens 128"
+    ]
     hollow = [marks for marks in axis.collections if not len(marks.get_facecolor())]
     assert [marks.get_offsets()[:, 1].tolist() for marks in hollow] == [[labels.index(theirs[2])]]
 
@@ -147,16 +271,24 @@ def test_cases_have_the_settings_of_the_sources(name):
     scope = definitions(name, experiment=experiment)
     list(scope["to_run"]())
     keys = {"batch_size", "optimizer", "data", "precision"}
-    keys |= {"resnet50": {"image_size"}, "bert_base": {"sequence", "steps"}, "gpt2_small": {"sequence"}}[name]
+    keys |= {
+        "resnet50": {"image_size"},
+        "bert_base": {"sequence", "steps"},
+        "gpt2_small": {"sequence"},
+    }[name]
     assert all(keys <= row.keys() for _, row in asked)
     assert {row["precision"] for kind, row in asked if kind == "cpu"} == {"fp32"}
     assert {"fp32", "bf16"} <= {row["precision"] for kind, row in asked if kind == "gpu"}
-    strict = [row.get("tf32") for kind, row in asked if kind == "gpu" and row["precision"] == "fp32"]
+    strict = [
+        row.get("tf32") for kind, row in asked if kind == "gpu" and row["precision"] == "fp32"
+    ]
     assert set(strict) == ({"off"} if name == "resnet50" else {None})
 
 
 def test_a_line_of_such_a_case_names_no_epoch():
-    metrics = {name: fakes.metric(value, unit="s") for name, value in (("epoch_s", 150.0), ("step_s", 1.5))}
+    metrics = {
+        name: fakes.metric(value, unit="s") for name, value in (("epoch_s", 150.0), ("step_s", 1.5))
+    }
     own = bert(metrics=metrics | {"throughput": fakes.metric(42.0, unit="samples/s")})
     assert "step 1.5" in line(own) and "epoch" not in line(own)
 
@@ -171,7 +303,11 @@ def case(precision, reason=None):
 
 def test_autocast_computes_in_the_precision_of_the_row_or_ends_it():
     ones = torch.ones(4, 4)
-    for precision, kind in (("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)):
+    for precision, kind in (
+        ("fp32", torch.float32),
+        ("tf32", torch.float32),
+        ("bf16", torch.bfloat16),
+    ):
         with autocast(case(precision)):
             assert (ones @ ones).dtype == kind
     with pytest.raises(Unsupported, match="no product in bf16: too old"):

@@ -8,8 +8,17 @@ from pomology.errors import PomologyError
 from pomology.models import trainings
 
 # As the articles' models have them; of ResNet-50 torchvision's.
-PARAMETERS = {"vae 1": 652_824, "siamese 2": 11_432_897, "dcgan 2": 6_342_272, "simclr 2": 11_497_792}
-PARAMETERS |= {"transformer_lm 1 200x2x200": 13_828_478, "resnet50 2 64": 25_557_032, "bert_base 1 8": 108_311_810}
+PARAMETERS = {
+    "vae 1": 652_824,
+    "siamese 2": 11_432_897,
+    "dcgan 2": 6_342_272,
+    "simclr 2": 11_497_792,
+}
+PARAMETERS |= {
+    "transformer_lm 1 200x2x200": 13_828_478,
+    "resnet50 2 64": 25_557_032,
+    "bert_base 1 8": 108_311_810,
+}
 PARAMETERS |= {"mlp 1": 435_402, "cnn 1": 93_322, "lstm 1": 81_674}
 
 

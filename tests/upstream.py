@@ -177,7 +177,9 @@ class Case:
     device = torch.device("cpu")
     backend = SimpleNamespace(kind="cpu", synchronize=lambda: None)
 
-    def __init__(self, batch: tuple, bare: Callable[[], None], seconds: float, config: dict[str, int]):
+    def __init__(
+        self, batch: tuple, bare: Callable[[], None], seconds: float, config: dict[str, int]
+    ):
         self.batch = batch
         self.bare = bare
         self.config = config
@@ -241,11 +243,17 @@ class Case:
             for (weight, state), (other, others) in zip(bare.items(), own.items(), strict=True):
                 assert weight.shape == other.shape
                 weight.data = other.data
-                state.update({key: value for key, value in others.items() if value.shape == weight.shape})
+                state.update(
+                    {key: value for key, value in others.items() if value.shape == weight.shape}
+                )
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> dict:
-    return {weight: optimizer.state[weight] for group in optimizer.param_groups for weight in group["params"]}
+    return {
+        weight: optimizer.state[weight]
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    }
 
 
 def workload(name: str) -> tuple[tuple, Callable[[], None], dict[str, int]]:

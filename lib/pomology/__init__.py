@@ -12,8 +12,12 @@ import sys
 
 __version__ = "0.1.0"
 
-if sys.argv[:1] == ["-m"]:  # as Python looks up what `-m pomology` runs: Ctrl-C while that loads has nothing to say
-    sys.excepthook = lambda kind, *rest: kind is KeyboardInterrupt or sys.__excepthook__(kind, *rest)
+if sys.argv[:1] == [
+    "-m"
+]:  # as Python looks up what `-m pomology` runs: Ctrl-C while that loads has nothing to say
+    sys.excepthook = lambda kind, *rest: (
+        kind is KeyboardInterrupt or sys.__excepthook__(kind, *rest)
+    )
 
 _MODULES = {
     "Experiment": "pomology.experiment.experiment",

@@ -85,7 +85,11 @@ def _list(options: argparse.Namespace) -> None:
     from pomology.runner import notebooks
 
     for notebook in notebooks.notebooks():
-        about = [f"{name} {format.clock_time(notebook.seconds[name])}" for name in PROFILES if name in notebook.seconds]
+        about = [
+            f"{name} {format.clock_time(notebook.seconds[name])}"
+            for name in PROFILES
+            if name in notebook.seconds
+        ]
         say(f"{notebook.name:20} {notebook.title} ({', '.join(about)})")
 
 
@@ -97,8 +101,12 @@ def _report(options: argparse.Namespace) -> None:
 
 
 CORE = {
-    "reproduce": Command("run every notebook and build the page of results", _reproduce_arguments, _reproduce),
-    "check": Command("validate every notebook and parameter file; run nothing", _no_arguments, _check),
+    "reproduce": Command(
+        "run every notebook and build the page of results", _reproduce_arguments, _reproduce
+    ),
+    "check": Command(
+        "validate every notebook and parameter file; run nothing", _no_arguments, _check
+    ),
     "list": Command("the notebooks", _no_arguments, _list),
     "report": Command("build the page of a run again", _report_arguments, _report),
 }
@@ -113,9 +121,13 @@ def commands() -> dict[str, Command]:
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="pomology", description="How fast does this machine train neural networks, and why?")
+    parser = _Parser(
+        prog="pomology", description="How fast does this machine train neural networks, and why?"
+    )
     parser.add_argument("--version", action="version", version=f"pomology {__version__}")
-    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    parsers = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=_Parser
+    )
     for name, command in commands().items():
         command.add_arguments(parsers.add_parser(name, help=command.help))
     return parser.parse_args(arguments)
@@ -129,7 +141,9 @@ def main(arguments: list[str] | None = None) -> int:
         options = _arguments(arguments)
         return commands()[options.command].run(options) or 0
     except PomologyError as error:
-        print("pomology:", format.one_line(" ".join(str(error).splitlines()), 1000), file=sys.stderr)
+        print(
+            "pomology:", format.one_line(" ".join(str(error).splitlines()), 1000), file=sys.stderr
+        )
         return 2
     except OSError as error:  # a full disk, a folder that may not be written
         where = format.one_line(redact(str(error.filename or "")), 300)
@@ -145,7 +159,9 @@ def run() -> int:
     foreign = foreign_paths()
     if foreign:
         entries = os.environ["PYTHONPATH"].split(os.pathsep)
-        os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in entries if entry not in foreign)
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            entry for entry in entries if entry not in foreign
+        )
         os.execv(sys.executable, [sys.executable, "-m", "pomology", *sys.argv[1:]])
     return main()
 

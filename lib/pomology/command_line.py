@@ -48,14 +48,25 @@ def add_selection(parser: argparse.ArgumentParser, repeats: int = 1) -> None:
     option("--profile", default="quick", help="smoke, quick or article (default: quick)")
     option("--device", default="auto", help="auto (every device here), cpu, gpu, cuda or mps")
     option("--only", default="", help="names or globs of notebooks, separated by spaces")
-    option("--run", default="", help="name of the folder in outputs/ (default: a new one, with the date)")
+    option(
+        "--run",
+        default="",
+        help="name of the folder in outputs/ (default: a new one, with the date)",
+    )
     option("--data", default="auto", help="auto, real or stand-in")
-    option("--repeats", type=int, default=repeats, help="how often to run each notebook, in fresh kernels")
+    option(
+        "--repeats",
+        type=int,
+        default=repeats,
+        help="how often to run each notebook, in fresh kernels",
+    )
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
     """Add the option of a command that reads runs."""
-    parser.add_argument("--store", default="", help="where those runs are looked for that are not in outputs/")
+    parser.add_argument(
+        "--store", default="", help="where those runs are looked for that are not in outputs/"
+    )
 
 
 def say(line: str) -> None:
@@ -77,7 +88,9 @@ def request(options: argparse.Namespace):
     """Return the `plan.Asked` of a command that runs notebooks."""
     from pomology.runner.plan import Asked
 
-    return Asked(options.profile, options.device, options.only, options.run, options.data, options.repeats)
+    return Asked(
+        options.profile, options.device, options.only, options.run, options.data, options.repeats
+    )
 
 
 def put_into_store(out: Path, address: str, run: str = "") -> int:
@@ -86,7 +99,9 @@ def put_into_store(out: Path, address: str, run: str = "") -> int:
     from pomology.runner.plan import GOING
 
     (out / GOING).parent.mkdir(exist_ok=True)
-    (out / GOING).touch()  # until it is there, the same command carries on with this run, also tomorrow
+    (
+        out / GOING
+    ).touch()  # until it is there, the same command carries on with this run, also tomorrow
     try:
         say(f"put into the store as {extra('store').put(out, address, run)}")
     except (PomologyError, OSError) as error:
@@ -104,7 +119,9 @@ def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
 
     there = [text for text in texts if text and (locate(text) or Path(text).exists())]
     try:
-        names = [name for text in texts for name in ([text] if text in there else shlex.split(text))]
+        names = [
+            name for text in texts for name in ([text] if text in there else shlex.split(text))
+        ]
     except ValueError as error:
         raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
     named = []

@@ -31,7 +31,8 @@ def through(block, x):
     count, length, _ = x.shape
     inside = block.attention["self"]
     query, key, value = (
-        part(x).reshape(count, length, HEADS, -1).swapaxes(1, 2) for part in (inside.query, inside.key, inside.value)
+        part(x).reshape(count, length, HEADS, -1).swapaxes(1, 2)
+        for part in (inside.query, inside.key, inside.value)
     )
     mixed = mx.fast.scaled_dot_product_attention(query, key, value, scale=(WIDTH // HEADS) ** -0.5)
     output = block.attention.output
@@ -50,13 +51,20 @@ def build(size, **_):
     )
     encoder = Module(layer=[block() for _ in range(layers)])
     pooler = Module(dense=nn.Linear(WIDTH, WIDTH))
-    return Module(bert=Module(embeddings=embeddings, encoder=encoder, pooler=pooler), classifier=nn.Linear(WIDTH, 2))
+    return Module(
+        bert=Module(embeddings=embeddings, encoder=encoder, pooler=pooler),
+        classifier=nn.Linear(WIDTH, 2),
+    )
 
 
 def forward(model, words, labels):
     known = model.bert.embeddings
     places, kinds = mx.arange(words.shape[1]), mx.zeros_like(words)
-    x = known.word_embeddings(words) + known.token_type_embeddings(kinds) + known.position_embeddings(places)
+    x = (
+        known.word_embeddings(words)
+        + known.token_type_embeddings(kinds)
+        + known.position_embeddings(places)
+    )
     x = known.LayerNorm(x)
     for block in model.bert.encoder.layer:
         x = through(block, x)

@@ -12,6 +12,20 @@ class ChannelsLast(nn.Module):
 
 
 def build(**_):
-    layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)]
-    layers += [nn.Conv2d(64, 64, 3), nn.ReLU(), ChannelsLast(), nn.Linear(576, 64), nn.ReLU(), nn.Linear(64, 10)]
+    layers = [
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    ]
+    layers += [
+        nn.Conv2d(64, 64, 3),
+        nn.ReLU(),
+        ChannelsLast(),
+        nn.Linear(576, 64),
+        nn.ReLU(),
+        nn.Linear(64, 10),
+    ]
     return nn.Sequential(*layers)

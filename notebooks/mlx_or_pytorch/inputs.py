@@ -26,7 +26,9 @@ DIFFERS = {
 }
 
 
-def batch(generator: np.random.Generator, workload: str, batch_size: int, size: str = "") -> tuple[np.ndarray, ...]:
+def batch(
+    generator: np.random.Generator, workload: str, batch_size: int, size: str = ""
+) -> tuple[np.ndarray, ...]:
     """The arrays of a step. size: of the model, or of its input, as the workload has it."""
     numbers = [int(number) for number in size.split("x") if number.isdigit()]
 
@@ -49,7 +51,9 @@ def batch(generator: np.random.Generator, workload: str, batch_size: int, size: 
         case "simclr":  # two views of each picture, which augmentation has scaled to a spread of 1
             return tuple(generator.normal(size=(2, batch_size, 3, 32, 32)).astype(np.float32))
         case "whisper":  # 30 seconds in 80 mel bands, and 32 tokens of text
-            return generator.normal(size=(batch_size, 80, 3000)).astype(np.float32), classes(50_000, batch_size, 32)
+            return generator.normal(size=(batch_size, 80, 3000)).astype(np.float32), classes(
+                50_000, batch_size, 32
+            )
         case "bert_base":  # tokens, and layers if not 12
             return classes(28_996, batch_size, numbers[0]), np.ones(batch_size, np.int64)
         case "resnet50":

@@ -3,7 +3,11 @@
 import mlx.nn as nn
 from mlp_mlx import loss, optimizer  # noqa: F401 (hooks of this model too)
 
-NAMES = {"lstm.Wx": "lstm.weight_ih_l0", "lstm.Wh": "lstm.weight_hh_l0", "lstm.bias": "lstm.bias_ih_l0"}
+NAMES = {
+    "lstm.Wx": "lstm.weight_ih_l0",
+    "lstm.Wh": "lstm.weight_hh_l0",
+    "lstm.bias": "lstm.bias_ih_l0",
+}
 
 
 class Lines(nn.Module):

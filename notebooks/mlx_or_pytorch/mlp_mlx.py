@@ -5,7 +5,12 @@ import mlx.optimizers as optim
 
 
 def build(**_):
-    layers = [lambda images: images.reshape(len(images), -1), nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.2)]
+    layers = [
+        lambda images: images.reshape(len(images), -1),
+        nn.Linear(784, 512),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+    ]
     return nn.Sequential(*layers, nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10))
 
 

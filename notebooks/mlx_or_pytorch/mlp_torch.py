@@ -6,7 +6,14 @@ from torch.nn import functional as F
 
 
 def build(**_):
-    layers = [nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.2), nn.Linear(512, 64), nn.ReLU()]
+    layers = [
+        nn.Flatten(),
+        nn.Linear(784, 512),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(512, 64),
+        nn.ReLU(),
+    ]
     return nn.Sequential(*layers, nn.Linear(64, 10))
 
 
@@ -19,4 +26,6 @@ def loss(outputs, images, labels):
 
 
 def optimizer(part, lr, weight_decay):
-    return torch.optim.Adam([weight for weight in part.parameters() if weight.requires_grad], lr, eps=1e-7)
+    return torch.optim.Adam(
+        [weight for weight in part.parameters() if weight.requires_grad], lr, eps=1e-7
+    )

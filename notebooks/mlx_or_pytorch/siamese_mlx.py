@@ -11,13 +11,22 @@ from pomology.models import vision_mlx
 class Siamese(nn.Module):
     def __init__(self):
         super().__init__()
-        stem = [nn.Conv2d(1, 64, 7, 2, padding=3, bias=False), nn.BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+        stem = [
+            nn.Conv2d(1, 64, 7, 2, padding=3, bias=False),
+            nn.BatchNorm(64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+        ]
         stages = vision_mlx.stages((2, 2, 2, 2))
         self.features = nn.Sequential(*stem, *stages, lambda x: x.mean((1, 2)))
-        self.compare = nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 1), nn.Sigmoid())
+        self.compare = nn.Sequential(
+            nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 1), nn.Sigmoid()
+        )
 
     def __call__(self, left, right):
-        return self.compare(mx.concatenate([self.features(left), self.features(right)], axis=1)).squeeze(1)
+        return self.compare(
+            mx.concatenate([self.features(left), self.features(right)], axis=1)
+        ).squeeze(1)
 
 
 def build(**_):

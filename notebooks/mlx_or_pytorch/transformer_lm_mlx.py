@@ -23,7 +23,9 @@ class Attention(nn.Module):
     def __call__(self, x, mask):
         length, batch, size = x.shape
         parts = mx.split(x @ self.in_proj_weight.T + self.in_proj_bias, 3, axis=-1)
-        query, key, value = (part.reshape(length, batch, HEADS, -1).transpose(1, 2, 0, 3) for part in parts)
+        query, key, value = (
+            part.reshape(length, batch, HEADS, -1).transpose(1, 2, 0, 3) for part in parts
+        )
         scores = query @ key.swapaxes(2, 3) / math.sqrt(size // HEADS) + mask
         mixed = self.dropout(mx.softmax(scores, axis=-1)) @ value
         return self.out_proj(mixed.transpose(2, 0, 1, 3).reshape(length, batch, size))
@@ -55,7 +57,10 @@ class LanguageModel(nn.Module):
         self.encoder = Encoder(size, layers, hidden_size)
         self.decoder = nn.Linear(size, words)
         uniform = nn.init.uniform(-0.1, 0.1)
-        self.embedding.weight, self.decoder.weight = uniform(self.embedding.weight), uniform(self.decoder.weight)
+        self.embedding.weight, self.decoder.weight = (
+            uniform(self.embedding.weight),
+            uniform(self.decoder.weight),
+        )
         self.decoder.bias = mx.zeros(words)
         rate = mx.exp(mx.arange(0, size, 2) * (-math.log(10_000.0) / size))
         place = mx.arange(5000)[:, None] * rate

@@ -35,7 +35,10 @@ class Layer(nn.Module):
         super().__init__()
         self.self_attn, self.self_attn_layer_norm = Attention(width, heads), nn.LayerNorm(width)
         if decodes:
-            self.encoder_attn, self.encoder_attn_layer_norm = Attention(width, heads), nn.LayerNorm(width)
+            self.encoder_attn, self.encoder_attn_layer_norm = (
+                Attention(width, heads),
+                nn.LayerNorm(width),
+            )
         self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.final_layer_norm = nn.LayerNorm(width)
 
@@ -50,8 +53,14 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     def __init__(self, width, layers, heads):
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv1d(80, width, 3, padding=1), nn.Conv1d(width, width, 3, stride=2, padding=1)
-        self.layers, self.layer_norm = [Layer(width, heads, False) for _ in range(layers)], nn.LayerNorm(width)
+        self.conv1, self.conv2 = (
+            nn.Conv1d(80, width, 3, padding=1),
+            nn.Conv1d(width, width, 3, stride=2, padding=1),
+        )
+        self.layers, self.layer_norm = (
+            [Layer(width, heads, False) for _ in range(layers)],
+            nn.LayerNorm(width),
+        )
         rates = mx.exp(-math.log(10_000) / (width // 2 - 1) * mx.arange(width // 2))
         turns = mx.arange(POSITIONS)[:, None] * rates
         self._positions = mx.concatenate([mx.sin(turns), mx.cos(turns)], axis=1)  # not trained
@@ -66,8 +75,14 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     def __init__(self, width, layers, heads):
         super().__init__()
-        self.embed_tokens, self.embed_positions = nn.Embedding(VOCABULARY, width), nn.Embedding(WORDS, width)
-        self.layers, self.layer_norm = [Layer(width, heads, True) for _ in range(layers)], nn.LayerNorm(width)
+        self.embed_tokens, self.embed_positions = (
+            nn.Embedding(VOCABULARY, width),
+            nn.Embedding(WORDS, width),
+        )
+        self.layers, self.layer_norm = (
+            [Layer(width, heads, True) for _ in range(layers)],
+            nn.LayerNorm(width),
+        )
 
     def __call__(self, words, heard):
         length = words.shape[1]

@@ -63,7 +63,9 @@ def offers(frame, best, memory_bytes, price_usd):
     config = pandas.DataFrame(passes.config.tolist(), index=passes.index)
     passes = passes.assign(work=config.model + ", " + passes.backend, batch_size=config.batch_size)
     passes = passes.assign(pass_s=passes.si, flops_per_s=passes.flops.astype(float) / passes.si)
-    known = table.merge(passes.drop(columns=["role", *table.columns[2:]], errors="ignore"), "left", "device")
+    known = table.merge(
+        passes.drop(columns=["role", *table.columns[2:]], errors="ignore"), "left", "device"
+    )
     own = frame[frame.experiment.map(published.experiment_of).eq("gpt2_pretraining")]
     for case in pool(own[own.profile.ne("smoke")]):
         rate = achieved(case)
@@ -86,7 +88,9 @@ def offers(frame, best, memory_bytes, price_usd):
         "pass_s",
         "flops_per_s",
     ]
-    return known[["device", "maker", "role", "work", *numbers]].astype(dict.fromkeys(numbers, float))
+    return known[["device", "maker", "role", "work", *numbers]].astype(
+        dict.fromkeys(numbers, float)
+    )
 
 
 def prices_table(known, years_of_use):
@@ -121,8 +125,12 @@ def pairs_table(known):
     known = known[known.price_usd.notna()]
     here = known[known.maker.eq("here")]
     # Of this machine the article's own model, or else the best of the smaller ones.
-    kept = here[here.pass_s.notna()] if here.pass_s.notna().any() else here.nlargest(1, "flops_per_s")
-    pairs = pandas.concat([known.drop(here.index), kept]).merge(known.drop(here.index), "cross", suffixes=("", "_of"))
+    kept = (
+        here[here.pass_s.notna()] if here.pass_s.notna().any() else here.nlargest(1, "flops_per_s")
+    )
+    pairs = pandas.concat([known.drop(here.index), kept]).merge(
+        known.drop(here.index), "cross", suffixes=("", "_of")
+    )
     against = pairs.maker_of.eq("NVIDIA") & pairs.maker.ne("NVIDIA") | pairs.maker.eq("here")
     pairs["price"] = pairs.price_usd / pairs.price_usd_of
     pairs = pairs[against & pairs.price.between(1 / SIMILAR, SIMILAR)]
@@ -136,7 +144,9 @@ def pairs_table(known):
         other=pairs.device_of + (" (" + pairs.work_of + ")").where(speed.notna(), ""),
     ).drop_duplicates(["one", "other"])
     texts = {"one": "One", "other": "Other of similar price"}
-    return _table("Pairs of similar price", pairs, texts, PAIRS, f"Similar: at most {SIMILAR:g} times apart.")
+    return _table(
+        "Pairs of similar price", pairs, texts, PAIRS, f"Similar: at most {SIMILAR:g} times apart."
+    )
 
 
 def energy_table(frame, price_usd, usd_per_kwh, years_of_use):
@@ -163,9 +173,13 @@ def energy_table(frame, price_usd, usd_per_kwh, years_of_use):
     electricity = 1000 * known.energy_j_per_step / KWH_J * usd_per_kwh
     use = 1000 * known.step_s * (price_usd or float("nan")) / (years_of_use * YEAR_S)
     each = known.energy_j_per_step / known.flops * 1e12
-    known = known.assign(j_per_tflop=each, electricity_usd=electricity, use_usd=use, together_usd=electricity + use)
+    known = known.assign(
+        j_per_tflop=each, electricity_usd=electricity, use_usd=use, together_usd=electricity + use
+    )
     note = f"Electricity at {usd_per_kwh:g} USD per kilowatt-hour. Table 5 is the GPU alone, without a time."
-    return _table("What energy costs", known, {"device": "Device", "work": "Workload"}, ENERGY, note)
+    return _table(
+        "What energy costs", known, {"device": "Device", "work": "Workload"}, ENERGY, note
+    )
 
 
 def figure(known):
@@ -174,7 +188,9 @@ def figure(known):
     for row in known[known.price_usd.notna()].itertuples():
         kind = ("measured" if row.maker == "here" else "published", row.role)
         names = (row.device, f"{row.device}: {row.work}, batch {row.batch_size:.0f}")
-        for lines, name, rate in zip(panels.values(), names, (row.peak_flops_per_s, row.flops_per_s), strict=True):
+        for lines, name, rate in zip(
+            panels.values(), names, (row.peak_flops_per_s, row.flops_per_s), strict=True
+        ):
             if rate > 0:
                 lines.setdefault(name, value_line(name, kind, rate / row.price_usd, _gigaflops))
     panels = {title: list(lines.values()) for title, lines in panels.items()}
@@ -191,7 +207,9 @@ def _table(title, frame, texts, numbers, note, meaning=()):
     for row in frame.to_dict("records"):
         cells = ["" if pandas.isna(row[name]) else row[name] for name in texts]
         for name, (_, unit, words) in numbers.items():
-            cells.append("" if pandas.isna(row[name]) else f"{significant(row[name] / unit)}{words}")
+            cells.append(
+                "" if pandas.isna(row[name]) else f"{significant(row[name] / unit)}{words}"
+            )
         kind = {"here": "measured"}.get(row["maker"], "published")
         lines.append((cells, {name: row[name] for name in (*texts, *numbers)}, kind))
     columns = (*texts.values(), *(heading for heading, *_ in numbers.values()))

@@ -37,14 +37,26 @@ def claim(formula: str) -> Claim:
 
 def statuses(formula: str, cpu, gpu) -> list[str]:
     """Of many draws, (draws, cases, repeats) each."""
-    return [claims.test(claim(formula), Repeats(*drawn)).status for drawn in zip(cpu, gpu, strict=True)]
+    return [
+        claims.test(claim(formula), Repeats(*drawn)).status for drawn in zip(cpu, gpu, strict=True)
+    ]
 
 
-def drawn(generator, draws: int, cases: int = 1, repeats: int = 3, sd: float = 0.05, sets: float = 0.0) -> list:
+def drawn(
+    generator, draws: int, cases: int = 1, repeats: int = 3, sd: float = 0.05, sets: float = 0.0
+) -> list:
     """Times of two devices whose true ratio is 1. sets: the variance that a set of repeats has in common, in units of
     that of a process; it differs between the devices, which is the worst case."""
     shape, common = (2, draws, cases, repeats), (2, draws, cases, 1)
-    return [*np.exp(sd * (generator.standard_normal(shape) + math.sqrt(sets) * generator.standard_normal(common)))]
+    return [
+        *np.exp(
+            sd
+            * (
+                generator.standard_normal(shape)
+                + math.sqrt(sets) * generator.standard_normal(common)
+            )
+        )
+    ]
 
 
 RATIO = "epoch_s(cpu) / epoch_s(gpu)"
@@ -55,7 +67,12 @@ def detectable(*sides: np.ndarray) -> float:
     return claims.difference(*sides).judged().smallest_detectable
 
 
-AT_A_BOUND = (f"{RATIO} > 1", f"{RATIO} <= 1", f"between(0.5, {RATIO}, 1)", f"near({RATIO}, 1.25, 0.2)")
+AT_A_BOUND = (
+    f"{RATIO} > 1",
+    f"{RATIO} <= 1",
+    f"between(0.5, {RATIO}, 1)",
+    f"near({RATIO}, 1.25, 0.2)",
+)
 
 
 @pytest.mark.parametrize("formula", AT_A_BOUND)
@@ -84,8 +101,16 @@ def test_the_claims_of_a_page_are_judged_together():
         cpu, gpu = (side[0] for side in drawn(generator, 1, cases=20, sd=0.02))
         cpu[10:] *= 2
         holds = [decision.status for decision in claims.judged(page, Repeats(cpu, gpu))]
-        wrong, right = wrong + sum(x != INCONCLUSIVE for x in holds[:10]), right + holds[10:].count(SUPPORTED)
-        of_ties.append(any(x != INCONCLUSIVE for x in (d.status for d in claims.judged(page[:10], Repeats(cpu, gpu)))))
+        wrong, right = (
+            wrong + sum(x != INCONCLUSIVE for x in holds[:10]),
+            right + holds[10:].count(SUPPORTED),
+        )
+        of_ties.append(
+            any(
+                x != INCONCLUSIVE
+                for x in (d.status for d in claims.judged(page[:10], Repeats(cpu, gpu)))
+            )
+        )
     assert wrong <= 0.05 * (wrong + right) and right >= 0.99 * 800
     assert np.mean(of_ties) <= 0.07  # a page of ties: in 95 of 100 none is called anything
 
@@ -94,7 +119,9 @@ def test_the_claims_of_a_page_are_judged_together():
 def test_the_smallest_ratio_that_is_said_to_be_detectable_is_detected_in_four_of_five(repeats):
     """Each draw says a ratio, and two other sets of repeats of that ratio are to show it."""
     generator = np.random.default_rng(8)
-    one, (slow, fast) = (drawn(generator, 800, repeats=repeats, sets=intervals.BETWEEN_SETS / 2) for _ in range(2))
+    one, (slow, fast) = (
+        drawn(generator, 800, repeats=repeats, sets=intervals.BETWEEN_SETS / 2) for _ in range(2)
+    )
     said = [detectable(*runs[:, 0]) for runs in np.stack(one, axis=1)]
     found = statuses(f"{RATIO} > 1", np.reshape(said, (-1, 1, 1)) * slow, fast)
     assert 0.75 <= np.mean([status == SUPPORTED for status in found]) <= 0.85
@@ -108,14 +135,21 @@ def test_by_hand():
     two_sided = 1 - t / math.sqrt(2 + t * t)
     for formula in (f"{RATIO} > 1", "(epoch_s(cpu) + epoch_s(cpu)) / epoch_s(gpu) > 2"):
         (made,) = claims.test(claim(formula), Repeats(cpu, gpu)).comparisons
-        assert (made.supported, made.contradicted) == (pytest.approx(two_sided / 2), pytest.approx(1 - two_sided / 2))
+        assert (made.supported, made.contradicted) == (
+            pytest.approx(two_sided / 2),
+            pytest.approx(1 - two_sided / 2),
+        )
     # A repeat that lacks a side is left out, and of what may be 0 the difference counts.
     cpu, gpu = np.array([[1.0, 2, np.nan, 3, 9]]), np.array([[0.0, 0, 0, 0, np.nan]])
     (made,) = claims.test(claim("epoch_s(cpu) > epoch_s(gpu)"), Repeats(cpu, gpu)).comparisons
     assert made.supported == pytest.approx(two_sided / 2)
     # A pick is made in each repeat: the larger is another one in each.
     cpu = np.array([[1.0, 5, 1], [5.0, 1, 5]])
-    (made,) = claims.test(claim("max(epoch_s(cpu, case=c) for c in (0, 1)) > 4.99"), Repeats(cpu, cpu)).comparisons
+    (made,) = claims.test(
+        claim("max(epoch_s(cpu, case=c) for c in (0, 1)) > 4.99"), Repeats(cpu, cpu)
+    ).comparisons
     assert made.supported < 1e-6
-    (made,) = claims.test(claim("average(epoch_s(cpu, case=c) for c in (0, 1)) > 2"), Repeats(cpu, cpu)).comparisons
+    (made,) = claims.test(
+        claim("average(epoch_s(cpu, case=c) for c in (0, 1)) > 2"), Repeats(cpu, cpu)
+    ).comparisons
     assert made.supported < 0.01

@@ -22,10 +22,14 @@ MPS, MLX = ("torch", "mps", "Apple M2 Ultra"), ("mlx", "mlx-gpu", "Apple M2 Ultr
 CUDA = ("torch", "cuda", "NVIDIA GeForce RTX 4090")
 
 
-def record(experiment: str, device: tuple[str, str, str], config: dict, metrics: dict, **more) -> Record:
+def record(
+    experiment: str, device: tuple[str, str, str], config: dict, metrics: dict, **more
+) -> Record:
     values = {name: Estimate(value) for name, value in metrics.items()}
     about = dict(zip(("framework", "backend", "chip"), device, strict=True))
-    return record_of(experiment, values, config, precision=config.get("precision", "fp32"), **about, **more)
+    return record_of(
+        experiment, values, config, precision=config.get("precision", "fp32"), **about, **more
+    )
 
 
 def claim(number: int) -> published.Claim:
@@ -38,7 +42,10 @@ def thrice(records: list[Record]) -> list[Record]:
     for number, one in enumerate(records):
         for repeat in range(3):
             factor = 1 + 0.001 * math.sin(10 * number + 3 * repeat)
-            varied = {name: x.value if type(x.value) is int else x.value * factor for name, x in one.metrics.items()}
+            varied = {
+                name: x.value if type(x.value) is int else x.value * factor
+                for name, x in one.metrics.items()
+            }
             metrics = {name: x.replace(value=varied[name]) for name, x in one.metrics.items()}
             made.append(one.replace(repeat=repeat, metrics=metrics))
     return made
@@ -64,11 +71,20 @@ def passes(mps: list[float], mlx: list[float]) -> list[Record]:
         made.append(record("gpt2_pretraining_mlx", MLX, config, {"pass_s": mlx_s}))
     small = {"model": "gpt2-micro", "batch_size": 2, "context_size": 64}
     made.append(record("gpt2_pretraining_torch", MPS, small, {"pass_s": 0.01}, scaled=True))
-    return [*made, record("gpt2_pretraining_torch", ("torch", "cpu", "Apple M2 Ultra"), small, {"pass_s": 0.5})]
+    return [
+        *made,
+        record(
+            "gpt2_pretraining_torch", ("torch", "cpu", "Apple M2 Ultra"), small, {"pass_s": 0.5}
+        ),
+    ]
 
 
 def launches(cold: float, following: float, device=MPS) -> list[Record]:
-    return [record(f"kernel_launch_{device[0]}", device, {}, {"launch_cold_s": cold, "launch_s": following})]
+    return [
+        record(
+            f"kernel_launch_{device[0]}", device, {}, {"launch_cold_s": cold, "launch_s": following}
+        )
+    ]
 
 
 def products(operation: str, times: dict[tuple, float]) -> list[Record]:
@@ -82,7 +98,12 @@ def products(operation: str, times: dict[tuple, float]) -> list[Record]:
         shapes = [{"shape": f"{rows}x{columns}"} for rows in sizes for columns in sizes]
         shapes += [{"shape": "4096x11008"}, {"shape": "4096x32000"}]
     return [
-        record(f"blas_{device[0]}", device, {"operation": operation, "precision": precision, **one}, {"kernel_s": time})
+        record(
+            f"blas_{device[0]}",
+            device,
+            {"operation": operation, "precision": precision, **one},
+            {"kernel_s": time},
+        )
         for (device, precision), time in times.items()
         for one in shapes
     ]
@@ -90,7 +111,12 @@ def products(operation: str, times: dict[tuple, float]) -> list[Record]:
 
 def halves(operation: str, mps: float, mlx: float, ratio: float = 1.0) -> list[Record]:
     """Both frameworks of a Mac: how many times faster fp16 is, and how many times slower MPS is than MLX."""
-    times = {(MPS, "fp32"): ratio, (MPS, "fp16"): ratio / mps, (MLX, "fp32"): 1.0, (MLX, "fp16"): 1.0 / mlx}
+    times = {
+        (MPS, "fp32"): ratio,
+        (MPS, "fp16"): ratio / mps,
+        (MLX, "fp32"): 1.0,
+        (MLX, "fp16"): 1.0 / mlx,
+    }
     return products(operation, times)
 
 
@@ -115,11 +141,28 @@ def whisper(device, forward: float, backward: float) -> list[Record]:
 
 
 def texts(device, plain: float, lora: float, xl: float, offload: str = "none") -> list[Record]:
-    rows = [("gpt2-large", False, "none", plain), ("gpt2-large", True, "none", lora), ("gpt2-xl", False, offload, xl)]
+    rows = [
+        ("gpt2-large", False, "none", plain),
+        ("gpt2-large", True, "none", lora),
+        ("gpt2-xl", False, offload, xl),
+    ]
     made = []
     for model, adapters, way, time in rows:
-        config = {"model": model, "batch_size": 16, "lora": adapters, "offload": way, "task": "classification"}
-        made.append(record("gpt2_finetuning", device, config, {"forward_s": time / 3, "backward_s": 2 * time / 3}))
+        config = {
+            "model": model,
+            "batch_size": 16,
+            "lora": adapters,
+            "offload": way,
+            "task": "classification",
+        }
+        made.append(
+            record(
+                "gpt2_finetuning",
+                device,
+                config,
+                {"forward_s": time / 3, "backward_s": 2 * time / 3},
+            )
+        )
     return made
 
 
@@ -188,13 +231,20 @@ FAST, SLOW = products("matmul", {(CUDA, "fp32"): 1.0}), products("matmul", {(CUD
 TOGETHER = {
     13: (products("matmul", BOTH), FAST, SLOW),
     14: (whisper(MPS, 1.0, 2.0), whisper(CUDA, 0.3, 0.6), whisper(CUDA, 0.8, 1.6)),
-    15: (texts(MPS, 3.0, 2.0, 6.0), texts(CUDA, 1.0, 1.0, 9.0, "zero"), texts(CUDA, 1.0, 1.0, 3.0, "zero")),
+    15: (
+        texts(MPS, 3.0, 2.0, 6.0),
+        texts(CUDA, 1.0, 1.0, 9.0, "zero"),
+        texts(CUDA, 1.0, 1.0, 3.0, "zero"),
+    ),
     16: (
         whisper(MPS, 1.0, 2.0) + texts(MPS, 3.0, 2.0, 6.0),
         whisper(CUDA, 0.3, 0.6) + texts(CUDA, 1.0, 1.0, 9.0, "zero"),
         whisper(CUDA, 0.3, 0.6) + texts(CUDA, 1.0, 2.5, 9.0, "zero"),
     ),
-    26: (products("matmul", {(MLX, "fp16"): 1.0}), *(products("matmul", {(CUDA, "fp16"): x}) for x in (0.5, 2.0))),
+    26: (
+        products("matmul", {(MLX, "fp16"): 1.0}),
+        *(products("matmul", {(CUDA, "fp16"): x}) for x in (0.5, 2.0)),
+    ),
     27: (products("matvec", LIKE), products("matvec", MIXED), products("matvec", FASTER)),
     28: (products("vjp", LIKE), products("vjp", MIXED), products("vjp", FASTER)),
     19: (energy(MPS, 100.0), energy(CUDA, 60.0), energy(CUDA, 20.0)),  # with 70 J more

@@ -65,7 +65,12 @@ gpu; 5120; 1.998 s; 41ºC; 0.34GB; ~28W
 rival; 128; 6.555 s; 36ºC; 1.2GB; ~51W
 rival; 5120; 6.074 s; 52ºC; 1.3GB; ~52W""",
 }
-METRICS = {"epoch_s": ("s", 1), "temperature_c": ("°C", 1), "footprint_peak_bytes": ("GB", 1e9), "power_w": ("W", 1)}
+METRICS = {
+    "epoch_s": ("s", 1),
+    "temperature_c": ("°C", 1),
+    "footprint_peak_bytes": ("GB", 1e9),
+    "power_w": ("W", 1),
+}
 STATUS = {BUG: "error", "DNF (Out of Memory)": "out-of-memory", "--": "not-reported"}
 
 
@@ -79,7 +84,11 @@ def test_article_003_tables_are_complete_and_as_printed(experiment):
         config = dict(zip(keys.split(", "), map(int, config.split(", ")), strict=True))
         rows = frame[frame["row"] == number].to_dict("records")
         for row, cell, (metric, (unit, factor)) in zip(rows, cells, METRICS.items(), strict=True):
-            assert (row["role"], row["device"], row["backend"], row["config"]) == (role, *DEVICES[role], config)
+            assert (row["role"], row["device"], row["backend"], row["config"]) == (
+                role,
+                *DEVICES[role],
+                config,
+            )
             told = (row["metric"], row["unit"], row["printed"], row["status"])
             assert told == (metric, unit, cell, STATUS.get(cell, "ok"))
             value = None if cell in STATUS else float(cell.strip("<~ºCGBWs "))
@@ -90,7 +99,12 @@ def test_article_003_tables_are_complete_and_as_printed(experiment):
 def test_rows_are_well_formed():
     frame = values()
     assert set(frame["status"]) == {"ok", "error", "out-of-memory", "not-reported"}
-    assert set(frame["role"]) == {"", "cpu", "gpu", "rival"} and set(frame["bound"]) == {"", "<", "~", ">"}
+    assert set(frame["role"]) == {"", "cpu", "gpu", "rival"} and set(frame["bound"]) == {
+        "",
+        "<",
+        "~",
+        ">",
+    }
     assert set(frame["backend"]) == {"", "cpu", "mps", "cuda", "metal", "mlx-gpu"}
     words = frame["unit"].isin(["version", "text"])
     assert (frame["value"].notna() == ((frame["status"] == "ok") & ~words)).all()
@@ -103,20 +117,46 @@ def test_rows_are_well_formed():
     assert upstream["source"].str.contains("rasbt/machine-learning-notes@8c8e867|lightly").all()
     # A unit that the kit's metric names promise and that nobody converts would be silently wrong.
     known = {"s", "W", "°C", "J", *published.UNIT_FACTORS}
-    promised = frame["metric"].str.contains("_s$|_bytes$|_w$|_c$|_j_per_step$") & frame["value"].notna()
+    promised = (
+        frame["metric"].str.contains("_s$|_bytes$|_w$|_c$|_j_per_step$") & frame["value"].notna()
+    )
     assert set(frame.loc[promised, "unit"]) <= known
 
 
 @pytest.mark.parametrize(
     ("article", "where", "value", "unit", "si"),
     [
-        ("000", {"metric": "epoch_s", "device": "M1 Pro GPU", "experiment": "simclr"}, 6.75, "min", 405.0),
-        ("000", {"metric": "epoch_s", "device": "M1 Ultra GPU", "experiment": "rasbt_vgg16"}, 13.41, "min", 804.6),
+        (
+            "000",
+            {"metric": "epoch_s", "device": "M1 Pro GPU", "experiment": "simclr"},
+            6.75,
+            "min",
+            405.0,
+        ),
+        (
+            "000",
+            {"metric": "epoch_s", "device": "M1 Ultra GPU", "experiment": "rasbt_vgg16"},
+            13.41,
+            "min",
+            804.6,
+        ),
         ("001", {"metric": "pass_s", "device": "M2 Pro", "backend": "mps"}, 10.704, "s", 10.704),
         ("001", {"metric": "launch_cold_s", "device": "2080Ti"}, 0.0845, "ms", 8.45e-5),
         ("001", {"metric": "energy_gpu_j_per_step", "device": "M2 MAX"}, 129.30, "J", 129.30),
-        ("001", {"metric": "memory_bytes", "device": "M2 Ultra", "item": "Table 1"}, 192, "GB", 192e9),
-        ("001", {"metric": "peak_flops_per_s", "device": "NVIDIA GeForce RTX 4090"}, 83, "TFLOPS", 83e12),
+        (
+            "001",
+            {"metric": "memory_bytes", "device": "M2 Ultra", "item": "Table 1"},
+            192,
+            "GB",
+            192e9,
+        ),
+        (
+            "001",
+            {"metric": "peak_flops_per_s", "device": "NVIDIA GeForce RTX 4090"},
+            83,
+            "TFLOPS",
+            83e12,
+        ),
         ("001", {"metric": "parameters", "experiment": "model_memory", "row": 1}, 769, "M", 769e6),
         ("001", {"metric": "theoretical_bytes", "row": 4}, 24.344, "GiB", 24.344 * 1024**3),
         ("004", {"experiment": "lstm", "item": "Benefit of GPU vs CPU on M2 Max"}, 6.77, "x", 6.77),
@@ -139,10 +179,16 @@ def recompute(name: str):
 
 
 def test_every_verdict_on_the_published_numbers_is_the_stated_one():
-    words = {SUPPORTED: {"yes", "strained"}, CONTRADICTED: {"no"}, INCONCLUSIVE: {"not-recomputable", "untestable"}}
+    words = {
+        SUPPORTED: {"yes", "strained"},
+        CONTRADICTED: {"no"},
+        INCONCLUSIVE: {"not-recomputable", "untestable"},
+    }
     for c in published.claims():
         assert c.needs and c.claim.endswith(".") and c.experiments and c.id.startswith(c.article)
-        assert not c.formula or c.holds_in_published.split(":")[0] in words[recompute(c.id).status], c.id
+        assert (
+            not c.formula or c.holds_in_published.split(":")[0] in words[recompute(c.id).status]
+        ), c.id
     assert [c.id for c in published.claims() if not c.formula] == ["000-C8", "003-C7", "004-C13"]
     # Sentences of which the numbers that are there tell nothing.
     assert [c.id for c in published.claims() if c.holds_in_published.startswith("untestable")] == [
@@ -177,7 +223,14 @@ RECOMPUTED = {
     "003-C6": [
         *(112.131 * 38, 39.839 * 182, 15.547 * 38, 20.538 * 189),  # siamese
         *(8.760 * 30, 6.555 * 51, 1.998 * 28, 6.074 * 52),  # vae
-        *(505.52 * 40, 47.39 * 164, 502.79 * 40, 73.36 * 196, 104.67 * 80, 59.98 * 189),  # language models
+        *(
+            505.52 * 40,
+            47.39 * 164,
+            502.79 * 40,
+            73.36 * 196,
+            104.67 * 80,
+            59.98 * 189,
+        ),  # language models
         *(137.19 * 90, 72.54 * 205, 216.04 * 70),
         *(1942.078 * 35, 285.473 * 84, 1684.591 * 35, 252.657 * 69),  # dcgan, CPU
     ],
@@ -191,11 +244,15 @@ RECOMPUTED = {
 @pytest.mark.parametrize("name", RECOMPUTED)
 def test_recomputed_numbers(name):
     numbers = recompute(name).comparisons
-    sides = [made.left for made in numbers] + [right for made in numbers for _, right in made.bounds]
+    sides = [made.left for made in numbers] + [
+        right for made in numbers for _, right in made.bounds
+    ]
     values = [side.value for side in sides if isinstance(side, Estimate)]
     for made in numbers:
         if len(made.bounds) == 2:  # around a target
-            ends = [right.value if isinstance(right, Estimate) else right for _, right in made.bounds]
+            ends = [
+                right.value if isinstance(right, Estimate) else right for _, right in made.bounds
+            ]
             values.append(sum(ends) / 2)
     for expected in RECOMPUTED[name]:
         near = pytest.approx(expected, rel=1e-9, abs=0 if expected < 1e-3 else 6e-4)
@@ -205,9 +262,19 @@ def test_recomputed_numbers(name):
 @pytest.mark.parametrize(
     ("metric", "where", "low", "high"),
     [
-        ("epoch_s", {"device": "Nvidia A6000", "experiment": "simclr"}, 0.485 * 60, 0.495 * 60),  # 0.49 min
+        (
+            "epoch_s",
+            {"device": "Nvidia A6000", "experiment": "simclr"},
+            0.485 * 60,
+            0.495 * 60,
+        ),  # 0.49 min
         ("fit_s", {"device": "Nvidia A6000", "experiment": "simclr"}, 97.65 * 60, 97.75 * 60),
-        ("pass_s", {"device": "M2 Ultra", "backend": "mlx-gpu"}, 2.7095, 2.7105),  # 2.710: the zero is printed
+        (
+            "pass_s",
+            {"device": "M2 Ultra", "backend": "mlx-gpu"},
+            2.7095,
+            2.7105,
+        ),  # 2.710: the zero is printed
         ("power_w", {"printed": "~12W"}, 12 * 0.9, 12 * 1.1),
         ("temperature_c", {"printed": "53ºC"}, 52.5, 53.5),
         ("footprint_peak_bytes", {"printed": "<1.3GB"}, 0, 1.3e9),
@@ -216,7 +283,9 @@ def test_recomputed_numbers(name):
     ],
 )
 def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where, low, high):
-    (row,) = (row for row in published.rows() if where.items() <= row.items() and row["metric"] == metric)
+    (row,) = (
+        row for row in published.rows() if where.items() <= row.items() and row["metric"] == metric
+    )
     assert (row["low"], row["high"]) == (pytest.approx(low), pytest.approx(high))
 
 
@@ -249,14 +318,14 @@ def made(formula: str) -> Claim:
 
 def on(formula: str, **numbers: Any) -> claims.Decision:
     """The verdict where each role has one value for everything: a count, a number with its bounds, or a status."""
-    return claims.test(made(formula), Given(lambda experiment, metric, role, config: numbers.get(role)))
+    return claims.test(
+        made(formula), Given(lambda experiment, metric, role, config: numbers.get(role))
+    )
 
 
 def test_the_lookup_is_asked_for_what_the_term_says():
     lookup = Given(lambda *_: 1.0)
-    formula = (
-        "epoch_s('M2 Max', size=3, backend='mps') / power_w(gpu, experiment='dcgan', lora=True) + parameters() > 0"
-    )
+    formula = "epoch_s('M2 Max', size=3, backend='mps') / power_w(gpu, experiment='dcgan', lora=True) + parameters() > 0"
     assert claims.test(made(formula), lookup).status == SUPPORTED
     assert lookup.asked == [
         ("vae", "epoch_s", "M2 Max", {"size": 3, "backend": "mps"}),
@@ -269,14 +338,24 @@ def test_the_lookup_is_asked_for_what_the_term_says():
     ("gpu", "cpu", "formula", "status"),
     [
         ((9, 8, 10), (4, 3, 5), "epoch_s(gpu) / epoch_s(cpu) > 1", SUPPORTED),
-        ((9, 8, 10), (7, 5, 9), "epoch_s(gpu) / epoch_s(cpu) > 1", INCONCLUSIVE),  # 9/7 > 1, but 8/9 < 1
+        (
+            (9, 8, 10),
+            (7, 5, 9),
+            "epoch_s(gpu) / epoch_s(cpu) > 1",
+            INCONCLUSIVE,
+        ),  # 9/7 > 1, but 8/9 < 1
         ((4, 3, 5), (9, 8, 10), "epoch_s(gpu) / epoch_s(cpu) > 1", CONTRADICTED),
         ((9, 8, 10), (4, 3, 5), "between(3.5, epoch_s(cpu), 6)", INCONCLUSIVE),
         ((9, 8, 10), (4, 3, 5), "max(epoch_s(gpu), epoch_s(cpu)) >= 8", SUPPORTED),
         ((9, 8, 10), (4, 3, 5), "min(epoch_s(d) for d in (gpu, cpu)) < 4.5", INCONCLUSIVE),
         ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.25)", SUPPORTED),
         ((9, 8, 10), (4, 3, 5), "near(epoch_s(cpu), 4, within=0.24)", INCONCLUSIVE),
-        ((9, 8, 10), (1, -1, 1), "epoch_s(gpu) / epoch_s(cpu) > -99", INCONCLUSIVE),  # may be divided by zero
+        (
+            (9, 8, 10),
+            (1, -1, 1),
+            "epoch_s(gpu) / epoch_s(cpu) > -99",
+            INCONCLUSIVE,
+        ),  # may be divided by zero
         (9, 9, "(epoch_s(gpu) <= epoch_s(cpu)) & (epoch_s(gpu) >= epoch_s(cpu))", SUPPORTED),
         (math.nan, 4, "epoch_s(gpu) > epoch_s(cpu)", INCONCLUSIVE),
         # What has no interval may be anything.
@@ -293,7 +372,9 @@ def test_interval_arithmetic_decides_only_what_cannot_flip(gpu, cpu, formula, st
 def test_generators():
     formula = "all(epoch_s(d, batch_size=b) < x for d in (cpu, gpu) for b, x in ((1, 5), (2, 6)))"
     decision = on(formula, cpu=3, gpu=5)
-    asked = [(c.terms[0].traits["role"], c.terms[0].traits["batch_size"]) for c in decision.comparisons]
+    asked = [
+        (c.terms[0].traits["role"], c.terms[0].traits["batch_size"]) for c in decision.comparisons
+    ]
     assert asked == [("cpu", 1), ("cpu", 2), ("gpu", 1), ("gpu", 2)]
     assert [(c.bounds[0][1], c.nominal, decision.fails(c)) for c in decision.comparisons] == [
         (5, True, False),
@@ -313,7 +394,10 @@ def test_generators():
         ("1 >", "invalid syntax"),
         ("epoch_s(gpu)", "compares no numbers"),
         ("open('x') == 1", "keywords|status"),  # a metric of that name, of the device x
-        ("3 < epoch_s(gpu) < 9", "between"),  # both chains and `and` would ask for the truth of a decision
+        (
+            "3 < epoch_s(gpu) < 9",
+            "between",
+        ),  # both chains and `and` would ask for the truth of a decision
         ("epoch_s(3) > 1", r"epoch_s\(\) takes one of cpu, gpu, rival or the name of a device"),
         ("status(gpu) > 'ok'", "a status compares by =="),
         ("epoch_s(gpu) == 1", "a number by < or >"),
@@ -321,14 +405,31 @@ def test_generators():
 )
 def test_a_malformed_formula_is_refused_with_the_claim_s_name(formula, why):
     with pytest.raises(PomologyError, match=rf"^claim x: its formula .*({why})") as refused:
-        claims.test(made(formula), Given(lambda _, metric, *__: "ok" if metric in ("status", "open") else 2.0))
+        claims.test(
+            made(formula),
+            Given(lambda _, metric, *__: "ok" if metric in ("status", "open") else 2.0),
+        )
     assert "\n" not in str(refused.value)
 
 
 # Measured by the kit, and printed by no article.
-MEASURED = {"backward_s", "fit_s", "footprint_start_bytes", "forward_s", "kernel_s", "page_faults_slope", "processor"}
+MEASURED = {
+    "backward_s",
+    "fit_s",
+    "footprint_start_bytes",
+    "forward_s",
+    "kernel_s",
+    "page_faults_slope",
+    "processor",
+}
 MEASURED |= {"rate_left", "resident_slope_bytes", "saved_fused_bytes", "status", "step_s"}
-NOT_PRINTED = {None, "M1 GPU", "P100", "T4", "V100"}  # devices of article 004, whose times are only in figures
+NOT_PRINTED = {
+    None,
+    "M1 GPU",
+    "P100",
+    "T4",
+    "V100",
+}  # devices of article 004, whose times are only in figures
 
 
 @pytest.mark.parametrize("claim", [c for c in published.claims() if c.formula], ids=lambda c: c.id)
@@ -337,5 +438,7 @@ def test_every_formula_can_be_evaluated_and_asks_for_what_there_is(claim):
     assert None not in [made.nominal for made in claims.test(claim, lookup).comparisons]
     rows = published.rows()
     for experiment, metric, role, _ in lookup.asked:
-        assert experiment in claim.experiments and metric in MEASURED | {row["metric"] for row in rows}
+        assert experiment in claim.experiments and metric in MEASURED | {
+            row["metric"] for row in rows
+        }
         assert role in (*published.ROLES, *NOT_PRINTED, *(row["device"] for row in rows))

@@ -52,7 +52,10 @@ def test_reviews():
     assert tokens.shape == mask.shape == (25_000, 128) and 0.48 < labels.mean() < 0.52
     assert ((tokens == text.END_OF_TEXT) == (mask == 0)).all()
     seen, unseen = slice(20_000), slice(20_000, None)
-    praise, blame = (np.bincount(tokens[seen][labels[seen] == label].ravel(), minlength=50_257) for label in (1, 0))
+    praise, blame = (
+        np.bincount(tokens[seen][labels[seen] == label].ravel(), minlength=50_257)
+        for label in (1, 0)
+    )
     weight = np.log(praise + 1) - np.log(blame + 1)  # naive Bayes
     score = (weight[tokens[unseen]] * mask[unseen]).sum(1)
     assert ((score > 0) == labels[unseen]).mean() > 0.9

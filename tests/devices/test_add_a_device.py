@@ -26,7 +26,12 @@ def test_a_new_backend_of_pytorch_is_one_entry(monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     cpu, hpu = find.find("auto")
     assert [device.backend for device in find.find("hpu")] == ["hpu"] and "hpu" in find.choices()
-    assert (hpu.kind, hpu.name, hpu.handle, hpu.unified_memory) == ("gpu", "Gaudi 3", torch.device("hpu"), False)
+    assert (hpu.kind, hpu.name, hpu.handle, hpu.unified_memory) == (
+        "gpu",
+        "Gaudi 3",
+        torch.device("hpu"),
+        False,
+    )
     assert cpu.unified_memory
 
 

@@ -50,7 +50,9 @@ class FakeMLX:
     def device_info(self, handle):
         # Sizes as texts, which is how some versions give them.
         metal = {"device_name": "Apple M2 Ultra", "max_recommended_working_set_size": str(24 * GB)}
-        return metal if "gpu" in handle else {"device_name": "not asked for", "architecture": "arm64"}
+        return (
+            metal if "gpu" in handle else {"device_name": "not asked for", "architecture": "arm64"}
+        )
 
     @contextlib.contextmanager
     def stream(self, handle):
@@ -80,7 +82,9 @@ class FakeMLX:
         self.calls.append(("metal_kernel", form))
 
         def call(*, inputs, grid, threadgroup, output_shapes, output_dtypes, stream):
-            assert len(inputs) == len(form["input_names"]) and len(output_shapes) == len(form["output_names"])
+            assert len(inputs) == len(form["input_names"]) and len(output_shapes) == len(
+                form["output_names"]
+            )
             self.calls.append(("launch", grid, threadgroup, stream))
             return [Array(1e-3)]
 
@@ -104,12 +108,23 @@ def mac(monkeypatch):
 
 def test_find_on_a_mac(mac, monkeypatch):
     mac()
-    for wanted, backends in (("auto", ["cpu", "mlx-gpu"]), ("gpu", ["mlx-gpu"]), ("mps", ["mlx-gpu"])):
+    for wanted, backends in (
+        ("auto", ["cpu", "mlx-gpu"]),
+        ("gpu", ["mlx-gpu"]),
+        ("mps", ["mlx-gpu"]),
+    ):
         devices = find.find(wanted, "mlx")
-        assert [(each.backend, each.kind) for each in devices] == [(name, name[-3:]) for name in backends]
-        assert {(each.framework, each.name, each.threads) for each in devices} == {("mlx", "Apple M2 Ultra", None)}
+        assert [(each.backend, each.kind) for each in devices] == [
+            (name, name[-3:]) for name in backends
+        ]
+        assert {(each.framework, each.name, each.threads) for each in devices} == {
+            ("mlx", "Apple M2 Ultra", None)
+        }
     mac(present=False)
-    with pytest.raises(PomologyError, match=r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"):
+    with pytest.raises(
+        PomologyError,
+        match=r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$",
+    ):
         find.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
     assert "CPUs only" in find.frameworks()["mlx"].backends()["mlx-gpu"]
@@ -124,7 +139,9 @@ def test_what_is_timed_is_the_work_and_not_the_wish(mac):
         return Array(seconds)
 
     settings = {"calls_per_block": 1, "clock": mx.queue.reading}
-    honest = calls.measure(gpu.dispatch(product), gpu.synchronize, budget_s=10 * seconds, **settings)
+    honest = calls.measure(
+        gpu.dispatch(product), gpu.synchronize, budget_s=10 * seconds, **settings
+    )
     assert honest.seconds.value == pytest.approx(seconds + 1.01e-4, rel=0.01)
     bare = calls.measure(product, gpu.synchronize, budget_s=0.1 * seconds, repeats=30, **settings)
     assert bare.seconds.value < 0.04 * seconds + 1.1e-4
@@ -140,7 +157,10 @@ def test_what_a_gpu_is_asked(mac):
         gpu.synchronize()
     assert mx.calls == [(name, "Device(gpu, 0)") for name in ("enter", "synchronize", "leave")]
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 9 * GB}
-    assert (cpu.free_memory(), gpu.free_memory()) == (100 * GB, (24 - 4 - 5) * GB)  # bound by Metal, too
+    assert (cpu.free_memory(), gpu.free_memory()) == (
+        100 * GB,
+        (24 - 4 - 5) * GB,
+    )  # bound by Metal, too
     mx.active = mx.cache = GB  # given back since: the pool was at least as large as the peak
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 7 * GB}
     gpu.reset_peak_memory()
@@ -154,9 +174,18 @@ def test_the_smallest_kernel_is_one_thread_on_metal_and_elsewhere_an_addition(ma
     launch, words = mlx.MLXDevice("mlx-gpu").smallest_kernel()
     launch()
     (form,) = [call[1] for call in mx.calls if call[0] == "metal_kernel"]
-    assert form["name"] and all(name in form["source"] for name in (*form["input_names"], *form["output_names"]))
-    assert mx.calls[-1] == ("launch", (1, 1, 1), (1, 1, 1), "Device(gpu, 0)") and "of one thread" in words
-    for backend, own, metal in (("cpu", True, True), ("mlx-gpu", False, True), ("mlx-gpu", True, False)):
+    assert form["name"] and all(
+        name in form["source"] for name in (*form["input_names"], *form["output_names"])
+    )
+    assert (
+        mx.calls[-1] == ("launch", (1, 1, 1), (1, 1, 1), "Device(gpu, 0)")
+        and "of one thread" in words
+    )
+    for backend, own, metal in (
+        ("cpu", True, True),
+        ("mlx-gpu", False, True),
+        ("mlx-gpu", True, False),
+    ):
         mx = mac(metal=metal)
         launch, words = mlx.MLXDevice(backend).smallest_kernel(own)
         launch()
@@ -168,7 +197,9 @@ def test_which_fp32_is_meant_is_set_before_mlx_is_loaded_and_too_late_is_one_lin
     monkeypatch.setattr(os, "environ", {"MLX_ENABLE_TF32": "1"})
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
     monkeypatch.setitem(sys.modules, "mlx", None)
-    with pytest.raises(NoSuchDevice, match=r"^MLX cannot be loaded \(.*native arm64 Python on a Mac$"):
+    with pytest.raises(
+        NoSuchDevice, match=r"^MLX cannot be loaded \(.*native arm64 Python on a Mac$"
+    ):
         mlx.load()
     assert os.environ == {"MLX_ENABLE_TF32": "0"}  # fp32 is fp32
     for asked, wanted in (({"tf32": True}, "1"), ({}, "1"), ({"tf32": False}, "0")):

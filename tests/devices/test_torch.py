@@ -30,17 +30,25 @@ def calls(monkeypatch):
     """Every call to a GPU's runtime, by name; none reaches a real one. Values are those of an invented machine."""
     log: list[str] = []
     answers = {
-        **{f"accelerator.{name}": None for name in ("synchronize", "empty_cache", "reset_peak_memory_stats")},
+        **{
+            f"accelerator.{name}": None
+            for name in ("synchronize", "empty_cache", "reset_peak_memory_stats")
+        },
         **{"accelerator.max_memory_allocated": 7 * GB, "accelerator.max_memory_reserved": 9 * GB},
         **{"accelerator.memory_allocated": 2 * GB, "accelerator.memory_reserved": 3 * GB},
         "accelerator.get_memory_info": (6 * GB, 8 * GB),
         **{"mps.recommended_max_memory": 24 * GB, "mps.driver_allocated_memory": 5 * GB},
         "mps.current_allocated_memory": 4 * GB,
-        **{"cuda.get_device_name": "GeForce RTX 2070 SUPER", "xpu.get_device_name": "Intel Arc B580"},
+        **{
+            "cuda.get_device_name": "GeForce RTX 2070 SUPER",
+            "xpu.get_device_name": "Intel Arc B580",
+        },
     }
     for name, answer in answers.items():
         # Raises if this PyTorch has no such function.
-        monkeypatch.setattr(f"torch.{name}", lambda *_, name=name, answer=answer: log.append(name) or answer)
+        monkeypatch.setattr(
+            f"torch.{name}", lambda *_, name=name, answer=answer: log.append(name) or answer
+        )
     monkeypatch.setattr(torch.backends.mps, "get_name", lambda: "Apple M1 Ultra")
     monkeypatch.setattr(snapshot, "chip", lambda: "Some Processor")
     monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 10 * GB)
@@ -54,7 +62,9 @@ def has(monkeypatch):
     def say(*present: str, built: tuple[str, ...] = ()) -> None:
         built = (*present, *built)
         for name in ("cuda", "xpu"):
-            monkeypatch.setattr(getattr(torch, name), "is_available", lambda name=name: name in present)
+            monkeypatch.setattr(
+                getattr(torch, name), "is_available", lambda name=name: name in present
+            )
             monkeypatch.setattr(torch.version, name, "12.8" if name in built else None)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in present)
 
@@ -89,9 +99,13 @@ def test_a_device_that_is_not_here_gets_one_line_that_says_why(has, built, wante
 )
 def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, backends):
     has(present)
-    assert [(device.backend, device.handle) for device in find.find(wanted)] == [(b, torch.device(b)) for b in backends]
+    assert [(device.backend, device.handle) for device in find.find(wanted)] == [
+        (b, torch.device(b)) for b in backends
+    ]
     for function in (find.prepare, lambda name: find.find("cpu", name)):
-        with pytest.raises(PomologyError, match=r"^framework: 'theano' is not known; one of torch, tensorflow"):
+        with pytest.raises(
+            PomologyError, match=r"^framework: 'theano' is not known; one of torch, tensorflow"
+        ):
             function("theano")
 
 
@@ -111,7 +125,10 @@ def test_what_a_gpu_is_asked(calls, monkeypatch, backend, free, peak, now):
     calls.clear()
     device.reset_peak_memory()
     assert calls == ["accelerator.empty_cache", "accelerator.reset_peak_memory_stats"] * asked
-    for suffix, counted, expected in (("_peak", device.peak_memory(), peak), ("", device.memory(), now)):
+    for suffix, counted, expected in (
+        ("_peak", device.peak_memory(), peak),
+        ("", device.memory(), now),
+    ):
         names = (f"{name}{suffix}_bytes" for name in ("allocated", "reserved"))
         assert counted == dict(zip(names, (GB * count for count in expected), strict=False))
     # Free memory of MPS is bound by Metal and by the machine.
@@ -126,17 +143,24 @@ def test_counters_that_fail_cost_no_case(calls, monkeypatch):
     mps, words = Device("mps"), "Cannot access accelerator device when none is available."
     with monkeypatch.context() as patch:
         patch.setattr(
-            torch.accelerator, "max_memory_reserved", mock.Mock(side_effect=RuntimeError(f"{words}\nAnd more."))
+            torch.accelerator,
+            "max_memory_reserved",
+            mock.Mock(side_effect=RuntimeError(f"{words}\nAnd more.")),
         )
         mps.reset_peak_memory()
         assert mps.peak_memory() == {} and mps.uncounted == words
-        assert mps.memory() == {"allocated_bytes": 4 * GB, "reserved_bytes": 5 * GB}  # by other counters
+        assert mps.memory() == {
+            "allocated_bytes": 4 * GB,
+            "reserved_bytes": 5 * GB,
+        }  # by other counters
     mps.reset_peak_memory()  # the next case asks again
     assert mps.uncounted is None and mps.peak_memory()["allocated_peak_bytes"] == 7 * GB
 
 
 @pytest.mark.parametrize(("capability", "tf32"), [((7, 5), False), ((8, 0), True)])
-def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_asked(calls, monkeypatch, capability, tf32):
+def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_asked(
+    calls, monkeypatch, capability, tf32
+):
     matmul, cudnn = (SimpleNamespace(allow_tf32=value) for value in (True, False))
     cuda = SimpleNamespace(matmul=matmul)
     monkeypatch.setattr(torch.backends, "cuda", cuda)
@@ -179,14 +203,28 @@ def test_a_batch_moves_whole_and_keeps_its_form_and_mps_takes_no_double_precisio
 
     x, packed = torch.ones(2), Packed()
     sequence = torch.nn.utils.rnn.pack_sequence([torch.ones(2, 1), torch.ones(1, 1)])
-    moved = elsewhere("mps").to_device([x, (x, "name", 3, None), {"a": x, "b": [x]}, Pair(x, x), packed, sequence])
-    tensors = [moved[0], moved[1][0], moved[2]["a"], moved[2]["b"][0], moved[3].image, moved[3].label]
+    moved = elsewhere("mps").to_device(
+        [x, (x, "name", 3, None), {"a": x, "b": [x]}, Pair(x, x), packed, sequence]
+    )
+    tensors = [
+        moved[0],
+        moved[1][0],
+        moved[2]["a"],
+        moved[2]["b"][0],
+        moved[3].image,
+        moved[3].label,
+    ]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert moved[1][1:] == ("name", 3, None) and isinstance(moved[3], Pair)
     assert moved[4] is packed and packed.handle == torch.device("meta")
-    assert (moved[5].data.device.type, moved[5].batch_sizes.device.type) == ("meta", "cpu")  # PyTorch wants it there
+    assert (moved[5].data.device.type, moved[5].batch_sizes.device.type) == (
+        "meta",
+        "cpu",
+    )  # PyTorch wants it there
     batch = {"x": [torch.zeros(2, dtype=torch.float64)]}
-    with pytest.raises(Unsupported, match=r"^MPS has no float64: convert to float32 first$") as error:
+    with pytest.raises(
+        Unsupported, match=r"^MPS has no float64: convert to float32 first$"
+    ) as error:
         elsewhere("mps").to_device(batch)
     assert failure(error.value) == "unsupported"
     assert elsewhere("cuda").to_device(batch)["x"][0].dtype == torch.float64
@@ -236,7 +274,9 @@ def test_watermarks_are_set_as_a_pair_and_only_for_mps_and_no_pair_is_one_line(m
     ):
         assert devices_torch.watermarks(given | {"OTHER": "x"}) == {HIGH: high, LOW: low}
     for given in ({HIGH: "all"}, {LOW: "-1"}, {HIGH: "1", LOW: "1.4"}):
-        with pytest.raises(PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must [^\n]+$"):
+        with pytest.raises(
+            PomologyError, match=r"^PYTORCH_MPS_(HIGH|LOW)_WATERMARK_RATIO=\S+: must [^\n]+$"
+        ):
             devices_torch.watermarks(given)
     monkeypatch.setattr(os, "environ", {LOW: "0.5"})
     assert Device("cpu").memory_limit == "" and os.environ == {LOW: "0.5"}
@@ -247,13 +287,19 @@ def test_watermarks_are_set_as_a_pair_and_only_for_mps_and_no_pair_is_one_line(m
 def test_the_smallest_kernel_is_an_addition_and_on_mps_a_metal_kernel_of_one_thread(monkeypatch):
     for own in (True, False):
         launch, words = Device("cpu").smallest_kernel(own)
-        assert launch().item() == 2.0 and launch().item() == 3.0 and words == "adding 1 to one number"
+        assert (
+            launch().item() == 2.0 and launch().item() == 3.0 and words == "adding 1 to one number"
+        )
     launched = []
-    shader = SimpleNamespace(pomology_one=lambda *tensors: launched.append([tensor.numel() for tensor in tensors]))
+    shader = SimpleNamespace(
+        pomology_one=lambda *tensors: launched.append([tensor.numel() for tensor in tensors])
+    )
     monkeypatch.setattr(torch.mps, "compile_shader", lambda source: shader)
     mps = Device("mps")
     mps.handle = torch.device("cpu")
     launch, words = mps.smallest_kernel()
     launch()
-    assert words == "a Metal kernel of one thread" and launched == [[1]]  # as many threads as the tensor has numbers
+    assert words == "a Metal kernel of one thread" and launched == [
+        [1]
+    ]  # as many threads as the tensor has numbers
     assert mps.smallest_kernel(own=False)[1] == "adding 1 to one number"

@@ -30,7 +30,9 @@ def test_what_cannot_fit_is_not_tried(make, monkeypatch, free):
 
 
 @pytest.mark.parametrize(("teraflops", "refused"), [(9.0, False), (11.0, True)])
-def test_what_surely_cannot_end_is_refused_with_the_arithmetic(make, monkeypatch, teraflops, refused):
+def test_what_surely_cannot_end_is_refused_with_the_arithmetic(
+    make, monkeypatch, teraflops, refused
+):
     monkeypatch.setattr(feasibility, "peak_matmul_rate", lambda *_: 1e12)
     work = Workload(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1)
 
@@ -79,11 +81,15 @@ def test_the_peak_is_this_runs_ceiling_or_the_fastest_product(make, monkeypatch)
         assert sizes == ([512, 1024, 2048] if is_timed else [])  # once in a process
 
 
-@pytest.mark.parametrize(("free", "wanted"), [(100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)])
+@pytest.mark.parametrize(
+    ("free", "wanted"), [(100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)]
+)
 def test_a_case_near_the_limit_spares_the_machine(make, monkeypatch, free, wanted):
     case = next(make().cases(load=["near"]))
     monkeypatch.setattr(case.backend, "free_memory", lambda: int(free))
-    assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(wanted / feasibility.HOLES)
+    assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(
+        wanted / feasibility.HOLES
+    )
     monkeypatch.setattr(case.backend, "kind", "gpu")
     assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(wanted)
     assert not case.scaled

@@ -16,7 +16,9 @@ def seconds(monkeypatch):
     return now
 
 
-def test_in_a_notebook_one_line_is_updated_twice_a_second_and_ends_as_the_result(monkeypatch, seconds):
+def test_in_a_notebook_one_line_is_updated_twice_a_second_and_ends_as_the_result(
+    monkeypatch, seconds
+):
     shown = []
     handle = SimpleNamespace(update=lambda text: shown.append(text.data))
 

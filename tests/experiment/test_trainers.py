@@ -56,7 +56,9 @@ def points(count: int, batch_size: int = 4, **more) -> DataLoader:
 
 
 def experiment(folder, profile: str = "quick", budget_s: float = 0.3) -> Experiment:
-    return Experiment("vae", article="003", devices="cpu", profile=profile, budget_s=budget_s, out=str(folder))
+    return Experiment(
+        "vae", article="003", devices="cpu", profile=profile, budget_s=budget_s, out=str(folder)
+    )
 
 
 def trainer(folder, callback=None, **more) -> lightning.pytorch.Trainer:
@@ -91,7 +93,9 @@ def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
     assert training["stopped"] == evaluation["stopped"] == "whole epoch"
     assert (training["epoch_steps"], evaluation["epoch_steps"]) == (20.5, 10)
     steady = sum(steps for steps, _ in training["steady"] + training["warmup"])
-    assert steady == 20 - 1 and training["last_step_s"] >= STEP_S  # the first, nineteen more, and the smaller last
+    assert (
+        steady == 20 - 1 and training["last_step_s"] >= STEP_S
+    )  # the first, nineteen more, and the smaller last
     # Lightning's own loop saw every batch once and in order, and then ready ones, which come from the first three.
     assert model.seen[:21] == pytest.approx([4 * number / 82 for number in range(21)])
     assert set(model.seen[21:]) <= set(model.seen[:3])
@@ -160,7 +164,9 @@ def test_what_a_device_computes_in(a_mac, tmp_path, accelerator, precision, word
     assert loop.strategy.root_device.type == accelerator
     if words is None:
         trainers.check_precision(loop, precision)
-        assert (getattr(loop.precision_plugin, "scaler", None) is not None) == (precision == "16-mixed")
+        assert (getattr(loop.precision_plugin, "scaler", None) is not None) == (
+            precision == "16-mixed"
+        )
     else:
         with pytest.raises(Unsupported, match=words) as refused:
             trainers.check_precision(loop, precision)

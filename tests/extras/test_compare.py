@@ -13,14 +13,22 @@ from pomology.errors import PomologyError
 from pomology.extras import compare
 from pomology.results import run as results_run
 
-MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "os": "macOS", "python": "3.11.9"}
+MACHINE = {
+    "chip": "Apple M9",
+    "cpu_cores": 8,
+    "memory_bytes": 2**34,
+    "os": "macOS",
+    "python": "3.11.9",
+}
 FAST, SLOW = (5.0, 5.05, 4.95), (10.0, 10.1, 9.9)
 
 
 def repeats(values, experiment="vae", name="epoch_s", **more):
     more = {"threads": 8, "parameters": 1, "flops_per_step": 10} | more
     times = enumerate(values)
-    return [record(experiment, {name: metric(value, unit="s")}, repeat=i, **more) for i, value in times]
+    return [
+        record(experiment, {name: metric(value, unit="s")}, repeat=i, **more) for i, value in times
+    ]
 
 
 def table_of(*places):
@@ -33,9 +41,13 @@ def rows_of(*places):
 
 def test_runs_side_by_side(tmp_path):
     one, two = repeats([7.0], "dcgan"), repeats([7.0], "dcgan", threads=2)
-    slow = write(tmp_path / "a" / "run", [*repeats(SLOW), *repeats([1.0], "siamese"), *one], MACHINE)
+    slow = write(
+        tmp_path / "a" / "run", [*repeats(SLOW), *repeats([1.0], "siamese"), *one], MACHINE
+    )
     fast = write(tmp_path / "b" / "run", [*repeats(FAST), *two], MACHINE)
-    again = write(tmp_path / "c", [*repeats([10.0, 9.9, 10.2]), *repeats([0.02], "siamese")], MACHINE)
+    again = write(
+        tmp_path / "c", [*repeats([10.0, 9.9, 10.2]), *repeats([0.02], "siamese")], MACHINE
+    )
     rows = rows_of(slow, fast, again)
     assert {key: row["verdict"] for key, row in rows.items()} == {
         ("vae", "run (2)"): "faster",
@@ -61,13 +73,18 @@ def test_runs_side_by_side(tmp_path):
         ({"scaled": True}, "scaled False and True"),
         ({"flops_per_step": 7}, "flops per step 10 and 7"),
         ({"threads": 4}, "threads 8 and 4"),
-        ({"chip": "Apple M8", "threads": 4}, ""),  # on another chip threads are that chip's business
+        (
+            {"chip": "Apple M8", "threads": 4},
+            "",
+        ),  # on another chip threads are that chip's business
     ],
 )
 def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, told):
     known = repeats([10.0, 10.1], data="none")
     first = write(tmp_path / "first", known)
-    (row,) = table_of(first, write(tmp_path / "other", repeats([5.0, 5.1], **{"data": "none"} | change))).data
+    (row,) = table_of(
+        first, write(tmp_path / "other", repeats([5.0, 5.1], **{"data": "none"} | change))
+    ).data
     assert (row["verdict"], row["why"]) == ("must not be compared" if told else "faster", told)
     # One repeat of another kind is enough.
     mixed = [*known, *repeats([9.0] * 3, **{"data": "none"} | change)[2:]]
@@ -80,9 +97,14 @@ def test_compared_is_what_both_have_timed(tmp_path):
     wrong = record("siamese", {"epoch_s": metric(1.0)}, repeat=2, status="mismatch")
     one = [record(metrics=both), *repeats([10.0, 10.1], "siamese"), wrong, *repeats([1.0], "mlp")]
     other = [record(metrics={"step_s": metric(6.0), "epoch_s": metric(9.0)})]
-    other += [*repeats([20.0, 20.1, 20.2], "siamese"), record("mlp", status="out-of-memory", threads=8)]
+    other += [
+        *repeats([20.0, 20.1, 20.2], "siamese"),
+        record("mlp", status="out-of-memory", threads=8),
+    ]
     rows = rows_of(write(tmp_path / "one", one), write(tmp_path / "other", other))
-    assert rows["vae", "other"]["metric"] == "step_s" and rows["vae", "other"]["ratio"] == pytest.approx(2)
+    assert rows["vae", "other"]["metric"] == "step_s" and rows["vae", "other"][
+        "ratio"
+    ] == pytest.approx(2)
     assert rows["siamese", "other"]["verdict"] == "slower"
     assert rows["mlp", "other"]["verdict"] == "not timed in both"
 
@@ -91,7 +113,10 @@ def test_a_case_is_laid_against_the_first_run_that_has_it_and_many_runs_are_coun
     a = write(tmp_path / "a", repeats([1.0], "dcgan"))
     b = write(tmp_path / "b", repeats(FAST))
     c = write(tmp_path / "c", [*repeats(SLOW), *repeats([1.0], "dcgan")])
-    rows = {(row["experiment"], row["base"], row["run"]): row["verdict"] for row in table_of(a, b, c).data}
+    rows = {
+        (row["experiment"], row["base"], row["run"]): row["verdict"]
+        for row in table_of(a, b, c).data
+    }
     assert rows == {("dcgan", "a", "c"): "single runs", ("vae", "b", "c"): "slower"}
     shown = table_of(a, b, c, b)
     assert [row.cells[2:6] for row in shown.rows] == [
@@ -116,8 +141,13 @@ def drawn(generator, shared, drift, count=3):
         deviations = np.exp(generator.uniform(*np.log((0.05, 0.22)), size))
         moved = generator.standard_normal() * np.sqrt(drift) * deviations
         for run in ("a", "b"):
-            own, common = generator.standard_normal((count, size)), generator.standard_normal((count, 1))
-            logs = deviations * (np.sqrt(1 - shared) * own + np.sqrt(shared) * common) + moved * (run == "b")
+            own, common = (
+                generator.standard_normal((count, size)),
+                generator.standard_normal((count, 1)),
+            )
+            logs = deviations * (np.sqrt(1 - shared) * own + np.sqrt(shared) * common) + moved * (
+                run == "b"
+            )
             for (repeat, row), value in np.ndenumerate(np.exp(logs)):
                 lines.append((run, f"notebook {notebook}", str(row), repeat, value))
     frame = pandas.DataFrame(lines, columns=["run", "experiment", "case", "repeat", "value"])
@@ -138,7 +168,9 @@ def test_two_runs_of_one_machine_are_called_different_in_at_most_5_percent_of_ro
     assert (rows.verdict == told).all()
 
 
-def test_the_command_writes_a_table_in_which_no_text_is_a_formula_or_markup(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_table_in_which_no_text_is_a_formula_or_markup(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(compare, "root", lambda: tmp_path)
     attack = '=cmd<script>alert(1)</script>\x1b[31m"'
     a = write(tmp_path / "a", repeats(SLOW, case=attack, chip=attack), {"chip": attack})

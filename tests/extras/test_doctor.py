@@ -20,12 +20,20 @@ from pomology.runner import notebooks, parameters
 
 mac = test_snapshot.mac
 
-NO_FP64 = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+NO_FP64 = (
+    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+)
 
 
 def there(backend: str, name: str, free_bytes: float = 20e9, **precisions: str | None) -> dict:
     kind = "cpu" if backend == "cpu" else "gpu"
-    named = {"backend": backend, "kind": kind, "name": name, "reason": None, "free_bytes": free_bytes}
+    named = {
+        "backend": backend,
+        "kind": kind,
+        "name": name,
+        "reason": None,
+        "free_bytes": free_bytes,
+    }
     return named | {"precisions": dict.fromkeys(("fp32", "fp16", "bf16", "fp64")) | precisions}
 
 
@@ -34,19 +42,30 @@ def absent(backend: str, reason: str) -> dict:
 
 
 def says(version: str, *devices: dict, **more: str) -> dict:
-    return {"version": version, "reason": None, "devices": [there("cpu", "the processor"), *devices], **more}
+    return {
+        "version": version,
+        "reason": None,
+        "devices": [there("cpu", "the processor"), *devices],
+        **more,
+    }
 
 
 MPS = there("mps", "Apple M2 Ultra", fp64=NO_FP64)
 SEES_MPS = {
     "torch": says("2.13.0", absent("cuda", "built without CUDA"), MPS),
-    "tensorflow": says("2.16.2", absent("cuda", "no CUDA on macOS"), there("metal", "Apple M2 Ultra")),
+    "tensorflow": says(
+        "2.16.2", absent("cuda", "no CUDA on macOS"), there("metal", "Apple M2 Ultra")
+    ),
     "mlx": says("0.32.4", there("mlx-gpu", "Apple M2 Ultra")),
     "lightning": says("2.6.6", auto="mps"),
 }
 CPU_ONLY = {
-    "torch": says("2.13.0", absent("cuda", "built without CUDA"), absent("mps", "PyTorch finds no Metal GPU")),
-    "tensorflow": says("2.16.2", absent("metal", "tensorflow-metal is not installed; `make env` installs it")),
+    "torch": says(
+        "2.13.0", absent("cuda", "built without CUDA"), absent("mps", "PyTorch finds no Metal GPU")
+    ),
+    "tensorflow": says(
+        "2.16.2", absent("metal", "tensorflow-metal is not installed; `make env` installs it")
+    ),
     "mlx": says("0.32.4", absent("mlx-gpu", "MLX finds no Metal GPU")),
     "lightning": says("2.6.6", auto="cpu"),
 }
@@ -54,25 +73,69 @@ SEES_CUDA = CPU_ONLY | {
     "torch": says("2.13.0+cu130", there("cuda", "NVIDIA H100 80GB HBM3", 79e9)),
     "lightning": says("2.6.6", auto="cuda"),
 }
-NOTHING = {name: {"version": None, "reason": "not installed", "devices": []} for name in doctor.NAMES}
-LINUX = {"chip": "AMD EPYC 7B13", "gpus": [], "os": "Linux", "os_version": "6.8", "architecture": "x86_64"}
+NOTHING = {
+    name: {"version": None, "reason": "not installed", "devices": []} for name in doctor.NAMES
+}
+LINUX = {
+    "chip": "AMD EPYC 7B13",
+    "gpus": [],
+    "os": "Linux",
+    "os_version": "6.8",
+    "architecture": "x86_64",
+}
 LINUX |= {"python": "3.11.9", "unknown": {"gpus": "no NVIDIA driver answers"}}
-INTEL = LINUX | {"chip": "Intel(R) Core(TM) i7-9750H", "os": "macOS", "os_version": "14.7", "gpus": [{"name": "AMD"}]}
+INTEL = LINUX | {
+    "chip": "Intel(R) Core(TM) i7-9750H",
+    "os": "macOS",
+    "os_version": "14.7",
+    "gpus": [{"name": "AMD"}],
+}
 
-CHIP, SYSTEM, PYTHON = "Is there a GPU to train on?", "Is the system new enough?", "Is Python native?"
+CHIP, SYSTEM, PYTHON = (
+    "Is there a GPU to train on?",
+    "Is the system new enough?",
+    "Is Python native?",
+)
 SEE = tuple(f"Does {doctor.NAMES[name]} train on the GPU?" for name in doctor.FRAMEWORKS)
 NONE = (*SEE, "Does Lightning choose the GPU?")
 # Recorded outputs or a snapshot, macOS, architecture, processor, answers, the questions with a no, the verdict.
 MACHINES = {
-    "a Mac": ("m2-ultra", "15.5", "arm64", "arm", SEES_MPS, (), "This machine trains on its GPU with PyTorch"),
-    "a Mac under Rosetta": (*("rosetta", "15.5", "x86_64", "i386", NOTHING), (PYTHON, *NONE), "No: no framework"),
-    "a Mac of yesterday": (*("m1", "13.6", "arm64", "arm", CPU_ONLY), (SYSTEM, *NONE), "No: this machine trains on"),
-    "a virtual Mac": (*("vm", "15.5", "arm64", "arm", CPU_ONLY), (CHIP, *NONE), "No: this machine trains on its CPU"),
+    "a Mac": (
+        "m2-ultra",
+        "15.5",
+        "arm64",
+        "arm",
+        SEES_MPS,
+        (),
+        "This machine trains on its GPU with PyTorch",
+    ),
+    "a Mac under Rosetta": (
+        *("rosetta", "15.5", "x86_64", "i386", NOTHING),
+        (PYTHON, *NONE),
+        "No: no framework",
+    ),
+    "a Mac of yesterday": (
+        *("m1", "13.6", "arm64", "arm", CPU_ONLY),
+        (SYSTEM, *NONE),
+        "No: this machine trains on",
+    ),
+    "a virtual Mac": (
+        *("vm", "15.5", "arm64", "arm", CPU_ONLY),
+        (CHIP, *NONE),
+        "No: this machine trains on its CPU",
+    ),
     "an Intel Mac": (*(INTEL, "", "", "arm", NOTHING), (CHIP, *NONE), "No: no framework"),
-    "Linux without a GPU": (*(LINUX, "", "", "x86_64", CPU_ONLY), (CHIP, *NONE), "No: this machine trains on its CPU"),
+    "Linux without a GPU": (
+        *(LINUX, "", "", "x86_64", CPU_ONLY),
+        (CHIP, *NONE),
+        "No: this machine trains on its CPU",
+    ),
     "Linux with CUDA": (
         *(LINUX | {"gpus": [{"name": "NVIDIA H100"}]}, "", "", "x86_64", SEES_CUDA),
-        *(tuple(question for question in SEE if "PyTorch" not in question), "This machine trains on its GPU with Py"),
+        *(
+            tuple(question for question in SEE if "PyTorch" not in question),
+            "This machine trains on its GPU with Py",
+        ),
     ),
 }
 
@@ -89,7 +152,9 @@ def test_machines_get_their_verdict_and_nobody_is_named(mac, name):
     assert verdict.startswith(begins)
     examination = doctor.Examination(found, verdict)
     table = examination.table()
-    assert [row.cells[0] for row in table.rows] == [each.question for each in found] and table.notes == (verdict,)
+    assert [row.cells[0] for row in table.rows] == [
+        each.question for each in found
+    ] and table.notes == (verdict,)
     text = "\n".join([*examination.lines(), str(table)])
     assert [secret for secret in SECRETS if secret in text] == []
     assert all(question in text for question in refused)
@@ -106,22 +171,38 @@ def test_a_mac_s_answers(mac):
     assert answer_to(found, CHIP) == "Apple M2 Ultra"
     assert answer_to(found, SYSTEM) == "macOS 15.5; MPS needs 14 or later"
     torch = answer_to(found, "Does PyTorch train")
-    assert torch.startswith("PyTorch 2.13.0: cpu (the processor): fp32, fp16, bf16, fp64; cuda: built without CUDA; ")
+    assert torch.startswith(
+        "PyTorch 2.13.0: cpu (the processor): fp32, fp16, bf16, fp64; cuda: built without CUDA; "
+    )
     assert torch.endswith("mps (Apple M2 Ultra): fp32, fp16, bf16")
-    assert answer_to(found, "Is there memory").endswith("mps; MPS may take 1 × what Metal recommends (0: no limit)")
+    assert answer_to(found, "Is there memory").endswith(
+        "mps; MPS may take 1 × what Metal recommends (0: no limit)"
+    )
 
 
 # One thing wrong with a good Mac: the question that gets a no, and what it says.
 WRONG = {
     "a processor that Lightning refuses": ({"processor": ""}, PYTHON, "Lightning wants 'arm'"),
-    "fallback allowed": ({"environment": {devices_torch.FALLBACK_VARIABLE: "1"}}, "Would an operator", "=1"),
+    "fallback allowed": (
+        {"environment": {devices_torch.FALLBACK_VARIABLE: "1"}},
+        "Would an operator",
+        "=1",
+    ),
     "watermarks that PyTorch would refuse": (
         {"environment": dict(zip(devices_torch.WATERMARKS, ("0.5", "0.9"), strict=True))},
         *("Is there memory", "must not exceed"),
     ),
-    "little memory": ({"torch": says("2.13.0", MPS | {"free_bytes": 1.5e9})}, "Is there memory", "1.50 GB"),
+    "little memory": (
+        {"torch": says("2.13.0", MPS | {"free_bytes": 1.5e9})},
+        "Is there memory",
+        "1.50 GB",
+    ),
     "on battery": ({"flags": ["on-battery"]}, "Is it fit", "on-battery: "),
-    "no Metal plugin": ({"tensorflow": CPU_ONLY["tensorflow"]}, "Does TensorFlow train", "`make env` installs it"),
+    "no Metal plugin": (
+        {"tensorflow": CPU_ONLY["tensorflow"]},
+        "Does TensorFlow train",
+        "`make env` installs it",
+    ),
     "fp32 that is wrong": (
         {"mlx": says("0.32.4", there("mlx-gpu", "Apple M2 Ultra", fp32="gives wrong products"))},
         *("Does MLX train", "mlx-gpu (Apple M2 Ultra): fp16, bf16, fp64"),
@@ -133,8 +214,15 @@ WRONG = {
 def test_one_thing_wrong_is_said(mac, name):
     changed, question, words = WRONG[name]
     mac("m2-ultra")
-    answers = SEES_MPS | {framework: changed[framework] for framework in doctor.NAMES if framework in changed}
-    given = (changed.get("flags", []), answers, changed.get("processor", "arm"), changed.get("environment", {}))
+    answers = SEES_MPS | {
+        framework: changed[framework] for framework in doctor.NAMES if framework in changed
+    }
+    given = (
+        changed.get("flags", []),
+        answers,
+        changed.get("processor", "arm"),
+        changed.get("environment", {}),
+    )
     found = doctor.findings(machine_snapshot.snapshot(), *given)
     (refused,) = [each for each in found if each.fine is False]
     assert refused.question.startswith(question) and words in refused.answer
@@ -143,7 +231,10 @@ def test_one_thing_wrong_is_said(mac, name):
 def test_a_mac_that_does_not_say_is_not_told(mac, monkeypatch):
     mac("m1", version="")
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *command, timeout=10: None)
-    found = {each.question: each.fine for each in doctor.findings(machine_snapshot.snapshot(), [], CPU_ONLY, "arm", {})}
+    found = {
+        each.question: each.fine
+        for each in doctor.findings(machine_snapshot.snapshot(), [], CPU_ONLY, "arm", {})
+    }
     assert found[CHIP] is None and found[SYSTEM] is None
 
 
@@ -168,11 +259,17 @@ ANSWERS = {  # what a framework's process does -> the reason why there is no ans
 
 
 @pytest.mark.parametrize(("code", "reason"), ANSWERS.items())
-def test_what_goes_wrong_in_a_framework_is_a_reason_and_nothing_on_the_terminal(tmp_path, capfd, code, reason):
+def test_what_goes_wrong_in_a_framework_is_a_reason_and_nothing_on_the_terminal(
+    tmp_path, capfd, code, reason
+):
     path = tmp_path / "framework.py"
     path.write_text(f"import json, os, signal, sys, time\n{code}\n", encoding="utf-8")
     version, limit_s = None if reason else "1", 0.5 if "sleep" in code else 60
-    assert doctor.probe("torch", limit_s, [str(path)]) == {"version": version, "reason": reason, "devices": []}
+    assert doctor.probe("torch", limit_s, [str(path)]) == {
+        "version": version,
+        "reason": reason,
+        "devices": [],
+    }
     assert capfd.readouterr() == ("", "")
 
 
@@ -187,7 +284,9 @@ print(json.dumps([name for name in ("torch", "tensorflow", "mlx", "sklearn") if 
 @pytest.mark.parametrize("framework", [*doctor.NAMES, "no_such_framework"])
 def test_this_machine_s_frameworks_each_alone(request, framework, tmp_path):
     if framework in ("torch", "lightning"):
-        request.getfixturevalue("forked")  # whose processes have PyTorch loaded, which takes seconds
+        request.getfixturevalue(
+            "forked"
+        )  # whose processes have PyTorch loaded, which takes seconds
     command = [sys.executable, "-c", PROGRAM, framework, str(tmp_path / "answer.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -195,7 +294,9 @@ def test_this_machine_s_frameworks_each_alone(request, framework, tmp_path):
     if framework == "no_such_framework":
         assert answer == {"version": None, "reason": "not installed", "devices": []}
         return
-    assert json.loads(done.stdout.splitlines()[-1]) == ["torch" if framework == "lightning" else framework]
+    assert json.loads(done.stdout.splitlines()[-1]) == [
+        "torch" if framework == "lightning" else framework
+    ]
     assert answer["reason"] is None and answer["version"][0].isdigit()
     if framework == "lightning":
         assert answer["auto"] in ("cpu", "cuda", "mps")
@@ -204,9 +305,13 @@ def test_this_machine_s_frameworks_each_alone(request, framework, tmp_path):
         assert (cpu["backend"], cpu["reason"], cpu["precisions"]["fp32"]) == ("cpu", None, None)
 
 
-def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine(monkeypatch, capsys):
+def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine(
+    monkeypatch, capsys
+):
     monkeypatch.setattr(doctor, "probe", lambda framework: CPU_ONLY[framework])
-    monkeypatch.setattr(machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30})
+    monkeypatch.setattr(
+        machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30}
+    )
     monkeypatch.setattr(machine_snapshot, "conditions", lambda: {"flags": []})
     monkeypatch.setattr(platform, "processor", lambda: "x86_64")
     assert __main__.main(["doctor"]) == 0
@@ -218,13 +323,16 @@ def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine
     assert lines[-1] == "not known gpus: no NVIDIA driver answers"
 
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "lightning_on_mps" / "device_check.ipynb"
+NOTEBOOK = (
+    Path(__file__).resolve().parents[2] / "notebooks" / "lightning_on_mps" / "device_check.ipynb"
+)
 
 
 def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_takes():
     cells = ["".join(cell["source"]) for cell in notebooks.read_notebook(NOTEBOOK)["cells"]]
     imports, networks, planning = (
-        next(cell for cell in cells if words in cell) for words in ("import torch", "BATCHES = ", "def to_run")
+        next(cell for cell in cells if words in cell)
+        for words in ("import torch", "BATCHES = ", "def to_run")
     )
     scope = {name: parameter.default for name, parameter in parameters.declared(NOTEBOOK).items()}
     exec(imports[: imports.index("experiment = ")], scope)
@@ -234,10 +342,14 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
     def plan(auto: str, **free: float) -> dict[str, tuple[dict, list]]:
         """Of each kind of device, with so many bytes free, the training batches and Lightning's accelerators."""
         devices = [
-            types.SimpleNamespace(kind=kind, backend={"cpu": "cpu"}.get(kind, "mps"), free_memory=lambda free=b: free)
+            types.SimpleNamespace(
+                kind=kind, backend={"cpu": "cpu"}.get(kind, "mps"), free_memory=lambda free=b: free
+            )
             for kind, b in free.items()
         ]
-        here = types.SimpleNamespace(devices=devices, cases=lambda rows, on: itertools.product(rows, on))
+        here = types.SimpleNamespace(
+            devices=devices, cases=lambda rows, on: itertools.product(rows, on)
+        )
         scope.update(experiment=here, examination=types.SimpleNamespace(auto=auto))
         planned = {kind: ({}, []) for kind in free}
         for row, on in scope["to_run"]():
@@ -250,8 +362,14 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
     small, full = {"resnet50": 4, "bert": 2, "vgg16": 2}, {"resnet50": 128, "bert": 64, "vgg16": 64}
     # Without a GPU, Lightning is asked for one all the same.
     assert plan("cpu", cpu=0) == {"cpu": (small, ["cpu", "gpu", "auto"])}
-    assert plan("mps", cpu=0, gpu=100e9) == {"cpu": (small, ["cpu"]), "gpu": (full, ["gpu", "auto", "mps"])}
+    assert plan("mps", cpu=0, gpu=100e9) == {
+        "cpu": (small, ["cpu"]),
+        "gpu": (full, ["gpu", "auto", "mps"]),
+    }
     # A GPU that Lightning does not take.
-    assert plan("cpu", cpu=0, gpu=100e9) == {"cpu": (small, ["cpu", "gpu", "auto"]), "gpu": (full, [])}
+    assert plan("cpu", cpu=0, gpu=100e9) == {
+        "cpu": (small, ["cpu", "gpu", "auto"]),
+        "gpu": (full, []),
+    }
     # A small Mac: weights, gradients and momentum of ResNet-50 take 0.3 GB, 32 pictures 2.75 GB.
     assert plan("mps", gpu=5e9)["gpu"][0] == {"resnet50": 32, "bert": 8, "vgg16": 16}

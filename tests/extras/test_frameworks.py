@@ -14,7 +14,10 @@ CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
 
 
 def case(framework, backend, config=None, seconds=1.0, checksum=7, **more):
-    metrics = {"kernel_s": metric(seconds, 0.99 * seconds, 1.01 * seconds, "s"), "inputs_checksum": metric(checksum)}
+    metrics = {
+        "kernel_s": metric(seconds, 0.99 * seconds, 1.01 * seconds, "s"),
+        "inputs_checksum": metric(checksum),
+    }
     metrics = {"metrics": metrics | {"max_abs_error": metric(1e-6)}, "config": config or CONFIG}
     about = {"framework": framework, "backend": backend, "precision": "fp16", "chip": "M2 Ultra"}
     return record(f"blas_{framework}", **metrics | about | more)
@@ -28,7 +31,9 @@ def test_two_frameworks_are_laid_side_by_side():
     table = compared(case("torch", "mps", seconds=3.0), case("mlx", "mlx-gpu", seconds=2.0))
     (row,) = table.data
     assert row["same"] is True and row["ratio"] == pytest.approx(1.5)
-    assert (row["ratio_low"], row["ratio_high"]) == pytest.approx((1.5 * 0.99 / 1.01, 1.5 * 1.01 / 0.99))
+    assert (row["ratio_low"], row["ratio_high"]) == pytest.approx(
+        (1.5 * 0.99 / 1.01, 1.5 * 1.01 / 0.99)
+    )
     assert {"3.00 s ± 1.0 %", "2.00 s ± 1.0 %", "the same"} < {*table.rows[0].cells}
     assert "MLX was faster in 1, PyTorch in 0" in " ".join(table.meaning)
 
@@ -50,7 +55,12 @@ def test_what_is_not_the_same_has_no_ratio(second, words):
 
 
 def test_the_inputs_of_every_repeat_must_be_known():
-    records = [case("torch", "cpu"), case("torch", "cpu", repeat=1), case("mlx", "cpu"), case("mlx", "cpu", repeat=1)]
+    records = [
+        case("torch", "cpu"),
+        case("torch", "cpu", repeat=1),
+        case("mlx", "cpu"),
+        case("mlx", "cpu", repeat=1),
+    ]
     assert compared(*records).data[0]["same"]
     records[3] = case("mlx", "cpu", repeat=1, metrics={"kernel_s": metric(1.0)})
     assert not compared(*records).data[0]["same"]
@@ -81,7 +91,9 @@ def test_the_parts_of_a_step_have_ratios_where_they_are_above_their_intervals():
 def training(batch_size, backend, seconds, spread=0.0, **more):
     bounds = (seconds * (1 - spread), seconds * (1 + spread)) if spread else ()
     config = {"batch_size": batch_size}
-    return record("mlp", {"fit_s": metric(seconds, *bounds, unit="s")}, config, backend=backend, **more)
+    return record(
+        "mlp", {"fit_s": metric(seconds, *bounds, unit="s")}, config, backend=backend, **more
+    )
 
 
 def ratios(*records):
@@ -89,8 +101,12 @@ def ratios(*records):
 
 
 def test_ratios_are_the_cpus_time_over_the_gpus():
-    cpu = [training(size, "cpu", seconds) for size, seconds in ((32, 10.0), (128, 12.0), (512, 9.0))]
-    gpu = [training(size, "metal", seconds) for size, seconds in ((32, 20.0), (128, 6.0), (512, 3.0))]
+    cpu = [
+        training(size, "cpu", seconds) for size, seconds in ((32, 10.0), (128, 12.0), (512, 9.0))
+    ]
+    gpu = [
+        training(size, "metal", seconds) for size, seconds in ((32, 20.0), (128, 6.0), (512, 3.0))
+    ]
     table = ratios(*cpu, *gpu)
     assert [row["ratio"] for row in table.data if row["source"] == "measured"] == [0.5, 2.0, 3.0]
     assert "Here 1.83× on average, 0.5× to 3×, in 3 of 3 settings." in table.meaning
@@ -98,7 +114,9 @@ def test_ratios_are_the_cpus_time_over_the_gpus():
     shown = [row.cells[-2] for row in ratios(*cpu, gpu[0], failing).rows if row.kind == "measured"]
     assert shown == ["0.500×", "CPU: ok; GPU: mismatch", "CPU: ok; GPU: not timed"]
     row = ratios(training(32, "cpu", 10.0, 0.1), training(32, "metal", 5.0, 0.2)).data[-1]
-    assert (row["ratio"], row["ratio_low"], row["ratio_high"]) == pytest.approx((2.0, 9 / 6, 11 / 4))
+    assert (row["ratio"], row["ratio_low"], row["ratio_high"]) == pytest.approx(
+        (2.0, 9 / 6, 11 / 4)
+    )
 
 
 def test_what_the_article_prints_stands_first():
@@ -108,6 +126,9 @@ def test_what_the_article_prints_stands_first():
 
 @pytest.mark.parametrize("experiment", ["mlp", "cnn", "lstm"])
 def test_every_published_row_of_an_article_without_times_stands_in_one_of_its_tables(experiment):
-    tables = [article_table(experiment, []), report_ratios.ratio_table(frame.of_records([]), of(experiment))]
+    tables = [
+        article_table(experiment, []),
+        report_ratios.ratio_table(frame.of_records([]), of(experiment)),
+    ]
     tables.append(details.printed_table(of(experiment)))
     assert sum(len(table.rows) for table in tables) == len(published.rows(experiment=experiment))

@@ -66,10 +66,17 @@ def test_a_mac_without_any_is_cured_of_those_that_concern_it(answers):
     assert answers["M4 Max"] == answers["none"] | dict.fromkeys(names[:2], known_faults.ELSEWHERE)
 
 
-def test_each_planted_one_is_present_and_no_other_and_zeros_behind_the_numbers_would_hide_one(answers):
+def test_each_planted_one_is_present_and_no_other_and_zeros_behind_the_numbers_would_hide_one(
+    answers,
+):
     plants = answers["plants"]
-    assert {plant: present(answers[plant]) for plant in plants} == {plant: {what} for plant, what in plants.items()}
-    assert set(plants.values()) == {fault.what for fault in BANK} and present(answers["zeros behind"]) == set()
+    assert {plant: present(answers[plant]) for plant in plants} == {
+        plant: {what} for plant, what in plants.items()
+    }
+    assert (
+        set(plants.values()) == {fault.what for fault in BANK}
+        and present(answers["zeros behind"]) == set()
+    )
 
 
 def test_none_concerns_a_processor_and_all_have_a_source_and_a_cure():
@@ -86,12 +93,16 @@ def test_a_look_that_ends_in_an_error_is_not_tried():
 
 def test_a_row_that_meets_a_planted_fault_is_a_mismatch_without_a_time(tmp_path, forked):
     """The gradient that comes back from the 33,278 words of the language model."""
-    (notebook,) = (path for path in notebook_paths(root() / "notebooks") if path.stem == "transformer_lm")
+    (notebook,) = (
+        path for path in notebook_paths(root() / "notebooks") if path.stem == "transformer_lm"
+    )
     command = [sys.executable, str(root() / "tests" / "faulty.py"), str(notebook), "smoke"]
     command += [str(tmp_path / "rows.json"), "long products"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    ((row,),) = (rows.values() for rows in json.loads((tmp_path / "rows.json").read_text()).values())
+    ((row,),) = (
+        rows.values() for rows in json.loads((tmp_path / "rows.json").read_text()).values()
+    )
     assert (row[0], row[2]) == ("mismatch", []) and row[1].startswith("the gradient of"), row
 
 
@@ -100,10 +111,19 @@ def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
     names = ("epoch_s", "fit_s", "flops_per_s", "power_gpu_w", "memory_peak_bytes", "max_abs_error")
     metrics = {name: {"value": 7.654321} for name in names}
     metrics |= {name: {"value": 0.0123456} for name in ("step_s", "forward_s")}
-    about = {"backend": "mps", "device": "gpu", "metrics": metrics, "flops_per_step": 10**9, "reason": "mm is wrong"}
+    about = {
+        "backend": "mps",
+        "device": "gpu",
+        "metrics": metrics,
+        "flops_per_step": 10**9,
+        "reason": "mm is wrong",
+    }
     notebooks = ("vae", "mlp", "simclr", "energy", "kernel_launch_torch", "blas_torch", "ceilings")
     articles = {name: declared.of(name).article for name in notebooks}
-    rows = [fakes.record(experiment=n, article=a, status="mismatch", **about) for n, a in articles.items()]
+    rows = [
+        fakes.record(experiment=n, article=a, status="mismatch", **about)
+        for n, a in articles.items()
+    ]
     out = records.write(tmp_path, rows, {"chip": "Apple M1", "python": "3.11.9"})
     for name in notebooks:
         report = Report.of(declared.of(name), Run(out))
@@ -112,6 +132,11 @@ def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
     report_page.build(out)
     pages = [path for path in tmp_path.rglob("*") if path.suffix in (".html", ".csv")]
     texts = {path.name: path.read_text(encoding="utf-8") for path in pages}
-    assert "mm is wrong" in texts["index.html"] and "7.654321" in (tmp_path / "vae.jsonl").read_text()
-    printed = {name: re.findall(r"\b7\.65\d*|\b12\.3 ms|\b0\.0123\d*", text) for name, text in texts.items()}
+    assert (
+        "mm is wrong" in texts["index.html"] and "7.654321" in (tmp_path / "vae.jsonl").read_text()
+    )
+    printed = {
+        name: re.findall(r"\b7\.65\d*|\b12\.3 ms|\b0\.0123\d*", text)
+        for name, text in texts.items()
+    }
     assert {name: words for name, words in printed.items() if words} == {}

@@ -176,7 +176,9 @@ def test_an_lstm_is_its_matrices_at_each_place():
 
 def test_bf16_moves_half_and_computes_as_much():
     settings = ({}, {"precision": "bf16"})
-    full, half = (counted(lambda: nn.Conv2d(8, 8, 3), empty(64, 8, 9, 9), **each) for each in settings)
+    full, half = (
+        counted(lambda: nn.Conv2d(8, 8, 3), empty(64, 8, 9, 9), **each) for each in settings
+    )
     moved = [sum(one.bytes for one in of("convolution", work)) for work in (full, half)]
     assert moved[1] == moved[0] / 2 and flops(half) == flops(full)
 

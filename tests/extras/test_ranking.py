@@ -18,7 +18,9 @@ HERE = "Apple M9 CPU"
 
 
 def epoch(seconds, experiment="dcgan", batch_size=64, **more):
-    metrics = {"epoch_s": metric(seconds, 0.9 * seconds, 1.1 * seconds, "s")} | more.pop("metrics", {})
+    metrics = {"epoch_s": metric(seconds, 0.9 * seconds, 1.1 * seconds, "s")} | more.pop(
+        "metrics", {}
+    )
     return record(experiment, metrics, config={"batch_size": batch_size}, **more)
 
 
@@ -49,16 +51,25 @@ def test_ratios_are_those_of_the_articles_tables():
 def test_this_machine_stands_where_it_did_the_same():
     theirs = 285.473
     row = beside([epoch(2 * theirs)], HERE, "RTX 2070 Super").loc["dcgan"]
-    assert row.sound and (row.ratio, row.low, row.high) == pytest.approx((0.5, 0.5 / 1.1, 0.5 / 0.9))
-    both = [epoch(2 * theirs), epoch(4 * 252.657, batch_size=1024)]  # the geometric mean of a half and a quarter
+    assert row.sound and (row.ratio, row.low, row.high) == pytest.approx(
+        (0.5, 0.5 / 1.1, 0.5 / 0.9)
+    )
+    both = [
+        epoch(2 * theirs),
+        epoch(4 * 252.657, batch_size=1024),
+    ]  # the geometric mean of a half and a quarter
     assert beside(both, HERE, "RTX 2070 Super").ratio["dcgan"] == pytest.approx(8**-0.5)
     two = [*both, epoch(1e4, backend="mps")]
     assert list(beside(two, HERE, "Apple M9 GPU").index) == ["dcgan"]
     # Repeats count once, with the interval between them.
-    runs = [epoch(2 * theirs * times, repeat=number) for number, times in enumerate((0.9, 1.0, 1.1))]
+    runs = [
+        epoch(2 * theirs * times, repeat=number) for number, times in enumerate((0.9, 1.0, 1.1))
+    ]
     known = speeds.speeds(of(*runs))
     (own,) = known[known.kind.eq("measured")].rate
-    assert own.covers == "repeats" and own.value == pytest.approx(1 / (2 * theirs * 0.99 ** (1 / 3)))
+    assert own.covers == "repeats" and own.value == pytest.approx(
+        1 / (2 * theirs * 0.99 ** (1 / 3))
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,12 +97,18 @@ def test_a_ratio_is_said_as_people_do():
     assert said == ["2.4× as fast", "as fast", "as fast", "8.3× as long"]
     rows = pandas.DataFrame({"ratio": [0.2, 0.05], "sound": [True, True], "mean": [0.1, 0.1]})
     assert ranking.words(rows) == "10× as long (2 models: 5.0 to 20)"
-    assert ranking.words(rows.assign(sound=False)) == "(10× as long (2 models: 5.0 to 20), doubtful)"
+    assert (
+        ranking.words(rows.assign(sound=False)) == "(10× as long (2 models: 5.0 to 20), doubtful)"
+    )
     (text,) = ranking.sentences(of(epoch(2 * 285.473)))
-    assert text.startswith(f"The {HERE} trains the same model 2.0× as long as the RTX 2070 Super (one model)")
+    assert text.startswith(
+        f"The {HERE} trains the same model 2.0× as long as the RTX 2070 Super (one model)"
+    )
 
 
-@pytest.mark.parametrize("more", [{"metrics": {"compute_epoch_s": metric(1.0, unit="s")}}, {"flags": ["swapping"]}])
+@pytest.mark.parametrize(
+    "more", [{"metrics": {"compute_epoch_s": metric(1.0, unit="s")}}, {"flags": ["swapping"]}]
+)
 def test_a_time_with_a_serious_fault_is_in_no_mean(more):
     known = [epoch(4.0, **more), epoch(20.538, "siamese", 1024)]
     rows = beside(known, HERE, "RTX 2070 Super")
@@ -103,7 +120,9 @@ def test_the_reference_is_a_published_gpu_with_most_in_common_and_can_be_chosen(
     own = [epoch(900.0), epoch(90.0, "siamese"), epoch(30.0, "vae", 5120)]
     assert ranking.reference(speeds.speeds(of(*own))) in ("RTX 2070 Super", "M1 Ultra GPU")
     shown = ranking.ranking_table(of(*own), "M1 Ultra CPU")
-    assert "M1 Ultra CPU" in shown.title and {row["against"] for row in shown.data} == {"M1 Ultra CPU"}
+    assert "M1 Ultra CPU" in shown.title and {row["against"] for row in shown.data} == {
+        "M1 Ultra CPU"
+    }
     assert [row["device"] for row in shown.data if row["speed"] == 1] == ["M1 Ultra CPU"]
     speed = [row["speed"] for row in shown.data]
     assert speed == sorted(speed, reverse=True)
@@ -124,9 +143,28 @@ def test_runs_of_other_people_are_ranked_under_their_names():
 
 
 def line(device, value, **more):
-    about = {"source": "s", "row": "1", "workload": "w", "device": device, "role": "rival", "framework": "jax"}
-    about |= {"year": "2024", "precision": "fp32", "config": '{"batch_size": 64}', "metric": "samples_per_s"}
-    about |= {"value": str(value), "unit": "samples/s", "bound": "", "printed": "", "faults": "", "place": "p"}
+    about = {
+        "source": "s",
+        "row": "1",
+        "workload": "w",
+        "device": device,
+        "role": "rival",
+        "framework": "jax",
+    }
+    about |= {
+        "year": "2024",
+        "precision": "fp32",
+        "config": '{"batch_size": 64}',
+        "metric": "samples_per_s",
+    }
+    about |= {
+        "value": str(value),
+        "unit": "samples/s",
+        "bound": "",
+        "printed": "",
+        "faults": "",
+        "place": "p",
+    }
     return about | {"checked": "text"} | more
 
 
@@ -139,7 +177,9 @@ def elsewhere_has(monkeypatch):
     def has(*lines):
         for one in cached:
             one.cache_clear()
-        monkeypatch.setattr(published, "read", lambda name: lines if name == "elsewhere.csv" else real(name))
+        monkeypatch.setattr(
+            published, "read", lambda name: lines if name == "elsewhere.csv" else real(name)
+        )
 
     yield has
     monkeypatch.undo()
@@ -202,7 +242,11 @@ def test_this_machine_is_held_against_its_own_best_product():
     rows = [row for row in published.rows("003", "dcgan") if row["flops"] and row["role"] == "cpu"]
     (row,) = [row for row in rows if row["config"]["batch_size"] == 64]
     config = row["config"]
-    own = record("dcgan", {"epoch_s": metric(1000.0, 900.0, 1100.0, "s")} | rate(0.6e12, 0.5e12, 0.7e12), config)
+    own = record(
+        "dcgan",
+        {"epoch_s": metric(1000.0, 900.0, 1100.0, "s")} | rate(0.6e12, 0.5e12, 0.7e12),
+        config,
+    )
     small = record("of_somebody", rate(1e9), {"batch_size": 2}, scaled=True)
     wrong = record("siamese", rate(1e9), status="mismatch")
     known = achieved([own, small, wrong, product(9e11)], [product(1e12, low=1e12, high=1e12)])
@@ -216,7 +260,9 @@ def test_this_machine_is_held_against_its_own_best_product():
 
 
 def test_the_table_has_every_row_and_names_the_sources_of_the_peaks():
-    shown = shares.shares_table(of(record("dcgan", rate(6e11, 5e11, 7e11))), peaks.peaks([product(1e12)]))
+    shown = shares.shares_table(
+        of(record("dcgan", rate(6e11, 5e11, 7e11))), peaks.peaks([product(1e12)])
+    )
     assert len(shown.rows) == len(shown.data) == 78
     assert all(row["url"] in shown.notes[-1] for row in published.read("peaks.csv"))
     assert shown.rows[-1].kind in ("published", "measured")
@@ -229,9 +275,15 @@ def test_figures_have_a_line_for_each_device():
     known = of(epoch(900.0), epoch(90.0, "siamese"))
     (axis,) = ranking.ranking_figure(known, "RTX 2070 Super").axes
     labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert HERE in labels and "RTX 2070 Super" in labels and len(labels) == len({*labels}) <= ranking.MOST_ROWS
+    assert (
+        HERE in labels
+        and "RTX 2070 Super" in labels
+        and len(labels) == len({*labels}) <= ranking.MOST_ROWS
+    )
     best = peaks.peaks([product(1e12)])
-    axes = shares.shares_figure(of(record("dcgan", rate(6e11)), record("of_somebody", rate(1e9))), best).axes
+    axes = shares.shares_figure(
+        of(record("dcgan", rate(6e11)), record("of_somebody", rate(1e9))), best
+    ).axes
     titles = [axis.get_title(loc="left") for axis in axes]
     assert titles[0] == "DCGAN" and titles[-1] == shares.ELSE
     first = [label.get_text() for label in axes[0].get_yticklabels()]
@@ -240,8 +292,24 @@ def test_figures_have_a_line_for_each_device():
 
 
 def test_a_case_of_today_is_found_at_the_settings_of_a_source(elsewhere_has):
-    settings = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
-    config = {"workload": "bert_base", "config": json.dumps(settings), "metric": "fit_s", "unit": "s"}
+    settings = {
+        "batch_size": 64,
+        "sequence": 128,
+        "steps": 100,
+        "optimizer": "Adam",
+        "data": "random",
+    }
+    config = {
+        "workload": "bert_base",
+        "config": json.dumps(settings),
+        "metric": "fit_s",
+        "unit": "s",
+    }
     elsewhere_has(line("V100", 41, **config))
-    own = record("bert_base", {"fit_s": metric(20.0, unit="s")}, settings | {"precision": "fp32"}, backend="cuda")
+    own = record(
+        "bert_base",
+        {"fit_s": metric(20.0, unit="s")},
+        settings | {"precision": "fp32"},
+        backend="cuda",
+    )
     assert beside([own], "Apple M9 CUDA", "V100").ratio["bert_base"] == 41 / 20

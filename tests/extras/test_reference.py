@@ -37,7 +37,9 @@ def numbers(rows, *names):
 
 def same(rows, kept, names, before=()):
     assert len(rows) == len(kept)
-    assert [approx.expected for approx in numbers(rows, *names)] == numbers(kept, *(before or names))
+    assert [approx.expected for approx in numbers(rows, *names)] == numbers(
+        kept, *(before or names)
+    )
 
 
 def test_roofline(run):
@@ -55,7 +57,9 @@ def test_ranking_and_shares(run):
     assert [row["device"] for row in shown.data] == list(kept)
     for row in shown.data:
         names = ("speed", "low", "high", "models", "doubtful")
-        assert [row[name] for name in names] == pytest.approx([float(kept[row["device"]][name]) for name in names])
+        assert [row[name] for name in names] == pytest.approx(
+            [float(kept[row["device"]][name]) for name in names]
+        )
     names = ["rate", "rate_low", "rate_high", "peak", "share", "share_low", "share_high"]
     before = ["flops_per_s", "low", "high", "peak_flops_per_s", "share", "share_low", "share_high"]
     same(shares.shares_table(*run).data, committed("summary-rates"), names, before)

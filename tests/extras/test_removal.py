@@ -10,7 +10,12 @@ import pytest
 from pomology import extras
 from pomology.paths import root
 
-NEEDED_BY = {"prediction": "prediction", "ranking": "summary", "roofline": "roofline", "frameworks": "blas"}
+NEEDED_BY = {
+    "prediction": "prediction",
+    "ranking": "summary",
+    "roofline": "roofline",
+    "frameworks": "blas",
+}
 COMMANDS = {"prediction": "predict", "compare": "compare"}
 
 
@@ -19,7 +24,9 @@ def copy(tmp_path_factory):
     """A copy of the checkout, as far as a run needs it."""
     folder = tmp_path_factory.mktemp("removal")
     for name in ("lib", "notebooks", "params"):
-        shutil.copytree(root() / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(
+            root() / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
     return folder
 
 
@@ -31,7 +38,9 @@ def test_an_extra_can_be_removed(copy, tmp_path, name):
 
     def pomology(*arguments: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "pomology", *arguments]
-        return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, check=False
+        )
 
     try:
         checked = pomology("check")
@@ -39,7 +48,10 @@ def test_an_extra_can_be_removed(copy, tmp_path, name):
         notebook = NEEDED_BY.get(name, "")
         done = pomology("reproduce", "--profile=smoke", f"--only=vae {notebook}", f"--run={name}")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "  vae: cpu, batch size 16" in done.stdout and (copy / "outputs" / name / "index.html").exists()
+        assert (
+            "  vae: cpu, batch size 16" in done.stdout
+            and (copy / "outputs" / name / "index.html").exists()
+        )
         if name == "store":
             refused = pomology("compare", "--store", str(tmp_path), "--runs", "a b")
             assert refused.returncode == 2 and "has no lib/pomology/extras/store" in refused.stderr

@@ -56,34 +56,57 @@ def test_what_only_reads_is_held_against_reads_unless_a_cache_holds_it(case, nam
 
 
 def test_the_best_case_is_shown_also_of_a_smaller_model_and_what_is_missing_is_named():
-    records = [record(metrics=rate(r), config={"batch_size": r}, scaled=r > 8e9) for r in (3e9, 9e9, 5e9)]
+    records = [
+        record(metrics=rate(r), config={"batch_size": r}, scaled=r > 8e9) for r in (3e9, 9e9, 5e9)
+    ]
     records.append(record(metrics=rate(99e9), config={"batch_size": 99}, status="mismatch"))
     records += [record("kernel_launch_torch", {"launch_s": metric(1e-5, unit="s")})]
-    records += [record("dcgan", status="too-big"), record("siamese", rate(1e9), profile="smoke"), product(1e9)]
+    records += [
+        record("dcgan", status="too-big"),
+        record("siamese", rate(1e9), profile="smoke"),
+        product(1e9),
+    ]
     shown = table.roofline_table(frame.of_records(records), peaks.peaks([]))
     (row,) = shown.rows
-    assert row.cells[4:7] == ("9.00 GFLOP/s", "no peak", "not counted") and "scaled" in row.cells[-1]
+    assert (
+        row.cells[4:7] == ("9.00 GFLOP/s", "no peak", "not counted") and "scaled" in row.cells[-1]
+    )
     notes = " ".join(shown.notes)
-    for words in ("(no operations were counted): kernel_launch_torch", "(too-big): dcgan", "(smoke test): siamese"):
+    for words in (
+        "(no operations were counted): kernel_launch_torch",
+        "(too-big): dcgan",
+        "(smoke test): siamese",
+    ):
         assert words in notes
     assert table.NO_PEAKS in notes
 
 
 def test_the_peaks_stand_below_the_printed_ones_with_what_reached_them():
-    records = [product(80e9, flags=["contended"]), product(1e12, experiment="ceilings_mlx", backend="mlx-gpu")]
+    records = [
+        product(80e9, flags=["contended"]),
+        product(1e12, experiment="ceilings_mlx", backend="mlx-gpu"),
+    ]
     shown = table.peaks_table(peaks.peaks([*records, stream(9e9)]), "001")
-    assert ("M2 Ultra", "fp32", "27 TFLOPS") in [row.cells[:3] for row in shown.rows if row.kind == "published"]
+    assert ("M2 Ultra", "fp32", "27 TFLOPS") in [
+        row.cells[:3] for row in shown.rows if row.kind == "published"
+    ]
     measured = [row.cells for row in shown.rows if row.kind == "measured"]
     assert [cells[:4] for cells in measured] == [
         ("Apple M9 CPU", "fp32", "80.0 GFLOP/s", ""),
         ("Apple M9 CPU", "reads and writes", "", "9.0 GB/s ± 10 %"),
         ("Apple M9 GPU", "fp32", "1.00 TFLOP/s", ""),
     ]
-    assert measured[0][4].startswith("PyTorch; ceilings: operation matmul") and "contended" in measured[0][4]
+    assert (
+        measured[0][4].startswith("PyTorch; ceilings: operation matmul")
+        and "contended" in measured[0][4]
+    )
 
 
 def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_point():
-    records = [record(metrics=rate(5e9, 4e9, 6e9), flops_per_step=2 * 10**9, bytes_per_step=10**9), matvec(400, 9e9)]
+    records = [
+        record(metrics=rate(5e9, 4e9, 6e9), flops_per_step=2 * 10**9, bytes_per_step=10**9),
+        matvec(400, 9e9),
+    ]
     best = peaks.peaks([product(100e9), stream(10e9), cached(8e9, "sum", 32)])
     (axis,) = figure.roofline_figure(frame.of_records(records), best).axes
     lines = [line.get_data() for line in axis.lines if len(line.get_xdata()) == 2]
@@ -91,14 +114,21 @@ def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_poin
     assert sorted(y[1] / x[1] for x, y in lines if y[0] < y[1]) == pytest.approx([8e9, 10e9])
     texts = [text.get_text() for text in axis.texts]
     assert any(text.startswith("roof of fp32: 100 GFLOP/s") for text in texts)
-    assert {text.split(":")[0] for text in texts[:2]} == {"vae, PyTorch, fp32", "blas matvec, PyTorch, fp32"}
+    assert {text.split(":")[0] for text in texts[:2]} == {
+        "vae, PyTorch, fp32",
+        "blas matvec, PyTorch, fp32",
+    }
     assert figure.roofline_figure(frame.of_records([]), peaks.peaks([])).axes == []
 
 
 # The notebook ceilings ------------------------------------------------------------------------------------------------
 
 HERE = root() / "notebooks" / "this_machine"
-NOTEBOOK = [cell.source for cell in nbformat.read(HERE / "ceilings.ipynb", 4).cells if cell.cell_type == "code"]
+NOTEBOOK = [
+    cell.source
+    for cell in nbformat.read(HERE / "ceilings.ipynb", 4).cells
+    if cell.cell_type == "code"
+]
 
 
 @pytest.fixture
@@ -108,14 +138,24 @@ def run_ceilings(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(TorchDevice, "release", lambda self: None)
 
     def run(sizes=(64,)):
-        (tmp_path / "machine.json").unlink(missing_ok=True)  # of a machine of which nothing is known
+        (tmp_path / "machine.json").unlink(
+            missing_ok=True
+        )  # of a machine of which nothing is known
         about = {"article": "kit", "devices": "cpu", "budget_s": 0.01, "out": str(tmp_path)}
         experiment = Experiment("ceilings", **about)
-        scope = {"experiment": experiment, "precisions": ["fp32", "fp16"], "sizes": sizes, "megabytes": 16}
+        scope = {
+            "experiment": experiment,
+            "precisions": ["fp32", "fp16"],
+            "sizes": sizes,
+            "megabytes": 16,
+        }
         scope |= {"budget_s": 0.01, "least_calls": 2, "least_s": 0.0, "limit_s": 20.0}
         for source in NOTEBOOK[1:]:
             if "experiment.table" not in source and "experiment.show" not in source:
-                exec(compile(source.split("experiment = Experiment(")[0], "ceilings.ipynb", "exec"), scope)
+                exec(
+                    compile(source.split("experiment = Experiment(")[0], "ceilings.ipynb", "exec"),
+                    scope,
+                )
         return experiment.records
 
     return run
@@ -132,18 +172,31 @@ def test_the_bytes_and_operations_of_the_peaks_by_hand(run_ceilings, monkeypatch
     assert (moved.low, moved.high) == pytest.approx((16e6 / 0.8, 16e6 / 0.4))
     reached = records["matmul", "fp16"].metrics["flops_per_s"]
     assert reached.value == pytest.approx(2 * 64**3 / 0.5) and reached.unit == "FLOP/s"
-    convolved = records["convolution", "fp32"].metrics["flops_per_s"].value  # 26 × 26 places of 8 × 256 pictures
+    convolved = (
+        records["convolution", "fp32"].metrics["flops_per_s"].value
+    )  # 26 × 26 places of 8 × 256 pictures
     assert convolved == pytest.approx(2 * (9 * 256) * (8 * 256 * 26 * 26) / 0.5)
 
 
 def test_what_computes_something_else_or_nothing_is_no_peak(run_ceilings, monkeypatch):
     product, add, convolve = TorchDevice.product, torch.add, torch.conv2d
-    monkeypatch.setattr(TorchDevice, "product", lambda self, precision, size: product(self, "fp32", size))
-    monkeypatch.setattr(torch, "add", lambda b, c, alpha, out: add(b, c, out=out))  # leaves the factor out
+    monkeypatch.setattr(
+        TorchDevice, "product", lambda self, precision, size: product(self, "fp32", size)
+    )
+    monkeypatch.setattr(
+        torch, "add", lambda b, c, alpha, out: add(b, c, out=out)
+    )  # leaves the factor out
     monkeypatch.setattr(torch, "dot", lambda b, c: (b[::2] * c[::2]).sum())  # of half of both
-    monkeypatch.setattr(torch, "conv2d", lambda inputs, weights: convolve(inputs[:, ::2], weights[:, ::2]))
+    monkeypatch.setattr(
+        torch, "conv2d", lambda inputs, weights: convolve(inputs[:, ::2], weights[:, ::2])
+    )
     status = {(r.config["operation"], r.precision): r.status for r in run_ceilings()}
-    good = (("matmul", "fp32"), ("copy", "fp32"), ("sum", "fp32"), *((name, "fp32") for name in SINGLE))
+    good = (
+        ("matmul", "fp32"),
+        ("copy", "fp32"),
+        ("sum", "fp32"),
+        *((name, "fp32") for name in SINGLE),
+    )
     bad = (("matmul", "fp16"), ("triad", "fp32"), ("dot", "fp32"), ("convolution", "fp32"))
     assert status == dict.fromkeys(good, "ok") | dict.fromkeys(bad, "mismatch")
 
@@ -163,7 +216,9 @@ def test_sizes_go_on_while_the_rate_rises(run_ceilings, monkeypatch):
         return calls.Measurement(seconds, middle, (Block(1, seconds),) * 20, "budget")
 
     # With what is looked at: the kind of numbers, and the mean of a row.
-    small = lambda self, precision, size: lambda: torch.full((2, 2), size / 4, dtype=kinds[precision])  # noqa: E731
+    def small(self, precision, size):
+        return lambda: torch.full((2, 2), size / 4, dtype=kinds[precision])
+
     monkeypatch.setattr(TorchDevice, "product", small)
     monkeypatch.setattr(products, "require_time", lambda *_: None)
     monkeypatch.setattr(calls, "measure", measure)
@@ -176,10 +231,17 @@ def test_sizes_go_on_while_the_rate_rises(run_ceilings, monkeypatch):
 def test_tf32_is_on_for_its_own_row_only(monkeypatch):
     scope, asked, matmul = {"cases": []}, [], SimpleNamespace(allow_tf32=False)
     (source,) = [source for source in NOTEBOOK if "def build" in source]
-    imports = next(source for source in NOTEBOOK if "import torch" in source).split("experiment = ")[0]
+    imports = next(source for source in NOTEBOOK if "import torch" in source).split(
+        "experiment = "
+    )[0]
     exec(compile(imports + source, "ceilings.ipynb", "exec"), scope)
-    backend = SimpleNamespace(backend="cuda", product=lambda name, size: asked.append((name, matmul.allow_tf32)))
+    backend = SimpleNamespace(
+        backend="cuda", product=lambda name, size: asked.append((name, matmul.allow_tf32))
+    )
     monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
     for precision in ("fp32", "tf32", "fp16", "fp32"):
-        scope["build"](SimpleNamespace(backend=backend, precision=precision), SimpleNamespace(lengths=(1, 8, 8)))
+        scope["build"](
+            SimpleNamespace(backend=backend, precision=precision),
+            SimpleNamespace(lengths=(1, 8, 8)),
+        )
     assert asked == [("fp32", False), ("fp32", True), ("fp16", False), ("fp32", False)]

@@ -19,7 +19,12 @@ from pomology.results.run import Run
 
 GPU = {"name": "Apple M9", "memory_bytes": None, "cores": 10}
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "gpus": [GPU], "os": "macOS"}
-MACHINE |= {"os_version": "26.1", "python": "3.11.9", "packages": {"torch": "2.14.1"}, "unknown": {}}
+MACHINE |= {
+    "os_version": "26.1",
+    "python": "3.11.9",
+    "packages": {"torch": "2.14.1"},
+    "unknown": {},
+}
 MACHINE |= {"git": {"commit": "c0ffee42" * 5, "dirty": True}, "processor": {"hw.model": "Mac14,14"}}
 SECRETS = {
     "key": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567",
@@ -84,7 +89,9 @@ def test_the_reference_run_loads_as_it_is_but_for_its_reasons(tmp_path):
     folder = shutil.copytree(root() / "outputs" / "reference-cpu", tmp_path / "run")
     (folder / "results.parquet").unlink(missing_ok=True)
     packed = share.write(folder)
-    assert_frame_equal(pomology.load(packed).drop(columns="reason"), pomology.load(folder).drop(columns="reason"))
+    assert_frame_equal(
+        pomology.load(packed).drop(columns="reason"), pomology.load(folder).drop(columns="reason")
+    )
     machine, shared = Run(folder).machine, Run(packed).machine
     assert {key: machine[key] for key in shared} == shared
     assert machine.keys() - shared.keys() == {"unknown", "software"}
@@ -120,7 +127,9 @@ Intel(R) Core(TM) i7-8750H CPU @ 2.20GHz|11th Gen Intel(R) Core(TM) i7-1165G7 @ 
 Intel Xeon Processor (Skylake, IBRS, no TSX)|AMD Ryzen Threadripper PRO 5995WX 64-Cores|Neoverse-N1
 NVIDIA A100-SXM4-80GB|NVIDIA GeForce RTX 4080 Laptop GPU|QEMU Virtual CPU version 2.5+|NVIDIA H100 80GB HBM3"""
 VERSIONS = "2.14.1|2.13.0+cpu|2.14.0+cu126|0.32.4|26.1|2.13.0rc1|0.1.0.dev1|2.15.0a0+git9f86d08"
-SETTINGS = "to fill 90 % of free memory|8x1024x2048|gpt2-xl|batch_norm|autocast bf16|GradScaler|512 MB"
+SETTINGS = (
+    "to fill 90 % of free memory|8x1024x2048|gpt2-xl|batch_norm|autocast bf16|GradScaler|512 MB"
+)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +140,9 @@ def test_names_of_chips_versions_and_settings_are_shared(field, texts):
     assert [text for text in texts.split("|") if share.is_free(text, field)] == []
 
 
-def test_rendered_notebooks_go_along_when_asked_unless_one_has_a_name_or_key(tmp_path, monkeypatch, capsys):
+def test_rendered_notebooks_go_along_when_asked_unless_one_has_a_name_or_key(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(share.getpass, "getuser", lambda: "zebedee")
     monkeypatch.setenv("LAB_TOKEN", "q1w2e3r4")
     out = run(tmp_path / "mine")

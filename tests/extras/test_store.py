@@ -39,7 +39,11 @@ def run(folder, *cases):
 
 asyncssh = pytest.importorskip("asyncssh", reason="`make env EXTRAS=store` installs it (CI does)")
 pytest.importorskip("s3fs", reason="`make env EXTRAS=store` installs it (CI does)")
-KEYS = {"AWS_ACCESS_KEY_ID": "AKIAPOMOLOGY", "AWS_SECRET_ACCESS_KEY": "nobody/knows", "AWS_DEFAULT_REGION": "eu-west-1"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "AKIAPOMOLOGY",
+    "AWS_SECRET_ACCESS_KEY": "nobody/knows",
+    "AWS_DEFAULT_REGION": "eu-west-1",
+}
 LINE = 700  # characters, of which an error line has fewer
 SECRET = ("s3://AKIA:hunter2@lab", "ssh://jo:hunter2@nas/lab", "s3://hunter2@lab/x")
 
@@ -57,7 +61,9 @@ def endpoint():
 @pytest.fixture
 def s3(endpoint, monkeypatch):
     """The address of a new prefix there."""
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}).items():
+    for name, value in (
+        KEYS | {"AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
+    ).items():
         monkeypatch.setenv(name, value)
     return f"s3://lab/{uuid.uuid4()}"
 
@@ -93,7 +99,9 @@ def cases_of(place: Path) -> list[tuple]:
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory", "s3"])
-def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(kind, tmp_path, own, request):
+def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(
+    kind, tmp_path, own, request
+):
     address = {"folder": str(tmp_path / "lab"), "memory": f"memory://{uuid.uuid4()}"}.get(
         kind
     ) or request.getfixturevalue("s3")
@@ -104,13 +112,18 @@ def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(kind, tmp
     assert re.fullmatch(r"a@[a-z0-9-]+-[0-9a-f]{12}", name) and store.runs(address) == [name]
     assert names(address) == [f"{name}.zip"]
     assert cases_of(store.fetch("a", address)) == cases_of(own)
-    with fsspec.open(f"{address}/{name}.zip") as file, __import__("zipfile").ZipFile(file) as archive:
+    with (
+        fsspec.open(f"{address}/{name}.zip") as file,
+        __import__("zipfile").ZipFile(file) as archive,
+    ):
         packed = set(archive.namelist())
     assert {"machine.json", "vae.jsonl", "siamese.jsonl", "index.html", "tables/vae.csv"} == packed
     run(own, record("vae", case="more"))
     assert store.put(own, address) == name and names(address) == [f"{name}.zip"]
     assert cases_of(store.fetch(name, address)) == cases_of(own)
-    assert cases_of(store.fetch(f"{address}/a" if "://" in address else f"file://{address}/a")) == cases_of(own)
+    assert cases_of(
+        store.fetch(f"{address}/a" if "://" in address else f"file://{address}/a")
+    ) == cases_of(own)
 
 
 def test_two_runs_of_one_name_never_meet(tmp_path, own):
@@ -123,7 +136,9 @@ def test_two_runs_of_one_name_never_meet(tmp_path, own):
     assert "no such run; it has" in line(store.fetch, "b", str(lab))
     assert cases_of(store.fetch(second, str(lab))) == cases_of(other)
     shutil.copytree(own, tmp_path / "copy" / "a")
-    assert store.name_of(tmp_path / "copy" / "a") == first, "a copy with its hidden file stays the same run"
+    assert store.name_of(tmp_path / "copy" / "a") == first, (
+        "a copy with its hidden file stays the same run"
+    )
     assert store.put(other, str(lab), "lab7").startswith("lab7@")
 
 
@@ -155,7 +170,9 @@ def test_a_key_in_an_address_is_refused_and_never_shown(capsys, monkeypatch):
     assert "Protocol not known" in line(store.check, "nothing://x/y")
 
 
-def test_a_store_that_is_not_there_or_silent_is_a_line_and_no_folder_is_made(tmp_path, s3, own, monkeypatch):
+def test_a_store_that_is_not_there_or_silent_is_a_line_and_no_folder_is_made(
+    tmp_path, s3, own, monkeypatch
+):
     assert "no such folder; make it first" in line(store.put, own, str(tmp_path / "mount" / "lab"))
     (tmp_path / "file").touch()
     assert "no such folder" in line(store.check, str(tmp_path / "file"))
@@ -167,7 +184,9 @@ def test_a_store_that_is_not_there_or_silent_is_a_line_and_no_folder_is_made(tmp
         assert "timeout" in line(store.put, own, s3).lower()
 
 
-def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command(tmp_path, own, monkeypatch, capsys):
+def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command(
+    tmp_path, own, monkeypatch, capsys
+):
     (lab := tmp_path / "lab").mkdir()
     reproduced = []
     monkeypatch.setattr(plan, "prepare", lambda *_, **__: (own, []))
@@ -195,7 +214,10 @@ def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command
 def test_compare_and_report_read_from_a_store(tmp_path, own, monkeypatch, capsys):
     (lab := tmp_path / "lab").mkdir()
     monkeypatch.setattr(compare, "root", lambda: tmp_path)
-    names = [store.put(folder, str(lab)) for folder in (own, run(tmp_path / "b", record(chip="Apple M10")))]
+    names = [
+        store.put(folder, str(lab))
+        for folder in (own, run(tmp_path / "b", record(chip="Apple M10")))
+    ]
     assert __main__.main(["compare", "--store", str(lab), "--runs", "a b"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in names) and "Runs side by side" in said
@@ -215,8 +237,13 @@ def ssh_server(home: Path):
     ready, started = threading.Event(), []
 
     async def serve():
-        options = {"server_host_keys": [keys[1]], "authorized_client_keys": str(home / ".ssh" / "authorized")}
-        listener = await asyncssh.listen("127.0.0.1", 0, sftp_factory=True, allow_scp=False, **options)
+        options = {
+            "server_host_keys": [keys[1]],
+            "authorized_client_keys": str(home / ".ssh" / "authorized"),
+        }
+        listener = await asyncssh.listen(
+            "127.0.0.1", 0, sftp_factory=True, allow_scp=False, **options
+        )
         started.extend((asyncio.get_running_loop(), asyncio.Event(), listener.get_port()))
         ready.set()
         await started[1].wait()

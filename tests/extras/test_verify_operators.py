@@ -195,7 +195,9 @@ def test_gradients_of_a_linear_layer_on_a_mac_are_compared(answers):
     assert answers["linear"] == [True] * 3
 
 
-@pytest.mark.parametrize(("row", "words"), [("no room", "too large for the CPU"), ("no time", "at more shapes")])
+@pytest.mark.parametrize(
+    ("row", "words"), [("no room", "too large for the CPU"), ("no time", "at more shapes")]
+)
 def test_what_was_not_compared_is_said(answers, row, words):
     text, flag = answers["left"][row]["notes"]
     assert answers["left"][row]["said"] == ""

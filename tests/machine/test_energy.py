@@ -44,7 +44,9 @@ def test_a_rail_that_a_chip_or_library_lacks_is_left_out(apple, clock):
     assert gpu.rails == ["gpu", "dram"]
     assert value(gpu, "energy_j") == pytest.approx(0.75 * work_j(10) + 50, 1e-3)
     apple("m2-ultra")
-    assert energy.meter("gpu").missing["cpu"].endswith("counts the CPU of one of an Ultra's two dies")
+    assert (
+        energy.meter("gpu").missing["cpu"].endswith("counts the CPU of one of an Ultra's two dies")
+    )
 
 
 @pytest.fixture
@@ -52,7 +54,9 @@ def nvidia(linux, monkeypatch, clock):
     """nvidia(lacks): a PC with a GPU whose driver fails in what it lacks. Returns it, with what was asked of it."""
 
     def install(*lacks):
-        nvml = types.SimpleNamespace(NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[])
+        nvml = types.SimpleNamespace(
+            NVMLError=type("NVMLError", (Exception,), {}), NVML_TEMPERATURE_GPU=0, asked=[]
+        )
         nvml.NVML_CLOCK_SM = 1
         answers = {
             "Init": lambda: None,
@@ -80,9 +84,13 @@ def nvidia(linux, monkeypatch, clock):
 def test_energy_temperature_and_clock_of_an_nvidia_gpu(nvidia, clock):
     nvidia()
     watch = drive(clock, range(11), kind="gpu")
-    assert watch.rails == ["gpu"] and value(watch, "energy_j") == pytest.approx(work_j(10), abs=0.01)
+    assert watch.rails == ["gpu"] and value(watch, "energy_j") == pytest.approx(
+        work_j(10), abs=0.01
+    )
     assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
-    assert watch.metrics()["clock_hz"] == Estimate(pytest.approx((5 * 1980 + 6 * 1500) / 11 * 1e6), "Hz", n=11)
+    assert watch.metrics()["clock_hz"] == Estimate(
+        pytest.approx((5 * 1980 + 6 * 1500) / 11 * 1e6), "Hz", n=11
+    )
     assert watch.thermal == {"before": {"temperature_c": 67}, "after": {"temperature_c": 63}}
 
 
@@ -133,7 +141,10 @@ def test_rapl_adds_packages_and_memory_across_wraps(rapl, clock):
 
 def test_each_device_has_its_meter_and_rapl_may_be_for_root_only(rapl, nvidia, monkeypatch):
     nvidia()
-    assert [[*energy.meter(device).rails] for device in ("cpu", "gpu")] == [["cpu", "dram"], ["gpu"]]
+    assert [[*energy.meter(device).rails] for device in ("cpu", "gpu")] == [
+        ["cpu", "dram"],
+        ["gpu"],
+    ]
 
     read = Path.read_text
 
@@ -143,7 +154,9 @@ def test_each_device_has_its_meter_and_rapl_may_be_for_root_only(rapl, nvidia, m
         return read(path)
 
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(energy.Absent, match=r"^this system lets only root read the RAPL energy counters$"):
+    with pytest.raises(
+        energy.Absent, match=r"^this system lets only root read the RAPL energy counters$"
+    ):
         energy.meter("cpu")
 
 

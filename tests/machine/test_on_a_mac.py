@@ -62,7 +62,9 @@ def run(program: str, *arguments: object, path: Path | None = None) -> str:
     environment = os.environ | {"PYTHONPATH": f"{ROOT}/lib:{TESTS}", "OMP_NUM_THREADS": "1"}
     environment |= {"PATH": str(path)} if path else {}
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -111,10 +113,14 @@ def test_nothing_private_is_in_any_file(rehearsed):
     files = [path for path in run_folder.rglob("*") if path.is_file()]
     assert {"machine.json", "vae.jsonl"} <= {path.name for path in files}
     names = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(ROOT), str(run_folder)}
-    texts = {path.name: path.read_text(encoding="utf-8") for path in files} | {"the terminal": printed}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in files} | {
+        "the terminal": printed
+    }
     for name, text in texts.items():
         # A figure may have the number of a process by chance.
-        assert not [secret for secret in secrets_in(text) if "json" in name or not secret.isdecimal()], name
+        assert not [
+            secret for secret in secrets_in(text) if "json" in name or not secret.isdecimal()
+        ], name
         assert not names & set(re.findall(r"[\w./-]+", text)), name
         assert not [secret for secret in names if len(secret) > 4 and secret in text], name
     assert secrets_in(told) == []
@@ -123,7 +129,9 @@ def test_nothing_private_is_in_any_file(rehearsed):
 def test_only_what_needs_no_rights_and_prints_no_serial_number_is_asked(rehearsed):
     asked = rehearsed[3]
     sysctls = {line.split()[-1] for line in asked if line.startswith("sysctl")}
-    assert sysctls and not [name for name in sysctls if re.search(r"uuid|hostname|serial|bootsession", name)]
+    assert sysctls and not [
+        name for name in sysctls if re.search(r"uuid|hostname|serial|bootsession", name)
+    ]
     rest = {line.strip() for line in asked if not line.startswith("sysctl")}
     displays = "system_profiler SPDisplaysDataType -json"
     assert rest == {"vm_stat", "pmset -g", "pmset -g batt", displays}

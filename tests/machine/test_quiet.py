@@ -53,7 +53,9 @@ NEW = "0::/user/job\n"
         ("", {}, 8),
     ],
 )
-def test_threads_follow_the_quotas_of_the_cgroups_and_the_affinity(cgroups, monkeypatch, own, files, threads):
+def test_threads_follow_the_quotas_of_the_cgroups_and_the_affinity(
+    cgroups, monkeypatch, own, files, threads
+):
     cgroups(own, **files)
     assert quiet.usable_threads() == threads
     assert bool(quiet.quotas()) == (threads < 8)
@@ -79,7 +81,9 @@ BETWEEN = {
 }
 
 
-@pytest.mark.parametrize(("wall_s", "busy_s", "own_s", "held_s", "flags"), BETWEEN.values(), ids=BETWEEN)
+@pytest.mark.parametrize(
+    ("wall_s", "busy_s", "own_s", "held_s", "flags"), BETWEEN.values(), ids=BETWEEN
+)
 def test_what_others_did_between_two_edges(monkeypatch, wall_s, busy_s, own_s, held_s, flags):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2)
     grown = (wall_s, busy_s, own_s, held_s)

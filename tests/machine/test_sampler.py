@@ -29,14 +29,18 @@ def test_energy_of_an_apple_chip(apple, clock, device):
     assert power.value == pytest.approx(expected_j / 10, rel=1e-4)
     assert power.high / power.value - 1 == pytest.approx(2 * 0.01 / 10)  # two periods over 10 s
     watts = [value(watch, f"power_{rail}_w") for rail in ("cpu", "gpu", "dram")]
-    assert watts == pytest.approx([0.25 * (expected_j / 10 - 5), 0.75 * (expected_j / 10 - 5), 5], rel=1e-3)
+    assert watts == pytest.approx(
+        [0.25 * (expected_j / 10 - 5), 0.75 * (expected_j / 10 - 5), 5], rel=1e-3
+    )
     assert watch.rails == ["cpu", "gpu", "dram"]
     # The trace is the synthetic power, but for the steps of the samples.
     middles = [(sample.t_s + 2 - 0.25, sample.power_w) for sample in watch.samples[2:]]
     assert all(power == pytest.approx(power_w(t_s) + 5, rel=0.02) for t_s, power in middles)
 
 
-def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(apple, clock, monkeypatch):
+def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(
+    apple, clock, monkeypatch
+):
     apple()
     levels = iter([0, 3, 2])
     monkeypatch.setattr(snapshot, "thermal_level", lambda: next(levels))
@@ -68,7 +72,9 @@ def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, page
     monkeypatch.setattr(psutil, "swap_memory", swap_memory)
     times = [0.5 * tick for tick in range(21)]
     watch = drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), "gpu")
-    assert [watch.metrics()[name] for name in PRESSURE] == [Estimate(16384 * count, "B", n=21) for count in pages]
+    assert [watch.metrics()[name] for name in PRESSURE] == [
+        Estimate(16384 * count, "B", n=21) for count in pages
+    ]
     assert value(watch, "swap_bytes") == -10 * 2**20 and watch.flags == flags
     assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
     assert secrets_in([watch.samples, watch.absent, watch.flags]) == []
@@ -109,7 +115,9 @@ def sensors(monkeypatch, chips):
     monkeypatch.setattr(psutil, "sensors_temperatures", lambda: listed, raising=False)
 
 
-def test_temperature_and_clock_of_the_hottest_package_and_the_fastest_core(linux, clock, monkeypatch):
+def test_temperature_and_clock_of_the_hottest_package_and_the_fastest_core(
+    linux, clock, monkeypatch
+):
     packages = {"Package id 0": 51.5, "Core 0": 83, "Package id 1": 49}
     sensors(monkeypatch, {"nvme": {"Composite": 90}, "coretemp": packages})
     assert value(drive(clock, [0, 1]), "temperature_c") == 51.5
@@ -128,7 +136,9 @@ def test_an_error_in_the_block_gets_out_and_the_thread_ends_and_wrong_use_is_ref
         Sampler().metrics()
 
 
-def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(linux, clock, monkeypatch):
+def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(
+    linux, clock, monkeypatch
+):
     sensors(monkeypatch, {"k10temp": {"Tdie": 50}})
 
     def sample():
@@ -145,7 +155,9 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(lin
 
 
 @pytest.mark.parametrize(("used_s", "flags"), [(0.2, ["paused"]), (2.0, [])])
-def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(linux, clock, monkeypatch, used_s, flags):
+def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(
+    linux, clock, monkeypatch, used_s, flags
+):
     monkeypatch.setattr(quiet, "own_s", lambda: used_s if clock.now >= 4 else 0.0)
     assert drive(clock, [0, 0.5, 1, 4, 4.5]).flags == flags
 

@@ -32,7 +32,9 @@ def mac(monkeypatch):
         monkeypatch.setattr(platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
         monkeypatch.setattr(platform, "python_version", lambda: "3.11.9")
         cores = {True: "hw.logicalcpu", False: "hw.physicalcpu"}
-        monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: int(answers("sysctl", "-n", cores[logical])))
+        monkeypatch.setattr(
+            psutil, "cpu_count", lambda logical=True: int(answers("sysctl", "-n", cores[logical]))
+        )
         total = types.SimpleNamespace(total=int(answers("sysctl", "-n", "hw.memsize")))
         monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
 
@@ -43,7 +45,14 @@ def mac(monkeypatch):
     ("folder", "chip", "cores", "gigabytes", "gpu_cores", "line"),
     [
         ("m1", "Apple M1", (8, 4, 4), 8, 7, "Apple M1, 8 cores (4P+4E), 8 GB"),
-        ("m2-ultra", "Apple M2 Ultra", (24, 16, 8), 192, 76, "Apple M2 Ultra, 24 cores (16P+8E), 192 GB"),
+        (
+            "m2-ultra",
+            "Apple M2 Ultra",
+            (24, 16, 8),
+            192,
+            76,
+            "Apple M2 Ultra, 24 cores (16P+8E), 192 GB",
+        ),
         ("m4-max", "Apple M4 Max", (16, 12, 4), 128, 40, "Apple M4 Max, 16 cores (12P+4E), 128 GB"),
         ("m5", "Apple M5", (10, 4, 6), 32, 10, "Apple M5, 10 cores (4P+6E), 32 GB"),
         ("m5-pro", "Apple M5 Pro", (15, 15, 0), 24, 16, "Apple M5 Pro, 15 cores, 24 GB"),
@@ -57,12 +66,21 @@ def test_macs_are_recognised(mac, folder, chip, cores, gigabytes, gpu_cores, lin
     mac(folder, architecture="x86_64" if rosetta else "arm64")
     snapshot = machine_snapshot.snapshot()
     assert (snapshot["chip"], snapshot["memory_bytes"]) == (chip, gigabytes * 2**30)
-    assert tuple(snapshot[f"{kind}_cores"] for kind in ("cpu", "performance", "efficiency")) == cores
-    assert snapshot["gpus"] == ([{"name": chip, "memory_bytes": None, "cores": gpu_cores}] if gpu_cores else [])
+    assert (
+        tuple(snapshot[f"{kind}_cores"] for kind in ("cpu", "performance", "efficiency")) == cores
+    )
+    assert snapshot["gpus"] == (
+        [{"name": chip, "memory_bytes": None, "cores": gpu_cores}] if gpu_cores else []
+    )
     assert (snapshot["os"], snapshot["os_version"]) == ("macOS", "15.5")
     assert (snapshot["translated"], snapshot["virtual_machine"]) == (rosetta, folder == "vm")
     assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
-    identifiers = {"m1": "MacBookAir10,1", "m2-ultra": "Mac14,14", "m4-max": "Mac16,5", "vm": "VirtualMac2,1"}
+    identifiers = {
+        "m1": "MacBookAir10,1",
+        "m2-ultra": "Mac14,14",
+        "m4-max": "Mac16,5",
+        "vm": "VirtualMac2,1",
+    }
     assert (snapshot["processor"] or {}).get("hw.model") == identifiers.get(folder)
     wanted = f"{line}, macOS 15.5, Python 3.11.9" + " under Rosetta" * rosetta
     assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []
@@ -74,7 +92,10 @@ def test_a_mac_that_answers_nothing_leaves_nothing_but_reasons(mac, monkeypatch)
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *_, **__: None)
     snapshot = machine_snapshot.snapshot()
     assert silent <= snapshot["unknown"].keys() and machine_snapshot._power() == (None, None)
-    assert machine_snapshot.describe(snapshot) == "unknown chip, 8 cores, 8 GB, macOS 15.5, Python 3.11.9"
+    assert (
+        machine_snapshot.describe(snapshot)
+        == "unknown chip, 8 cores, 8 GB, macOS 15.5, Python 3.11.9"
+    )
 
 
 def test_this_machine():
@@ -82,12 +103,27 @@ def test_this_machine():
     text = json.dumps(snapshot)
     assert json.loads(text) == snapshot
     assert snapshot["cpu_threads"] == os.cpu_count()
-    assert snapshot["memory_bytes"] == psutil.virtual_memory().total > machine_snapshot.available_memory_bytes() > 0
-    assert snapshot["packages"]["psutil"] == psutil.__version__ and "tensorflow-macos" not in snapshot["packages"]
+    assert (
+        snapshot["memory_bytes"]
+        == psutil.virtual_memory().total
+        > machine_snapshot.available_memory_bytes()
+        > 0
+    )
+    assert (
+        snapshot["packages"]["psutil"] == psutil.__version__
+        and "tensorflow-macos" not in snapshot["packages"]
+    )
     assert snapshot["python"] in sys.version
-    assert {key for key, value in snapshot.items() if value is None or value == []} == snapshot["unknown"].keys()
+    assert {key for key, value in snapshot.items() if value is None or value == []} == snapshot[
+        "unknown"
+    ].keys()
     assert all(snapshot["unknown"].values())
-    secrets = {socket.gethostname(), getpass.getuser(), str(Path.home()), str(machine_snapshot.REPOSITORY)}
+    secrets = {
+        socket.gethostname(),
+        getpass.getuser(),
+        str(Path.home()),
+        str(machine_snapshot.REPOSITORY),
+    }
     # A host called "vm" or a user called "root" may be part of an innocent word: they must not be words.
     assert not secrets & set(text.replace('"', " ").replace(",", " ").split())
     assert [secret for secret in secrets if len(secret) > 4 and secret in text] == []
@@ -147,17 +183,23 @@ def test_nvidia_gpus_and_why_there_are_none(monkeypatch):
     [(0.0, 2, True), (0.09, 2, False), (0.0, 32, False)],
 )
 def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, own_s, threads, busy):
-    clock = mock.Mock(perf_counter=iter([5.0, 5.25]).__next__, process_time=iter([1.0, 1.0 + own_s]).__next__)
+    clock = mock.Mock(
+        perf_counter=iter([5.0, 5.25]).__next__, process_time=iter([1.0, 1.0 + own_s]).__next__
+    )
     monkeypatch.setattr(machine_snapshot, "time", clock)
     monkeypatch.setattr(machine_snapshot, "cpu_busy_s", iter([100.0, 100.1]).__next__)
     monkeypatch.setattr(psutil, "cpu_count", lambda: threads)
     conditions = machine_snapshot.conditions()
-    assert ("busy" in conditions["flags"]) == busy and conditions["others"] == pytest.approx((0.1 - own_s) / 0.25)
+    assert ("busy" in conditions["flags"]) == busy and conditions["others"] == pytest.approx(
+        (0.1 - own_s) / 0.25
+    )
 
 
 def test_a_command_is_spawned_since_a_fork_would_write_protect_memory(monkeypatch):
     spawned, spawn = [], os.posix_spawn
-    monkeypatch.setattr(os, "posix_spawn", lambda *given, **more: spawned.append(given[1]) or spawn(*given, **more))
+    monkeypatch.setattr(
+        os, "posix_spawn", lambda *given, **more: spawned.append(given[1]) or spawn(*given, **more)
+    )
     monkeypatch.setattr(subprocess, "_fork_exec", lambda *given: pytest.fail("forked"))
     assert machine_snapshot.run_command("sh", "-c", "echo out") == "out\n"
     assert spawned == [[shutil.which("sh"), "-c", "echo out"]]
@@ -167,7 +209,9 @@ def test_a_command_is_spawned_since_a_fork_would_write_protect_memory(monkeypatc
 def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
     def git(*arguments):
         name = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
-        return subprocess.check_output(["git", "-C", tmp_path, *name, *arguments], text=True).strip()
+        return subprocess.check_output(
+            ["git", "-C", tmp_path, *name, *arguments], text=True
+        ).strip()
 
     git("init", "-q")
     (tmp_path / "lib").mkdir()

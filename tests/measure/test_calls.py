@@ -36,7 +36,9 @@ def test_measure_keeps_the_first_call_and_warm_up_apart():
     assert found.first_call_s == exactly(4.002) and found.seconds.value == exactly(0.001)
     assert (found.stopped, len(found.blocks)) == ("interval", 40)
     assert seconds_of(found.warmup) >= 0.1 and steps_in(found.warmup) >= 50
-    assert kernel.calls == 1 + steps_in(found.warmup) + steps_in(found.blocks)  # nothing is thrown away
+    assert kernel.calls == 1 + steps_in(found.warmup) + steps_in(
+        found.blocks
+    )  # nothing is thrown away
 
 
 def test_measure_gives_the_median_of_blocks_and_calls_a_very_slow_function_four_times():
@@ -66,7 +68,11 @@ def test_measure_makes_so_many_calls_and_takes_so_long_as_is_demanded_but_not_be
         kernel = Kernel(lambda call, kernel_s=kernel_s: kernel_s)
         found = measure(kernel, clock=kernel.now, **least)
         assert found.stopped == stopped and found.seconds.value == exactly(kernel_s)
-        assert steps_in(found.blocks) == calls if calls else seconds_of(found.blocks) >= least["least_s"]
+        assert (
+            steps_in(found.blocks) == calls
+            if calls
+            else seconds_of(found.blocks) >= least["least_s"]
+        )
 
 
 @pytest.mark.parametrize("kernel_s", [2e-6, 3e-4, 0.06])
@@ -76,6 +82,8 @@ def test_blocks_of_measure_make_the_fence_vanish(kernel_s):
     found = measure(lambda: device.launch(kernel_s), device.synchronize, clock=device.reading)
     assert found.first_call_s == pytest.approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
     assert found.seconds.value == pytest.approx(max(kernel_s, 1e-6), rel=0.012)
-    single = measure(lambda: device.launch(kernel_s), device.synchronize, clock=device.reading, calls_per_block=1)
+    single = measure(
+        lambda: device.launch(kernel_s), device.synchronize, clock=device.reading, calls_per_block=1
+    )
     assert single.seconds.value == pytest.approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
     assert {block.steps for block in single.blocks} == {1}

@@ -320,7 +320,9 @@ def test_clock_and_measure_tell_the_truth_where_a_loop_without_fences_does_not()
         assert min(ratios([Block(1, part.first_step_s), *part.warmup, *part.blocks])) < 1.15
 
         device.spans.clear()
-        found = measure(lambda: device.launch(0.002), device.synchronize, budget_s=0.4, warmup_s=0.02)
+        found = measure(
+            lambda: device.launch(0.002), device.synchronize, budget_s=0.4, warmup_s=0.02
+        )
         assert min(ratios(found.blocks, len(device.spans) - steps_in(found.blocks))) < 1.15
         assert found.seconds.value >= 0.002
 

@@ -85,7 +85,9 @@ def test_a_training_is_what_ran_of_it_and_the_steps_that_did_not(whole):
 
 
 def test_an_epoch_is_its_first_step_and_the_others_with_the_bounds_of_the_mean():
-    assert epoch_estimate(1.6, interval([0.5]), 0.25).value == 1.6  # the first step was the partial batch
+    assert (
+        epoch_estimate(1.6, interval([0.5]), 0.25).value == 1.6
+    )  # the first step was the partial batch
     found = epoch_estimate(10.0, Estimate(2.0, "s", 1.5, 2.5, 100), 101)
     assert found == Estimate(210.0, "s", 160.0, 260.0, 100, "estimated")
     assert epoch_estimate(10.0, Estimate(2.0, "s"), 101) == Estimate(210.0, "s", how="estimated")

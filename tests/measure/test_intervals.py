@@ -84,7 +84,9 @@ def test_bad_input_is_refused(call):
 
 def test_drift_is_the_ratio_of_thirds_where_it_is_more_than_their_noise():
     assert drift([1.0] * 17) is drift([0.0] * 18) is None
-    assert drift([1.0] * 12 + [2.0] * 6) == pytest.approx(1.0) and drift([2.0] * 7 + [1.0] * 14) == pytest.approx(-0.5)
+    assert drift([1.0] * 12 + [2.0] * 6) == pytest.approx(1.0) and drift(
+        [2.0] * 7 + [1.0] * 14
+    ) == pytest.approx(-0.5)
     assert drift([2.0] * 6 + [9.0] * 6 + [2.0] * 6) == pytest.approx(3.5)  # and came back
     generator = np.random.default_rng(3)
     noise = generator.normal(1.0, 0.1, (400, 60))

@@ -75,14 +75,22 @@ def case_with(dtype, folder):
             optimizer.step()
             case.loss(loss.item())
     (record,) = experiment.records
-    return [record.status, record.reason or "", sorted(record.metrics), record.note or "", record.flags or []]
+    return [
+        record.status,
+        record.reason or "",
+        sorted(record.metrics),
+        record.note or "",
+        record.flags or [],
+    ]
 
 
 def times(factor, place=0):
     def wrong(result, *_, **__):
         if not isinstance(result, tuple):
             return result * factor
-        changed = [item if n != place or item is None else item * factor for n, item in enumerate(result)]
+        changed = [
+            item if n != place or item is None else item * factor for n, item in enumerate(result)
+        ]
         return tuple(changed)
 
     return wrong
@@ -101,7 +109,9 @@ def second_size(result, *_, **__):
 
 
 def first_row(result, *_, **__):
-    return result.index_fill(0, torch.tensor([len(result) // 3]), 0.0) if len(result) > 20 else result
+    return (
+        result.index_fill(0, torch.tensor([len(result) // 3]), 0.0) if len(result) > 20 else result
+    )
 
 
 def one_nan(result, *_, **__):
@@ -122,11 +132,16 @@ PLANTS = {
     "a batch of matmuls": {aten.bmm.default: times(1.01)},
     "gradient of pictures": {aten.convolution_backward.default: times(1.02)},
     "gradient of weights": {aten.convolution_backward.default: times(1.02, 1)},
-    "softmax at a shape": {aten._safe_softmax.default: softmax_at_a_shape, aten._softmax.default: softmax_at_a_shape},
+    "softmax at a shape": {
+        aten._safe_softmax.default: softmax_at_a_shape,
+        aten._softmax.default: softmax_at_a_shape,
+    },
     "gradient of softmax": {aten._softmax_backward_data.default: times(0.9)},
     "layer norm": {aten.native_layer_norm.default: times(1.01)},
     "sum": {aten.sum.dim_IntList: lambda result, x, *_, **__: result - 0.05 * result.abs().max()},
-    "gradient of embedding": {aten.embedding_dense_backward.default: lambda result, *_, **__: result.roll(1, 0)},
+    "gradient of embedding": {
+        aten.embedding_dense_backward.default: lambda result, *_, **__: result.roll(1, 0)
+    },
     "update": {aten.addcdiv_.default: in_place(1.001)},
     "average of gradients": {aten.lerp_.Scalar: lambda result, x, y, w: x.copy_(y)},
 }
@@ -145,7 +160,9 @@ def spoiled(plants):
     right = dict(pretended_mps.BY_HAND)
     for function, wrong in plants.items():
         inner = right.get(function, function)
-        pretended_mps.BY_HAND[function] = lambda *a, wrong=wrong, inner=inner, **k: wrong(inner(*a, **k), *a, **k)
+        pretended_mps.BY_HAND[function] = lambda *a, wrong=wrong, inner=inner, **k: wrong(
+            inner(*a, **k), *a, **k
+        )
     return right
 
 

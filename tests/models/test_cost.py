@@ -41,7 +41,9 @@ def test_two_layers_by_hand():
     found = workload(two_layers, backward)
     parameters = 10 * 7 + 7 + 7 * 3 + 3
     # The hidden layer is kept once: ReLU's backward pass and the second layer's need the same tensor.
-    assert found == Workload(parameters, 2 * 5 * (2 * 70 + 3 * 21), 2 * FLOAT * parameters, INPUT + HIDDEN)
+    assert found == Workload(
+        parameters, 2 * 5 * (2 * 70 + 3 * 21), 2 * FLOAT * parameters, INPUT + HIDDEN
+    )
 
 
 def test_a_graph_that_is_gone_makes_room_for_the_next():
@@ -67,7 +69,9 @@ def test_frozen_parameters_take_weights_only():
         return module
 
     found = workload(frozen, backward, optimizer_slots=2)
-    assert found == Workload(77 + 24, 2 * 5 * (70 + 2 * 21), FLOAT * (77 + 24 + 24 + 2 * 24), HIDDEN)
+    assert found == Workload(
+        77 + 24, 2 * 5 * (70 + 2 * 21), FLOAT * (77 + 24 + 24 + 2 * 24), HIDDEN
+    )
 
 
 def test_nothing_is_allocated_for_a_module_of_a_trillion_parameters():
@@ -92,7 +96,9 @@ def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout
         def __init__(self):
             super().__init__()
             self.queries = nn.Parameter(torch.empty(batch, heads, length, width))
-            self.keys, self.values = (nn.Parameter(torch.empty_like(self.queries)) for _ in range(2))
+            self.keys, self.values = (
+                nn.Parameter(torch.empty_like(self.queries)) for _ in range(2)
+            )
 
         def forward(self):
             # Doubled, so that what attention keeps are no weights, which are counted elsewhere.
@@ -152,15 +158,25 @@ PICTURES = 2 * 3 * 64 + 108 + 2 * 4 * 64 + 3 * 108  # read, kernel, result, upda
 # outputs' gradients. Backward: weight and bias. Adam reads weight, gradient, two moments, and writes three.
 TRAINED = (7 + 50 + 70 + 35) + (35 + 1) + 1 + (1 + 50 + 70) + (1 + 7) + 7 * 77
 COPIED = 3 * 16 + 48  # views are free; a reshape of a transposed matrix copies it
-GIVEN = 5 * 2 + 2 * 5 * 8 + 3 * 8000  # an embedding reads the rows that it gives, and numbers of 8 bytes, no table
+GIVEN = (
+    5 * 2 + 2 * 5 * 8 + 3 * 8000
+)  # an embedding reads the rows that it gives, and numbers of 8 bytes, no table
 
 
 @pytest.mark.parametrize(
     ("build", "step", "slots", "floats"),
     [
         (linear(bias=True), lambda m: m(torch.empty(5, 10)).sum().backward(), 2, TRAINED),
-        *((linear(), lambda m: None, slots, times * 70) for slots, times in ((0, 3), (1, 5), (2, 7))),
-        (lambda: nn.Conv2d(3, 4, 3, padding=1, bias=False), without_gradients(2, 3, 8, 8), 0, PICTURES),
+        *(
+            (linear(), lambda m: None, slots, times * 70)
+            for slots, times in ((0, 3), (1, 5), (2, 7))
+        ),
+        (
+            lambda: nn.Conv2d(3, 4, 3, padding=1, bias=False),
+            without_gradients(2, 3, 8, 8),
+            0,
+            PICTURES,
+        ),
         (linear(4, 4), views, 0, COPIED),
         (lambda: linear(4, 4)().half(), views, 0, COPIED / 2),
         (lambda: nn.Embedding(1000, 8), without_gradients(5, dtype=torch.long), 0, GIVEN),

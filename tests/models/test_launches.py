@@ -50,7 +50,12 @@ class Backend:
     [
         (False, True, 0.51, 2.01),  # MPS: compiled before, so apart
         (False, False, 0.51, None),  # CUDA and a processor: nothing to compile
-        (True, True, 0.51, 2.51),  # MLX on Metal: the addition cold, one's own compiled and launched in one
+        (
+            True,
+            True,
+            0.51,
+            2.51,
+        ),  # MLX on Metal: the addition cold, one's own compiled and launched in one
         (True, False, 0.51, None),
     ],
 )
@@ -73,7 +78,17 @@ def test_cold_launches_are_made_in_processes_of_their_own():
 
 def test_a_pause_before_each_block_is_not_timed():
     clock, pauses = Clock(), []
-    settings = {"calls_per_block": 1, "repeats": 7, "warmup_calls": 0, "warmup_s": 0, "clock": clock}
-    found = calls.measure(lambda: clock.pass_s(0.003), before=lambda: (pauses.append(1), clock.pass_s(0.2)), **settings)
+    settings = {
+        "calls_per_block": 1,
+        "repeats": 7,
+        "warmup_calls": 0,
+        "warmup_s": 0,
+        "clock": clock,
+    }
+    found = calls.measure(
+        lambda: clock.pass_s(0.003),
+        before=lambda: (pauses.append(1), clock.pass_s(0.2)),
+        **settings,
+    )
     assert len(pauses) == 8 and found.first_call_s == pytest.approx(0.003)  # the first call, too
     assert [block.seconds for block in found.blocks] == pytest.approx([0.003] * 7)

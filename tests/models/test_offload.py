@@ -28,7 +28,9 @@ VARIABLES = {
     "GLOO_SOCKET_IFNAME",
 }
 
-needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason=offload.HOW_TO_GET_DEEPSPEED)
+needs_deepspeed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason=offload.HOW_TO_GET_DEEPSPEED
+)
 OFFLOADING = [pytest.param("zero", marks=needs_deepspeed), "fsdp"]
 
 
@@ -98,7 +100,9 @@ def engine_losses(engine: offload.Engine) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize(("frozen", "settings"), [(False, {}), (True, {"weight_decay": 0.1, "clip": 0.5})])
+@pytest.mark.parametrize(
+    ("frozen", "settings"), [(False, {}), (True, {"weight_decay": 0.1, "clip": 0.5})]
+)
 @pytest.mark.parametrize("kind", ["none", *OFFLOADING])
 def test_an_engine_has_the_losses_of_a_plain_loop(kind, frozen, settings):
     expected = plain_losses(Tiny(frozen), **settings)
@@ -194,9 +198,13 @@ def test_a_case_is_too_big_for_the_host(monkeypatch, unified, needed_gb):
     ("weights_on", "outputs_on", "status"),
     [("cpu", ["meta"], "ok"), ("cpu", [], "fallback"), (None, ["meta"], "fallback")],
 )
-def test_weights_on_the_host_are_no_fallback_if_the_device_computes(weights_on, outputs_on, status, tmp_path):
+def test_weights_on_the_host_are_no_fallback_if_the_device_computes(
+    weights_on, outputs_on, status, tmp_path
+):
     """The meta device stands for a GPU here."""
-    experiment = Experiment("whisper_finetuning", article="001", devices="cpu", profile="smoke", out=str(tmp_path))
+    experiment = Experiment(
+        "whisper_finetuning", article="001", devices="cpu", profile="smoke", out=str(tmp_path)
+    )
     experiment.devices[0].backend = "meta"
     (case,) = experiment.cases([{"batch_size": 1}])
     with case:
@@ -209,7 +217,9 @@ def test_weights_on_the_host_are_no_fallback_if_the_device_computes(weights_on, 
 
 
 @pytest.mark.parametrize("kind", OFFLOADING)
-def test_an_engine_leaves_nothing_when_it_is_interrupted_or_cannot_be_made(kind, tmp_path, monkeypatch):
+def test_an_engine_leaves_nothing_when_it_is_interrupted_or_cannot_be_made(
+    kind, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyboardInterrupt), offload.KINDS[kind](Tiny(), LR, "cpu"):
         raise KeyboardInterrupt

@@ -59,14 +59,37 @@ def whole(product: Product, inputs: dict) -> np.ndarray:
     ("product", "result", "inner", "flops", "fp32_bytes"),
     [
         (LARGE, (8, 2000, 2000), 2000, 128e9, 3 * 8 * 2000 * 2000 * 4),
-        (Product("matvec", "4096x11008"), (4096,), 11008, 2 * 4096 * 11008, 4 * (4096 * 11008 + 4096 + 11008)),
-        (Product("vjp", "8x1024x512", "left"), (8, 1024, 512), 512, 2**32, 4 * (2 * 8 * 1024 * 512 + 512 * 512)),
-        (Product("vjp", "8x1024x512", "right"), (512, 512), 8192, 2**32, 4 * (2 * 8 * 1024 * 512 + 512 * 512)),
+        (
+            Product("matvec", "4096x11008"),
+            (4096,),
+            11008,
+            2 * 4096 * 11008,
+            4 * (4096 * 11008 + 4096 + 11008),
+        ),
+        (
+            Product("vjp", "8x1024x512", "left"),
+            (8, 1024, 512),
+            512,
+            2**32,
+            4 * (2 * 8 * 1024 * 512 + 512 * 512),
+        ),
+        (
+            Product("vjp", "8x1024x512", "right"),
+            (512, 512),
+            8192,
+            2**32,
+            4 * (2 * 8 * 1024 * 512 + 512 * 512),
+        ),
     ],
 )
 def test_what_a_product_costs(product, result, inner, flops, fp32_bytes):
     assert (product.result, product.inner, product.flops) == (result, inner, flops)
-    assert product.bytes("fp32") == 2 * product.bytes("fp16") == 2 * product.bytes("bf16") == fp32_bytes
+    assert (
+        product.bytes("fp32")
+        == 2 * product.bytes("fp16")
+        == 2 * product.bytes("bf16")
+        == fp32_bytes
+    )
     eighth = product.smaller(8)
     assert eighth.operation == product.operation and eighth.lengths[-1] == product.lengths[-1] // 8
     assert product.flops == eighth.flops * (64 if product.operation == "matvec" else 512)
@@ -78,12 +101,16 @@ def test_inputs_are_held_exactly_by_the_precision(precision):
     for name, array in inputs.items():
         assert array.dtype == np.float32 and -1 <= array.min() < -0.9 and 0.9 < array.max() <= 1
         # PyTorch rounds to nearest, ties to even, as well.
-        rounded = torch.from_numpy(plain[name]).to(getattr(torch, products.PRECISIONS[precision][0]))
+        rounded = torch.from_numpy(plain[name]).to(
+            getattr(torch, products.PRECISIONS[precision][0])
+        )
         assert (rounded.float().numpy() == array).all()
     assert not np.array_equal(inputs["a"], inputs["c"])
 
 
-@pytest.mark.parametrize("product", [*SMALL, Product("matmul", "2x100x100"), Product("matvec", "700x90")])
+@pytest.mark.parametrize(
+    "product", [*SMALL, Product("matmul", "2x100x100"), Product("matvec", "700x90")]
+)
 def test_the_reference_is_a_sample_of_the_whole(product):
     inputs = product.inputs("fp32", 3)
     full = whole(product, inputs)
@@ -94,24 +121,46 @@ def test_the_reference_is_a_sample_of_the_whole(product):
     assert sample.flat[0] == full.flat[0] and sample.flat[-1] == full.flat[-1]
 
 
-@pytest.mark.parametrize(("precision", "kind", "inner"), [("fp32", np.float32, 128), ("fp16", np.float16, 2000)])
+@pytest.mark.parametrize(
+    ("precision", "kind", "inner"), [("fp32", np.float32, 128), ("fp16", np.float16, 2000)]
+)
 def test_a_right_product_is_accepted_however_its_sums_are_kept(precision, kind, inner):
     """In the precision itself, one addition after another: as bad as it gets."""
     product = Product("vjp", f"1x64x{inner}", "left")
     inputs = product.inputs(precision, 5)
-    a, b, total = inputs["c"][0].astype(kind), inputs["b"].T.astype(kind)[:, :50], np.zeros((64, 50), kind)
+    a, b, total = (
+        inputs["c"][0].astype(kind),
+        inputs["b"].T.astype(kind)[:, :50],
+        np.zeros((64, 50), kind),
+    )
     for place in range(inner):
         total = (total + (a[:, place, None] * b[None, place]).astype(kind)).astype(kind)
     exact = whole(product, inputs)[0][:, :50]
     tolerance = product.tolerance(precision, exact)
-    assert tolerance / 50 < np.abs(total - exact).max() < tolerance  # not by a margin that lets everything through
+    assert (
+        tolerance / 50 < np.abs(total - exact).max() < tolerance
+    )  # not by a margin that lets everything through
 
 
-def run(folder: Path, product: Product, precision: str, notebook: dict, repeats: int = 0, **device: object) -> Record:
+def run(
+    folder: Path,
+    product: Product,
+    precision: str,
+    notebook: dict,
+    repeats: int = 0,
+    **device: object,
+) -> Record:
     """One case as the notebook runs it; its record. device: attributes that the CPU gets."""
-    experiment = Experiment("blas_torch", article="001", devices="cpu", profile="quick", out=str(folder))
+    experiment = Experiment(
+        "blas_torch", article="001", devices="cpu", profile="quick", out=str(folder)
+    )
     vars(experiment.devices[0]).update(device)
-    config = {"operation": product.operation, "shape": product.shape, "wrt": product.wrt, "precision": precision}
+    config = {
+        "operation": product.operation,
+        "shape": product.shape,
+        "wrt": product.wrt,
+        "precision": precision,
+    }
     for case in experiment.cases([config]):
         with case:
             products.require_time(case, product, notebook["build"], 60.0, repeats)
@@ -122,20 +171,33 @@ def run(folder: Path, product: Product, precision: str, notebook: dict, repeats:
     return record
 
 
-@pytest.mark.parametrize(("product", "precision"), [*zip(SMALL, ("bf16", "fp16", "fp32", "fp16", "bf16"), strict=True)])
+@pytest.mark.parametrize(
+    ("product", "precision"), [*zip(SMALL, ("bf16", "fp16", "fp32", "fp16", "bf16"), strict=True)]
+)
 def test_a_right_product_is_timed(tmp_path, notebook, product, precision):
     record = run(tmp_path, product, precision, notebook)
     assert (record.status, record.precision, record.reason) == ("ok", precision, None)
     metrics = {name: metric.value for name, metric in record.metrics.items()}
-    assert metrics["kernel_s"] > 0 and metrics["throughput"] == pytest.approx(1 / metrics["kernel_s"])
+    assert metrics["kernel_s"] > 0 and metrics["throughput"] == pytest.approx(
+        1 / metrics["kernel_s"]
+    )
     assert metrics["flops_per_s"] == pytest.approx(product.flops / metrics["kernel_s"])
     assert metrics["bytes_per_s"] == pytest.approx(product.bytes(precision) / metrics["kernel_s"])
     assert 0 <= metrics["max_abs_error"] <= metrics["tolerance"]
     assert metrics["inputs_checksum"] == products.checksum(product, precision, 1)
-    blocks = record.blocks["kernel_s"]["steady"]  # a processor works while it is asked: the mean of the same calls
-    assert metrics["kernel_stream_s"] == pytest.approx(sum(s for _, s in blocks) / sum(n for n, _ in blocks), rel=1e-4)
-    assert products.PRECISIONS[precision][0] in record.note and "x".join(map(str, product.result)) in record.note
-    assert {steps for steps, _ in record.blocks["kernel_s"]["steady"]} == {1}  # every call is waited for
+    blocks = record.blocks["kernel_s"][
+        "steady"
+    ]  # a processor works while it is asked: the mean of the same calls
+    assert metrics["kernel_stream_s"] == pytest.approx(
+        sum(s for _, s in blocks) / sum(n for n, _ in blocks), rel=1e-4
+    )
+    assert (
+        products.PRECISIONS[precision][0] in record.note
+        and "x".join(map(str, product.result)) in record.note
+    )
+    assert {steps for steps, _ in record.blocks["kernel_s"]["steady"]} == {
+        1
+    }  # every call is waited for
 
 
 def test_the_article_times_a_hundred_calls_behind_ten_and_a_gpu_many_at_once(tmp_path, notebook):
@@ -155,17 +217,42 @@ def test_the_article_times_a_hundred_calls_behind_ten_and_a_gpu_many_at_once(tmp
 @pytest.mark.parametrize("product", SMALL)
 def test_only_the_product_itself_is_timed(notebook, product):
     """Counted by PyTorch: a vector-Jacobian product without its forward, and of one operand only."""
-    multiply = notebook["build"](SimpleNamespace(device=torch.device("cpu"), precision="fp32"), product)
+    multiply = notebook["build"](
+        SimpleNamespace(device=torch.device("cpu"), precision="fp32"), product
+    )
     with FlopCounterMode(display=False) as counter:
         multiply()
-    assert counter.get_total_flops() in (product.flops, 0 if product.operation == "matvec" else None)
+    assert counter.get_total_flops() in (
+        product.flops,
+        0 if product.operation == "matvec" else None,
+    )
 
 
 FAULTS = {
-    "a sum over the wrong axis": (Product("matvec", "48x48"), "fp32", lambda a, b, c: a.T @ b, "apart"),
-    "another shape": (RIGHT, "fp32", lambda a, b, c: (a.mT @ c).sum(1), "gives the shape (3, 24); it must be (24, 24)"),
-    "a transposed gradient": (RIGHT, "fp16", lambda a, b, c: torch.einsum("bij,bik->kj", a, c), "apart"),
-    "fp32 for fp16": (SQUARE, "fp16", lambda a, b, c: a.float() @ b.float(), "gives float32 where float16 was asked"),
+    "a sum over the wrong axis": (
+        Product("matvec", "48x48"),
+        "fp32",
+        lambda a, b, c: a.T @ b,
+        "apart",
+    ),
+    "another shape": (
+        RIGHT,
+        "fp32",
+        lambda a, b, c: (a.mT @ c).sum(1),
+        "gives the shape (3, 24); it must be (24, 24)",
+    ),
+    "a transposed gradient": (
+        RIGHT,
+        "fp16",
+        lambda a, b, c: torch.einsum("bij,bik->kj", a, c),
+        "apart",
+    ),
+    "fp32 for fp16": (
+        SQUARE,
+        "fp16",
+        lambda a, b, c: a.float() @ b.float(),
+        "gives float32 where float16 was asked",
+    ),
     "fp16 for fp32": (SQUARE, "fp32", lambda a, b, c: (a.half() @ b.half()).float(), "apart"),
     "no numbers": (SQUARE, "fp16", lambda a, b, c: a * math.nan, "not finite"),
 }
@@ -177,7 +264,10 @@ def test_a_wrong_product_ends_as_mismatch_and_is_never_timed(tmp_path, notebook,
 
     def build(case, product):
         kind = notebook["KINDS"][case.precision]
-        inputs = {name: torch.from_numpy(array).to(kind) for name, array in product.inputs(case.precision, 1).items()}
+        inputs = {
+            name: torch.from_numpy(array).to(kind)
+            for name, array in product.inputs(case.precision, 1).items()
+        }
         return lambda: wrong(inputs["a"], inputs["b"], inputs.get("c"))
 
     record = run(tmp_path, product, precision, notebook | {"build": build})
@@ -190,14 +280,31 @@ def test_a_wrong_product_ends_as_mismatch_and_is_never_timed(tmp_path, notebook,
 @pytest.mark.parametrize(
     ("rate", "delay_s", "settings", "words"),
     [
-        (2e9, 0.0, {"limit_s": 12}, "would take about 64.0 s a call, and 9 calls are the least, in 12.0 s"),
+        (
+            2e9,
+            0.0,
+            {"limit_s": 12},
+            "would take about 64.0 s a call, and 9 calls are the least, in 12.0 s",
+        ),
         (1e11, 0.0, {"limit_s": 12}, None),
-        (1e11, 0.0, {"limit_s": 12, "repeats": 100}, "would take about 1.28 s a call, and 112 calls"),
-        (1e11, 0.02, {"limit_s": 13}, None),  # the delay of a busy machine, whatever the size: 512 would be 10 s
+        (
+            1e11,
+            0.0,
+            {"limit_s": 12, "repeats": 100},
+            "would take about 1.28 s a call, and 112 calls",
+        ),
+        (
+            1e11,
+            0.02,
+            {"limit_s": 13},
+            None,
+        ),  # the delay of a busy machine, whatever the size: 512 would be 10 s
         (1e11, 0.0, {"limit_s": 12, "free": 1e9}, "1.2 GB; 1.0 GB are free"),
     ],
 )
-def test_what_does_not_end_in_time_or_fit_is_not_tried(tmp_path, monkeypatch, rate, delay_s, settings, words):
+def test_what_does_not_end_in_time_or_fit_is_not_tried(
+    tmp_path, monkeypatch, rate, delay_s, settings, words
+):
     """With a backend of so many operations a second in simulated time, and a delay for every call."""
     clock, asked, free = fakes.Clock(), [], settings.pop("free", 1e12)
     monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=clock))
@@ -217,5 +324,7 @@ def test_what_does_not_end_in_time_or_fit_is_not_tried(tmp_path, monkeypatch, ra
     assert record.status == (ended if words else "ok") and (words or "") in (record.reason or "")
     assert LARGE.shape not in asked and clock.now < settings["limit_s"]
     if rate == 2e9:  # as a reference BLAS
-        assert "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record.reason
+        assert (
+            "8x250x250 took 0.125 s, and 8x2000x2000 has 512 times its operations" in record.reason
+        )
         assert asked == ["8x250x250"] and "2000x2000" in cases.line(record)

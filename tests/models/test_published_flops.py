@@ -28,9 +28,13 @@ def language_model():
 
     def epoch(config):
         steps, validation = (
-            math.ceil((words // size - 1) / 35) for words, size in ((2_088_628, config["batch_size"]), (217_646, 10))
+            math.ceil((words // size - 1) / 35)
+            for words, size in ((2_088_628, config["batch_size"]), (217_646, 10))
         )
-        return steps * work(config).flops + validation * work(config | {"batch_size": 10}).forward_flops
+        return (
+            steps * work(config).flops
+            + validation * work(config | {"batch_size": 10}).forward_flops
+        )
 
     return epoch
 
@@ -68,13 +72,22 @@ def steps_of(build, steps: int, *shape: int):
 
 
 def lenet():
-    features = [nn.Conv2d(1, 6, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.MaxPool2d(2)]
+    features = [
+        nn.Conv2d(1, 6, 5),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+    ]
     head = [nn.Linear(16 * 5 * 5, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10)]
     return nn.Sequential(*features, nn.Flatten(), *head)
 
 
 def perceptron():
-    hidden = [(nn.Linear(a, b, bias=False), nn.ReLU()) for a, b in itertools.pairwise((784, 256, 128, 64))]
+    hidden = [
+        (nn.Linear(a, b, bias=False), nn.ReLU()) for a, b in itertools.pairwise((784, 256, 128, 64))
+    ]
     return nn.Sequential(*itertools.chain(*hidden), nn.Linear(64, 10))
 
 
@@ -89,7 +102,9 @@ COUNTS = {
     "energy": whisper_step,
     "rasbt_lenet": lambda: steps_of(lenet, 421, 128, 1, 32, 32),  # of 54,000 digits
     "rasbt_mlp": lambda: steps_of(perceptron, 421, 128, 784),
-    "rasbt_vgg16": lambda: steps_of(lambda: vision.vgg16(10, batch_norm=True), 1406, 32, 3, 224, 224),  # of 45,000
+    "rasbt_vgg16": lambda: steps_of(
+        lambda: vision.vgg16(10, batch_norm=True), 1406, 32, 3, 224, 224
+    ),  # of 45,000
 }
 
 
@@ -105,17 +120,34 @@ def test_the_operations_of_a_published_time_are_those_that_the_models_do(experim
 # Published times without a count: of the same training once more (SimCLR's as a whole, the others' with their
 # evaluation), and launches of kernels, which compute nothing.
 WITHOUT = {("simclr", "fit_s"), ("kernel_launch", "launch_s"), ("kernel_launch", "launch_cold_s")}
-WITHOUT |= {(f"rasbt_{name}", metric) for name in ("vgg16", "lenet", "mlp") for metric in ("fit_s", "total_s")}
+WITHOUT |= {
+    (f"rasbt_{name}", metric)
+    for name in ("vgg16", "lenet", "mlp")
+    for metric in ("fit_s", "total_s")
+}
 
 
 def test_every_published_time_has_a_count_or_a_reason():
     rows = published.rows()
-    times = [row for row in rows if row["metric"].endswith("_s") and "per_s" not in row["metric"] and row["si"]]
+    times = [
+        row
+        for row in rows
+        if row["metric"].endswith("_s") and "per_s" not in row["metric"] and row["si"]
+    ]
     without = [row for row in times if row["flops"] is None]
     # SimCLR's at batch 128 in lightly's list is the training whose epoch article 000 prints.
     again = {("simclr_reference", "fit_s")}
     assert {(row["experiment"], row["metric"]) for row in without} == WITHOUT | again
-    assert [row["config"]["batch_size"] for row in without if row["experiment"] == "simclr_reference"] == [128]
+    assert [
+        row["config"]["batch_size"] for row in without if row["experiment"] == "simclr_reference"
+    ] == [128]
     counted = [row for row in rows if row["flops"]]
-    assert {row["experiment"] for row in counted} == set(COUNTS) and all(row["si"] for row in counted)
-    assert {row["metric"] for row in counted} == {"epoch_s", "fit_s", "pass_s", "energy_gpu_j_per_step"}
+    assert {row["experiment"] for row in counted} == set(COUNTS) and all(
+        row["si"] for row in counted
+    )
+    assert {row["metric"] for row in counted} == {
+        "epoch_s",
+        "fit_s",
+        "pass_s",
+        "energy_gpu_j_per_step",
+    }

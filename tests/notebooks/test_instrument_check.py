@@ -242,5 +242,8 @@ def test_differences_of_two_runs_hold_for_nine_pairs_in_ten():
     normal = np.random.default_rng(1).normal
     looks = np.exp(normal(0, 0.05, (2000, 6)))
     pairs = normal(0, 0.05, (2000, 2))
-    less = [abs(x - y) < math.log1p(by_how_much(look)) for look, (x, y) in zip(looks, pairs, strict=True)]
+    less = [
+        abs(x - y) < math.log1p(by_how_much(look))
+        for look, (x, y) in zip(looks, pairs, strict=True)
+    ]
     assert np.mean(less) == approx(0.9, abs=0.02)

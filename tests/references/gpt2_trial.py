@@ -43,12 +43,16 @@ class Trial:
     @functools.cached_property
     def tokens(self) -> np.ndarray:
         """3 sequences, each one token longer than the context."""
-        return np.random.default_rng(2).integers(0, self.shape.vocabulary, (3, self.shape.context + 1))
+        return np.random.default_rng(2).integers(
+            0, self.shape.vocabulary, (3, self.shape.context + 1)
+        )
 
 
 def trial(architecture: str, bias_correction: bool = True) -> Trial:
     """The small model on which an architecture is proved."""
-    return Trial(Shape(architecture, blocks=2, width=32, heads=4, vocabulary=61, context=12), bias_correction)
+    return Trial(
+        Shape(architecture, blocks=2, width=32, heads=4, vocabulary=61, context=12), bias_correction
+    )
 
 
 def _names(shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -64,11 +68,19 @@ def _names(shape: Shape) -> dict[str, tuple[int, ...]]:
     block |= part("linear1", 4 * width, width) | part("linear2", width, 4 * width)
     found = part("embedding", shape.vocabulary, width, bias=False)
     found |= part("positions", shape.positions, width, bias=False) if shape.true else {}
-    found |= {f"layers.{n}.{name}": size for n in range(shape.blocks) for name, size in block.items()}
-    return found | part("ln", width) | ({} if shape.true else part("out_proj", shape.vocabulary, width))
+    found |= {
+        f"layers.{n}.{name}": size for n in range(shape.blocks) for name, size in block.items()
+    }
+    return (
+        found
+        | part("ln", width)
+        | ({} if shape.true else part("out_proj", shape.vocabulary, width))
+    )
 
 
-def torch_pass(trial: Trial, build: Callable, loss_function: Callable, optimizer: Callable) -> dict[str, np.ndarray]:
+def torch_pass(
+    trial: Trial, build: Callable, loss_function: Callable, optimizer: Callable
+) -> dict[str, np.ndarray]:
     """What a notebook's PyTorch makes of a trial: `logits`, `gradient NAME`, and `losses` before and after each step.
 
     build: of a shape. loss_function: of (model, inputs, targets). optimizer: of (model, lr, weight_decay).
@@ -94,7 +106,9 @@ def torch_pass(trial: Trial, build: Callable, loss_function: Callable, optimizer
     return found | {"losses": np.array(losses, np.float32)}
 
 
-def mlx_pass(trial: Trial, build: Callable, loss_function: Callable, training: Callable) -> dict[str, np.ndarray]:
+def mlx_pass(
+    trial: Trial, build: Callable, loss_function: Callable, training: Callable
+) -> dict[str, np.ndarray]:
     """The same of a notebook's MLX. training: of (model, lr, weight_decay), gives a step of (inputs, targets) that
     returns its loss, and the optimiser."""
     import mlx.core as mx
@@ -105,10 +119,14 @@ def mlx_pass(trial: Trial, build: Callable, loss_function: Callable, training: C
     model.load_weights([(name, mx.array(array)) for name, array in trial.weights.items()])
     inputs, targets = mx.array(trial.tokens[:, :-1]), mx.array(trial.tokens[:, 1:])
     found = {"logits": np.array(model(inputs))}
-    _, gradients = nn.value_and_grad(model, lambda *given: loss_function(model, *given))(inputs, targets)
+    _, gradients = nn.value_and_grad(model, lambda *given: loss_function(model, *given))(
+        inputs, targets
+    )
     found |= {f"gradient {name}": np.array(array) for name, array in tree_flatten(gradients)}
     step, _ = training(model, trial.lr, trial.weight_decay)
-    return found | {"losses": np.array([step(inputs, targets) for _ in range(STEPS + 1)], np.float32)}
+    return found | {
+        "losses": np.array([step(inputs, targets) for _ in range(STEPS + 1)], np.float32)
+    }
 
 
 def code(notebook: str, *wanted: str, **given: Any) -> tuple:

@@ -20,7 +20,11 @@ def complaints(result: dict, trial: gpt2_trial.Trial) -> list:
     wrong = []
     for word, allowed in ALLOWED.items():
         pair = [
-            {name: each[name] for name in sorted(each) if name.startswith(word) and "key_proj.bias" not in name}
+            {
+                name: each[name]
+                for name in sorted(each)
+                if name.startswith(word) and "key_proj.bias" not in name
+            }
             for each in both
         ]
         wrong.append(verify.difference(*pair, allowed, relative=True)[1])
@@ -33,7 +37,9 @@ def test_the_notebook_in_pytorch(architecture):
     names = ("LanguageModel", "loss_function", "adamw")
     code = gpt2_trial.code("gpt2_pretraining_torch", *names, fused=False)
     assert complaints(gpt2_trial.torch_pass(trial, *code), trial) == []
-    assert complaints(gpt2_trial.torch_pass(gpt2_trial.trial(architecture), *code[:2], halved(code[2])), trial)
+    assert complaints(
+        gpt2_trial.torch_pass(gpt2_trial.trial(architecture), *code[:2], halved(code[2])), trial
+    )
 
 
 def halved(optimizer):
@@ -42,7 +48,8 @@ def halved(optimizer):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "bias_correction"), [("transformer_lm", True), ("true_gpt2", True), ("transformer_lm", False)]
+    ("architecture", "bias_correction"),
+    [("transformer_lm", True), ("true_gpt2", True), ("transformer_lm", False)],
 )
 def test_the_notebook_in_mlx(tmp_path, architecture, bias_correction):
     path = tmp_path / "mlx.npz"

@@ -32,7 +32,8 @@ def test_a_training_in_mlx_is_that_in_pytorch(results, row):
 
 
 @pytest.mark.parametrize(
-    ("name", "factor"), [("output 0", 1.001), ("gradient hidden.weight", 1.01), ("later losses", 1.001)]
+    ("name", "factor"),
+    [("output 0", 1.001), ("gradient hidden.weight", 1.01), ("later losses", 1.001)],
 )
 def test_a_difference_that_rounding_does_not_explain_is_named(results, name, factor):
     right = results["torch", "vae 4"]

@@ -35,7 +35,9 @@ def seeded(shapes: dict[str, tuple[int, ...]]) -> Arrays:
         elif name.endswith("running_mean") or "bias" in name:
             array = generator.normal(0, 0.1, shape)
             if batch_norm and name.endswith("bias"):
-                array = 2.5 * weights[f"{name[:-4]}weight"] * np.where(np.arange(shape[0]) % 2, -1, 1)
+                array = (
+                    2.5 * weights[f"{name[:-4]}weight"] * np.where(np.arange(shape[0]) % 2, -1, 1)
+                )
         else:  # of normalisations, and running variances
             array = generator.uniform(*((0.2, 0.4) if batch_norm else (0.5, 1.5)), shape)
         weights[name] = array.astype(np.float32)
@@ -70,13 +72,18 @@ def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, 
     import mlx.nn as nn
     from mlx.utils import tree_flatten
 
-    sequences = {name for name, module in model.named_modules() if isinstance(module, nn.Sequential)}
+    sequences = {
+        name for name, module in model.named_modules() if isinstance(module, nn.Sequential)
+    }
 
     def named(name: str) -> str:
         if name in (known := getattr(hooks, "NAMES", {})):
             return known[name]
         parts = name.split(".")  # MLX's Sequential is seen in a name: `layers.4.weight`
-        seen = [part == "layers" and ".".join(parts[:place]) in sequences for place, part in enumerate(parts)]
+        seen = [
+            part == "layers" and ".".join(parts[:place]) in sequences
+            for place, part in enumerate(parts)
+        ]
         return ".".join(part for part, sequence in zip(parts, seen, strict=True) if not sequence)
 
     def first(array):  # channels, as in PyTorch
@@ -91,7 +98,9 @@ def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, 
 
     def load():
         loaded = ((name, start[names[name]]) for name in names)
-        model.load_weights([(name, mx.array(trainings.in_mlx_layout(array))) for name, array in loaded])
+        model.load_weights(
+            [(name, mx.array(trainings.in_mlx_layout(array))) for name, array in loaded]
+        )
 
     ready = [[mx.array(trainings.in_mlx_layout(array)) for array in batch] for batch in batches]
     losses, rates = [], []
@@ -126,7 +135,11 @@ def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray
     import torch
     from torch import nn
 
-    turned = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.ConvTranspose2d)}
+    turned = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ConvTranspose2d)
+    }
     own = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     own |= {name: kept for name, kept in model.named_buffers() if "running" in name}
 
@@ -140,7 +153,10 @@ def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray
     kind = torch.get_default_dtype()
     model = model.to(kind)
     ready = [[torch.from_numpy(array) for array in batch] for batch in batches]
-    ready = [[array.to(kind) if array.is_floating_point() else array for array in batch] for batch in ready]
+    ready = [
+        [array.to(kind) if array.is_floating_point() else array for array in batch]
+        for batch in ready
+    ]
     losses, rates = [], []
     for module in model.modules():
         for word in ("p", "dropout"):
@@ -152,7 +168,9 @@ def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray
         return torch.from_numpy(_wave(shape)).to(kind)
 
     def array(tensor: Any) -> np.ndarray:
-        return tensor.detach().float().cpu().numpy().copy()  # clipping changes a gradient where it is
+        return (
+            tensor.detach().float().cpu().numpy().copy()
+        )  # clipping changes a gradient where it is
 
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with mock.patch.multiple(torch, randn=same, randn_like=lambda tensor: same(*tensor.shape)):
@@ -184,14 +202,22 @@ def complaint(result: Arrays, expected: Arrays) -> str | None:
     where ReLU bends. So may losses behind updates of two networks by each other: Adam moves a weight as far where its
     gradient is rounding alone, and DCGAN's were seen 0.09 % off. The rates of dropout, which is off, must be the same.
     """
-    gradients = {name: np.abs(array).max() for name, array in expected.items() if name.startswith("gradient")}
+    gradients = {
+        name: np.abs(array).max() for name, array in expected.items() if name.startswith("gradient")
+    }
     # As of a bias of attention's keys, which adds as much to all scores of a query.
-    rounding = {name for name, size in gradients.items() if size < ONLY_ROUNDING * max(gradients.values())}
+    rounding = {
+        name for name, size in gradients.items() if size < ONLY_ROUNDING * max(gradients.values())
+    }
     later = 3e-3 if len(expected["losses"]) > 1 else 1e-4
     allowed = {"output": 1e-4, "gradient": 3e-3, "dropout": 1e-6, "losses": 1e-4, "later": later}
     for word, share in allowed.items():
         pair = [
-            {name: array for name, array in arrays.items() if name.startswith(word) and name not in rounding}
+            {
+                name: array
+                for name, array in arrays.items()
+                if name.startswith(word) and name not in rounding
+            }
             for arrays in (result, expected)
         ]
         wrong = verify.difference(*pair, share, relative=True)[1]

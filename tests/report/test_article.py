@@ -17,7 +17,9 @@ from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
 VERDICTS = root() / "tests" / "fixtures" / "reference_verdicts.csv"
-TABLES = {place.stem.removesuffix("-article"): place for place in REFERENCE.glob("tables/*-article.csv")}
+TABLES = {
+    place.stem.removesuffix("-article"): place for place in REFERENCE.glob("tables/*-article.csv")
+}
 NOTEBOOKS = [path for path in notebook_paths(root() / "notebooks") if path.stem in TABLES]
 
 
@@ -63,11 +65,17 @@ def test_a_table_has_the_committed_numbers(reference, path):
 
 def test_claims_have_the_committed_verdicts(reference):
     with open(VERDICTS, encoding="utf-8", newline="") as file:
-        kept = [(row["claim"], row["published"], row["reference-cpu"]) for row in csv.DictReader(file)]
+        kept = [
+            (row["claim"], row["published"], row["reference-cpu"]) for row in csv.DictReader(file)
+        ]
     made = [
         (row["id"], row["published"], row["here"])
         for article in published.articles()
         for row in claims_table(published.claims(article.id), of_records(reference.records)).data
     ]
-    words = {"holds": "supported", "does not hold": "contradicted", "cannot be told here": "inconclusive"}
+    words = {
+        "holds": "supported",
+        "does not hold": "contradicted",
+        "cannot be told here": "inconclusive",
+    }
     assert made == [(name, words[own], words[here]) for name, own, here in kept]

@@ -16,23 +16,45 @@ FASTER = "epoch_s(cpu, batch_size=128) / epoch_s(gpu, batch_size=128) > 1"
 
 
 def on(backend: str, epoch_s: float, batch_size: int = 128, **changes) -> Record:
-    fields = {"experiment": "vae", "backend": backend, "device": "cpu" if backend == "cpu" else "gpu"}
-    fields |= {"config": {"batch_size": batch_size}, "case": f"torch-{backend} batch_size={batch_size}"}
-    return fakes.record(**fields | {"metrics": {"epoch_s": Estimate(epoch_s, "s", n=400)}} | changes)
+    fields = {
+        "experiment": "vae",
+        "backend": backend,
+        "device": "cpu" if backend == "cpu" else "gpu",
+    }
+    fields |= {
+        "config": {"batch_size": batch_size},
+        "case": f"torch-{backend} batch_size={batch_size}",
+    }
+    return fakes.record(
+        **fields | {"metrics": {"epoch_s": Estimate(epoch_s, "s", n=400)}} | changes
+    )
 
 
 def thrice(record: Record, spread: float = 0.02) -> list[Record]:
     """Three repeats, whose times are the one of the record and so much more and less."""
     repeats = []
     for repeat, factor in enumerate((1, 1 + spread, 1 / (1 + spread))):
-        metrics = {name: each.replace(value=each.value * factor) for name, each in record.metrics.items()}
+        metrics = {
+            name: each.replace(value=each.value * factor) for name, each in record.metrics.items()
+        }
         repeats.append(record.replace(repeat=repeat, metrics=metrics))
     return repeats
 
 
 def verdict(formula: str, *records: Record, about: str = "") -> str:
     """What the table says of a claim on this machine."""
-    claim = Claim("003-X", "003", ("vae",), "The GPU is faster.", "", formula, "", "yes", "a CPU and a GPU", about)
+    claim = Claim(
+        "003-X",
+        "003",
+        ("vae",),
+        "The GPU is faster.",
+        "",
+        formula,
+        "",
+        "yes",
+        "a CPU and a GPU",
+        about,
+    )
     table = claims_table([claim], of_records(records))
     (row,) = table.rows
     if formula == FASTER:  # the article's own: 3.746 s over 8.760 s
@@ -47,7 +69,11 @@ def verdict(formula: str, *records: Record, about: str = "") -> str:
     [
         (4.0, 2.0, "supported: CPU / GPU = 2.00 (1.89 to 2.11); claimed > 1"),
         (2.0, 4.0, "contradicted: CPU / GPU = 0.500 (0.473 to 0.529); claimed > 1"),
-        (4.0, 3.9, "inconclusive (too close to tell): CPU / GPU = 1.03 (0.970 to 1.08); claimed > 1"),
+        (
+            4.0,
+            3.9,
+            "inconclusive (too close to tell): CPU / GPU = 1.03 (0.970 to 1.08); claimed > 1",
+        ),
     ],
 )
 def test_a_verdict_shows_the_ratio_with_its_interval(cpu_s, gpu_s, words):
@@ -77,7 +103,9 @@ def test_without_enough_repeats_there_is_no_verdict_and_its_reason():
 def test_a_sentence_about_another_chip_is_not_testable_here():
     records = [*thrice(on("cpu", 4.0)), *thrice(on("mps", 2.0))]
     text = verdict(FASTER, *records, about="M1 Pro")
-    assert text.startswith("not testable here: the sentence is about the M1 Pro; here CPU / GPU = 2.00")
+    assert text.startswith(
+        "not testable here: the sentence is about the M1 Pro; here CPU / GPU = 2.00"
+    )
     own = [record.replace(chip="Apple M1 Pro") for record in records]
     assert verdict(FASTER, *own, about="M1 Pro").startswith("supported")
     assert verdict(FASTER, *own, about="M1").startswith("not testable")
@@ -122,4 +150,6 @@ def test_how_a_case_ended_answers_a_claim_whatever_was_observed():
 def test_several_devices_of_an_article_are_named():
     (claim,) = [each for each in published.claims("001") if each.id == "001-C6"]
     (row,) = claims_table([claim], of_records([])).rows
-    assert row.cells[2].startswith("supported: M2 Ultra: 5.31; claimed > 1; M2 Max: 7.13; claimed > 1")
+    assert row.cells[2].startswith(
+        "supported: M2 Ultra: 5.31; claimed > 1; M2 Max: 7.13; claimed > 1"
+    )

@@ -29,7 +29,10 @@ def trace(columns, rows, **more):
 
 
 MACHINE = [
-    record(metrics={"epoch_s": metric(4.5, 3.6, 5.4), "compute_epoch_s": metric(0.9, 0.8, 1.0)}, chip="AMD Ryzen 9"),
+    record(
+        metrics={"epoch_s": metric(4.5, 3.6, 5.4), "compute_epoch_s": metric(0.9, 0.8, 1.0)},
+        chip="AMD Ryzen 9",
+    ),
     record(metrics={"epoch_s": metric(3e4, 1.5e4, 4.5e4)}, backend="mps"),
     record(status="out-of-memory", config={"batch_size": 5120}),
     record(metrics={"epoch_s": metric(0.002)}, config={"batch_size": 64}),
@@ -38,13 +41,32 @@ MACHINE = [
 BOTH = ({}, {"backend": "mps"}, {"backend": "mlx-gpu", "framework": "mlx"})
 STEPS = [[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]]
 TRACED = [
-    trace(["t_s", "footprint_bytes", "allocated_bytes", "page_faults"], STEPS, config={"load": load}, **more)
+    trace(
+        ["t_s", "footprint_bytes", "allocated_bytes", "page_faults"],
+        STEPS,
+        config={"load": load},
+        **more,
+    )
     for load in ("easy", "near")
     for more in BOTH
 ]
-OPERATIONS = (("matmul", "8x9x9", {}), ("matvec", "4096x32000", {}), ("vjp", "8x9", {"about": {"wrt": "left"}}))
+OPERATIONS = (
+    ("matmul", "8x9x9", {}),
+    ("matvec", "4096x32000", {}),
+    ("vjp", "8x9", {"about": {"wrt": "left"}}),
+)
 PRODUCTS = [
-    product(value, precision, shape, 0.9 * value, 1.1 * value, operation=name, experiment="blas_torch", **where, **more)
+    product(
+        value,
+        precision,
+        shape,
+        0.9 * value,
+        1.1 * value,
+        operation=name,
+        experiment="blas_torch",
+        **where,
+        **more,
+    )
     for value, where in zip((1.234e9, 5e10, 7e11), BOTH, strict=True)
     for precision in ("fp32", "fp16", "bf16")
     for name, shape, more in OPERATIONS
@@ -98,28 +120,42 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     first, second, third = figure.axes
     assert lines(first) == [CPU, GPU, RIVAL, "AMD Ryzen 9 CPU", "Apple M9 GPU"]
     assert words(first) == ["3.75 s", "8.76 s", "6.55 s", "4.5 s, computing 0.90 s", "30,000 s"]
-    assert (lines(second)[-1], words(second)) == ("Apple M9 CPU", ["1.93 s", "2.00 s", "6.07 s", "out-of-memory"])
+    assert (lines(second)[-1], words(second)) == (
+        "Apple M9 CPU",
+        ["1.93 s", "2.00 s", "6.07 s", "out-of-memory"],
+    )
     assert (lines(third), words(third)) == (["Apple M9 CPU"], ["2.00 ms"])
-    assert {axis.get_xscale() for axis in figure.axes} == {"log"} and "seconds per epoch" in third.get_xlabel()
+    assert {axis.get_xscale() for axis in figure.axes} == {
+        "log"
+    } and "seconds per epoch" in third.get_xlabel()
     # Values and intervals are the records', and the computing alone is hollow.
     assert intervals(first) == [(0.8, 1.0), (3.6, 5.4), (1.5e4, 4.5e4)]
     shown = {(x, y): (hue, filled) for x, y, hue, filled, _ in marks(first)}
     expected = {(3.746, 0): (style.COLOURS["processors"], True)}
     expected |= {(8.76, 1): (style.COLOURS["Apple GPUs"], True)}
     expected |= {(6.555, 2): (style.COLOURS["other GPUs"], True)}
-    expected |= {(4.5, 3): (HERE_CPU, True), (0.9, 3): (HERE_CPU, False), (3e4, 4): (HERE_GPU, True)}
+    expected |= {
+        (4.5, 3): (HERE_CPU, True),
+        (0.9, 3): (HERE_CPU, False),
+        (3e4, 4): (HERE_GPU, True),
+    }
     assert shown == expected
 
 
 def test_repeats_are_one_line_with_each_of_them_small_behind_their_mean():
     values = (2.0, 2.2, 2.42)
-    repeats = [record(metrics={"epoch_s": metric(value)}, repeat=number) for number, value in enumerate(values)]
+    repeats = [
+        record(metrics={"epoch_s": metric(value)}, repeat=number)
+        for number, value in enumerate(values)
+    ]
     first = drawn("vae", repeats).axes[0]
     assert words(first)[3:] == ["2.2 s"]
     # The geometric mean; t is 4.303 with 2 degrees of freedom, and the logarithms are 0.0953 apart.
     half = math.exp(4.303 * math.log(1.1) / math.sqrt(3))
     assert intervals(first) == [pytest.approx((2.2 / half, 2.2 * half), rel=1e-3)]
-    (mean, area), *each = sorted(((x, area) for x, y, _, _, area in marks(first) if y == 3), key=lambda one: -one[1])
+    (mean, area), *each = sorted(
+        ((x, area) for x, y, _, _, area in marks(first) if y == 3), key=lambda one: -one[1]
+    )
     assert mean == pytest.approx(2.2) and sorted(x for x, _ in each) == list(values)
     assert all(small < area / 4 for _, small in each)
 
@@ -128,15 +164,23 @@ def test_what_failed_in_the_article_is_shown_in_its_words():
     small, large = drawn("dcgan").axes
     assert words(small)[1] == words(large)[1] == "Runtime error (Bug)"
     panels = drawn("transformer_lm").axes
-    assert [lines(axis) for axis in panels] == [[CPU, GPU, RIVAL]] * 5  # the row that is printed twice is drawn once
+    assert [lines(axis) for axis in panels] == [
+        [CPU, GPU, RIVAL]
+    ] * 5  # the row that is printed twice is drawn once
     assert "DNF (Out of Memory)" in words(panels[-1])
-    assert panels[0].get_title(loc="left") == "Batch size 20, embedding size 200, layers 2, hidden size 200"
+    assert (
+        panels[0].get_title(loc="left")
+        == "Batch size 20, embedding size 200, layers 2, hidden size 200"
+    )
 
 
 def test_published_times_stand_beside_as_operations_a_second():
     config = {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
     where = ({"backend": "mps", "framework": "torch"}, {"backend": "mlx-gpu", "framework": "mlx"})
-    cases = [record(f"gpt2_pretraining_{one['framework']}", rate(4e12), config=config, **one) for one in where]
+    cases = [
+        record(f"gpt2_pretraining_{one['framework']}", rate(4e12), config=config, **one)
+        for one in where
+    ]
     first = drawn("gpt2_pretraining", cases).axes[0]
     assert first.get_title(loc="left") == "Model gpt2-large, batch size 8, context 1024"
     places = {lines(first)[y]: x for x, y, *_ in marks(first)}
@@ -156,9 +200,14 @@ def test_cpu_and_gpu_of_a_network_share_a_panel():
 
 def test_of_very_many_settings_the_axis_counts_those_that_are_not_drawn(monkeypatch):
     monkeypatch.setattr(points, "MOST_PANELS", 2)
-    many = [record(metrics={"epoch_s": metric(1.0)}, config={"batch_size": size}) for size in range(1000, 2300)]
+    many = [
+        record(metrics={"epoch_s": metric(1.0)}, config={"batch_size": size})
+        for size in range(1000, 2300)
+    ]
     figure = drawn("vae", many)
-    assert len(figure.axes) == 2 and figure.axes[-1].get_xlabel().endswith("1,300 more settings are in the table only")
+    assert len(figure.axes) == 2 and figure.axes[-1].get_xlabel().endswith(
+        "1,300 more settings are in the table only"
+    )
 
 
 # Products -------------------------------------------------------------------------------------------------------------
@@ -173,7 +222,11 @@ def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
     ]
     assert [lines(axis) for axis in panels] == [["8×9×9"], ["4096×32000", "4×4"], ["8×9 ∂a"]]
     columns = [label.get_text().split("\n") for label in panels[-1].get_xticklabels()]
-    assert columns[0] == ["PyTorch", "cpu", "fp32"] and columns[-1] == ["MLX", "mlx-gpu", "bf16"] and len(columns) == 9
+    assert (
+        columns[0] == ["PyTorch", "cpu", "fp32"]
+        and columns[-1] == ["MLX", "mlx-gpu", "bf16"]
+        and len(columns) == 9
+    )
     cells = numpy.ma.getdata(panels[0].collections[0].get_array()).ravel()
     assert list(cells) == pytest.approx([1.234] * 3 + [50] * 3 + [700] * 3)
     assert words(panels[0])[0] == "1.23\n± 10 %"
@@ -185,43 +238,71 @@ def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
 
 
 def curves(axis):
-    return [(list(line.get_xdata()), list(line.get_ydata())) for line in axis.lines if len(line.get_xdata())]
+    return [
+        (list(line.get_xdata()), list(line.get_ydata()))
+        for line in axis.lines
+        if len(line.get_xdata())
+    ]
 
 
 def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
-    smoke = trace(["footprint_bytes"], [[0, 1e9], [1, 2e9]], config={"load": "easy"}, profile="smoke")
+    smoke = trace(
+        ["footprint_bytes"], [[0, 1e9], [1, 2e9]], config={"load": "easy"}, profile="smoke"
+    )
     figure = drawn("memory_over_time", [TRACED[0], TRACED[2], TRACED[3], smoke])
     assert titles(figure)[:2] == list(memory.LOADS.values())
     easy, near, faults, _ = figure.axes
-    assert [axis.get_ylabel() for axis in (easy, faults)] == ["Memory (GB)", "Page faults (thousands)"]
+    assert [axis.get_ylabel() for axis in (easy, faults)] == [
+        "Memory (GB)",
+        "Page faults (thousands)",
+    ]
     assert curves(easy) == 2 * [([0, 1, 3], [5.0, 6.0, 7.0])] and curves(near) == curves(easy)[:1]
     assert curves(faults) == 2 * [([0, 1, 3], pytest.approx([0, 0.1, 0.8]))]
-    assert {line.get_color() for line in easy.lines if len(line.get_xdata())} == {HERE_CPU, style.SHADES["mlx", "gpu"]}
+    assert {line.get_color() for line in easy.lines if len(line.get_xdata())} == {
+        HERE_CPU,
+        style.SHADES["mlx", "gpu"],
+    }
     key = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert key == ["PyTorch, cpu", "MLX, mlx-gpu", "footprint"]  # allocated was not read in every step
+    assert key == [
+        "PyTorch, cpu",
+        "MLX, mlx-gpu",
+        "footprint",
+    ]  # allocated was not read in every step
     assert drawn("memory_over_time", [smoke]).texts[0].get_text() == NOTHING
 
 
 def test_seconds_between_the_ends_of_steps_above_the_memory():
     rows = [[0, 10.0, 5e9], [1, 12.0, 6e9], [3, 18.0, 7e9]]
-    case = trace(["t_s", "footprint_bytes"], rows, config={"model": "whisper-large", "batch_size": 32})
+    case = trace(
+        ["t_s", "footprint_bytes"], rows, config={"model": "whisper-large", "batch_size": 32}
+    )
     above, below = memory.passes_figure([case, record()]).axes
-    assert curves(above) == [([1, 3], [2.0, 3.0])] and curves(below) == [([0, 1, 3], [5.0, 6.0, 7.0])]
-    assert above.get_ylabel() == "Seconds per step" and "whisper-large, batch 32" in above.get_title(loc="left")
+    assert curves(above) == [([1, 3], [2.0, 3.0])] and curves(below) == [
+        ([0, 1, 3], [5.0, 6.0, 7.0])
+    ]
+    assert (
+        above.get_ylabel() == "Seconds per step"
+        and "whisper-large, batch 32" in above.get_title(loc="left")
+    )
     assert memory.passes_figure([record()]).texts[0].get_text() == NOTHING
 
 
 def test_rate_over_time_and_what_was_traced_of_heat():
     """A GPU that keeps 70 % of its rate from the fourth minute on, at 75 °C; nothing is drawn of what nobody told."""
     blocks = {"step_s": {"steady": [[60, 60.0]] * 3 + [[42, 60.0]] * 7}}
-    samples = [[60.0 * k, 1e9, None, 75.0 if k > 3 else 50.0, 90.0, 1.5e9 if k > 3 else 2e9, None] for k in range(11)]
+    samples = [
+        [60.0 * k, 1e9, None, 75.0 if k > 3 else 50.0, 90.0, 1.5e9 if k > 3 else 2e9, None]
+        for k in range(11)
+    ]
     about = {"backend": "cuda", "blocks": blocks, "trace": samples, "config": {"minutes": 10}}
     metrics = {"step_first_s": metric(1.0), "rate_left": metric(0.7)}
     figure = drawn("sustained_load", [record("sustained_load", metrics, **about)])
     panels = {axis.get_ylabel(): axis for axis in figure.axes}
     assert list(panels) == ["% of the first rate", "Temperature (°C)", "Clock (GHz)"]
     lines = {label: axis.lines[0] for label, axis in panels.items()}
-    assert lines["% of the first rate"].get_xdata().tolist() == [k + 0.5 for k in range(10)]  # middles of the windows
+    assert lines["% of the first rate"].get_xdata().tolist() == [
+        k + 0.5 for k in range(10)
+    ]  # middles of the windows
     assert lines["% of the first rate"].get_ydata().tolist() == pytest.approx([100] * 3 + [70] * 7)
     assert lines["Clock (GHz)"].get_ydata().tolist() == [2.0] * 4 + [1.5] * 7
     assert {line.get_color() for line in lines.values()} == {HERE_GPU}
@@ -234,14 +315,22 @@ def test_the_svg_refers_to_nothing_outside_and_runs_nothing(tmp_path):
     from matplotlib import _pylab_helpers
 
     place = tmp_path / "figures" / "vae-epoch.svg"
-    nasty = record(metrics={"epoch_s": metric(1.0)}, chip='</text><script>alert("$1")</script> $\\frac{')
+    nasty = record(
+        metrics={"epoch_s": metric(1.0)}, chip='</text><script>alert("$1")</script> $\\frac{'
+    )
     style.save(draw(declared.of("vae"), [*MACHINE, nasty]), place)
     # A notebook would show what pyplot keeps a second time, and a Mac would open a window for it.
     assert not _pylab_helpers.Gcf.figs
     svg = ElementTree.fromstring(place.read_text(encoding="utf-8"))
     assert svg.tag == "{http://www.w3.org/2000/svg}svg"
     for element in svg.iter():
-        assert element.tag.rsplit("}")[-1] not in {"script", "image", "foreignObject", "iframe", "a"}
+        assert element.tag.rsplit("}")[-1] not in {
+            "script",
+            "image",
+            "foreignObject",
+            "iframe",
+            "a",
+        }
         for name, value in element.attrib.items():
             assert not name.startswith("on")
             assert value.startswith("#") or not name.endswith("href")

@@ -28,7 +28,11 @@ from pomology.results.run import Run
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 16 * 2**30, "os": "macOS"}
-MACHINE |= {"os_version": "15.5", "python": "3.11.9", "git": {"commit": "c0ffee" * 7, "dirty": True}}
+MACHINE |= {
+    "os_version": "15.5",
+    "python": "3.11.9",
+    "git": {"commit": "c0ffee" * 7, "dirty": True},
+}
 
 
 def record(experiment="vae", **changes):
@@ -134,7 +138,9 @@ def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):
 
 
 def test_journals_without_notebooks_are_plain_tables(tmp_path):
-    lost = record(case="big", config={"batch_size": 9}, status="out-of-memory", reason="16 GB", metrics={})
+    lost = record(
+        case="big", config={"batch_size": 9}, status="out-of-memory", reason="16 GB", metrics={}
+    )
     out = write(tmp_path / "run", [record(flags=["contended"]), lost], MACHINE)
     page = Page(report_page.build(out))
     assert "no notebook has shown anything here" in page.text
@@ -147,7 +153,9 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
     assert "Nothing has been measured yet." in empty.text
     assert "machine.json is missing" in empty.text
 
-    out = write(tmp_path / "half", [record("siamese")], MACHINE | {"left_out": {"dcgan": "no time"}})
+    out = write(
+        tmp_path / "half", [record("siamese")], MACHINE | {"left_out": {"dcgan": "no time"}}
+    )
     line = record(case="cpu big").line()
     fields = results_record.Start.__struct_fields__
     journal.Journal(out / "vae.jsonl").start({key: line[key] for key in fields if key in line})
@@ -177,7 +185,10 @@ def test_other_peoples_runs_stand_after_this_one(tmp_path):
 
 def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     fields = {"case": ATTACK, "chip": f"$\\frac{ATTACK}$", "flags": [ATTACK], "reason": ATTACK}
-    cases = [record(status="error", **fields), record("stranger", article=ATTACK, config={ATTACK: ATTACK})]
+    cases = [
+        record(status="error", **fields),
+        record("stranger", article=ATTACK, config={ATTACK: ATTACK}),
+    ]
     out = write(tmp_path / "run", cases, MACHINE | {"chip": ATTACK, "power_source": ATTACK})
     Display(Declaration("vae", "003", title=ATTACK), out).save(table((ATTACK, "1")), "article")
     page = Page(report_page.build(out))
@@ -194,7 +205,9 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     code = v4.new_code_cell(f"out = '{out}'")
     drawing = output(svg="<svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>")
     title = v4.new_markdown_cell("# VAE: time & place")
-    notebook(out / "vae.ipynb", title, parameters, code, output(html="<table><td>5</table>"), drawing)
+    notebook(
+        out / "vae.ipynb", title, parameters, code, output(html="<table><td>5</table>"), drawing
+    )
     report_page.build(out)
     page = Page(out / "vae.html")
     assert_asks_nobody(page)

@@ -18,9 +18,19 @@ def of_blocks(calls_s, **more):
 
 def test_a_peak_is_the_best_over_sizes_frameworks_and_notebooks():
     records = [product(50e9), product(80e9, shape="1x9x9"), product(40e9, "fp16")]
-    records += [product(99e9, status="mismatch"), product(5e12, profile="smoke"), record("vae", rate(7e12))]
-    records += [product(70e9, experiment="ceilings_mlx"), product(60e9, "fp16", experiment="of_somebody_mlx")]
-    records += [product(900e9, backend="mps"), product(1200e9, experiment="ceilings_mlx", backend="mlx-gpu")]
+    records += [
+        product(99e9, status="mismatch"),
+        product(5e12, profile="smoke"),
+        record("vae", rate(7e12)),
+    ]
+    records += [
+        product(70e9, experiment="ceilings_mlx"),
+        product(60e9, "fp16", experiment="of_somebody_mlx"),
+    ]
+    records += [
+        product(900e9, backend="mps"),
+        product(1200e9, experiment="ceilings_mlx", backend="mlx-gpu"),
+    ]
     best = peaks.peaks(records)
     assert {key: peak.value for key, peak in best.rates.items()} == {
         ("cpu", "fp32"): 80e9,
@@ -41,22 +51,33 @@ def test_it_is_the_rate_of_the_fastest_block():
 
 def test_another_way_than_the_articles_counts_only_where_there_is_no_other():
     other, own = product(361e9, flags=["other-way"]), product(320e9)
-    assert {peaks.peaks(turn).rates["cpu", "fp32"].value for turn in ([other, own], [own, other])} == {320e9}
+    assert {
+        peaks.peaks(turn).rates["cpu", "fp32"].value for turn in ([other, own], [own, other])
+    } == {320e9}
     assert peaks.peaks([other]).rates["cpu", "fp32"].value == 361e9
 
 
 def test_each_kind_of_traffic_has_a_peak_and_what_a_cache_holds_raises_none():
-    records = [stream(8e9, "copy"), stream(9e9), stream(7e9, "add", "ceilings_mlx"), stream(90e9, backend="mps")]
+    records = [
+        stream(8e9, "copy"),
+        stream(9e9),
+        stream(7e9, "add", "ceilings_mlx"),
+        stream(90e9, backend="mps"),
+    ]
     records += [cached(12e9, "sum", 32), stream(11e9, "dot"), matvec(40, 77e9), matvec(127, 20e9)]
     both = {("cpu", "reads and writes"): 9e9, ("gpu", "reads and writes"): 90e9}
     best = peaks.peaks(records)
-    assert {key: peak.value for key, peak in best.bandwidths.items()} == both | {("cpu", "reads"): 12e9}
+    assert {key: peak.value for key, peak in best.bandwidths.items()} == both | {
+        ("cpu", "reads"): 12e9
+    }
     # A matrix larger than four caches is no cache's; an unknown cache may be as large as any.
     assert peaks.peaks([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].value == 13e9
     assert ("gpu", "reads") not in peaks.peaks([matvec(530, 13e9, backend="mps")]).bandwidths
 
 
-def test_the_last_level_cache_where_the_system_tells_its_size_and_nothing_on_a_mac(tmp_path, monkeypatch):
+def test_the_last_level_cache_where_the_system_tells_its_size_and_nothing_on_a_mac(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(snapshot, "CACHES", tmp_path)
     assert snapshot.cache_bytes() is None
     for number, size in enumerate(("48K", "491520K")):
@@ -91,7 +112,10 @@ def test_no_share_is_shown_above_all(value, low, high, text):
 
 
 def test_a_table_has_shares_where_there_are_some():
-    records = [record(metrics=rate(25e9, 20e9, 30e9)), record(backend="mps", config={"batch_size": 9})]
+    records = [
+        record(metrics=rate(25e9, 20e9, 30e9)),
+        record(backend="mps", config={"batch_size": 9}),
+    ]
     best = peaks.peaks([product(100e9, low=100e9, high=100e9)])
     table = details.details_table(frame.of_records(records), best)
     place = table.columns.index(peaks.BEST)

@@ -28,7 +28,13 @@ from pomology.results.record import Record, parse
 CPU = "M1 Ultra CPU"
 
 
-def metric(value: float, low: float | None = None, high: float | None = None, how: str = "estimated", unit="s"):
+def metric(
+    value: float,
+    low: float | None = None,
+    high: float | None = None,
+    how: str = "estimated",
+    unit="s",
+):
     return Estimate(value, unit, low, high, 400, how)
 
 
@@ -46,10 +52,21 @@ METRICS = {
     "loss_first": metric(545.0, unit=""),
     "loss_last": metric(120.0, unit=""),
 }
-RECORD = {"case": "torch-cpu batch_size=128", "device": "cpu", "chip": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz"}
-RECORD |= {"data": "stand-in", "data_origin": "digits drawn by hand", "parameters": 652_824, "foreign_load": 0.25}
+RECORD = {
+    "case": "torch-cpu batch_size=128",
+    "device": "cpu",
+    "chip": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz",
+}
+RECORD |= {
+    "data": "stand-in",
+    "data_origin": "digits drawn by hand",
+    "parameters": 652_824,
+    "foreign_load": 0.25,
+}
 RECORD |= {"flops_per_step": 501_350_400, "seconds": 12.5, "metrics": METRICS}
-RECORD |= {"blocks": {"training": {"epoch_steps": 469, "steady": [[100, 0.95], [300, 2.85]], "warmup": []}}}
+RECORD |= {
+    "blocks": {"training": {"epoch_steps": 469, "steady": [[100, 0.95], [300, 2.85]], "warmup": []}}
+}
 
 
 def record(**changes) -> Record:
@@ -57,7 +74,9 @@ def record(**changes) -> Record:
 
 
 def failed(status: str, reason: str | None = None, **changes) -> Record:
-    return record(status=status, reason=reason, **{"device": None, "metrics": {}, "blocks": {}} | changes)
+    return record(
+        status=status, reason=reason, **{"device": None, "metrics": {}, "blocks": {}} | changes
+    )
 
 
 def repeats_of(*epochs: float) -> list[Record]:
@@ -67,7 +86,9 @@ def repeats_of(*epochs: float) -> list[Record]:
 
 def rows(table: Table, kind: str = "measured") -> list[dict]:
     """The rows of this machine, by heading."""
-    return [dict(zip(table.columns, row.cells, strict=True)) for row in table.rows if row.kind == kind]
+    return [
+        dict(zip(table.columns, row.cells, strict=True)) for row in table.rows if row.kind == kind
+    ]
 
 
 # Numbers as people read them ------------------------------------------------------------------------------------------
@@ -85,17 +106,33 @@ def rows(table: Table, kind: str = "measured") -> list[dict]:
         # Half of 35.4 and of 35.6: two digits of it, and one.
         (format.with_interval, (metric(1234.5, 1199.1, 1269.9), format.seconds), "1,234 s ± 2.9 %"),
         (format.with_interval, (metric(1234.5, 1198.9, 1270.1), format.seconds), "1,230 s ± 2.9 %"),
-        (format.with_interval, (metric(153.4, 46.8, 260.1), format.seconds), "about 150 s: 47 to 260 s"),
+        (
+            format.with_interval,
+            (metric(153.4, 46.8, 260.1), format.seconds),
+            "about 150 s: 47 to 260 s",
+        ),
         (format.with_interval, (metric(0.426, 0.24, 1.94, unit=""),), "0.43 (0.24 to 1.9)"),
         # What was measured once, or counted, is told as it was; what five steps tell, in two digits.
-        (format.with_interval, (metric(4.567).replace(n=1, how="measured"), format.seconds), "4.57 s"),
-        (format.with_interval, (metric(4.567, 4.4, 4.7).replace(n=5), format.seconds), "about 4.6 s"),
+        (
+            format.with_interval,
+            (metric(4.567).replace(n=1, how="measured"), format.seconds),
+            "4.57 s",
+        ),
+        (
+            format.with_interval,
+            (metric(4.567, 4.4, 4.7).replace(n=5), format.seconds),
+            "about 4.6 s",
+        ),
         (
             format.with_interval,
             (metric(4.567, 4.4, 4.7).replace(n=5, covers="repeats"), format.seconds),
             "4.57 s ± 3.3 %",
         ),
-        (format.with_interval, (metric(138_357_544, unit="").replace(n=1, how="measured"), str), "138357544"),
+        (
+            format.with_interval,
+            (metric(138_357_544, unit="").replace(n=1, how="measured"), str),
+            "138357544",
+        ),
     ],
 )
 def test_numbers_are_rounded_and_have_a_unit_that_fits(show, values, text):
@@ -111,7 +148,9 @@ def test_every_published_row_stands_as_printed_and_in_order(experiment):
     shown = [row.cells for row in table.rows if row.kind == "published"]
     lines: dict[int, list[str]] = {}
     for value in published.rows(experiment=experiment):
-        lines.setdefault(value["row"], [f"{value['device']} (PyTorch, 2022)"]).append(value["printed"])
+        lines.setdefault(value["row"], [f"{value['device']} (PyTorch, 2022)"]).append(
+            value["printed"]
+        )
     assert [[cells[0], cells[-6], *cells[-4:-1]] for cells in shown] == list(lines.values())
     assert {(cells[-5], cells[-1]) for cells in shown} == {("", "published")}
     assert all((row["status"] == "ok") == ("epoch_s" in row) for row in table.data)
@@ -126,29 +165,62 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from():
         "Batch size": "128",
         "Time per epoch": "4.50 s ± 2.0 %",
     }
-    expected |= {"Of it computing": "2.25 s ± 1.2 %", "Temperature": "64 °C", "Memory": "0.412 GB", "Power": "42 W"}
-    assert rows(table) == [expected | {"Remarks": "estimated from 400 steps, 85 % of the epoch; stand-in; drift"}]
+    expected |= {
+        "Of it computing": "2.25 s ± 1.2 %",
+        "Temperature": "64 °C",
+        "Memory": "0.412 GB",
+        "Power": "42 W",
+    }
+    assert rows(table) == [
+        expected | {"Remarks": "estimated from 400 steps, 85 % of the epoch; stand-in; drift"}
+    ]
     notes, meaning = "\n".join(table.notes), "\n".join(table.meaning)
-    assert "Data: digits drawn by hand." in notes and "within this run" in meaning and "contended" not in notes
+    assert (
+        "Data: digits drawn by hand." in notes
+        and "within this run" in meaning
+        and "contended" not in notes
+    )
     assert f"drift: {results_cases.FLAGS['drift']}." in notes
 
-    reserved = {"reserved_peak_bytes": metric(3e9, unit="B"), "footprint_peak_bytes": metric(1e9, unit="B")}
+    reserved = {
+        "reserved_peak_bytes": metric(3e9, unit="B"),
+        "footprint_peak_bytes": metric(1e9, unit="B"),
+    }
     gpu = record(backend="mps", device="gpu", chip="Apple M2", data="real")
-    (row,) = rows(article_table("vae", [gpu.replace(metrics={"epoch_s": metric(4.5, how="measured")} | reserved)]))
-    assert (row["Device"], row["Time per epoch"]) == ("Apple M2 GPU (PyTorch 2.13.0, 2026)", "4.50 s")
+    (row,) = rows(
+        article_table(
+            "vae", [gpu.replace(metrics={"epoch_s": metric(4.5, how="measured")} | reserved)]
+        )
+    )
+    assert (row["Device"], row["Time per epoch"]) == (
+        "Apple M2 GPU (PyTorch 2.13.0, 2026)",
+        "4.50 s",
+    )
     assert row["Remarks"] == "measured; real"
     assert row["Memory"] == "3.00 GB"  # what the framework reserved, not the process
-    assert (row["Temperature"], row["Power"]) == ("not told", "not told") and "Of it computing" not in row
+    assert (row["Temperature"], row["Power"]) == (
+        "not told",
+        "not told",
+    ) and "Of it computing" not in row
 
 
 def test_a_published_row_says_with_what_it_was_timed_and_when():
     for wanted, software in (
-        ({"experiment": "rasbt_vgg16", "device": "2080Ti"}, ("1.11.0+cu102", "2022")),  # the others' nightly builds
+        (
+            {"experiment": "rasbt_vgg16", "device": "2080Ti"},
+            ("1.11.0+cu102", "2022"),
+        ),  # the others' nightly builds
         ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
     ):
-        rows_of = [row for row in published.rows() if all(row[key] == value for key, value in wanted.items())]
+        rows_of = [
+            row
+            for row in published.rows()
+            if all(row[key] == value for key, value in wanted.items())
+        ]
         about = ("article", "device", "framework", "source")
-        assert rows_of and {published.software(*(row[key] for key in about)) for row in rows_of} == {software}
+        assert rows_of and {
+            published.software(*(row[key] for key in about)) for row in rows_of
+        } == {software}
 
 
 def test_a_case_that_did_not_end_well_shows_its_status_and_no_number():
@@ -166,12 +238,18 @@ def test_smoke_never_stands_beside_published():
     assert table.rows == article_table("vae", []).rows
     assert all(row["source"] == "published" for row in table.data)
     assert any("smoke test" in note for note in table.notes)
-    assert [row["Time per epoch"] for row in rows(article_table("vae", [smoke, record()]))] == ["4.50 s ± 2.0 %"]
+    assert [row["Time per epoch"] for row in rows(article_table("vae", [smoke, record()]))] == [
+        "4.50 s ± 2.0 %"
+    ]
 
 
 @pytest.mark.parametrize(
     ("reason", "shown"),
-    [("needs 33 GB at the least", "too-big"), ("would take 9 s a call", "too-slow"), (None, "too-big")],
+    [
+        ("needs 33 GB at the least", "too-big"),
+        ("would take 9 s a call", "too-slow"),
+        (None, "too-big"),
+    ],
 )
 def test_journals_of_before_say_too_big_of_what_is_too_slow(reason, shown):
     written = failed("too-big", reason)
@@ -200,7 +278,10 @@ def test_of_few_steps_the_range_is_told_and_a_part_only_where_it_is_resolved():
     for compute, shown in (
         (metric(4.2, 4.1, 4.3), "4.20 s ± 2.4 %"),
         (metric(4.2, 3.9, 4.5), "not told apart (400 steps)"),
-        (metric(9.0, 8.9, 9.1), "not told apart (400 steps)"),  # longer than the epoch that it is part of
+        (
+            metric(9.0, 8.9, 9.1),
+            "not told apart (400 steps)",
+        ),  # longer than the epoch that it is part of
         (metric(2.0).replace(n=1), "not told apart (1 step)"),
     ):
         assert row(steady, compute_epoch_s=compute)["Of it computing"] == shown
@@ -212,7 +293,9 @@ def test_repeats_become_their_geometric_mean_and_the_interval_between_them():
     assert row["Time per epoch"] == "2.2 s ± 24 %"
     assert row["Remarks"] == "estimated from 400 steps, 85 % of the epoch; stand-in; 3 repeats"
     assert any("between 3 repeats" in text for text in table.meaning)
-    assert table.data[-1]["repeats"] == 3 and table.data[-1]["epoch_s_high"] == pytest.approx(HIGH, rel=1e-6)
+    assert table.data[-1]["repeats"] == 3 and table.data[-1]["epoch_s_high"] == pytest.approx(
+        HIGH, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("place", [0, 3])
@@ -224,7 +307,11 @@ def test_a_repeat_that_failed_is_counted_as_such_and_hides_no_value(place):
     assert row["Time per epoch"] == "2.2 s ± 24 %"
     assert row["Remarks"].endswith("stand-in; 3 of 4 repeats (crashed: its kernel died); busy")
     numbers = table.data[-1]
-    assert (numbers["epoch_s"], numbers["status"], numbers["repeats"]) == (pytest.approx(2.2), "ok", 3)
+    assert (numbers["epoch_s"], numbers["status"], numbers["repeats"]) == (
+        pytest.approx(2.2),
+        "ok",
+        3,
+    )
 
 
 # As HTML, text and file -----------------------------------------------------------------------------------------------
@@ -232,7 +319,18 @@ def test_a_repeat_that_failed_is_counted_as_such_and_hides_no_value(place):
 
 def cells_of(text: str) -> list[str]:
     """The cells of a table, as a browser would read them; in the markup is nothing that a table does not need."""
-    assert {*re.findall(r"<(\w+)", text)} <= {"style", "div", "p", "table", "thead", "tbody", "tr", "th", "td", "span"}
+    assert {*re.findall(r"<(\w+)", text)} <= {
+        "style",
+        "div",
+        "p",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "span",
+    }
     return [html.unescape(cell) for cell in re.findall(r"<(?:t[dh]|span)\b[^>]*>([^<]+|)</", text)]
 
 
@@ -240,7 +338,9 @@ NASTY = '<script>alert("1")</script> & <img src=x onerror=y>'
 
 
 def test_html_shows_texts_as_they_are_and_runs_nothing():
-    table = Table(NASTY, (NASTY, "b"), (Row((NASTY, "&lt;"), "measured"), Row(("1", "2"))), (NASTY,))
+    table = Table(
+        NASTY, (NASTY, "b"), (Row((NASTY, "&lt;"), "measured"), Row(("1", "2"))), (NASTY,)
+    )
     text = table._repr_html_()
     assert cells_of(text) == [NASTY, "b", NASTY, "&lt;", "1", "2"]
     assert text.count(html.escape(NASTY)) == 4 and '<tr class="measured"' in text
@@ -256,8 +356,12 @@ def test_as_text_a_wide_table_is_wrapped_and_a_wider_one_is_a_list(count, listed
     cells = [f"{number} wwwwwwww wwwwwwww wwwwwwww" for number in range(count)]
     lines = str(Table("T", columns, (Row((*cells[:-1], "")), Row(tuple(cells))))).splitlines()
     assert max(map(len, lines)) <= 100
-    assert [word for line in lines for word in line.split()].count("wwwwwwww") == 3 * (2 * count - 1)
-    assert (f"  column 1: {cells[1]}" in lines) == listed and sum("column 4" in line for line in lines) == 1 + listed
+    assert [word for line in lines for word in line.split()].count("wwwwwwww") == 3 * (
+        2 * count - 1
+    )
+    assert (f"  column 1: {cells[1]}" in lines) == listed and sum(
+        "column 4" in line for line in lines
+    ) == 1 + listed
 
 
 def test_numbers_in_a_file_read_back_exactly(tmp_path):
@@ -273,8 +377,16 @@ def test_numbers_in_a_file_read_back_exactly(tmp_path):
     assert len(lines) == 6 + 1 and last["name"] == 'a "quoted", text\nof two lines'
     numbers = [float(last[name]) for name in ("epoch_s", "epoch_s_low", "epoch_s_high", "step_s")]
     assert numbers == [value, value / 3, 1e299, 5e-324]
-    assert (first["source"], first["device"], first["step_s"], float(first["epoch_s"])) == ("published", CPU, "", 3.746)
-    assert sorted(place.name for place in path.parent.iterdir()) == ["vae.csv", "vae.html"]  # no draft
+    assert (first["source"], first["device"], first["step_s"], float(first["epoch_s"])) == (
+        "published",
+        CPU,
+        "",
+        3.746,
+    )
+    assert sorted(place.name for place in path.parent.iterdir()) == [
+        "vae.csv",
+        "vae.html",
+    ]  # no draft
 
 
 def test_details_show_what_else_was_measured():
@@ -282,8 +394,17 @@ def test_details_show_what_else_was_measured():
         frame.of_records([record(), failed("error", repeat=1, parameters=None, foreign_load=None)])
     )
     first, second = rows(table, "plain")
-    expected = {"Chip": "Intel Core i7-9750H CPU", "Case": "batch size 128", "Parameters": "652,824"}
-    expected |= {"First step": "50.0 ms", "Step": "9.5 ms ± 5.3 %", "Achieved": "52.8 GFLOP/s", "Loss": "545 → 120"}
+    expected = {
+        "Chip": "Intel Core i7-9750H CPU",
+        "Case": "batch size 128",
+        "Parameters": "652,824",
+    }
+    expected |= {
+        "First step": "50.0 ms",
+        "Step": "9.5 ms ± 5.3 %",
+        "Achieved": "52.8 GFLOP/s",
+        "Loss": "545 → 120",
+    }
     expected |= {"Page faults": "12,345", "Others' load (cores)": "0.25"}
     assert first == expected
     assert set(second.values()) == {"Intel Core i7-9750H CPU", "batch size 128", ""}
@@ -293,19 +414,29 @@ def test_details_show_what_else_was_measured():
 # Whole trainings ------------------------------------------------------------------------------------------
 
 
-def training(batch_size: int, backend: str, seconds: float, spread: float = 0.0, **changes) -> Record:
+def training(
+    batch_size: int, backend: str, seconds: float, spread: float = 0.0, **changes
+) -> Record:
     """A record as the TensorFlow notebooks make it."""
     name = f"tensorflow-{backend} batch_size={batch_size}"
     bounds = (seconds * (1 - spread), seconds * (1 + spread)) if spread else (None, None)
     metrics = {"fit_s": metric(seconds, *bounds, how="measured"), "epoch_s": metric(seconds / 4)}
     metrics |= {"accuracy": metric(0.875, unit=""), "footprint_peak_bytes": metric(1.2e9, unit="B")}
-    form = {"experiment": "mlp", "article": "004", "framework": "tensorflow", "backend": backend, "case": name}
+    form = {
+        "experiment": "mlp",
+        "article": "004",
+        "framework": "tensorflow",
+        "backend": backend,
+        "case": name,
+    }
     return record(**form, config={"batch_size": batch_size}, metrics=metrics, **changes)
 
 
 def test_a_whole_training_has_its_table_with_no_empty_cell():
     wrong = training(32, "metal", 1.0, status="mismatch", reason="outputs differ")
-    table = article_table("mlp", [training(32, "cpu", 12.0, 0.05), training(512, "cpu", 4.0), wrong])
+    table = article_table(
+        "mlp", [training(32, "cpu", 12.0, 0.05), training(512, "cpu", 4.0), wrong]
+    )
     first, second, third = rows(table)
     assert first["Training time"] == "12.0 s ± 5.0 %" and first["Time per epoch"] == "3.00 s"
     assert first["Test accuracy"].replace("\N{NO-BREAK SPACE}", " ") == "87.5 % (of the stand-in)"

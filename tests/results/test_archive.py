@@ -18,7 +18,13 @@ from pomology.errors import PomologyError
 from pomology.results import archive, journal
 from pomology.results.run import Run
 
-MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "os": "macOS", "python": "3.11.9"}
+MACHINE = {
+    "chip": "Apple M9",
+    "cpu_cores": 8,
+    "memory_bytes": 2**34,
+    "os": "macOS",
+    "python": "3.11.9",
+}
 METRICS = {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}
 JOURNAL = (json.dumps(fakes.record(metrics=METRICS).line()) + "\n").encode()
 
@@ -92,13 +98,22 @@ def test_a_bad_zip_is_a_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, d
     assert main(["compare", "good", "bad.zip"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("pomology: bad.zip: ") and error.count("\n") == 1 and len(error) < 300
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["bad.zip", "good", "machine.json", "vae.jsonl"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "bad.zip",
+        "good",
+        "machine.json",
+        "vae.jsonl",
+    ]
 
 
 def spoiled(data, rng):
     """Bytes with one thing wrong in them."""
     start, end = sorted(rng.choices(range(len(data)), k=2))
-    ways = (data[:start], data[:start] + data[end:], data[:start] + data[start:end] * 2 + data[end:])
+    ways = (
+        data[:start],
+        data[:start] + data[end:],
+        data[:start] + data[start:end] * 2 + data[end:],
+    )
     noise = data[:start] + rng.randbytes(9) + data[start + rng.choice((0, 9)) :]
     return rng.choice([*ways, noise, noise])
 
@@ -116,7 +131,21 @@ def test_a_zip_spoiled_at_random_is_read_or_is_a_line(tmp_path):
     assert 100 < refused < 300
 
 
-VALUES = [None, True, -1, 1e308, 10**400, float("nan"), "", "\ud800", "a\nb\x1b[31m", [], {}, [[[]]], "9" * 6000]
+VALUES = [
+    None,
+    True,
+    -1,
+    1e308,
+    10**400,
+    float("nan"),
+    "",
+    "\ud800",
+    "a\nb\x1b[31m",
+    [],
+    {},
+    [[[]]],
+    "9" * 6000,
+]
 
 
 def test_a_journal_spoiled_at_random_costs_the_line_that_is_spoiled(tmp_path):
@@ -146,4 +175,7 @@ def test_pipes_links_and_large_files_in_a_folder_do_not_hang(tmp_path):
         file.truncate(archive.MOST_BYTES + 1)
     run = Run(out)
     assert len(run.records) == 1
-    assert [problem.partition(":")[0] for problem in run.problems] == ["large.jsonl", "machine.json is missing"]
+    assert [problem.partition(":")[0] for problem in run.problems] == [
+        "large.jsonl",
+        "machine.json is missing",
+    ]

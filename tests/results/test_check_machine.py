@@ -10,7 +10,12 @@ from pomology.results import folders
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     """This machine, which can be changed."""
-    machine = {"chip": "Apple M9", "memory_bytes": 2**34, "processor": {"L2 cache": "2 MiB"}, "python": "3.11.9"}
+    machine = {
+        "chip": "Apple M9",
+        "memory_bytes": 2**34,
+        "processor": {"L2 cache": "2 MiB"},
+        "python": "3.11.9",
+    }
     monkeypatch.setattr(snapshot, "snapshot", lambda: dict(machine))
     monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac"})
     return machine
@@ -36,7 +41,9 @@ def test_numbers_of_unknown_origin_and_copies_are_not_carried_on(tmp_path):
     with pytest.raises(PomologyError, match=r"has numbers, but no machine\.json that says whose"):
         folders.check_machine(tmp_path)
     folders.note_machine(tmp_path, "smoke")
-    with pytest.raises(PomologyError, match=r"is a copy of a run, not one of this checkout; choose another RUN$"):
+    with pytest.raises(
+        PomologyError, match=r"is a copy of a run, not one of this checkout; choose another RUN$"
+    ):
         folders.check_machine(tmp_path)
     (tmp_path / folders.LOCK).touch()
     folders.check_machine(tmp_path)

@@ -14,7 +14,13 @@ from pomology.machine import snapshot
 from pomology.results import folders, journal
 
 GIT = {"commit": "c" * 40, "dirty": False}
-SNAPSHOT = {"chip": "M2", "python": "3.11.9", "packages": {"torch": "2.13.0"}, "git": GIT, "unknown": {}}
+SNAPSHOT = {
+    "chip": "M2",
+    "python": "3.11.9",
+    "packages": {"torch": "2.13.0"},
+    "git": GIT,
+    "unknown": {},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +61,10 @@ def measure(experiment: Experiment, what: str = "one") -> None:
 def test_all_notebooks_of_a_day_share_a_folder(tmp_path, at):
     at("2026-11-21T09:05:07")
     first = set_up()
-    assert first.out == tmp_path / "outputs" / "lab-20261121-090507" and (first.out / "machine.json").is_file()
+    assert (
+        first.out == tmp_path / "outputs" / "lab-20261121-090507"
+        and (first.out / "machine.json").is_file()
+    )
     measure(first)
     at("2026-11-21T17:00:00")
     assert set_up("dcgan").out == first.out
@@ -63,7 +72,11 @@ def test_all_notebooks_of_a_day_share_a_folder(tmp_path, at):
     assert set_up("dcgan").out == tmp_path / "outputs" / "lab-20261122-090000"
 
 
-CHANGES = [{"chip": "other"}, {"packages": {"torch": "2.14.0"}}, {"git": GIT | {"commit": "d" * 40}}]
+CHANGES = [
+    {"chip": "other"},
+    {"packages": {"torch": "2.14.0"}},
+    {"git": GIT | {"commit": "d" * 40}},
+]
 
 
 @pytest.mark.parametrize("changed", [*CHANGES, {"profile": "smoke"}])
@@ -84,7 +97,9 @@ def test_a_changed_parameter_cell_is_told_and_needs_no_other_folder(here):
     second = set_up("dcgan")
     assert second.out == first.out and folders.noted(second.out)["git"]["dirty"] is True
     here["git"] = GIT
-    assert folders.noted(set_up("siamese").out)["git"]["dirty"] is True, "what was measured in between was not clean"
+    assert folders.noted(set_up("siamese").out)["git"]["dirty"] is True, (
+        "what was measured in between was not clean"
+    )
 
 
 def test_a_set_up_cell_that_is_run_again_measures_anew_and_loses_nothing(capsys):
@@ -114,7 +129,12 @@ def test_a_second_kernel_leaves_the_first_one_its_journal(monkeypatch):
 
 def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_has_them(tmp_path):
     assert folders.latest(["blas_torch"], "quick") is None
-    begun = [("one/blas_torch", "quick"), ("two/blas_mlx", "quick"), ("three/vae", "quick"), ("four/blas_mlx", "smoke")]
+    begun = [
+        ("one/blas_torch", "quick"),
+        ("two/blas_mlx", "quick"),
+        ("three/vae", "quick"),
+        ("four/blas_mlx", "smoke"),
+    ]
     for number, (name, profile) in enumerate(begun):
         place = tmp_path / "outputs" / f"{name}.jsonl"
         place.parent.mkdir(parents=True)

@@ -24,7 +24,9 @@ from pomology.results import frame as results_frame
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
-VALUES = Path(__file__).parents[1] / "data" / "reference-values.csv.gz"  # written before the library was divided anew
+VALUES = (
+    Path(__file__).parents[1] / "data" / "reference-values.csv.gz"
+)  # written before the library was divided anew
 
 
 def numbers(row: dict) -> tuple:
@@ -53,13 +55,17 @@ def test_the_reference_run_has_the_values_that_it_always_had():
 
 
 def test_a_table_from_parquet_is_that_from_the_journals(tmp_path):
-    folder = shutil.copytree(REFERENCE, tmp_path / "a", ignore=shutil.ignore_patterns("*.html", "tables", "figures"))
+    folder = shutil.copytree(
+        REFERENCE, tmp_path / "a", ignore=shutil.ignore_patterns("*.html", "tables", "figures")
+    )
     plain = pomology.load(folder)
     place = results_frame.write(Run(folder))
     assert place.name == "results.parquet" and place.stat().st_size < 10**6
     assert_frame_equal(pomology.load(folder), plain)
     named = pomology.load(folder.rename(tmp_path / "b"))
-    assert set(named["run"]) == {"b"} and named.drop(columns="run").equals(plain.drop(columns="run"))
+    assert set(named["run"]) == {"b"} and named.drop(columns="run").equals(
+        plain.drop(columns="run")
+    )
     about = pomology.load(tmp_path / "b", metric="headline")
     assert len(about) == plain["headline"].sum() and about["headline"].all()
     steps = pomology.load(tmp_path / "b", metric=["step_s", "pass_s"])
@@ -82,14 +88,24 @@ def test_a_zip_is_read_from_its_journals_alone(tmp_path):
 
 
 def test_a_case_without_numbers_has_a_row_and_a_setting_its_column(tmp_path):
-    one = records.record(metrics={}, config={"batch_size": 8, "data": "random"}, status="too-big", reason="too big")
-    two = records.record(metrics={"step_s": records.metric(0.5)}, config={"batch_size": 16, "lora": True})
-    records.write(tmp_path, [one, two], {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "python": "3.12.1"})
+    one = records.record(
+        metrics={}, config={"batch_size": 8, "data": "random"}, status="too-big", reason="too big"
+    )
+    two = records.record(
+        metrics={"step_s": records.metric(0.5)}, config={"batch_size": 16, "lora": True}
+    )
+    records.write(
+        tmp_path,
+        [one, two],
+        {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "python": "3.12.1"},
+    )
     table = pomology.load(tmp_path)
     assert list(table["status"]) == ["too-big", "ok"] and list(table["batch_size"]) == [8, 16]
     assert table["metric"].isna().tolist() == [True, False] and math.isnan(table["value"][0])
     assert table["setting_data"][0] == "random" and table["data"].notna().all() and table["lora"][1]
-    assert set(table["machine"]) == {"Apple M9, 8 cores, 16 GB"} and table["device"][1].startswith("Apple M9")
+    assert set(table["machine"]) == {"Apple M9, 8 cores, 16 GB"} and table["device"][1].startswith(
+        "Apple M9"
+    )
     results_frame.write(Run(tmp_path))
     assert_frame_equal(pomology.load(tmp_path), table)
 

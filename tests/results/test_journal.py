@@ -45,7 +45,11 @@ def test_a_line_is_on_the_disk_before_anything_else_happens(journal, monkeypatch
     assert len(seen) == 1 and seen[0].endswith(b"\n") and json.loads(seen[0]) == STARTED
     end = ENDED | {"reason": "µs × 2\n“quoted”", "blocks": {"training": {"steady": [[3, 0.1]]}}}
     journal.end(end)
-    assert len(seen) == 2 and seen[1].startswith(seen[0]) and json.loads(seen[1].split(b"\n")[1]) == end
+    assert (
+        len(seen) == 2
+        and seen[1].startswith(seen[0])
+        and json.loads(seen[1].split(b"\n")[1]) == end
+    )
     (record,) = read(journal.path).records
     assert record.line() == end
     assert "µs × 2" in journal.path.read_text(encoding="utf-8")  # readable for people too
@@ -94,7 +98,13 @@ while True:
 
 
 def test_a_killed_process_loses_at_most_the_case_it_was_in(journal):
-    command = [sys.executable, "-c", WRITER, str(journal.path), os.path.dirname(os.path.dirname(__file__))]
+    command = [
+        sys.executable,
+        "-c",
+        WRITER,
+        str(journal.path),
+        os.path.dirname(os.path.dirname(__file__)),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         said = [int(process.stdout.readline()) for _ in range(20)]
         time.sleep(0.0137)
@@ -103,7 +113,9 @@ def test_a_killed_process_loses_at_most_the_case_it_was_in(journal):
     contents = read(journal.path)
     finished = [record.case for record in contents.records if record.status == "ok"]
     assert set(finished) >= {f"case {number}" for number in said} and len(finished) <= len(said) + 1
-    assert len(contents.open_starts) + len(contents.problems) <= 2  # a case that was open, and one torn line
+    assert (
+        len(contents.open_starts) + len(contents.problems) <= 2
+    )  # a case that was open, and one torn line
     journal.end(ENDED | {"case": "afterwards"})
     assert statuses(journal)["afterwards", 0] == "ok"
 
@@ -143,7 +155,9 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
 
 def test_only_what_may_end_differently_or_vanished_once_is_tried_again(journal):
     assert not read(journal.path).done("a", 0)
-    for status in {each for part in get_args(results_record.Status) for each in get_args(part) or (part,)}:
+    for status in {
+        each for part in get_args(results_record.Status) for each in get_args(part) or (part,)
+    }:
         journal.start(STARTED)
         journal.end(ENDED | {"status": status})
         assert read(journal.path).done("a", 0) == (status not in ("interrupted", "error"))
@@ -194,8 +208,12 @@ def test_another_schema_and_endless_lines_are_refused_in_one_line(journal):
         (2, "newer than this kit's 1; update pomology"),
         (0, "older than this kit's 1"),
     ):
-        journal.path.write_bytes(line({}) + b"\n" + json.dumps({"schema": schema, "what": "nobody knows yet"}).encode())
-        with pytest.raises(PomologyError, match=rf"^vae\.jsonl, line 2: schema {schema} is {told}.*$"):
+        journal.path.write_bytes(
+            line({}) + b"\n" + json.dumps({"schema": schema, "what": "nobody knows yet"}).encode()
+        )
+        with pytest.raises(
+            PomologyError, match=rf"^vae\.jsonl, line 2: schema {schema} is {told}.*$"
+        ):
             read(journal.path)
     journal.path.write_bytes(b"\n" * 100_001)
     with pytest.raises(PomologyError, match=r"^vae\.jsonl: more than 100,000 lines$"):

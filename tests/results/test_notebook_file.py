@@ -18,7 +18,9 @@ MALFORMED = {
     "nbformat 3": json.dumps(GOOD | {"nbformat": 3}).encode(),
     "no cells": json.dumps(GOOD | {"cells": []}).encode(),
     "source a number": json.dumps(GOOD | {"cells": [CELL | {"source": 3}]}).encode(),
-    "seconds a text": json.dumps(GOOD | {"metadata": {"pomology": {"seconds": {"quick": "long"}}}}).encode(),
+    "seconds a text": json.dumps(
+        GOOD | {"metadata": {"pomology": {"seconds": {"quick": "long"}}}}
+    ).encode(),
     "half a character": json.dumps(GOOD | {"cells": [CELL | {"source": "\ud800"}]}).encode(),
 }
 

@@ -59,7 +59,9 @@ def test_a_run_reads_what_is_asked_for_once_and_again_when_it_has_grown(journal,
     (folder / "machine.json").write_text(json.dumps(machine))
     assert run.machine == machine and run.problems == []
     (folder / "dcgan.jsonl").write_text('{"schema": 2}\n')
-    assert run.problems == ["dcgan.jsonl, line 1: schema 2 is newer than this kit's 1; update pomology to read it."]
+    assert run.problems == [
+        "dcgan.jsonl, line 1: schema 2 is newer than this kit's 1; update pomology to read it."
+    ]
     (folder / "dcgan.jsonl").unlink()
     assert run.problems == [] and list(run.journals) == ["vae"]
 
@@ -83,17 +85,24 @@ def test_journals_of_a_run_that_is_kept_may_be_packed(journal, monkeypatch):
 def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
     few, many = Estimate(2.0, "s", n=2), Estimate(2.42, "s", 2.3, 2.5, 30)
     mean = results_cases.together([few, many])
-    assert mean == Estimate(pytest.approx(2.2), "s", n=2) and with_interval(mean, seconds) == "about 2.2 s"
+    assert (
+        mean == Estimate(pytest.approx(2.2), "s", n=2)
+        and with_interval(mean, seconds) == "about 2.2 s"
+    )
     assert results_cases.together([many, many.replace(value=2.0)]).covers == "repeats"
     epochs, steps = (
         [Estimate(s, "s", n=1, how="estimated") for s in (2016, 2042, 2126)],
         [Estimate(4.2, "s", n=1)] * 3,
     )
     assert results_cases.together(epochs, steps).covers == "none"  # one step of 390 each
-    assert results_cases.together(epochs, [step.replace(n=30) for step in steps]).covers == "repeats"
+    assert (
+        results_cases.together(epochs, [step.replace(n=30) for step in steps]).covers == "repeats"
+    )
     # Bytes that were counted are the same every time: neither rounded nor with an interval that they do not have.
     same = results_cases.together([Estimate(22_345_678_901, "B", n=None)] * 3)
-    assert (same.value, same.low, same.high) == (22_345_678_901,) * 3 and "±" not in with_interval(same)
+    assert (same.value, same.low, same.high) == (22_345_678_901,) * 3 and "±" not in with_interval(
+        same
+    )
 
 
 def test_a_run_is_opened_by_its_name_its_folder_or_its_zip(journal, tmp_path, monkeypatch):
@@ -106,7 +115,12 @@ def test_a_run_is_opened_by_its_name_its_folder_or_its_zip(journal, tmp_path, mo
         packed.write(outputs / "one" / "vae.jsonl", "two/vae.jsonl")
     records = Run(outputs / "one").records
     assert len(records) == 1 and Run(outputs / "one").name == "one"
-    assert Run.open("one").records == Run.open("two").records == Run.open(str(outputs / "two.zip")).records == records
+    assert (
+        Run.open("one").records
+        == Run.open("two").records
+        == Run.open(str(outputs / "two.zip")).records
+        == records
+    )
     with pytest.raises(PomologyError, match="nothing: no such run; outputs/ has none"):
         Run.open("nothing")
     with pytest.raises(PomologyError, match="nothing: no such folder or zip; runs are in outputs/"):

@@ -27,12 +27,25 @@ def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     status, said = reproduce()
     # A case that ended in `error` is told of, and does not stop its notebook.
     assert status == 1 and "error in alpha, simulated-cpu size=2: ValueError: as planned" in said
-    assert checkout.statuses("alpha") == ALL_OK | {"2": "error"} and checkout.statuses("zeta") == ALL_OK
+    assert (
+        checkout.statuses("alpha") == ALL_OK | {"2": "error"}
+        and checkout.statuses("zeta") == ALL_OK
+    )
     out = checkout.out()
-    files = {"machine.json", "index.html", "zeta.jsonl", "zeta.ipynb", "zeta.html", "alpha.ipynb", "alpha.html"}
+    files = {
+        "machine.json",
+        "index.html",
+        "zeta.jsonl",
+        "zeta.ipynb",
+        "zeta.html",
+        "alpha.ipynb",
+        "alpha.html",
+    }
     assert {path.name for path in out.iterdir()} >= files and checkout.unfinished() == []
     # The cheapest first, and a line for every case.
-    starts = re.findall(r"^\[(\d)/2\] (\w+): about .+; the run ends about [\w: ]+$", said, re.MULTILINE)
+    starts = re.findall(
+        r"^\[(\d)/2\] (\w+): about .+; the run ends about [\w: ]+$", said, re.MULTILINE
+    )
     assert starts == [("1", "zeta"), ("2", "alpha")]
     assert said.count("  alpha: cpu, size ") == said.count("  zeta: cpu, size ") == 3
     # The page was there before the second notebook began.
@@ -41,15 +54,21 @@ def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     document = json.loads((out / "zeta.ipynb").read_text(encoding="utf-8"))
     assert document["metadata"]["papermill"]["parameters"]["lr"] == 0.2
     for path in out.glob("*"):  # runs are shared: the folder may name a person
-        assert not path.is_file() or str(checkout.folder).encode() not in path.read_bytes(), path.name
+        assert not path.is_file() or str(checkout.folder).encode() not in path.read_bytes(), (
+            path.name
+        )
 
     checkout.fault("alpha")
     (out / "zeta.ipynb").unlink()
     before = (out / "zeta.jsonl").read_bytes()
     status, said = reproduce()
-    assert status == 0 and "2 of 2 notebooks to run" in said and checkout.statuses("alpha") == ALL_OK
+    assert (
+        status == 0 and "2 of 2 notebooks to run" in said and checkout.statuses("alpha") == ALL_OK
+    )
     assert checkout.started("alpha") == ["1", "2", "3", "2"]
-    assert before == (out / "zeta.jsonl").read_bytes() and (out / "zeta.ipynb").exists()  # nothing was measured twice
+    assert (
+        before == (out / "zeta.jsonl").read_bytes() and (out / "zeta.ipynb").exists()
+    )  # nothing was measured twice
 
     pids = checkout.pids("zeta") + checkout.pids("alpha")
     status, said = reproduce()
@@ -61,16 +80,29 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
     checkout.fault("zeta", "raise end")
     checkout.fault("alpha", "no device end")
     status, said = reproduce()
-    assert status == 1 and "zeta did not finish: ValueError: as planned (see outputs/r/.partial/)" in said
-    assert "  alpha is left out: devices: 'cuda' is not on this machine (cuda: none); it has cpu\n" in said
-    assert checkout.unfinished() == ["alpha.ipynb", "zeta.ipynb"] and not (checkout.out() / "zeta.ipynb").exists()
+    assert (
+        status == 1
+        and "zeta did not finish: ValueError: as planned (see outputs/r/.partial/)" in said
+    )
+    assert (
+        "  alpha is left out: devices: 'cuda' is not on this machine (cuda: none); it has cpu\n"
+        in said
+    )
+    assert (
+        checkout.unfinished() == ["alpha.ipynb", "zeta.ipynb"]
+        and not (checkout.out() / "zeta.ipynb").exists()
+    )
     assert checkout.statuses("zeta") == checkout.statuses("alpha") == ALL_OK
     assert (checkout.out() / "index.html").exists()
     status, said = reproduce("--only=alpha")  # by itself it is no failure
     assert status == 0 and "alpha is left out" in said
     checkout.fault("zeta", "kill end")  # in no case: to try again would be to do the same again
     status, said = reproduce("--only=zeta")
-    assert status == 1 and "zeta did not finish: its kernel died" in said and len(checkout.pids("zeta")) == 3
+    assert (
+        status == 1
+        and "zeta did not finish: its kernel died" in said
+        and len(checkout.pids("zeta")) == 3
+    )
 
 
 def test_what_a_user_s_ipython_does_touches_no_run(checkout, reproduce, monkeypatch, tmp_path):
@@ -87,17 +119,29 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     checkout.fault("zeta", "kill 2")
     status, said = reproduce("--only=z*", "--repeats=2")
     assert status == 0 and checkout.pids("alpha") == []
-    ended = {(size, repeat): "crashed" if size == "2" else "ok" for repeat in (0, 1) for size in "123"}
+    ended = {
+        (size, repeat): "crashed" if size == "2" else "ok" for repeat in (0, 1) for size in "123"
+    }
     records = results_journal.read(checkout.out() / "zeta.jsonl").records
-    assert {(str(record.config["size"]), record.repeat): record.status for record in records} == ended
-    assert "simulated-cpu size=2: crashed" in said and "started again behind simulated-cpu size=2" in said
+    assert {
+        (str(record.config["size"]), record.repeat): record.status for record in records
+    } == ended
+    assert (
+        "simulated-cpu size=2: crashed" in said
+        and "started again behind simulated-cpu size=2" in said
+    )
     # Repeats take turns in fresh kernels.
     assert re.findall(r"^\[\d/2\] (.+?): about", said, re.MULTILINE) == ["zeta", "zeta (repeat 2)"]
     pids = checkout.pids("zeta")
     assert len(set(pids)) == 6 and not any(map(alive, pids))
-    assert (checkout.out() / "zeta.ipynb").exists() and (checkout.out() / "repeats" / "zeta-1.ipynb").exists()
+    assert (checkout.out() / "zeta.ipynb").exists() and (
+        checkout.out() / "repeats" / "zeta-1.ipynb"
+    ).exists()
     # A crash is a result. It is not tried again.
-    assert "0 of 2 notebooks" in reproduce("--only=zeta", "--repeats=2")[1] and checkout.unfinished() == []
+    assert (
+        "0 of 2 notebooks" in reproduce("--only=zeta", "--repeats=2")[1]
+        and checkout.unfinished() == []
+    )
 
 
 class Skipping:
@@ -124,10 +168,14 @@ def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypa
     assert not any(map(alive, checkout.pids("zeta")))
     monkeypatch.setattr(batch, "time", time)
     checkout.fault("zeta")
-    assert reproduce("--only=zeta")[0] == 0 and checkout.statuses("zeta") == ALL_OK | {"2": "timeout"}
+    assert reproduce("--only=zeta")[0] == 0 and checkout.statuses("zeta") == ALL_OK | {
+        "2": "timeout"
+    }
 
 
-def test_what_minutes_leave_out_is_named_and_the_same_run_carries_on_without_them(checkout, capsys, monkeypatch):
+def test_what_minutes_leave_out_is_named_and_the_same_run_carries_on_without_them(
+    checkout, capsys, monkeypatch
+):
     """alpha takes 65 s, zeta 5 s; of three minutes some are over when it begins."""
     run, out = ["reproduce", "--run=r"], checkout.out()
     monkeypatch.setattr(plan, "PAGE_S", 150.0)
@@ -157,7 +205,9 @@ def test_interrupted(checkout, reproduce, caplog, capsys):
         os.kill(os.getpid(), signal.SIGINT)
 
     checkout.fault("zeta", "hang 2")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job ignores it
     try:
         threading.Thread(target=interrupt, daemon=True).start()
         status = command_line.main(RUN_R)
@@ -182,7 +232,9 @@ def test_interrupted(checkout, reproduce, caplog, capsys):
 def test_a_second_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_ignored(monkeypatch):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a shell starts in the background
+    before = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # as in what a shell starts in the background
     try:
         for in_kernel in (0, 1):  # nbclient gets the time to end by itself
             ended.clear()
@@ -201,20 +253,29 @@ def test_a_second_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_igno
 
 def test_killed(checkout, reproduce):
     """Nothing of the runner is left to clean up, and nothing of the kernel stays."""
-    shutil.copytree(PACKAGE, checkout.folder / "lib" / "pomology", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PACKAGE, checkout.folder / "lib" / "pomology", ignore=shutil.ignore_patterns("__pycache__")
+    )
     env = os.environ | {"PYTHONPATH": str(checkout.folder / "lib"), "PYTHONDONTWRITEBYTECODE": "1"}
     checkout.fault("zeta", "hang 2")
     command, quiet = [sys.executable, "-m", "pomology", *RUN_R], subprocess.DEVNULL
-    process = subprocess.Popen(command, env=env, cwd=checkout.folder.parent, stdout=quiet, start_new_session=True)
+    process = subprocess.Popen(
+        command, env=env, cwd=checkout.folder.parent, stdout=quiet, start_new_session=True
+    )
     try:
-        wait_until(lambda: (checkout.notebooks / "zeta.hangs").exists() or process.poll() is not None)
+        wait_until(
+            lambda: (checkout.notebooks / "zeta.hangs").exists() or process.poll() is not None
+        )
     finally:
         process.kill()
         process.wait()
     pids = checkout.pids("zeta")
     assert len(pids) == 2
     wait_until(lambda: not any(map(alive, pids)), within_s=20)
-    assert checkout.statuses("zeta") == {"1": "ok", "2": "crashed"}  # so far: nobody could write how it ended
+    assert checkout.statuses("zeta") == {
+        "1": "ok",
+        "2": "crashed",
+    }  # so far: nobody could write how it ended
     # Killed while it wrote the notebook: half of it is there.
     place = checkout.out() / ".partial" / "zeta.ipynb"
     place.write_bytes(place.read_bytes()[:-700])
@@ -230,9 +291,21 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
     (job,) = plan.jobs("smoke", {"out": str(out)}, "zeta")
     journal = results_journal.Journal(out / "zeta.jsonl")
     (out / "zeta.ipynb").write_text(notebook_text("zeta", 5))
-    start = {"case": "simulated-cpu size=2", "config": {"size": 2}, "repeat": 0, "scaled": False, "threads": 1}
-    start |= dict.fromkeys(("experiment", "article", "framework", "framework_version", "backend", "precision"), "x")
-    start |= dict.fromkeys(("device", "chip", "power_source")) | {"profile": "smoke", "data": "none", "started": now()}
+    start = {
+        "case": "simulated-cpu size=2",
+        "config": {"size": 2},
+        "repeat": 0,
+        "scaled": False,
+        "threads": 1,
+    }
+    start |= dict.fromkeys(
+        ("experiment", "article", "framework", "framework_version", "backend", "precision"), "x"
+    )
+    start |= dict.fromkeys(("device", "chip", "power_source")) | {
+        "profile": "smoke",
+        "data": "none",
+        "started": now(),
+    }
     finished = []  # at first without a single case, which has measured nothing
     for _ in range(3):
         finished.append(batch.finished(job, out))
@@ -252,12 +325,23 @@ def test_what_a_profile_says_of_devices_and_data_holds_unless_the_command_says_o
     assert taken("zeta") == ("cpu", "stand-in") and taken("zeta", data="real") == ("cpu", "real")
     assert taken("alpha") == ("auto", "auto")
     planned = plan.jobs("smoke", {"out": "x"}, repeats=2)
-    assert [job.label for job in planned] == ["zeta", "alpha", "zeta (repeat 2)", "alpha (repeat 2)"]
+    assert [job.label for job in planned] == [
+        "zeta",
+        "alpha",
+        "zeta (repeat 2)",
+        "alpha (repeat 2)",
+    ]
 
 
 def test_only_check_and_list(checkout, capsys):
-    for only, chosen in (("", ["zeta", "alpha"]), ("alpha zeta", ["zeta", "alpha"]), ("*eta", ["zeta"])):
-        assert [notebook.name for notebook in notebooks.select(notebooks.notebooks(), only)] == chosen
+    for only, chosen in (
+        ("", ["zeta", "alpha"]),
+        ("alpha zeta", ["zeta", "alpha"]),
+        ("*eta", ["zeta"]),
+    ):
+        assert [
+            notebook.name for notebook in notebooks.select(notebooks.notebooks(), only)
+        ] == chosen
     (checkout.folder / "params" / "smoke" / ".DS_Store").touch()  # as the Finder leaves it
     assert command_line.main(["check"]) == 0
     assert "2 notebooks" in capsys.readouterr().out
@@ -265,7 +349,9 @@ def test_only_check_and_list(checkout, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["zeta", "alpha"]
     assert "The zeta experiment (smoke 5 s, quick 5 s, article 5 s)" in lines[0]
-    checkout.give("alpha", "profile: article\nlr: fast\n", "article")  # `check` looks at every profile
+    checkout.give(
+        "alpha", "profile: article\nlr: fast\n", "article"
+    )  # `check` looks at every profile
     assert command_line.main(["check"]) == 2
     assert "params/article/alpha.yaml: lr is 'fast'" in capsys.readouterr().err
 
@@ -282,7 +368,11 @@ WRONG_ARGUMENTS = {
     ("reproduce", "--limit-minutes=nan"): "--limit-minutes=nan",
     ("reproduce", "--minutes=2"): "MINUTES=2: must be a whole number from 3 to 120",
     ("reproduce", "--minutes=5.5"): "MINUTES=5.5: must be a whole number from 3 to 120",
-    ("reproduce", "--minutes=5", "--profile=article"): "MINUTES=5: is for PROFILE=quick, not for article",
+    (
+        "reproduce",
+        "--minutes=5",
+        "--profile=article",
+    ): "MINUTES=5: is for PROFILE=quick, not for article",
     ("report", "gone"): "RUN=gone: no such run",
     (*RUN_R, f"--device={'cuda' if sys.platform == 'darwin' else 'mps'}"): "not on this machine",
 }
@@ -298,7 +388,10 @@ def refused(checkout, capsys, monkeypatch):
         assert command_line.main(arguments) == 2
         said = capsys.readouterr()
         assert said.out == "" and said.err.count("\n") == 1 and said.err.startswith("pomology: ")
-        assert words in said.err and {path: path.stat().st_mtime_ns for path in checkout.folder.rglob("*")} == before
+        assert (
+            words in said.err
+            and {path: path.stat().st_mtime_ns for path in checkout.folder.rglob("*")} == before
+        )
 
     return check
 
@@ -311,13 +404,25 @@ def test_wrong_arguments(refused):
 @pytest.mark.parametrize(
     ("place", "text", "words"),
     [
-        ("params/smoke/zeta.yaml", "profile: smoke\nlrr: 0.1", "params/smoke/zeta.yaml: no parameter is named lrr"),
+        (
+            "params/smoke/zeta.yaml",
+            "profile: smoke\nlrr: 0.1",
+            "params/smoke/zeta.yaml: no parameter is named lrr",
+        ),
         ("params/smoke/zeta.yaml", "profile: quick", "params/smoke/zeta.yaml: profile is 'quick'"),
         ("params/smoke/alpha.yaml", None, "params/smoke/alpha.yaml: "),
-        ("params/smoke/delta.yaml", "profile: smoke", "params/smoke/delta.yaml: no such profile or notebook"),
+        (
+            "params/smoke/delta.yaml",
+            "profile: smoke",
+            "params/smoke/delta.yaml: no such profile or notebook",
+        ),
         ("notebooks/an_article/zeta.ipynb", '{"cells": [', "zeta.ipynb: not a notebook"),
         ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: stands in two folders"),
-        ("notebooks/an_article/zeta.ipynb", NO_DEVICES, "zeta.ipynb: parameters cell: devices is missing"),
+        (
+            "notebooks/an_article/zeta.ipynb",
+            NO_DEVICES,
+            "zeta.ipynb: parameters cell: devices is missing",
+        ),
         ("notebooks", None, "notebooks/: no notebooks here"),
     ],
     ids=lambda text: str(text)[:40],
@@ -333,7 +438,14 @@ def test_files_that_are_not_as_they_should_be(checkout, refused, place, text, wo
 
 
 def test_a_run_of_something_else_is_not_continued_but_one_that_moved_is(checkout, refused):
-    own = {"profile": "smoke", "lr": 0.2, "devices": "auto", "data": "auto", "out": "elsewhere", "repeat": 0}
+    own = {
+        "profile": "smoke",
+        "lr": 0.2,
+        "devices": "auto",
+        "data": "auto",
+        "out": "elsewhere",
+        "repeat": 0,
+    }
     document = json.loads(notebook_text("zeta", 5))
     checkout.out().mkdir(parents=True)
     for machine, used, words in (

@@ -27,9 +27,20 @@ samples: int = 0  # 0 is all
 
 
 def notebook(path, cell: str):
-    tagged = {"id": "a", "cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": cell, "outputs": []}
+    tagged = {
+        "id": "a",
+        "cell_type": "code",
+        "metadata": {"tags": ["parameters"]},
+        "source": cell,
+        "outputs": [],
+    }
     kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
-    document = {"cells": [tagged], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    document = {
+        "cells": [tagged],
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
 
@@ -37,7 +48,9 @@ def notebook(path, cell: str):
 def test_a_cell_declares_names_types_defaults_and_help(tmp_path):
     found = declared(notebook(tmp_path / "thing.ipynb", CELL))
     assert list(found) == re.findall(r"^(\w+):", CELL, re.MULTILINE)
-    assert found["batch_sizes"] == Parameter("batch_sizes", "list[int]", [64, 1024], "images per step (> 0)")
+    assert found["batch_sizes"] == Parameter(
+        "batch_sizes", "list[int]", [64, 1024], "images per step (> 0)"
+    )
     for wrong in ("seed: int = hash(1)", "seed: int = 1.5", "seed: whole = 1", "seed = 1"):
         with pytest.raises(PomologyError, match=r"^thing.ipynb: .*seed.*$"):
             declared(notebook(tmp_path / "thing.ipynb", wrong))
@@ -45,8 +58,16 @@ def test_a_cell_declares_names_types_defaults_and_help(tmp_path):
 
 def test_a_right_file_is_taken_as_it_is(tmp_path):
     path, known = tmp_path / "thing.yaml", declared(notebook(tmp_path / "thing.ipynb", CELL))
-    path.write_text("batch_sizes: [128, 5_120]\nshapes: [[2, 3]]\nmodels: [{layers: 1}]\nfused: true\nbudget_s: 1\n")
-    values = {"batch_sizes": [128, 5120], "shapes": [[2, 3]], "models": [{"layers": 1}], "fused": True, "budget_s": 1}
+    path.write_text(
+        "batch_sizes: [128, 5_120]\nshapes: [[2, 3]]\nmodels: [{layers: 1}]\nfused: true\nbudget_s: 1\n"
+    )
+    values = {
+        "batch_sizes": [128, 5120],
+        "shapes": [[2, 3]],
+        "models": [{"layers": 1}],
+        "fused": True,
+        "budget_s": 1,
+    }
     assert read_yaml(path, known, WHERE) == values
     path.write_text("# nothing but a comment\n")
     assert read_yaml(path, known, WHERE) == {}
@@ -76,11 +97,18 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, text, words):
     with pytest.raises(PomologyError) as error:
         read_yaml(path, known, WHERE)
     message = str(error.value)
-    assert message.startswith(f"{WHERE}: ") and words in message and "\n" not in message and len(message) < 400
+    assert (
+        message.startswith(f"{WHERE}: ")
+        and words in message
+        and "\n" not in message
+        and len(message) < 400
+    )
 
 
 # What decides how much work a step is.
-SHAPES = re.compile(r"(\w+_)?(batch_sizes?|shapes|rows|columns|samples|image_size|tokens|models|networks)$")
+SHAPES = re.compile(
+    r"(\w+_)?(batch_sizes?|shapes|rows|columns|samples|image_size|tokens|models|networks)$"
+)
 
 
 @pytest.mark.parametrize("path", notebook_paths(root() / "notebooks"), ids=lambda path: path.stem)
@@ -104,4 +132,6 @@ def test_a_notebook_of_the_kit_has_its_parameters_in_every_profile(path):
     quick, article = (defaults | values[profile] for profile in ("quick", "article"))
     differ = {key for key in defaults if SHAPES.match(key) and quick[key] != article[key]}
     code = "\n".join("".join(cell["source"]) for cell in document["cells"])
-    assert not differ or "case.scaled = " in code, f"{sorted(differ)} differ, and nothing says that the case is scaled"
+    assert not differ or "case.scaled = " in code, (
+        f"{sorted(differ)} differ, and nothing says that the case is scaled"
+    )

@@ -14,7 +14,10 @@ from pomology.machine import snapshot
 from pomology.runner import notebooks, plan
 
 KERAS = [f"{name}-unfused" for name in ("mlp", "lstm", "cnn")]
-MLX = [f"{name}-tf32" for name in ("ceilings_mlx", "blas_mlx", "model_sizes_mlx", "gpt2_pretraining_mlx")]
+MLX = [
+    f"{name}-tf32"
+    for name in ("ceilings_mlx", "blas_mlx", "model_sizes_mlx", "gpt2_pretraining_mlx")
+]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,9 @@ def test_what_a_process_starts_with_is_run_in_both_ways(
     """Metal's fusion under Keras, and fp32 as MLX ships it; the article's own way comes behind."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(snapshot, "chip", lambda: chip)
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda: [SimpleNamespace(name=package)])
+    monkeypatch.setattr(
+        importlib.metadata, "distributions", lambda: [SimpleNamespace(name=package)]
+    )
     jobs = plan.jobs("quick", {"devices": devices, "out": "x"}, repeats=2)
     ways = [job for job in jobs if job.way]
     assert sorted(job.label for job in ways if not job.repeat) == sorted(others)
@@ -41,7 +46,11 @@ def test_what_a_process_starts_with_is_run_in_both_ways(
         keras = job.way == "-unfused"
         assert job.parameters["devices"] == ("metal" if keras else "mlx-gpu")
         assert job.parameters["fusion" if keras else "tf32"] is not keras
-        own = next(one for one in jobs if (one.notebook, one.repeat, one.way) == (job.notebook, job.repeat, ""))
+        own = next(
+            one
+            for one in jobs
+            if (one.notebook, one.repeat, one.way) == (job.notebook, job.repeat, "")
+        )
         assert jobs.index(job) < jobs.index(own) and own.parameters["devices"] == devices
     assert len({job.output(tmp_path) for job in jobs}) == len(jobs)
 
@@ -52,10 +61,14 @@ def test_ceilings_come_first_and_what_shows_the_others_last():
     assert names.index("vae") < names.index("roofline") < names.index("summary") == len(names) - 1
 
 
-def run_in(minutes: float, speed: float = 1.0, done: tuple[str, ...] = ()) -> tuple[float, list[str], dict[str, str]]:
+def run_in(
+    minutes: float, speed: float = 1.0, done: tuple[str, ...] = ()
+) -> tuple[float, list[str], dict[str, str]]:
     """Run the kit on a machine that takes `speed` times what notebooks state: when it ended, what ran, what did not."""
     clock, ran = fakes.Clock(), []
-    schedule = plan.Schedule(plan.jobs("quick", {"out": "x"}), "quick", minutes, done, lambda: clock.now)
+    schedule = plan.Schedule(
+        plan.jobs("quick", {"out": "x"}), "quick", minutes, done, lambda: clock.now
+    )
     for job in schedule:
         clock.pass_s(speed * job.notebook.seconds["quick"])
         ran.append(job.label)
@@ -103,7 +116,9 @@ def test_a_run_without_a_name_is_of_today_or_the_one_that_was_stopped(monkeypatc
     assert plan.run_folder("", "quick").name == today
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "a" * 81, "lab", "Lab-20261121", "run.zip", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", ".hidden", "a" * 81, "lab", "Lab-20261121", "run.zip", "a\nb"]
+)
 def test_a_name_that_cannot_be_a_run_s_is_refused(name):
     with pytest.raises(PomologyError, match=r"^RUN="):
         plan.run_folder(name, "quick")

@@ -178,15 +178,21 @@ def _decision(claim: Claim, lookup: Any) -> Decision:
     try:
         comparisons = _comparisons(claim, lookup)
     except (AttributeError, NameError, SyntaxError, TypeError) as error:
-        raise PomologyError(f"claim {claim.id}: its formula cannot be evaluated: {error}") from error
+        raise PomologyError(
+            f"claim {claim.id}: its formula cannot be evaluated: {error}"
+        ) from error
     if not comparisons:
         raise PomologyError(f"claim {claim.id}: its formula compares no numbers")
     barred = claim.holds_in_published.partition("untestable: ")[2]
-    return Decision(comparisons, barred=barred, elsewhere="" if lookup.has(claim.about) else claim.about)
+    return Decision(
+        comparisons, barred=barred, elsewhere="" if lookup.has(claim.about) else claim.about
+    )
 
 
 def _comparisons(claim: Claim, lookup: Any) -> list[Comparison]:
-    nominal = _evaluated(claim, lookup, lambda term: MISSING if term.number is None else term.number)
+    nominal = _evaluated(
+        claim, lookup, lambda term: MISSING if term.number is None else term.number
+    )
     counts = {len(term.runs) for each in nominal for term in each.terms if term.runs is not None}
     if not counts:
         return [_exact(each) for each in nominal]
@@ -229,7 +235,9 @@ def _tested(comparison: Comparison, runs: list[Comparison]) -> Comparison:
         results.append((less, 1 - less) if "<" in sign else (1 - less, less))
     supported, contradicted = zip(*results, strict=True)
     alone = ratio if len(comparison.bounds) == 1 else None
-    return replace(comparison, supported=max(supported), contradicted=min(contradicted), ratio=alone)
+    return replace(
+        comparison, supported=max(supported), contradicted=min(contradicted), ratio=alone
+    )
 
 
 def difference(left: Sequence[float], right: Sequence[float]) -> intervals.Difference | None:
@@ -266,7 +274,9 @@ class _Recorded(ast.NodeTransformer):
         if len(node.ops) > 1:
             raise TypeError("a chain is written between(low, x, high)")
         sign = ast.unparse(node).removeprefix(ast.unparse(node.left)).split()[0]
-        return ast.Call(ast.Name("compare", ast.Load()), [node.left, ast.Constant(sign), *node.comparators], [])
+        return ast.Call(
+            ast.Name("compare", ast.Load()), [node.left, ast.Constant(sign), *node.comparators], []
+        )
 
 
 class _Names(dict):
@@ -279,9 +289,18 @@ class _Names(dict):
         self.operand = operand
         self.comparisons: list[Comparison] = []
         self.terms: list[Term] = []
-        self |= {"compare": self.compare, "between": self.between, "near": self.near, "all": self.all}
+        self |= {
+            "compare": self.compare,
+            "between": self.between,
+            "near": self.near,
+            "all": self.all,
+        }
         self |= {name: partial(_picked, pick) for name, pick in PICKS.items()}
-        for name, roles in (("gpus", ["gpu"]), ("rivals", ["rival"]), ("devices", ["gpu", "rival"])):
+        for name, roles in (
+            ("gpus", ["gpu"]),
+            ("rivals", ["rival"]),
+            ("devices", ["gpu", "rival"]),
+        ):
             found = [device for role in roles for device in lookup.devices(claim.experiment, role)]
             self[name] = found or roles[:1]
 
@@ -290,7 +309,9 @@ class _Names(dict):
 
     def term(self, metric: str, role: str | None = None, /, **config: Any) -> Operand:
         if not isinstance(role, str | None):
-            raise TypeError(f"{metric}() takes one of {', '.join(ROLES)} or the name of a device, then keywords")
+            raise TypeError(
+                f"{metric}() takes one of {', '.join(ROLES)} or the name of a device, then keywords"
+            )
         experiment = config.pop("experiment", self.claim.experiment)
         term = self.lookup(experiment, metric, role, config)
         traits = {"experiment": experiment, "metric": metric, "role": role, **config}
@@ -301,7 +322,9 @@ class _Names(dict):
         comparison = Comparison(left, list(bounds), self.terms)
         if isinstance(left, bool):
             raise TypeError("a chain is written between(low, x, high)")
-        if comparison.known and any(isinstance(left, str) != isinstance(right, str) for _, right in bounds):
+        if comparison.known and any(
+            isinstance(left, str) != isinstance(right, str) for _, right in bounds
+        ):
             raise TypeError("a status compares with a text, and a number with a number")
         if isinstance(left, str) != (bounds[0][0] in ("==", "!=")) and comparison.known:
             raise TypeError("a status compares by == or !=, a number by < or >")
@@ -362,7 +385,11 @@ class PublishedLookup:
         if metric == "status":
             # A failed case still has a temperature printed next to it: the failure is the status of the whole row.
             ends = {row["status"] for row in meant if len({_subject(row) for row in meant}) == 1}
-            return Term(next((status for status in ("error", "out-of-memory", "ok") if status in ends), None))
+            return Term(
+                next(
+                    (status for status in ("error", "out-of-memory", "ok") if status in ends), None
+                )
+            )
         printed = [row for row in meant if row["metric"] == metric and row["si"] is not None]
         numbers = {(_subject(row), row["si"]): row for row in printed}
         if len(numbers) != 1:
@@ -372,7 +399,11 @@ class PublishedLookup:
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
         """Return those that have numbers, in printed order."""
-        printed = [row for row in rows(self.article, experiment) if row["role"] == role and row["si"] is not None]
+        printed = [
+            row
+            for row in rows(self.article, experiment)
+            if row["role"] == role and row["si"] is not None
+        ]
         return tuple(dict.fromkeys(row["device"] for row in printed))
 
     def has(self, chip: str) -> bool:
@@ -382,9 +413,13 @@ class PublishedLookup:
 
 def _is_meant(row: dict, role: str | None, config: dict) -> bool:
     name = row["role"] if role in ROLES else row["device"].casefold()
-    settings = all((row[k] if k in FIELDS else row["config"].get(k)) == wanted for k, wanted in config.items())
+    settings = all(
+        (row[k] if k in FIELDS else row["config"].get(k)) == wanted for k, wanted in config.items()
+    )
     return settings and (role is None or name == role.casefold())
 
 
 def _subject(row: dict) -> str:
-    return json.dumps([row["device"], *(row[name] for name in FIELDS), row["config"]], sort_keys=True)
+    return json.dumps(
+        [row["device"], *(row[name] for name in FIELDS), row["config"]], sort_keys=True
+    )

@@ -21,9 +21,19 @@ DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
 # Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
 UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
 UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
-SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min"), "s") | dict.fromkeys(("GB", "GByte", "GiB"), "B")
+SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min"), "s") | dict.fromkeys(
+    ("GB", "GByte", "GiB"), "B"
+)
 SI_UNITS |= {"TFLOPS": "FLOP/s", "W": "W", "J": "J", "°C": "°C", "USD": "USD"}
-ROUNDED = {*UNIT_FACTORS, "s", "W", "J", "°C", "x", "%"}  # what is not counted, and so is printed rounded
+ROUNDED = {
+    *UNIT_FACTORS,
+    "s",
+    "W",
+    "J",
+    "°C",
+    "x",
+    "%",
+}  # what is not counted, and so is printed rounded
 ABOUT = 0.10  # what `~35W` may be off by
 
 
@@ -44,7 +54,9 @@ class Claim(NamedTuple):
 
     id: str
     article: str
-    experiments: tuple[str, ...]  # those whose numbers it needs; terms that name none mean the first
+    experiments: tuple[
+        str, ...
+    ]  # those whose numbers it needs; terms that name none mean the first
     claim: str
     terms: str
     formula: str
@@ -74,7 +86,12 @@ def _rows() -> tuple[dict, ...]:
 def _read_row(line: dict[str, str]) -> dict:
     value = float(line["value"]) if line["value"] else None
     flops = float(line["flops"]) if line["flops"] else None
-    numbers = {"row": int(line["row"]), "value": value, "config": json.loads(line["config"]), "flops": flops}
+    numbers = {
+        "row": int(line["row"]),
+        "value": value,
+        "config": json.loads(line["config"]),
+        "flops": flops,
+    }
     return {**line, **numbers, **in_si(line, value)}
 
 
@@ -85,14 +102,20 @@ def in_si(line: dict, value: float | None) -> dict:
     factor = UNIT_FACTORS.get(line["unit"], 1.0)
     half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in ROUNDED else 0.0
     half = max(half, ABOUT * value) if "~" in line["printed"] else half
-    low, high = {"<": (0.0, value), ">": (value, math.inf)}.get(line["bound"], (value - half, value + half))
+    low, high = {"<": (0.0, value), ">": (value, math.inf)}.get(
+        line["bound"], (value - half, value + half)
+    )
     unit = SI_UNITS.get(line["unit"], "")
     return {"si": value * factor, "si_unit": unit, "low": low * factor, "high": high * factor}
 
 
 def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
     """The published rows; in SI also the bounds of what is printed, `low` and `high`."""
-    return [row for row in _rows() if article in (None, row["article"]) and experiment in (None, row["experiment"])]
+    return [
+        row
+        for row in _rows()
+        if article in (None, row["article"]) and experiment in (None, row["experiment"])
+    ]
 
 
 def experiment_of(notebook: str) -> str:
@@ -108,10 +131,17 @@ def software(article: str, device: str, framework: str, source: str) -> tuple[st
     device, framework, source: of the row. A year that is not given is that of the article, or of an upstream source's
     newest nightly build.
     """
-    texts = [row["printed"] for row in rows(article, "software") if row["device"] and device.startswith(row["device"])]
+    texts = [
+        row["printed"]
+        for row in rows(article, "software")
+        if row["device"] and device.startswith(row["device"])
+    ]
     if source != "article":
         upstream = source.partition(" ")[0]
-        texts = sorted((row["framework"] for row in rows(article) if row["source"].startswith(upstream)), reverse=True)
+        texts = sorted(
+            (row["framework"] for row in rows(article) if row["source"].startswith(upstream)),
+            reverse=True,
+        )
     texts += [known.date for known in articles() if known.id == article]
     years = (re.search(r"(?<!\d)20[12]\d", text) for text in (framework, source, *texts))
     return framework.partition(" ")[2], next(filter(None, years))[0]
@@ -124,5 +154,7 @@ def articles() -> list[Article]:
 
 def claims(article: str | None = None) -> tuple[Claim, ...]:
     """The articles' claims, by id."""
-    lines = ({**line, "experiments": tuple(line["experiments"].split())} for line in read("claims.csv"))
+    lines = (
+        {**line, "experiments": tuple(line["experiments"].split())} for line in read("claims.csv")
+    )
     return tuple(Claim(**line) for line in lines if article in (None, line["article"]))

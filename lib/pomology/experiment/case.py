@@ -153,7 +153,9 @@ class Case:
         """Note where a tensor that this case computed really is: elsewhere is a `fallback`."""
         self._computed_on.add(self.backend.device_of(result))
 
-    def check(self, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False) -> None:
+    def check(
+        self, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False
+    ) -> None:
         """Record as `max_abs_error` how far two computations differ that should agree.
 
         values, reference: arrays, or dicts of them. tolerance: the largest absolute difference;
@@ -279,7 +281,9 @@ class Case:
 
     def raw(self, name: str, blocks: Iterable[clock.Block | float], **facts: Any) -> None:
         """Keep the raw times, blocks of calls or the seconds of each, that a number is made of."""
-        known = [block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks]
+        known = [
+            block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks
+        ]
         self._kernels[name] = {"steady": outcome.pairs(known)} | facts
 
     def note(self, text: str, *flags: str) -> None:
@@ -316,7 +320,9 @@ class Case:
         ended = results_record.Record.ended(start, "unsupported", reason)
         print(results_cases.line(self.experiment.journal.end(ended)))
 
-    def _status(self, exception: BaseException | None, observed: str | None) -> tuple[str, str | None]:
+    def _status(
+        self, exception: BaseException | None, observed: str | None
+    ) -> tuple[str, str | None]:
         """Return how it ended and why. observed: the backend that holds the model."""
         if exception is not None:
             return outcome.of_exception(exception)
@@ -392,7 +398,8 @@ class Case:
             "flags": [*dict.fromkeys(flags)],
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in metrics.items()},
-            "blocks": {name: outcome.raw_times(part) for name, part in parts.items()} | self._kernels,
+            "blocks": {name: outcome.raw_times(part) for name, part in parts.items()}
+            | self._kernels,
             "asides": {name: work.seconds for name, work in occasional},
         }
         if self._sampler is not None:

@@ -56,7 +56,9 @@ class Experiment:
             allowed = ", ".join(PROFILES)
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {allowed}")
         if not 0 < budget_s < math.inf:
-            raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0")
+            raise PomologyError(
+                f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0"
+            )
         about = Declaration(name, article, framework, **declared)
         self.devices = find.find(devices, framework)
         version = self.devices[0].framework_version
@@ -164,7 +166,9 @@ class Experiment:
                 self._free_memory(case)
                 yield case
 
-    def first_that_fits(self, rows: Iterable[dict], on: Iterable[Device] | None = None) -> Iterator[Case]:
+    def first_that_fits(
+        self, rows: Iterable[dict], on: Iterable[Device] | None = None
+    ) -> Iterator[Case]:
         """Yield on every device the first of these cases that fits it: the next where one does not.
 
         rows: from the article's own down to smaller siblings.

@@ -63,7 +63,9 @@ def peak_matmul_rate(experiment: Experiment, device: Device, precision: str) -> 
     It is this run's ceiling with the same framework. Where there is none, or a doubtful one,
     products are timed.
     """
-    records = [record for record in experiment.run.records if record.framework == experiment.framework]
+    records = [
+        record for record in experiment.run.records if record.framework == experiment.framework
+    ]
     ceiling = peaks.peaks(records).rates.get((device.kind, precision))
     if ceiling and DOUBTS.isdisjoint(ceiling.record.flags):
         return ceiling.value

@@ -30,7 +30,9 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     return (known, reason) if known else ("error", f"{type(exception).__name__}: {reason}")
 
 
-def rates(workload: Workload, training: clock.Part | None, metrics: dict[str, Estimate]) -> dict[str, Estimate]:
+def rates(
+    workload: Workload, training: clock.Part | None, metrics: dict[str, Estimate]
+) -> dict[str, Estimate]:
     """Return FLOP/s and energy per TFLOP, where a step or a pass was timed.
 
     A step on ready batches comes first, where there are any.
@@ -76,7 +78,9 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     return None
 
 
-def flags(sampler: Sampler | None, training: clock.Part | None, kernels: dict[str, dict], backend: str) -> list[str]:
+def flags(
+    sampler: Sampler | None, training: clock.Part | None, kernels: dict[str, dict], backend: str
+) -> list[str]:
     """Return what casts doubt on the numbers of a case, as names of `results.cases.FLAGS`.
 
     kernels: raw times of calls, by name.

@@ -16,7 +16,9 @@ from pomology.experiment.case import Case
 from pomology.measure.epochs import fit_metric
 
 
-def keras(case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1) -> Any:
+def keras(
+    case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1
+) -> Any:
     """Return a Keras callback that times `fit`, to be made in the call of it with its numbers.
 
     It records the loss of each step and the steps of the first epoch's training and validation; an

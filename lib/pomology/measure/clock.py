@@ -151,7 +151,9 @@ class StepClock:
         where the steps are of no epoch.
         """
         if part in self.parts or self.running is not None:
-            raise ValueError(f"part {part!r} was timed already, or began inside of another; it would count twice")
+            raise ValueError(
+                f"part {part!r} was timed already, or began inside of another; it would count twice"
+            )
         training = not self.parts
         total = epoch_steps(batches) if steps is None else float(steps)
         if total <= 0:
@@ -245,7 +247,9 @@ class StepClock:
             part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
         return pace_s
 
-    def _plan(self, part: Part, batches: Iterable, spent_s: float, pace_s: float, ready: bool) -> Plan:
+    def _plan(
+        self, part: Part, batches: Iterable, spent_s: float, pace_s: float, ready: bool
+    ) -> Plan:
         """Return how to go on after the warm-up, which ended `spent_s` after the part began."""
         block_s = max(BLOCK_S, self._budget_s / BLOCKS_MOST)
         size = block_steps(pace_s, block_s, self.synchronize, self.clock, self._lost_s)
@@ -338,13 +342,18 @@ class StepClock:
         sampler = getattr(batches, "batch_sampler", None)
         source = batches
         if getattr(batches, "num_workers", 0) and sampler is not None:
-            source = (batches.collate_fn([batches.dataset[index] for index in indices]) for indices in sampler)
+            source = (
+                batches.collate_fn([batches.dataset[index] for index in indices])
+                for indices in sampler
+            )
         pool = [self.to_device(batch) for batch in itertools.islice(source, few)]
         self.synchronize()
         self._ready_s += self.clock() - start
         return pool
 
-    def _on_ready(self, part: Part, pool: list, size: int, least_s: float, least_steps: float) -> Iterator:
+    def _on_ready(
+        self, part: Part, pool: list, size: int, least_s: float, least_steps: float
+    ) -> Iterator:
         """Yield ready batches in turn, for so many seconds and steps at the least."""
         begin = self.clock()
         source = itertools.cycle(pool)

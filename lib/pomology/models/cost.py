@@ -96,7 +96,8 @@ def workload(
     return Workload(
         parameters=sum(weight.numel() for weight in weights),
         flops=operations(),
-        state_bytes=sum(weight.nbytes for weight in weights) + (1 + optimizer_slots) * trained_bytes,
+        state_bytes=sum(weight.nbytes for weight in weights)
+        + (1 + optimizer_slots) * trained_bytes,
         saved_bytes=saved["peak"],
         forward_flops=noted.get("forward", operations()),
         # A fused update reads the gradient, and reads and writes the weight and each slot.
@@ -105,11 +106,23 @@ def workload(
 
 
 # Make a tensor without writing to it, or give the same one another shape.
-_MOVE_NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
-_MOVE_NOTHING |= {"unsafe_split", "unsafe_split_with_sizes"}  # views, of which autograd knows nothing
+_MOVE_NOTHING = {
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "_unsafe_view",
+}
+_MOVE_NOTHING |= {
+    "unsafe_split",
+    "unsafe_split_with_sizes",
+}  # views, of which autograd knows nothing
 _MOVE_NOTHING |= {"rand", "randn"}  # inputs, which a training has already
 # Do not read one of their tensors, by its place among these: they overwrite it, or only ask for its shape.
-_NOT_READ = dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0)
+_NOT_READ = dict.fromkeys(
+    ("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0
+)
 _NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0)
 _NOT_READ |= {"nll_loss_backward": 1}
 # Read of their first tensor no more than they give.
@@ -144,7 +157,10 @@ def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
         read[_NOT_READ[name]] = 0
     elif name in _READ_A_PART:
         read[0] = min(read[0], sum(written))
-    elif name in ("_embedding_bag", "_embedding_bag_forward_only"):  # the rows of its words, of which it gives sums
+    elif name in (
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+    ):  # the rows of its words, of which it gives sums
         read[0] = min(read[0], args[1].numel() * args[0].shape[1] * args[0].itemsize)
     return sum(read) + sum(written)
 
@@ -156,7 +172,9 @@ def _distinct_bytes(tensor: Any) -> int:
 
 
 @contextlib.contextmanager
-def saved_tensors(model: Any, turn: Callable[[], Any] = lambda: None) -> Iterator[Mapping[str, int]]:
+def saved_tensors(
+    model: Any, turn: Callable[[], Any] = lambda: None
+) -> Iterator[Mapping[str, int]]:
     """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far.
 
     turn: called when a saved tensor is asked for: a backward pass has begun.
@@ -213,7 +231,9 @@ def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[
         @staticmethod
         def forward(context, query, key, value):
             output = query.new_empty(*query.shape[:-1], value.shape[-1])
-            sums = query.new_empty(query.shape[:-1], dtype=torch.float32)  # the logarithm of each row's sum
+            sums = query.new_empty(
+                query.shape[:-1], dtype=torch.float32
+            )  # the logarithm of each row's sum
             context.save_for_backward(query, key, value, output, sums)
             pairs = 2 * math.prod(query.shape[:-1]) * key.shape[-2]  # of a query and a key
             context.flops = pairs * query.shape[-1], pairs * value.shape[-1]
@@ -267,12 +287,18 @@ def keras_workload(model: Any, batch_size: int) -> Workload:
             state = (3 * times - 1) * math.prod(layer.cell.recurrent_kernel.shape)
             kept += 7 * times * layer.units
         elif layer.weights:
-            raise PomologyError(f"keras_workload: no formula for the layer {kind}; Dense, Conv2D and LSTM have one")
+            raise PomologyError(
+                f"keras_workload: no formula for the layer {kind}; Dense, Conv2D and LSTM have one"
+            )
         macs += forward * (2 if first else 3) + state
         first = first and not layer.weights
         kept += math.prod(output)
-    sizes, trained = (sum(math.prod(w.shape) for w in given) for given in (model.weights, model.trainable_weights))
-    return Workload(sizes, 2 * macs * batch_size, 4 * (sizes + 3 * trained), saved_bytes=4 * kept * batch_size)
+    sizes, trained = (
+        sum(math.prod(w.shape) for w in given) for given in (model.weights, model.trainable_weights)
+    )
+    return Workload(
+        sizes, 2 * macs * batch_size, 4 * (sizes + 3 * trained), saved_bytes=4 * kept * batch_size
+    )
 
 
 def vision_workloads(name: str, shapes: list[tuple[int, int]]) -> list[Workload]:

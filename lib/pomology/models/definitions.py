@@ -24,9 +24,16 @@ def definitions(notebook: str, *wanted: str, **given: Any) -> SimpleNamespace:
         if path.stem == notebook:
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
             code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-            nodes = {name: node for source in code for node in ast.parse(source).body for name in _names(node)}
+            nodes = {
+                name: node
+                for source in code
+                for node in ast.parse(source).body
+                for name in _names(node)
+            }
     if unknown := set(wanted) - nodes.keys():
-        raise PomologyError(f"{notebook}.ipynb in notebooks/ defines no {', '.join(sorted(unknown))}")
+        raise PomologyError(
+            f"{notebook}.ipynb in notebooks/ defines no {', '.join(sorted(unknown))}"
+        )
     while sought:
         name = sought.pop()
         if name in nodes and name not in needed and name not in given:
@@ -45,5 +52,9 @@ def _names(node: ast.stmt) -> list[str]:
         return [node.name]
     with contextlib.suppress(AttributeError, ValueError, TypeError):  # neither a literal value
         ast.literal_eval(node.value)
-        return [each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+        return [
+            each.id
+            for each in ast.walk(node)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        ]
     return []

@@ -64,7 +64,9 @@ class Shape:
         return Workload(self.parameters, flops, 16 * self.parameters, saved)
 
 
-def shape(model: str, context_size: int, architecture: str, vocabulary: int = 0, words: int = 0) -> Shape:
+def shape(
+    model: str, context_size: int, architecture: str, vocabulary: int = 0, words: int = 0
+) -> Shape:
     """Return the shape of a model by its name in `SIZES`.
 
     vocabulary: 0 is the architecture's own. words: those of the text. Raises PomologyError for
@@ -77,7 +79,9 @@ def shape(model: str, context_size: int, architecture: str, vocabulary: int = 0,
         raise PomologyError(f"model {model!r} is not known; one of {', '.join(SIZES)} is")
     vocabulary = vocabulary or ARCHITECTURES[architecture]
     if vocabulary < words:
-        raise PomologyError(f"vocabulary is {vocabulary}; it must be at least {words:,}, the words of the text")
+        raise PomologyError(
+            f"vocabulary is {vocabulary}; it must be at least {words:,}, the words of the text"
+        )
     return Shape(architecture, *SIZES[model], vocabulary, context_size)
 
 

@@ -91,7 +91,9 @@ def fsdp(model: Any, lr: float, device: Any, *, clip: float = 0.0, **adamw: Any)
         for module in [*_blocks(model), model]:
             fully_shard(module, mesh=mesh, offload_policy=policy)
         optimizer = _adamw(model, {"lr": lr} | adamw)
-    place = "weights, gradients and AdamW's state on the host, updated there by PyTorch's fused AdamW"
+    place = (
+        "weights, gradients and AdamW's state on the host, updated there by PyTorch's fused AdamW"
+    )
     return Engine(model, optimizer, "cpu", f"FSDP2: {place}", clip)
 
 
@@ -211,7 +213,9 @@ def _deepspeed(device: Any) -> Any:
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     chosen = get_accelerator().device_name()
     if chosen.split(":")[0] != device.type:
-        raise Unsupported(f"DeepSpeed computes on {chosen} here, and cannot change to {device.type}")
+        raise Unsupported(
+            f"DeepSpeed computes on {chosen} here, and cannot change to {device.type}"
+        )
     # Without this it compiles an operator for processes that share memory.
     deepspeed.ops.__compatible_ops__ = {}
     return deepspeed

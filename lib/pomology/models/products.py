@@ -24,14 +24,23 @@ from pomology.results.cases import LEAST_CALLS
 
 OPERATIONS = {"matmul": 3, "matvec": 2, "vjp": 3}  # and how many lengths its shape has
 # What a precision is called in every framework, and how many bits of a number are significant, the hidden one included.
-PRECISIONS = {"fp32": ("float32", 24), "tf32": ("float32", 11), "fp16": ("float16", 11), "bf16": ("bfloat16", 8)}
+PRECISIONS = {
+    "fp32": ("float32", 24),
+    "tf32": ("float32", 11),
+    "fp16": ("float16", 11),
+    "bf16": ("bfloat16", 8),
+}
 WARMUPS = 10  # calls before the timed ones, as in the article
 DIVISORS = (8, 4, 2)  # of the smaller products by whose time one is foreseen
 LEAST_FLOPS = 1e7  # of a product whose time tells anything about a larger one
-TELLS_S = 0.1  # a shorter time may be that of a busy machine, which lets a program wait for some 20 ms
+TELLS_S = (
+    0.1  # a shorter time may be that of a busy machine, which lets a program wait for some 20 ms
+)
 PERIOD = 1_000_003  # inputs repeat after so many numbers; a prime, so that no two rows are the same
 FAR = 20  # below this share of the limit no larger one is tried
-SAMPLED = 32  # rows and columns of each matrix that are compared; of a vector eight times as many numbers
+SAMPLED = (
+    32  # rows and columns of each matrix that are compared; of a vector eight times as many numbers
+)
 
 
 @dataclass(frozen=True)
@@ -52,11 +61,17 @@ class Product:
         return cls(config["operation"], config["shape"], config.get("wrt", ""))
 
     def __post_init__(self):
-        if self.operation not in OPERATIONS or (self.wrt in ("left", "right")) != (self.operation == "vjp"):
-            raise PomologyError(f"operation {self.operation!r} {self.wrt}: one of {', '.join(OPERATIONS)}; vjp has wrt")
+        if self.operation not in OPERATIONS or (self.wrt in ("left", "right")) != (
+            self.operation == "vjp"
+        ):
+            raise PomologyError(
+                f"operation {self.operation!r} {self.wrt}: one of {', '.join(OPERATIONS)}; vjp has wrt"
+            )
         count = OPERATIONS[self.operation]
         if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", self.shape) or len(self.lengths) != count:
-            raise PomologyError(f"{self.operation}: shape is {self.shape!r}; it must be {count} lengths, as 8x16x16")
+            raise PomologyError(
+                f"{self.operation}: shape is {self.shape!r}; it must be {count} lengths, as 8x16x16"
+            )
         if self.operation == "matmul" and self.lengths[1] != self.lengths[2]:
             raise PomologyError(f"matmul: shape is {self.shape!r}; its matrices must be square")
 
@@ -113,7 +128,10 @@ class Product:
     def _places(self) -> list[np.ndarray]:
         """Which rows and columns are compared: spread evenly, the first and the last among them."""
         most = SAMPLED if len(self.result) > 1 else 8 * SAMPLED
-        return [np.unique(np.linspace(0, end - 1, min(end, most)).astype(int)) for end in self.result[-2:]]
+        return [
+            np.unique(np.linspace(0, end - 1, min(end, most)).astype(int))
+            for end in self.result[-2:]
+        ]
 
     def reference(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """The same sample of what it must give, in float64."""
@@ -122,7 +140,10 @@ class Product:
         if self.operation == "matvec":
             left, right = a[rows], b
         elif self.wrt == "right":
-            left, right = a[..., rows].reshape(self.inner, -1).T, c[..., columns].reshape(self.inner, -1)
+            left, right = (
+                a[..., rows].reshape(self.inner, -1).T,
+                c[..., columns].reshape(self.inner, -1),
+            )
         elif self.wrt == "left":
             left, right = c[:, rows], b[columns].T
         else:
@@ -149,7 +170,9 @@ def rows(precisions: Iterable[str], **shapes: Iterable[str]) -> list[dict]:
     """
     for precision in precisions:
         if precision not in PRECISIONS:
-            raise PomologyError(f"precisions: {precision!r} is not known; one of {', '.join(PRECISIONS)} is")
+            raise PomologyError(
+                f"precisions: {precision!r} is not known; one of {', '.join(PRECISIONS)} is"
+            )
     configs = [
         {"operation": operation, "shape": shape} | wrt
         for operation, listed in shapes.items()
@@ -169,7 +192,9 @@ def _blocks(precision: str, seed: int) -> dict[str, np.ndarray]:
         block = np.random.default_rng([seed, number]).uniform(-1, 1, PERIOD).astype(np.float32)
         if precision == "fp16":
             block = block.astype(np.float16).astype(np.float32)
-        elif precision == "bf16":  # NumPy has none: the upper half of a float32, rounded to nearest, ties to even
+        elif (
+            precision == "bf16"
+        ):  # NumPy has none: the upper half of a float32, rounded to nearest, ties to even
             bits = block.view(np.uint32)
             block = ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
         blocks[name] = block
@@ -182,13 +207,17 @@ def checksum(product: Product, precision: str, seed: int) -> int:
     return zlib.crc32(b"".join((repr((product, precision)).encode(), *blocks)))
 
 
-def require_time(case: Any, product: Product, build: Callable, limit_s: float, repeats: int = 0) -> None:
+def require_time(
+    case: Any, product: Product, build: Callable, limit_s: float, repeats: int = 0
+) -> None:
     """Raise TooBig if the product does not fit the free memory, TooSlow if it cannot be timed in `limit_s`.
 
     build: of (case, product), makes what is timed. repeats: timed calls; 0 is as few as have an interval. Smaller ones
     are tried, twice each, until one is slow enough to tell; large ones hardly ever run at a higher rate.
     """
-    needed = 2 * product.bytes("fp32") + product.bytes(case.precision)  # on the host as float32, and on the device
+    needed = 2 * product.bytes("fp32") + product.bytes(
+        case.precision
+    )  # on the host as float32, and on the device
     free = case.backend.free_memory()
     if needed > free:
         raise TooBig(f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free")
@@ -199,7 +228,9 @@ def require_time(case: Any, product: Product, build: Callable, limit_s: float, r
         smaller = product.smaller(divisor)
         if smaller.flops < LEAST_FLOPS:
             continue
-        found = measure_calls.measure(case.backend.dispatch(build(case, smaller)), case.backend.synchronize, **once)
+        found = measure_calls.measure(
+            case.backend.dispatch(build(case, smaller)), case.backend.synchronize, **once
+        )
         took, times = min(found.first_call_s, found.seconds.value), product.flops / smaller.flops
         if calls * times * took > limit_s and (took > TELLS_S or divisor == DIVISORS[-1]):
             needs = f"would take about {format.seconds(times * took)} a call, and {calls} calls are the least, in "
@@ -231,18 +262,24 @@ def check(case: Any, product: Product, seed: int, result: np.ndarray, dtype: str
     """
     wanted = PRECISIONS[case.precision][0]
     if dtype != wanted:
-        raise Mismatch(f"gives {dtype} where {wanted} was asked for: another product than the one to be timed")
+        raise Mismatch(
+            f"gives {dtype} where {wanted} was asked for: another product than the one to be timed"
+        )
     if result.shape != product.result:
         raise Mismatch(f"gives the shape {result.shape}; it must be {product.result}")
     reference = product.reference(product.inputs(case.precision, seed))
     tolerance = product.tolerance(case.precision, reference)
     case.metric("inputs_checksum", checksum(product, case.precision, seed), "")
     case.metric("tolerance", tolerance, "", n=reference.size)
-    case.check(product.sample(result).astype(np.float64), reference, tolerance, "against the reference")
+    case.check(
+        product.sample(result).astype(np.float64), reference, tolerance, "against the reference"
+    )
     case.note(f"{dtype} of {'x'.join(map(str, product.result))}")
 
 
-def measure(case: Any, product: Product, multiply: Callable[[], Any], budget_s: float, repeats: int = 0) -> None:
+def measure(
+    case: Any, product: Product, multiply: Callable[[], Any], budget_s: float, repeats: int = 0
+) -> None:
     """Time a product and put what follows from it into the record.
 
     kernel_s: the median of calls that are each waited for, as in the article's likely source. kernel_stream_s: the mean

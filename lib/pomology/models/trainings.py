@@ -46,7 +46,9 @@ def rows(texts: list[str]) -> list[dict[str, Any]]:
         read = re.fullmatch(r"(\w+) ([1-9]\d*(?:/[1-9]\d*)*)(?: (\S+))?", text)
         if not read or read[1] not in known:
             names = ", ".join(known)
-            raise PomologyError(f"{text!r} must read `WORKLOAD BATCH` or `WORKLOAD BATCH SIZE`, with one of {names}")
+            raise PomologyError(
+                f"{text!r} must read `WORKLOAD BATCH` or `WORKLOAD BATCH SIZE`, with one of {names}"
+            )
         sizes = map(int, read[2].split("/"))
         more = {"size": read[3]} if read[3] else {}
         result += [{"workload": read[1], "batch_size": size, **more} for size in sizes]
@@ -68,7 +70,9 @@ def batches(seed: int, settings: dict) -> list[tuple[np.ndarray, ...]]:
 
 def checksum(batches: list[tuple[np.ndarray, ...]]) -> int:
     """A number that is the same for the same inputs, whichever framework they are given to."""
-    return zlib.crc32(b"".join(np.ascontiguousarray(array).tobytes() for batch in batches for array in batch))
+    return zlib.crc32(
+        b"".join(np.ascontiguousarray(array).tobytes() for batch in batches for array in batch)
+    )
 
 
 def in_mlx_layout(array: np.ndarray) -> np.ndarray:
@@ -82,7 +86,9 @@ def work(cases: list[dict], trained: bool = False) -> list[Workload]:
     for row in cases:
         workload = row["workload"]
         hooks, (*_, slots) = load(f"{workload}_torch"), load("inputs").OPTIMISERS[workload]
-        counted = cost.workload(functools.partial(hooks.build, **row), functools.partial(step, hooks, row), slots)
+        counted = cost.workload(
+            functools.partial(hooks.build, **row), functools.partial(step, hooks, row), slots
+        )
         result.append(replace(counted, parameters=_trained(hooks, row)) if trained else counted)
     return result
 
@@ -104,4 +110,6 @@ def _trained(hooks: ModuleType, row: dict) -> int:
     import torch
 
     with torch.device("meta"):
-        return sum(weight.numel() for weight in hooks.build(**row).parameters() if weight.requires_grad)
+        return sum(
+            weight.numel() for weight in hooks.build(**row).parameters() if weight.requires_grad
+        )

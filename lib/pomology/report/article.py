@@ -44,7 +44,16 @@ DETAILS = "see the details"
 NOT_AVAILABLE = "not told"
 NO_VALUE = {"", NOT_AVAILABLE, "not measured", DETAILS, "only in an image"}
 # Metrics that only the operating system can report.
-FROM_SYSTEM = ("temperature_", "clock_", "peak_memory_", "footprint_", "allocated_", "reserved_", "energy_", "power_")
+FROM_SYSTEM = (
+    "temperature_",
+    "clock_",
+    "peak_memory_",
+    "footprint_",
+    "allocated_",
+    "reserved_",
+    "energy_",
+    "power_",
+)
 
 SMOKE = "This was a smoke test, with tiny shapes: its numbers do not stand beside the article's."
 SCALED = "scaled: smaller than in the article. What can be compared is FLOP/s, not times; see the details."
@@ -62,12 +71,16 @@ class Column(NamedTuple):
         """Whether a framework and backend stand here: in the most specific column that fits them."""
         place = f"{framework.replace('pytorch', 'torch')} {backend}"
         fitting = [
-            column.where for column in columns if column.metric == self.metric and place.startswith(column.where)
+            column.where
+            for column in columns
+            if column.metric == self.metric and place.startswith(column.where)
         ]
         return self.where == max(fitting, key=len, default=None)
 
 
-def article_table(about: Declaration, frame: pandas.DataFrame, shares: dict[str, Estimate] | None = None) -> Table:
+def article_table(
+    about: Declaration, frame: pandas.DataFrame, shares: dict[str, Estimate] | None = None
+) -> Table:
     """Return the published rows as printed, in the article's order, then this machine's.
 
     Args:
@@ -78,9 +91,13 @@ def article_table(about: Declaration, frame: pandas.DataFrame, shares: dict[str,
     """
     shares = shares or {}
     columns = _columns(about)
-    rows, data, notes = (_elsewhere if about.article == published.TODAY else _published)(about, columns)
+    rows, data, notes = (_elsewhere if about.article == published.TODAY else _published)(
+        about, columns
+    )
     measured = pool(comparable(frame, about.metric))
-    shown = [case for case in measured if not (case.first["scaled"] and case.last["status"] in UNTRIED)]
+    shown = [
+        case for case in measured if not (case.first["scaled"] and case.last["status"] in UNTRIED)
+    ]
     row_shares: list[Estimate | None] = [None] * len(rows)
     for line in grouped(shown, partial(_line_of, about)):
         rows.append(_measured_row(about, columns, line, shares))
@@ -94,7 +111,11 @@ def article_table(about: Declaration, frame: pandas.DataFrame, shares: dict[str,
         notes.append(
             f"{len(measured) - len(shown)} smaller cases, which were too big or too slow as well, are not shown."
         )
-    notes += [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin] if len(frame) else []
+    notes += (
+        [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
+        if len(frame)
+        else []
+    )
     profiles = set(frame["profile"])
     if "smoke" in profiles:
         notes.append(SMOKE)
@@ -103,7 +124,12 @@ def article_table(about: Declaration, frame: pandas.DataFrame, shares: dict[str,
     if shown and any(row.get(about.time) for row in data if row["source"] == "published"):
         notes.append(YEARS)
     notes += notes_of_flags(flag for case in shown for flag in case.flags)
-    headings = ("Device", *about.headings.values(), *(column.heading for column in columns), "Remarks")
+    headings = (
+        "Device",
+        *about.headings.values(),
+        *(column.heading for column in columns),
+        "Remarks",
+    )
     table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
     if not about.framework_columns:
         rate = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
@@ -151,22 +177,33 @@ def _without_empty(table: Table, first: int) -> Table:
             kept.append(place)
         elif cells != {""}:
             lacking.setdefault(", ".join(sorted(cells - {""})), []).append(heading.lower())
-    rows = tuple(replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows)
+    rows = tuple(
+        replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows
+    )
     notes = list(table.notes)
     if lacking:
         named = "; ".join(f"{', '.join(headings)} ({why})" for why, headings in lacking.items())
         notes.append(f"Not shown, since no row has a value: {named}.")
-    return replace(table, columns=tuple(table.columns[place] for place in kept), rows=rows, notes=tuple(notes))
+    return replace(
+        table, columns=tuple(table.columns[place] for place in kept), rows=rows, notes=tuple(notes)
+    )
 
 
 # What was published ---------------------------------------------------------------------------------------------------
 
 
-def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row], list[dict], list[str]]:
+def _published(
+    about: Declaration, columns: Sequence[Column]
+) -> tuple[list[Row], list[dict], list[str]]:
     """Return the rows that print a metric of the columns, their numbers, and notes."""
-    sources = {column.metric: metrics.metric(column.metric).sources or (column.metric,) for column in columns}
+    sources = {
+        column.metric: metrics.metric(column.metric).sources or (column.metric,)
+        for column in columns
+    }
     wanted = {name for names in sources.values() for name in names}
-    if about.metric == "epoch_s":  # what is printed of a device besides an epoch is in no row of its own
+    if (
+        about.metric == "epoch_s"
+    ):  # what is printed of a device besides an epoch is in no row of its own
         wanted = {"epoch_s"}
     rows: list[Row] = []
     data: list[dict] = []
@@ -178,7 +215,9 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
         first = line[0]
         device = first["device"] or "the article"
         framework = "" if about.framework_columns else first["framework"]
-        version, year = published.software(first["article"], first["device"], framework, first["source"])
+        version, year = published.software(
+            first["article"], first["device"], framework, first["source"]
+        )
         if about.metric.endswith("_per_usd"):  # a list of prices
             year = ""
         label = with_software(device, framework, version, year) if first["device"] else device
@@ -196,25 +235,34 @@ def _published(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
             if remark and not last["printed"]:
                 notes.append(f"{first['device'] or 'The article'}: {word}; {remark}.")
         # Words of the article that are not the column's, as FLOPs of multiply-adds.
-        words = dict.fromkeys(value["note"] for value in printed if value["note"].startswith("the article says"))
+        words = dict.fromkeys(
+            value["note"] for value in printed if value["note"].startswith("the article says")
+        )
         rows.append(Row((*cells, "; ".join(words) or "published"), "published"))
         data += _published_numbers(about, line, printed)
     return rows, data, notes
 
 
-def _published_numbers(about: Declaration, line: Sequence[dict], printed: Sequence[dict]) -> list[dict]:
+def _published_numbers(
+    about: Declaration, line: Sequence[dict], printed: Sequence[dict]
+) -> list[dict]:
     source = {"source": "published", "device": line[0]["device"]}
     config = line[0]["config"]
     if about.framework_columns:
         return [
-            source | {"backend": value["backend"]} | config | {about.time: value["si"], "status": value["status"]}
+            source
+            | {"backend": value["backend"]}
+            | config
+            | {about.time: value["si"], "status": value["status"]}
             for value in printed
         ]
     numbers = {value["metric"]: value["si"] for value in line if value["si"] is not None}
     return [source | config | numbers | {"status": printed[-1]["status"]}]
 
 
-def _elsewhere(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row], list[dict], list[str]]:
+def _elsewhere(
+    about: Declaration, columns: Sequence[Column]
+) -> tuple[list[Row], list[dict], list[str]]:
     """Return the same of what others have timed, in `today/`: by precision, the fastest first.
 
     Of several measurements of a device in one precision, at whatever batch size, the fastest is a row.
@@ -232,7 +280,9 @@ def _elsewhere(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
         return value["flops_per_s"] or 0.0
 
     groups = grouped(sorted(about.beside, key=speed, reverse=True), setting)
-    for measurements in sorted(groups, key=lambda group: elsewhere.PRECISIONS.index(group[0]["precision"])):
+    for measurements in sorted(
+        groups, key=lambda group: elsewhere.PRECISIONS.index(group[0]["precision"])
+    ):
         value = measurements[0]
         texts = {value["metric"]: f"{value['bound']}{value['value']:,.6g} {value['unit']}"}
         if value["flops_per_s"]:
@@ -254,8 +304,14 @@ def _elsewhere(about: Declaration, columns: Sequence[Column]) -> tuple[list[Row]
         if value["flops_per_s"]:
             numbers["flops_per_s"] = value["flops_per_s"]
         data.append(numbers | {"status": "ok"})
-    known = [elsewhere.sources()[name] for name in dict.fromkeys(value["source"] for value in about.beside)]
-    notes = [COUNTED, *("{id}: {title}, {author}, {date}, {url}.".format_map(source) for source in known)]
+    known = [
+        elsewhere.sources()[name]
+        for name in dict.fromkeys(value["source"] for value in about.beside)
+    ]
+    notes = [
+        COUNTED,
+        *("{id}: {title}, {author}, {date}, {url}.".format_map(source) for source in known),
+    ]
     return rows, data, notes if rows else []
 
 
@@ -270,12 +326,19 @@ def elsewhere_label(value: dict[str, Any]) -> str:
 # What was measured ----------------------------------------------------------------------------------------------------
 
 
-def _measured_row(about: Declaration, columns: Sequence[Column], line: list[Case], shares: dict[str, Estimate]) -> Row:
+def _measured_row(
+    about: Declaration, columns: Sequence[Column], line: list[Case], shares: dict[str, Estimate]
+) -> Row:
     """Return the row of a case, or of the same settings in several frameworks."""
     first = line[0].first
-    alone = len({case.first["framework"] for case in line}) == 1  # else each has a column of its own
+    alone = (
+        len({case.first["framework"] for case in line}) == 1
+    )  # else each has a column of its own
     framework = (first["framework"], first["framework_version"]) if alone else ("", "")
-    cells = [with_software(first["device"], *framework, str(first["year"])), *about.cells(line[0].config)]
+    cells = [
+        with_software(first["device"], *framework, str(first["year"])),
+        *about.cells(line[0].config),
+    ]
     for column in columns:
         texts = []
         for case in line:
@@ -344,7 +407,9 @@ def _lacking(case: Case, column: Column, split: bool) -> str:
     """Return what stands in place of a value that was not measured."""
     if column.where:
         return case.last["status"]
-    measured_other = column.metric in RATES and any(rate in case.each for rate in RATES)  # a copy has no operations
+    measured_other = column.metric in RATES and any(
+        rate in case.each for rate in RATES
+    )  # a copy has no operations
     if not case.good_repeats or measured_other or split:
         return ""
     return NOT_AVAILABLE if column.metric.startswith(FROM_SYSTEM) else "not measured"
@@ -362,7 +427,9 @@ def achieved(case: Case) -> Estimate | None:
     """Return the operations a second of a case; None if it did not end well, or nobody counted them."""
     if "flops_per_s" in case.values:
         return case.values["flops_per_s"]
-    rates = [counted_rate(case.first["flops_per_step"], step) for step in case.each.get("step_s", ())]
+    rates = [
+        counted_rate(case.first["flops_per_step"], step) for step in case.each.get("step_s", ())
+    ]
     return cases.together([rate for rate in rates if rate])
 
 
@@ -413,7 +480,9 @@ def _meaning(about: Declaration, shown: Sequence[Case], table: Table) -> list[st
     cells = [cell for row in table.rows for cell in row.cells]
     meaning = []
     if several > 1:
-        meaning.append(f"± is the 95 % interval between {several} repeats, each in a process of its own.")
+        meaning.append(
+            f"± is the 95 % interval between {several} repeats, each in a process of its own."
+        )
     elif any("±" in cell for cell in cells):
         meaning.append(
             "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much)."

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 # What an NVIDIA or Apple GPU's name has besides the model.
 MAKERS = ("nvidia", "geforce", "quadro", "rtx", "apple")
-NOT_SHOWN = ("interrupted", "timeout", *UNTRIED)  # ends that do not show what a case would have done
+NOT_SHOWN = (
+    "interrupted",
+    "timeout",
+    *UNTRIED,
+)  # ends that do not show what a case would have done
 LOADED = ("epoch_s", "fit_s")
 ROLES = {"cpu": "CPU", "gpu": "GPU", "rival": "NVIDIA GPU"}
 NOTE = f"A verdict needs {REPEATS} repeats of every number, free of flags that cast doubt on it: REPEATS={REPEATS}."
@@ -46,22 +50,36 @@ class MeasuredLookup:
         cases = [case for group in self.cases.values() for case in group]
         self.repeats = sorted({repeat for case in cases for repeat in case.flags_of})
         self.chips = {case.first["chip"] or "" for case in cases}
-        self.gpus = {_model(case.first["chip"]) for case in cases if case.kind == "gpu" and case.first["chip"]}
+        self.gpus = {
+            _model(case.first["chip"])
+            for case in cases
+            if case.kind == "gpu" and case.first["chip"]
+        }
 
     def devices(self, experiment: str, role: str) -> tuple[str, ...]:
-        here = [case for case in self.cases.get(experiment, ()) if _is_comparable(case, scaled_too=False)]
-        return tuple(dict.fromkeys(case.first["backend"] for case in here if role == case.kind == "gpu"))
+        here = [
+            case
+            for case in self.cases.get(experiment, ())
+            if _is_comparable(case, scaled_too=False)
+        ]
+        return tuple(
+            dict.fromkeys(case.first["backend"] for case in here if role == case.kind == "gpu")
+        )
 
     def has(self, about: str) -> bool:
         """Return whether this machine has the chip, or any chip of the maker, that a sentence is about."""
-        return not about or any(chip.startswith(about) or _model(chip) == _model(about) for chip in self.chips)
+        return not about or any(
+            chip.startswith(about) or _model(chip) == _model(about) for chip in self.chips
+        )
 
     def __call__(self, experiment: str, metric: str, role: str | None, config: dict) -> Term:
         if role in self.devices(experiment, "gpu") and "backend" not in config:
             config = {**config, "backend": role}
             role = "gpu"
         named = role is not None and role not in published.ROLES
-        if (role == "rival" and config.get("backend") == "cuda") or (named and _model(role) in self.gpus):
+        if (role == "rival" and config.get("backend") == "cuda") or (
+            named and _model(role) in self.gpus
+        ):
             role = "gpu"
         if role not in ("cpu", "gpu", None):
             return Term(None)
@@ -78,7 +96,9 @@ class MeasuredLookup:
 
     def _count(self, found: list[Case], metric: str) -> Term:
         """Return what was counted, which is right however small the shapes are."""
-        counts = {(value.value, value.unit) for case in found for value in case.each.get(metric, ())}
+        counts = {
+            (value.value, value.unit) for case in found for value in case.each.get(metric, ())
+        }
         if len(counts) == 1:
             return Term(Estimate.count(*counts.pop()))
         return self._measured(found[0], "", metric) if len(found) == 1 else Term(None)
@@ -94,7 +114,10 @@ class MeasuredLookup:
             return Term(None, (", ".join(sorted(ends)),))
         if metric not in case.each:
             words = dict.fromkeys(status for status, _ in case.endings)
-            return Term(None, (", ".join(words) or f"{metrics.metric(metric).heading.lower()} was not measured",))
+            return Term(
+                None,
+                (", ".join(words) or f"{metrics.metric(metric).heading.lower()} was not measured",),
+            )
         clean = [repeat for repeat in case.good if not DOUBTS.intersection(case.flags_of[repeat])]
         clean = [repeat for repeat in clean if metric in case.good[repeat]]
         doubts = []
@@ -128,7 +151,8 @@ def _is_meant(case: Case, role: str | None, config: dict) -> bool:
     if role is not None and case.kind != role:
         return False
     return all(
-        (case.first[name] if name in FIELDS else case.config.get(name)) == wanted for name, wanted in config.items()
+        (case.first[name] if name in FIELDS else case.config.get(name)) == wanted
+        for name, wanted in config.items()
     )
 
 
@@ -138,7 +162,11 @@ def claims_table(claims: Sequence[published.Claim], frame: pandas.DataFrame) -> 
     The claims of an article are judged together, shown or not: so each has the same verdict wherever it stands.
     """
     articles = {claim.article for claim in claims}
-    family = [claim for claim in dict.fromkeys((*published.claims(), *claims)) if claim.article in articles]
+    family = [
+        claim
+        for claim in dict.fromkeys((*published.claims(), *claims))
+        if claim.article in articles
+    ]
     judged = dict(zip(family, articles_claims.judged(family, MeasuredLookup(frame)), strict=True))
     lines = []
     for claim in claims:
@@ -147,11 +175,21 @@ def claims_table(claims: Sequence[published.Claim], frame: pandas.DataFrame) -> 
         remark = claim.holds_in_published.partition(": ")[2]
         # The articles measured more than they print: what their numbers lack is not what would be needed here.
         lacks = f"needs {claim.needs.removeprefix('needs ')}"
-        cells = (_cell(own, remark, remark), _cell(here, lacks, claim.assumes if here.comparisons else ""))
+        cells = (
+            _cell(own, remark, remark),
+            _cell(here, lacks, claim.assumes if here.comparisons else ""),
+        )
         verdicts = {"published": own.status, "here": here.status, "doubts": "; ".join(here.doubts)}
-        lines.append(((claim.id, claim.claim, *cells), {"id": claim.id, "claim": claim.claim, **verdicts}))
+        lines.append(
+            ((claim.id, claim.claim, *cells), {"id": claim.id, "claim": claim.claim, **verdicts})
+        )
     notes = [NOTE] if any("one run" in cells[3] for cells, _ in lines) else []
-    return Table.of("Claims", ("Claim", "The article says", "On its own numbers", "On this machine"), lines, notes)
+    return Table.of(
+        "Claims",
+        ("Claim", "The article says", "On its own numbers", "On this machine"),
+        lines,
+        notes,
+    )
 
 
 def _cell(decision: Decision, lacks: str, remark: str) -> str:
@@ -169,12 +207,18 @@ def _cell(decision: Decision, lacks: str, remark: str) -> str:
         return f"{decision.status}: {'; '.join(filter(None, (*texts, remark)))}"
     if known and len(known) == len(decision.comparisons):
         if decision.elsewhere:
-            about = "Apple's chips" if decision.elsewhere == "Apple" else f"the {decision.elsewhere}"
+            about = (
+                "Apple's chips" if decision.elsewhere == "Apple" else f"the {decision.elsewhere}"
+            )
             return f"{NOT_TESTABLE}: the sentence is about {about}; here {'; '.join(texts)}"
         why = ", ".join(decision.doubts) or decision.barred or "too close to tell"
         return f"{decision.status} ({why}): {'; '.join(texts)}"
     missing = [
-        doubt for each in decision.comparisons for term in each.terms if term.number is None for doubt in term.doubts
+        doubt
+        for each in decision.comparisons
+        for term in each.terms
+        if term.number is None
+        for doubt in term.doubts
     ]
     parts = [lacks, *missing[:1]] if decision.elsewhere else [*texts, lacks, *missing[:1]]
     return f"{NOT_TESTABLE}: {'; '.join(filter(None, parts))}"
@@ -184,8 +228,12 @@ def _text(comparison: Comparison, common: dict[str, Any], level: float) -> str:
     """Return `batch size 64: CPU / GPU = 2.00 (1.89 to 2.11); claimed > 1`."""
     sides = [_side(term) for term in comparison.terms]
     names = list(dict.fromkeys(side for side in sides if side))
-    traits = {key: value for key, value in _common(comparison.terms).items() if common.get(key) != value}
-    settings = {key: value for key, value in traits.items() if key not in ("metric", "role", *FIELDS)}
+    traits = {
+        key: value for key, value in _common(comparison.terms).items() if common.get(key) != value
+    }
+    settings = {
+        key: value for key, value in traits.items() if key not in ("metric", "role", *FIELDS)
+    }
     label = config_text({key: value for key, value in settings.items() if key != "experiment"})
     device = names[0] if len(names) == 1 and "role" in traits else ""
     label = ", ".join(filter(None, (str(settings.get("experiment", "")), device, label)))
@@ -197,7 +245,9 @@ def _text(comparison: Comparison, common: dict[str, Any], level: float) -> str:
     if comparison.ratio and constant and estimate(right[0]).value > 0:
         ratio = comparison.ratio.judged(1 - level).ratio
         bound = estimate(right[0])
-        low, high = (comparison.left.replace(value=bound.value * end) for end in (ratio.low, ratio.high))
+        low, high = (
+            comparison.left.replace(value=bound.value * end) for end in (ratio.low, ratio.high)
+        )
         left += f" ({_number(low)} to {_number(high)})"
     if len(comparison.bounds) == 2:
         text = f"{left}; claimed {' to '.join(map(_number, right))}"
@@ -225,7 +275,11 @@ def _common(terms: Sequence[Term]) -> dict[str, Any]:
     if not terms:
         return {}
     first, *others = [term.traits for term in terms]
-    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+    return {
+        key: value
+        for key, value in first.items()
+        if all(other.get(key) == value for other in others)
+    }
 
 
 def _number(operand: Any) -> str:

@@ -12,7 +12,13 @@ from pomology.articles import elsewhere, published
 from pomology.articles.published import experiment_of
 from pomology.results import metrics
 
-EPOCH = ("epoch_s", ("compute_epoch_s", "Of it computing"), "temperature_c", "peak_memory_bytes", "power_w")
+EPOCH = (
+    "epoch_s",
+    ("compute_epoch_s", "Of it computing"),
+    "temperature_c",
+    "peak_memory_bytes",
+    "power_w",
+)
 
 WHOLE_RUN = "*"  # in `combines`: everything that a run has measured
 
@@ -63,7 +69,11 @@ class Declaration:
     def experiment(self) -> str:
         """The article's experiment: the notebook's name without its framework, or that of what it combines."""
         combined = {experiment_of(name) for name in self.combines}
-        return combined.pop() if len(combined) == 1 and not self.whole_run else experiment_of(self.name)
+        return (
+            combined.pop()
+            if len(combined) == 1 and not self.whole_run
+            else experiment_of(self.name)
+        )
 
     @functools.cached_property
     def beside(self) -> list[dict]:
@@ -89,7 +99,10 @@ class Declaration:
         printed = dict.fromkeys(row["metric"] for row in self.beside)
         known = [name for name in printed if name in metrics.METRICS]
         columns = self.columns or (EPOCH if "epoch_s" in known or not known else known)
-        pairs = [(name, metrics.metric(name).heading) if isinstance(name, str) else name for name in columns]
+        pairs = [
+            (name, metrics.metric(name).heading) if isinstance(name, str) else name
+            for name in columns
+        ]
         return {heading: name for name, heading in pairs}
 
     @functools.cached_property
@@ -102,7 +115,10 @@ class Declaration:
     @functools.cached_property
     def time(self) -> str:
         """What ratios of devices and of frameworks compare."""
-        return next((name for name in metrics.WHOLE if name in (self.metric, *self.shown.values())), "step_s")
+        return next(
+            (name for name in metrics.WHOLE if name in (self.metric, *self.shown.values())),
+            "step_s",
+        )
 
     @property
     def drawn(self) -> metrics.Metric:
@@ -122,5 +138,10 @@ class Declaration:
     @property
     def claims(self) -> list[published.Claim]:
         """The article's claims about it; of the kit's own experiments, every article's."""
-        about, article = {self.experiment, *self.claims_of}, None if self.article == published.KIT else self.article
-        return [claim for claim in published.claims(article=article) if about & set(claim.experiments)]
+        about, article = (
+            {self.experiment, *self.claims_of},
+            None if self.article == published.KIT else self.article,
+        )
+        return [
+            claim for claim in published.claims(article=article) if about & set(claim.experiments)
+        ]

@@ -25,8 +25,24 @@ BETWEEN = "between_process_difference"
 TWICE = {"same_process_difference": "within a process", BETWEEN: "between two"}
 
 # Columns where there is such a number, and not 0 in every row.
-DETAILS = ("first_step_s", "step_s", "flops_per_s", "page_faults", "page_ins", "swap_bytes", "forward_s", "backward_s")
-DETAILS += ("update_s", "swapped_bytes", "compressed_bytes", "cpu_busy", "gpu_busy", "max_abs_error")
+DETAILS = (
+    "first_step_s",
+    "step_s",
+    "flops_per_s",
+    "page_faults",
+    "page_ins",
+    "swap_bytes",
+    "forward_s",
+    "backward_s",
+)
+DETAILS += (
+    "update_s",
+    "swapped_bytes",
+    "compressed_bytes",
+    "cpu_busy",
+    "gpu_busy",
+    "max_abs_error",
+)
 
 # How a published ratio is shown.
 RATIOS = {"speedup": "{:g}×", "slowdown": "{:g}× slower", "faster_percent": "{:g} % faster"}
@@ -37,12 +53,18 @@ TRUST = {"ok": "yes", "mismatch": "no", "unsupported": "not to be had"}
 def _differences(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Of each backend, as instrument_check has measured it, by metric."""
     differences = {}
-    for case in groups(record for record in records if record.profile != "smoke"):  # two short runs say nothing
+    for case in groups(
+        record for record in records if record.profile != "smoke"
+    ):  # two short runs say nothing
         if case[0].config.get("check") != "same thing twice":
             continue
         good = [record.metrics for record in case if record.status == "ok"]
-        values = {name: together([found[name] for found in good if name in found]) for name in TWICE}
-        differences[case[0].backend] = {name: value.value for name, value in values.items() if value}
+        values = {
+            name: together([found[name] for found in good if name in found]) for name in TWICE
+        }
+        differences[case[0].backend] = {
+            name: value.value for name, value in values.items() if value
+        }
     return differences
 
 
@@ -50,16 +72,27 @@ def same_twice(records: Sequence[Record]) -> str:
     """The sentence about that which begins every page."""
     parts = []
     for backend, known in _differences(records).items():
-        words = (f"{words} by {significant(100 * known[name], 2)} %" for name, words in TWICE.items() if name in known)
+        words = (
+            f"{words} by {significant(100 * known[name], 2)} %"
+            for name, words in TWICE.items()
+            if name in known
+        )
         parts.append(f"{' and '.join(words) or 'nobody knows by how much'} ({backend})")
     if not parts:
         return "How much two runs of the same thing differ here was not measured (notebook instrument_check does)."
-    return f"Two runs of the same thing differ here {'; '.join(parts)}; 90 % of pairs differ by less."
+    return (
+        f"Two runs of the same thing differ here {'; '.join(parts)}; 90 % of pairs differ by less."
+    )
 
 
 def with_difference(table: Table, records: Sequence[Record]) -> Table:
     """The same table with a note, where a ± in it is smaller than what two runs of the same thing differ by."""
-    halves = [float(half) for row in table.rows for cell in row.cells for half in re.findall(r"± ([\d.]+) %", cell)]
+    halves = [
+        float(half)
+        for row in table.rows
+        for cell in row.cells
+        for half in re.findall(r"± ([\d.]+) %", cell)
+    ]
     if not halves:
         return table
     known = [of[BETWEEN] for of in _differences(records).values() if BETWEEN in of]
@@ -72,8 +105,14 @@ def with_difference(table: Table, records: Sequence[Record]) -> Table:
 
 def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
     """What this machine is, for the top of a notebook."""
-    packages, memory, git = snapshot.get("packages", {}), snapshot.get("memory_bytes"), snapshot.get("git")
-    frameworks = [f"{name} {packages[name]}" for name in ("torch", "tensorflow", "mlx") if name in packages]
+    packages, memory, git = (
+        snapshot.get("packages", {}),
+        snapshot.get("memory_bytes"),
+        snapshot.get("git"),
+    )
+    frameworks = [
+        f"{name} {packages[name]}" for name in ("torch", "tensorflow", "mlx") if name in packages
+    ]
     pairs = {
         "Chip": snapshot.get("chip") or "not told",
         "Cores": f"{snapshot.get('cpu_cores') or '?'} ({snapshot.get('cpu_threads') or '?'} threads)",
@@ -81,7 +120,8 @@ def machine_table(snapshot: dict, devices: Sequence[Any] = ()) -> Table:
         "System": f"{snapshot.get('os')} {snapshot.get('os_version') or ''}, {snapshot.get('architecture')}",
         "Python": f"{snapshot.get('python')}, installed: {', '.join(frameworks)}",
         "Power source": snapshot.get("power_source") or "not told",
-        "Devices timed": ", ".join(f"{device.backend} ({device.name})" for device in devices) or "none",
+        "Devices timed": ", ".join(f"{device.backend} ({device.name})" for device in devices)
+        or "none",
         "Kit": f"commit {commit(git)}" if git else "not a checkout",
     }
     return Table("This machine", ("", ""), tuple(map(Row, pairs.items())))
@@ -91,17 +131,32 @@ def software_table(machine: dict, records: Sequence[Record]) -> Table:
     """What the cases of a run ran with: a row for each commit, set of packages, thread count and environment; without
     rows where the run did not note that."""
     known = {name: named(of) for name, of in named(machine.get("software")).items()}
-    packages = [{(key, str(version)) for key, version in named(of.get("packages")).items()} for of in known.values()]
+    packages = [
+        {(key, str(version)) for key, version in named(of.get("packages")).items()}
+        for of in known.values()
+    ]
     shared = set.intersection(*packages) if packages else set()
     lines = []
     for (name, of), installed in zip(known.items(), packages, strict=True):
         count = sum(record.software == name for record in records)
-        cells = [f"{count:,}", commit(of.get("git")), str(of.get("python")), str(of.get("threads") or "not known")]
+        cells = [
+            f"{count:,}",
+            commit(of.get("git")),
+            str(of.get("python")),
+            str(of.get("threads") or "not known"),
+        ]
         cells.append(" ".join(" ".join(item) for item in sorted(installed - shared)) or "the same")
         environment = named(of.get("environment"))
         cells.append(" ".join(f"{key}={value}" for key, value in environment.items()) or "none set")
         lines.append((cells, {}))
-    columns = ("Cases", "Commit of the kit", "Python", "Threads", "Packages that differ", "Environment")
+    columns = (
+        "Cases",
+        "Commit of the kit",
+        "Python",
+        "Threads",
+        "Packages that differ",
+        "Environment",
+    )
     same = ", ".join(" ".join(item) for item in sorted(shared))
     return Table.of("", columns, lines, [same and f"Packages of all: {same}."])
 
@@ -123,18 +178,26 @@ def printed_table(about: Declaration) -> Table:
     values = published.rows(experiment=about.experiment)
     shown = (about.metric, about.time, *RATIOS)
     times = {(value["item"], value["row"]) for value in values if value["metric"] in shown}
-    return published_table("What the article prints", [v for v in values if (v["item"], v["row"]) not in times])
+    return published_table(
+        "What the article prints", [v for v in values if (v["item"], v["row"]) not in times]
+    )
 
 
 def published_table(title: str, values: Sequence[dict]) -> Table:
     """Published values as they are printed, a row each."""
     keys = list(dict.fromkeys(key for value in values for key in value["config"]))
-    lines = [("Part of the article", "Device", *map(metrics.words, keys), "Value", "As printed", "Note")]
+    lines = [
+        ("Part of the article", "Device", *map(metrics.words, keys), "Value", "As printed", "Note")
+    ]
     for value in values:
         config = (str(value["config"].get(key, "")) for key in keys)
         number = "" if value["value"] is None else f"{value['value']:,g} {value['unit']}"
-        lines.append((value["item"], value["device"], *config, number, value["printed"], value["note"]))
-    columns = [column for column in zip(*lines, strict=True) if any(column[1:]) or column[0] == "Device"]
+        lines.append(
+            (value["item"], value["device"], *config, number, value["printed"], value["note"])
+        )
+    columns = [
+        column for column in zip(*lines, strict=True) if any(column[1:]) or column[0] == "Device"
+    ]
     headings, *lines = zip(*columns, strict=True)
     return Table(title, headings, tuple(map(Row, lines)))
 
@@ -165,7 +228,10 @@ def details_table(frame: pandas.DataFrame, best: peaks.Peaks | None = None) -> T
         shares.append(share)
         cells = [first["device"], cases.config_text(first["config"])]
         cells.append(f"{first['parameters']:,}" if first["parameters"] else "")
-        cells += [with_interval(values[name], metrics.show(name)) if name in values else "" for name in columns]
+        cells += [
+            with_interval(values[name], metrics.show(name)) if name in values else ""
+            for name in columns
+        ]
         load = first["foreign_load"]
         cells += [cases.losses_text(values), "" if load is None else f"{load:.2f}"]
         numbers = {name: first[name] for name in ("case", "repeat", "status")}
@@ -215,10 +281,27 @@ def checks_table(frame: pandas.DataFrame) -> Table:
             same = sum(rows[0]["status"] == first["status"] for rows in each)
             trust += f" ({same} of {len(each)} repeats)"
         flags = ", ".join((first["flags"] or "").split())
-        cells = (name[:1].upper() + name[1:], first["backend"], trust, f"{found} ({flags})" if flags else found)
-        numbers = {"check": name, "device": first["backend"], "status": first["status"], "found": found}
-        lines.append((cells, numbers | {name: value.value for name, value in estimates(rows).items()}))
-    flags = [flag for each in checks.values() for rows in each for flag in (rows[0]["flags"] or "").split()]
+        cells = (
+            name[:1].upper() + name[1:],
+            first["backend"],
+            trust,
+            f"{found} ({flags})" if flags else found,
+        )
+        numbers = {
+            "check": name,
+            "device": first["backend"],
+            "status": first["status"],
+            "found": found,
+        }
+        lines.append(
+            (cells, numbers | {name: value.value for name, value in estimates(rows).items()})
+        )
+    flags = [
+        flag
+        for each in checks.values()
+        for rows in each
+        for flag in (rows[0]["flags"] or "").split()
+    ]
     columns = ("What", "Device", "May it be trusted?", "Why")
     return Table.of("What may be trusted on this machine", columns, lines, notes_of_flags(flags))
 

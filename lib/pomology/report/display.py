@@ -87,7 +87,15 @@ class Report:
 
     devices: Sequence[Any] = ()
 
-    def __init__(self, name: str, *, article: str = "", profile: str = "quick", out: str = "", **declared: Any):
+    def __init__(
+        self,
+        name: str,
+        *,
+        article: str = "",
+        profile: str = "quick",
+        out: str = "",
+        **declared: Any,
+    ):
         about = Declaration(name, article, None, **declared)
         folder = Path(out) if out else None
         if folder is None:
@@ -136,10 +144,16 @@ class Report:
             return self.run.records
         names = [self.name] if about.framework else about.sources
         journals = self.run.journals
-        records = [record for name in names if name in journals for record in journals[name].records]
+        records = [
+            record for name in names if name in journals for record in journals[name].records
+        ]
         if about.framework:
             return records
-        return [record for record in records if published.experiment_of(record.experiment) == about.experiment]
+        return [
+            record
+            for record in records
+            if published.experiment_of(record.experiment) == about.experiment
+        ]
 
     def machine(self) -> Table:
         """The machine, and where the numbers are, as a small table."""
@@ -209,8 +223,14 @@ class Report:
         claims_of_article = published.claims(self.article)
         experiments = {self.declaration.experiment}
         experiments.update(name for claim in claims_of_article for name in claim.experiments)
-        records = [record for record in self.run.records if published.experiment_of(record.experiment) in experiments]
-        return self._saved(claims.claims_table(self.declaration.claims, frame.of_records(records)), "claims")
+        records = [
+            record
+            for record in self.run.records
+            if published.experiment_of(record.experiment) in experiments
+        ]
+        return self._saved(
+            claims.claims_table(self.declaration.claims, frame.of_records(records)), "claims"
+        )
 
     def figure(self, records: Iterable[Record] | None = None) -> Any:
         """The article's devices and this machine's on one axis. records: as in `table`."""

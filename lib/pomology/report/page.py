@@ -150,11 +150,16 @@ def _section(run: Run, about: About, others: Sequence[Run]) -> dict[str, Any]:
     records = contents.records if contents else []
     notes = _unfinished(run.path / ".partial" / f"{name}.ipynb")
     if contents:
-        notes += [f"{start.case}: under way, or cut off with its process." for start in contents.open_starts]
+        notes += [
+            f"{start.case}: under way, or cut off with its process."
+            for start in contents.open_starts
+        ]
     items = [_item(run.path / "shown" / name, item) for item in about.items]
     if not about.items and records:
         items = [{"table": plain_table(records), "title": ""}]
-    theirs = [(other.name, other.journals[name].records) for other in others if name in other.journals]
+    theirs = [
+        (other.name, other.journals[name].records) for other in others if name in other.journals
+    ]
     if theirs:
         items.append({"table": others_table(theirs), "title": "other machines"})
     links = [("the notebook, rendered", f"{name}.html")]
@@ -179,7 +184,12 @@ def _item(folder: Path, item: Item) -> dict[str, Any]:
     drawing = folder / f"{item.file}.svg"
     if drawing.exists():
         source = address(drawing.read_text(encoding="utf-8"))
-        return {"figure": Markup(source), "caption": item.caption, "title": title, "folded": item.folded}
+        return {
+            "figure": Markup(source),
+            "caption": item.caption,
+            "title": title,
+            "folded": item.folded,
+        }
     place = folder / f"{item.file}.html"
     if not place.exists():
         return {"missing": f"{place.name} is missing.", "title": title}
@@ -194,7 +204,12 @@ def plain_table(records: Sequence[Record]) -> Table:
         name = "" if record.status == "mismatch" else frame.headline(record)
         value = with_interval(record.metrics[name], metrics.show(name)) if name else ""
         flags = ", ".join(record.flags)
-        cells = (cases.chip_name(record), cases.framework_name(record), cases.settings(record), record.status)
+        cells = (
+            cases.chip_name(record),
+            cases.framework_name(record),
+            cases.settings(record),
+            record.status,
+        )
         lines.append(((*cells, value, flags), {}))
     return Table.of("", ("Device", "Framework", "Case", "Status", "Value", "Flags"), lines)
 
@@ -209,7 +224,9 @@ def others_table(runs: Sequence[tuple[str, Sequence[Record]]]) -> Table:
 def _other(place: Path, run: Run) -> Run:
     other = Run(place)
     if place.resolve() == run.path.resolve():
-        raise PomologyError(f"WITH={other.name}: this is the run whose page is built; name another one")
+        raise PomologyError(
+            f"WITH={other.name}: this is the run whose page is built; name another one"
+        )
     if not other.records:
         raise PomologyError(f"WITH={other.name}: no case has ended in it")
     return other
@@ -231,9 +248,13 @@ def _unfinished(partial: Path) -> list[str]:
     """Return why there is no finished notebook, as far as its unfinished copy tells."""
     if not partial.exists():
         return []
-    text = "Not finished: this notebook is still running, or was stopped. The same command carries on."
+    text = (
+        "Not finished: this notebook is still running, or was stopped. The same command carries on."
+    )
     try:
-        outputs = [output for cell in read_notebook(partial)["cells"] for output in cell.get("outputs", ())]
+        outputs = [
+            output for cell in read_notebook(partial)["cells"] for output in cell.get("outputs", ())
+        ]
     except PomologyError:
         return [text]
     errors = [output for output in outputs if output["output_type"] == "error"]
@@ -274,7 +295,9 @@ def _notes(run: Run, shown: Sequence[About]) -> list[str]:
         )
     left = _left_out(run)
     if left.rows:
-        notes.append(f"{left.title}: {len(left.rows)} notebooks. make reproduce RUN={run.name} carries on.")
+        notes.append(
+            f"{left.title}: {len(left.rows)} notebooks. make reproduce RUN={run.name} carries on."
+        )
     return notes
 
 

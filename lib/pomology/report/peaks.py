@@ -57,7 +57,9 @@ def peaks(records: Iterable[Record], smoke: bool = False) -> Peaks:
     """
     records = [r for r in records if "operation" in r.config and r.status == "ok"]
     records = [r for r in records if smoke or r.profile != "smoke"]
-    caches = {cases.kind(r): r.metrics["cache_bytes"].value for r in records if "cache_bytes" in r.metrics}
+    caches = {
+        cases.kind(r): r.metrics["cache_bytes"].value for r in records if "cache_bytes" in r.metrics
+    }
     best = Peaks({}, {}, caches)
     for record in records:
         kind, name = cases.kind(record), record.config["operation"]
@@ -88,7 +90,11 @@ def percent(share: Estimate | None) -> str:
     if share is None:
         return ""
     if share.value > 1:
-        return "100 %: faster than any product" if (share.low or 0) > 1 else "100 %: not told apart from it"
+        return (
+            "100 %: faster than any product"
+            if (share.low or 0) > 1
+            else "100 %: not told apart from it"
+        )
     high = share.high and min(share.high, 1.0)
     return with_interval(share.replace(unit="x", high=high), metrics.show("share_of_peak"))
 
@@ -101,7 +107,12 @@ def with_shares(table: Table, heading: str, shares: list[Estimate | None]) -> Ta
     rows, data = [], []
     for row, numbers, share in zip(table.rows, table.data, shares, strict=True):
         rows.append(replace(row, cells=(*row.cells[:place], percent(share), *row.cells[place:])))
-        data.append(numbers | ({"share_of_best": share.value} | ends("share_of_best", share) if share else {}))
+        data.append(
+            numbers
+            | ({"share_of_best": share.value} | ends("share_of_best", share) if share else {})
+        )
     note = f"{BEST}: achieved, over the best rate of one operator on this device in this precision, in the whole run."
     columns = (*table.columns[:place], BEST, *table.columns[place:])
-    return replace(table, columns=columns, rows=tuple(rows), data=tuple(data), meaning=(*table.meaning, note))
+    return replace(
+        table, columns=columns, rows=tuple(rows), data=tuple(data), meaning=(*table.meaning, note)
+    )

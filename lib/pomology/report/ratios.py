@@ -35,7 +35,9 @@ def ratio_table(frame: pandas.DataFrame, about: Declaration) -> Table:
         settings.setdefault(json.dumps(case.config), {})[case.kind] = case
     for both in settings.values():
         config = next(iter(both.values())).config
-        times = [both[kind].values.get(about.time) if kind in both else None for kind in ("cpu", "gpu")]
+        times = [
+            both[kind].values.get(about.time) if kind in both else None for kind in ("cpu", "gpu")
+        ]
         ratio = times[0] / times[1] if all(times) else None
         ratios += [ratio.value] if ratio else []
         states = [both[kind].status if kind in both else "not timed" for kind in ("cpu", "gpu")]
@@ -46,7 +48,9 @@ def ratio_table(frame: pandas.DataFrame, about: Declaration) -> Table:
     meaning = ["How many times as fast the first device is; here the CPU's time over the GPU's."]
     if ratios:
         mean, least, most = (f"{of(ratios):.3g}×" for of in (statistics.fmean, min, max))
-        meaning.append(f"Here {mean} on average, {least} to {most}, in {len(ratios)} of {len(settings)} settings.")
+        meaning.append(
+            f"Here {mean} on average, {least} to {most}, in {len(ratios)} of {len(settings)} settings."
+        )
     columns = ("Device", "Against", *about.headings.values(), "Times faster", "As printed")
     return Table.of("How many times faster", columns, lines, meaning=meaning if lines else ())
 

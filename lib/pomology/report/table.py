@@ -36,10 +36,14 @@ def _templates() -> Any:
     import jinja2
     from markupsafe import Markup
 
-    environment = jinja2.Environment(autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True
+    )
     environment.globals["style"] = Markup((PAGE / "style.css").read_text(encoding="utf-8"))
     environment.filters["text"] = lambda text: Markup(html.escape(text))
-    environment.filters["cell"] = lambda text: Markup(BOUND.sub("\N{NO-BREAK SPACE}", html.escape(text)))
+    environment.filters["cell"] = lambda text: Markup(
+        BOUND.sub("\N{NO-BREAK SPACE}", html.escape(text))
+    )
     return environment
 
 
@@ -74,7 +78,12 @@ class Table:
 
     @classmethod
     def of(
-        cls, title: str, columns: Iterable[str], lines: Iterable[tuple], notes: Iterable = (), meaning: Iterable = ()
+        cls,
+        title: str,
+        columns: Iterable[str],
+        lines: Iterable[tuple],
+        notes: Iterable = (),
+        meaning: Iterable = (),
     ) -> Table:
         """Of lines, each its cells, its numbers and perhaps its kind; an empty note is none."""
         lines = list(lines)
@@ -97,22 +106,31 @@ class Table:
         grid = [self.columns, *(row.cells for row in self.rows)]
         columns = list(zip(*grid, strict=True))
         widths = [max(map(len, column)) for column in columns]
-        least = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
+        least = [
+            max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
+        ]
         most = TERMINAL - len(GAP) * (len(widths) - 1)
-        while sum(widths) > most and (wide := [n for n, width in enumerate(widths) if width > least[n]]):
+        while sum(widths) > most and (
+            wide := [n for n, width in enumerate(widths) if width > least[n]]
+        ):
             widths[max(wide, key=widths.__getitem__)] -= 1
         lines = []
         if sum(widths) <= most:
             grid.insert(1, tuple("-" * width for width in widths))
             for cells in grid:
                 pairs = zip(cells, widths, strict=True)
-                parts = zip_longest(*(textwrap.wrap(*pair, break_long_words=False) for pair in pairs), fillvalue="")
+                parts = zip_longest(
+                    *(textwrap.wrap(*pair, break_long_words=False) for pair in pairs), fillvalue=""
+                )
                 lines += [GAP.join(map(str.ljust, line, widths)).rstrip() for line in parts] or [""]
         else:
             for row in self.rows:
                 first, *rest = zip(self.columns, row.cells, strict=True)
                 texts = (f"{GAP}{heading}: {cell}" for heading, cell in rest if cell)
-                lines += [first[1], *(textwrap.fill(text, TERMINAL, subsequent_indent=2 * GAP) for text in texts)]
+                lines += [
+                    first[1],
+                    *(textwrap.fill(text, TERMINAL, subsequent_indent=2 * GAP) for text in texts),
+                ]
         return "\n".join([self.title, *self.meaning, "", *lines, *self.notes])
 
     __repr__ = __str__

@@ -15,14 +15,18 @@ MOST_ZIP_BYTES = 128 * 2**20
 MOST_ALL_BYTES = 256 * 2**20  # unpacked
 
 WORD = r"[A-Za-z0-9_][\w.+ -]{0,99}"
-READ = re.compile(rf"(machine\.json|{WORD}\.jsonl(\.gz)?)")  # the reference run's journals are packed
+READ = re.compile(
+    rf"(machine\.json|{WORD}\.jsonl(\.gz)?)"
+)  # the reference run's journals are packed
 # What zipfile raises for a malformed zip.
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 def listed(folder: Path) -> list[Path]:
     """Return machine.json and the journals in a folder."""
-    return [path for path in sorted(folder.iterdir()) if READ.fullmatch(path.name) and path.is_file()]
+    return [
+        path for path in sorted(folder.iterdir()) if READ.fullmatch(path.name) and path.is_file()
+    ]
 
 
 def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
@@ -36,9 +40,14 @@ def unpacked(place: Path) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(place) as archive:
             for name, member in _members(archive).items():
                 with archive.open(member) as file:
-                    yield name, file.read(member.file_size + 1)  # to its end, where the checksum is compared
+                    yield (
+                        name,
+                        file.read(member.file_size + 1),
+                    )  # to its end, where the checksum is compared
     except UNREADABLE as error:
-        raise PomologyError(f"{one_line(place.name, 80)}: not the zip of a run: {one_line(error)}") from None
+        raise PomologyError(
+            f"{one_line(place.name, 80)}: not the zip of a run: {one_line(error)}"
+        ) from None
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

@@ -93,7 +93,11 @@ def with_software(device: str, framework: str, version: str, year: str) -> str:
 def line(record: Record) -> str:
     """A finished case in one line."""
     metrics = record.metrics
-    parts = [f"{record.experiment}: {record.backend}, {settings(record)}" if record.config else record.case]
+    parts = [
+        f"{record.experiment}: {record.backend}, {settings(record)}"
+        if record.config
+        else record.case
+    ]
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
     elif "footprint_end_bytes" in metrics and not {"forward_s", "backward_s"} & metrics.keys():
@@ -140,7 +144,11 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
     shapes, and in FLOP/s of smaller ones too.
     """
     scaled_too = metric.endswith("flops_per_s")
-    return [record for record in records if record.profile != "smoke" and (scaled_too or not record.scaled)]
+    return [
+        record
+        for record in records
+        if record.profile != "smoke" and (scaled_too or not record.scaled)
+    ]
 
 
 def groups(records: Iterable[Record]) -> list[list[Record]]:
@@ -157,7 +165,11 @@ def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Est
     """
     if not known:
         return None
-    lacking = [x.n for x, steps in zip(known, counted or known, strict=True) if few(x) and (steps.n or FEW) < FEW]
+    lacking = [
+        x.n
+        for x, steps in zip(known, counted or known, strict=True)
+        if few(x) and (steps.n or FEW) < FEW
+    ]
     mean = intervals.repeats(known)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 

@@ -20,19 +20,48 @@ if TYPE_CHECKING:
     import pyarrow
 
 PARQUET = "results.parquet"
-TEXTS = ("run", "machine", "chip", "article", "experiment", "case", "framework", "framework_version")
+TEXTS = (
+    "run",
+    "machine",
+    "chip",
+    "article",
+    "experiment",
+    "case",
+    "framework",
+    "framework_version",
+)
 TEXTS += ("device", "backend", "precision", "profile", "data", "status", "reason", "flags")
 TEXTS += ("metric", "unit", "how", "covers", "source")
 COLUMNS = dict.fromkeys(TEXTS, "str")
-WORK = ("threads", "parameters", "flops_per_step", "bytes_per_step")  # of a case; none of them is a metric
-COLUMNS |= dict.fromkeys((*WORK, "repeat", "year", "n"), "Int64") | {"scaled": "boolean", "headline": "boolean"}
+WORK = (
+    "threads",
+    "parameters",
+    "flops_per_step",
+    "bytes_per_step",
+)  # of a case; none of them is a metric
+COLUMNS |= dict.fromkeys((*WORK, "repeat", "year", "n"), "Int64") | {
+    "scaled": "boolean",
+    "headline": "boolean",
+}
 COLUMNS |= dict.fromkeys(("value", "low", "high"), "float64")
-ORDER = (*TEXTS[:12], "repeat", "scaled", *WORK, *TEXTS[12:16], "metric", "headline", "value", "unit")
+ORDER = (
+    *TEXTS[:12],
+    "repeat",
+    "scaled",
+    *WORK,
+    *TEXTS[12:16],
+    "metric",
+    "headline",
+    "value",
+    "unit",
+)
 ORDER += ("low", "high", "n", "how", "covers", "source", "year")
 MORE = ("config", "note", "data_origin", "foreign_load", "rails")
 MORE += ("steady_steps", "epoch_steps", "fastest_step_s", "slowest_step_s")
 TEXT = "large_string"  # as pandas gives its texts to Arrow
-MIXED = b"mixed"  # the key of a Parquet file's metadata that lists the settings of more than one type
+MIXED = (
+    b"mixed"  # the key of a Parquet file's metadata that lists the settings of more than one type
+)
 
 
 def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
@@ -176,15 +205,27 @@ def _as_json(table: pyarrow.Table, names: set[str]) -> pyarrow.Table:
 
 def _measured_rows(record: Record) -> Iterable[dict[str, Any]]:
     fields = {name: getattr(record, name) for name in TEXTS if hasattr(record, name)}
-    fields |= {"device": cases.chip_name(record), "flags": " ".join(record.flags), "precision": cases.precision(record)}
-    fields |= {"repeat": record.repeat, "scaled": record.scaled, "year": int(record.started[:4]), "source": "measured"}
+    fields |= {
+        "device": cases.chip_name(record),
+        "flags": " ".join(record.flags),
+        "precision": cases.precision(record),
+    }
+    fields |= {
+        "repeat": record.repeat,
+        "scaled": record.scaled,
+        "year": int(record.started[:4]),
+        "source": "measured",
+    }
     fields |= {"config": record.config, "headline": False}
     fields |= {name: getattr(record, name) or None for name in WORK}
     if not record.metrics:
         yield fields
     about = headline(record)
     for name, metric in record.metrics.items():
-        numbers = {key: getattr(metric, key) for key in ("value", "unit", "low", "high", "n", "how", "covers")}
+        numbers = {
+            key: getattr(metric, key)
+            for key in ("value", "unit", "low", "high", "n", "how", "covers")
+        }
         yield fields | numbers | {"metric": name, "headline": name == about}
 
 
@@ -206,7 +247,9 @@ def _more(record: Record) -> dict[str, Any]:
 
 
 def _article_row(row: dict[str, Any]) -> dict[str, Any]:
-    version, year = articles_published.software(row["article"], row["device"], row["framework"], row["source"])
+    version, year = articles_published.software(
+        row["article"], row["device"], row["framework"], row["source"]
+    )
     return _published_row(row) | {
         "article": row["article"],
         "experiment": row["experiment"],
@@ -229,13 +272,30 @@ def _elsewhere_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _published_row(row: dict[str, Any]) -> dict[str, Any]:
-    fields = {"chip": row["device"], "device": row["device"], "precision": row["precision"], "source": row["source"]}
-    fields |= {"framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"), "repeat": 0}
-    fields |= {"case": cases.config_text(row["config"]), "config": row["config"], "metric": row["metric"]}
+    fields = {
+        "chip": row["device"],
+        "device": row["device"],
+        "precision": row["precision"],
+        "source": row["source"],
+    }
+    fields |= {
+        "framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"),
+        "repeat": 0,
+    }
+    fields |= {
+        "case": cases.config_text(row["config"]),
+        "config": row["config"],
+        "metric": row["metric"],
+    }
     fields |= {"scaled": False, "headline": row["metric"] in cases.TIMES, "how": "published"}
     if row["si"] is None:
         return fields
-    numbers = {"value": row["si"], "unit": row["si_unit"] or row["unit"], "low": row["low"], "high": row["high"]}
+    numbers = {
+        "value": row["si"],
+        "unit": row["si_unit"] or row["unit"],
+        "low": row["low"],
+        "high": row["high"],
+    }
     return fields | numbers | {"covers": "printed"}
 
 

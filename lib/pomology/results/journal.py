@@ -109,7 +109,9 @@ class Contents:
         attempts = self.attempts.get((case, repeat))
         if attempts:
             return attempts >= ATTEMPTS
-        ended = (record for record in self.records if (record.case, record.repeat) == (case, repeat))
+        ended = (
+            record for record in self.records if (record.case, record.repeat) == (case, repeat)
+        )
         return any(record.status not in RETRIED for record in ended)
 
 
@@ -157,7 +159,9 @@ def contents(path: Path, data: bytes) -> Contents:
         held.problems[MOST_NAMED:] = [f"{name}: {more} more lines that cannot be used"]
     why = "began and never ended: its process was killed"
     for entry in latest.values():
-        held.records.append(entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why))
+        held.records.append(
+            entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why)
+        )
     held.open_starts = list(unended.values())
     return held
 

@@ -60,7 +60,11 @@ def read_notebook(path: Path) -> dict[str, Any]:
     try:
         notebook = json.loads(read_file(path).decode("utf-8"))
         msgspec.convert(notebook, Form)
-        json.dumps(notebook, ensure_ascii=False).encode()  # half a sign can be read, and not written
+        json.dumps(
+            notebook, ensure_ascii=False
+        ).encode()  # half a sign can be read, and not written
     except (ValueError, RecursionError) as error:
-        raise PomologyError(f"{one_line(path.name)}: not a notebook ({one_line(error, 250)})") from None
+        raise PomologyError(
+            f"{one_line(path.name)}: not a notebook ({one_line(error, 250)})"
+        ) from None
     return notebook

@@ -98,7 +98,11 @@ def repeats(frame: pandas.DataFrame) -> list[list[dict[str, Any]]]:
     settings = [name for name in frame.columns if name not in ORDER]
     for row in known.to_dict("records"):
         if "config" not in row:  # of `load`
-            config = {name.removeprefix("setting_"): row[name] for name in settings if row[name] is not None}
+            config = {
+                name.removeprefix("setting_"): row[name]
+                for name in settings
+                if row[name] is not None
+            }
             row["config"] = config | {"precision": row["precision"]}
         found.setdefault(tuple(row[name] for name in (*CASE, "repeat")), []).append(row)
     return list(found.values())
@@ -126,5 +130,9 @@ def _case(repeats: list[list[dict]]) -> Case:
     well = [rows for rows in repeats if rows[0]["status"] == "ok"]
     good = {rows[0]["repeat"]: estimates(rows) for rows in well}
     flags = {rows[0]["repeat"]: (rows[0]["flags"] or "").split() for rows in repeats}
-    endings = [(rows[0]["status"], rows[0]["reason"] or "") for rows in repeats if rows[0]["status"] != "ok"]
+    endings = [
+        (rows[0]["status"], rows[0]["reason"] or "")
+        for rows in repeats
+        if rows[0]["status"] != "ok"
+    ]
     return Case(repeats[0][0], (well or repeats)[-1][0], good, flags, endings)

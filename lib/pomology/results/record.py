@@ -184,10 +184,14 @@ def parse(line: bytes) -> Start | Record:
         return _migrated(_timed(_DECODER.decode(line)))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
-    with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError):
+    with contextlib.suppress(
+        msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError
+    ):
         schema = msgspec.json.decode(line)["schema"]
         if type(schema) is int and schema != SCHEMA:
-            age, more = ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
+            age, more = (
+                ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
+            )
             raise PomologyError(f"schema {schema} is {age} than this kit's {SCHEMA}{more}")
     raise ValueError(wrong)
 

@@ -72,9 +72,13 @@ class Run:
     def __init__(self, place: str | Path):
         self.path = Path(place)
         self.name = self.path.resolve().name.removesuffix(".zip")
-        self._known: dict[str, tuple] = {}  # by file name: its stamp, what it holds, and a problem or none
+        self._known: dict[
+            str, tuple
+        ] = {}  # by file name: its stamp, what it holds, and a problem or none
         if not (self.path.is_dir() or self.path.is_file()):
-            raise PomologyError(f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/")
+            raise PomologyError(
+                f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/"
+            )
 
     @classmethod
     def open(cls, name: str) -> Self:
@@ -90,7 +94,11 @@ class Run:
     @property
     def journals(self) -> dict[str, journal.Contents]:
         files = self._read().items()
-        return {name.split(".jsonl")[0]: held for name, (_, held, _) in files if isinstance(held, journal.Contents)}
+        return {
+            name.split(".jsonl")[0]: held
+            for name, (_, held, _) in files
+            if isinstance(held, journal.Contents)
+        }
 
     @property
     def records(self) -> list[Record]:
@@ -115,10 +123,14 @@ class Run:
             return {name: self._known[name] for name in names}
         if not self._known:
             unpacked = archive.unpacked(self.path)
-            self._known = {name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked}
+            self._known = {
+                name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked
+            }
         return self._known
 
-    def _parsed(self, name: str, read: Callable[[], bytes]) -> tuple[dict | journal.Contents | None, str | None]:
+    def _parsed(
+        self, name: str, read: Callable[[], bytes]
+    ) -> tuple[dict | journal.Contents | None, str | None]:
         try:
             data = archive.plain(name, read())
             if name != MACHINE:

@@ -40,7 +40,9 @@ LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 i
 KERNEL = {"transport_encryption": "auto"}
 
 Say = Callable[[str], None]
-Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a case's status, and why
+Outcome = (
+    tuple[str, str] | None
+)  # of a notebook that did not get to its end: a case's status, and why
 
 
 def reproduce(
@@ -69,21 +71,31 @@ def reproduce(
         done = {job.notebook.name for job in jobs if job not in missing}
         schedule = Schedule(missing, profile, minutes, done)
         about = format.clock_time(schedule.expected_s(*missing))
-        say(f"{len(missing)} of {len(jobs)} notebooks to run into outputs/{out.name}/: about {about}")
+        say(
+            f"{len(missing)} of {len(jobs)} notebooks to run into outputs/{out.name}/: about {about}"
+        )
         if minutes < math.inf:
             folders.note(out, minutes=minutes)
             say(f"MINUTES={minutes}: only those that end by {format.time_of_day(60 * minutes)}")
         failed = _run_all(out, schedule, limit_s, stop, say)
         if stop.is_set():
-            say(f"interrupted; what was finished is in outputs/{out.name}/. The same command carries on.")
+            say(
+                f"interrupted; what was finished is in outputs/{out.name}/. The same command carries on."
+            )
             return 130
         if schedule.left_out or left_out:
             folders.note(out, left_out=schedule.left_out)
         if schedule.left_out:
-            say(f"left out: {len(schedule.left_out)} notebooks. `make reproduce RUN={out.name}` carries on.")
+            say(
+                f"left out: {len(schedule.left_out)} notebooks. `make reproduce RUN={out.name}` carries on."
+            )
         page = report_page.build(out)
         (out / GOING).unlink(missing_ok=True)
-    records = [record for path in sorted(out.glob("*.jsonl")) for record in results_journal.read(path).records]
+    records = [
+        record
+        for path in sorted(out.glob("*.jsonl"))
+        for record in results_journal.read(path).records
+    ]
     errors = [record for record in records if record.status == "error"]
     for record in errors:
         say(f"error in {record.experiment}, {record.case}: {record.reason}")
@@ -91,7 +103,9 @@ def reproduce(
     return 1 if failed or errors else 0
 
 
-def _run_all(out: Path, schedule: Schedule, limit_s: float, stop: threading.Event, say: Say) -> bool:
+def _run_all(
+    out: Path, schedule: Schedule, limit_s: float, stop: threading.Event, say: Say
+) -> bool:
     """Execute the jobs of a schedule until `stop` is set; returns whether one did not finish."""
     run = Run(out)  # which reads a journal again only where it has changed
     count = len(schedule.waiting)
@@ -102,7 +116,9 @@ def _run_all(out: Path, schedule: Schedule, limit_s: float, stop: threading.Even
         own_s = schedule.expected_s(job)
         ends = format.time_of_day(schedule.expected_s(job, *schedule.waiting))
         number = count - len(schedule.waiting)
-        say(f"[{number}/{count}] {job.label}: about {format.clock_time(own_s)}; the run ends about {ends}")
+        say(
+            f"[{number}/{count}] {job.label}: about {format.clock_time(own_s)}; the run ends about {ends}"
+        )
         failed |= not _execute(job, out, limit_s, stop, say)
         frame.write(run)
         report_page.build(out)
@@ -139,7 +155,9 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as in what a shell starts in the background
+        if (
+            signal.getsignal(number) != signal.SIG_IGN
+        ):  # as in what a shell starts in the background
             before[number] = signal.signal(number, handle)
     try:
         yield stop
@@ -243,7 +261,9 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
             return watch() or _why(error)
     # papermill notes the folders of this machine in the file.
     partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
-    final.with_suffix(".html").unlink(missing_ok=True)  # whatever its time: a clock may have gone back
+    final.with_suffix(".html").unlink(
+        missing_ok=True
+    )  # whatever its time: a clock may have gone back
     os.replace(partial, final)
     return None
 
@@ -254,7 +274,9 @@ def _why(error: Exception) -> Outcome:
         return "crashed", "its kernel died (killed, or out of memory)"
     if type(error) is RuntimeError:
         return "error", f"its kernel did not start: {error}"
-    name = getattr(error, "ename", type(error).__name__)  # of papermill's error: of what a cell raised
+    name = getattr(
+        error, "ename", type(error).__name__
+    )  # of papermill's error: of what a cell raised
     reason = getattr(error, "evalue", str(error)).split("\n")[0]
     if name == "NoSuchDevice":
         return "no device", reason
@@ -275,7 +297,9 @@ class Engine(NBClientEngine):
         watch: Callable[[], Outcome],
         **options,
     ):
-        client = PapermillNotebookClient(nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, **options)
+        client = PapermillNotebookClient(
+            nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, **options
+        )
         ended = threading.Event()
         guard = threading.Thread(target=_guard, args=(client, watch, ended), daemon=True)
         guard.start()
@@ -286,11 +310,15 @@ class Engine(NBClientEngine):
             guard.join()
 
 
-def _guard(client: PapermillNotebookClient, watch: Callable[[], Outcome], ended: threading.Event) -> None:
+def _guard(
+    client: PapermillNotebookClient, watch: Callable[[], Outcome], ended: threading.Event
+) -> None:
     """Kill a kernel and what it started: after its notebook, if `watch` says so, or with us."""
     guard = None
     while not ended.wait(0.2):
-        process = getattr(getattr(client.km, "provisioner", None), "process", None)  # perhaps none yet
+        process = getattr(
+            getattr(client.km, "provisioner", None), "process", None
+        )  # perhaps none yet
         if process and guard is None:
             # It waits for this process to close the pipe, or to be killed.
             command = ["/bin/sh", "-c", f"read _; kill -9 -{process.pid} 2>&-"]

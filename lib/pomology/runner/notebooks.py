@@ -35,7 +35,11 @@ class Notebook(NamedTuple):
 
     def missing_extras(self) -> list[str]:
         """Return the extras that it needs and that were removed from this copy."""
-        return [name for name in self.extras if importlib.util.find_spec(f"pomology.extras.{name}") is None]
+        return [
+            name
+            for name in self.extras
+            if importlib.util.find_spec(f"pomology.extras.{name}") is None
+        ]
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
@@ -68,7 +72,9 @@ def _notebook(path: Path, names: list[str]) -> Notebook:
     if after == ["*"]:
         after = [name for name in names if name != path.stem]
     if names.count(path.stem) > 1:
-        raise PomologyError(f"{path.name}: stands in two folders; a notebook's name is its experiment's")
+        raise PomologyError(
+            f"{path.name}: stands in two folders; a notebook's name is its experiment's"
+        )
     for name in after:
         if name not in names:
             raise PomologyError(f"{path.name}: comes after {name!r}, and no notebook has this name")
@@ -92,6 +98,8 @@ def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
     chosen: set[str] = set()
     for pattern in only.split() or ["*"]:
         if not (matches := fnmatch.filter(names, pattern)):
-            raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {', '.join(sorted(names))}")
+            raise PomologyError(
+                f"ONLY={pattern}: no notebook is named so; there are {', '.join(sorted(names))}"
+            )
         chosen |= set(matches)
     return [notebook for notebook in all_notebooks if notebook.name in chosen]

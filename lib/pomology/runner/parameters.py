@@ -40,7 +40,9 @@ def declared(path: Path) -> dict[str, Parameter]:
         try:
             default = ast.literal_eval(found["default"])
         except (SyntaxError, ValueError):
-            raise PomologyError(f"{path.name}: parameter {name}: its default must be a literal") from None
+            raise PomologyError(
+                f"{path.name}: parameter {name}: its default must be a literal"
+            ) from None
         parameters[name] = Parameter(name, found["inferred_type_name"], default, found["help"])
         check(parameters[name], default, path.name)
     return parameters
@@ -54,7 +56,9 @@ def check(parameter: Parameter, value: Any, where: str) -> None:
     except (NameError, SyntaxError, TypeError):
         raise PomologyError(f"{where}: parameter {name}: no type `{kind}` is known") from None
     except msgspec.ValidationError:
-        raise PomologyError(f"{where}: {name} is {one_line(repr(value), 60)}; it must be {kind}") from None
+        raise PomologyError(
+            f"{where}: {name} is {one_line(repr(value), 60)}; it must be {kind}"
+        ) from None
     if ABOVE_ZERO in help and not all(number > 0 for number in _numbers(value)):
         raise PomologyError(f"{where}: {name} is {one_line(repr(value), 60)}; it must be above 0")
 
@@ -77,6 +81,8 @@ def read_yaml(path: Path, declared: dict[str, Parameter], where: str) -> dict[st
         raise PomologyError(f"{where}: must be lines `name: value`")
     for name, value in values.items():
         if name not in declared:
-            raise PomologyError(f"{where}: no parameter is named {name}; there are {', '.join(declared)}")
+            raise PomologyError(
+                f"{where}: no parameter is named {name}; there are {', '.join(declared)}"
+            )
         check(declared[name], value, where)
     return values

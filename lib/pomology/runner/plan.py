@@ -52,7 +52,9 @@ class Job(NamedTuple):
 
     @property
     def label(self) -> str:
-        return self.notebook.name + self.way + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+        return (
+            self.notebook.name + self.way + (f" (repeat {self.repeat + 1})" if self.repeat else "")
+        )
 
     def output(self, out: Path) -> Path:
         return (out / "repeats" if self.repeat or self.way else out) / f"{self.name}.ipynb"
@@ -220,7 +222,9 @@ def _known() -> list[Notebook]:
     return known
 
 
-def _profile_values(notebook: Notebook, profile: str, declared: dict[str, Parameter]) -> dict[str, Any]:
+def _profile_values(
+    notebook: Notebook, profile: str, declared: dict[str, Parameter]
+) -> dict[str, Any]:
     """What a profile's YAML file says for a notebook, checked."""
     needed = ["profile", "out"]
     if not notebook.after:  # what only shows others' numbers measures nothing
@@ -247,7 +251,9 @@ def run_folder(run: str, profile: str) -> Path:
         if not (outputs / run).exists():
             run = next((name for name in before if (outputs / name / GOING).exists()), run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
-        raise PomologyError(f"RUN={run}: must be a name of letters, digits, points, dashes, underscores")
+        raise PomologyError(
+            f"RUN={run}: must be a name of letters, digits, points, dashes, underscores"
+        )
     if re.fullmatch(r"lab(-.*)?", run, re.IGNORECASE):
         raise PomologyError(f"RUN={run}: is for notebooks that are run by hand; choose another RUN")
     if re.search(r"\.(zip|html|csv|json|part)$", run, re.IGNORECASE):

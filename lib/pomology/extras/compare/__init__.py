@@ -130,7 +130,9 @@ def _pairs(frame: pandas.DataFrame) -> Iterator[dict]:
             "difference": None,
             "why": "",
         }
-        shared = [name for name in TIMES if (*key, base, name) in times and (*key, run, name) in times]
+        shared = [
+            name for name in TIMES if (*key, base, name) in times and (*key, run, name) in times
+        ]
         if not shared:
             yield row | {"verdict": UNTIMED}
             continue
@@ -151,7 +153,9 @@ def _differences(base: list[tuple], other: list[tuple]) -> str:
     for place, name in enumerate(SAME):
         sides = [sorted({one_line(row[place], 40) for row in side}) for side in (base, other)]
         if len({*sides[0], *sides[1]}) > 1:
-            differ[name] = f"{name.replace('_', ' ')} {' or '.join(sides[0])} and {' or '.join(sides[1])}"
+            differ[name] = (
+                f"{name.replace('_', ' ')} {' or '.join(sides[0])} and {' or '.join(sides[1])}"
+            )
     if "chip" in differ:
         differ.pop("threads", None)
         del differ["chip"]
@@ -171,7 +175,10 @@ def table(frame: pandas.DataFrame) -> Table:
     if len(names) > WHOLE:
         columns = ("Run", "Machine", *(verdict.capitalize() for verdict in VERDICTS))
         counts = found.groupby("run").verdict.value_counts()
-        lines = [(name, machines[name], *(str(counts.get((name, of), 0)) for of in VERDICTS)) for name in names]
+        lines = [
+            (name, machines[name], *(str(counts.get((name, of), 0)) for of in VERDICTS))
+            for name in names
+        ]
         shown = Table.of("Runs against the first", columns, [(line, {}) for line in lines], NOTES)
     else:
         columns = ("Case", "Time of", *names, *(f"{name} against the first" for name in names[1:]))
@@ -184,10 +191,14 @@ def table(frame: pandas.DataFrame) -> Table:
 def _safe(row: dict) -> dict:
     """Return a row in which no spreadsheet takes a text for a formula."""
     texts = {name: value for name, value in row.items() if isinstance(value, str)}
-    return row | {name: f"'{text}" for name, text in texts.items() if text[:1] in ("=", "+", "-", "@")}
+    return row | {
+        name: f"'{text}" for name, text in texts.items() if text[:1] in ("=", "+", "-", "@")
+    }
 
 
-def _lines(frame: pandas.DataFrame, found: pandas.DataFrame, names: list[str]) -> Iterator[tuple[str, ...]]:
+def _lines(
+    frame: pandas.DataFrame, found: pandas.DataFrame, names: list[str]
+) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each case that was timed in two runs or more."""
     from pomology.results.pool import pool
 
@@ -201,7 +212,12 @@ def _lines(frame: pandas.DataFrame, found: pandas.DataFrame, names: list[str]) -
         against = {row.run: _verdict(row) for row in rows.itertuples()}
         text = one_line(f"{key[1]}: {key[2]}", 120)
         shown = [_time(case, metric) for case in here]
-        yield (text, metric.removesuffix("_s"), *shown, *(against.get(run, "") for run in names[1:]))
+        yield (
+            text,
+            metric.removesuffix("_s"),
+            *shown,
+            *(against.get(run, "") for run in names[1:]),
+        )
 
 
 def _time(case: Case | None, metric: str) -> str:
@@ -234,7 +250,9 @@ def write(runs: Sequence[pandas.DataFrame], folder: Path) -> tuple[Table, Path, 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     runs = "two or more: names in outputs/, paths of folders, or shared zips"
     parser.add_argument("places", nargs="*", metavar="run", help=runs)
-    parser.add_argument("--runs", default="", help="the same in one text, those with spaces in quotes")
+    parser.add_argument(
+        "--runs", default="", help="the same in one text, those with spaces in quotes"
+    )
     add_store_option(parser)
 
 

@@ -61,7 +61,9 @@ class Examination(NamedTuple):
         columns = ("Question", "Answer", "What was found")
         cells = [(question, WORDS[fine], answer) for question, answer, fine in self.findings]
         data = tuple(dict(zip(columns, row, strict=True)) for row in cells)
-        return Table("Does this machine support it?", columns, tuple(map(Row, cells)), (self.verdict,), data)
+        return Table(
+            "Does this machine support it?", columns, tuple(map(Row, cells)), (self.verdict,), data
+        )
 
 
 def examine(snapshot: dict[str, Any] | None = None) -> Examination:
@@ -79,7 +81,9 @@ def processor_agrees(snapshot: dict[str, Any], processor: str) -> bool | None:
     return None if translated is None else (processor == "arm") != translated
 
 
-def probe(framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PROGRAM) -> dict[str, Any]:
+def probe(
+    framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PROGRAM
+) -> dict[str, Any]:
     """Ask a framework, in a process of its own, what it can train on. Never raises; writes nothing to the terminal.
 
     Keys: version (None if it is not there), reason (why there is no answer, else None), devices (a list of backend,
@@ -90,14 +94,21 @@ def probe(framework: str, limit_s: float = LIMIT_S, program: Sequence[str] = PRO
         command = [sys.executable, *program, framework, str(place)]
         try:
             done = subprocess.run(
-                command, timeout=limit_s, capture_output=True, text=True, errors="replace", check=False
+                command,
+                timeout=limit_s,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return _no_answer(f"it did not answer within {limit_s:g} s")
         if place.exists():
             return json.loads(place.read_text(encoding="utf-8"))
     if done.returncode < 0:
-        return _no_answer(f"loading it ended the process with {signal.Signals(-done.returncode).name}")
+        return _no_answer(
+            f"loading it ended the process with {signal.Signals(-done.returncode).name}"
+        )
     return _no_answer(done.stderr.strip().split("\n")[-1] or f"exit status {done.returncode}")
 
 
@@ -126,7 +137,11 @@ def _probe(framework: str) -> dict[str, Any]:
         entry = {"backend": backend, "kind": "cpu" if backend == "cpu" else "gpu", "reason": reason}
         if reason is None:
             (device,) = find.find(backend, framework)
-            entry |= {"name": device.name, "precisions": device.precisions(), "free_bytes": device.free_memory()}
+            entry |= {
+                "name": device.name,
+                "precisions": device.precisions(),
+                "free_bytes": device.free_memory(),
+            }
         devices.append(entry)
     return {"devices": devices}
 
@@ -137,11 +152,18 @@ def _probe_lightning() -> dict[str, Any]:
     off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(devices=1, default_root_dir=folder, **off)
-    return {"devices": [], "auto": type(trainer.accelerator).__name__.removesuffix("Accelerator").lower()}
+    return {
+        "devices": [],
+        "auto": type(trainer.accelerator).__name__.removesuffix("Accelerator").lower(),
+    }
 
 
 def findings(
-    snapshot: dict, flags: Sequence[str], answers: Mapping[str, dict], processor: str, environment: Mapping[str, str]
+    snapshot: dict,
+    flags: Sequence[str],
+    answers: Mapping[str, dict],
+    processor: str,
+    environment: Mapping[str, str],
 ) -> list[Finding]:
     """Judge a machine.
 
@@ -156,8 +178,14 @@ def findings(
     found += [_lightning(answers["lightning"]), _memory(answers["torch"], environment)]
     name = devices_torch.FALLBACK_VARIABLE
     value = environment.get(name, "")
-    found.append(Finding("Would an operator that MPS lacks be noticed?", f"{name}={value}", value in ("", "0")))
-    state = "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in flags) or "nothing speaks against it"
+    found.append(
+        Finding(
+            "Would an operator that MPS lacks be noticed?", f"{name}={value}", value in ("", "0")
+        )
+    )
+    state = (
+        "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in flags) or "nothing speaks against it"
+    )
     found.append(Finding("Is it fit to measure now?", state, not flags))
     return found
 
@@ -177,7 +205,11 @@ def verdict(answers: Mapping[str, dict[str, Any]]) -> str:
 
 def usable(answer: dict[str, Any], *kinds: str) -> list[dict[str, Any]]:
     """The devices of an answer that can train, of a kind (`cpu` or `gpu`) or of any."""
-    return [each for each in answer["devices"] if each["reason"] is None and each["kind"] in (kinds or ("cpu", "gpu"))]
+    return [
+        each
+        for each in answer["devices"]
+        if each["reason"] is None and each["kind"] in (kinds or ("cpu", "gpu"))
+    ]
 
 
 def _chip(snapshot: dict[str, Any]) -> Finding:
@@ -187,7 +219,9 @@ def _chip(snapshot: dict[str, Any]) -> Finding:
     if mac and chip.startswith("Intel"):
         return Finding(question, f"{chip}: PyTorch and MLX train on Apple's chips only", False)
     if mac and snapshot.get("virtual_machine"):
-        return Finding(question, f"{chip}, a virtual machine without a GPU: run it in macOS itself", False)
+        return Finding(
+            question, f"{chip}, a virtual machine without a GPU: run it in macOS itself", False
+        )
     if snapshot.get("gpus"):
         return Finding(question, ", ".join(gpu["name"] for gpu in snapshot["gpus"]), True)
     reason = snapshot.get("unknown", {}).get("gpus", "no GPU is listed")
@@ -223,10 +257,14 @@ def _framework(title: str, answer: dict[str, Any]) -> Finding:
             parts.append(f"{device['backend']}: {device['reason']}")
         else:
             works = [name for name, reason in device["precisions"].items() if reason is None]
-            parts.append(f"{device['backend']} ({device['name']}): {', '.join(works) or 'no precision'}")
+            parts.append(
+                f"{device['backend']} ({device['name']}): {', '.join(works) or 'no precision'}"
+            )
     fine = any(device["precisions"].get("fp32", "") is None for device in usable(answer, "gpu"))
     label = f"{title} {answer['version'] or ''}".strip()
-    return Finding(f"Does {title} train on the GPU?", one_line(f"{label}: {'; '.join(parts)}", 400), fine)
+    return Finding(
+        f"Does {title} train on the GPU?", one_line(f"{label}: {'; '.join(parts)}", 400), fine
+    )
 
 
 def _lightning(answer: dict[str, Any]) -> Finding:
@@ -238,7 +276,10 @@ def _lightning(answer: dict[str, Any]) -> Finding:
 
 def _memory(torch: dict[str, Any], environment: Mapping[str, str]) -> Finding:
     question, devices = "Is there memory to train in?", usable(torch)
-    parts = [f"{metrics.gigabytes(device['free_bytes'])} are free now for {device['backend']}" for device in devices]
+    parts = [
+        f"{metrics.gigabytes(device['free_bytes'])} are free now for {device['backend']}"
+        for device in devices
+    ]
     try:
         share = devices_torch.watermarks(environment)[devices_torch.WATERMARKS[0]]
     except PomologyError as error:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import pandas
 
 PAIR = ("torch", "mlx")
-PROOF = "The same: equal inputs, and no mismatch; that their models are the same is a test of the kit's"
+PROOF = (
+    "The same: equal inputs, and no mismatch; that their models are the same is a test of the kit's"
+)
 
 
 def sameness(torch: Case | None, mlx: Case | None) -> tuple[str, bool]:
@@ -64,9 +66,15 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
         shown += map(ratio_text, [ratio, *inner])
         cells = (case.kind.upper(), *about.cells(case.config), *shown, remark)
         row = {"device": case.kind.upper(), **case.config, "same": same, "remark": remark}
-        row |= {f"{name}_{about.time}": time and time.value for name, time in zip(PAIR, times, strict=True)}
+        row |= {
+            f"{name}_{about.time}": time and time.value
+            for name, time in zip(PAIR, times, strict=True)
+        }
         row |= {"ratio": ratio and ratio.value} | ends("ratio", ratio)
-        row |= {f"ratio_{name}": of and of.value for name, of in zip(("forward", "rest"), inner, strict=True)}
+        row |= {
+            f"ratio_{name}": of and of.value
+            for name, of in zip(("forward", "rest"), inner, strict=True)
+        }
         lines.append((cells, row))
     faster = sum((ratio.low or 0) > 1 for ratio in ratios)
     slower = sum((ratio.high or 1) < 1 for ratio in ratios)

@@ -21,7 +21,9 @@ def _run(options: argparse.Namespace) -> None:
     place = None
     if options.source:
         place = places("--from", [options.source], options.store)[0]
-    lines = predict.answer(options.target, options.input, options.precision, options.on, options.source, place)
+    lines = predict.answer(
+        options.target, options.input, options.precision, options.on, options.source, place
+    )
     say("\n".join(lines))
 
 

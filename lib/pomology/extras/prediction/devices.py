@@ -143,7 +143,9 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
 
 def timed_steps(records: Sequence[Record]) -> list[tuple[Record, float]]:
     """Return the timed cases of a run, each with its operations a second."""
-    usable = [record for record in cases.comparable(records, "flops_per_s") if record.status == "ok"]
+    usable = [
+        record for record in cases.comparable(records, "flops_per_s") if record.status == "ok"
+    ]
     timed = []
     for repeats in cases.groups(usable):
         known = []

@@ -234,7 +234,9 @@ class Model(NamedTuple):
         spread = min(low, model.spread[0]), max(high, model.spread[1])
         return model._replace(spread=spread)
 
-    def predict(self, step: Iterable[Operator], device: Device, precision: str = "fp32") -> tuple[Estimate, str]:
+    def predict(
+        self, step: Iterable[Operator], device: Device, precision: str = "fp32"
+    ) -> tuple[Estimate, str]:
         """Return a step's time with its 90 % interval, and which of PARTS takes most of it."""
         stack = Stack(work_of(step, device, precision)[None], np.ones(1), np.array([""]))
         parts = stack.parts(self.shares)[0]

@@ -59,7 +59,11 @@ def compared(known: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     work = ["workload", "terms"]
     pairs = known.merge(known[known.device.eq(reference)], on=work, suffixes=("", "_of"))
     # A published time is printed without its interval.
-    bounds = pairs[["low_of", "high_of"]].astype(float).mask(pairs.kind_of.eq(PUBLISHED), pairs.value_of, axis=0)
+    bounds = (
+        pairs[["low_of", "high_of"]]
+        .astype(float)
+        .mask(pairs.kind_of.eq(PUBLISHED), pairs.value_of, axis=0)
+    )
     itself = pairs.device.eq(reference)
     pairs["ratio"] = pairs.value / pairs.value_of
     pairs["low"] = (pairs.low / bounds.high_of).mask(itself, 1.0)
@@ -154,7 +158,9 @@ def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
     lines = []
     for device, rows in compared(known, name).groupby("device", sort=False):
         by_model = [f"{title(row.workload)} {times_as(row.ratio)}" for row in rows.itertuples()]
-        shown = [text if sound else f"({text})" for text, sound in zip(by_model, rows.sound, strict=True)]
+        shown = [
+            text if sound else f"({text})" for text, sound in zip(by_model, rows.sound, strict=True)
+        ]
         used = rows[rows.sound] if rows.sound.any() else rows
         numbers = {"device": device, "against": name, "speed": rows["mean"].iloc[0]}
         numbers |= {"low": used.ratio.min(), "high": used.ratio.max()}
@@ -204,7 +210,9 @@ def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
         return style.nothing()
     figure = style.figure_of(style.WIDTH, 1.2 + 0.25 * len(devices))
     axis = figure.subplots()
-    axis.set(xscale="log", ylim=(len(devices) - 0.4, -0.6), xlabel=f"speed, {name} = 1 (right is faster)")
+    axis.set(
+        xscale="log", ylim=(len(devices) - 0.4, -0.6), xlabel=f"speed, {name} = 1 (right is faster)"
+    )
     axis.axvline(1, color=style.GREY, linewidth=0.8, linestyle="dashed")
     axis.grid(axis="x")
     for place, device in enumerate(devices):
@@ -215,7 +223,9 @@ def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
             fill = colour if row.sound else "none"
             axis.plot([row.ratio], [place], style.MARKS[kind], color=colour, markerfacecolor=fill)
         axis.hlines([place] * len(of), of.low, of.high, color=colour, linewidth=2)
-        axis.plot(of["mean"].iloc[:1], [place], "|", color=colour, markersize=13, markeredgewidth=2.4)
+        axis.plot(
+            of["mean"].iloc[:1], [place], "|", color=colour, markersize=13, markeredgewidth=2.4
+        )
         text = f"{'1 (the reference)' if device == name else words(of)}  {software(of)}"
         axis.text(1.01, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=9)
     axis.set_yticks(range(len(devices)), devices)

@@ -136,7 +136,9 @@ def shares_figure(frame: pandas.DataFrame, best: Peaks) -> Any:
     lines: dict[tuple[str, str], list[Achieved]] = {}
     for each in found:
         kind = "CPU" if each.role == "cpu" else "GPU"
-        words = [each.device if each.workload in printed else f"{each.workload.replace('_', ' ')} {kind}"]
+        words = [
+            each.device if each.workload in printed else f"{each.workload.replace('_', ' ')} {kind}"
+        ]
         several = sum(workload == each.workload for workload, _ in frameworks) > 1
         words += [cases.framework_name(each)] if several else []
         words += [each.precision] if each.precision != "fp32" else []

@@ -65,7 +65,9 @@ def _published() -> tuple[tuple[dict, dict], ...]:
                 "faults": elsewhere.faults(row),
                 "year": published.software(*of)[1],
             }
-            rows.append(row | more | {"workload": WORKLOAD_OF.get(row["experiment"], row["experiment"])})
+            rows.append(
+                row | more | {"workload": WORKLOAD_OF.get(row["experiment"], row["experiment"])}
+            )
     for row in elsewhere.rows():
         more = {
             "strict": True,
@@ -108,7 +110,9 @@ def _measured(frame: pandas.DataFrame, known: tuple[tuple[dict, dict], ...]) -> 
         rows[row["experiment"]].setdefault(speed["terms"], row)
     printed = {speed["device"] for speed, _ in known}
     usual = frame[frame.experiment.map(published.experiment_of).isin(rows)]
-    usual = usual[usual.profile.ne("smoke") & ~usual.scaled & ~usual["flags"].str.contains("other-way")]
+    usual = usual[
+        usual.profile.ne("smoke") & ~usual.scaled & ~usual["flags"].str.contains("other-way")
+    ]
     found: dict[tuple, dict] = {}
     # A second way to run a setting has more keys in its config than the article's own.
     for case in sorted(pool(usual), key=lambda case: len(case.config)):

@@ -44,8 +44,12 @@ def _panel(axis: Any, found: list[Point], kind: str, best: Peaks, step: float) -
     import seaborn
 
     roofs = {precision: peak for (of, precision), peak in sorted(best.rates.items()) if of == kind}
-    slopes = {traffic: peak.rate.value for (of, traffic), peak in best.bandwidths.items() if of == kind}
-    tops = [peak.rate.value for peak in roofs.values()] or [max(point.rate.value for point in found)]
+    slopes = {
+        traffic: peak.rate.value for (of, traffic), peak in best.bandwidths.items() if of == kind
+    }
+    tops = [peak.rate.value for peak in roofs.values()] or [
+        max(point.rate.value for point in found)
+    ]
     across = [point.intensity for point in found]
     across += [top / slope for top in tops for slope in slopes.values()]
     left, right = min(across, default=1) / 4, max(across, default=1) * 4
@@ -71,14 +75,18 @@ def _panel(axis: Any, found: list[Point], kind: str, best: Peaks, step: float) -
     for precision, peak in roofs.items():
         top = peak.rate.value
         start = top / max(slopes.values()) if slopes else left
-        axis.plot([start, right], [top] * 2, color=style.GREY, linestyle=LINES.get(precision, "solid"))
+        axis.plot(
+            [start, right], [top] * 2, color=style.GREY, linestyle=LINES.get(precision, "solid")
+        )
         words = f"roof of {precision}: {quantity_per_s(top, 'FLOP/s')}, {cases.framework_name(peak.record)}"
         labels.append((top, right, words, "bold"))
     for traffic, slope in slopes.items():
         end = max(tops) / slope
         line = "dashed" if traffic == READS else "solid"
         axis.plot([left, end], [left * slope, end * slope], color=style.GREY, linestyle=line)
-    memory = [f"{traffic} {quantity_per_s(slope, 'B/s')}" for traffic, slope in sorted(slopes.items())]
+    memory = [
+        f"{traffic} {quantity_per_s(slope, 'B/s')}" for traffic, slope in sorted(slopes.items())
+    ]
     title = f"{TITLES[kind]} {', '.join(memory)}"
     axis.set(title=title, xlabel="operations per byte, counted on paper", ylabel="GFLOP/s")
     axis.grid()

@@ -82,7 +82,9 @@ def _point(case: Case, rate: Estimate, operation: str, best: Peaks) -> Point:
     if not (flops and moved) and bandwidth:
         flops, moved = rate.value, bandwidth.value
     intensity = flops / moved if flops and moved else 0.0
-    size = case.first["bytes_per_step"] or (bandwidth.value * call.value if bandwidth and call else 0)
+    size = case.first["bytes_per_step"] or (
+        bandwidth.value * call.value if bandwidth and call else 0
+    )
     resident = 0 < size <= best.caches.get(case.kind, UNKNOWN_CACHE)
     name = f"{experiment_of(case.first['experiment'])} {operation}".strip()
     precision = case.first["precision"]
@@ -121,7 +123,9 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
             "case": first["case"],
             "flops_per_s": point.rate.value,
         }
-        row |= {"share_of_best": point.share.value} | ends("share", point.share) if point.share else {}
+        row |= (
+            {"share_of_best": point.share.value} | ends("share", point.share) if point.share else {}
+        )
         row |= {"flops_per_byte": point.intensity or None, "limit": point.limit}
         row |= {"roof_flops_per_s": point.roof or None}
         row |= {"share_of_roof": point.share_of_roof.value} if point.limit else {}
@@ -170,6 +174,10 @@ def peaks_table(best: Peaks, article: str = "") -> Table:
     columns = ("Device", "Precision, or traffic", "Best rate", "Memory bandwidth", "Reached by")
     flags = [flag for *_, peak in known for flag in peak.record.flags]
     notes = ["" if known else NO_PEAKS, *notes_of_flags(flags)]
-    meaning = ["A measured peak is the rate of the fastest of its timed blocks of calls."] if known else []
+    meaning = (
+        ["A measured peak is the rate of the fastest of its timed blocks of calls."]
+        if known
+        else []
+    )
     meaning += ["A published one is the maker's, in single precision."] if article else []
     return Table.of("Peaks", columns, lines, notes, meaning)

@@ -8,7 +8,9 @@ from pomology.paths import redact
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="name of the folder in outputs/")
-    parser.add_argument("--notebooks", action="store_true", help="with the rendered notebooks, as they are")
+    parser.add_argument(
+        "--notebooks", action="store_true", help="with the rendered notebooks, as they are"
+    )
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -18,10 +18,28 @@ from pomology.paths import redact
 NOTES = ".store"  # in a run's folder: what was drawn for its name in a store
 RUN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 KEPT = re.compile(rf"(?:.*/)?({RUN}@[a-z0-9-]{{1,60}})\.zip")
-OBJECTS = ("s3:", "s3a:", "gs:", "gcs:", "az:", "abfs:", "memory:")  # a put is whole, and a prefix no folder
+OBJECTS = (
+    "s3:",
+    "s3a:",
+    "gs:",
+    "gcs:",
+    "az:",
+    "abfs:",
+    "memory:",
+)  # a put is whole, and a prefix no folder
 # An endpoint that does not answer must not keep a run waiting: two attempts of at most 30 s.
-S3 = {"config_kwargs": {"connect_timeout": 5, "read_timeout": 30, "retries": {"total_max_attempts": 2}}}
-SSH = {"known_hosts": (), "connect_timeout": 10, "login_timeout": 20}  # (): the user's own known_hosts
+S3 = {
+    "config_kwargs": {
+        "connect_timeout": 5,
+        "read_timeout": 30,
+        "retries": {"total_max_attempts": 2},
+    }
+}
+SSH = {
+    "known_hosts": (),
+    "connect_timeout": 10,
+    "login_timeout": 20,
+}  # (): the user's own known_hosts
 OPTIONS = {"s3": S3, "s3a": S3, "ssh": SSH, "sftp": SSH}
 
 
@@ -88,7 +106,9 @@ def name_of(folder: Path, run: str = "") -> str:
 
     run = run or folder.resolve().name
     if not re.fullmatch(RUN, run):
-        raise PomologyError(f"RUN={one_line(run)}: must be of letters, digits, points, dashes and underscores")
+        raise PomologyError(
+            f"RUN={one_line(run)}: must be of letters, digits, points, dashes and underscores"
+        )
     notes = folder / NOTES
     if not notes.exists():
         notes.write_text(secrets.token_hex(6) + "\n")
@@ -111,8 +131,12 @@ def _connected(address: str) -> Iterator[tuple[Any, str]]:
         yield files, root.rstrip("/")
     except Exception as error:  # each backend has its own
         known = isinstance(error, PomologyError)
-        text = redact(f"{address}: {error}" if known else f"{address}: {type(error).__name__}: {error}")
-        text = re.sub(r"//[^/\s]*:[^/\s]*@", "//…@", " ".join(text.split()))  # an endpoint's password
+        text = redact(
+            f"{address}: {error}" if known else f"{address}: {type(error).__name__}: {error}"
+        )
+        text = re.sub(
+            r"//[^/\s]*:[^/\s]*@", "//…@", " ".join(text.split())
+        )  # an endpoint's password
         hint = "; `make env EXTRAS=store` installs it" if isinstance(error, ImportError) else ""
         raise PomologyError(f"STORE={one_line(text, 500)}{hint}") from error
 

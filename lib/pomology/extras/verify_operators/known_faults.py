@@ -18,7 +18,9 @@ from pomology.devices.base import Device
 PRESENT, CURED, ELSEWHERE = "present here", "cured here", "does not concern this chip"
 NOT_TRIED = "not tried"
 WRONG = 5e-3  # share of the largest number: fp32 rounds to 0.00001 of it here, TF32 to 0.001
-LONG = 33_278  # numbers that a product sums up, as for WikiText-2's words; 32,767 and more are wrong
+LONG = (
+    33_278  # numbers that a product sums up, as for WikiText-2's words; 32,767 and more are wrong
+)
 BATCH = 65_600  # over 2^16
 
 
@@ -90,7 +92,11 @@ def _large_batch(torch: Any, bring: Callable) -> dict[str, Any]:
     (gradient,) = torch.autograd.grad(seen.square().sum(), weights)
     tensors = [bring(torch.randn(shape)) for shape in ((BATCH, 2, 9), (4, 9), (4,))]
     layer = torch.nn.functional.linear(*tensors)
-    results = {"a convolution": seen, "the gradient of its weights": gradient, "a linear layer": layer}
+    results = {
+        "a convolution": seen,
+        "the gradient of its weights": gradient,
+        "a linear layer": layer,
+    }
     return {f"{name} of a batch of {BATCH:,}": each for name, each in results.items()}
 
 

@@ -195,8 +195,12 @@ CPU_OPERATORS = {
     aten.linear_backward: _linear_backward,
     aten._softmax: lambda x, dim, _: aten._softmax(x, dim, False),
     aten._log_softmax: lambda x, dim, _: aten._log_softmax(x, dim, False),
-    aten._softmax_backward_data: lambda grad, y, dim, _: aten._softmax_backward_data(grad, y, dim, y.dtype),
-    aten._log_softmax_backward_data: lambda grad, y, dim, _: aten._log_softmax_backward_data(grad, y, dim, y.dtype),
+    aten._softmax_backward_data: lambda grad, y, dim, _: aten._softmax_backward_data(
+        grad, y, dim, y.dtype
+    ),
+    aten._log_softmax_backward_data: lambda grad, y, dim, _: aten._log_softmax_backward_data(
+        grad, y, dim, y.dtype
+    ),
 }
 
 

@@ -42,14 +42,20 @@ def article_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     for case in cases_here:
         panels[_title(about, case.config)] += _measured(about, case, several)
     return points_figure(
-        {title: lines for title, lines in panels.items() if lines}, about.drawn.axis, about.drawn.scale
+        {title: lines for title, lines in panels.items() if lines},
+        about.drawn.axis,
+        about.drawn.scale,
     )
 
 
 def _title(about: Declaration, config: dict) -> str:
     """Return the title of the panel of these settings."""
     names = config.keys() - set(about.shared_panel)
-    title = ", ".join(f"{heading.lower()} {config[key]}" for key, heading in about.headings.items() if key in names)
+    title = ", ".join(
+        f"{heading.lower()} {config[key]}"
+        for key, heading in about.headings.items()
+        if key in names
+    )
     return title[:1].upper() + title[1:] or "In the article"
 
 
@@ -62,7 +68,9 @@ def _published(about: Declaration, measured: list[Case]) -> list[dict]:
         fastest: dict[tuple, dict] = {}
         for row in sorted(rows, key=itemgetter("flops_per_s")):
             fastest[elsewhere_label(row), _title(about, row["config"])] = row
-        return [row | {"device": label, "si": row["flops_per_s"]} for (label, _), row in fastest.items()]
+        return [
+            row | {"device": label, "si": row["flops_per_s"]} for (label, _), row in fastest.items()
+        ]
     rows = {}
     for row in about.beside:
         if row["metric"] in (about.metric, "status"):
@@ -74,7 +82,9 @@ def _published_line(about: Declaration, row: dict) -> Line:
     label = row["device"] or "the article"
     kind = ("published", row["role"])
     if not row["si"]:
-        return Line(label, kind, row["printed"] or row["note"])  # what has no number is shown as it is printed
+        return Line(
+            label, kind, row["printed"] or row["note"]
+        )  # what has no number is shown as it is printed
     line = value_line(label, kind, row["si"], about.drawn.show)
     if elsewhere.SERIOUS.intersection(row.get("faults", ())):
         line.marks = [Mark(mark.number, "hollow") for mark in line.marks]
@@ -126,5 +136,9 @@ def _marks(case: Case, metric: str, look: str = "filled") -> list[Mark]:
     marks = [Mark(mean, look)]
     if len(case.each[metric]) > 1:
         # Without their own intervals, which are within a run.
-        marks += [Mark(Estimate(number.value), "small") for number in case.each[metric] if number.value > 0]
+        marks += [
+            Mark(Estimate(number.value), "small")
+            for number in case.each[metric]
+            if number.value > 0
+        ]
     return marks

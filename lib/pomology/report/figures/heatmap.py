@@ -31,7 +31,9 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     for case in pool(comparable(frame, about.metric)):
         rate = case.values.get(about.metric)
         config = case.config
-        shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(config.get("wrt"), "")
+        shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(
+            config.get("wrt"), ""
+        )
         value = rate and rate.value / about.drawn.scale
         words = case.last["status"]
         if value:
@@ -46,8 +48,12 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     if not heights:
         return nothing()
     figure = figure_of(WIDTH, 1.5 + 0.33 * sum(heights.values()) + 0.3 * len(heights))
-    axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights.values()))[:, 0]
-    low, high = (frame["value"].min(), frame["value"].max()) if frame["value"].notna().any() else (1, 10)
+    axes = figure.subplots(
+        len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights.values())
+    )[:, 0]
+    low, high = (
+        (frame["value"].min(), frame["value"].max()) if frame["value"].notna().any() else (1, 10)
+    )
     # The light half: black can be read on all of it, also where a page with a dark ground brightens its figures.
     colours = seaborn.blend_palette(seaborn.color_palette("viridis", 12)[5:], as_cmap=True)
     look = {"cmap": colours, "norm": LogNorm(low, high), "vmin": low, "vmax": high, "cbar": False}
@@ -56,13 +62,22 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
         grid = grids[title].drop_duplicates(["shape", "column"]).set_index(["shape", "column"])
         order = {"index": grid.index.unique("shape"), "columns": frame["column"].unique()}
         values, words = (grid[name].unstack().reindex(**order) for name in ("value", "words"))
-        seaborn.heatmap(values.astype(float), annot=words, fmt="", annot_kws=form | {"color": "black"}, **look, ax=axis)
+        seaborn.heatmap(
+            values.astype(float),
+            annot=words,
+            fmt="",
+            annot_kws=form | {"color": "black"},
+            **look,
+            ax=axis,
+        )
         for y, x in zip(*(values.isna() & words.notna()).to_numpy().nonzero(), strict=True):
             axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=GREY, **form)
         axis.set(title=title, xlabel=None, ylabel=None)
         axis.tick_params(length=0, labelsize=8)
         axis.tick_params(axis="y", rotation=0)
-    bar = figure.colorbar(axes[-1].collections[0], ax=list(axes), location="bottom", aspect=60, pad=0.01)
+    bar = figure.colorbar(
+        axes[-1].collections[0], ax=list(axes), location="bottom", aspect=60, pad=0.01
+    )
     bar.set_label(about.drawn.axis)
     bar.outline.set_visible(False)
     plain_ticks(bar.ax.xaxis)

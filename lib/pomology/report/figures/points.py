@@ -10,7 +10,11 @@ from pomology.report.figures import style
 MOST_PANELS = 30  # of a figure: more take minutes to lay out, and nobody looks at them
 LINE_INCHES = 0.26
 DODGE = 0.25  # how far marks of one line stand above and below it, where it has several
-AREAS = {"small": 1 / 8, "filled": 1, "hollow": 1}  # of a mark's looks, each drawn above those before it
+AREAS = {
+    "small": 1 / 8,
+    "filled": 1,
+    "hollow": 1,
+}  # of a mark's looks, each drawn above those before it
 
 
 class Mark(NamedTuple):
@@ -38,11 +42,17 @@ class Line:
     @property
     def reach(self) -> list[float]:
         """All that is drawn of it on a logarithmic axis."""
-        values = [value for mark in self.marks for value in (mark.number.value, mark.number.low, mark.number.high)]
+        values = [
+            value
+            for mark in self.marks
+            for value in (mark.number.value, mark.number.low, mark.number.high)
+        ]
         return [value for value in (*values, self.peak) if value and value > 0]
 
 
-def value_line(label: str, about: tuple[str, str], value: float, show: Callable[[float], str]) -> Line:
+def value_line(
+    label: str, about: tuple[str, str], value: float, show: Callable[[float], str]
+) -> Line:
     """A line with one mark, which has no interval."""
     return Line(label, about, show(value), [Mark(Estimate(value))])
 
@@ -59,13 +69,20 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
     figure = style.figure_of(style.WIDTH, 0.55 + LINE_INCHES * sum(heights) + 0.35)
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (title, lines) in zip(axes, shown.items(), strict=True):
-        limits = low / 1.6, high * 2 * (high / low) ** 0.3  # room for the words behind the last mark
+        limits = (
+            low / 1.6,
+            high * 2 * (high / low) ** 0.3,
+        )  # room for the words behind the last mark
         axis.set(title=title, ylim=(len(lines) - 0.4, -0.6), xscale="log", xlim=limits)
         axis.grid(axis="x")
         for place, line in enumerate(lines):
             if line.peak:
-                axis.plot([min(line.reach), line.peak], [place] * 2, color=style.GREY, linewidth=0.6)
-                axis.plot([line.peak], [place], "|", color=style.GREY, markersize=9, markeredgewidth=1.6)
+                axis.plot(
+                    [min(line.reach), line.peak], [place] * 2, color=style.GREY, linewidth=0.6
+                )
+                axis.plot(
+                    [line.peak], [place], "|", color=style.GREY, markersize=9, markeredgewidth=1.6
+                )
             # Words stand behind all that is drawn, a wide interval too, or where the marks would be.
             form = {"textcoords": "offset points", "va": "center", "fontsize": 9}
             right, slant = max(line.reach, default=limits[0]), "normal" if line.reach else "italic"
@@ -79,7 +96,9 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
     return figure
 
 
-def draw_marks(axis: Any, marked: Iterable[tuple[str, float, list[Mark]]], size: float = 45) -> None:
+def draw_marks(
+    axis: Any, marked: Iterable[tuple[str, float, list[Mark]]], size: float = 45
+) -> None:
     """Marks of devices at their places on the other axis. What one line has several of is moved apart a little.
 
     The intervals are those of the journal. seaborn's own (of pointplot) would be computed from the marks, and its dodge
@@ -99,12 +118,25 @@ def draw_marks(axis: Any, marked: Iterable[tuple[str, float, list[Mark]]], size:
             low = number.low if number.low is None else max(number.low, axis.get_xlim()[0])
             rows.append((device, y, number.value, low, number.high, look))
     frame = pandas.DataFrame(rows, columns=["device", "y", "value", "low", "high", "look"])
-    form = {"y": "y", "hue": "device", "hue_order": list(style.COLOURS), "palette": style.COLOURS, "ax": axis}
+    form = {
+        "y": "y",
+        "hue": "device",
+        "hue_order": list(style.COLOURS),
+        "palette": style.COLOURS,
+        "ax": axis,
+    }
     form |= {"legend": False}
-    shapes = {"style": "device", "style_order": list(style.MARKS), "markers": style.MARKS, "linewidth": 0}
+    shapes = {
+        "style": "device",
+        "style_order": list(style.MARKS),
+        "markers": style.MARKS,
+        "linewidth": 0,
+    }
     # Where an axis has no label, seaborn makes all its ticks to see whether it needs one: a third of a figure's time.
     axis.set(xlabel=" ", ylabel=" ")
-    ends = frame[frame["high"].notna()].melt(["device", "y"], ["low", "high"], value_name="x", ignore_index=False)
+    ends = frame[frame["high"].notna()].melt(
+        ["device", "y"], ["low", "high"], value_name="x", ignore_index=False
+    )
     if len(ends):
         span = {"units": ends.index, "estimator": None, "solid_capstyle": "butt", "linewidth": 2}
         seaborn.lineplot(ends, x="x", **span, **form)

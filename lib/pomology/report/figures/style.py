@@ -34,15 +34,29 @@ COLOURS = dict(zip(DEVICES.values(), COLOURS, strict=True))
 MARKS = dict(zip(DEVICES.values(), "^osvDdP", strict=True))
 
 # Frameworks on one device: shades of its colour, which differ in grey as well.
-SHADES = {("torch", "cpu"): COLOURS["this machine's processor"], ("torch", "gpu"): COLOURS["this machine's GPU"]}
+SHADES = {
+    ("torch", "cpu"): COLOURS["this machine's processor"],
+    ("torch", "gpu"): COLOURS["this machine's GPU"],
+}
 SHADES |= {("mlx", "cpu"): "#8C3F00", ("tensorflow", "cpu"): "#F0A060"}
 SHADES |= {("mlx", "gpu"): "#8E3A70", ("tensorflow", "gpu"): "#E6B3D0"}
 
 STYLE = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none")
 STYLE |= dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color"), GREY)
 STYLE |= dict.fromkeys(("xtick.color", "ytick.color", "grid.color"), GREY)
-STYLE |= {"axes.labelsize": 9, "xtick.labelsize": 9, "ytick.labelsize": 9, "legend.fontsize": 8, "font.size": 10}
-STYLE |= {"axes.titlelocation": "left", "axes.titlesize": 10, "grid.alpha": 0.25, "legend.frameon": False}
+STYLE |= {
+    "axes.labelsize": 9,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "legend.fontsize": 8,
+    "font.size": 10,
+}
+STYLE |= {
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+}
 STYLE |= {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -102,13 +116,22 @@ def key(figure: Any, looks: dict[str, dict], **options: Any) -> None:
     """A key below a figure: name -> how its line or mark looks."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=name, **{"linestyle": "none"} | look) for name, look in looks.items()]
+    handles = [
+        Line2D([], [], label=name, **{"linestyle": "none"} | look) for name, look in looks.items()
+    ]
     figure.legend(handles=handles, **{"loc": "outside lower center", "ncols": 3} | options)
 
 
 def device_key(figure: Any, devices: Iterable[str]) -> None:
     shown = set(devices)
-    key(figure, {name: {"marker": MARKS[name], "color": COLOURS[name]} for name in COLOURS if name in shown})
+    key(
+        figure,
+        {
+            name: {"marker": MARKS[name], "color": COLOURS[name]}
+            for name in COLOURS
+            if name in shown
+        },
+    )
 
 
 @styled
