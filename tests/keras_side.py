@@ -6,6 +6,7 @@ python -m pytest tests/keras_side.py
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import types
 
@@ -20,6 +21,7 @@ from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
 from pomology.models import verify
 from pomology.models.cost import keras_workload
+from pomology.models.definitions import definitions
 
 find.prepare("tensorflow")
 tf = tensorflow.load()
@@ -42,15 +44,8 @@ class PretendedGPU(tensorflow.TensorFlowDevice):
         return {"CPU:0": "cpu", "CPU:1": "metal"}[found.pop()] if len(found) == 1 else "mixed"
 
 
-def built(name):
-    """The function that builds the article's model, from its notebook."""
-    (source,) = [source for source in fakes.cells(name) if source.startswith("def build(")]
-    scope = {"keras": keras, "layers": layers}
-    exec(source, scope)
-    return scope["build"]
-
-
-BUILD = {name: built(name) for name in ("mlp", "cnn", "lstm")}
+build = definitions("mlp_cnn_lstm", "build").build
+BUILD = {name: functools.partial(build, name) for name in ("mlp", "cnn", "lstm")}
 mlp, lstm = BUILD["mlp"], BUILD["lstm"]
 
 
@@ -75,7 +70,7 @@ def run(tmp_path):
 
     def run(body, backend=None, **changes):
         settings = {"article": "004", "framework": "tensorflow", "devices": "cpu", "budget_s": 0.1}
-        experiment = Experiment("mlp", **settings | {"out": str(tmp_path)} | changes)
+        experiment = Experiment("mlp_cnn_lstm", **settings | {"out": str(tmp_path)} | changes)
         experiment.devices = [backend] if backend else experiment.devices
         (case,), found = experiment.cases(batch_size=[32]), []
         with case:

@@ -20,28 +20,37 @@ pytestmark = pytest.mark.usefixtures("quiet_machine")
 @pytest.fixture
 def scope(tmp_path, monkeypatch) -> dict:
     apart.start_with_torch(monkeypatch, tmp_path)
-    given = {"batch_size": 256, "steps": 12, "profile": "article"}
-    names = {"devices": "cpu", "out": str(tmp_path)} | given
     scope: dict = {}
-    for number, source in enumerate(fakes.cells("memory_mlx")):
+    for number, source in enumerate(fakes.cells("memory")):
         exec(source.split("\n\n\nfor case in")[0], scope)
         if number == 0:  # the parameters
-            scope |= names
-        if "def train(case)" in source:
+            scope |= {"framework": "mlx", "devices": "cpu", "out": str(tmp_path)}
+            scope |= {"batch_size": 256, "steps": 12, "profile": "article"}
+        if "def prepare(case)" in source:
             break
     return scope
 
 
 def test_the_plan_is_what_mlx_then_takes(scope):
     """From its own count: what three parts are planned to take, they take, within a tenth."""
-    (case,) = scope["experiment"].cases(load=["near"])
-    case.backend.free_memory = lambda: 10**10
-    one, two = scope["peaks"](case)
-    scope["near_most_gb"] = (one + 2.2 * (two - one)) / 1e9
-    count, work = scope["planned"](case)
-    assert count == 3 * scope["PART"] and work.parameters == 18_250 and case.scaled
-    assert work.flops == 6 * count * (16 * 32 * 32 + 32 * 10)
-    step = scope["training"](scope["build"](), count)
-    case.backend.reset_peak_memory()
+    (backend,) = scope["experiment"].devices
+    count = 3 * scope["PART"]
+    work = scope["work"](backend, count)
+    assert work.parameters == 18_250 and work.flops == 6 * count * (16 * 32 * 32 + 32 * 10)
+    step = scope["training"](None, scope["build"](), scope["optim"].AdamW(1e-3), count)
+    backend.reset_peak_memory()
     step()
     assert mx.get_peak_memory() == pytest.approx(work.bytes, rel=0.1)
+
+
+def test_a_training_near_the_limit_fills_what_is_free(scope, monkeypatch):
+    (case,) = scope["experiment"].cases(load=["near"])
+    one = scope["step_bytes"](case.backend, 1)
+    two = scope["step_bytes"](case.backend, 2)
+    monkeypatch.setattr(case.backend, "free_memory", lambda: 10**10)
+    monkeypatch.setattr(scope["verify"], "step", lambda *_, **__: None)
+    scope["near_most_gb"] = (one + 2.2 * (two - one)) / 1e9
+    with case:
+        count, _, _ = scope["prepare"](case)
+        case.metric("step_s", 1.0, "s")
+    assert count == 3 * scope["PART"] and case.scaled

@@ -73,7 +73,7 @@ def test_the_cpu_works_for_real():
 @pytest.mark.parametrize(("wrong", "status"), [(1.0, "ok"), (1.01, "mismatch")])
 def test_a_gpu_that_computes_wrong_products_is_a_mismatch(tmp_path, monkeypatch, wrong, status):
     about = {"framework": "mlx", "devices": "cpu", "budget_s": 0.1, "expects_learning": False}
-    experiment = Experiment("memory_mlx", article="001", out=str(tmp_path), **about)
+    experiment = Experiment("memory", article="001", out=str(tmp_path), **about)
     (device,) = experiment.devices
     on, real = [], device.on_cpu
 

@@ -45,9 +45,9 @@ def record(
 def product(
     value: float, precision: str = "fp32", shape: str = "1x64x64", low=None, high=None, **more: Any
 ) -> Record:
-    experiment = more.pop("experiment", "ceilings")
+    experiment = more.pop("experiment", "peaks")
     config = {"operation": more.pop("operation", "matmul"), "shape": shape, "precision": precision}
-    more = {"article": "kit", "framework": "mlx" if experiment.endswith("mlx") else "torch"} | more
+    more = {"article": "kit", "framework": "torch"} | more
     return record(
         experiment,
         rate(value, low, high),
@@ -58,11 +58,11 @@ def product(
 
 
 def stream(
-    value: float, operation: str = "triad", experiment: str = "ceilings", **more: Any
+    value: float, operation: str = "triad", experiment: str = "peaks", **more: Any
 ) -> Record:
     config = {"operation": operation, "shape": "512 MB", "precision": "fp32"}
     metrics = {"bytes_per_s": metric(value, 0.9 * value, 1.1 * value, "B/s")}
-    more = {"article": "kit", "framework": "mlx" if experiment.endswith("mlx") else "torch"} | more
+    more = {"article": "kit", "framework": "torch"} | more
     return record(experiment, metrics, config, **more)
 
 
@@ -72,7 +72,7 @@ def matvec(megabytes: float, bytes_per_s: float, **more: Any) -> Record:
     metrics |= {"bytes_per_s": metric(bytes_per_s, 0.98 * bytes_per_s, 1.02 * bytes_per_s, "B/s")}
     metrics |= {"kernel_s": metric(megabytes * 1e6 / bytes_per_s)}
     about = {"operation": "matvec", "shape": f"{megabytes}x1", "precision": "fp32"}
-    return record("blas_torch", metrics, about, **more)
+    return record("blas", metrics, about, **more)
 
 
 def cached(value: float, operation: str, megabytes: float) -> Record:

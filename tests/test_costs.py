@@ -32,10 +32,8 @@ def case(experiment, backend, config, metrics, **more):
 
 
 RUN = [
-    case("gpt2_pretraining_torch", "mps", LARGE, {"pass_s": 4.0, "flops_per_s": 5e12}),
-    case(
-        "gpt2_pretraining_mlx", "mlx-gpu", SMALL, {"pass_s": 0.5, "flops_per_s": 4e12}, scaled=True
-    ),
+    case("gpt2_pretraining", "mps", LARGE, {"pass_s": 4.0, "flops_per_s": 5e12}),
+    case("gpt2_pretraining", "mlx-gpu", SMALL, {"pass_s": 0.5, "flops_per_s": 4e12}, scaled=True),
     case(
         "energy",
         "mps",
@@ -93,10 +91,10 @@ def test_this_machine_stands_beside_them_at_its_price():
     assert small["work"] == "gpt2, mlx-gpu (scaled), batch 1" and small["pass_s"] != small["pass_s"]
     unpriced = costs.prices_table(offers(RUN, price=0.0), 3.0).rows[-1]
     assert unpriced.cells[2] == "" and unpriced.cells[4] == "12.0 TFLOP/s"
-    nothing = [case("gpt2_pretraining_torch", "mps", LARGE, {"flops_per_s": 1e12}, profile="smoke")]
-    nothing.append(case("gpt2_pretraining_torch", "mps", LARGE, {}, status="too-big"))
+    nothing = [case("gpt2_pretraining", "mps", LARGE, {"flops_per_s": 1e12}, profile="smoke")]
+    nothing.append(case("gpt2_pretraining", "mps", LARGE, {}, status="too-big"))
     assert len(offers(nothing)) == len(offers())
-    card = [record("gpt2_pretraining_torch", rate(1e12), LARGE, backend="cuda")]
+    card = [record("gpt2_pretraining", rate(1e12), LARGE, backend="cuda")]
     assert offers(card).memory_bytes.isna().iloc[-1]
 
 

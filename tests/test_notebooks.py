@@ -218,6 +218,8 @@ def is_definition(node: ast.stmt) -> bool:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
         return not isinstance(targets[0], ast.Attribute) and "experiment" not in names
+    if isinstance(node, ast.If):  # what a notebook defines for one framework
+        return ast.unparse(node.test).startswith("framework == ")
     return isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
 
 
@@ -241,7 +243,7 @@ def definitions(name: str, profile: str = "article", **more: Any) -> dict:
     for source in code(document):
         tree = ast.parse(source)
         kinds = [type(node) for node in tree.body]
-        if not {ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef} & set(kinds):
+        if not {ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.If} & set(kinds):
             continue  # looks at data or results
         tree.body = [node for node in tree.body if is_definition(node)]
         exec(compile(tree, f"{name}.ipynb", "exec"), scope)

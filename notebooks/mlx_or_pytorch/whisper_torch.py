@@ -6,7 +6,8 @@ from pomology.models import pretrained
 
 
 def build(size, **_):
-    return pretrained.build(size, "speech", "random")[0]
+    model, _ = pretrained.build(size, "speech")
+    return model
 
 
 def forward(model, features, words):

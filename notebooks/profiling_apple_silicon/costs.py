@@ -66,7 +66,7 @@ def offers(frame, best, memory_bytes, price_usd):
     known = table.merge(
         passes.drop(columns=["role", *table.columns[2:]], errors="ignore"), "left", "device"
     )
-    own = frame[frame.experiment.map(published.experiment_of).eq("gpt2_pretraining")]
+    own = frame[frame.experiment.eq("gpt2_pretraining")]
     for case in pool(own[own.profile.ne("smoke")]):
         rate = achieved(case)
         if rate:

@@ -67,24 +67,18 @@ def passes(mps: list[float], mlx: list[float]) -> list[Record]:
     made = []
     for size, torch_s, mlx_s in zip((8, 4, 2), mps, mlx, strict=True):
         config = {"model": "gpt2-large", "context_size": 1024, "batch_size": size}
-        made.append(record("gpt2_pretraining_torch", MPS, config, {"pass_s": torch_s}))
-        made.append(record("gpt2_pretraining_mlx", MLX, config, {"pass_s": mlx_s}))
+        made.append(record("gpt2_pretraining", MPS, config, {"pass_s": torch_s}))
+        made.append(record("gpt2_pretraining", MLX, config, {"pass_s": mlx_s}))
     small = {"model": "gpt2-micro", "batch_size": 2, "context_size": 64}
-    made.append(record("gpt2_pretraining_torch", MPS, small, {"pass_s": 0.01}, scaled=True))
+    made.append(record("gpt2_pretraining", MPS, small, {"pass_s": 0.01}, scaled=True))
     return [
         *made,
-        record(
-            "gpt2_pretraining_torch", ("torch", "cpu", "Apple M2 Ultra"), small, {"pass_s": 0.5}
-        ),
+        record("gpt2_pretraining", ("torch", "cpu", "Apple M2 Ultra"), small, {"pass_s": 0.5}),
     ]
 
 
 def launches(cold: float, following: float, device=MPS) -> list[Record]:
-    return [
-        record(
-            f"kernel_launch_{device[0]}", device, {}, {"launch_cold_s": cold, "launch_s": following}
-        )
-    ]
+    return [record("kernel_launch", device, {}, {"launch_cold_s": cold, "launch_s": following})]
 
 
 def products(operation: str, times: dict[tuple, float]) -> list[Record]:
@@ -99,7 +93,7 @@ def products(operation: str, times: dict[tuple, float]) -> list[Record]:
         shapes += [{"shape": "4096x11008"}, {"shape": "4096x32000"}]
     return [
         record(
-            f"blas_{device[0]}",
+            "blas",
             device,
             {"operation": operation, "precision": precision, **one},
             {"kernel_s": time},
@@ -123,7 +117,7 @@ def halves(operation: str, mps: float, mlx: float, ratio: float = 1.0) -> list[R
 def memory(grows: float, faults: float, near: float) -> list[Record]:
     """Bytes and page faults a step, as the notebook of memory over time has them."""
     return [
-        record("memory_torch", device, {"load": load}, {"page_faults_slope": count, **slope})
+        record("memory", device, {"load": load}, {"page_faults_slope": count, **slope})
         for device, growth in ((MPS, grows), (MLX, 1e3))
         for load, count in (("easy", faults), ("near", near))
         for slope in [{"resident_slope_bytes": growth, "footprint_start_bytes": 10e9}]

@@ -159,7 +159,13 @@ def test_rows_are_well_formed():
         ),
         ("001", {"metric": "parameters", "experiment": "model_memory", "row": 1}, 769, "M", 769e6),
         ("001", {"metric": "theoretical_bytes", "row": 4}, 24.344, "GiB", 24.344 * 1024**3),
-        ("004", {"experiment": "lstm", "item": "Benefit of GPU vs CPU on M2 Max"}, 6.77, "x", 6.77),
+        (
+            "004",
+            {"experiment": "mlp_cnn_lstm", "row": 3, "item": "Benefit of GPU vs CPU on M2 Max"},
+            6.77,
+            "x",
+            6.77,
+        ),
     ],
 )
 def test_values_of_the_other_articles_and_their_si_units(article, where, value, unit, si):

@@ -61,15 +61,15 @@ def test_the_peak_is_this_runs_ceiling_or_the_fastest_product(make, monkeypatch)
         lambda *_, **__: SimpleNamespace(blocks=[Block(1, times_s[sizes[-1]])]),
     )
 
-    def ceiling(rate, experiment="ceilings", precision="fp16", flags=()):
-        return records.product(rate, precision, experiment=experiment, flags=list(flags))
+    def ceiling(rate, framework="torch", precision="fp16", flags=()):
+        return records.product(rate, precision, framework=framework, flags=list(flags))
 
     doubtful = ["contended"]
     for kept, expected, is_timed in (
         ([ceiling(timed / 2)], timed / 2, False),
         ([ceiling(2 * timed, flags=doubtful)], 2 * timed, True),
         ([ceiling(timed / 2, flags=doubtful)], timed, True),
-        ([ceiling(9e15, "ceilings_mlx"), ceiling(9e15, precision="fp32")], timed, True),
+        ([ceiling(9e15, "mlx"), ceiling(9e15, precision="fp32")], timed, True),
         ([], timed, True),
     ):
         experiment = make()

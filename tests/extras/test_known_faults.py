@@ -118,7 +118,7 @@ def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
         "flops_per_step": 10**9,
         "reason": "mm is wrong",
     }
-    notebooks = ("vae", "mlp", "simclr", "energy", "kernel_launch_torch", "blas_torch", "ceilings")
+    notebooks = ("vae", "mlp", "simclr", "energy", "kernel_launch", "blas", "peaks")
     articles = {name: declared.of(name).article for name in notebooks}
     rows = [
         fakes.record(experiment=n, article=a, status="mismatch", **about)

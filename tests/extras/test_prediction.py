@@ -40,7 +40,7 @@ def test_an_operator_takes_the_larger_of_computing_and_moving():
 def single(name: str, count: int, value: float):
     metrics = {"flops_per_s" if name == "depthwise" else "bytes_per_s": metric(value)}
     config = {"operation": name, "shape": f"{count // 10}x10", "precision": "fp32"}
-    return record("ceilings", metrics, config)
+    return record("peaks", metrics, config)
 
 
 def test_a_processor_has_the_ceilings_and_single_operators_of_its_run():

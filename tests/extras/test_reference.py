@@ -44,7 +44,14 @@ def same(rows, kept, names, before=()):
 
 def test_roofline(run):
     names = ["flops_per_s", "share_of_best", "flops_per_byte", "roof_flops_per_s", "share_of_roof"]
-    same(table.roofline_table(*run).data, committed("roofline-roofline"), names)
+    # The best case of each experiment: the MLP, CNN and LSTM are one since.
+    shown = table.roofline_table(*run).data
+    kept = committed("roofline-roofline")
+    assert len(shown) == len(kept) - 2
+    merged = [row for row in kept if row["experiment"] in ("mlp", "cnn", "lstm")]
+    best = max(float(row["flops_per_s"]) for row in merged)
+    kept = [row for row in kept if row not in merged or float(row["flops_per_s"]) == best]
+    same(shown, kept, names)
     measured = [row for row in table.peaks_table(run[1], "001").data if row["source"] == "measured"]
     kept = [row for row in committed("roofline-article") if row["source"] == "measured"]
     same(measured, kept, ["flops_per_s", "bytes_per_s", "blocks"])
@@ -65,15 +72,15 @@ def test_ranking_and_shares(run):
     same(shares.shares_table(*run).data, committed("summary-rates"), names, before)
 
 
-@pytest.mark.parametrize("name", ["blas", "gpt2_pretraining", "trainings"])
+@pytest.mark.parametrize("name", ["blas", "gpt2_pretraining", "mlx_or_pytorch"])
 def test_frameworks(run, name):
     shown = side_by_side.side_by_side(run[0], of(name)).data
     time = of(name).time
     names = [f"torch_{time}", f"mlx_{time}", "ratio", "ratio_low", "ratio_high"]
-    same(shown, committed(f"{name}-side-by-side"), names)
+    same(shown, committed(f"{name}-side-by-side".replace("mlx_or_pytorch", "trainings")), names)
     assert [row["same"] for row in shown].count(True) == len([row for row in shown if row["ratio"]])
 
 
 def test_parts_of_a_step(run):
-    shown = side_by_side.side_by_side(run[0], of("trainings")).data
+    shown = side_by_side.side_by_side(run[0], of("mlx_or_pytorch")).data
     same(shown, committed("trainings-parts"), ["ratio_forward", "ratio_rest"])

@@ -60,7 +60,7 @@ def test_the_best_case_is_shown_also_of_a_smaller_model_and_what_is_missing_is_n
         record(metrics=rate(r), config={"batch_size": r}, scaled=r > 8e9) for r in (3e9, 9e9, 5e9)
     ]
     records.append(record(metrics=rate(99e9), config={"batch_size": 99}, status="mismatch"))
-    records += [record("kernel_launch_torch", {"launch_s": metric(1e-5, unit="s")})]
+    records += [record("kernel_launch", {"launch_s": metric(1e-5, unit="s")})]
     records += [
         record("dcgan", status="too-big"),
         record("siamese", rate(1e9), profile="smoke"),
@@ -73,7 +73,7 @@ def test_the_best_case_is_shown_also_of_a_smaller_model_and_what_is_missing_is_n
     )
     notes = " ".join(shown.notes)
     for words in (
-        "(no operations were counted): kernel_launch_torch",
+        "(no operations were counted): kernel_launch",
         "(too-big): dcgan",
         "(smoke test): siamese",
     ):
@@ -84,7 +84,7 @@ def test_the_best_case_is_shown_also_of_a_smaller_model_and_what_is_missing_is_n
 def test_the_peaks_stand_below_the_printed_ones_with_what_reached_them():
     records = [
         product(80e9, flags=["contended"]),
-        product(1e12, experiment="ceilings_mlx", backend="mlx-gpu"),
+        product(1e12, framework="mlx", backend="mlx-gpu"),
     ]
     shown = table.peaks_table(peaks.peaks([*records, stream(9e9)]), "001")
     assert ("M2 Ultra", "fp32", "27 TFLOPS") in [
@@ -125,9 +125,7 @@ def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_poin
 
 HERE = root() / "notebooks" / "this_machine"
 NOTEBOOK = [
-    cell.source
-    for cell in nbformat.read(HERE / "ceilings.ipynb", 4).cells
-    if cell.cell_type == "code"
+    cell.source for cell in nbformat.read(HERE / "peaks.ipynb", 4).cells if cell.cell_type == "code"
 ]
 
 
@@ -142,7 +140,7 @@ def run_ceilings(tmp_path: Path, monkeypatch):
             missing_ok=True
         )  # of a machine of which nothing is known
         about = {"article": "kit", "devices": "cpu", "budget_s": 0.01, "out": str(tmp_path)}
-        experiment = Experiment("ceilings", **about)
+        experiment = Experiment("peaks", **about)
         scope = {
             "experiment": experiment,
             "precisions": ["fp32", "fp16"],
@@ -153,7 +151,7 @@ def run_ceilings(tmp_path: Path, monkeypatch):
         for source in NOTEBOOK[1:]:
             if "experiment.table" not in source and "experiment.show" not in source:
                 exec(
-                    compile(source.split("experiment = Experiment(")[0], "ceilings.ipynb", "exec"),
+                    compile(source.split("experiment = Experiment(")[0], "peaks.ipynb", "exec"),
                     scope,
                 )
         return experiment.records
@@ -234,7 +232,7 @@ def test_tf32_is_on_for_its_own_row_only(monkeypatch):
     imports = next(source for source in NOTEBOOK if "import torch" in source).split(
         "experiment = "
     )[0]
-    exec(compile(imports + source, "ceilings.ipynb", "exec"), scope)
+    exec(compile(imports + source, "peaks.ipynb", "exec"), scope)
     backend = SimpleNamespace(
         backend="cuda", product=lambda name, size: asked.append((name, matmul.allow_tf32))
     )

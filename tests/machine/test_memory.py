@@ -102,7 +102,7 @@ def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch
 def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path, monkeypatch):
     fenced = []
     settings = {"article": "001", "devices": "cpu", "budget_s": 5.0, "out": str(tmp_path)}
-    experiment = Experiment("memory_torch", expects_learning=False, **settings)
+    experiment = Experiment("memory", expects_learning=False, **settings)
     (case,) = experiment.cases(load=["easy"])
     monkeypatch.setattr(case.backend, "synchronize", lambda: fenced.append(1))
     with case:
@@ -110,7 +110,7 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
             before = len(fenced)
             case.trace()
             assert len(fenced) > before, "what a GPU still does is not in its memory yet"
-    (record,) = journal.read(tmp_path / "memory_torch.jsonl").records
+    (record,) = journal.read(tmp_path / "memory.jsonl").records
     trace = record.memory_trace
     assert trace["columns"] == list(machine_memory.MemoryTrace.COLUMNS)
     assert [row[0] for row in trace["rows"]] == [*range(60)]

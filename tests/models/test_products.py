@@ -38,8 +38,8 @@ def cell(name: str, words: str) -> str:
 @pytest.fixture(scope="module")
 def notebook() -> dict:
     """What the notebook for PyTorch defines in the cell that multiplies."""
-    scope = {"torch": torch, "seed": 1}
-    exec(compile(cell("blas_torch", "def build"), "blas_torch.ipynb", "exec"), scope)
+    scope = {"torch": torch, "seed": 1, "framework": "torch"}
+    exec(compile(cell("blas", 'if framework == "torch":'), "blas.ipynb", "exec"), scope)
     return scope
 
 
@@ -151,9 +151,7 @@ def run(
     **device: object,
 ) -> Record:
     """One case as the notebook runs it; its record. device: attributes that the CPU gets."""
-    experiment = Experiment(
-        "blas_torch", article="001", devices="cpu", profile="quick", out=str(folder)
-    )
+    experiment = Experiment("blas", article="001", devices="cpu", profile="quick", out=str(folder))
     vars(experiment.devices[0]).update(device)
     config = {
         "operation": product.operation,
@@ -313,7 +311,7 @@ def test_what_does_not_end_in_time_or_fit_is_not_tried(
         asked.append(product.shape)
         return lambda: clock.pass_s(product.flops / rate + delay_s)
 
-    experiment = Experiment("blas_torch", article="001", devices="cpu", out=str(tmp_path))
+    experiment = Experiment("blas", article="001", devices="cpu", out=str(tmp_path))
     experiment.devices[0].free_memory = lambda: free
     for case in experiment.cases(products.rows(["fp32"], matmul=[LARGE.shape])):
         with case:

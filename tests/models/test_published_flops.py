@@ -56,7 +56,7 @@ def simclr_training():
 
 def gpt2_large():
     """A pass of the model that table 4's times imply: with 10,000 words, as the notebook's first architecture has."""
-    work = definitions("gpt2_pretraining_torch", corpus=SimpleNamespace(vocabulary=10_000))["work"]
+    work = definitions("gpt2_pretraining", corpus=SimpleNamespace(vocabulary=10_000))["work"]
     return lambda config: work(config | {"context_size": 1024}).flops
 
 

@@ -107,10 +107,17 @@ def torch_pass(
 
 
 def mlx_pass(
-    trial: Trial, build: Callable, loss_function: Callable, training: Callable
+    trial: Trial,
+    build: Callable,
+    loss_function: Callable,
+    optimizer: Callable,
+    training: Callable,
 ) -> dict[str, np.ndarray]:
-    """The same of a notebook's MLX. training: of (model, lr, weight_decay), gives a step of (inputs, targets) that
-    returns its loss, and the optimiser."""
+    """The same of a notebook's MLX.
+
+    training: of (case, model, optimizer), gives a step of (inputs, targets, rate) that returns its
+    loss.
+    """
     import mlx.core as mx
     import mlx.nn as nn
     from mlx.utils import tree_flatten
@@ -123,10 +130,9 @@ def mlx_pass(
         inputs, targets
     )
     found |= {f"gradient {name}": np.array(array) for name, array in tree_flatten(gradients)}
-    step, _ = training(model, trial.lr, trial.weight_decay)
-    return found | {
-        "losses": np.array([step(inputs, targets) for _ in range(STEPS + 1)], np.float32)
-    }
+    step = training(None, model, optimizer(model, trial.lr, trial.weight_decay))
+    losses = [step(inputs, targets, trial.lr) for _ in range(STEPS + 1)]
+    return found | {"losses": np.array(losses, np.float32)}
 
 
 def code(notebook: str, *wanted: str, **given: Any) -> tuple:
@@ -137,6 +143,6 @@ def code(notebook: str, *wanted: str, **given: Any) -> tuple:
 
 if __name__ == "__main__":
     path, architecture, bias_correction = sys.argv[1], sys.argv[2], sys.argv[3] == "True"
-    names = ("LanguageModel", "loss_function", "training")
-    scope = code("gpt2_pretraining_mlx", *names, bias_correction=bias_correction)
+    names = ("LanguageModel", "loss_function", "adamw", "training")
+    scope = code("gpt2_pretraining", *names, framework="mlx", bias_correction=bias_correction)
     np.savez(path, **mlx_pass(trial(architecture, bias_correction), *scope))

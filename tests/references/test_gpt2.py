@@ -35,7 +35,7 @@ def complaints(result: dict, trial: gpt2_trial.Trial) -> list:
 def test_the_notebook_in_pytorch(architecture):
     trial = gpt2_trial.trial(architecture)
     names = ("LanguageModel", "loss_function", "adamw")
-    code = gpt2_trial.code("gpt2_pretraining_torch", *names, fused=False)
+    code = gpt2_trial.code("gpt2_pretraining", *names, framework="torch", fused=False)
     assert complaints(gpt2_trial.torch_pass(trial, *code), trial) == []
     assert complaints(
         gpt2_trial.torch_pass(gpt2_trial.trial(architecture), *code[:2], halved(code[2])), trial

@@ -53,6 +53,8 @@ def reference(tmp_path_factory) -> Run:
 def test_a_table_has_the_committed_numbers(reference, path):
     if path.stem in ("costs", "roofline"):
         pytest.skip("its notebook makes its own tables")
+    if path.stem in ("blas", "gpt2_pretraining", "model_sizes"):
+        pytest.skip("the committed run has a table for each framework; test_frame has its values")
     made = Report.of(declaration(path), reference).table()
     with open(TABLES[path.stem], encoding="utf-8", newline="") as file:
         kept = list(csv.DictReader(file))

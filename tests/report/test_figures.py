@@ -63,7 +63,7 @@ PRODUCTS = [
         0.9 * value,
         1.1 * value,
         operation=name,
-        experiment="blas_torch",
+        experiment="blas",
         **where,
         **more,
     )
@@ -177,10 +177,7 @@ def test_what_failed_in_the_article_is_shown_in_its_words():
 def test_published_times_stand_beside_as_operations_a_second():
     config = {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
     where = ({"backend": "mps", "framework": "torch"}, {"backend": "mlx-gpu", "framework": "mlx"})
-    cases = [
-        record(f"gpt2_pretraining_{one['framework']}", rate(4e12), config=config, **one)
-        for one in where
-    ]
+    cases = [record("gpt2_pretraining", rate(4e12), config=config, **one) for one in where]
     first = drawn("gpt2_pretraining", cases).axes[0]
     assert first.get_title(loc="left") == "Model gpt2-large, batch size 8, context 1024"
     places = {lines(first)[y]: x for x, y, *_ in marks(first)}
@@ -215,7 +212,7 @@ def test_of_very_many_settings_the_axis_counts_those_that_are_not_drawn(monkeypa
 
 def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
     config = {"operation": "matvec", "shape": "4x4", "precision": "fp32"}
-    figure = drawn("blas", [*PRODUCTS, record("blas_torch", status="too-big", config=config)])
+    figure = drawn("blas", [*PRODUCTS, record("blas", status="too-big", config=config)])
     *panels, bar = figure.axes
     assert [title.partition(" (")[0] for title in titles(figure)[:3]] == [
         *("Matrix times matrix", "Matrix times vector", "Vector-Jacobian product")
@@ -249,7 +246,7 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     smoke = trace(
         ["footprint_bytes"], [[0, 1e9], [1, 2e9]], config={"load": "easy"}, profile="smoke"
     )
-    figure = drawn("memory_over_time", [TRACED[0], TRACED[2], TRACED[3], smoke])
+    figure = drawn("memory", [TRACED[0], TRACED[2], TRACED[3], smoke])
     assert titles(figure)[:2] == list(memory.LOADS.values())
     easy, near, faults, _ = figure.axes
     assert [axis.get_ylabel() for axis in (easy, faults)] == [
@@ -268,7 +265,7 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
         "MLX, mlx-gpu",
         "footprint",
     ]  # allocated was not read in every step
-    assert drawn("memory_over_time", [smoke]).texts[0].get_text() == NOTHING
+    assert drawn("memory", [smoke]).texts[0].get_text() == NOTHING
 
 
 def test_seconds_between_the_ends_of_steps_above_the_memory():

@@ -223,8 +223,8 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
 
 
 def test_a_report_combines_the_notebooks_that_it_names(tmp_path):
-    out = write(tmp_path / "run", [record("blas_torch"), record("energy"), record("vae")], MACHINE)
-    of_two = Report("costs", article="001", out=str(out), combines=["blas_torch", "missing"])
+    out = write(tmp_path / "run", [record("blas"), record("energy"), record("vae")], MACHINE)
+    of_two = Report("costs", article="001", out=str(out), combines=["blas", "missing"])
     assert "to have more, run missing first" in str(of_two.machine())
     of_all = Report("summary", article="kit", out=str(out), combines=["*"])
     assert len(of_all.records) == 3

@@ -24,12 +24,12 @@ def test_a_peak_is_the_best_over_sizes_frameworks_and_notebooks():
         record("vae", rate(7e12)),
     ]
     records += [
-        product(70e9, experiment="ceilings_mlx"),
+        product(70e9, framework="mlx"),
         product(60e9, "fp16", experiment="of_somebody_mlx"),
     ]
     records += [
         product(900e9, backend="mps"),
-        product(1200e9, experiment="ceilings_mlx", backend="mlx-gpu"),
+        product(1200e9, framework="mlx", backend="mlx-gpu"),
     ]
     best = peaks.peaks(records)
     assert {key: peak.value for key, peak in best.rates.items()} == {
@@ -61,7 +61,7 @@ def test_each_kind_of_traffic_has_a_peak_and_what_a_cache_holds_raises_none():
     records = [
         stream(8e9, "copy"),
         stream(9e9),
-        stream(7e9, "add", "ceilings_mlx"),
+        stream(7e9, "add", framework="mlx"),
         stream(90e9, backend="mps"),
     ]
     records += [cached(12e9, "sum", 32), stream(11e9, "dot"), matvec(40, 77e9), matvec(127, 20e9)]

@@ -418,24 +418,26 @@ def training(
     batch_size: int, backend: str, seconds: float, spread: float = 0.0, **changes
 ) -> Record:
     """A record as the TensorFlow notebooks make it."""
-    name = f"tensorflow-{backend} batch_size={batch_size}"
+    name = f"tensorflow-{backend} model=mlp batch_size={batch_size}"
     bounds = (seconds * (1 - spread), seconds * (1 + spread)) if spread else (None, None)
     metrics = {"fit_s": metric(seconds, *bounds, how="measured"), "epoch_s": metric(seconds / 4)}
     metrics |= {"accuracy": metric(0.875, unit=""), "footprint_peak_bytes": metric(1.2e9, unit="B")}
     form = {
-        "experiment": "mlp",
+        "experiment": "mlp_cnn_lstm",
         "article": "004",
         "framework": "tensorflow",
         "backend": backend,
         "case": name,
     }
-    return record(**form, config={"batch_size": batch_size}, metrics=metrics, **changes)
+    return record(
+        **form, config={"model": "mlp", "batch_size": batch_size}, metrics=metrics, **changes
+    )
 
 
 def test_a_whole_training_has_its_table_with_no_empty_cell():
     wrong = training(32, "metal", 1.0, status="mismatch", reason="outputs differ")
     table = article_table(
-        "mlp", [training(32, "cpu", 12.0, 0.05), training(512, "cpu", 4.0), wrong]
+        "mlp_cnn_lstm", [training(32, "cpu", 12.0, 0.05), training(512, "cpu", 4.0), wrong]
     )
     first, second, third = rows(table)
     assert first["Training time"] == "12.0 s ± 5.0 %" and first["Time per epoch"] == "3.00 s"

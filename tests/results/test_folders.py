@@ -128,12 +128,12 @@ def test_a_second_kernel_leaves_the_first_one_its_journal(monkeypatch):
 
 
 def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_has_them(tmp_path):
-    assert folders.latest(["blas_torch"], "quick") is None
+    assert folders.latest(["blas"], "quick") is None
     begun = [
-        ("one/blas_torch", "quick"),
-        ("two/blas_mlx", "quick"),
+        ("one/blas", "quick"),
+        ("two/blas", "quick"),
         ("three/vae", "quick"),
-        ("four/blas_mlx", "smoke"),
+        ("four/blas", "smoke"),
     ]
     for number, (name, profile) in enumerate(begun):
         place = tmp_path / "outputs" / f"{name}.jsonl"
@@ -141,4 +141,4 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
         place.touch()
         os.utime(place, (1000 + number, 1000 + number))
         (place.parent / "machine.json").write_text(json.dumps(SNAPSHOT | {"profile": profile}))
-    assert folders.latest(["blas_torch", "blas_mlx"], "quick") == tmp_path / "outputs" / "two"
+    assert folders.latest(["blas", "blas"], "quick") == tmp_path / "outputs" / "two"

@@ -13,11 +13,8 @@ from pomology.errors import PomologyError
 from pomology.machine import snapshot
 from pomology.runner import notebooks, plan
 
-KERAS = [f"{name}-unfused" for name in ("mlp", "lstm", "cnn")]
-MLX = [
-    f"{name}-tf32"
-    for name in ("ceilings_mlx", "blas_mlx", "model_sizes_mlx", "gpt2_pretraining_mlx")
-]
+KERAS = ["mlp_cnn_lstm-no-fusion"]
+MLX = [f"{name}-mlx-tf32" for name in ("peaks", "blas", "model_sizes", "gpt2_pretraining")]
 
 
 @pytest.mark.parametrize(
@@ -40,24 +37,24 @@ def test_what_a_process_starts_with_is_run_in_both_ways(
         importlib.metadata, "distributions", lambda: [SimpleNamespace(name=package)]
     )
     jobs = plan.jobs("quick", {"devices": devices, "out": "x"}, repeats=2)
-    ways = [job for job in jobs if job.way]
+    ways = [job for job in jobs if job.variant.only]
     assert sorted(job.label for job in ways if not job.repeat) == sorted(others)
     for job in ways:
-        keras = job.way == "-unfused"
-        assert job.parameters["devices"] == ("metal" if keras else "mlx-gpu")
+        keras = job.variant.only == "metal"
+        assert job.parameters["devices"] == "gpu"
         assert job.parameters["fusion" if keras else "tf32"] is not keras
         own = next(
             one
             for one in jobs
-            if (one.notebook, one.repeat, one.way) == (job.notebook, job.repeat, "")
+            if (one.notebook, one.repeat, one.suffix) == (job.notebook, job.repeat, "")
         )
         assert jobs.index(job) < jobs.index(own) and own.parameters["devices"] == devices
     assert len({job.output(tmp_path) for job in jobs}) == len(jobs)
 
 
 def test_ceilings_come_first_and_what_shows_the_others_last():
-    names = [job.label for job in plan.jobs("quick", {"out": "x"}) if not job.way]
-    assert names[0] == "instrument_check" and names.index("ceilings") < names.index("vae")
+    names = [job.label for job in plan.jobs("quick", {"out": "x"}) if not job.suffix]
+    assert names[0] == "instrument_check" and names.index("peaks") < names.index("vae")
     assert names.index("vae") < names.index("roofline") < names.index("summary") == len(names) - 1
 
 
@@ -70,7 +67,7 @@ def run_in(
         plan.jobs("quick", {"out": "x"}), "quick", minutes, done, lambda: clock.now
     )
     for job in schedule:
-        clock.pass_s(speed * job.notebook.seconds["quick"])
+        clock.pass_s(speed * job.variant.seconds["quick"])
         ran.append(job.label)
     clock.pass_s(speed * plan.PAGE_S)
     return clock.now, ran, schedule.left_out
@@ -92,9 +89,9 @@ def test_minutes_run_what_fits_by_priority(minutes, speed):
 def test_minutes_say_why_something_is_left_out():
     _, ran, left_out = run_in(3)
     assert left_out["sustained_load"].startswith("takes about ") and "sustained_load" not in ran
-    assert left_out["blas"] == "nothing of what it shows was measured"
+    assert left_out["prediction"] == "nothing of what it shows was measured"
     assert left_out["summary"] == "shows this run without what was left out" and "summary" in ran
-    assert "blas" in run_in(3, done=("blas_torch",))[1]
+    assert "prediction" in run_in(3, done=("peaks",))[1]
     assert run_in(1000)[2] == {}
 
 

@@ -118,12 +118,6 @@ def rows(article: str | None = None, experiment: str | None = None) -> list[dict
     ]
 
 
-def experiment_of(notebook: str) -> str:
-    """The article's experiment that a notebook is about: its name, without the framework where it ends in one."""
-    name, _, framework = notebook.rpartition("_")
-    return name if framework in ("torch", "tensorflow", "mlx") else notebook
-
-
 @functools.cache
 def software(article: str, device: str, framework: str, source: str) -> tuple[str, str]:
     """With what a row was measured, as far as its source says: the version of its framework, and the year.

@@ -106,13 +106,6 @@ class Device(abc.ABC):
         """Set what the framework reads when it is loaded. Raises PomologyError if too late."""
 
     @classmethod
-    def other_ways(cls) -> dict[str, tuple[bool, str]]:
-        """Settings of `prepare` that a run has in both ways, since they matter on this GPU.
-
-        A notebook's parameter -> its other value, and the ending of that notebook's name."""
-        return {}
-
-    @classmethod
     def too_late(cls, setting: str, why: str) -> PomologyError:
         advice = f"restart the kernel, and call find.prepare('{cls.framework}') before importing it"
         return PomologyError(f"{cls.title} was imported before {setting} was set, {why}: {advice}")

@@ -2,9 +2,11 @@
 
 import importlib
 import pkgutil
+import sys
 
 from pomology import devices
 from pomology.devices.base import Device, UnusableDevice
+from pomology.devices.mlx import MLXDevice
 from pomology.errors import NoSuchDevice, PomologyError
 from pomology.machine import snapshot
 
@@ -62,6 +64,17 @@ def unusable(wanted: str, framework: str, version: str) -> list[UnusableDevice]:
     chip = snapshot.chip()
     reasons = _kind(framework).unusable().items()
     return [UnusableDevice(framework, version, name, chip, reason) for name, reason in reasons]
+
+
+def has(feature: str) -> bool:
+    """Return whether this machine may have what a variant of a notebook is for.
+
+    feature: `metal` (TensorFlow's plugin) or `tf32` (fp32 as MLX ships it). Loads no framework.
+    """
+    features = {"metal": sys.platform == "darwin", "tf32": MLXDevice.may_have_tf32()}
+    if feature not in features:
+        raise PomologyError(f"only: {feature!r} is not known; one of {', '.join(features)} is")
+    return features[feature]
 
 
 def _kind(framework: str) -> type[Device]:

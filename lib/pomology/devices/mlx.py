@@ -65,14 +65,13 @@ class MLXDevice(Device):
             why = "which says whether its fp32 is TF32 on an M5 or an NVIDIA GPU"
             raise cls.too_late(f"{TF32}={cls._tf32}", why)
 
-    @classmethod
-    def other_ways(cls) -> dict[str, tuple[bool, str]]:
+    @staticmethod
+    def may_have_tf32() -> bool:
+        """Return whether there may be a GPU with TF32, without loading MLX."""
         if sys.platform == "darwin":
-            may = not re.search(r"\bM[1-4]\b", snapshot.chip() or "")  # whose GPUs have no TF32
-        else:
-            packages = importlib.metadata.distributions()
-            may = any((package.name or "").startswith("mlx-cuda") for package in packages)
-        return {"tf32": (True, "-tf32")} if may else {}
+            return not re.search(r"\bM[1-4]\b", snapshot.chip() or "")  # whose GPUs have none
+        packages = importlib.metadata.distributions()
+        return any((package.name or "").startswith("mlx-cuda") for package in packages)
 
     @functools.cached_property
     def tf32(self) -> bool:

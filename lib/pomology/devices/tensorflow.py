@@ -68,10 +68,6 @@ class TensorFlowDevice(Device):
             raise cls.too_late(f"{REMAPPER}={wanted or 1}", why)
 
     @classmethod
-    def other_ways(cls) -> dict[str, tuple[bool, str]]:
-        return {"fusion": (False, "-unfused")} if sys.platform == "darwin" else {}
-
-    @classmethod
     def backends(cls) -> dict[str, str | None]:
         tensorflow = load()
         reasons: dict[str, str | None] = {"cpu": None}

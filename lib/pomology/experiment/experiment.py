@@ -73,7 +73,7 @@ class Experiment:
         self.repeat = repeat
         self.precision = precision
         self.expects_learning = expects_learning
-        folder = Path(out) if out else folders.by_hand(name, profile)
+        folder = Path(out) if out else folders.by_hand(name, profile, framework)
         self._hint = "" if out else " (run the set-up cell again to measure it anew)"
         folders.note_machine(folder, profile)
         self.run = Run(folder)

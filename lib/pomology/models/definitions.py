@@ -16,8 +16,8 @@ def definitions(notebook: str, *wanted: str, **given: Any) -> SimpleNamespace:
     """What a notebook defines by these names, without running it.
 
     Defined with them is what they use of its imports, functions, classes and literal values, its parameters among
-    these; nothing that it computes. given: values of other names that they use, or in place of its own. Raises
-    PomologyError if there is no such notebook or name.
+    these; nothing that it computes. given: values of other names that they use, or in place of its own; `framework`
+    chooses between what a notebook defines for several. Raises PomologyError if there is no such notebook or name.
     """
     nodes, needed, sought = {}, set(), [*wanted]
     for path in notebook_paths(root() / "notebooks"):
@@ -27,7 +27,7 @@ def definitions(notebook: str, *wanted: str, **given: Any) -> SimpleNamespace:
             nodes = {
                 name: node
                 for source in code
-                for node in ast.parse(source).body
+                for node in _statements(ast.parse(source).body, given.get("framework", ""))
                 for name in _names(node)
             }
     if unknown := set(wanted) - nodes.keys():
@@ -42,6 +42,18 @@ def definitions(notebook: str, *wanted: str, **given: Any) -> SimpleNamespace:
     body, scope = dict.fromkeys(node for name, node in nodes.items() if name in needed), dict(given)
     exec(compile(ast.Module([*body], []), f"{notebook}.ipynb", "exec"), scope)
     return SimpleNamespace(**{name: scope[name] for name in wanted})
+
+
+def _statements(body: list[ast.stmt], framework: str) -> list[ast.stmt]:
+    """Return statements, with those of `if framework == "torch":` in place of it for this one."""
+    found = []
+    for node in body:
+        if isinstance(node, ast.If) and ast.unparse(node.test).startswith("framework == "):
+            chosen = node.body if ast.unparse(node.test).endswith(repr(framework)) else node.orelse
+            found += _statements(chosen, framework)
+        else:
+            found.append(node)
+    return found
 
 
 def _names(node: ast.stmt) -> list[str]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.articles.claims import FIELDS, REPEATS, Comparison, Decision, Term
-from pomology.articles.published import experiment_of
 from pomology.format import quantity, quantity_per_s, significant
 from pomology.measure.estimate import Estimate, estimate
 from pomology.report.table import Table
@@ -46,7 +45,7 @@ class MeasuredLookup:
         self.cases: dict[str, list[Case]] = {}
         for case in pool(frame):
             if "other-way" not in case.flags:
-                self.cases.setdefault(experiment_of(case.first["experiment"]), []).append(case)
+                self.cases.setdefault(case.first["experiment"], []).append(case)
         cases = [case for group in self.cases.values() for case in group]
         self.repeats = sorted({repeat for case in cases for repeat in case.flags_of})
         self.chips = {case.first["chip"] or "" for case in cases}

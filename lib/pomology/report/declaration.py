@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pomology.articles import elsewhere, published
-from pomology.articles.published import experiment_of
 from pomology.results import metrics
 
 EPOCH = (
@@ -65,15 +64,10 @@ class Declaration:
         """The notebooks whose results it combines, by name."""
         return [name for name in self.combines if name != WHOLE_RUN]
 
-    @functools.cached_property
+    @property
     def experiment(self) -> str:
-        """The article's experiment: the notebook's name without its framework, or that of what it combines."""
-        combined = {experiment_of(name) for name in self.combines}
-        return (
-            combined.pop()
-            if len(combined) == 1 and not self.whole_run
-            else experiment_of(self.name)
-        )
+        """The article's experiment, which has the notebook's name."""
+        return self.name
 
     @functools.cached_property
     def beside(self) -> list[dict]:

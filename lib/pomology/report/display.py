@@ -149,11 +149,7 @@ class Report:
         ]
         if about.framework:
             return records
-        return [
-            record
-            for record in records
-            if published.experiment_of(record.experiment) == about.experiment
-        ]
+        return [record for record in records if record.experiment == about.experiment]
 
     def machine(self) -> Table:
         """The machine, and where the numbers are, as a small table."""
@@ -223,11 +219,7 @@ class Report:
         claims_of_article = published.claims(self.article)
         experiments = {self.declaration.experiment}
         experiments.update(name for claim in claims_of_article for name in claim.experiments)
-        records = [
-            record
-            for record in self.run.records
-            if published.experiment_of(record.experiment) in experiments
-        ]
+        records = [record for record in self.run.records if record.experiment in experiments]
         return self._saved(
             claims.claims_table(self.declaration.claims, frame.of_records(records)), "claims"
         )

@@ -136,7 +136,7 @@ def _shown(run: Run) -> list[About]:
     last = len(order)
 
     def place_of(about: About) -> tuple:
-        experiment = published.experiment_of(about.name)
+        experiment = about.name
         place = order.index(experiment) if experiment in order else last
         return about.article in (published.KIT, ""), about.article, place, about.name
 

@@ -122,7 +122,7 @@ def noted(out: Path) -> dict:
     return machine
 
 
-def by_hand(experiment: str, profile: str) -> Path:
+def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     """Return the folder for a notebook that is run by hand.
 
     It is the first of this day in which it may write, else a new one. While a kernel of the same
@@ -138,7 +138,7 @@ def by_hand(experiment: str, profile: str) -> Path:
             continue
         if now["git"] and now["git"]["dirty"]:  # files were changed since the folder was begun
             _write(folder, before | {"git": now["git"]})
-        _put_aside(folder, experiment)
+        _put_aside(folder, experiment, framework)
         return folder
     folder = outputs / f"lab-{today:%Y%m%d-%H%M%S}"
     while folder.exists():
@@ -148,15 +148,23 @@ def by_hand(experiment: str, profile: str) -> Path:
     return folder
 
 
-def _put_aside(folder: Path, experiment: str) -> None:
-    """Move what a notebook has measured in a folder to `earlier/`."""
+def _put_aside(folder: Path, experiment: str, framework: str) -> None:
+    """Move what a notebook has measured in a folder with a framework to `earlier/`.
+
+    What it has measured there with another one stays, so that both stand in its tables.
+    """
     journal = folder / f"{experiment}.jsonl"
     if not journal.exists():
         return
     earlier = folder / "earlier"
     earlier.mkdir(exist_ok=True)
     number = 1 + len(list(earlier.glob(f"{experiment}-*.jsonl")))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    mine = f'"framework":"{framework}"'.encode()
+    kept = [line for line in lines if framework and mine not in line]
     journal.rename(earlier / f"{experiment}-{number}.jsonl")
+    if kept:
+        write_atomic(journal, b"".join(kept))
 
 
 def latest(names: Iterable[str], profile: str) -> Path | None:

@@ -166,6 +166,19 @@ def contents(path: Path, data: bytes) -> Contents:
     return held
 
 
+def joined(parts: list[Contents]) -> Contents:
+    """Return several journals of one experiment, as older runs have them, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    both = Contents(parts[0].path, sum(part.size for part in parts))
+    for part in parts:
+        both.records += part.records
+        both.open_starts += part.open_starts
+        both.attempts |= part.attempts
+        both.problems += part.problems
+    return both
+
+
 def fills_kernel(status: str) -> bool:
     """Return whether a case with this status was tried, and is not tried again."""
     return status not in (*RETRIED, *UNTRIED, "unsupported")

@@ -37,6 +37,28 @@ Number = Count | Real
 Raw = list[tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[float, msgspec.Meta(ge=0)]]]
 
 
+# What older journals call an experiment: its name today, and settings that went without saying.
+RENAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "blas_mlx": ("blas", {}),
+    "blas_torch": ("blas", {}),
+    "ceilings": ("peaks", {}),
+    "ceilings_mlx": ("peaks", {}),
+    "gpt2_pretraining_mlx": ("gpt2_pretraining", {}),
+    "gpt2_pretraining_torch": ("gpt2_pretraining", {}),
+    "kernel_launch_mlx": ("kernel_launch", {}),
+    "kernel_launch_torch": ("kernel_launch", {}),
+    "memory_mlx": ("memory", {}),
+    "memory_torch": ("memory", {}),
+    "mlp": ("mlp_cnn_lstm", {"model": "mlp"}),
+    "cnn": ("mlp_cnn_lstm", {"model": "cnn"}),
+    "lstm": ("mlp_cnn_lstm", {"model": "lstm"}),
+    "model_sizes": ("model_sizes", {"image_size": 224}),
+    "model_sizes_mlx": ("model_sizes", {"image_size": 224}),
+    "trainings_mlx": ("mlx_or_pytorch", {}),
+    "trainings_torch": ("mlx_or_pytorch", {}),
+}
+
+
 class Metric(msgspec.Struct, gc=False):
     """A metric as it stands in a journal.
 
@@ -167,11 +189,19 @@ def _timed(record: Start | Record) -> Start | Record:
 
 
 def _migrated(record: Start | Record) -> Start | Record:
-    """Return a record with today's statuses: older journals call what is too slow `too-big`."""
+    """Return an older journal's record with today's status and experiment."""
     too_big = isinstance(record, Record) and record.status == "too-big"
     if too_big and " would take " in f" {record.reason}":
-        return record.replace(status="too-slow")
-    return record
+        record = record.replace(status="too-slow")
+    name, settings = RENAMED.get(record.experiment, (record.experiment, {}))
+    if name == record.experiment and settings.keys() <= record.config.keys():
+        return record
+    config = settings | record.config
+    case = record.case
+    if settings:
+        texts = [f"{key}={value}" for key, value in config.items()]
+        case = " ".join([record.case.split(" ")[0], *texts])
+    return msgspec.structs.replace(record, experiment=name, config=config, case=case)
 
 
 def parse(line: bytes) -> Start | Record:

@@ -11,7 +11,7 @@ from pomology.format import one_line
 from pomology.machine import snapshot
 from pomology.paths import read_file, redact, root
 from pomology.results import archive, journal
-from pomology.results.record import Record
+from pomology.results.record import RENAMED, Record
 
 MACHINE = "machine.json"
 
@@ -93,12 +93,13 @@ class Run:
 
     @property
     def journals(self) -> dict[str, journal.Contents]:
-        files = self._read().items()
-        return {
-            name.split(".jsonl")[0]: held
-            for name, (_, held, _) in files
-            if isinstance(held, journal.Contents)
-        }
+        by_name: dict[str, list[journal.Contents]] = {}
+        for file, (_, held, _) in self._read().items():
+            if isinstance(held, journal.Contents):
+                name = file.split(".jsonl")[0]
+                name, _ = RENAMED.get(name, (name, {}))
+                by_name.setdefault(name, []).append(held)
+        return {name: journal.joined(parts) for name, parts in by_name.items()}
 
     @property
     def records(self) -> list[Record]:

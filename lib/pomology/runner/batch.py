@@ -132,7 +132,12 @@ def finished(job: Job, out: Path) -> bool:
     except PomologyError:  # missing, or damaged
         return False
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
-    records = [record for record in journal.records if record.repeat == job.repeat]
+    framework = job.parameters.get("framework", "")
+    records = [
+        record
+        for record in journal.records
+        if record.repeat == job.repeat and framework in ("", record.framework)
+    ]
     return bool(records) and all(journal.done(record.case, job.repeat) for record in records)
 
 

@@ -4,17 +4,40 @@ import fnmatch
 import importlib.util
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
 from pomology.paths import notebook_paths, root
 from pomology.results.notebook_file import read_notebook
 
 
+class Variant(NamedTuple):
+    """One execution of a notebook, in a kernel of its own: its framework, or another setting of it.
+
+    parameters: in place of the profile's. only: the feature that the machine must have, see
+    `devices.find.has`. seconds: as of a notebook.
+    """
+
+    parameters: dict[str, Any]
+    only: str
+    seconds: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """The ending of its file: `-mlx-tf32`, of `{"framework": "mlx", "tf32": true}`."""
+        parts = []
+        for name, value in self.parameters.items():
+            if isinstance(value, bool):
+                parts.append(name if value else f"no-{name}")
+            else:
+                parts.append(str(value))
+        return "".join(f"-{part}" for part in parts)
+
+
 class Notebook(NamedTuple):
     """One experiment, as its file's metadata describe it.
 
-    seconds: what each profile takes on two CPU cores without a GPU, roughly.
+    seconds: what each profile takes on two CPU cores without a GPU, roughly, all variants together.
     after: the notebooks whose numbers it shows, which come before it; `*` in the metadata is all others.
     one_case_per_kernel: the backends that keep what a case compiled, so that each case has a kernel of its own.
     extras: the folders of lib/pomology/extras/ that it needs.
@@ -32,6 +55,7 @@ class Notebook(NamedTuple):
     extras: tuple[str, ...]
     order: int
     priority: int
+    variants: tuple[Variant, ...]
 
     def missing_extras(self) -> list[str]:
         """Return the extras that it needs and that were removed from this copy."""
@@ -75,6 +99,13 @@ def _notebook(path: Path, names: list[str]) -> Notebook:
         raise PomologyError(
             f"{path.name}: stands in two folders; a notebook's name is its experiment's"
         )
+    variants = tuple(
+        map(_variant, metadata.get("variants", [{"seconds": metadata.get("seconds", {})}]))
+    )
+    seconds: dict[str, float] = {}
+    for variant in variants:
+        for profile, value in variant.seconds.items():
+            seconds[profile] = seconds.get(profile, 0) + value
     for name in after:
         if name not in names:
             raise PomologyError(f"{path.name}: comes after {name!r}, and no notebook has this name")
@@ -83,13 +114,19 @@ def _notebook(path: Path, names: list[str]) -> Notebook:
         path=path,
         title=title.lstrip("# ").strip(),
         article=metadata.get("article", ""),
-        seconds=metadata.get("seconds", {}),
+        seconds=seconds,
         after=tuple(after),
         one_case_per_kernel=tuple(metadata.get("one_case_per_kernel", ())),
         extras=tuple(metadata.get("extras", ())),
         order=metadata.get("order", 0),
         priority=metadata.get("priority", 0),
+        variants=variants,
     )
+
+
+def _variant(values: dict[str, Any]) -> Variant:
+    parameters = {key: value for key, value in values.items() if key not in ("only", "seconds")}
+    return Variant(parameters, values.get("only", ""), values.get("seconds", {}))
 
 
 def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:

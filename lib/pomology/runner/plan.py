@@ -16,7 +16,7 @@ from pomology.paths import root
 from pomology.results import folders
 from pomology.results.record import PROFILES
 from pomology.runner import parameters
-from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
+from pomology.runner.notebooks import Notebook, Variant, notebooks, read_notebook, select
 from pomology.runner.parameters import Parameter
 
 DATA = ("auto", "real", "stand-in")
@@ -38,26 +38,26 @@ class Asked(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One execution of a notebook. way: empty, or the ending for another setting of its framework."""
+    """One execution of a notebook's variant. suffix: empty for the last variant, which shows all."""
 
     notebook: Notebook
+    variant: Variant
     parameters: dict[str, Any]
     repeat: int
-    way: str = ""
+    suffix: str = ""
 
     @property
     def name(self) -> str:
-        """The name of its file, as `vae`, or `vae-1` for its first repeat."""
-        return self.notebook.name + self.way + (f"-{self.repeat}" if self.repeat else "")
+        """The name of its file, as `blas`, `blas-mlx`, or `blas-mlx-1` for its first repeat."""
+        return self.notebook.name + self.suffix + (f"-{self.repeat}" if self.repeat else "")
 
     @property
     def label(self) -> str:
-        return (
-            self.notebook.name + self.way + (f" (repeat {self.repeat + 1})" if self.repeat else "")
-        )
+        repeat = f" (repeat {self.repeat + 1})" if self.repeat else ""
+        return self.notebook.name + self.suffix + repeat
 
     def output(self, out: Path) -> Path:
-        return (out / "repeats" if self.repeat or self.way else out) / f"{self.name}.ipynb"
+        return (out / "repeats" if self.repeat or self.suffix else out) / f"{self.name}.ipynb"
 
     def partial(self, out: Path) -> Path:
         return out / ".partial" / f"{self.name}.ipynb"
@@ -98,14 +98,14 @@ class Schedule:
             else:
                 yield job
                 self._done.add(job.notebook.name)
-                self._expected_s += job.notebook.seconds.get(self._profile, 0)
+                self._expected_s += job.variant.seconds.get(self._profile, 0)
                 if not set(sources).isdisjoint(self.left_out):  # the same run may still get these
                     self.left_out[job.label] = "shows this run without what was left out"
 
     def expected_s(self, *jobs: Job) -> float:
         """Return the seconds that jobs are expected to take on this machine."""
         pace = (PRIOR_S + self._clock() - self._begun_s) / (PRIOR_S + self._expected_s)
-        return pace * sum(job.notebook.seconds.get(self._profile, 0) for job in jobs)
+        return pace * sum(job.variant.seconds.get(self._profile, 0) for job in jobs)
 
     def _fits(self, job: Job) -> bool:
         """Whether a job ends in time, with what shows its numbers and with the page."""
@@ -179,23 +179,22 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
             if given[name] != "auto" or name not in values:
                 values[name] = given[name]
         for repeat in range(repeats):
-            own = values | ({"repeat": repeat} if "repeat" in declared else {})
-            planned += _other_ways(notebook, own, repeat)
-            planned.append(Job(notebook, own, repeat))
+            numbered = values | ({"repeat": repeat} if "repeat" in declared else {})
+            planned += _variants(notebook, numbered, repeat)
     return sorted(planned, key=lambda job: job.repeat)
 
 
-def _other_ways(notebook: Notebook, values: dict[str, Any], repeat: int) -> list[Job]:
-    """Return a notebook's runs with other settings; the article's comes last and shows all."""
-    if values.get("devices") == "cpu":
-        return []
-    declared = parameters.declared(notebook.path)
+def _variants(notebook: Notebook, values: dict[str, Any], repeat: int) -> list[Job]:
+    """Return the executions of a notebook's variants; the last one shows the results of all."""
     found = []
-    for framework in find.frameworks().values():
-        for name, (value, way) in framework.other_ways().items():
-            if name in declared:
-                changed = {name: value, "devices": framework.apple_gpu}
-                found.append(Job(notebook, values | changed, repeat, way))
+    for variant in notebook.variants:
+        changed = values | variant.parameters
+        if variant.only:
+            if values.get("devices") == "cpu" or not find.has(variant.only):
+                continue
+            changed["devices"] = "gpu"
+        suffix = "" if variant is notebook.variants[-1] else variant.name
+        found.append(Job(notebook, variant, changed, repeat, suffix))
     return found
 
 
@@ -206,7 +205,19 @@ def check() -> list[Notebook]:
         declared = parameters.declared(notebook.path)
         for profile in PROFILES:
             _profile_values(notebook, profile, declared)
+        for variant in notebook.variants:
+            _check_variant(notebook, variant, declared)
     return known
+
+
+def _check_variant(notebook: Notebook, variant: Variant, declared: dict[str, Parameter]) -> None:
+    where = f"{notebook.path.name}: variants"
+    for name, value in variant.parameters.items():
+        if name not in declared:
+            raise PomologyError(f"{where}: no parameter is named {name}")
+        parameters.check(declared[name], value, where)
+    if variant.only:
+        find.has(variant.only)
 
 
 def _known() -> list[Notebook]:

@@ -14,6 +14,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report.declaration import Declaration
 from pomology.report.ratios import ratio_text
 from pomology.report.table import Table, ends
+from pomology.results import cases
 from pomology.results.pool import Case, pool
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
     TF32, which only one of the two has, is left out. frame: of one run. about: of the notebook that
     combines those of the two frameworks.
     """
-    own = frame[frame.experiment.isin(about.sources) & frame.precision.ne("tf32")]
+    own = frame[frame.experiment.eq(about.name) & frame.precision.ne("tf32")]
     pairs: dict[str, dict[str, Case]] = {}
     for case in pool(own):
         key = json.dumps([case.kind, case.config], sort_keys=True)
@@ -84,8 +85,11 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
         f"Of {len(ratios)} cases that both computed alike MLX was faster in {faster}, PyTorch in {slower}.",
         f"In brackets, and behind ±: 95 % intervals {between}. The rest of a step: without its forward pass.",
     )
-    missing = [name for name in about.sources if name not in set(own.experiment)]
-    notes = [f"{name} has no numbers: run it into the same folder first." for name in missing]
+    missing = [name for name in PAIR if name not in set(own.framework)]
+    notes = [
+        f"{cases.FRAMEWORKS[name]} has no numbers: run it into the same folder first."
+        for name in missing
+    ]
     columns = (
         "Device",
         *about.headings.values(),

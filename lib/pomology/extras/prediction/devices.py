@@ -124,7 +124,8 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
         launches = [
             record.metrics["launch_stream_s"].value
             for record in records
-            if record.experiment == "kernel_launch_torch" and record.status == "ok"
+            if record.experiment == "kernel_launch" and record.status == "ok"
+            if record.framework == "torch"
             if cases.kind(record) == kind
         ]
         devices[kind] = Device(
@@ -163,7 +164,7 @@ def _single(records: Sequence[Record]) -> dict[str, list[tuple[float, float]]]:
     rates: dict[str, dict[float, list[float]]] = {}
     for record in records:
         name = record.config.get("operation")
-        if record.experiment != "ceilings" or record.status != "ok" or name not in SINGLE:
+        if record.experiment != "peaks" or record.status != "ok" or name not in SINGLE:
             continue
         rate = record.metrics["flops_per_s" if name == "depthwise" else "bytes_per_s"]
         size = 4.0 * math.prod(map(int, record.config["shape"].split("x")))

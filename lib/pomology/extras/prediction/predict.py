@@ -36,7 +36,7 @@ def answer(
         records = Run.open(place or source).records
         known = devices.measured_devices(records, source)
         if not known:
-            reason = "the run has no ceilings; the notebook ceilings measures them"
+            reason = "the run has no peaks; the notebook peaks measures them"
             raise PomologyError(f"--from {source}: {reason}")
         on = on or max(known)  # a GPU before a CPU
     if on:

@@ -67,14 +67,14 @@ def _published_operator(line: Mapping[str, str], batch: int) -> Operator:
 @functools.cache
 def _trainings() -> list[dict[str, Any]]:
     """Return the trainings that the kit times itself; no others of a run are built."""
-    notebook = definitions("trainings_torch", "rows", "common")
+    notebook = definitions("mlx_or_pytorch", "rows", "common")
     return trainings.rows([*notebook.rows, *notebook.common])
 
 
 def _training(experiment: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the one that an experiment with such settings is, if any."""
     row = dict(config)
-    if experiment != "trainings_torch":
+    if experiment != "mlx_or_pytorch":
         row = {"workload": experiment, "batch_size": config.get("batch_size")}
         names = ("embedding_size", "layers", "hidden_size")
         sizes = [str(config[name]) for name in names if name in config]

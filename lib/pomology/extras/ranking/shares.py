@@ -89,7 +89,7 @@ def _whole(row: Any, best: Peaks) -> Achieved:
 
 def _steps(case: Case, rate: Estimate, best: Peaks) -> Achieved:
     first = case.first
-    name = published.experiment_of(first["experiment"])
+    name = first["experiment"]
     name = WORKLOAD_OF.get(name, name)
     name = name if name in WORKLOADS else f"{name} {case.config.get('model', '')}".strip()
     settings = cases.config_text(case.config) + (SMALLER if first["scaled"] else COMPUTING)

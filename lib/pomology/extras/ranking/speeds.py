@@ -109,7 +109,7 @@ def _measured(frame: pandas.DataFrame, known: tuple[tuple[dict, dict], ...]) -> 
     for speed, row in sorted(known, key=lambda pair: pair[1]["flops"] or 0):
         rows[row["experiment"]].setdefault(speed["terms"], row)
     printed = {speed["device"] for speed, _ in known}
-    usual = frame[frame.experiment.map(published.experiment_of).isin(rows)]
+    usual = frame[frame.experiment.isin(rows)]
     usual = usual[
         usual.profile.ne("smoke") & ~usual.scaled & ~usual["flags"].str.contains("other-way")
     ]
@@ -125,7 +125,7 @@ def _measured(frame: pandas.DataFrame, known: tuple[tuple[dict, dict], ...]) -> 
         about |= {name: first[name] for name in ("experiment", "framework", "precision")}
         about |= {"printed": first["device"], "version": first["framework_version"]}
         about |= {"year": str(first["year"]), "faults": _faults(case)}
-        for terms, row in rows[published.experiment_of(first["experiment"])].items():
+        for terms, row in rows[first["experiment"]].items():
             wanted = must_match(row)
             # An article's rows also name what is the same in all its cases.
             shared = wanted.keys() if row["strict"] else wanted.keys() & case.config.keys()

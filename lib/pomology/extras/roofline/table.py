@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pomology.articles.published import KIT, experiment_of, rows
+from pomology.articles.published import KIT, rows
 from pomology.format import quantity, quantity_per_s, significant, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
@@ -18,7 +18,7 @@ from pomology.results.pool import Case, pool
 if TYPE_CHECKING:
     import pandas
 
-NO_PEAKS = "This run has no peaks yet: run ceilings and ceilings_mlx into the same folder first."
+NO_PEAKS = "This run has no peaks yet: run the notebook peaks into the same folder first."
 COUNTED = (
     "Operations per byte: what each operator of a step reads and writes by itself, and the "
     "optimiser's update. Fused operators and caches move less, so a case may be above the memory's "
@@ -86,7 +86,7 @@ def _point(case: Case, rate: Estimate, operation: str, best: Peaks) -> Point:
         bandwidth.value * call.value if bandwidth and call else 0
     )
     resident = 0 < size <= best.caches.get(case.kind, UNKNOWN_CACHE)
-    name = f"{experiment_of(case.first['experiment'])} {operation}".strip()
+    name = f"{case.first['experiment']} {operation}".strip()
     precision = case.first["precision"]
     point = Point(name, case, rate, best.share(rate, case.kind, precision), intensity)
     peak = best.rates.get((case.kind, precision))
