@@ -21,12 +21,6 @@ def value(watch, name):
     return watch.metrics()[name].value
 
 
-def put(folder, **files):
-    folder.mkdir(parents=True)
-    for name, text in files.items():
-        (folder / name).write_text(f"{text}\n")
-
-
 def power_w(t_s):
     """A synthetic load: 20 W, swinging by 10 W every 8 s."""
     return 20 + 10 * math.sin(2 * math.pi * t_s / 8)

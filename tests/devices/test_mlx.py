@@ -1,4 +1,4 @@
-"""MLX's devices: on a pretended Mac through a fake of `mlx.core`. For real they are in `mlx_side.py`."""
+"""MLX's devices on a pretended Mac, through a fake of `mlx.core`. The real one is in mlx_side.py."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class FakeMLX:
         self.queue = SimulatedDevice(self.clock, launch_s=1e-6, fence_s=1e-4)
         self.metal = SimpleNamespace(is_available=lambda: metal)
         self.fast = SimpleNamespace(metal_kernel=self._metal_kernel)
-        self.active, self.peak, self.cache = 4 * GB, 7 * GB, 5 * GB
-        self.get_peak_memory = lambda: self.peak
+        self.active = 4 * GB
+        self.cache = 5 * GB
+        self.get_peak_memory = lambda: 7 * GB
         self.get_active_memory = lambda: self.active
         self.get_cache_memory = lambda: self.cache
         self.clear_cache = lambda: self.calls.append("clear_cache")
@@ -49,10 +50,8 @@ class FakeMLX:
 
     def device_info(self, handle):
         # Sizes as texts, which is how some versions give them.
-        metal = {"device_name": "Apple M2 Ultra", "max_recommended_working_set_size": str(24 * GB)}
-        return (
-            metal if "gpu" in handle else {"device_name": "not asked for", "architecture": "arm64"}
-        )
+        most = str(24 * GB)
+        return {"device_name": "Apple M2 Ultra", "max_recommended_working_set_size": most}
 
     @contextlib.contextmanager
     def stream(self, handle):
@@ -82,9 +81,8 @@ class FakeMLX:
         self.calls.append(("metal_kernel", form))
 
         def call(*, inputs, grid, threadgroup, output_shapes, output_dtypes, stream):
-            assert len(inputs) == len(form["input_names"]) and len(output_shapes) == len(
-                form["output_names"]
-            )
+            assert len(inputs) == len(form["input_names"])
+            assert len(output_shapes) == len(form["output_names"])
             self.calls.append(("launch", grid, threadgroup, stream))
             return [Array(1e-3)]
 
@@ -106,48 +104,48 @@ def mac(monkeypatch):
     return make
 
 
-def test_find_on_a_mac(mac, monkeypatch):
+@pytest.mark.parametrize(
+    ("wanted", "backends"),
+    [("auto", ["cpu", "mlx-gpu"]), ("gpu", ["mlx-gpu"]), ("mps", ["mlx-gpu"])],
+)
+def test_find_on_a_mac(mac, wanted, backends):
     mac()
-    for wanted, backends in (
-        ("auto", ["cpu", "mlx-gpu"]),
-        ("gpu", ["mlx-gpu"]),
-        ("mps", ["mlx-gpu"]),
-    ):
-        devices = find.find(wanted, "mlx")
-        assert [(each.backend, each.kind) for each in devices] == [
-            (name, name[-3:]) for name in backends
-        ]
-        assert {(each.framework, each.name, each.threads) for each in devices} == {
-            ("mlx", "Apple M2 Ultra", None)
-        }
+    devices = find.find(wanted, "mlx")
+    assert [each.backend for each in devices] == backends
+    assert [each.kind for each in devices] == [name[-3:] for name in backends]
+    facts = {(each.framework, each.name, each.threads) for each in devices}
+    assert facts == {("mlx", "Apple M2 Ultra", None)}
+
+
+def test_why_mlx_has_no_gpu(mac, monkeypatch):
     mac(present=False)
-    with pytest.raises(
-        PomologyError,
-        match=r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$",
-    ):
+    words = r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"
+    with pytest.raises(PomologyError, match=words):
         find.find("gpu", "mlx")
     monkeypatch.setattr(sys, "platform", "linux")
     assert "CPUs only" in find.frameworks()["mlx"].backends()["mlx-gpu"]
 
 
 def test_what_is_timed_is_the_work_and_not_the_wish(mac):
-    """The time grows with the work if the function goes through `dispatch`; without that it is no time at all."""
-    mx, seconds = mac(), 0.3
+    """The time grows with the work where the function goes through `dispatch`, and only there."""
+    mx = mac()
+    seconds = 0.3
     gpu = mlx.MLXDevice("mlx-gpu")
 
     def product():
         return Array(seconds)
 
     settings = {"calls_per_block": 1, "clock": mx.queue.reading}
-    honest = calls.measure(
-        gpu.dispatch(product), gpu.synchronize, budget_s=10 * seconds, **settings
-    )
+    dispatched = gpu.dispatch(product)
+    honest = calls.measure(dispatched, gpu.synchronize, budget_s=10 * seconds, **settings)
     assert honest.seconds.value == pytest.approx(seconds + 1.01e-4, rel=0.01)
     bare = calls.measure(product, gpu.synchronize, budget_s=0.1 * seconds, repeats=30, **settings)
     assert bare.seconds.value < 0.04 * seconds + 1.1e-4
     before = mx.clock.now
     gpu.dispatch(lambda: Array(5.0))()
     assert mx.clock.now - before < 1e-3 and mx.queue.busy, "launching must not wait"
+    with pytest.raises(ValueError, match="nothing would be computed"):
+        gpu.dispatch(lambda: {"loss": [None]})()
 
 
 def test_what_a_gpu_is_asked(mac):
@@ -157,39 +155,34 @@ def test_what_a_gpu_is_asked(mac):
         gpu.synchronize()
     assert mx.calls == [(name, "Device(gpu, 0)") for name in ("enter", "synchronize", "leave")]
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 9 * GB}
-    assert (cpu.free_memory(), gpu.free_memory()) == (
-        100 * GB,
-        (24 - 4 - 5) * GB,
-    )  # bound by Metal, too
+    assert cpu.free_memory() == 100 * GB
+    assert gpu.free_memory() == (24 - 4 - 5) * GB  # bound by Metal, too
     mx.active = mx.cache = GB  # given back since: the pool was at least as large as the peak
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 7 * GB}
     gpu.reset_peak_memory()
     assert mx.calls[-2:] == ["clear_cache", "reset_peak_memory"]
-    with pytest.raises(ValueError, match="nothing would be computed"):
-        gpu.dispatch(lambda: {"loss": [None]})()
 
 
-def test_the_smallest_kernel_is_one_thread_on_metal_and_elsewhere_an_addition(mac):
+def test_the_smallest_kernel_is_one_thread_on_metal(mac):
     mx = mac()
     launch, words = mlx.MLXDevice("mlx-gpu").smallest_kernel()
     launch()
     (form,) = [call[1] for call in mx.calls if call[0] == "metal_kernel"]
-    assert form["name"] and all(
-        name in form["source"] for name in (*form["input_names"], *form["output_names"])
-    )
-    assert (
-        mx.calls[-1] == ("launch", (1, 1, 1), (1, 1, 1), "Device(gpu, 0)")
-        and "of one thread" in words
-    )
-    for backend, own, metal in (
-        ("cpu", True, True),
-        ("mlx-gpu", False, True),
-        ("mlx-gpu", True, False),
-    ):
-        mx = mac(metal=metal)
-        launch, words = mlx.MLXDevice(backend).smallest_kernel(own)
-        launch()
-        assert "adding 1" in words and mx.calls[-1] == ("add", f"Device({backend[-3:]}, 0)")
+    names = (*form["input_names"], *form["output_names"])
+    assert form["name"] and all(name in form["source"] for name in names)
+    assert mx.calls[-1] == ("launch", (1, 1, 1), (1, 1, 1), "Device(gpu, 0)")
+    assert "of one thread" in words
+
+
+@pytest.mark.parametrize(
+    ("backend", "own", "metal"),
+    [("cpu", True, True), ("mlx-gpu", False, True), ("mlx-gpu", True, False)],
+)
+def test_elsewhere_the_smallest_kernel_is_an_addition(mac, backend, own, metal):
+    mx = mac(metal=metal)
+    launch, words = mlx.MLXDevice(backend).smallest_kernel(own)
+    launch()
+    assert "adding 1" in words and mx.calls[-1] == ("add", f"Device({backend[-3:]}, 0)")
 
 
 def test_which_fp32_is_meant_is_set_before_mlx_is_loaded_and_too_late_is_one_line(monkeypatch):
@@ -197,13 +190,11 @@ def test_which_fp32_is_meant_is_set_before_mlx_is_loaded_and_too_late_is_one_lin
     monkeypatch.setattr(os, "environ", {"MLX_ENABLE_TF32": "1"})
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)
     monkeypatch.setitem(sys.modules, "mlx", None)
-    with pytest.raises(
-        NoSuchDevice, match=r"^MLX cannot be loaded \(.*native arm64 Python on a Mac$"
-    ):
+    with pytest.raises(NoSuchDevice, match=r"^MLX cannot be loaded \(.*native arm64 Python on a M"):
         mlx.load()
     assert os.environ == {"MLX_ENABLE_TF32": "0"}  # fp32 is fp32
-    for asked, wanted in (({"tf32": True}, "1"), ({}, "1"), ({"tf32": False}, "0")):
-        find.prepare("mlx", **asked)
+    for settings, wanted in (({"tf32": True}, "1"), ({}, "1"), ({"tf32": False}, "0")):
+        find.prepare("mlx", **settings)
         assert os.environ["MLX_ENABLE_TF32"] == wanted
     monkeypatch.setitem(sys.modules, "mlx.core", SimpleNamespace())
     find.prepare("mlx")  # it was set in time

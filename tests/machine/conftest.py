@@ -1,15 +1,15 @@
 """PCs and Macs that are not there."""
 
+import functools
 import sys
 import types
 
-import psutil
 import pytest
 from fakes import Clock
 from macs import LibSystem, Mac
-from watched import FakeChip
+from watched import FakeChip, work_j
 
-from pomology.machine import energy, memory, sampler, snapshot
+from pomology.machine import memory, snapshot
 
 
 @pytest.fixture
@@ -18,15 +18,11 @@ def clock():
 
 
 @pytest.fixture
-def linux(monkeypatch, tmp_path):
+def linux(monkeypatch):
     """A PC without any meter or sensor."""
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(energy, "POWERCAP", tmp_path / "powercap")
-    monkeypatch.setattr(sampler, "CPUFREQ", tmp_path / "cpu")
-    monkeypatch.setattr(psutil, "sensors_temperatures", dict, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return tmp_path
 
 
 @pytest.fixture
@@ -45,5 +41,39 @@ def apple(monkeypatch, clock):
         mac = Mac(folder)
         monkeypatch.setattr(snapshot, "run_command", mac)
         return mac
+
+    return install
+
+
+@pytest.fixture
+def nvidia(linux, monkeypatch, clock):
+    """nvidia(lacks): a PC with a GPU whose driver fails in what it lacks.
+
+    Returns its NVML, with `asked`: what was asked of it.
+    """
+
+    def install(*lacks):
+        failed = type("NVMLError", (Exception,), {})
+        nvml = types.SimpleNamespace(NVMLError=failed, NVML_TEMPERATURE_GPU=0, NVML_CLOCK_SM=1)
+        nvml.asked = []
+        answers = {
+            "Init": lambda: None,
+            "DeviceGetHandleByIndex": lambda index: "handle",
+            "DeviceGetHandleByUUID": lambda uuid: "handle",
+            "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
+            "DeviceGetClockInfo": lambda handle, clock_of: 1980 if clock.now < 5 else 1500,
+            "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
+        }
+
+        def ask(name, *given):
+            nvml.asked.append((name, *given))
+            if name in lacks:
+                raise failed(f"{name} Not Supported")
+            return answers[name](*given)
+
+        for name in answers:
+            setattr(nvml, f"nvml{name}", functools.partial(ask, name))
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        return nvml
 
     return install

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 
 import macs
@@ -10,7 +12,7 @@ import pytest
 
 from pomology.experiment.experiment import Experiment
 from pomology.machine import memory as machine_memory
-from pomology.machine import snapshot
+from pomology.machine import quiet
 from pomology.results import journal
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
@@ -24,79 +26,76 @@ def trace_of(allocated, footprint=lambda step: 10**8, steps=200):
     trace = machine_memory.MemoryTrace(
         lambda: allocated(trace.steps), 0.0, lambda: 0.1 * trace.steps
     )
-    counted = {
-        "footprint_bytes": footprint,
-        "page_faults": lambda step: 5 * step,
-        "page_ins": lambda step: 0,
+    trace.counters = lambda: {
+        "footprint_bytes": footprint(trace.steps),
+        "page_faults": 5 * trace.steps,
+        "page_ins": 0,
     }
-    trace.counters = lambda: {name: count(trace.steps) for name, count in counted.items()}
     for _ in range(steps):
         trace.note()
     return trace
 
 
-def value(metrics, name):
-    return metrics[name].value
-
-
 def test_a_leaking_device_a_flat_one_and_one_that_grows_by_steps():
-    leaking = trace_of(
-        lambda step: {"allocated_bytes": 10**9 + 3 * MB * step, "reserved_bytes": 2 * 10**9}
-    ).metrics(20)
-    assert value(leaking, "allocated_slope_bytes") == pytest.approx(3 * MB)
-    assert leaking["allocated_slope_bytes"].low > 0
-    assert (value(leaking, "allocated_start_bytes"), value(leaking, "allocated_end_bytes")) == (
-        1_060 * MB,
-        1_597 * MB,
-    )
-    assert leaking["reserved_slope_bytes"].low <= 0 <= leaking["reserved_slope_bytes"].high
+    def leaking(step):
+        return {"allocated_bytes": 10**9 + 3 * MB * step, "reserved_bytes": 2 * 10**9}
+
+    metrics = trace_of(leaking).metrics(20)
+    leak = metrics["allocated_slope_bytes"]
+    assert leak.value == pytest.approx(3 * MB) and leak.low > 0
+    ends = [metrics[f"allocated_{end}_bytes"].value for end in ("start", "end")]
+    assert ends == [1_060 * MB, 1_597 * MB]
+    flat = metrics["reserved_slope_bytes"]
+    assert flat.low <= 0 <= flat.high
     # A page more or less is not seen, where a framework counts bytes.
-    assert leaking["footprint_slope_bytes"].high > 1000 * leaking["reserved_slope_bytes"].high > 0
-    assert (
-        value(leaking, "page_faults_slope") == pytest.approx(5)
-        and leaking["page_faults_slope"].low > 0
-    )
-    by_steps = trace_of(lambda step: {"allocated_bytes": 64 * MB * (step // 16)}).metrics(20)[
-        "allocated_slope_bytes"
-    ]
+    assert metrics["footprint_slope_bytes"].high > 1000 * flat.high > 0
+    faults = metrics["page_faults_slope"]
+    assert faults.value == pytest.approx(5) and faults.low > 0
+
+    def slope(allocated):
+        trace = trace_of(lambda step: {"allocated_bytes": allocated(step)})
+        return trace.metrics(20)["allocated_slope_bytes"]
+
+    by_steps = slope(lambda step: 64 * MB * (step // 16))
     assert 0 < by_steps.low <= 4 * MB <= by_steps.high
     # Once in the whole trace is not enough to call it a growth.
-    once = trace_of(lambda step: {"allocated_bytes": 64 * MB * (step > 110)}).metrics(20)[
-        "allocated_slope_bytes"
-    ]
+    once = slope(lambda step: 64 * MB * (step > 110))
     assert once.low < 0 < once.high
 
 
 def test_what_is_not_counted_is_absent_and_long_traces_stay_short():
-    trace = trace_of(
-        lambda step: {},
-        footprint=lambda step: None if step == 150 else 10**8 + 4096 * step,
-        steps=5_000,
-    )
+    def footprint(step):
+        return None if step == 150 else 10**8 + 4096 * step
+
+    trace = trace_of(lambda step: {}, footprint, steps=5_000)
     steps = [row[0] for row in trace.rows]
-    assert (
-        len(steps) <= machine_memory.MOST_TRACED + 1
-        and steps[-1] == 4_999
-        and steps == sorted(set(steps))
-    )
+    assert len(steps) <= machine_memory.MOST_TRACED + 1
+    assert steps[-1] == 4_999 and steps == sorted(set(steps))
     metrics = trace.metrics(10)
     assert not [name for name in metrics if name.startswith(("allocated", "reserved", "resident"))]
-    assert value(metrics, "page_faults_slope") == pytest.approx(5)
+    assert metrics["page_faults_slope"].value == pytest.approx(5)
 
 
-def test_on_a_mac_the_footprint_is_macos_s_and_no_process_is_started(monkeypatch):
+def test_on_a_mac_the_footprint_is_macos_s(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(machine_memory.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
-    monkeypatch.setattr(
-        psutil.Process, "memory_info", lambda self: macs.ProcessMemory(10**9, 10**11, 1, 1)
-    )
-    monkeypatch.setattr(psutil, "swap_memory", lambda: macs.Swap(2**30, 2**29, 2**29, 50.0, 0, 0))
-    monkeypatch.setattr(
-        snapshot, "run_command", lambda *command, **more: pytest.fail(f"asks {command}")
-    )
+    resident = macs.ProcessMemory(10**9, 10**11, 1, 1)
+    monkeypatch.setattr(psutil.Process, "memory_info", lambda self: resident)
     values = machine_memory.MemoryTrace(dict, 0.0).counters()
     assert (values["footprint_bytes"], values["resident_bytes"]) == (3 * 10**9, 10**9)
-    assert values["swap_used_bytes"] == 2**29 and values["page_faults"] > 0
+    assert values["page_faults"] > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="macOS has no waitid")
+def test_asking_for_children_takes_the_end_of_none_away_from_whoever_waits_for_it():
+    worker = multiprocessing.get_context("fork").Process(target=str)
+    worker.start()
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    assert machine_memory.live_children() == [worker.pid]
+    quiet.own_s()
+    assert os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    worker.join()
+    assert machine_memory.live_children() == []
 
 
 def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,95 +18,54 @@ def left_alone():
     """In place of the fixture that all other tests have: here other programs count."""
 
 
-@pytest.fixture
-def cgroups(monkeypatch, tmp_path):
-    """cgroups(own, **files): from here on, /proc/self/cgroup says `own`, and /sys/fs/cgroup holds these files."""
-
-    def become(own: str, **files: str) -> Path:
-        (tmp_path / "cgroup").write_text(own)
-        for name, text in files.items():
-            path = tmp_path / "fs" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        monkeypatch.setattr(quiet, "PROCESS", tmp_path)
-        monkeypatch.setattr(quiet, "CGROUPS", tmp_path / "fs")
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-        monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 4)
-        return tmp_path / "fs"
-
-    return become
-
-
-NEW = "0::/user/job\n"
-
-
 @pytest.mark.parametrize(
-    ("own", "files", "threads"),
-    [
-        (NEW, {"user/job/cpu.max": "max 100000\n"}, 8),
-        (NEW, {"user/job/cpu.max": "max 100000\n", "user/cpu.max": "250000 100000\n"}, 2),
-        (NEW, {"user/job/cpu.max": "600000 100000\n"}, 6),
-        (NEW, {"user/job/cpu.max": "50000 100000\n"}, 1),
-        ("0::/host/path/of/a/container\n", {"cpu.max": "300000 100000\n"}, 3),
-        ("0::/../../elsewhere\n", {"cpu.max": "300000 100000\n"}, 3),
-        ("", {}, 8),
-    ],
+    ("text", "threads"),
+    [("max 100000\n", 8), ("250000 100000\n", 2), ("50000 100000\n", 1), (None, 8)],
 )
-def test_threads_follow_the_quotas_of_the_cgroups_and_the_affinity(
-    cgroups, monkeypatch, own, files, threads
+def test_threads_follow_the_quota_of_a_container_and_the_affinity(
+    monkeypatch, tmp_path, text, threads
 ):
-    cgroups(own, **files)
+    monkeypatch.setattr(quiet, "CPU_MAX", tmp_path / "cpu.max")
+    if text:
+        quiet.CPU_MAX.write_text(text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert quiet.usable_threads() == threads
-    assert bool(quiet.quotas()) == (threads < 8)
-    if not files:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
-        assert quiet.usable_threads() == 3
-        monkeypatch.delattr(os, "sched_getaffinity")  # as on a Mac
-        monkeypatch.setattr(os, "cpu_count", lambda: 10)
-        assert quiet.usable_threads() == 10
+    assert (quiet.quota() is None) == (threads == 8)
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on a Mac
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    assert quiet.usable_threads() == (10 if threads == 8 else threads)
 
 
-IDLE = Edge(10.0, 500.0, 30.0, 7.0)
+IDLE = Edge(10.0, 500.0, 30.0)
 BETWEEN = {
-    "0.1 of a core, less what the ticks may err by": (10, 21.0, 20.0, 0, []),
-    "more": (10, 21.5, 20.0, 0, ["contended"]),
-    "counters tick differently": (10, 19.0, 20.0, 0, []),
-    "two ticks tell nothing": (0.1, 0.12, 0.1, 0, []),
-    "ten do": (0.1, 0.20, 0.1, 0, ["contended"]),
-    "nobody else used the processor": (0.18, 0.2, 0.2, 0, []),
-    "held for its quota": (10, 10.0, 10.0, 1.0, ["paused"]),
-    "hardly held": (10, 10.0, 10.0, 0.1, []),
-    "no time at all": (0, 0, 0, 0, []),
+    "0.1 of a core, less what the ticks may err by": (10, 21.0, 20.0, []),
+    "more": (10, 21.5, 20.0, ["contended"]),
+    "counters tick differently": (10, 19.0, 20.0, []),
+    "two ticks tell nothing": (0.1, 0.12, 0.1, []),
+    "ten do": (0.1, 0.20, 0.1, ["contended"]),
+    "nobody else used the processor": (0.18, 0.2, 0.2, []),
+    "no time at all": (0, 0, 0, []),
 }
 
 
-@pytest.mark.parametrize(
-    ("wall_s", "busy_s", "own_s", "held_s", "flags"), BETWEEN.values(), ids=BETWEEN
-)
-def test_what_others_did_between_two_edges(monkeypatch, wall_s, busy_s, own_s, held_s, flags):
+@pytest.mark.parametrize(("wall_s", "busy_s", "own_s", "flags"), BETWEEN.values(), ids=BETWEEN)
+def test_what_others_did_between_two_edges(monkeypatch, wall_s, busy_s, own_s, flags):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2)
-    grown = (wall_s, busy_s, own_s, held_s)
-    last = Edge(*(before + more for before, more in zip(IDLE, grown, strict=True)))
+    last = Edge(IDLE.t_s + wall_s, IDLE.busy_s + busy_s, IDLE.own_s + own_s)
     load, found = quiet.between(IDLE, last)
     assert found == flags
     assert load == pytest.approx(max(0, busy_s - own_s) / wall_s if wall_s else 0, abs=0.5)
 
 
-def test_what_a_quota_held_is_counted(cgroups):
-    files = {"user/job/cpu.max": "50000 100000\n", "user/job/cpu.stat": "throttled_usec 2500000\n"}
-    cgroups(NEW, **files)
-    assert quiet.edge().held_s == 2.5
-
-
 def test_the_worst_of_several_things_timed_counts(monkeypatch):
-    found = iter([(0.1, []), (1.5, ["contended"]), (0.2, ["paused"])])
+    found = iter([(0.1, []), (1.5, ["contended"]), (0.2, [])])
     monkeypatch.setattr(quiet, "between", lambda first, last: next(found))
     others = quiet.Others()
     others.begin()
     assert others.most_cores is None and not others.ended_just_now()
     for _ in range(3):
         others.end()
-    assert (others.most_cores, others.flags) == (1.5, ["contended", "paused"])
+    assert (others.most_cores, others.flags) == (1.5, ["contended"])
     assert others.ended_just_now()
 
 

@@ -110,6 +110,13 @@ class Device(abc.ABC):
         advice = f"restart the kernel, and call find.prepare('{cls.framework}') before importing it"
         return PomologyError(f"{cls.title} was imported before {setting} was set, {why}: {advice}")
 
+    @staticmethod
+    def _one_of(backends: set[str], item: Any) -> str:
+        """The backend of all weights of an item, or `mixed`; raises ValueError without any."""
+        if not backends:
+            raise ValueError(f"{type(item).__name__} has no parameters, so no device")
+        return backends.pop() if len(backends) == 1 else "mixed"
+
     @property
     def name(self) -> str | None:
         """The GPU's or the processor's name, which on an Apple chip is the same."""

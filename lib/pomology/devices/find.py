@@ -12,12 +12,12 @@ from pomology.machine import snapshot
 
 
 def frameworks() -> dict[str, type[Device]]:
-    """Each framework of this package -> its class of devices, those with most backends first."""
+    """Each framework of this package -> its class of devices, from Z to A: PyTorch comes first."""
     for file in pkgutil.iter_modules(devices.__path__):
         importlib.import_module(f"{devices.__name__}.{file.name}")
     package = f"{devices.__name__}."  # tests have subclasses, too
     kinds = [kind for kind in Device.__subclasses__() if kind.__module__.startswith(package)]
-    kinds.sort(key=lambda kind: (-len(kind.gpus), kind.framework))
+    kinds.sort(key=lambda kind: kind.framework, reverse=True)
     return {kind.framework: kind for kind in kinds}
 
 

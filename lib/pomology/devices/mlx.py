@@ -159,7 +159,7 @@ class MLXDevice(Device):
     def device_of(self, item: Any) -> str:
         # An array does not say what computed it; an operator that a GPU lacks raises.
         if hasattr(item, "parameters") and not self._flat(item.parameters()):
-            raise ValueError(f"{type(item).__name__} has no parameters, so no device")
+            return self._one_of(set(), item)
         return self.backend
 
     def count(self, model: Any) -> int:

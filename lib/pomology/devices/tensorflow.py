@@ -61,7 +61,7 @@ class TensorFlowDevice(Device):
             os.environ["KERAS_BACKEND"] = "tensorflow"
             # Else loading it writes a screen of lines about CUDA and instruction sets.
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-            if quiet.quotas():  # TensorFlow does not know of a container's quota
+            if quiet.quota():  # TensorFlow does not know of a container's quota
                 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(quiet.usable_threads()))
         elif sys.platform == "darwin" and (wanted is None or os.environ.get(REMAPPER) != wanted):
             why = "by which its Metal plugin fuses operators, or does not"
@@ -69,20 +69,17 @@ class TensorFlowDevice(Device):
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
-        tensorflow = load()
-        reasons: dict[str, str | None] = {"cpu": None}
+        present = bool(load().config.list_physical_devices("GPU"))
         if sys.platform == "darwin":
-            gpu = "metal"
-            reasons["cuda"] = "TensorFlow has no CUDA on macOS"
             absent = "no Metal GPU, or no tensorflow-metal for this TensorFlow"
-            reasons["metal"] = cls.unusable().get("metal", absent)
-        else:
-            gpu = "cuda"
-            reasons["cuda"] = "no NVIDIA GPU, or not the CUDA that TensorFlow was built for"
-            reasons["metal"] = "Metal is on macOS only"
-        if tensorflow.config.list_physical_devices("GPU"):
-            reasons[gpu] = None
-        return reasons
+            metal = None if present else cls.unusable().get("metal", absent)
+            return {"cpu": None, "cuda": "TensorFlow has no CUDA on macOS", "metal": metal}
+        absent = "no NVIDIA GPU, or not the CUDA that TensorFlow was built for"
+        return {
+            "cpu": None,
+            "cuda": None if present else absent,
+            "metal": "Metal is on macOS only",
+        }
 
     @classmethod
     def unusable(cls) -> dict[str, str]:
@@ -145,10 +142,7 @@ class TensorFlowDevice(Device):
     def device_of(self, item: Any) -> str:
         tensors = [weight.value for weight in item.weights] if hasattr(item, "weights") else [item]
         gpu = "metal" if sys.platform == "darwin" else "cuda"
-        backends = {gpu if "GPU" in tensor.device else "cpu" for tensor in tensors}
-        if not backends:
-            raise ValueError(f"{type(item).__name__} has no weights, so no device")
-        return backends.pop() if len(backends) == 1 else "mixed"
+        return self._one_of({gpu if "GPU" in tensor.device else "cpu" for tensor in tensors}, item)
 
     def count(self, model: Any) -> int:
         return model.count_params()

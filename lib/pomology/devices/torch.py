@@ -1,88 +1,27 @@
-"""The devices of PyTorch: the CPU, and those of `torch.accelerator`.
-
-An entry in `BACKENDS` holds what `torch.accelerator` does not say of a backend."""
+"""The devices of PyTorch: the CPU, and the GPUs that `torch.accelerator` speaks to."""
 
 import contextlib
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
 from pomology.errors import PomologyError, Unsupported
-from pomology.machine import quiet, snapshot
+from pomology.machine import quiet
 
+# Each GPU that PyTorch may have, and what is missing where it cannot train.
+GPUS = {
+    "cuda": "no NVIDIA GPU or driver answers, or this PyTorch is built without CUDA",
+    "mps": "no Metal GPU (MPS needs macOS 14, a native arm64 Python and no virtual machine)",
+}
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
 WATERMARKS = ("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "PYTORCH_MPS_LOW_WATERMARK_RATIO")
 # One thread writes one number: PyTorch starts as many threads as its first tensor has numbers.
 SMALLEST_KERNEL = "kernel void pomology_one(device float* out) { out[0] = 1.0f; }"
 FALLBACK_WARNING = re.compile(r"The operator '([^']+)' is not currently supported on the MPS")
-
-
-@dataclass(frozen=True)
-class Backend:
-    """What differs between GPUs. Every function takes the module `torch`; sizes are in bytes."""
-
-    absent: Callable[[Any], str | None]  # why it cannot train here, None if it can
-    name: Callable[[Any], str]  # what people call the GPU
-    set_up: Callable[[Any], None] = lambda torch: None  # before its first tensor
-    lacks: tuple[str, ...] = ()  # types of numbers that it does not have
-    allocated: Callable[[Any], int] = lambda torch: torch.accelerator.memory_allocated()
-    reserved: Callable[[Any], int] = lambda torch: torch.accelerator.memory_reserved()
-    free: Callable[[Any], int] = lambda torch: torch.accelerator.get_memory_info()[0]
-    own_kernel: Callable[[Any], Callable[[Any], Any]] | None = None  # makes a kernel of one thread
-    warns_of_fallbacks: bool = False  # it says which operators run on the CPU
-
-
-def _no_driver(torch: Any, name: str, maker: str) -> str | None:
-    if getattr(torch, name).is_available():
-        return None
-    if getattr(torch.version, name) is None:
-        return f"this PyTorch is built without {name.upper()}"
-    return f"no {maker} GPU or driver answers"
-
-
-def _no_mps(torch: Any) -> str | None:
-    if torch.backends.mps.is_available():
-        return None
-    return "no Metal GPU (MPS needs macOS 14, a native arm64 Python and no virtual machine)"
-
-
-def _own_tf32(torch: Any) -> None:
-    # As PyTorch ships and the articles had it: on Ampere and later only convolutions are in TF32.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = True
-
-
-BACKENDS: dict[str, Backend] = {
-    "cuda": Backend(
-        lambda torch: _no_driver(torch, "cuda", "NVIDIA"),
-        lambda torch: torch.cuda.get_device_name(),
-        _own_tf32,
-    ),
-    "mps": Backend(
-        _no_mps,
-        lambda torch: torch.backends.mps.get_name(),
-        # Read when the first tensor is allocated there.
-        set_up=lambda torch: os.environ.update(watermarks(os.environ)),
-        lacks=("float64", "complex128"),
-        allocated=lambda torch: torch.mps.current_allocated_memory(),
-        reserved=lambda torch: torch.mps.driver_allocated_memory(),  # with that of MPSGraph
-        # MPS itself raises at 1.7 times the recommended working set, after long swapping.
-        free=lambda torch: min(
-            snapshot.available_memory_bytes(),
-            torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory(),
-        ),
-        own_kernel=lambda torch: torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one,
-        warns_of_fallbacks=True,
-    ),
-    "xpu": Backend(
-        lambda torch: _no_driver(torch, "xpu", "Intel"),
-        lambda torch: torch.xpu.get_device_name(),
-    ),
-}
+NOT_ON_MPS = ("float64", "complex128")
 
 
 class TorchDevice(Device):
@@ -90,7 +29,7 @@ class TorchDevice(Device):
 
     framework = "torch"
     title = "PyTorch"
-    gpus = BACKENDS
+    gpus = GPUS
     apple_gpu = "mps"
 
     def __init__(self, backend: str):
@@ -101,22 +40,30 @@ class TorchDevice(Device):
         # More threads than cores would spin while one of them waits for a core.
         if quiet.usable_threads() < self.threads:
             torch.set_num_threads(quiet.usable_threads())
-        if self._gpu:
-            self._gpu.set_up(torch)
-
-    @property
-    def _gpu(self) -> Backend | None:
-        return BACKENDS.get(self.backend)
+        if backend == "cuda":
+            # As PyTorch ships and the articles had it: on Ampere and later only convolutions are in
+            # TF32.
+            torch.backends.cuda.matmul.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = True
+        if backend == "mps":  # reads them when its first tensor is allocated
+            os.environ.update(watermarks(os.environ))
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         import torch
 
-        return {"cpu": None} | {name: backend.absent(torch) for name, backend in BACKENDS.items()}
+        reasons: dict[str, str | None] = {"cpu": None}
+        for name, reason in GPUS.items():
+            reasons[name] = None if torch.get_device_module(name).is_available() else reason
+        return reasons
 
     @property
     def name(self) -> str | None:
-        return self._gpu.name(self._torch) if self._gpu else super().name
+        if self.backend == "cpu":
+            return super().name
+        if self.backend == "mps":
+            return self._torch.backends.mps.get_name()
+        return self._torch.get_device_module(self.backend).get_device_name()
 
     @property
     def threads(self) -> int:
@@ -135,17 +82,19 @@ class TorchDevice(Device):
 
     @contextlib.contextmanager
     def context(self, strict: bool = False) -> Iterator[None]:
+        if not strict:
+            yield
+            return
         cudnn = self._torch.backends.cudnn
-        if strict:
-            before, cudnn.allow_tf32 = cudnn.allow_tf32, False
+        before = cudnn.allow_tf32
+        cudnn.allow_tf32 = False
         try:
             yield
         finally:
-            if strict:
-                cudnn.allow_tf32 = before
+            cudnn.allow_tf32 = before
 
     def synchronize(self) -> None:
-        if self._gpu:
+        if self.kind == "gpu":
             self._torch.accelerator.synchronize()
 
     def product(self, precision: str, size: int) -> Callable[[], Any]:
@@ -155,8 +104,8 @@ class TorchDevice(Device):
 
     def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
         number = self._torch.ones(1, device=self.handle)
-        if own and self._gpu and self._gpu.own_kernel:
-            kernel = self._gpu.own_kernel(self._torch)
+        if own and self.backend == "mps":
+            kernel = self._torch.mps.compile_shader(SMALLEST_KERNEL).pomology_one
             return lambda: kernel(number), "a Metal kernel of one thread"
         return lambda: number.add_(1), "adding 1 to one number"
 
@@ -165,16 +114,13 @@ class TorchDevice(Device):
 
     def _move(self, item: Any) -> Any:
         dtype = str(getattr(item, "dtype", "")).removeprefix("torch.")
-        if self._gpu and dtype in self._gpu.lacks:
-            raise Unsupported(f"{self.backend.upper()} has no {dtype}: convert to float32 first")
+        if self.backend == "mps" and dtype in NOT_ON_MPS:
+            raise Unsupported(f"MPS has no {dtype}: convert to float32 first")
         return item.to(self.handle) if hasattr(item, "to") else item
 
     def device_of(self, item: Any) -> str:
         tensors = item.parameters() if hasattr(item, "parameters") else [item]
-        backends = {tensor.device.type for tensor in tensors}
-        if not backends:
-            raise ValueError(f"{type(item).__name__} has no parameters, so no device")
-        return backends.pop() if len(backends) == 1 else "mixed"
+        return self._one_of({tensor.device.type for tensor in tensors}, item)
 
     def count(self, model: Any) -> int:
         return sum(parameter.numel() for parameter in model.parameters())
@@ -189,11 +135,18 @@ class TorchDevice(Device):
         return numbers
 
     def free_memory(self) -> int:
-        return self._gpu.free(self._torch) if self._gpu else super().free_memory()
+        available = super().free_memory()
+        if self.backend == "cpu":
+            return available
+        if self.backend != "mps":
+            return self._torch.accelerator.get_memory_info()[0]
+        # MPS itself raises at 1.7 times the recommended working set, after long swapping.
+        mps = self._torch.mps
+        return min(available, mps.recommended_max_memory() - mps.driver_allocated_memory())
 
     def release(self) -> None:
         super().release()
-        if self._gpu:
+        if self.kind == "gpu":
             self._torch.accelerator.empty_cache()
 
     def _reset_peak(self) -> None:
@@ -205,15 +158,20 @@ class TorchDevice(Device):
         return peaks | {"reserved_peak_bytes": gpu.max_memory_reserved()}
 
     def _bytes_now(self) -> dict[str, int]:
-        allocated = self._gpu.allocated(self._torch)
-        return {"allocated_bytes": allocated, "reserved_bytes": self._gpu.reserved(self._torch)}
+        if self.backend == "mps":
+            allocated = self._torch.mps.current_allocated_memory()
+            reserved = self._torch.mps.driver_allocated_memory()  # with that of MPSGraph
+        else:
+            allocated = self._torch.accelerator.memory_allocated()
+            reserved = self._torch.accelerator.memory_reserved()
+        return {"allocated_bytes": allocated, "reserved_bytes": reserved}
 
     @contextlib.contextmanager
     def watch_fallbacks(self) -> Iterator[set[str]]:
         # PyTorch warns of the first operator only, and Python shows a text once per line of code,
         # which would hide it from the next case. The case's status shows what is collected.
         operators: set[str] = set()
-        if not (self._gpu and self._gpu.warns_of_fallbacks):
+        if self.backend != "mps":
             yield operators
             return
         show = warnings.showwarning
@@ -244,19 +202,14 @@ def fallback_enabled() -> bool:
 def watermarks(environment: Mapping[str, str]) -> dict[str, str]:
     """The two variables that bound what MPS may allocate, as shares of what Metal recommends.
 
-    By default 1, not PyTorch's 1.7. If only one is set, the other follows, as PyTorch refuses a low
-    one above the high one. Raises PomologyError for no number, or for such a pair."""
-    shares: dict[str, float] = {}
-    for name in WATERMARKS:
-        text = environment.get(name)
-        if text is None:
-            continue
+    By default 1, not PyTorch's 1.7; the low one follows the high one. Raises PomologyError for what
+    PyTorch would refuse: no number, or a low one above the high one."""
+    high_name, low_name = WATERMARKS
+    high = environment.get(high_name, "1")
+    low = environment.get(low_name, high)
+    for name, text in ((high_name, high), (low_name, low)):
         if not re.fullmatch(r"\d+\.?\d*|\.\d+", text):
             raise PomologyError(f"{name}={text}: must be a number from 0 on; 0 is no limit")
-        shares[name] = float(text)
-    high_name, low_name = WATERMARKS
-    high = shares.get(high_name, max(shares.get(low_name, 0), 1.0))
-    low = shares.get(low_name, min(high, 1.0))
-    if 0 < high < low:
-        raise PomologyError(f"{low_name}={low:g}: must not exceed {high_name}, which is {high:g}")
-    return {high_name: f"{high:g}", low_name: f"{low:g}"}
+    if 0 < float(high) < float(low):
+        raise PomologyError(f"{low_name}={low}: must not exceed {high_name}, which is {high}")
+    return {high_name: high, low_name: low}

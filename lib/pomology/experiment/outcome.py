@@ -148,15 +148,12 @@ def observed(sampler: Sampler, device: Device) -> dict[str, Any]:
     if device.uncounted:
         reason = redact(device.uncounted)
         absent |= dict.fromkeys(("allocated_peak_bytes", "reserved_peak_bytes"), reason)
-    fields = {
+    return {
         "absent": absent,
         "rails": sampler.rails,
         "thermal_level": sampler.thermal_level,
         "trace": sampler.samples[:: max(1, len(sampler.samples) // 500)],
     }
-    if any(sampler.thermal.values()):
-        fields["thermal"] = sampler.thermal
-    return fields
 
 
 def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Energy counters: Apple's, NVIDIA's, and those of x86 processors; joules per step from them."""
+"""Energy counters: Apple's and NVIDIA's; joules per step from them."""
 
 import itertools
 import math
@@ -7,20 +7,17 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 
-POWERCAP = Path("/sys/class/powercap")
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj"}
 # macOS 27 publishes all but the GPU's energy twice in some 2.1 s (lablup/all-smi #410, #415, seen
 # on M1 Ultra and M5 Max).
 APPLE_PERIOD_S = 0.01
 APPLE_SLOW_PERIOD_S = 2.1
 NVML_PERIOD_S = 0.1
-RAPL_PERIOD_S = 0.001
 
 COARSE = 0.25  # a number that may be wrong by a larger share is left out
 SPACING_S = 0.1  # between readings in steady steps, of which each may take some milliseconds
@@ -43,12 +40,14 @@ class Meter(NamedTuple):
 
 def meter(kind: str) -> Meter:
     """Return the energy meter of a device, "cpu" or "gpu". Raises Absent where there is none."""
-    if sys.platform != "darwin":
-        return nvml_meter() if kind == "gpu" else rapl_meter()
-    apple = apple_meter()
-    if kind in apple.missing:
-        raise Absent(apple.missing[kind])
-    return apple
+    if sys.platform == "darwin":
+        apple = apple_meter()
+        if kind in apple.missing:
+            raise Absent(apple.missing[kind])
+        return apple
+    if kind == "cpu":
+        raise Absent("on Linux only root may read the energy counters of a processor")
+    return nvml_meter()
 
 
 def apple_meter() -> Meter:
@@ -97,35 +96,6 @@ def nvml_meter() -> Meter:
     return Meter({"gpu": NVML_PERIOD_S}, joules, {})
 
 
-def rapl_meter() -> Meter:
-    """Return the meter of all processor packages, and of memory where counted, from powercap."""
-    rails = {}
-    # The zones `core` and `uncore` are within a package and `psys` around it.
-    for folder in sorted(POWERCAP.glob("intel-rapl:*")):
-        name = (folder / "name").read_text().strip()
-        if name.startswith("package") or name == "dram":
-            rails[folder / "energy_uj"] = "dram" if name == "dram" else "cpu"
-    if not rails:
-        raise Absent("this machine shows no RAPL energy counters")
-    try:
-        last = {counter: int(counter.read_text()) for counter in rails}
-    except PermissionError as error:
-        raise Absent("this system lets only root read the RAPL energy counters") from error
-    sums_uj = dict.fromkeys(sorted(set(rails.values())), 0)
-
-    def joules() -> dict[str, float]:
-        for counter, before in last.items():
-            now = int(counter.read_text())
-            sums_uj[rails[counter]] += now - before
-            if now < before:  # it has begun again, as it does after minutes to hours
-                range_uj = int(counter.with_name("max_energy_range_uj").read_text())
-                sums_uj[rails[counter]] += range_uj
-            last[counter] = now
-        return {rail: sum_uj / 1e6 for rail, sum_uj in sums_uj.items()}
-
-    return Meter(dict.fromkeys(sums_uj, RAPL_PERIOD_S), joules, {})
-
-
 def nvml_gpu() -> tuple[Any, Any]:
     """Return NVML and its handle of the first GPU that CUDA may use."""
     try:
@@ -133,15 +103,13 @@ def nvml_gpu() -> tuple[Any, Any]:
     except ImportError as error:
         raise Absent("nvidia-ml-py is not installed") from error
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-    if not first.isdecimal() and not first.startswith(("GPU-", "MIG-")):
-        raise Absent("CUDA_VISIBLE_DEVICES hides the GPU")
     try:
         pynvml.nvmlInit()
         if first.isdecimal():
             return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(first))
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(first)
     except pynvml.NVMLError as error:
-        raise Absent(f"no NVIDIA driver answers: {error}") from error
+        raise Absent(f"NVML finds no GPU that CUDA may use: {error}") from error
 
 
 class Reading(NamedTuple):
@@ -211,7 +179,6 @@ class EnergyCounter:
             if steps and (infix != "gpu_" or self._kind == "gpu"):  # a GPU at rest takes no steps
                 found[f"energy_{infix}j_per_step"] = self._per(steps, "J", spans, rails)
             found[f"power_{infix}w"] = self._per(spans_s, "W", spans, rails)
-        found["energy_j"] = self._per(1, "J", [(first, last)], self.rails)
         return found
 
     def _per(self, amount: float, unit: str, spans: list[Span], rails: list[str]) -> Estimate | str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import math
 import mmap
 import multiprocessing.process
 import os
@@ -37,7 +36,6 @@ class MemoryTrace:
         "resident_bytes",
         "page_faults",
         "page_ins",
-        "swap_used_bytes",
     )
 
     def __init__(
@@ -56,14 +54,13 @@ class MemoryTrace:
         self._footprint = footprint()[1]
 
     def counters(self) -> dict[str, int]:
-        """Return what is counted of this process and this machine, now."""
+        """Return what is counted of this process, now."""
         faults = page_faults()
         return {
             "footprint_bytes": self._footprint(),
             "resident_bytes": psutil.Process().memory_info().rss,
             "page_faults": sum(faults),
             "page_ins": faults[1],
-            "swap_used_bytes": psutil.swap_memory().used,
         }
 
     def note(self) -> None:
@@ -93,16 +90,18 @@ class MemoryTrace:
         from pomology.measure import intervals  # imports numpy, which the sampler does not need
 
         rows = [row for row in self.rows if row and row[0] >= warmup]
-        columns = dict(zip(self.COLUMNS, zip(*rows, strict=True), strict=True)) if rows else {}
+        if not rows:
+            return {}
+        steps, _, *columns = zip(*rows, strict=True)
         metrics: dict[str, Estimate] = {}
-        for name, values in columns.items():
-            if name in ("step", "t_s", "swap_used_bytes") or None in values:
+        for name, values in zip(self.COLUMNS[2:], columns, strict=True):
+            if None in values:
                 continue
             short, memory, _ = name.partition("_bytes")
             if len(values) >= 3:
                 # The system gives a process pages; frameworks count what they were asked for.
                 resolution = mmap.PAGESIZE if short in ("footprint", "resident") else 1
-                grows = intervals.slope(values, columns["step"], resolution)
+                grows = intervals.slope(values, steps, resolution)
                 metrics[f"{short}_slope{memory}"] = grows.replace(unit="B" if memory else "count")
             if memory:
                 metrics[f"{short}_start_bytes"] = Estimate(values[0], "B")
@@ -129,9 +128,13 @@ def live_children() -> list[int]:
 
 
 def footprint() -> tuple[str, Callable[[], int]]:
-    """Return what the footprint is, and what reads it of this process and its living children."""
+    """Return what the footprint is, and what reads it of this process.
+
+    On macOS it is with its living children, of which each imports PyTorch; on Linux they are forks,
+    and share its pages.
+    """
     if sys.platform != "darwin":
-        return "resident memory", resident_memory()
+        return "resident memory", lambda: psutil.Process().memory_info().rss
     proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
 
     def physical(pid: int) -> int:
@@ -142,38 +145,11 @@ def footprint() -> tuple[str, Callable[[], int]]:
             raise OSError(ctypes.get_errno(), "proc_pid_rusage failed")
         return info[9]
 
-    return "physical footprint", lambda: physical(os.getpid()) + _sum_of_living(physical)
-
-
-def resident_memory() -> Callable[[], int]:
-    """Return what reads, on Linux, the resident bytes of this process and what its children add.
-
-    A forked worker begins with all pages of its parent, so of children only the pages that nobody
-    shares are added. To count these takes a tenth of a second for some gigabytes: it is done every
-    5 s.
-    """
-    next_s = -math.inf
-    added = 0
-
-    def unshared(pid: int) -> int:
-        return psutil.Process(pid).memory_full_info().uss
-
     def read() -> int:
-        nonlocal next_s, added
-        if not live_children():
-            added = 0
-        elif time.perf_counter() >= next_s:
-            added = _sum_of_living(unshared)
-            next_s = time.perf_counter() + 5
-        return psutil.Process().memory_info().rss + added
+        total = physical(os.getpid())
+        for pid in live_children():
+            with contextlib.suppress(ProcessLookupError):  # ended since it was listed
+                total += physical(pid)
+        return total
 
-    return read
-
-
-def _sum_of_living(read: Callable[[int], int]) -> int:
-    total = 0
-    for pid in live_children():
-        # It may have ended since it was listed.
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            total += read(pid)
-    return total
+    return "physical footprint", read

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import re
 import resource
 import statistics
 import time
@@ -15,8 +14,7 @@ import psutil
 
 from pomology.machine import memory, snapshot
 
-CGROUPS = Path("/sys/fs/cgroup")
-PROCESS = Path("/proc/self")
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # of a container
 TICK_S = 0.01  # of the counters of processor time, on each core
 SHORT_S = 0.2  # in shorter stretches the ticks hide much
 LEAST_S = 0.02  # what the runner itself takes now and then to note a case
@@ -29,52 +27,37 @@ SLOWED = 0.3
 LOCK = Path("/tmp/pomology-device.lock")
 
 
+def quota() -> float | None:
+    """Return how many cores a container grants its processes; None without a limit."""
+    text = CPU_MAX.read_text() if CPU_MAX.is_file() else "max"
+    granted, _, period = text.partition(" ")
+    return int(granted) / int(period) if granted.isdecimal() else None
+
+
 def usable_threads() -> int:
-    """Return how many threads can run at a time, by the process's affinity and cgroup quotas."""
+    """Return how many threads can run at a time, by the process's affinity and its quota."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         allowed = os.cpu_count() or 1
-    return max(1, int(min([allowed, *quotas().values()])))
-
-
-def quotas() -> dict[Path, float]:
-    """Return the cgroups that limit this process's CPU time, and the cores that each grants."""
-    limits = {}
-    own = re.search("^0::/(.*)$", _text(PROCESS / "cgroup"), re.MULTILINE)
-    # A container may be shown the path that its host knows; its own limits are the root's.
-    folder = CGROUPS / own[1] if own else CGROUPS
-    for place in (folder, *folder.parents):
-        quota, _, period = _text(place / "cpu.max").partition(" ")
-        if quota.isdecimal():
-            limits[place] = int(quota) / int(period)
-    return limits
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
+    return max(1, min(allowed, int(quota() or allowed)))
 
 
 class Edge(NamedTuple):
-    """Counters in seconds where something timed begins or ends.
+    """Seconds where something timed begins or ends.
 
-    t_s: the time. busy_s: what all processes of this machine have used. own_s: what this process
-    and its children have. held_s: how long a quota of its cgroups held them.
+    t_s: the time. busy_s: what all processes of this machine have used of its processors. own_s:
+    what this process and its children have.
     """
 
     t_s: float
     busy_s: float
     own_s: float
-    held_s: float
 
 
 def edge() -> Edge:
     """Return the counters now, which takes about 0.5 ms."""
-    held_s = 0.0
-    for folder in quotas():
-        held = re.search(r"throttled_usec (\d+)", _text(folder / "cpu.stat"))
-        held_s += int(held[1]) / 1e6 if held else 0.0
-    return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s(), held_s)
+    return Edge(time.perf_counter(), snapshot.cpu_busy_s(), own_s())
 
 
 def own_s() -> float:
@@ -92,22 +75,16 @@ def own_s() -> float:
 def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
     """Return how many cores others used at least between two edges, and which flags hold.
 
-    `contended`: over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core. `paused`: a quota held
-    this process for over 5 % of the time.
+    `contended`: over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
     """
     cores = psutil.cpu_count() or 1
     wall_s = max(last.t_s - first.t_s, 1e-9)
-    busy_s = last.busy_s - first.busy_s
-    used_s = last.own_s - first.own_s
+    others_s = last.busy_s - first.busy_s - (last.own_s - first.own_s)
     # Ticks of all cores, each off by up to one at either edge, as their sum scatters.
-    lost_s = max(0.0, busy_s - used_s - 2 * TICK_S * cores**0.5)
-    load = min(lost_s / wall_s, cores)
-    flags = []
-    if load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2)):
-        flags.append("contended")
-    if last.held_s - first.held_s > 0.05 * wall_s:
-        flags.append("paused")
-    return load, flags
+    certain_s = max(0.0, others_s - 2 * TICK_S * cores**0.5)
+    load = min(certain_s / wall_s, cores)
+    contended = load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2))
+    return load, ["contended"] if contended else []
 
 
 class Others:
@@ -144,11 +121,10 @@ def alone(say: Callable[[str], Any]) -> Iterator[None]:
 
     say: gets a line if there is one. The lock goes with this process, however that ends.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW
     try:  # in two steps, as Linux opens no other user's file in /tmp with O_CREAT
-        lock = os.open(LOCK, flags)
+        lock = os.open(LOCK, os.O_RDONLY)
     except FileNotFoundError:
-        lock = os.open(LOCK, flags | os.O_CREAT, 0o444)
+        lock = os.open(LOCK, os.O_RDONLY | os.O_CREAT, 0o444)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

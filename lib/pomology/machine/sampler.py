@@ -6,14 +6,12 @@ billed to the wrong block.
 """
 
 import itertools
-import math
 import re
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import psutil
@@ -22,7 +20,6 @@ from pomology.machine import energy, memory, quiet, snapshot
 from pomology.machine.energy import Absent, EnergyCounter
 from pomology.measure.estimate import Estimate
 
-CPUFREQ = Path("/sys/devices/system/cpu")
 UNITS = {
     "page_faults": "count",
     "page_ins": "count",
@@ -33,7 +30,7 @@ UNITS = {
     "temperature_c": "°C",
     "clock_hz": "Hz",
 }
-ENERGY = ("power_w", "energy_j")
+SENSORS = ("temperature_c", "clock_hz")
 SWAP = ("swap_bytes", "swapped_bytes", "compressed_bytes")
 LATE_S = 1.0  # by which a sample is late where the process was stopped
 IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
@@ -43,49 +40,17 @@ IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
 SHORTAGE = {"swapped_bytes": (10e6, 1e6), "compressed_bytes": (100e6, 10e6)}
 
 
-def temperature(kind: str) -> float:
-    """Return the temperature of the GPU, or of the hottest processor package, in °C."""
+def sensors(kind: str) -> dict[str, Callable[[], float]]:
+    """Return what reads the temperature of an NVIDIA GPU and the clock of its multiprocessors."""
     if sys.platform == "darwin":
-        raise Absent("macOS has no public temperature sensor")
-    if kind == "gpu":
-        nvml, gpu = energy.nvml_gpu()
-        return nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)
-    chips = psutil.sensors_temperatures()
-    sensors = [*chips.get("coretemp", ()), *chips.get("k10temp", ())]
-    # On some models of AMD Tctl is Tdie plus an offset.
-    degrees = [each.current for each in sensors if each.label == "Tdie"]
-    packages = ("Package id", "Tctl")
-    degrees = degrees or [each.current for each in sensors if each.label.startswith(packages)]
-    if not degrees:
-        raise Absent("this machine shows no temperature of its processor")
-    return max(degrees)
-
-
-def clock_rate(kind: str) -> float:
-    """Return the clock of the GPU's multiprocessors, or of the fastest of a dozen cores, in Hz."""
-    if sys.platform == "darwin":
-        raise Absent("macOS publishes no clock rate")
-    if kind == "gpu":
-        nvml, gpu = energy.nvml_gpu()
-        return 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
-    files = sorted(CPUFREQ.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-    if not files:
-        raise Absent("this system does not say what its cores are clocked at")
-    some = files[:: math.ceil(len(files) / 12)]  # a core is woken up to be asked
-    return 1e3 * max(int(file.read_text()) for file in some)
-
-
-def thermal_level(kind: str) -> int | None:
-    """Return the thermal level of the whole machine, see `snapshot.thermal_level`."""
-    return snapshot.thermal_level()
-
-
-# What is read in every sample, besides the footprint, given the kind of device.
-GAUGES: dict[str, Callable[[str], float | None]] = {
-    "temperature_c": temperature,
-    "clock_hz": clock_rate,
-    "thermal_level": thermal_level,
-}
+        raise Absent("macOS has no public sensor of it")
+    if kind == "cpu":
+        raise Absent("not read of a processor")
+    nvml, gpu = energy.nvml_gpu()
+    return {
+        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+        "clock_hz": lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+    }
 
 
 def swap_counters() -> dict[str, int]:
@@ -122,6 +87,16 @@ class Sample(NamedTuple):
     thermal_level: int | None
 
 
+class Row(NamedTuple):
+    """What is read at one time. own_s: as `quiet.own_s`. gauges: by name, without what failed."""
+
+    t_s: float
+    energy: energy.Reading | None
+    own_s: float
+    faults: tuple[int, int]
+    gauges: dict[str, Any]
+
+
 class Sampler:
     """Watch the machine while a block runs; one use each.
 
@@ -148,9 +123,12 @@ class Sampler:
         self._interval_s = interval_s
         self._clock = clock
         self._energy: EnergyCounter | None = None
-        self._footprint = memory.footprint()[1]
+        self._gauges: dict[str, Callable[[], float | None]] = {
+            "footprint_peak_bytes": memory.footprint()[1],
+            "thermal_level": snapshot.thermal_level,
+        }
         self._swap: list[dict[str, int]] = []  # before and after the block
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Row] = []
         self._metrics: dict[str, Estimate] | None = None
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._stop = threading.Event()
@@ -166,21 +144,27 @@ class Sampler:
         self._end()
 
     def _begin(self) -> None:
-        self._energy = self._attempt(ENERGY, EnergyCounter, self.kind, self._clock)
+        self._energy = self._attempt(("power_w",), EnergyCounter, self.kind, self._clock)
         if self._energy:
             self.rails = self._energy.rails
             for rail, reason in self._energy.missing.items():
                 self.absent[f"energy of the {rail}"] = reason
+        self._gauges |= self._attempt(SENSORS, sensors, self.kind) or {}
         self._swap.append(self._attempt(SWAP, swap_counters) or {})
-        # The counters last, close to the block; what takes a process of its own before.
-        self._rows.append(self._read_gauges() | self._read_counters())
+        self._tick()
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             self._tick()
 
     def _tick(self) -> None:
-        self._rows.append(self._read_counters() | self._read_gauges())
+        counted = self._attempt(("power_w",), self._energy.read) if self._energy else None
+        t_s = self._clock()
+        own_s = quiet.own_s()
+        faults = memory.page_faults()
+        gauges = {name: self._attempt((name,), read) for name, read in self._gauges.items()}
+        self._gauges = {name: self._gauges[name] for name in gauges if name not in self.absent}
+        self._rows.append(Row(t_s, counted, own_s, faults, gauges))
 
     def _end(self) -> None:
         self._tick()
@@ -196,16 +180,7 @@ class Sampler:
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends here, see `EnergyCounter.steady`."""
         if self._energy:
-            self._attempt(ENERGY, self._energy.steady, stretch, steps)
-
-    @property
-    def thermal(self) -> dict[str, dict[str, float]]:
-        """Thermal level and temperature `before` and `after`, as far as the system says."""
-        found: dict[str, dict[str, float]] = {}
-        for end, row in (("before", self._rows[0]), ("after", self._rows[-1])):
-            state = {"level": row["thermal_level"], "temperature_c": row["temperature_c"]}
-            found[end] = {name: value for name, value in state.items() if value is not None}
-        return found
+            self._attempt(("power_w",), self._energy.steady, stretch, steps)
 
     @property
     def samples(self) -> list[Sample]:
@@ -213,16 +188,16 @@ class Sampler:
         rows = list(self._rows)
         watts: dict[float, float] = {}
         if self._energy:
-            watts = self._energy.powers([row["energy"] for row in rows], self._interval_s / 2)
+            watts = self._energy.powers([row.energy for row in rows], self._interval_s / 2)
         return [
             Sample(
-                t_s=row["t_s"] - rows[0]["t_s"],
-                footprint_bytes=row["footprint_peak_bytes"],
-                power_w=watts.get(row["energy"].seconds) if self._energy else None,
-                temperature_c=row["temperature_c"],
+                t_s=row.t_s - rows[0].t_s,
+                footprint_bytes=row.gauges.get("footprint_peak_bytes"),
+                power_w=watts.get(row.energy.seconds) if row.energy else None,
+                temperature_c=row.gauges.get("temperature_c"),
                 gpu_busy=None,
-                clock_hz=row["clock_hz"],
-                thermal_level=row["thermal_level"],
+                clock_hz=row.gauges.get("clock_hz"),
+                thermal_level=row.gauges.get("thermal_level"),
             )
             for row in rows
         ]
@@ -236,51 +211,35 @@ class Sampler:
         except Exception as error:  # what a driver raises must not end the case that is measured
             reason = f"failed after {len(self._rows)} samples: {type(error).__name__}: {error}"
         self.absent |= dict.fromkeys(metrics, reason)
-        if metrics == ENERGY:
+        if "power_w" in metrics:
             self._energy = None
             self.rails = []
         return None
 
-    def _read_counters(self) -> dict[str, Any]:
-        return {
-            "energy": self._attempt(ENERGY, self._energy.read) if self._energy else None,
-            "t_s": self._clock(),
-            "own_s": quiet.own_s(),
-            "faults": memory.page_faults(),
-        }
-
-    def _read_gauges(self) -> dict[str, float | None]:
-        peak = "footprint_peak_bytes"
-        row: dict[str, float | None] = {peak: self._attempt((peak,), self._footprint)}
-        for name, read in GAUGES.items():
-            row[name] = None if name in self.absent else self._attempt((name,), read, self.kind)
-        return row
-
     def _summarise(self) -> None:
         first = self._rows[0]
         last = self._rows[-1]
-        seconds = last["t_s"] - first["t_s"]
         found: dict[str, Estimate | str] = {}
         if self._energy:
-            ends = first["energy"], last["energy"]
-            found = self._attempt(ENERGY, self._energy.metrics, *ends) or {}
+            ends = first.energy, last.energy
+            found = self._attempt(("power_w",), self._energy.metrics, *ends) or {}
         self.absent |= {name: value for name, value in found.items() if isinstance(value, str)}
         values: dict[str, float] = {
-            "page_faults": sum(last["faults"]) - sum(first["faults"]),
-            "page_ins": last["faults"][1] - first["faults"][1],
+            "page_faults": sum(last.faults) - sum(first.faults),
+            "page_ins": last.faults[1] - first.faults[1],
         }
         before, after = self._swap
         values |= {name: after[name] - before[name] for name in after.keys() & before.keys()}
-        for name in ("footprint_peak_bytes", *GAUGES):
-            readings = [row[name] for row in self._rows if row[name] is not None]
-            if readings and name not in self.absent:
+        for name in self._gauges:
+            readings = [row.gauges[name] for row in self._rows if row.gauges[name] is not None]
+            if readings:
                 values[name] = statistics.fmean(readings) if name == "clock_hz" else max(readings)
         # It describes the block, and is no metric of its case.
         self.thermal_level = values.pop("thermal_level", None)
         for name in UNITS.keys() - values.keys():
             self.absent.setdefault(name, "this system does not count it")
         for name, (least, least_per_s) in SHORTAGE.items():
-            if values.get(name, 0) > max(least, least_per_s * seconds):
+            if values.get(name, 0) > max(least, least_per_s * (last.t_s - first.t_s)):
                 self.flags = ["swapping"]
         if self._was_stopped():
             self.flags.append("paused")
@@ -292,8 +251,7 @@ class Sampler:
     def _was_stopped(self) -> bool:
         """Return whether a sample was late, and this process had used no processor meanwhile."""
         for before, now in itertools.pairwise(self._rows):
-            late_s = now["t_s"] - before["t_s"] - self._interval_s
-            used_s = now["own_s"] - before["own_s"]
-            if late_s > LATE_S and used_s < IDLE * late_s:
+            late_s = now.t_s - before.t_s - self._interval_s
+            if late_s > LATE_S and now.own_s - before.own_s < IDLE * late_s:
                 return True
         return False

@@ -52,8 +52,7 @@ VARIABLES = re.compile(
     r"|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_"
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
-# What sets processors of one name apart, as lscpu and sysctl call it. On x86, 2 BogoMIPS are 1 MHz
-# of nominal clock.
+# What sets processors of one name apart, as lscpu and sysctl call it.
 LSCPU = (
     "CPU family",
     "Model",
@@ -63,8 +62,6 @@ LSCPU = (
     "L2 cache",
     "L3 cache",
     "Hypervisor vendor",
-    "CPU max MHz",
-    "BogoMIPS",
 )
 SYSCTL = ("hw.model", "hw.cpufamily")
 INSTRUCTIONS = re.compile(r"fma|avx2|avx512(f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+")
@@ -76,8 +73,8 @@ def snapshot() -> dict[str, Any]:
     """Return hardware and software of this machine, ready for JSON.
 
     cpu_cores are physical. gpus: name, memory_bytes (None where it is the machine's) and cores (of
-    Apple's only) of each. translated: x86-64 Python under Rosetta. An unknown key is None, and
-    `unknown[key]` says why; also why `gpus` is empty.
+    Apple's only) of each. translated: x86-64 Python under Rosetta. What is not known is None;
+    `unknown` says why `gpus` is empty.
     """
     mac = sys.platform == "darwin"
     gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
@@ -104,10 +101,7 @@ def snapshot() -> dict[str, Any]:
         "packages": _packages(),
         "git": _git(),
     }
-    unknown = {key: "not told here" for key, value in facts.items() if value in (None, [])}
-    if not gpus:
-        unknown["gpus"] = no_gpus
-    return facts | {"unknown": unknown}
+    return facts | {"unknown": {} if gpus else {"gpus": no_gpus}}
 
 
 def software() -> dict[str, Any]:
@@ -178,20 +172,15 @@ def describe(snapshot: dict[str, Any]) -> str:
     names = Counter(f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}".strip() for gpu in gpus)
     parts += [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
     parts.append(f"{snapshot.get('os') or ''} {snapshot.get('os_version') or ''}".strip())
-    rosetta = " under Rosetta" if snapshot.get("translated") else ""
-    parts.append(f"Python {snapshot['python']}{rosetta}")
+    parts.append(f"Python {snapshot['python']}")
     return ", ".join(part for part in parts if part)
 
 
 def chip() -> str | None:
     """Return the processor's name, such as `Apple M2 Ultra` or `AMD EPYC 7B13`."""
-    if sys.platform != "darwin":
-        return " ".join(_lscpu().get("Model name", "").split()) or None
-    name = _sysctl("machdep.cpu.brand_string")
-    if name is None or "VirtualApple" in name:
-        # Rosetta hides the chip behind an invented processor; its GPU carries its name.
-        return next((gpu["name"] for gpu in _apple_gpus()[0]), None)
-    return name
+    if sys.platform == "darwin":
+        return _sysctl("machdep.cpu.brand_string")
+    return " ".join(_lscpu().get("Model name", "").split()) or None
 
 
 def processor() -> dict[str, Any]:
@@ -201,8 +190,6 @@ def processor() -> dict[str, Any]:
     else:
         lscpu = _lscpu()
         known = {name: lscpu.get(name) for name in LSCPU}
-        for name in ("CPU max MHz", "BogoMIPS"):
-            known[name] = float(known[name]) if known[name] else None
         flags = filter(INSTRUCTIONS.fullmatch, lscpu.get("Flags", "").split())
         known["Flags"] = " ".join(sorted(flags)) or None
     return {name: value for name, value in known.items() if value is not None}

@@ -26,7 +26,7 @@ TIMES |= {"kernel_s": "call", "launch_s": "launch", "backward_s": "backward"}
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
-    "paused": "its process was stopped for a while, or held to a quota of processor time",
+    "paused": "its process was stopped for a while",
     "slowed": "a fixed product was over 30 % slower before and after it than at best in the run",
     "drift": "steps or calls became slower or faster by over 10 % after the first third",
     "few-steps": "fewer than 20 steady steps, or than 6 timed calls: a rough interval, or none",

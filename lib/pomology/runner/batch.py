@@ -240,7 +240,7 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     """Execute in a fresh kernel, which ends early once `watch` gives a reason."""
     partial, final = job.partial(out), job.output(out)
     final.parent.mkdir(parents=True, exist_ok=True)
-    if quiet.quotas():  # frameworks do not know of a container's quota
+    if quiet.quota():  # frameworks do not know of a container's quota
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
     os.environ[results_journal.ONE_CASE_ON] = " ".join(job.notebook.one_case_per_kernel)
     os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not the user's start-up files
