@@ -62,11 +62,6 @@ def drawn(
 RATIO = "epoch_s(cpu) / epoch_s(gpu)"
 
 
-def detectable(*sides: np.ndarray) -> float:
-    """The smallest detectable ratio that the repeats of two sides say."""
-    return claims.difference(*sides).judged().smallest_detectable
-
-
 AT_A_BOUND = (
     f"{RATIO} > 1",
     f"{RATIO} <= 1",
@@ -113,18 +108,6 @@ def test_the_claims_of_a_page_are_judged_together():
         )
     assert wrong <= 0.05 * (wrong + right) and right >= 0.99 * 800
     assert np.mean(of_ties) <= 0.07  # a page of ties: in 95 of 100 none is called anything
-
-
-@pytest.mark.parametrize("repeats", [3, 5])
-def test_the_smallest_ratio_that_is_said_to_be_detectable_is_detected_in_four_of_five(repeats):
-    """Each draw says a ratio, and two other sets of repeats of that ratio are to show it."""
-    generator = np.random.default_rng(8)
-    one, (slow, fast) = (
-        drawn(generator, 800, repeats=repeats, sets=intervals.BETWEEN_SETS / 2) for _ in range(2)
-    )
-    said = [detectable(*runs[:, 0]) for runs in np.stack(one, axis=1)]
-    found = statuses(f"{RATIO} > 1", np.reshape(said, (-1, 1, 1)) * slow, fast)
-    assert 0.75 <= np.mean([status == SUPPORTED for status in found]) <= 0.85
 
 
 def test_by_hand():

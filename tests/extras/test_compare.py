@@ -57,7 +57,6 @@ def test_runs_side_by_side(tmp_path):
     }
     faster = rows["vae", "run (2)"]
     assert faster["ratio"] == pytest.approx(0.5, rel=1e-3) and faster["low"] < 0.5 < faster["high"]
-    assert 1 < faster["smallest_detectable"] < 1.1
     shown = table_of(slow, fast, again)
     assert shown.columns[2:5] == ("run (1)", "run (2)", "c (3)")
     text = " ".join(cell for row in shown.rows for cell in row.cells)

@@ -122,7 +122,7 @@ def test_versions_run_in_turn_and_a_slower_one_is_found(checkout):
     assert rows["repeats"].tolist() == [3, 3]
     assert rows["seconds"][0] == pytest.approx((1.00 * 1.01 * 1.02) ** (1 / 3))
     assert rows["ratio"][1] == pytest.approx(1.2) and rows["verdict"][1] == "slower"
-    assert rows["ratio_low"][1] < 1.2 < rows["ratio_high"][1] and rows["could_show"][1] < 1.1
+    assert rows["ratio_low"][1] < 1.2 < rows["ratio_high"][1]
     assert "slower" in output and "Other packages come with numpy==1.26.4: scipy==1.1." in output
     assert checkout.run(TWO, "--repeats=3")[::2] == (0, "")
     assert checkout.log() == in_turn  # nothing is measured twice

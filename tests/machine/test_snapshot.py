@@ -23,13 +23,13 @@ from pomology.machine import snapshot as machine_snapshot
 def mac(monkeypatch):
     """mac(folder): from here on, this is that Mac."""
 
-    def become(folder, architecture="arm64"):
+    def become(folder, architecture="arm64", version="15.5"):
         answers = Mac(folder)
         monkeypatch.setattr(machine_snapshot, "run_command", answers)
         monkeypatch.setattr(machine_snapshot, "REPOSITORY", Path("/nowhere"))
         monkeypatch.setattr(sys, "platform", "darwin")
         monkeypatch.setattr(platform, "machine", lambda: architecture)
-        monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), architecture))
+        monkeypatch.setattr(platform, "mac_ver", lambda: (version, ("", "", ""), architecture))
         monkeypatch.setattr(platform, "python_version", lambda: "3.11.9")
 
         def number(name):
@@ -119,6 +119,7 @@ def test_a_linux_processor_is_what_lscpu_says(monkeypatch):
     assert machine_snapshot.virtual_machine() is True
     assert machine_snapshot.processor() == {
         "Model": "143",
+        "BogoMIPS": 5400.0,
         "L1d cache": "32 KiB (1 instance)",
         "Flags": "amx_bf16 avx2 avx512f",
     }

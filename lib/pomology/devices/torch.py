@@ -59,7 +59,7 @@ class TorchDevice(Device):
 
     @property
     def name(self) -> str | None:
-        if self.backend == "cpu":
+        if self.kind == "cpu":
             return super().name
         if self.backend == "mps":
             return self._torch.backends.mps.get_name()
@@ -136,7 +136,7 @@ class TorchDevice(Device):
 
     def free_memory(self) -> int:
         available = super().free_memory()
-        if self.backend == "cpu":
+        if self.kind == "cpu":
             return available
         if self.backend != "mps":
             return self._torch.accelerator.get_memory_info()[0]

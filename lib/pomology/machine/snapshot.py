@@ -52,7 +52,9 @@ VARIABLES = re.compile(
     r"|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_"
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
-# What sets processors of one name apart, as lscpu and sysctl call it.
+# What sets processors of one name apart, as lscpu and sysctl call it. On x86, 2 BogoMIPS are 1 MHz
+# of nominal clock.
+CLOCKS = ("CPU max MHz", "BogoMIPS")
 LSCPU = (
     "CPU family",
     "Model",
@@ -62,6 +64,7 @@ LSCPU = (
     "L2 cache",
     "L3 cache",
     "Hypervisor vendor",
+    *CLOCKS,
 )
 SYSCTL = ("hw.model", "hw.cpufamily")
 INSTRUCTIONS = re.compile(r"fma|avx2|avx512(f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+")
@@ -190,6 +193,7 @@ def processor() -> dict[str, Any]:
     else:
         lscpu = _lscpu()
         known = {name: lscpu.get(name) for name in LSCPU}
+        known |= {name: float(lscpu[name]) for name in CLOCKS if lscpu.get(name)}
         flags = filter(INSTRUCTIONS.fullmatch, lscpu.get("Flags", "").split())
         known["Flags"] = " ".join(sorted(flags)) or None
     return {name: value for name, value in known.items() if value is not None}

@@ -21,9 +21,6 @@ VALUES_LEAST = 6  # below, no spread is known
 CONFIDENCE = 0.95
 SLOPE_BLOCKS = 9  # a few long ones: each must hold what one part of a trace has to do with the next
 DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
-# Process times have heavier tails than normal ones: the ratio that 84 % of normal ones would show
-# was shown by 78 to 81 % of those timed (`make bench`, part claims).
-POWER_OF_NORMAL = 0.84
 RESOLUTION = 1e-9  # repeats that differ less count as equal: that is the rounding of logarithms
 # Two sets of five processes of one thing were called different by Welch's t in 9.3 % of draws: the
 # machine had changed in between. A variance of this share of a process's own makes that 5 % again.
@@ -34,12 +31,11 @@ class Comparison(NamedTuple):
     """What the repeats of `a` and of `b` show about `a` relative to `b`.
 
     ratio: geometric mean of a over that of b; below 1, a takes less time. verdict: "faster",
-    "slower" or "no difference shown". smallest_detectable: a ratio above 1.
+    "slower" or "no difference shown".
     """
 
     ratio: Estimate
     verdict: str
-    smallest_detectable: float
 
 
 class Difference(NamedTuple):
@@ -59,26 +55,17 @@ class Difference(NamedTuple):
         return float(2 * special.stdtr(self.dof, -abs(self.mean / self.error)))
 
     def judged(self, confidence: float = CONFIDENCE) -> Comparison:
-        """Return what these repeats show.
-
-        `smallest_detectable` is the true ratio that so many other repeats show in 80 % of cases:
-        exp(K error), where Z + K s > critical s' in 84 % of cases (`POWER_OF_NORMAL`). Z is normal;
-        s² and s'² are what these repeats and the others estimate the variance at, over the true
-        one. `widest` is the 84 % quantile of s' / s.
-        """
-        critical = t_quantile(confidence, self.dof)
-        low = self.mean - critical * self.error
-        high = self.mean + critical * self.error
+        """Return what these repeats show."""
+        half_width = t_quantile(confidence, self.dof) * self.error
+        low = self.mean - half_width
+        high = self.mean + half_width
         verdict = "no difference shown"
         if high < 0:
             verdict = "faster"
         elif low > 0:
             verdict = "slower"
-        normal = float(special.ndtri(POWER_OF_NORMAL))
-        widest = math.exp(normal * (1 + 1 / (3 * self.dof)) / math.sqrt(self.dof))
-        errors = critical + math.hypot(critical * (widest - 1), normal)
         ratio = Estimate(exp(self.mean), "", exp(low), exp(high), self.n, covers="repeats")
-        return Comparison(ratio, verdict, exp(errors * self.error))
+        return Comparison(ratio, verdict)
 
 
 @lru_cache(maxsize=4096)
@@ -101,7 +88,7 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
 
     durations: seconds per step in time order or, with `weights` (steps per block), means of blocks.
     Of normal values with a lag-1 correlation of 0 to 0.8, it covers 92 to 97.5 % from 20 values on,
-    and 92 to 99 % below (`make bench`, part coverage).
+    and 92 to 99 % below.
     """
     times = _times(durations)
     steps = np.ones_like(times) if weights is None else _times(weights, positive=True)

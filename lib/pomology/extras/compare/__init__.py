@@ -73,7 +73,7 @@ def comparisons(frame: pandas.DataFrame) -> pandas.DataFrame:
 
     Returns:
         Rows with the columns of CASE, `base` and `run`, `verdict` (of VERDICTS), `metric`, `ratio` with `low` and
-        `high` at the joint confidence of a notebook's rows in a run, `smallest_detectable`, and `why`.
+        `high` at the joint confidence of a notebook's rows in a run, and `why`.
     """
     import pandas
 
@@ -88,8 +88,8 @@ def comparisons(frame: pandas.DataFrame) -> pandas.DataFrame:
         confidence = intervals.joint_confidence([row["difference"].p_value for row in judged])
         for row in judged:
             shown = row["difference"].judged(confidence)
-            row |= {"verdict": shown.verdict, "smallest_detectable": shown.smallest_detectable}
-            row |= {"ratio": shown.ratio.value, "low": shown.ratio.low, "high": shown.ratio.high}
+            row |= {"verdict": shown.verdict, "ratio": shown.ratio.value}
+            row |= {"low": shown.ratio.low, "high": shown.ratio.high}
     columns = [
         *CASE,
         "base",
@@ -99,7 +99,6 @@ def comparisons(frame: pandas.DataFrame) -> pandas.DataFrame:
         "ratio",
         "low",
         "high",
-        "smallest_detectable",
         "why",
     ]
     return pandas.DataFrame(rows, columns=columns)
@@ -230,12 +229,9 @@ def _time(case: Case | None, metric: str) -> str:
 
 
 def _verdict(row: Any) -> str:
-    if row.smallest_detectable != row.smallest_detectable:  # NaN: nothing was judged
+    if row.low != row.low:  # NaN: nothing was judged
         return f"{row.verdict}: {row.why}" if row.why else row.verdict
-    return (
-        f"{row.ratio:.3g} ({row.low:.3g} to {row.high:.3g}): {row.verdict}; "
-        f"this many repeats could show a factor of {row.smallest_detectable:.3g}"
-    )
+    return f"{row.ratio:.3g} ({row.low:.3g} to {row.high:.3g}): {row.verdict}"
 
 
 def write(runs: Sequence[pandas.DataFrame], folder: Path) -> tuple[Table, Path, Path]:

@@ -24,8 +24,7 @@ Say = Callable[[str], None]
 NOTE = """
 ratio: time over that of the first version, so below 1 is faster. The versions ran in turn, and
 each process counts as one number (Welch's t on logarithms). The rows of a notebook are judged
-together: of those called faster or slower, at most 5 % are not, on average. could_show: the
-smallest ratio that as many repeats show in 80 % of cases."""
+together: of those called faster or slower, at most 5 % are not, on average."""
 
 
 def run(text: str, request: plan.Asked, say: Say) -> int:
@@ -133,5 +132,5 @@ def table(runs: dict[str, str]) -> pandas.DataFrame:
             shown = difference.judged(intervals.joint_confidence(p_values[row["experiment"]]))
             ratio = shown.ratio
             row |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
-            row |= {"verdict": shown.verdict, "could_show": shown.smallest_detectable}
+            row |= {"verdict": shown.verdict}
     return pandas.DataFrame(rows)
