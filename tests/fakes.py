@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -110,47 +107,6 @@ class SimulatedDevice:
     def reading(self) -> float:
         self.events.append("clock")
         return self.clock.now
-
-
-class ThreadedDevice:
-    """A device in real time: a thread does what is launched, one after another, by sleeping, which needs no processor.
-
-    `spans` holds when each piece of work really began and ended; that is the truth that a timing can be held against.
-    """
-
-    def __init__(self) -> None:
-        self.work: queue.Queue[float | None] = queue.Queue()
-        self.spans: list[tuple[float, float]] = []
-        self.thread = threading.Thread(target=self._serve, daemon=True)
-        self.thread.start()
-
-    def _serve(self) -> None:
-        while (seconds := self.work.get()) is not None:
-            began = time.perf_counter()
-            time.sleep(seconds)
-            self.spans.append((began, time.perf_counter()))
-            self.work.task_done()
-
-    def launch(self, seconds: float) -> None:
-        # Else a loop that never waits would run until nobody can.
-        assert self.work.qsize() < 2000, (
-            "nobody waits for the device: 2,000 pieces of work are in its queue"
-        )
-        self.work.put(seconds)
-
-    def synchronize(self) -> None:
-        self.work.join()
-
-    def busy_s(self, first: int = 0, count: int = 1_000_000) -> float:
-        """Seconds that `count` pieces of work took from number `first` on."""
-        return sum(ended - began for began, ended in self.spans[first : first + count])
-
-    def __enter__(self) -> ThreadedDevice:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.work.put(None)
-        self.thread.join()
 
 
 def train(

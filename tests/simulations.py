@@ -28,7 +28,7 @@ def share(found: Iterable[Estimate], truth: float) -> float:
 
 
 def covered(function: Callable[..., Estimate], lag: float, size: int, draws: int) -> float:
-    """The share of intervals of `size` values, ± 10 % and normal, that hold their mean and median, which is 1."""
+    """The share of intervals of `size` values, normal and ± 10 %, that hold their mean of 1."""
     rows = 1 + 0.1 * autoregressive(np.random.default_rng(size), draws, size, lag)
     return share(map(function, rows), 1.0)
 
@@ -45,7 +45,7 @@ def measured(
 
 
 def clocked(lag: float, step_s: float, draws: int, scatter: float = 0.1) -> list[clock.Part]:
-    """What `StepClock` finds of a loop whose steps take `step_s`, in simulated time: ready ones 0.8 of it."""
+    """What `StepClock` finds of a loop of steps of `step_s`, ready ones 0.8 of it, simulated."""
     parts = []
     for row in step_s * (1 + scatter * autoregressive(np.random.default_rng(1), draws, 4000, lag)):
         now = Clock()

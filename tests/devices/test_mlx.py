@@ -1,4 +1,4 @@
-"""MLX's devices on a pretended Mac, through a fake of `mlx.core`. The real one is in mlx_side.py."""
+"""MLX's devices on a pretended Mac, through a fake `mlx.core`. The real one is in mlx_side.py."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class TensorFlowDevice(Device):
 
     @classmethod
     def prepare(cls, fusion: bool | None = None) -> None:
-        """Set what TensorFlow and Keras read when they are loaded. Raises PomologyError if too late.
+        """Set what TensorFlow and Keras read when loaded. Raises PomologyError if it is too late.
 
         fusion: whether Apple's plugin fuses operators. By default as in the last call, else not."""
         wanted = os.environ.get(REMAPPER)

@@ -163,7 +163,7 @@ def conditions() -> dict[str, Any]:
 
 
 def describe(snapshot: dict[str, Any]) -> str:
-    """Return one line, as `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
+    """Return a line, as `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     chip_name = snapshot.get("chip") or "unknown chip"
     parts = [chip_name]
     if snapshot.get("cpu_cores"):

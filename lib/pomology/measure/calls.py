@@ -41,8 +41,8 @@ def measure(
 
     Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function needs more.
     Then blocks of calls, synchronized at both ends, until the half-width of the median's interval
-    is below 1 % of it (asked at 40 blocks, 50, 63, ...) or the budget is spent; but never fewer than
-    two blocks, `least_calls` and `least_s`. repeats: exactly so many blocks. limit_s: what all
+    is below 1 % of it (asked at 40 blocks, 50, 63, ...) or the budget is spent; but never fewer
+    than two blocks, `least_calls` and `least_s`. repeats: exactly so many blocks. limit_s: what all
     of it may take; then it stops with what it has, one block at the least. calls_per_block: by
     default so many that synchronizing is negligible.
     """

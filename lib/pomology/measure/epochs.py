@@ -45,7 +45,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 
 def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:
-    """Return seconds of an epoch of `steps` steps: the first one as timed, the others at the mean."""
+    """Return seconds of an epoch of `steps` steps: the first as timed, the others at the mean."""
     rest = max(steps - 1, 0) * step
     return (Estimate.count(first_step_s, "s") + rest).replace(how="estimated")
 

@@ -73,16 +73,6 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         ends = [x + y for x, y in zip(self.bounds, other.bounds, strict=True)]
         return _made(self.value + other.value, ends, self.unit or other.unit, self, other)
 
-    def __sub__(self, other: Estimate | float) -> Estimate:
-        return self + -estimate(other)
-
-    def __rsub__(self, other: float) -> Estimate:
-        return -self + other
-
-    def __neg__(self) -> Estimate:
-        low, high = (None, None) if self.high is None else (-self.high, -self.low)
-        return self.replace(value=-self.value, low=low, high=high)
-
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
         ends = [x * y for x in self.bounds for y in other.bounds]
