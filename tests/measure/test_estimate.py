@@ -15,7 +15,9 @@ def test_arithmetic_carries_the_interval_and_what_it_covers():
     ratio = step / Estimate(1.0, "s", 0.5, 2.0, 3, covers="repeats")
     assert (ratio.low, ratio.high, ratio.unit, ratio.n, ratio.covers) == (0.625, 5.0, "", 3, "run")
     assert (Estimate.count(6) / Estimate.count(3)) == Estimate.count(2.0)
-    for unknown in (step * Estimate(2.0), step / Estimate(1.0, "s", -1.0, 3.0)):
+    assert Estimate(1.0, "s", 0.5, 2.0, 90) - step == Estimate(-1.0, "s", -2.0, 0.75, 40)
+    apart = Estimate(2.0, "s") - step
+    for unknown in (step * Estimate(2.0), step / Estimate(1.0, "s", -1.0, 3.0), apart):
         assert (unknown.low, unknown.high, unknown.covers) == (None, None, "none")
     assert Estimate(2.0).bounds == (-math.inf, math.inf) and Estimate.count(2).bounds == (2, 2)
     with pytest.raises(ZeroDivisionError):

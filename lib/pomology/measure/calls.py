@@ -35,6 +35,7 @@ def measure(
     limit_s: float = math.inf,
     repeats: int | None = None,
     calls_per_block: int | None = None,
+    before: Callable[[], Any] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measurement:
     """Time `function()`; the first call apart.
@@ -44,10 +45,11 @@ def measure(
     is below 1 % of it (asked at 40 blocks, 50, 63, ...) or the budget is spent; but never fewer
     than two blocks, `least_calls` and `least_s`. repeats: exactly so many blocks. limit_s: what all
     of it may take; then it stops with what it has, one block at the least. calls_per_block: by
-    default so many that synchronizing is negligible.
+    default so many that synchronizing is negligible. before: called ahead of each block, untimed.
     """
 
     def block(calls: int) -> Block:
+        before()
         return timed_block(function, calls, synchronize, clock)
 
     synchronize()

@@ -73,6 +73,9 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         ends = [x + y for x, y in zip(self.bounds, other.bounds, strict=True)]
         return _made(self.value + other.value, ends, self.unit or other.unit, self, other)
 
+    def __sub__(self, other: Estimate | float) -> Estimate:
+        return self + -1 * estimate(other)
+
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
         ends = [x * y for x in self.bounds for y in other.bounds]
