@@ -52,11 +52,13 @@ def trees(document: nbformat.NotebookNode) -> list[ast.AST]:
     return [node for source in code(document) for node in ast.walk(ast.parse(source))]
 
 
-def framework(document: nbformat.NotebookNode) -> str:
+def framework(document: nbformat.NotebookNode, variant: dict) -> str:
     """The one that a notebook imports or names, else PyTorch: some ask for a device and import nothing themselves.
 
-    `none` for those that only read what others have measured.
+    variant: its parameters, which may name one. `none` for those that only read what others have measured.
     """
+    if "framework" in variant:
+        return variant["framework"]
     source = "\n".join(code(document))
     packages = re.findall(r"^ *(?:import|from) (\w+)", source, re.MULTILINE)
     known = [
@@ -66,9 +68,9 @@ def framework(document: nbformat.NotebookNode) -> str:
     return next(iter(known), "none" if document.metadata["pomology"].get("after") else "torch")
 
 
-def on_mps(document: nbformat.NotebookNode) -> bool:
+def on_mps(document: nbformat.NotebookNode, variant: dict) -> bool:
     """Whether it computes with PyTorch itself, and not in processes of their own."""
-    return framework(document) == "torch" and any(
+    return framework(document, variant) == "torch" and any(
         "import torch" in source for source in code(document)
     )
 
@@ -84,7 +86,9 @@ def test_form_of_the_file(path):
     nbformat.validate(nbformat.from_dict(document))
     metadata = document["metadata"]
     assert set(metadata) == {"kernelspec", "language_info", "pomology"}
-    assert set(metadata["pomology"]["seconds"]) == set(PROFILES)
+    about = metadata["pomology"]
+    for timed in about.get("variants", [about]):
+        assert set(timed["seconds"]) == set(PROFILES)
     assert metadata["kernelspec"]["name"] == "python3" and re.match(
         r"3\.1[1-3]\.", metadata["language_info"]["version"]
     )
@@ -342,9 +346,25 @@ print("loaded")
 """
 
 
+def variants() -> list[tuple[Path, dict]]:
+    """Each notebook with the parameters of each of its variants that a processor runs, too."""
+    found = []
+    for notebook in notebooks.notebooks(ROOT / "notebooks"):
+        for variant in notebook.variants:
+            if variant.only != "tf32":
+                found.append((notebook.path, variant.parameters))
+    return found
+
+
+def name_of(execution: tuple[Path, dict]) -> str:
+    path, variant = execution
+    return "-".join([path.stem, *map(str, variant.values())])
+
+
 @dataclass
 class Execution:
     path: Path
+    variant: dict
     out: Path
     folder: Path
     given: dict
@@ -356,18 +376,19 @@ class Execution:
         return [(cell.get("id", "?"), output) for cell in cells for output in cell.outputs]
 
 
-@pytest.fixture(scope="module", params=PATHS, ids=[path.stem for path in PATHS])
+@pytest.fixture(scope="module", params=variants(), ids=map(name_of, variants()))
 def execution(request, tmp_path_factory) -> Execution:
     """One notebook, executed with its smoke parameters in a fresh kernel."""
     from nbclient import NotebookClient
     from traitlets.config import Config
 
-    path, folder = request.param, tmp_path_factory.mktemp(request.param.stem)
+    path, variant = request.param
+    folder = tmp_path_factory.mktemp(path.stem)
     out = folder / "run"
     given = yaml.safe_load(
         (ROOT / "params" / "smoke" / f"{path.stem}.yaml").read_text(encoding="utf-8")
     )
-    given |= {"out": str(out), "data": "stand-in"}
+    given |= {"out": str(out), "data": "stand-in"} | variant
     document = nbformat.read(path, 4)
     tagged = [
         number
@@ -376,9 +397,12 @@ def execution(request, tmp_path_factory) -> Execution:
     ]
     lines = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     document.cells.insert(tagged[0] + 1, nbformat.v4.new_code_cell(lines))
-    own, lightning = framework(document), any("lightning" in source for source in code(document))
+    own, lightning = (
+        framework(document, variant),
+        any("lightning" in source for source in code(document)),
+    )
     of_the_kit = document.metadata["pomology"]["article"] == "kit"
-    more = MPS.format(lightning=lightning, cpu=of_the_kit) if on_mps(document) else ""
+    more = MPS.format(lightning=lightning, cpu=of_the_kit) if on_mps(document, variant) else ""
     document.cells.insert(0, nbformat.v4.new_code_cell(FIRST.format(own=own, more=more)))
     document.cells.append(nbformat.v4.new_code_cell(LAST.format(folder=str(folder))))
     env = {key: value for key, value in os.environ.items() if key not in UNSET}
@@ -399,7 +423,7 @@ def execution(request, tmp_path_factory) -> Execution:
         patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel
         apart.fork_kernels(patch, apart.LOADED if own == "torch" else apart.PLAIN)
         NotebookClient(document, config=Config(KernelManager=sockets), **options).execute(env=env)
-    return Execution(path, out, folder, given, document)
+    return Execution(path, variant, out, folder, given, document)
 
 
 def test_a_kernels_sockets_have_names_that_macos_takes():
@@ -410,7 +434,7 @@ def test_a_kernels_sockets_have_names_that_macos_takes():
 
 
 def test_its_steps_would_run_on_mps(execution):
-    if not on_mps(execution.document):
+    if not on_mps(execution.document, execution.variant):
         pytest.skip("computes nothing with PyTorch")
     (use,) = (
         pretended_mps.Use(**use)
@@ -426,14 +450,15 @@ def test_it_ran_as_on_a_mac_with_one_framework(execution):
     assert end["start_method"] == "spawn" and end["network"] is False
     assert end["refused"] == [], "what does not exist on a Mac, or goes wrong there"
     assert end["attempts"] == [], "a second framework in one process"
-    own = framework(execution.document)
+    own = framework(execution.document, execution.variant)
     assert {"torch", "tensorflow", "mlx", "jax"} & set(end["modules"]) <= {own}
     assert not set(end["modules"]) & set(rehearsal.UNWANTED)
     assert set(end["environment"].values()) == {None}, (
         "a variable that hides what goes wrong on a Mac was set"
     )
-    # With the fusion of Metal's plugin, as the article trained.
-    assert end["remapper"] == (["0"] if own == "tensorflow" else []), (
+    # With the fusion of Metal's plugin, as the article trained, and without.
+    fusion = "0" if execution.variant.get("fusion") else "1"
+    assert end["remapper"] == ([fusion] if own == "tensorflow" else []), (
         "TURN_OFF_REMAPPER when TensorFlow was loaded"
     )
     said = [
@@ -483,7 +508,7 @@ def test_its_journal_conforms_and_every_case_is_ok(execution):
             if (metric.unit, metric.how) == ("s", "measured")
         }
         assert {name for name in measured - ONCE if not has_raw_times(record, name)} == set()
-    expected = {"mps"} if on_mps(execution.document) else {"cpu"}
+    expected = {"mps"} if on_mps(execution.document, execution.variant) else {"cpu"}
     expected |= {"cpu"} if about["article"] == "kit" else set()
     assert expected <= {record.backend for record in records if record.status == "ok"}
     assert execution.path.stem != "device_check" or any(
