@@ -39,12 +39,6 @@ LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
 ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
 # What sources call random numbers that are on the device already.
 MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
-# Of a step of torchvision's ResNet-50 for one picture: three times the 4.089 billion multiply-adds
-# of the forward pass, less the gradient of the first layer's input (64 × 112² × 7² × 3).
-RESNET50_FLOPS = 2 * (3 * 4.089e9 - 64 * 112**2 * 7**2 * 3)
-# BERT-base and GPT-2-small, and what the last matrix of each workload gives out for a token.
-BLOCKS, WIDTH = 12, 768
-OUTPUTS = {"bert_base": 0, "bert_base_squad": 0, "gpt2_small": 50_257, "gpt2_small_book": 50_257}
 
 
 @functools.cache
@@ -67,20 +61,18 @@ def devices() -> dict[str, str]:
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
-    return tuple(map(_read_row, published.read("elsewhere.csv")))
-
-
-def _read_row(line: dict[str, str]) -> dict:
-    config = json.loads(line["config"])
-    faults = line["faults"].split()
-    if config.get("data") in MADE_UP:
-        config["data"] = "random"
-    if isinstance(config.get("batch_size"), str):  # in words, as the largest that fits
-        faults.append("own-batch")
-    value = float(line["value"])
-    row = line | {"value": value, "faults": tuple(faults), "config": config}
-    row["device"] = devices().get(line["device"], line["device"])
-    return row | published.in_si(line, value)
+    found = []
+    for line in published.read("elsewhere.csv"):
+        config, value = json.loads(line["config"]), float(line["value"])
+        faults = line["faults"].split()
+        if config.get("data") in MADE_UP:
+            config["data"] = "random"
+        if isinstance(config.get("batch_size"), str):  # in words, as the largest that fits
+            faults.append("own-batch")
+        row = line | {"value": value, "faults": tuple(faults), "config": config}
+        row["device"] = devices().get(line["device"], line["device"])
+        found.append(row | published.in_si(line, value))
+    return tuple(found)
 
 
 def rows(workload: str | None = None) -> list[dict]:
@@ -98,20 +90,18 @@ def beside(workload: str) -> list[dict]:
 
     flops_per_s: the printed speed times the operations on paper; None where those are not known.
     """
-    beside_rows = []
-    for name in (workload, *ALIKE.get(workload, ())):
-        for row in rows(name):
-            if row["metric"] in ("forward_s", "backward_s"):  # parts of a pass
-                continue
-            config = row["config"] | {"precision": row["precision"]}
-            if name != workload:
-                config["training"] = workloads()[name]
-            metric = "throughput" if row["metric"].endswith("_per_s") else row["metric"]
-            work = _work(row)
-            flops_per_s = work * rate(row) if work else None
-            values = {"config": config, "metric": metric, "flops_per_s": flops_per_s}
-            beside_rows.append(row | values)
-    return beside_rows
+    found = []
+    for row in [row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)]:
+        if row["metric"] in ("forward_s", "backward_s"):  # parts of a pass
+            continue
+        config = row["config"] | {"precision": row["precision"]}
+        if row["workload"] != workload:
+            config["training"] = workloads()[row["workload"]]
+        metric = "throughput" if row["metric"].endswith("_per_s") else row["metric"]
+        flops = work(row)
+        flops_per_s = flops * rate(row) if flops else None
+        found.append(row | {"config": config, "metric": metric, "flops_per_s": flops_per_s})
+    return found
 
 
 def samples(row: dict) -> float:
@@ -133,17 +123,21 @@ def samples(row: dict) -> float:
     return 0
 
 
-def _work(row: dict) -> float | None:
-    """Return the operations of what `rate` counts, forward and backward; None if not known."""
-    tokens, workload = row["config"].get("sequence"), row["workload"]
-    sample = 0
-    if workload == "resnet50" and row["config"].get("image_size") == 224:
-        sample = RESNET50_FLOPS
-    elif workload in OUTPUTS and isinstance(tokens, int):
-        products = BLOCKS * 12 * WIDTH**2 + OUTPUTS[workload] * WIDTH
-        attention = BLOCKS * 2 * tokens * WIDTH  # without skipping what is masked
-        sample = 6 * tokens * (products + attention)
-    return sample * samples(row) or None
+@functools.cache
+def _work() -> dict[tuple[str, int], float]:
+    """Return the operations of a sample, forward and backward, by workload and pixels or tokens."""
+    found: dict[tuple[str, int], float] = {}
+    for line in published.read("work.csv"):
+        if line["precision"] == "fp32":
+            key = line["workload"], int(line["size"])
+            found[key] = found.get(key, 0.0) + float(line["flops"])
+    return found
+
+
+def work(row: dict) -> float | None:
+    """Return the operations of what `rate` counts; None if they are not known."""
+    size = row["config"].get("image_size") or row["config"].get("sequence")
+    return _work().get((row["workload"], size), 0.0) * samples(row) or None
 
 
 def rate(row: dict) -> float:
@@ -153,10 +147,6 @@ def rate(row: dict) -> float:
 
 def faults(row: dict) -> frozenset[str]:
     """Return those of an article's row: slow loading, and TF32 where PyTorch had it by default."""
-    found = set()
-    if row["experiment"] in LOADER_BOUND:
-        found.add("loader-bound")
+    found = {"loader-bound"} if row["experiment"] in LOADER_BOUND else set()
     peaks = {(line["device"], line["precision"]) for line in published.read("peaks.csv")}
-    if (row["device"], "tf32") in peaks:
-        found.add("tf32")
-    return frozenset(found)
+    return frozenset(found | ({"tf32"} if (row["device"], "tf32") in peaks else set()))

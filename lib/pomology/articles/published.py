@@ -8,32 +8,23 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
 TODAY = "today"  # likewise: what others have timed on newer machines, see `elsewhere`
 
-ROLES = ("cpu", "gpu", "rival")
-
-# Photographs and sound are decoded while a model is trained, which takes as long as the files are.
-DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
-
-# Printed unit -> factor to SI. Units that are not here (s, cores, %, x, ...) stay as they are.
-UNIT_FACTORS = {"ms": 1e-3, "min": 60.0, "Min": 60.0, "GB": 1e9, "GByte": 1e9, "GiB": 2.0**30}
-UNIT_FACTORS |= {"TFLOPS": 1e12, "M": 1e6, "million": 1e6, "billion": 1e9}
-SI_UNITS = dict.fromkeys(("s", "ms", "min", "Min"), "s") | dict.fromkeys(
-    ("GB", "GByte", "GiB"), "B"
-)
-SI_UNITS |= {"TFLOPS": "FLOP/s", "W": "W", "J": "J", "°C": "°C", "USD": "USD"}
-ROUNDED = {
-    *UNIT_FACTORS,
-    "s",
-    "W",
-    "J",
-    "°C",
-    "x",
-    "%",
-}  # what is not counted, and so is printed rounded
+# Printed unit -> factor to SI, and the SI unit; they are rounded where they are printed.
+UNITS = {"s": (1.0, "s"), "ms": (1e-3, "s"), "min": (60.0, "s"), "Min": (60.0, "s")}
+UNITS |= {"GB": (1e9, "B"), "GByte": (1e9, "B"), "GiB": (2.0**30, "B"), "TFLOPS": (1e12, "FLOP/s")}
+UNITS |= {
+    "M": (1e6, ""),
+    "million": (1e6, ""),
+    "billion": (1e9, ""),
+    "x": (1.0, ""),
+    "%": (1.0, ""),
+}
+UNITS |= {"W": (1.0, "W"), "J": (1.0, "J"), "°C": (1.0, "°C")}
+COUNTED = {"USD": (1.0, "USD")}  # as are cores and all others, without an SI unit
 ABOUT = 0.10  # what `~35W` may be off by
 
 
@@ -49,22 +40,34 @@ class Article(NamedTuple):
     slug: str
 
 
+class Condition(NamedTuple):
+    """What must hold for a claim to hold, see `claims`."""
+
+    name: str
+    value: str
+    claimed: str
+    for_each: dict[str, Any]
+
+
 class Claim(NamedTuple):
-    """A sentence of an article that numbers can test; if `formula` is empty, `needs` says why there is none."""
+    """A sentence of an article that numbers can test; without conditions it cannot be tested.
+
+    experiments: those whose numbers it needs; terms that name none mean the first. about: the chip
+    that the sentence is about, or its maker. assumes: what a verdict on this machine rests on, and
+    the article does not state.
+    """
 
     id: str
     article: str
-    experiments: tuple[
-        str, ...
-    ]  # those whose numbers it needs; terms that name none mean the first
+    experiments: tuple[str, ...]
     claim: str
     terms: str
-    formula: str
     recomputed: str
     holds_in_published: str
     needs: str
-    about: str = ""  # the chip, or its maker, that the sentence is about
-    assumes: str = ""  # what a verdict on this machine rests on, and the article does not state
+    about: str = ""
+    assumes: str = ""
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def experiment(self) -> str:
@@ -80,32 +83,27 @@ def read(name: str) -> tuple[dict[str, str], ...]:
 
 @functools.cache
 def _rows() -> tuple[dict, ...]:
-    return tuple(map(_read_row, read("published.csv")))
-
-
-def _read_row(line: dict[str, str]) -> dict:
-    value = float(line["value"]) if line["value"] else None
-    flops = float(line["flops"]) if line["flops"] else None
-    numbers = {
-        "row": int(line["row"]),
-        "value": value,
-        "config": json.loads(line["config"]),
-        "flops": flops,
-    }
-    return {**line, **numbers, **in_si(line, value)}
+    found = []
+    for line in read("published.csv"):
+        value, flops = (float(line[name]) if line[name] else None for name in ("value", "flops"))
+        row = line | {"row": int(line["row"]), "config": json.loads(line["config"])}
+        found.append(row | {"value": value, "flops": flops} | in_si(line, value))
+    return tuple(found)
 
 
 def in_si(line: dict, value: float | None) -> dict:
-    """A printed number in SI, and its bounds: half a unit of its last digit away, a tenth of it behind a `~`."""
+    """A printed number in SI with its bounds: half a unit of its last digit, a tenth behind a `~`."""
     if value is None:
         return {"si": None}
-    factor = UNIT_FACTORS.get(line["unit"], 1.0)
-    half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in ROUNDED else 0.0
-    half = max(half, ABOUT * value) if "~" in line["printed"] else half
-    low, high = {"<": (0.0, value), ">": (value, math.inf)}.get(
-        line["bound"], (value - half, value + half)
-    )
-    unit = SI_UNITS.get(line["unit"], "")
+    factor, unit = (UNITS | COUNTED).get(line["unit"], (1.0, ""))
+    half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in UNITS else 0.0
+    if "~" in line["printed"]:
+        half = max(half, ABOUT * value)
+    low, high = value - half, value + half
+    if line["bound"] == "<":
+        low, high = 0.0, value
+    elif line["bound"] == ">":
+        low, high = value, math.inf
     return {"si": value * factor, "si_unit": unit, "low": low * factor, "high": high * factor}
 
 
@@ -120,25 +118,22 @@ def rows(article: str | None = None, experiment: str | None = None) -> list[dict
 
 @functools.cache
 def software(article: str, device: str, framework: str, source: str) -> tuple[str, str]:
-    """With what a row was measured, as far as its source says: the version of its framework, and the year.
+    """The version of a row's framework, as far as its source says, and the year.
 
-    device, framework, source: of the row. A year that is not given is that of the article, or of an upstream source's
-    newest nightly build.
+    device, framework, source: of the row. A year that is not given is that of the article, or of an
+    upstream source's newest nightly build.
     """
-    texts = [
-        row["printed"]
-        for row in rows(article, "software")
-        if row["device"] and device.startswith(row["device"])
-    ]
-    if source != "article":
+    texts = [framework, source]
+    if source == "article":
+        known = [row for row in rows(article, "software") if row["device"]]
+        texts += [row["printed"] for row in known if device.startswith(row["device"])]
+    else:
         upstream = source.partition(" ")[0]
-        texts = sorted(
-            (row["framework"] for row in rows(article) if row["source"].startswith(upstream)),
-            reverse=True,
-        )
-    texts += [known.date for known in articles() if known.id == article]
-    years = (re.search(r"(?<!\d)20[12]\d", text) for text in (framework, source, *texts))
-    return framework.partition(" ")[2], next(filter(None, years))[0]
+        builds = {row["framework"] for row in rows(article) if row["source"].startswith(upstream)}
+        texts += sorted(builds, reverse=True)
+    texts += [each.date for each in articles() if each.id == article]
+    year = re.search(r"(?<!\d)20[12]\d", "\n".join(texts))
+    return framework.partition(" ")[2], year[0]
 
 
 def articles() -> list[Article]:
@@ -146,9 +141,21 @@ def articles() -> list[Article]:
     return [Article(**line) for line in read("articles.csv")]
 
 
-def claims(article: str | None = None) -> tuple[Claim, ...]:
-    """The articles' claims, by id."""
-    lines = (
-        {**line, "experiments": tuple(line["experiments"].split())} for line in read("claims.csv")
+@functools.cache
+def _claims() -> tuple[Claim, ...]:
+    conditions: dict[str, list[Condition]] = {line["id"]: [] for line in read("claims.csv")}
+    for line in read("conditions.csv"):
+        for_each = json.loads(line["for_each"] or "{}")
+        condition = Condition(line["name"], line["value"], line["claimed"], for_each)
+        conditions[line["claim"]].append(condition)
+    return tuple(
+        Claim(**line)._replace(
+            experiments=tuple(line["experiments"].split()), conditions=tuple(conditions[line["id"]])
+        )
+        for line in read("claims.csv")
     )
-    return tuple(Claim(**line) for line in lines if article in (None, line["article"]))
+
+
+def claims(article: str | None = None) -> list[Claim]:
+    """The articles' claims, by id."""
+    return [claim for claim in _claims() if article in (None, claim.article)]
