@@ -58,7 +58,7 @@ def test_runs_side_by_side(tmp_path):
     faster = rows["vae", "run (2)"]
     assert faster["ratio"] == pytest.approx(0.5, rel=1e-3) and faster["low"] < 0.5 < faster["high"]
     shown = table_of(slow, fast, again)
-    assert shown.columns[2:5] == ("run (1)", "run (2)", "c (3)")
+    assert shown.columns == ("Case", "Time of", "run (1)", "run (2)", "c (3)")
     text = " ".join(cell for row in shown.rows for cell in row.cells)
     assert "must not be compared: threads 8 and 2" in text and "7.00 s" in text
     assert "run (1): Apple M9, 8 cores, 16 GB." in shown.notes
@@ -72,10 +72,7 @@ def test_runs_side_by_side(tmp_path):
         ({"scaled": True}, "scaled False and True"),
         ({"flops_per_step": 7}, "flops per step 10 and 7"),
         ({"threads": 4}, "threads 8 and 4"),
-        (
-            {"chip": "Apple M8", "threads": 4},
-            "",
-        ),  # on another chip threads are that chip's business
+        ({"chip": "Apple M8", "threads": 4}, ""),  # of another chip threads are its business
     ],
 )
 def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, told):
@@ -108,7 +105,7 @@ def test_compared_is_what_both_have_timed(tmp_path):
     assert rows["mlp", "other"]["verdict"] == "not timed in both"
 
 
-def test_a_case_is_laid_against_the_first_run_that_has_it_and_many_runs_are_counted(tmp_path):
+def test_a_case_is_laid_against_the_first_run_that_has_it(tmp_path):
     a = write(tmp_path / "a", repeats([1.0], "dcgan"))
     b = write(tmp_path / "b", repeats(FAST))
     c = write(tmp_path / "c", [*repeats(SLOW), *repeats([1.0], "dcgan")])
@@ -117,16 +114,12 @@ def test_a_case_is_laid_against_the_first_run_that_has_it_and_many_runs_are_coun
         for row in table_of(a, b, c).data
     }
     assert rows == {("dcgan", "a", "c"): "single runs", ("vae", "b", "c"): "slower"}
-    shown = table_of(a, b, c, b)
-    assert [row.cells[2:6] for row in shown.rows] == [
-        ("0", "0", "0", "0"),
-        ("0", "0", "0", "0"),
-        ("0", "1", "0", "1"),
-        ("0", "0", "1", "0"),
-    ]
+    (gone, here) = (row.cells[2:] for row in table_of(a, b, c).rows)
+    assert gone == ("1.00 s", "", "1.00 s; single runs")
+    assert here[:2] == ("", "5.00 s ± 2.5 %") and here[2].endswith(": slower")
 
 
-SIZES = (75, 66, 12, 6, 6, 5, 4, 4, 4, 3, 2, 2, 1, 1, 1)  # rows of the notebooks of a run
+SIZES = (75, 66, 12, 6, 5, 4, 3, 2, 1, 1)  # rows of the notebooks of a run
 
 
 def drawn(generator, shared, drift, count=3):
@@ -157,7 +150,7 @@ def drawn(generator, shared, drift, count=3):
 @pytest.mark.parametrize(("shared", "drift"), [(0.0, 0.0), (0.95, 0.4)])
 def test_two_runs_of_one_machine_are_called_different_in_at_most_5_percent_of_rows(shared, drift):
     generator = np.random.default_rng(7)
-    found = [compare.comparisons(drawn(generator, shared, drift)) for _ in range(30)]
+    found = [compare.comparisons(drawn(generator, shared, drift)) for _ in range(12)]
     different = np.array([rows.verdict.isin(["faster", "slower"]).mean() for rows in found])
     assert len(found[0]) == sum(SIZES)
     assert different.mean() <= 0.05 and (different > 0.05).mean() <= 0.1
