@@ -15,9 +15,7 @@ def _run(options: argparse.Namespace) -> None:
 
     snapshot = machine_snapshot.snapshot()
     say(machine_snapshot.describe(snapshot))
-    say(
-        "Asking PyTorch, TensorFlow, MLX and Lightning, each in a process of its own; this can take a minute.\n"
-    )
+    say("Asking each framework in a process of its own; this can take a minute.\n")
     say("\n".join(doctor.examine(snapshot).lines()))
     for key, reason in snapshot["unknown"].items():
         say(f"not known {key.replace('_', ' ')}: {reason}")
