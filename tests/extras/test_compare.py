@@ -1,4 +1,4 @@
-"""Runs side by side: verdicts against what is known of the numbers, and how often they are wrong."""
+"""Runs side by side: verdicts on known numbers, and how often they are wrong."""
 
 import csv
 import zipfile
@@ -91,18 +91,18 @@ def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, t
 def test_compared_is_what_both_have_timed(tmp_path):
     both = {"kernel_s": metric(1.0), "step_s": metric(3.0), "loss_last": metric(2.0)}
     wrong = record("siamese", {"epoch_s": metric(1.0)}, repeat=2, status="mismatch")
-    one = [record(metrics=both), *repeats([10.0, 10.1], "siamese"), wrong, *repeats([1.0], "mlp")]
+    one = [record(metrics=both), *repeats([10.0, 10.1], "siamese"), wrong, *repeats([1.0], "dcgan")]
     other = [record(metrics={"step_s": metric(6.0), "epoch_s": metric(9.0)})]
     other += [
         *repeats([20.0, 20.1, 20.2], "siamese"),
-        record("mlp", status="out-of-memory", threads=8),
+        record("dcgan", status="out-of-memory", threads=8),
     ]
     rows = rows_of(write(tmp_path / "one", one), write(tmp_path / "other", other))
     assert rows["vae", "other"]["metric"] == "step_s" and rows["vae", "other"][
         "ratio"
     ] == pytest.approx(2)
     assert rows["siamese", "other"]["verdict"] == "slower"
-    assert rows["mlp", "other"]["verdict"] == "not timed in both"
+    assert rows["dcgan", "other"]["verdict"] == "not timed in both"
 
 
 def test_a_case_is_laid_against_the_first_run_that_has_it(tmp_path):
@@ -125,8 +125,9 @@ SIZES = (75, 66, 12, 6, 5, 4, 3, 2, 1, 1)  # rows of the notebooks of a run
 def drawn(generator, shared, drift, count=3):
     """Two runs of `count` processes of one thing, times as method and machine make them.
 
-    The logarithm varies between processes by 5 to 22 %, from row to row another; `shared` of the variance is one for
-    all rows of a process; between the runs all rows have moved, by `drift` times that variance.
+    The logarithm varies between processes by 5 to 22 %, from row to row another; `shared` of the
+    variance is one for all rows of a process; between the runs all rows have moved, by `drift`
+    times that variance.
     """
     lines = []
     for notebook, size in enumerate(SIZES):

@@ -1,4 +1,4 @@
-"""The doctor on machines that are not here: recorded Macs, and fakes of what their frameworks would answer."""
+"""The doctor on recorded Macs, with fakes of what their frameworks would answer."""
 
 import itertools
 import os
@@ -19,21 +19,14 @@ from pomology.runner import notebooks, parameters
 
 mac = test_snapshot.mac
 
-NO_FP64 = (
-    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
-)
+NO_FP64 = "Cannot convert a MPS Tensor to float64 dtype"
+ULTRA = "Apple M2 Ultra"
 
 
-def there(backend: str, name: str, free_bytes: float = 20e9, **precisions: str | None) -> dict:
-    kind = "cpu" if backend == "cpu" else "gpu"
-    named = {
-        "backend": backend,
-        "kind": kind,
-        "name": name,
-        "reason": None,
-        "free_bytes": free_bytes,
-    }
-    return named | {"precisions": dict.fromkeys(("fp32", "fp16", "bf16", "fp64")) | precisions}
+def there(backend: str, name: str = ULTRA, free_bytes: float = 20e9, **precisions) -> dict:
+    device = {"backend": backend, "kind": "cpu" if backend == "cpu" else "gpu", "name": name}
+    device["precisions"] = dict.fromkeys(("fp32", "fp16", "bf16", "fp64")) | precisions
+    return device | {"reason": None, "free_bytes": free_bytes}
 
 
 def absent(backend: str, reason: str) -> dict:
@@ -41,30 +34,22 @@ def absent(backend: str, reason: str) -> dict:
 
 
 def says(version: str, *devices: dict, **more: str) -> dict:
-    return {
-        "version": version,
-        "reason": None,
-        "devices": [there("cpu", "the processor"), *devices],
-        **more,
-    }
+    devices = [there("cpu", "the processor"), *devices]
+    return {"version": version, "reason": None, "devices": devices} | more
 
 
-MPS = there("mps", "Apple M2 Ultra", fp64=NO_FP64)
+MPS = there("mps", fp64=NO_FP64)
+NO_CUDA = absent("cuda", "built without CUDA")
 SEES_MPS = {
-    "torch": says("2.13.0", absent("cuda", "built without CUDA"), MPS),
-    "tensorflow": says(
-        "2.16.2", absent("cuda", "no CUDA on macOS"), there("metal", "Apple M2 Ultra")
-    ),
-    "mlx": says("0.32.4", there("mlx-gpu", "Apple M2 Ultra")),
+    "torch": says("2.13.0", NO_CUDA, MPS),
+    "tensorflow": says("2.16.2", NO_CUDA, there("metal")),
+    "mlx": says("0.32.4", there("mlx-gpu")),
     "lightning": says("2.6.6", auto="mps"),
 }
+NO_METAL = absent("metal", "tensorflow-metal is not installed; `make env` installs it")
 CPU_ONLY = {
-    "torch": says(
-        "2.13.0", absent("cuda", "built without CUDA"), absent("mps", "PyTorch finds no Metal GPU")
-    ),
-    "tensorflow": says(
-        "2.16.2", absent("metal", "tensorflow-metal is not installed; `make env` installs it")
-    ),
+    "torch": says("2.13.0", NO_CUDA, absent("mps", "PyTorch finds no Metal GPU")),
+    "tensorflow": says("2.16.2", NO_METAL),
     "mlx": says("0.32.4", absent("mlx-gpu", "MLX finds no Metal GPU")),
     "lightning": says("2.6.6", auto="cpu"),
 }
@@ -75,67 +60,29 @@ SEES_CUDA = CPU_ONLY | {
 NOTHING = {
     name: {"version": None, "reason": "not installed", "devices": []} for name in doctor.NAMES
 }
-LINUX = {
-    "chip": "AMD EPYC 7B13",
-    "gpus": [],
-    "os": "Linux",
-    "os_version": "6.8",
-    "architecture": "x86_64",
-}
-LINUX |= {"python": "3.11.9", "unknown": {"gpus": "no NVIDIA driver answers"}}
-INTEL = LINUX | {
-    "chip": "Intel(R) Core(TM) i7-9750H",
-    "os": "macOS",
-    "os_version": "14.7",
-    "gpus": [{"name": "AMD"}],
-}
+LINUX = {"chip": "AMD EPYC 7B13", "gpus": [], "os": "Linux", "os_version": "6.8"}
+LINUX |= {"architecture": "x86_64", "python": "3.11.9"}
+LINUX |= {"unknown": {"gpus": "no NVIDIA driver answers"}}
+INTEL = LINUX | {"chip": "Intel(R) Core(TM) i7-9750H", "os": "macOS", "os_version": "14.7"}
+H100 = LINUX | {"gpus": [{"name": "NVIDIA H100"}]}
 
-CHIP, SYSTEM, PYTHON = (
-    "Is there a GPU to train on?",
-    "Is the system new enough?",
-    "Is Python native?",
-)
+CHIP = "Is there a GPU to train on?"
+SYSTEM = "Is the system new enough?"
+PYTHON = "Is Python native?"
 SEE = tuple(f"Does {doctor.NAMES[name]} train on the GPU?" for name in doctor.FRAMEWORKS)
 NONE = (*SEE, "Does Lightning choose the GPU?")
-# Recorded outputs or a snapshot, macOS, architecture, processor, answers, the questions with a no, the verdict.
+ON_GPU = "This machine trains on its GPU with PyTorch"
+ON_CPU, NOWHERE = "No: this machine trains on its CPU", "No: no framework"
+# Recorded outputs or a snapshot, macOS, architecture, processor, answers, the questions with a no,
+# the verdict.
 MACHINES = {
-    "a Mac": (
-        "m2-ultra",
-        "15.5",
-        "arm64",
-        "arm",
-        SEES_MPS,
-        (),
-        "This machine trains on its GPU with PyTorch",
-    ),
-    "a Mac under Rosetta": (
-        *("rosetta", "15.5", "x86_64", "i386", NOTHING),
-        (PYTHON, *NONE),
-        "No: no framework",
-    ),
-    "a Mac of yesterday": (
-        *("m1", "13.6", "arm64", "arm", CPU_ONLY),
-        (SYSTEM, *NONE),
-        "No: this machine trains on",
-    ),
-    "a virtual Mac": (
-        *("vm", "15.5", "arm64", "arm", CPU_ONLY),
-        (CHIP, *NONE),
-        "No: this machine trains on its CPU",
-    ),
-    "an Intel Mac": (*(INTEL, "", "", "arm", NOTHING), (CHIP, *NONE), "No: no framework"),
-    "Linux without a GPU": (
-        *(LINUX, "", "", "x86_64", CPU_ONLY),
-        (CHIP, *NONE),
-        "No: this machine trains on its CPU",
-    ),
-    "Linux with CUDA": (
-        *(LINUX | {"gpus": [{"name": "NVIDIA H100"}]}, "", "", "x86_64", SEES_CUDA),
-        *(
-            tuple(question for question in SEE if "PyTorch" not in question),
-            "This machine trains on its GPU with Py",
-        ),
-    ),
+    "a Mac": ("m2-ultra", "15.5", "arm64", "arm", SEES_MPS, (), ON_GPU),
+    "under Rosetta": ("rosetta", "15.5", "x86_64", "i386", NOTHING, (PYTHON, *NONE), NOWHERE),
+    "an old Mac": ("m1", "13.6", "arm64", "arm", CPU_ONLY, (SYSTEM, *NONE), ON_CPU),
+    "a virtual Mac": ("vm", "15.5", "arm64", "arm", CPU_ONLY, (CHIP, *NONE), ON_CPU),
+    "an Intel Mac": (INTEL, "", "", "arm", NOTHING, (CHIP, *NONE), NOWHERE),
+    "Linux without a GPU": (LINUX, "", "", "x86_64", CPU_ONLY, (CHIP, *NONE), ON_CPU),
+    "Linux with CUDA": (H100, "", "", "x86_64", SEES_CUDA, SEE[1:], ON_GPU),
 }
 
 
@@ -178,24 +125,16 @@ def test_a_mac_s_answers(mac):
 
 
 # One thing wrong with a good Mac: the question that gets a no, and what it says.
+SMALL = {"torch": says("2.13.0", MPS | {"free_bytes": 1.5e9})}
+WRONG_FP32 = {"mlx": says("0.32.4", there("mlx-gpu", fp32="gives wrong products"))}
+WITHOUT = {"tensorflow": CPU_ONLY["tensorflow"]}
 WRONG = {
     "a processor that Lightning refuses": ({"processor": ""}, PYTHON, "Lightning wants 'arm'"),
     "fallback allowed": ({"fallback": "1"}, "Would an operator", "=1"),
-    "little memory": (
-        {"torch": says("2.13.0", MPS | {"free_bytes": 1.5e9})},
-        "Is there memory",
-        "1.50 GB",
-    ),
+    "little memory": (SMALL, "Is there memory", "1.50 GB"),
     "on battery": ({"flags": ["on-battery"]}, "Is it fit", "on-battery: "),
-    "no Metal plugin": (
-        {"tensorflow": CPU_ONLY["tensorflow"]},
-        "Does TensorFlow train",
-        "`make env` installs it",
-    ),
-    "fp32 that is wrong": (
-        {"mlx": says("0.32.4", there("mlx-gpu", "Apple M2 Ultra", fp32="gives wrong products"))},
-        *("Does MLX train", "mlx-gpu (Apple M2 Ultra): fp16, bf16, fp64"),
-    ),
+    "no Metal plugin": (WITHOUT, "Does TensorFlow train", "`make env` installs it"),
+    "fp32 that is wrong": (WRONG_FP32, "Does MLX train", f"mlx-gpu ({ULTRA}): fp16, bf16, fp64"),
 }
 
 
@@ -303,7 +242,7 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
     scope["work"] = lambda row: types.SimpleNamespace(bytes=row["batch_size"] * 1e8)
 
     def plan(auto: str, **free: float) -> dict[str, tuple[dict, list]]:
-        """Of each kind of device, with so many bytes free, the training batches and accelerators."""
+        """Of each kind of device, with so many bytes free, training batches and accelerators."""
         devices = [
             types.SimpleNamespace(
                 kind=kind, backend={"cpu": "cpu"}.get(kind, "mps"), free_memory=lambda free=b: free
@@ -322,7 +261,7 @@ def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_ta
         return planned
 
     small, full = {"resnet50": 4, "bert": 2, "vgg16": 2}, {"resnet50": 128, "bert": 64, "vgg16": 64}
-    # Without a GPU, or with one that Lightning does not take, Lightning is asked for one all the same.
+    # Without a GPU, or with one that Lightning does not take, it is asked for one all the same.
     asked = (small, ["cpu", "gpu", "auto"])
     assert plan("cpu", cpu=0) == {"cpu": asked}
     assert plan("cpu", cpu=0, gpu=100e9) == {"cpu": asked, "gpu": (full, [])}

@@ -92,7 +92,7 @@ def _rows() -> tuple[dict, ...]:
 
 
 def in_si(line: dict, value: float | None) -> dict:
-    """A printed number in SI with its bounds: half a unit of its last digit, a tenth behind a `~`."""
+    """A printed number in SI with its bounds: half a unit of the last digit; `~` is a tenth."""
     if value is None:
         return {"si": None}
     factor, unit = (UNITS | COUNTED).get(line["unit"], (1.0, ""))

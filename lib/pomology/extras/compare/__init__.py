@@ -33,7 +33,7 @@ NOTES = (
     "Ratio: time over that of the first run with this case, so below 1 is faster. A verdict needs "
     "repeats on both sides; single runs say nothing of the next run.",
     "The rows of a notebook are judged together: of those called faster or slower at most 5 % are "
-    "not, on average. The interval behind a ratio goes with that, the one behind a time is of 95 %.",
+    "not, on average. The interval behind a ratio goes with that; behind a time it is of 95 %.",
 )
 
 
