@@ -40,9 +40,6 @@ def article_table(name: str, records: list[Record]) -> Table:
 def declaration(path: Path) -> Declaration:
     fields = Declaration.__dataclass_fields__
     words = {word.arg: word.value for word in call(path).keywords if word.arg in fields}
-    literals = {
-        name: ast.literal_eval(value) for name, value in words.items() if name != "framework"
-    }
-    if ast.unparse(call(path).func) == "Report":
-        literals["framework"] = None
-    return Declaration(path.stem, **literals)
+    return Declaration(
+        path.stem, **{name: ast.literal_eval(value) for name, value in words.items()}
+    )

@@ -572,7 +572,7 @@ def test_it_shows_every_published_value_in_its_row(execution, repeating):
     }
     expected: dict[tuple, set[str]] = {}
     for value in values:
-        cells = expected.setdefault((value["item"], value["row"]), {value["device"]})
+        cells = expected.setdefault(value["line"], {value["device"]})
         cells |= {
             value["printed"],
             *(str(value["config"][key]) for key in told_apart & set(value["config"])),

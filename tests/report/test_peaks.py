@@ -4,8 +4,7 @@ import pytest
 from records import cached, matvec, metric, product, rate, record, stream
 
 from pomology.machine import snapshot
-from pomology.report import details, peaks
-from pomology.results import frame
+from pomology.report import peaks
 
 
 def of_blocks(calls_s, **more):
@@ -38,7 +37,6 @@ def test_a_peak_is_the_best_over_sizes_frameworks_and_notebooks():
         ("gpu", "fp32"): 1200e9,
     }
     assert not best.bandwidths and not peaks.peaks([]).rates
-    assert peaks.peaks(records, smoke=True).rates["cpu", "fp32"].value == 5e12
 
 
 def test_it_is_the_rate_of_the_fastest_block():
@@ -109,17 +107,3 @@ def test_a_share_has_the_intervals_of_both():
 )
 def test_no_share_is_shown_above_all(value, low, high, text):
     assert peaks.percent(metric(value, low, high).replace(n=20)) == text
-
-
-def test_a_table_has_shares_where_there_are_some():
-    records = [
-        record(metrics=rate(25e9, 20e9, 30e9)),
-        record(backend="mps", config={"batch_size": 9}),
-    ]
-    best = peaks.peaks([product(100e9, low=100e9, high=100e9)])
-    table = details.details_table(frame.of_records(records), best)
-    place = table.columns.index(peaks.BEST)
-    assert table.columns[place - 1] == "Achieved"
-    assert [row.cells[place] for row in table.rows] == ["25 % (20 to 30 %)", ""]
-    assert table.data[0]["share_of_best"] == 0.25
-    assert peaks.BEST not in details.details_table(frame.of_records(records)).columns

@@ -59,7 +59,7 @@ class Experiment:
             raise PomologyError(
                 f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0"
             )
-        about = Declaration(name, article, framework, **declared)
+        about = Declaration(name, article, **declared)
         self.devices = find.find(devices, framework)
         version = self.devices[0].framework_version
         self.unusable = find.unusable(devices, framework, version)
@@ -110,12 +110,6 @@ class Experiment:
 
     def details(self) -> Table:
         return self.report.details()
-
-    def numbers(self) -> Table:
-        return self.report.numbers()
-
-    def checks(self) -> Table:
-        return self.report.checks()
 
     def ratios(self) -> Table:
         return self.report.ratios()

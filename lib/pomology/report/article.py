@@ -1,436 +1,114 @@
-"""An article's table with this machine in it: rows of text for people, and the same as numbers for a file.
+"""An article's table with this machine in it: rows of text for people, and as numbers for a file.
 
-A measured cell carries what it needs to be believed: its interval, whether the epoch ran whole or was estimated from
-how many steps, and any flags. A case that did not end well shows its status instead, as the articles do. In the
-notebooks of `today/`, what others have timed stands in place of an article's rows.
+A measured cell carries what it needs to be believed: its interval, whether the epoch ran whole or
+was estimated from how many steps, and any flags. A case that did not end well shows its status
+instead, as the articles do. In the notebooks of `today/`, what others have timed stands in place of
+an article's rows.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from pomology.articles import elsewhere, published
-from pomology.format import (
-    bounded,
-    few,
-    quantity_per_s,
-    rounded,
-    seconds,
-    significant,
-    slope_text,
-    span,
-    with_interval,
-)
+from pomology.format import bounded, quantity_per_s, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.declaration import Declaration
-from pomology.report.table import YEARS, Row, Table, ends, grouped, notes_of_flags
+from pomology.report.table import (
+    INTERVALS,
+    YEARS,
+    Table,
+    grouped,
+    notes_of_flags,
+    numbers,
+    value_text,
+)
 from pomology.results import cases, metrics
 from pomology.results.cases import with_software
 from pomology.results.pool import Case, counted_rate, pool
-from pomology.results.record import UNTRIED
 
 if TYPE_CHECKING:
     import pandas
 
-RATES = ("flops_per_s", "bytes_per_s")  # of a matmul, and of a pass over memory
 TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
-DETAILS = "see the details"
-NOT_AVAILABLE = "not told"
-NO_VALUE = {"", NOT_AVAILABLE, "not measured", DETAILS, "only in an image"}
-# Metrics that only the operating system can report.
-FROM_SYSTEM = (
-    "temperature_",
-    "clock_",
-    "peak_memory_",
-    "footprint_",
-    "allocated_",
-    "reserved_",
-    "energy_",
-    "power_",
-)
 
 SMOKE = "This was a smoke test, with tiny shapes: its numbers do not stand beside the article's."
-SCALED = "scaled: smaller than in the article. What can be compared is FLOP/s, not times; see the details."
-COUNTED = "Published operations a second are counted: the printed speed times the work on paper."
-
-
-class Column(NamedTuple):
-    """A column of the table: a metric, and where an article has a column a framework, which backend's."""
-
-    heading: str
-    metric: str
-    where: str = ""
-
-    def holds(self, columns: Sequence[Column], framework: str, backend: str) -> bool:
-        """Whether a framework and backend stand here: in the most specific column that fits them."""
-        place = f"{framework.replace('pytorch', 'torch')} {backend}"
-        fitting = [
-            column.where
-            for column in columns
-            if column.metric == self.metric and place.startswith(column.where)
-        ]
-        return self.where == max(fitting, key=len, default=None)
+SCALED = (
+    "scaled: smaller than in the article. What can be compared is FLOP/s, not times, which are in "
+    "the details."
+)
+COUNTED = "Published operations a second are counted: the work on paper over the printed time."
+# What the numbers of a column mean, by its metric.
+MEANING = {
+    "compute_epoch_s": "“Of it computing” is an epoch of the same loop on batches that are on the "
+    "device already; not told apart: no shorter than the whole epoch beyond the intervals of both.",
+    "peak_memory_bytes": "Memory is the whole process on a CPU, and what the framework reserved on "
+    "a GPU; the article does not say which.",
+    "footprint_slope_bytes": "In brackets: the 95 % interval of a slope over the steps behind the "
+    "warm-up. One that holds 0 shows neither growth nor its absence.",
+    peaks.SHARE: f"{peaks.BEST}: achieved, over the best rate of one operator on this device in "
+    "this precision, in the whole run.",
+}
 
 
 def article_table(
-    about: Declaration, frame: pandas.DataFrame, shares: dict[str, Estimate] | None = None
+    about: Declaration, frame: pandas.DataFrame, best: peaks.Peaks | None = None
 ) -> Table:
     """Return the published rows as printed, in the article's order, then this machine's.
 
-    Args:
-        frame: the cases of one experiment, as `frame.of_records` has them.
-        shares: case -> the share of this machine's measured peak that it reaches.
-
-    Cases of the profile `smoke` are left out, and where times are compared, those of a smaller model.
+    Cases of the profile `smoke` are left out, and where times are compared, those of a smaller
+    model. frame: the cases of one experiment, as `frame.of_records` has them. best: this machine's
+    measured peaks, of which a case reaches a share.
     """
-    shares = shares or {}
-    columns = _columns(about)
-    rows, data, notes = (_elsewhere if about.article == published.TODAY else _published)(
-        about, columns
-    )
+    printed = [_published(about, values) for values in grouped(about.beside, itemgetter("line"))]
     measured = pool(comparable(frame, about.metric))
-    shown = [
-        case for case in measured if not (case.first["scaled"] and case.last["status"] in UNTRIED)
-    ]
-    row_shares: list[Estimate | None] = [None] * len(rows)
-    for line in grouped(shown, partial(_line_of, about)):
-        rows.append(_measured_row(about, columns, line, shares))
-        row_shares.append(shares.get(line[0].first["case"]))
-        for case in line:
-            place = {}
-            if about.framework_columns:
-                place = {"backend": case.first["backend"], "framework": case.first["framework"]}
-            data.append(_numbers(case) | place)
-    if len(measured) > len(shown):
-        notes.append(
-            f"{len(measured) - len(shown)} smaller cases, which were too big or too slow as well, are not shown."
-        )
-    notes += (
-        [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
-        if len(frame)
-        else []
-    )
-    profiles = set(frame["profile"])
-    if "smoke" in profiles:
-        notes.append(SMOKE)
-    if (frame["scaled"] & (frame["profile"] != "smoke")).any():
-        notes.append(SCALED)
-    if shown and any(row.get(about.time) for row in data if row["source"] == "published"):
-        notes.append(YEARS)
-    notes += notes_of_flags(flag for case in shown for flag in case.flags)
-    headings = (
-        "Device",
-        *about.headings.values(),
-        *(column.heading for column in columns),
-        "Remarks",
-    )
-    table = Table(about.title or about.name, headings, tuple(rows), tuple(notes), tuple(data))
-    if not about.framework_columns:
-        rate = next((column.heading for column in columns if column.metric == "flops_per_s"), None)
-        if rate and any(row_shares):
-            table = peaks.with_shares(table, rate, row_shares)
-        table = _without_empty(table, 2 + len(about.headings))
-    main = next((column.heading for column in columns if column.metric == about.metric), "")
-    return replace(table, meaning=(*_meaning(about, shown, table), *table.meaning), main=main)
+    lines = [line for line in printed if line]
+    lines += [_measured(about, case, best) for case in measured]
+    order = ("Device", *about.headings.values(), *about.shown, "Remarks")
+    table = Table.of_texts(about.title or about.name, lines, order)
+    kept = {metric: heading for heading, metric in about.shown.items() if heading in table.columns}
+    meaning = []
+    if any(case.good_repeats for case in measured):
+        meaning = [INTERVALS, *(MEANING[metric] for metric in kept if metric in MEANING)]
+    notes = _notes(about, frame, table, kept)
+    notes += notes_of_flags(flag for case in measured for flag in case.flags)
+    main = kept.get(about.metric, "")
+    return replace(table, notes=tuple(notes), meaning=tuple(meaning), main=main)
 
 
 def comparable(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
-    """Return the cases whose numbers may stand next to published ones: of smaller models only where no times are
-    compared."""
+    """Return the cases whose numbers may stand next to published ones.
+
+    Those of smaller models are left out where times are compared.
+    """
     chosen = frame["profile"] != "smoke"
     if metric in TRAININGS:
         chosen &= ~frame["scaled"]
     return frame[chosen]
 
 
-def _columns(about: Declaration) -> list[Column]:
-    split = about.framework_columns or {}
-    columns = [Column(heading, about.time, where) for heading, where in split.items()]
-    for heading, name in about.shown.items():
-        if not split or name != about.time:
-            columns.append(Column(heading, name))
-    return columns
-
-
-def _line_of(about: Declaration, case: Case) -> tuple:
-    """Return what cases of one line share: where an article has a column a framework, the device and the settings."""
-    if about.framework_columns:
-        return case.first["device"], json.dumps(case.config, sort_keys=True)
-    return (case.first["case"],)
-
-
-def _without_empty(table: Table, first: int) -> Table:
-    """Return the table without the columns from `first` on in which no row has a value; a note names them."""
-    if not any(row.kind == "measured" for row in table.rows):
-        return table
-    kept = []
-    lacking: dict[str, list[str]] = {}
-    for place, heading in enumerate(table.columns):
-        cells = {row.cells[place] for row in table.rows}
-        if place < first or place == len(table.columns) - 1 or not cells <= NO_VALUE:
-            kept.append(place)
-        elif cells != {""}:
-            lacking.setdefault(", ".join(sorted(cells - {""})), []).append(heading.lower())
-    rows = tuple(
-        replace(row, cells=tuple(row.cells[place] for place in kept)) for row in table.rows
-    )
-    notes = list(table.notes)
-    if lacking:
-        named = "; ".join(f"{', '.join(headings)} ({why})" for why, headings in lacking.items())
-        notes.append(f"Not shown, since no row has a value: {named}.")
-    return replace(
-        table, columns=tuple(table.columns[place] for place in kept), rows=rows, notes=tuple(notes)
-    )
-
-
-# What was published ---------------------------------------------------------------------------------------------------
-
-
-def _published(
-    about: Declaration, columns: Sequence[Column]
-) -> tuple[list[Row], list[dict], list[str]]:
-    """Return the rows that print a metric of the columns, their numbers, and notes."""
-    sources = {
-        column.metric: metrics.metric(column.metric).sources or (column.metric,)
-        for column in columns
-    }
-    wanted = {name for names in sources.values() for name in names}
-    if (
-        about.metric == "epoch_s"
-    ):  # what is printed of a device besides an epoch is in no row of its own
-        wanted = {"epoch_s"}
-    rows: list[Row] = []
-    data: list[dict] = []
-    notes: list[str] = []
-    for line in grouped(published.rows(experiment=about.experiment), itemgetter("item", "row")):
-        printed = [value for value in line if value["metric"] in wanted]
-        if not printed:
-            continue
-        first = line[0]
-        device = first["device"] or "the article"
-        framework = "" if about.framework_columns else first["framework"]
-        version, year = published.software(
-            first["article"], first["device"], framework, first["source"]
-        )
-        if about.metric.endswith("_per_usd"):  # a list of prices
-            year = ""
-        label = with_software(device, framework, version, year) if first["device"] else device
-        cells = [label, *about.cells(first["config"])]
-        for column in columns:
-            values = [
-                value
-                for value in line
-                if value["metric"] in sources[column.metric]
-                and column.holds(columns, value["framework"], value["backend"])
-            ]
-            last = values[-1] if values else {"printed": "", "note": ""}
-            word, _, remark = last["note"].partition("; ")
-            cells.append(last["printed"] or word)  # what is printed only in an image has no text
-            if remark and not last["printed"]:
-                notes.append(f"{first['device'] or 'The article'}: {word}; {remark}.")
-        # Words of the article that are not the column's, as FLOPs of multiply-adds.
-        words = dict.fromkeys(
-            value["note"] for value in printed if value["note"].startswith("the article says")
-        )
-        rows.append(Row((*cells, "; ".join(words) or "published"), "published"))
-        data += _published_numbers(about, line, printed)
-    return rows, data, notes
-
-
-def _published_numbers(
-    about: Declaration, line: Sequence[dict], printed: Sequence[dict]
-) -> list[dict]:
-    source = {"source": "published", "device": line[0]["device"]}
-    config = line[0]["config"]
-    if about.framework_columns:
-        return [
-            source
-            | {"backend": value["backend"]}
-            | config
-            | {about.time: value["si"], "status": value["status"]}
-            for value in printed
-        ]
-    numbers = {value["metric"]: value["si"] for value in line if value["si"] is not None}
-    return [source | config | numbers | {"status": printed[-1]["status"]}]
-
-
-def _elsewhere(
-    about: Declaration, columns: Sequence[Column]
-) -> tuple[list[Row], list[dict], list[str]]:
-    """Return the same of what others have timed, in `today/`: by precision, the fastest first.
-
-    Of several measurements of a device in one precision, at whatever batch size, the fastest is a row.
-    """
-    rows = []
-    data = []
-
-    def setting(value: dict) -> tuple:
-        others = [value["config"].get(name) for name in about.headings if name != "batch_size"]
-        serious = frozenset(elsewhere.SERIOUS.intersection(value["faults"]))
-        framework = value["framework"].partition(" ")[0]
-        return value["device"], framework, value["precision"], serious, value["workload"], *others
-
-    def speed(value: dict) -> float:
-        return value["flops_per_s"] or 0.0
-
-    groups = grouped(sorted(about.beside, key=speed, reverse=True), setting)
-    for measurements in sorted(
-        groups, key=lambda group: elsewhere.PRECISIONS.index(group[0]["precision"])
-    ):
-        value = measurements[0]
-        texts = {value["metric"]: f"{value['bound']}{value['value']:,.6g} {value['unit']}"}
-        if value["flops_per_s"]:
-            texts["flops_per_s"] = quantity_per_s(value["flops_per_s"], "FLOP/s")
-        cells = [texts.get(column.metric, "") for column in columns]
-        if value["metric"] not in [column.metric for column in columns]:
-            what = cases.TIMES.get(value["metric"], value["metric"])
-            cells[0] = f"{texts[value['metric']]} ({what})"
-        others = {key: each for key, each in value["config"].items() if key not in about.headings}
-        faults = [elsewhere.FAULTS[fault] for fault in value["faults"]]
-        remarks = [value["source"], cases.config_text(others), *faults]
-        if len(measurements) > 1:
-            remarks.insert(0, f"the fastest of {len(measurements)} measurements")
-        label = elsewhere_label(value)
-        text = "; ".join(filter(None, remarks))
-        rows.append(Row((label, *about.cells(value["config"]), *cells, text), "published"))
-        numbers = {"source": value["source"], "device": value["device"]} | value["config"]
-        numbers[value["metric"]] = value["si"]
-        if value["flops_per_s"]:
-            numbers["flops_per_s"] = value["flops_per_s"]
-        data.append(numbers | {"status": "ok"})
-    known = [
-        elsewhere.sources()[name]
-        for name in dict.fromkeys(value["source"] for value in about.beside)
-    ]
-    notes = [
-        COUNTED,
-        *("{id}: {title}, {author}, {date}, {url}.".format_map(source) for source in known),
-    ]
-    return rows, data, notes if rows else []
-
-
-def elsewhere_label(value: dict[str, Any]) -> str:
-    """Return `V100 16 GB (PyTorch 1.7.1, 2020)`: a device of another source, and what it was timed with."""
-    name, _, version = value["framework"].partition(" ")
-    if name.replace("pytorch", "torch") not in cases.FRAMEWORKS:
-        version = f"{name} {version}".strip()
-    return with_software(value["device"], name, version, value["year"][:4])
-
-
-# What was measured ----------------------------------------------------------------------------------------------------
-
-
-def _measured_row(
-    about: Declaration, columns: Sequence[Column], line: list[Case], shares: dict[str, Estimate]
-) -> Row:
-    """Return the row of a case, or of the same settings in several frameworks."""
-    first = line[0].first
-    alone = (
-        len({case.first["framework"] for case in line}) == 1
-    )  # else each has a column of its own
-    framework = (first["framework"], first["framework_version"]) if alone else ("", "")
-    cells = [
-        with_software(first["device"], *framework, str(first["year"])),
-        *about.cells(line[0].config),
-    ]
-    for column in columns:
-        texts = []
-        for case in line:
-            if not column.holds(columns, case.first["framework"], case.first["backend"]):
-                continue
-            text = _cell(about, column, case, shares.get(case.first["case"]))
-            if text and len(line) > 1 and not column.where:
-                text = f"{case.framework} {text}"
-            texts.append(text)
-        text = "; ".join(filter(None, texts))
-        cells.append("" if text == DETAILS and DETAILS in cells else text)
-    failed = not line[0].good_repeats
-    if failed and not about.framework_columns and "status" not in about.shown.values():
-        names = [column.metric for column in columns]
-        place = names.index(about.time) if about.time in names else 0
-        cells[1 + len(about.headings) + place] = line[0].status
-    remarks = dict.fromkeys(remark for case in line for remark in _remarks(about, case))
-    return Row((*cells, "; ".join(remarks)), "measured")
-
-
-def _cell(about: Declaration, column: Column, case: Case, share: Estimate | None) -> str:
-    name = column.metric
-    split = bool(about.framework_columns)
-    if name == "status":
-        return "yes" if case.good_repeats else case.status
-    if split and name == "flops_per_s":
-        # An article with a column a framework has devices from a laptop's to a server's: rates differ a hundredfold.
-        show = metrics.show(name, "Operations")
-        value = achieved(case)
-    else:
-        show = metrics.show(name, column.heading)
-        sources = metrics.metric(name).sources or (name,)
-        value = next((case.values[source] for source in sources if case.values.get(source)), None)
-        if name in ("epoch_s", "fit_s") and _prints_minutes(about.experiment, name):
-            show = metrics.MINUTES
-    if value is None:
-        return _lacking(case, column, split)
-    if case.first["scaled"] and name in metrics.PASSES:
-        return "scaled" if column.where else DETAILS
-    if name.endswith(metrics.SLOPES):
-        return slope_text(value)
-    if name in TRAININGS and few(value):
-        return f"about {rounded(value, show)}{_step_range(case)}"
-    whole = case.values.get(name.removeprefix("compute_")) if name.startswith("compute_") else None
-    if whole and not resolved(value, whole):
-        word = "repeat" if value.covers == "repeats" else "step"
-        return f"not told apart ({value.n} {word}{'' if value.n == 1 else 's'})"
-    start = case.values.get(name.replace("_end_", "_start_")) if "_end_" in name else None
-    if start:
-        return f"{show(start.value)} → {show(value.value)}"
-    text = with_interval(value, show)
-    if split and name == "flops_per_s" and share:
-        text += f" ({peaks.percent(share)} of the best)"
-    if name == "accuracy" and case.last["data"] == "stand-in":
-        text += " (of the stand-in)"
-    return text
-
-
-def _prints_minutes(experiment: str, metric: str) -> bool:
-    """Whether the article prints this time in minutes."""
-    rows = [row for row in published.rows(experiment=experiment) if row["metric"] == metric]
-    return {row["unit"] for row in rows if row["printed"]} == {"min"}
-
-
-def _lacking(case: Case, column: Column, split: bool) -> str:
-    """Return what stands in place of a value that was not measured."""
-    if column.where:
-        return case.last["status"]
-    measured_other = column.metric in RATES and any(
-        rate in case.each for rate in RATES
-    )  # a copy has no operations
-    if not case.good_repeats or measured_other or split:
-        return ""
-    return NOT_AVAILABLE if column.metric.startswith(FROM_SYSTEM) else "not measured"
-
-
-def _step_range(case: Case) -> str:
-    """Return the shortest and longest step: few steps have no interval."""
-    fastest = case.last["fastest_step_s"]
-    if fastest is None:
-        return ""
-    return f" (steps of {span(fastest, case.last['slowest_step_s'], partial(seconds, digits=2))})"
-
-
 def achieved(case: Case) -> Estimate | None:
-    """Return the operations a second of a case; None if it did not end well, or nobody counted them."""
+    """Return the operations a second of a case; None if it failed, or nobody counted them."""
     if "flops_per_s" in case.values:
         return case.values["flops_per_s"]
-    rates = [
-        counted_rate(case.first["flops_per_step"], step) for step in case.each.get("step_s", ())
-    ]
+    flops = case.first["flops_per_step"]
+    rates = [counted_rate(flops, step) for step in case.each.get("step_s", ())]
     return cases.together([rate for rate in rates if rate])
+
+
+def values_of(case: Case, best: peaks.Peaks | None) -> dict[str, Estimate]:
+    """Return the values of a case by metric, with its rate and the share of the peak that it is."""
+    values = dict(case.values)
+    rate = achieved(case)
+    if rate:
+        values["flops_per_s"] = rate
+        share = best and best.share(rate, case.kind, case.first["precision"])
+        if share:
+            values[peaks.SHARE] = share
+    return values
 
 
 def resolved(part: Estimate, whole: Estimate) -> bool:
@@ -438,85 +116,124 @@ def resolved(part: Estimate, whole: Estimate) -> bool:
     return bounded(part) and bounded(whole) and part.high < whole.low
 
 
-def _remarks(about: Declaration, case: Case) -> list[str]:
+def _published(about: Declaration, values: Sequence[dict]) -> tuple | None:
+    """Return texts by heading, numbers and kind of a printed row; None without a column's text."""
+    first = values[0]
+    row = {"source": "published", "device": first["device"], "framework": first["framework"]}
+    row |= {"backend": first["backend"], "origin": first["source"], **first["config"]}
+    row["status"] = first["status"]
+    texts: dict[str, str] = {}
+    for value in values:
+        for heading, metric in about.shown.items():
+            if value["metric"] in (metric, *metrics.metric(metric).sources):
+                # What is printed only in an image has no text.
+                texts[heading] = value["printed"] or value["note"]
+            elif metric == "flops_per_s" and value["flops_per_s"]:
+                texts.setdefault(heading, quantity_per_s(value["flops_per_s"], "FLOP/s"))
+        if value["si"] is not None:
+            row[value["metric"]] = value["si"]
+        if value["flops_per_s"]:
+            row.setdefault("flops_per_s", value["flops_per_s"])
+    if not texts:
+        return None
+    if {about.shown[heading] for heading in texts} == {"flops_per_s"}:
+        what = cases.TIMES.get(first["metric"], first["metric"])  # it has no column here
+        texts[next(iter(about.shown))] = f"{first['printed']} ({what})"
+    remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
+    texts |= {"Device": first["label"], "Remarks": "; ".join(remarks) or "published"}
+    return texts | about.texts(first["config"]), row, "published"
+
+
+def _measured(about: Declaration, case: Case, best: peaks.Peaks | None) -> tuple:
+    """Return texts by heading, numbers and kind of a case."""
+    first = case.first
+    values = values_of(case, best)
+    shown = about.shown
+    texts = {heading: _text(case, metric, heading, values) for heading, metric in shown.items()}
+    if not case.good_repeats and "status" not in shown.values():
+        places = [heading for heading, metric in shown.items() if metric == about.time]
+        texts[next(iter(places or shown))] = case.status
+    software = (first["framework"], first["framework_version"], str(first["year"]))
+    texts |= {"Device": with_software(first["device"], *software)}
+    texts |= {"Remarks": _remarks(about, case)} | about.texts(case.config)
+    row = {"source": "measured", "device": first["device"], "framework": first["framework"]}
+    row |= {"backend": first["backend"], **case.config, **numbers(values)}
+    for name in {*TRAININGS, "compute_epoch_s"} & values.keys():
+        row[f"{name}_how"] = values[name].how
+    row |= {"status": case.status, "repeats": case.good_repeats or case.repeats}
+    return texts, row | {"flags": " ".join(case.flags)}, "measured"
+
+
+def _text(case: Case, metric: str, heading: str, values: dict[str, Estimate]) -> str:
+    """Return the cell of a case, "" for what was not measured."""
+    if metric == "status":
+        # Of several repeats the first that did not end well is shown.
+        ending = case.endings[0][0] if case.endings else "yes"
+        return "cannot be told" if ending == "yes" and "too-noisy" in case.flags else ending
+    names = metrics.metric(metric).sources or (metric,)
+    value = next((values[name] for name in names if name in values), None)
+    if value is None:
+        return ""
+    if case.first["scaled"] and metric in metrics.PASSES:
+        return "scaled"
+    whole = values.get(metric.removeprefix("compute_"))
+    if metric.startswith("compute_") and whole and not resolved(value, whole):
+        counted = "repeat" if value.covers == "repeats" else "step"
+        return f"not told apart ({value.n} {counted}{'' if value.n == 1 else 's'})"
+    start = values.get(metric.replace("_end_", "_start_"))
+    if "_end_" in metric and start:
+        show = metrics.show(metric, heading)
+        return f"{show(start.value)} → {show(value.value)}"
+    return value_text(metric, value, heading)
+
+
+def _remarks(about: Declaration, case: Case) -> str:
     """Return how the numbers of a case came about, why there are none, and its flags."""
     last = case.last
     remarks = []
-    if about.metric in TRAININGS and about.metric in case.values:
-        if case.values[about.metric].how == "measured":
-            remarks.append("measured")
-        else:
-            steps = last["steady_steps"]
-            text = f"estimated from {steps} step{'' if steps == 1 else 's'}"
-            share = steps / last["epoch_steps"] if last["epoch_steps"] else 1.0
-            if share < 1:
-                text += f", {significant(100 * share, 2)} % of the epoch"
-            remarks.append(text)
-        remarks.append(last["data"])
+    time = case.values.get(about.metric)
+    if time and about.metric in TRAININGS:
+        remarks += [_how(time, last["steady_steps"], last["epoch_steps"]), last["data"]]
     if about.metric.startswith("energy_") and last["rails"]:
         remarks.append(f"counted: {', '.join(last['rails'])}")
     remarks += [last["reason"], last["note"]]
     if case.repeats > 1:
-        remarks.append(_count(case))
+        endings = ", ".join(dict.fromkeys(status for status, _ in case.endings))
+        count = f"{case.good_repeats} of {case.repeats}" if endings else str(case.repeats)
+        remarks.append(f"{count} repeats" + (f" ({endings})" if endings else ""))
     if case.good_repeats and last["scaled"]:
         remarks.append("scaled")
-    return [*filter(None, remarks), *case.flags]
+    return "; ".join([*filter(None, remarks), *case.flags])
 
 
-def _count(case: Case) -> str:
-    """Return `2 of 3 repeats (timeout)`: how many repeats ended well, and how the others ended."""
-    if not case.endings:
-        return f"{case.repeats} repeats"
-    texts = []
-    for status, reason in case.endings:
-        texts.append(f"{status}: {reason}" if reason and status != case.last["status"] else status)
-    return f"{case.good_repeats} of {case.repeats} repeats ({', '.join(dict.fromkeys(texts))})"
+def _how(time: Estimate, steps: int, epoch_steps: float | None) -> str:
+    """Return `measured`, or `estimated from 400 steps, 85 % of the epoch`."""
+    if time.how == "measured":
+        return "measured"
+    text = f"estimated from {steps} step{'' if steps == 1 else 's'}"
+    share = steps / epoch_steps if epoch_steps else 1.0
+    return text if share >= 1 else f"{text}, {significant(100 * share, 2)} % of the epoch"
 
 
-def _meaning(about: Declaration, shown: Sequence[Case], table: Table) -> list[str]:
-    """Return the sentences that say what the numbers of the table mean."""
-    several = max((case.good_repeats for case in shown), default=0)
-    names = [name for heading, name in about.shown.items() if shown and heading in table.columns]
-    cells = [cell for row in table.rows for cell in row.cells]
-    meaning = []
-    if several > 1:
-        meaning.append(
-            f"± is the 95 % interval between {several} repeats, each in a process of its own."
-        )
-    elif any("±" in cell for cell in cells):
-        meaning.append(
-            "± is the 95 % interval within this run; another run may differ by more (REPEATS=5 tells by how much)."
-        )
-    if about.framework_columns:
-        meaning.append("Published: seconds, as printed.")
-    if "compute_epoch_s" in names:
-        meaning.append(
-            "“Of it computing” is an epoch of the same loop on batches that are on the device already; not told apart: "
-            "no shorter than the whole epoch beyond the intervals of both."
-        )
-    if any(cell.startswith("about ") for cell in cells):
-        meaning.append(
-            "about: fewer than 6 steps or calls give no interval; of one wider than ± 50 % the bounds are shown."
-        )
-    if "peak_memory_bytes" in names:
-        meaning.append(
-            "Memory is the whole process on a CPU, and what the framework reserved on a GPU; the article does not say "
-            "which."
-        )
-    if any(name.endswith(metrics.SLOPES) for name in names):
-        meaning.append(
-            "In brackets: the 95 % interval of a slope over the steps behind the warm-up. One that holds 0 shows "
-            "neither growth nor its absence."
-        )
-    return meaning
-
-
-def _numbers(case: Case) -> dict[str, Any]:
-    """Return a case as numbers, for a file."""
-    row = {"source": "measured", "device": case.first["device"], **case.config}
-    for name, value in case.values.items():
-        row |= {name: value.value} | ends(name, value)
-        if name in (*TRAININGS, "compute_epoch_s"):
-            row[f"{name}_how"] = value.how
-    count = case.good_repeats or case.repeats
-    return row | {"status": case.status, "repeats": count, "flags": " ".join(case.flags)}
+def _notes(
+    about: Declaration, frame: pandas.DataFrame, table: Table, kept: dict[str, str]
+) -> list[str]:
+    """Return where data and published numbers are from, and what they may be compared with."""
+    printed = [row for row in table.data if row["source"] == "published"]
+    notes = [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
+    if (frame["profile"] == "smoke").any():
+        notes.append(SMOKE)
+    if (frame["scaled"] & (frame["profile"] != "smoke")).any():
+        notes.append(SCALED)
+    if len(printed) < len(table.data):
+        shown = [heading for heading in about.shown if heading not in table.columns]
+        empty = [heading for heading in shown if heading != peaks.BEST]
+        if empty:
+            notes.append(f"Not measured, and so without a column: {', '.join(empty).lower()}.")
+        if any(row.get(about.time) for row in printed):
+            notes.append(YEARS)
+    if "flops_per_s" in kept and any(row.get("flops_per_s") for row in printed):
+        notes.append(COUNTED)
+    shown = [row for row in about.beside if row["metric"] in kept or row["flops_per_s"]]
+    remarks = dict.fromkeys(row["note"] for row in shown if row["note"] and row["si"] is not None)
+    return notes + [f"Published: {remark}." for remark in remarks]

@@ -1,10 +1,9 @@
-"""What a notebook shows: tables, figures and claims, each displayed and saved in the run's folder as it is shown."""
+"""What a notebook shows: tables, figures and claims, each saved in the run's folder, too."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,8 @@ from pomology.paths import root, write_atomic
 from pomology.report import article, claims, details, peaks, ratios, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
-from pomology.report.table import Row, Table
+from pomology.report.table import Table
 from pomology.results import cases, folders, frame
-from pomology.results.pool import pool
 from pomology.results.record import Record
 from pomology.results.run import Run
 
@@ -25,11 +23,10 @@ if TYPE_CHECKING:
     import pandas
 
 ABOUT = "about.json"  # of a folder of shown files
-NO_LAUNCH = "A processor launches nothing: its times are those of a function call, and are in the table of all numbers."
 
 
 class Item(msgspec.Struct):
-    """One table or figure of a notebook: its file without an ending, and how the page presents it."""
+    """A table or figure of a notebook: its file without an ending, and how the page shows it."""
 
     file: str
     caption: str = ""
@@ -47,17 +44,22 @@ class About(msgspec.Struct):
 
 
 class Display:
-    """Saves what a notebook shows in <run>/shown/<notebook>/, numbered in the order in which it was first shown."""
+    """Saves what a notebook shows in <run>/shown/<notebook>/, numbered in the order of showing."""
 
     def __init__(self, about: Declaration, run: Path):
         self.folder = run / "shown" / about.name
         self.about = About(about.name, about.title or about.name, about.article, about.opens_report)
 
     def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
-        """Save a `Table` as HTML and CSV, or a matplotlib figure as SVG; return what Jupyter displays of it."""
-        if not self.about.items and self.folder.exists():
+        """Save a `Table` as HTML and CSV, or a figure as SVG; return what Jupyter displays of it."""
+        items = self.about.items
+        if not items and self.folder.exists():
             shutil.rmtree(self.folder)  # of an earlier execution
-        place = self.folder / self._item(name, caption, folded).file
+        files = {item.file.partition("-")[2]: item.file for item in items}
+        if name not in files:  # else its cell was run again
+            files[name] = f"{len(items) + 1:02}-{name}"
+            items.append(Item(files[name], caption, folded))
+        place = self.folder / files[name]
         if isinstance(shown, Table):
             table.save(shown, place)
         else:
@@ -65,24 +67,13 @@ class Display:
         write_atomic(self.folder / ABOUT, msgspec.json.encode(self.about))
         return shown
 
-    def _item(self, name: str, caption: str, folded: bool) -> Item:
-        for item in self.about.items:
-            if item.file.partition("-")[2] == name:  # a cell that was run again
-                return item
-        item = Item(f"{len(self.about.items) + 1:02}-{name}", caption, folded)
-        self.about.items.append(item)
-        return item
-
 
 class Report:
     """The tables, figures and claims of a notebook, from what its run has measured.
 
-    Args:
-        name: the notebook's name.
-        article: its number, as in the published values.
-        profile: of the notebooks that it combines.
-        out: the run's folder; empty takes the latest that has results of one of these.
-        declared: how the experiment is shown, see `Declaration`.
+    name: the notebook's name. article: its number, as in the published values. profile: of the
+    notebooks that it combines. out: the run's folder; empty takes the latest that has results of
+    one of these. declared: how the experiment is shown, see `Declaration`.
     """
 
     devices: Sequence[Any] = ()
@@ -96,7 +87,7 @@ class Report:
         out: str = "",
         **declared: Any,
     ):
-        about = Declaration(name, article, None, **declared)
+        about = Declaration(name, article, **declared)
         folder = Path(out) if out else None
         if folder is None:
             folder = folders.latest(about.sources, profile) or folders.by_hand(name, profile)
@@ -122,10 +113,8 @@ class Report:
     def show(self, shown: Any, name: str = "", caption: str = "", folded: bool = False) -> None:
         """Display a `Table` or a matplotlib figure, and save it for the report.
 
-        Args:
-            name: of its file; left out, `table` or `figure`.
-            caption: stands under a figure in the report.
-            folded: whether the report shows it only when asked.
+        name: of its file; left out, `table` or `figure`. caption: stands under it in the report.
+        folded: whether the report shows it only when asked.
         """
         from IPython.display import display
 
@@ -138,110 +127,70 @@ class Report:
 
     @property
     def records(self) -> list[Record]:
-        """The finished cases that this notebook is about: its own, those that it combines, or all of the run."""
+        """The finished cases of this notebook, of those that it combines, or of all of the run."""
         about = self.declaration
         if about.whole_run:
             return self.run.records
-        names = [self.name] if about.framework else about.sources
         journals = self.run.journals
-        records = [
-            record for name in names if name in journals for record in journals[name].records
-        ]
-        if about.framework:
-            return records
-        return [record for record in records if record.experiment == about.experiment]
+        names = [name for name in about.sources or [self.name] if name in journals]
+        return [record for name in names for record in journals[name].records]
 
     def machine(self) -> Table:
         """The machine, and where the numbers are, as a small table."""
-        shown = details.machine_table(self.snapshot, list(self.devices))
-        rows = (*shown.rows, Row(("Numbers", self._place_of_numbers())))
-        return replace(shown, rows=rows)
-
-    def _place_of_numbers(self) -> str:
         folder = self.out.absolute()
         place = f"in {folder.relative_to(root()) if root() in folder.parents else folder.name}/"
-        about = self.declaration
-        if about.framework:
-            return place
-        measured = sorted(self.run.journals)
-        missing = ", ".join(name for name in about.sources if name not in measured)
-        if not measured:
-            first = missing or "other notebooks"
-            return f"none yet: run {first} first, or set `out` to the folder of a run that has them"
-        if about.whole_run:
-            place = f"of {len(measured)} notebooks, {place}"
-        elif missing != ", ".join(about.sources):
-            place = f"of {', '.join(name for name in about.sources if name in measured)}, {place}"
-        return f"{place}; to have more, run {missing} first" if missing else place
+        missing = [name for name in self.declaration.sources if name not in self.run.journals]
+        if missing:
+            place += f"; to have more, run {', '.join(missing)} first, or set `out`"
+        return details.machine_table(self.snapshot, self.devices, place)
 
-    def table(self, records: Iterable[Record] | None = None) -> Table:
-        """The article's table with this machine in it. records: in place of those of this notebook."""
-        records = self.records if records is None else list(records)
-        compared = self._compared(records)
-        measured = frame.of_records(compared)
-        best = self._peaks()
-        shares = {}
-        for case in pool(measured):
-            rate = article.achieved(case)
-            is_peak = case.first["article"] == published.KIT and "operation" in case.config
-            if rate and case.first["profile"] != "smoke" and not is_peak:
-                share = best.share(rate, case.kind, case.first["precision"])
-                shares |= {case.first["case"]: share} if share else {}
-        shown = article.article_table(self.declaration, measured, shares)
-        if len(compared) < len(records):
-            shown = replace(shown, notes=(*shown.notes, NO_LAUNCH))
-        return self._saved(shown, "article")
+    def table(self) -> Table:
+        """The article's table with this machine in it."""
+        compared = frame.of_records(self._compared())
+        shown = article.article_table(self.declaration, compared, self._peaks())
+        return self.save(shown, "article")
 
     def details(self) -> Table:
-        """What else was measured of each case."""
+        """Every number of every case."""
         shown = details.details_table(self._frame(), self._peaks())
-        return self._saved(shown, "details", folded=True)
-
-    def numbers(self) -> Table:
-        """Every number of every case, a row each."""
-        return self._saved(details.numbers_table(self._frame()), "numbers", folded=True)
-
-    def checks(self) -> Table:
-        """What the kit found out about itself, in plain words."""
-        return self._saved(details.checks_table(self._frame()), "checks")
+        return self.save(shown, "details", folded=True)
 
     def ratios(self) -> Table:
         """How many times as fast the GPU is as the CPU, as printed and on this machine."""
-        return self._saved(ratios.ratio_table(self._frame(), self.declaration), "ratios")
+        return self.save(ratios.ratio_table(self._frame(), self.declaration), "ratios")
 
     def printed(self) -> Table:
-        """What else the article prints about this experiment: its settings, and what its text says."""
-        return self._saved(details.printed_table(self.declaration), "printed", folded=True)
+        """What else the article prints of this experiment: its settings, and what its text says."""
+        about = self.declaration
+        values = published.rows(experiment=about.name)
+        shown = (about.metric, about.time, *ratios.RATIOS)
+        rows = {(value["item"], value["row"]) for value in values if value["metric"] in shown}
+        others = [value for value in values if (value["item"], value["row"]) not in rows]
+        printed = details.published_table("What the article prints", others)
+        return self.save(printed, "printed", folded=True)
 
     def claims(self) -> Table:
         """What the article says, tested on its own numbers and on this machine's."""
-        # All claims of an article are judged together, so that each has the same verdict everywhere.
-        claims_of_article = published.claims(self.article)
-        experiments = {self.declaration.experiment}
-        experiments.update(name for claim in claims_of_article for name in claim.experiments)
+        # All claims of an article are judged together: each has the same verdict everywhere.
+        judged = published.claims(self.article)
+        experiments = {name for claim in judged for name in claim.experiments}
+        experiments.add(self.name)
         records = [record for record in self.run.records if record.experiment in experiments]
-        return self._saved(
-            claims.claims_table(self.declaration.claims, frame.of_records(records)), "claims"
-        )
+        shown = claims.claims_table(self.declaration.claims, frame.of_records(records))
+        return self.save(shown, "claims")
 
-    def figure(self, records: Iterable[Record] | None = None) -> Any:
-        """The article's devices and this machine's on one axis. records: as in `table`."""
-        compared = self._compared(self.records if records is None else list(records))
-        drawn = draw(self.declaration, compared)
+    def figure(self) -> Any:
+        """The article's devices and this machine's on one axis."""
+        drawn = draw(self.declaration, self._compared())
         return self.save(drawn, "figure", self.declaration.caption)
 
     def _frame(self) -> pandas.DataFrame:
         return frame.of_records(self.records)
 
-    def _saved(self, shown: Table, name: str, folded: bool = False) -> Table:
-        noted = details.with_difference(shown, self.run.records)
-        return self.save(noted, name, folded=folded)
-
-    def _compared(self, records: list[Record]) -> list[Record]:
-        """Those that stand next to the article's devices."""
-        if not self.declaration.gpus_only:
-            return records
-        return [record for record in records if cases.kind(record) == "gpu"]
+    def _compared(self) -> list[Record]:
+        """Return the cases that stand next to the article's devices."""
+        gpus_only = self.declaration.gpus_only
+        return [case for case in self.records if not gpus_only or cases.kind(case) == "gpu"]
 
     def _peaks(self) -> peaks.Peaks:
         return peaks.peaks(self.run.records)

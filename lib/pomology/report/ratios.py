@@ -1,60 +1,84 @@
-"""How many times as fast a GPU is as the CPU, as an article prints it and on this machine."""
+"""How many times as fast one device or framework is as another."""
 
 from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pomology.articles import published
 from pomology.format import with_interval
-from pomology.measure.estimate import Estimate
 from pomology.report.declaration import Declaration
-from pomology.report.details import RATIOS
-from pomology.report.table import Table, ends
+from pomology.report.table import Table, ends, value_text
 from pomology.results import metrics
 from pomology.results.pool import Case, pool
 
 if TYPE_CHECKING:
     import pandas
 
+# How a published ratio is shown.
+RATIOS = {"speedup": "{:g}×", "slowdown": "{:g}× slower", "faster_percent": "{:g} % faster"}
+
 
 def ratio_table(frame: pandas.DataFrame, about: Declaration) -> Table:
-    """Return how many times as fast one device is: as the article prints it, and GPU against CPU here."""
-    lines, ratios = [], []
-    for value in published.rows(experiment=about.experiment):
+    """Return how many times as fast a GPU is as the CPU: as the article prints it, and here."""
+    lines = []
+    for value in published.rows(experiment=about.name):
         if value["metric"] in RATIOS:
             ratio, config = value["value"], value["config"]
-            shown = RATIOS[value["metric"]].format(ratio) if ratio is not None else value["note"]
-            against = str(config.get("versus", ""))
-            cells = (value["device"], against, *about.cells(config), shown, value["printed"])
+            text = value["note"] if ratio is None else RATIOS[value["metric"]].format(ratio)
+            texts = {"Device": value["device"], "Against": str(config.get("versus", ""))}
+            texts |= {"Ratio": text, "Remarks": value["printed"]} | about.texts(config)
             row = {"source": "published", "device": value["device"], **config, "ratio": ratio}
-            lines.append((cells, row, "published"))
-    settings: dict[str, dict[str, Case]] = {}
-    for case in pool(frame[frame.experiment.eq(about.name) & frame.profile.ne("smoke")]):
-        settings.setdefault(json.dumps(case.config), {})[case.kind] = case
-    for both in settings.values():
-        config = next(iter(both.values())).config
-        times = [
-            both[kind].values.get(about.time) if kind in both else None for kind in ("cpu", "gpu")
-        ]
-        ratio = times[0] / times[1] if all(times) else None
-        ratios += [ratio.value] if ratio else []
-        states = [both[kind].status if kind in both else "not timed" for kind in ("cpu", "gpu")]
-        shown = ratio_text(ratio) or "CPU: {}; GPU: {}".format(*states)
-        row = {"source": "measured", "device": "gpu", "versus": "cpu", **config}
-        row |= {"ratio": ratio and ratio.value} | ends("ratio", ratio)
-        lines.append((("GPU here", "CPU here", *about.cells(config), shown, ""), row, "measured"))
-    meaning = ["How many times as fast the first device is; here the CPU's time over the GPU's."]
+            lines.append((texts, row, "published"))
+    measured = compared(frame, about, "kind", {"cpu": "CPU", "gpu": "GPU"})
+    meaning = [
+        "Ratio: how many times as fast the first device is; here the CPU's time over the GPU's."
+    ]
+    ratios = [row["ratio"] for _, row, _ in measured if row["ratio"]]
     if ratios:
-        mean, least, most = (f"{of(ratios):.3g}×" for of in (statistics.fmean, min, max))
         meaning.append(
-            f"Here {mean} on average, {least} to {most}, in {len(ratios)} of {len(settings)} settings."
+            f"Here {statistics.fmean(ratios):.3g}× on average, {min(ratios):.3g}× to "
+            f"{max(ratios):.3g}×, in {len(ratios)} of {len(measured)} settings."
         )
-    columns = ("Device", "Against", *about.headings.values(), "Times faster", "As printed")
-    return Table.of("How many times faster", columns, lines, meaning=meaning if lines else ())
+    order = ("Device", "Against", *about.headings.values(), "CPU", "GPU", "Ratio", "Remarks")
+    return Table.of_texts("How many times faster", lines + measured, order, meaning=meaning)
 
 
-def ratio_text(ratio: Estimate | None) -> str:
-    """Return `1.58× (1.48 to 1.68)`."""
-    return with_interval(ratio, metrics.show("speedup")) if ratio else ""
+def compared(
+    frame: pandas.DataFrame,
+    about: Declaration,
+    side: str,
+    sides: dict[str, str],
+    verdict: Callable[[dict[str, Case]], tuple[str, bool]] | None = None,
+) -> list[tuple]:
+    """Return texts, numbers and kind of each setting: both times, and the first over the second.
+
+    side: what the two differ in, `kind` (CPU or GPU) or `framework`. sides: its two values, and
+    their headings. verdict: of a pair, a remark and whether it may have a ratio.
+    """
+    pairs: dict[str, dict[str, Case]] = {}
+    for case in pool(frame[frame.profile.ne("smoke")]):
+        place = {"kind": case.kind, "framework": case.first["framework"]}
+        name = place.pop(side)
+        pairs.setdefault(json.dumps([place, case.config], sort_keys=True), {})[name] = case
+    lines = []
+    for pair in pairs.values():
+        remark, comparable = verdict(pair) if verdict else ("", True)
+        case = next(iter(pair.values()))
+        device = "" if side == "kind" else case.kind.upper()
+        texts = {"Device": device or "this machine", "Remarks": remark} | about.texts(case.config)
+        row = {"source": "measured", "device": device, **case.config, "remark": remark}
+        times = []
+        for name, heading in sides.items():
+            time = pair[name].values.get(about.time) if name in pair else None
+            times.append(time)
+            status = pair[name].status if name in pair else "not timed"
+            texts[heading] = value_text(about.time, time) if time else status
+            row[f"{name}_{about.time}"] = time and time.value
+        ratio = times[0] / times[1] if comparable and all(times) else None
+        texts["Ratio"] = with_interval(ratio, metrics.show("speedup")) if ratio else ""
+        row |= {"ratio": ratio and ratio.value} | ends("ratio", ratio)
+        lines.append((texts, row, "measured"))
+    return lines

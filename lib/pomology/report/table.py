@@ -1,11 +1,9 @@
-"""A table: rows, headings and notes, as text, HTML and CSV; and the templates of the kit's pages."""
+"""A table: rows, headings and notes, as text, HTML and CSV; and the templates of pages."""
 
 from __future__ import annotations
 
-import csv
 import functools
 import html
-import io
 import re
 import textwrap
 from collections.abc import Callable, Iterable
@@ -14,8 +12,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
+from pomology.format import quantity, slope_text, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
+from pomology.report import peaks
+from pomology.results import metrics
 from pomology.results.cases import FLAGS
 
 PAGE = RESOURCES / "page"  # templates and the style sheet
@@ -23,12 +24,20 @@ TERMINAL, GAP = 100, "  "  # characters of a line of text, and between two colum
 # Between a number and its unit no line ends; before its interval one may.
 BOUND = re.compile(r"(?<=\d) (?=(?!to\b)[^\W\d_]|%)|(?<=±) ")
 
-# Notes under tables of published times.
+# Notes under tables of times.
 SOFTWARE = (
-    "Between the published times and this machine's are years of software, which alone can make a slower chip the "
-    "faster one."
+    "Between the published times and this machine's are years of software, which alone can make "
+    "a slower chip the faster one."
 )
-YEARS = f"In brackets behind a device: the version of its framework, as far as it is known, and the year. {SOFTWARE}"
+YEARS = (
+    "In brackets behind a device: the version of its framework, as far as it is known, and the "
+    f"year. {SOFTWARE}"
+)
+INTERVALS = (
+    "± is the 95 % interval: between repeats, each in a process of its own, where there are "
+    "several; else within this run, and another may differ by more (REPEATS=5 tells by how much). "
+    "“About”: of fewer than 6 steps or calls, or ± more than 50 %."
+)
 
 
 @functools.cache
@@ -48,7 +57,7 @@ def _templates() -> Any:
 
 
 def filled(template: str, **values: Any) -> str:
-    """One of the kit's templates with what it shows; texts are escaped there."""
+    """Return one of the kit's templates with what it shows; texts are escaped there."""
     return _templates().get_template(template).render(values)
 
 
@@ -62,10 +71,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table for people, which a notebook shows as HTML and a terminal as text. `data` holds it as numbers.
+    """A table for people, which a notebook shows as HTML and a terminal as text.
 
-    meaning: what its numbers mean, which is read before them; notes: the rest, behind them. main: the column that a
-    phone shows below the first cell of a row, before any scrolling.
+    notes: stand behind the rows. data: the rows as numbers, for a file. meaning: what the numbers
+    mean, before them. main: the column that a phone shows below a row's first cell.
     """
 
     title: str
@@ -84,15 +93,35 @@ class Table:
         lines: Iterable[tuple],
         notes: Iterable = (),
         meaning: Iterable = (),
+        main: str = "",
     ) -> Table:
-        """Of lines, each its cells, its numbers and perhaps its kind; an empty note is none."""
+        """Return the table of lines, each its cells, its numbers and perhaps its kind.
+
+        An empty note is none.
+        """
         lines = list(lines)
         rows = tuple(Row(tuple(cells), *kind) for cells, _, *kind in lines)
-        notes, meaning = (tuple(filter(None, texts)) for texts in (notes, meaning))
-        return cls(title, tuple(columns), rows, notes, tuple(line[1] for line in lines), meaning)
+        data = tuple(numbers for _, numbers, *_ in lines)
+        notes = tuple(filter(None, notes))
+        return cls(title, tuple(columns), rows, notes, data, tuple(filter(None, meaning)), main)
+
+    @classmethod
+    def of_texts(
+        cls, title: str, lines: Iterable[tuple], columns: Iterable[str] = (), **texts: Any
+    ) -> Table:
+        """Return the table of lines, each its texts by heading, its numbers and perhaps its kind.
+
+        A column without any text is left out. columns: in this order; left out, in that of their
+        first text. texts: notes, meaning and main, as in `of`.
+        """
+        lines = list(lines)
+        used = dict.fromkeys(name for cells, *_ in lines for name, cell in cells.items() if cell)
+        names = [name for name in columns or used if name in used]
+        cells = [([cells.get(name, "") for name in names], *others) for cells, *others in lines]
+        return cls.of(title, names, cells, **texts)
 
     def html(self, styled: bool = False) -> str:
-        """The table as markup, which looks as the page that it stands on does, or `styled` by itself."""
+        """Return the table as markup, which looks as its page does, or `styled` by itself."""
         main = self.columns.index(self.main) if self.main in self.columns[1:] else 0
         return filled("table.html.j2", table=self, main=main, styled=styled)
 
@@ -102,35 +131,21 @@ class Table:
         return self.html(styled=True)
 
     def __str__(self) -> str:
-        """In lines of `TERMINAL` characters: cells are wrapped, or where words are too long, a row is a list."""
+        """In lines of `TERMINAL` characters, where the widest columns are wrapped."""
         grid = [self.columns, *(row.cells for row in self.rows)]
-        columns = list(zip(*grid, strict=True))
-        widths = [max(map(len, column)) for column in columns]
-        least = [
-            max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
-        ]
-        most = TERMINAL - len(GAP) * (len(widths) - 1)
-        while sum(widths) > most and (
-            wide := [n for n, width in enumerate(widths) if width > least[n]]
-        ):
-            widths[max(wide, key=widths.__getitem__)] -= 1
+        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+        room = TERMINAL - len(GAP) * (len(widths) - 1)
+        while sum(widths) > max(room, len(widths)):
+            widths[widths.index(max(widths))] -= 1
+        grid.insert(1, tuple("-" * width for width in widths))
         lines = []
-        if sum(widths) <= most:
-            grid.insert(1, tuple("-" * width for width in widths))
-            for cells in grid:
-                pairs = zip(cells, widths, strict=True)
-                parts = zip_longest(
-                    *(textwrap.wrap(*pair, break_long_words=False) for pair in pairs), fillvalue=""
-                )
-                lines += [GAP.join(map(str.ljust, line, widths)).rstrip() for line in parts] or [""]
-        else:
-            for row in self.rows:
-                first, *rest = zip(self.columns, row.cells, strict=True)
-                texts = (f"{GAP}{heading}: {cell}" for heading, cell in rest if cell)
-                lines += [
-                    first[1],
-                    *(textwrap.fill(text, TERMINAL, subsequent_indent=2 * GAP) for text in texts),
-                ]
+        for cells in grid:
+            pairs = zip(cells, widths, strict=True)
+            wrapped = [textwrap.wrap(cell, max(width, 1)) or [""] for cell, width in pairs]
+            lines += [
+                GAP.join(map(str.ljust, parts, widths)).rstrip()
+                for parts in zip_longest(*wrapped, fillvalue="")
+            ]
         return "\n".join([self.title, *self.meaning, "", *lines, *self.notes])
 
     __repr__ = __str__
@@ -141,12 +156,11 @@ def save(table: Table, place: Path) -> None:
     style = (PAGE / "table.css").read_text(encoding="utf-8")
     page = f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{table.html()}\n'
     write_atomic(place.with_suffix(".html"), page)
-    if table.data:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in table.data for key in row)))
-        writer.writeheader()
-        writer.writerows(table.data)
-        write_atomic(place.with_suffix(".csv"), text.getvalue())
+    if any(table.data):
+        import pandas
+
+        frame = pandas.DataFrame(list(table.data), dtype=object)
+        write_atomic(place.with_suffix(".csv"), frame.to_csv(index=False))
 
 
 def saved_html(place: Path) -> str:
@@ -155,18 +169,38 @@ def saved_html(place: Path) -> str:
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Any]) -> list[list]:
-    """Those of one key together, in the order in which they appear."""
+    """Return those of one key together, in the order in which they appear."""
     groups: dict[Any, list] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return list(groups.values())
 
 
+def value_text(metric: str, value: Estimate, heading: str = "") -> str:
+    """Return a value with its interval and unit, as it stands below a heading."""
+    if metric == peaks.SHARE:
+        return peaks.percent(value)
+    if metric.endswith(metrics.SLOPES):
+        return slope_text(value)
+    if metric in metrics.METRICS:
+        return with_interval(value, metrics.show(metric, heading))
+    unit = "" if value.unit == "count" else value.unit
+    return with_interval(value, functools.partial(quantity, unit=unit))
+
+
 def ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    """The bounds of an interval as columns of a file, where there are any."""
+    """Return the bounds of an interval as columns of a file, where there are any."""
     if estimate is None or estimate.low is None:
         return {}
     return {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def numbers(values: dict[str, Estimate]) -> dict[str, float | None]:
+    """Return values and their bounds as columns of a file."""
+    flat = {}
+    for name, value in values.items():
+        flat |= {name: value.value} | ends(name, value)
+    return flat
 
 
 def notes_of_flags(flags: Iterable[str]) -> list[str]:

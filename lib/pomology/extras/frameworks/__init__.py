@@ -1,1 +1,1 @@
-"""The same cases in PyTorch and MLX, and on a processor and a GPU, side by side: their times as ratios."""
+"""The same cases in PyTorch and MLX side by side: their times as ratios."""

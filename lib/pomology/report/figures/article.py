@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pomology.articles import elsewhere, published
 from pomology.format import rounded
 from pomology.measure.estimate import Estimate
-from pomology.report.article import comparable, elsewhere_label, resolved
+from pomology.report.article import comparable, resolved
 from pomology.report.declaration import Declaration
 from pomology.report.figures.points import Line, Mark, points_figure, value_line
 from pomology.report.figures.style import styled
-from pomology.results import cases
 from pomology.results.pool import Case, pool
 
 if TYPE_CHECKING:
@@ -31,13 +30,11 @@ def article_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     cases_here = pool(comparable(frame, about.metric))
     for row in _published(about, cases_here):
         panels[_title(about, row["config"])].append(_published_line(about, row))
-    for experiment, settings in (about.published_rates or {}).items():
-        for row in published.rows(experiment=experiment):
-            if row["flops"] and row["si"]:
-                line = _rate_line(about, row)
-                if experiment == "rasbt_vgg16":
-                    line.label += ", with batch norm"  # not quite the model of its panel
-                panels[_title(about, row["config"] | settings)].append(line)
+    if about.metric == "flops_per_s" and about.article != published.TODAY:
+        for row in about.beside:
+            if row["flops_per_s"]:
+                rate = row | {"device": row["label"], "si": row["flops_per_s"]}
+                panels[_title(about, row["config"])].append(_published_line(about, rate))
     several = frame["framework"].nunique() > 1
     for case in cases_here:
         panels[_title(about, case.config)] += _measured(about, case, several)
@@ -67,7 +64,7 @@ def _published(about: Declaration, measured: list[Case]) -> list[dict]:
         rows = [row for row in rows if not panels or _title(about, row["config"]) in panels]
         fastest: dict[tuple, dict] = {}
         for row in sorted(rows, key=itemgetter("flops_per_s")):
-            fastest[elsewhere_label(row), _title(about, row["config"])] = row
+            fastest[row["label"], _title(about, row["config"])] = row
         return [
             row | {"device": label, "si": row["flops_per_s"]} for (label, _), row in fastest.items()
         ]
@@ -89,12 +86,6 @@ def _published_line(about: Declaration, row: dict) -> Line:
     if elsewhere.SERIOUS.intersection(row.get("faults", ())):
         line.marks = [Mark(mark.number, "hollow") for mark in line.marks]
     return line
-
-
-def _rate_line(about: Declaration, row: dict) -> Line:
-    framework, _, version = row["framework"].partition(" ")
-    label = cases.with_software(row["device"], framework, version.partition(".dev")[0], "")
-    return value_line(label, ("published", row["role"]), row["flops"] / row["si"], about.drawn.show)
 
 
 def _measured(about: Declaration, case: Case, several: bool) -> list[Line]:

@@ -1,0 +1,70 @@
+"""The published rows that stand beside a machine's own: an article's, or those of other sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pomology.articles import elsewhere, published
+from pomology.results import cases
+
+AXES = {"batch_size", "precision"}  # settings that other sources vary in one measurement
+
+
+def of_article(experiment: str) -> list[dict[str, Any]]:
+    """Return the rows of an experiment in the article's order, with these keys more.
+
+    label: the device, and what it was timed with. line: what is equal in the values of one row of
+    the article. flops_per_s: the operations on paper over the printed time, None where either is
+    missing. remark: why a value is no number.
+    """
+    rows = []
+    for row in published.rows(experiment=experiment):
+        timed = row["flops"] and row["si"] and row["si_unit"] == "s"
+        source = (row["article"], row["device"], row["framework"], row["source"])
+        label = cases.with_software(row["device"], row["framework"], *published.software(*source))
+        rows.append(
+            row
+            | {
+                "label": label if row["device"] else "the article",
+                "line": (row["item"], row["row"], row["framework"], row["backend"]),
+                "flops_per_s": row["flops"] / row["si"] if timed else None,
+                "remark": row["note"] if row["printed"] and row["si"] is None else "",
+            }
+        )
+    return rows
+
+
+def of_others(workload: str) -> list[dict[str, Any]]:
+    """Return what other sources have timed, with the same keys: by precision, the fastest first.
+
+    Of the same measurement at several batch sizes the fastest is a row.
+    """
+
+    def order(row: dict) -> tuple:
+        return elsewhere.PRECISIONS.index(row["precision"]), -(row["flops_per_s"] or 0.0)
+
+    rows: dict[tuple, dict] = {}
+    for row in sorted(elsewhere.beside(workload), key=order):
+        label = _label(row)
+        source = elsewhere.sources()[row["source"]]
+        others = {key: value for key, value in row["config"].items() if key not in AXES}
+        config = cases.config_text(others)
+        line = (label, row["precision"], row["faults"], config)
+        remarks = [row["source"], config, *(elsewhere.FAULTS[fault] for fault in row["faults"])]
+        shown = {
+            "label": label,
+            "line": line,
+            "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
+            "remark": "; ".join(filter(None, remarks)),
+            "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
+        }
+        rows.setdefault(line, row | shown | {"status": "ok", "backend": ""})
+    return list(rows.values())
+
+
+def _label(row: dict[str, Any]) -> str:
+    """Return `V100 16 GB (PyTorch 1.7.1, 2020)`: a device of another source, and its software."""
+    name, _, version = row["framework"].partition(" ")
+    if name.replace("pytorch", "torch") not in cases.FRAMEWORKS:
+        version = f"{name} {version}".strip()
+    return cases.with_software(row["device"], name, version, row["year"][:4])

@@ -1,0 +1,52 @@
+"""A case of the variational autoencoder with all that its table shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fakes
+import pytest
+
+from pomology.measure.estimate import Estimate
+from pomology.results.record import Record
+
+
+def estimated(value: float, low=None, high=None, unit: str = "s") -> Estimate:
+    return Estimate(value, unit, low, high, 400, "estimated")
+
+
+METRICS = {
+    "epoch_s": estimated(4.5, 4.41, 4.59),
+    "compute_epoch_s": estimated(2.25, 2.223, 2.277),
+    "step_s": estimated(0.0095, 0.009, 0.01),
+    "flops_per_s": estimated(52_774_000_000, unit="FLOP/s"),
+    "footprint_peak_bytes": estimated(412_000_000, unit="B"),
+    "power_w": estimated(41.6, unit="W"),
+    "temperature_c": estimated(63.5, unit="°C"),
+    "page_faults": estimated(12_345, unit="count"),
+    "loss_first": estimated(545.0, unit=""),
+}
+
+
+@pytest.fixture
+def vae() -> Callable[..., Record]:
+    """Returns a function that makes the case, with these fields of its line in place of the usual ones."""
+
+    def made(**changes: Any) -> Record:
+        training = {"epoch_steps": 469, "steady": [[100, 0.95], [300, 2.85]], "warmup": []}
+        fields = {
+            "case": "torch-cpu batch_size=128",
+            "device": "cpu",
+            "chip": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz",
+            "data": "stand-in",
+            "data_origin": "digits drawn by hand",
+            "parameters": 652_824,
+            "foreign_load": 0.25,
+            "flops_per_step": 501_350_400,
+            "metrics": dict(METRICS),
+            "blocks": {"training": training},
+        }
+        return fakes.record(**fields | changes)
+
+    return made
