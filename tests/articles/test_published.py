@@ -154,3 +154,15 @@ def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where
         row for row in published.rows() if where.items() <= row.items() and row["metric"] == metric
     )
     assert (row["low"], row["high"]) == (pytest.approx(low), pytest.approx(high))
+@pytest.mark.parametrize(
+    ("wanted", "software"),
+    [
+        # Of the others' nightly builds the newest.
+        ({"experiment": "rasbt_vgg16", "device": "2080Ti"}, ("1.11.0+cu102", "2022")),
+        ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
+    ],
+)
+def test_a_published_row_says_with_what_it_was_timed_and_when(wanted, software):
+    keys = ("article", "device", "framework", "source")
+    rows = [row for row in published.rows() if wanted.items() <= row.items()]
+    assert {published.software(*(row[key] for key in keys)) for row in rows} == {software}

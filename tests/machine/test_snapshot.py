@@ -205,3 +205,14 @@ def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
     assert machine_snapshot._git() == clean, "what was measured is no change of the kit"
     (tmp_path / "lib" / "a").write_text("b")
     assert machine_snapshot._git() == {**clean, "dirty": True}
+
+
+def test_the_last_level_cache_where_the_system_tells_its_size_and_nothing_on_a_mac(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(machine_snapshot, "CACHES", tmp_path)
+    assert machine_snapshot.cache_bytes() is None
+    for number, size in enumerate(("48K", "491520K")):
+        (tmp_path / f"index{number}").mkdir()
+        (tmp_path / f"index{number}" / "size").write_text(f"{size}\n")
+    assert machine_snapshot.cache_bytes() == 480 * 2**20

@@ -3,7 +3,6 @@
 import pytest
 from records import cached, matvec, metric, product, rate, record, stream
 
-from pomology.machine import snapshot
 from pomology.report import peaks
 
 
@@ -71,17 +70,6 @@ def test_each_kind_of_traffic_has_a_peak_and_what_a_cache_holds_raises_none():
     # A matrix larger than four caches is no cache's; an unknown cache may be as large as any.
     assert peaks.peaks([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].value == 13e9
     assert ("gpu", "reads") not in peaks.peaks([matvec(530, 13e9, backend="mps")]).bandwidths
-
-
-def test_the_last_level_cache_where_the_system_tells_its_size_and_nothing_on_a_mac(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(snapshot, "CACHES", tmp_path)
-    assert snapshot.cache_bytes() is None
-    for number, size in enumerate(("48K", "491520K")):
-        (tmp_path / f"index{number}").mkdir()
-        (tmp_path / f"index{number}" / "size").write_text(f"{size}\n")
-    assert snapshot.cache_bytes() == 480 * 2**20
 
 
 def test_a_share_has_the_intervals_of_both():
