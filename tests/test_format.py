@@ -28,7 +28,7 @@ def rough(value, low, high, n, covers="run"):
             "about 150 s: 47 to 260 s",
         ),
         (format.with_interval, (metric(0.426, 0.24, 1.94, unit=""),), "0.43 (0.24 to 1.9)"),
-        # What was measured once, or counted, is told as it was; what five steps tell, in two digits.
+        # What was measured once is told as it was; what five steps tell, in two digits.
         (format.with_interval, (metric(4.567).replace(n=1), format.seconds), "4.57 s"),
         (format.with_interval, (rough(4.567, 4.4, 4.7, 5), format.seconds), "about 4.6 s"),
         (

@@ -31,7 +31,7 @@ METRICS = {
 
 @pytest.fixture
 def vae() -> Callable[..., Record]:
-    """Returns a function that makes the case, with these fields of its line in place of the usual ones."""
+    """Returns a function that makes the case, with these fields in place of the usual ones."""
 
     def made(**changes: Any) -> Record:
         training = {"epoch_steps": 469, "steady": [[100, 0.95], [300, 2.85]], "warmup": []}

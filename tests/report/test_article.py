@@ -1,4 +1,4 @@
-"""The article's table: what the article printed, as printed, and this machine's numbers with what makes them credible.
+"""The article's table: what it printed, and this machine's numbers with what makes them credible.
 
 Expected means and intervals are computed by hand; those of the reference run are committed with it.
 """

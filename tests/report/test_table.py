@@ -20,7 +20,7 @@ NASTY = '<script>alert("1")</script> & <img src=x onerror=y>'
 
 
 def cells_of(text: str) -> list[str]:
-    """The cells of a table, as a browser would read them; it has no tag that a table does not need."""
+    """The cells of a table, as a browser would read them; no tag but those of a table."""
     assert {*re.findall(r"<(\w+)", text)} <= TAGS
     return [html.unescape(cell) for cell in re.findall(r"<(?:t[dh]|span)\b[^>]*>([^<]+|)</", text)]
 

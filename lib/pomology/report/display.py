@@ -51,7 +51,7 @@ class Display:
         self.about = About(about.name, about.title or about.name, about.article, about.opens_report)
 
     def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
-        """Save a `Table` as HTML and CSV, or a figure as SVG; return what Jupyter displays of it."""
+        """Save a `Table` as HTML and CSV, or a figure as SVG; return what Jupyter displays."""
         items = self.about.items
         if not items and self.folder.exists():
             shutil.rmtree(self.folder)  # of an earlier execution

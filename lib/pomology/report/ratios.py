@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pomology.articles import published
 from pomology.format import with_interval
 from pomology.report.declaration import Declaration
-from pomology.report.table import Table, ends, value_text
+from pomology.report.table import INTERVALS, Table, ends, value_text
 from pomology.results import metrics
 from pomology.results.pool import Case, pool
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
 # How a published ratio is shown.
 RATIOS = {"speedup": "{:g}×", "slowdown": "{:g}× slower", "faster_percent": "{:g} % faster"}
+MEANING = "Ratio: how many times as fast the first device is; here the CPU's time over the GPU's."
 
 
 def ratio_table(frame: pandas.DataFrame, about: Declaration) -> Table:
@@ -33,15 +33,7 @@ def ratio_table(frame: pandas.DataFrame, about: Declaration) -> Table:
             row = {"source": "published", "device": value["device"], **config, "ratio": ratio}
             lines.append((texts, row, "published"))
     measured = compared(frame, about, "kind", {"cpu": "CPU", "gpu": "GPU"})
-    meaning = [
-        "Ratio: how many times as fast the first device is; here the CPU's time over the GPU's."
-    ]
-    ratios = [row["ratio"] for _, row, _ in measured if row["ratio"]]
-    if ratios:
-        meaning.append(
-            f"Here {statistics.fmean(ratios):.3g}× on average, {min(ratios):.3g}× to "
-            f"{max(ratios):.3g}×, in {len(ratios)} of {len(measured)} settings."
-        )
+    meaning = [MEANING, INTERVALS] if measured else [MEANING]
     order = ("Device", "Against", *about.headings.values(), "CPU", "GPU", "Ratio", "Remarks")
     return Table.of_texts("How many times faster", lines + measured, order, meaning=meaning)
 
