@@ -130,7 +130,8 @@ def test_a_case_without_numbers_has_a_row_and_a_setting_its_column(tmp_path):
 
 def test_published_rows_have_the_same_columns_and_the_printed_values():
     table = pomology.published()
-    assert list(table.columns[: len(results_frame.ORDER)]) == list(results_frame.ORDER)
+    columns = list(results_frame.COLUMNS)
+    assert list(table.columns[: len(columns)]) == columns
     assert len(table) == len(articles_published.rows()) + len(elsewhere.rows())
     vae = pomology.published("003", "vae").query("metric == 'epoch_s' and batch_size == 128")
     assert dict(zip(vae["device"], vae["value"], strict=True)) == {

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -17,11 +18,6 @@ from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
 from pomology.results import record as results_record
 from pomology.results.journal import Journal, fills_kernel, read
-
-
-@pytest.fixture
-def journal(tmp_path) -> Journal:
-    return Journal(tmp_path / "run" / "vae.jsonl")
 
 
 def statuses(journal: Journal) -> dict:
@@ -42,14 +38,10 @@ def test_a_line_is_on_the_disk_before_anything_else_happens(journal, monkeypatch
 
     monkeypatch.setattr(os, "fsync", fsync)
     journal.start(STARTED)
-    assert len(seen) == 1 and seen[0].endswith(b"\n") and json.loads(seen[0]) == STARTED
     end = ENDED | {"reason": "µs × 2\n“quoted”", "blocks": {"training": {"steady": [[3, 0.1]]}}}
     journal.end(end)
-    assert (
-        len(seen) == 2
-        and seen[1].startswith(seen[0])
-        and json.loads(seen[1].split(b"\n")[1]) == end
-    )
+    assert [len(each.splitlines()) for each in seen] == [1, 2] and seen[1].endswith(b"\n")
+    assert [json.loads(line) for line in seen[1].splitlines()] == [STARTED, end]
     (record,) = read(journal.path).records
     assert record.line() == end
     assert "µs × 2" in journal.path.read_text(encoding="utf-8")  # readable for people too
@@ -72,17 +64,6 @@ def test_a_torn_last_line_is_reported_and_the_next_one_is_not_glued_to_it(journa
     assert cases(journal) == ["a", "c", "d"] and read(journal.path).problems == told
 
 
-@pytest.mark.parametrize("times", [[[1, -0.1]], [[1, "s"]], [[1]], [[-1, 2.0]], None, "abc"])
-def test_raw_times_that_are_none_cost_their_line_and_say_where(journal, times):
-    journal.end(ENDED)
-    line = json.dumps(ENDED | {"case": "b", "blocks": {"kernel_s": {"steady": times}}}) + "\n"
-    with open(journal.path, "a") as file:
-        file.write(line)
-    assert cases(journal) == ["a"]
-    (problem,) = read(journal.path).problems
-    assert problem.startswith("vae.jsonl, line 2: steady of `$.blocks.kernel_s`: Expected")
-
-
 WRITER = """
 import sys
 from pomology.results.journal import Journal
@@ -98,24 +79,18 @@ while True:
 
 
 def test_a_killed_process_loses_at_most_the_case_it_was_in(journal):
-    command = [
-        sys.executable,
-        "-c",
-        WRITER,
-        str(journal.path),
-        os.path.dirname(os.path.dirname(__file__)),
-    ]
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", WRITER, str(journal.path), str(tests)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         said = [int(process.stdout.readline()) for _ in range(20)]
         time.sleep(0.0137)
         process.send_signal(signal.SIGKILL)
         said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
     contents = read(journal.path)
-    finished = [record.case for record in contents.records if record.status == "ok"]
-    assert set(finished) >= {f"case {number}" for number in said} and len(finished) <= len(said) + 1
-    assert (
-        len(contents.open_starts) + len(contents.problems) <= 2
-    )  # a case that was open, and one torn line
+    finished = {record.case for record in contents.records if record.status == "ok"}
+    assert finished >= {f"case {number}" for number in said} and len(finished) <= len(said) + 1
+    # A case that was open, and one torn line.
+    assert len(contents.open_starts) + len(contents.problems) <= 2
     journal.end(ENDED | {"case": "afterwards"})
     assert statuses(journal)["afterwards", 0] == "ok"
 
@@ -149,15 +124,12 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
     assert statuses(journal) == {("a", 0): "timeout", ("b", 1): "timeout", ("c", 0): "ok"}
     found = read(journal.path).records[1]
     assert (found.reason, found.chip) == ("over the time limit", "Apple M1")
-    before = journal.path.read_bytes()
-    assert journal.finish_open("crashed", "again") == [] and journal.path.read_bytes() == before
+    assert journal.finish_open("crashed", "again") == []
 
 
 def test_only_what_may_end_differently_or_vanished_once_is_tried_again(journal):
     assert not read(journal.path).done("a", 0)
-    for status in {
-        each for part in get_args(results_record.Status) for each in get_args(part) or (part,)
-    }:
+    for status in get_args(results_record.Status):
         journal.start(STARTED)
         journal.end(ENDED | {"status": status})
         assert read(journal.path).done("a", 0) == (status not in ("interrupted", "error"))
@@ -176,19 +148,23 @@ def line(changes: dict, **replaced: str) -> bytes:
     return text.encode()
 
 
+def raw(times: object) -> bytes:
+    return line({"blocks": {"kernel_s": {"steady": times}}})
+
+
 MALFORMED = {
     "no case": json.dumps({key: ENDED[key] for key in ENDED if key != "case"}).encode(),
     "wrong status": line({"status": "great"}),
-    "wrong flags": line({"flags": ["drift", 3]}),
     "metric of text": line({"metrics": {"epoch_s": METRIC | {"value": "3.5"}}}),
-    "metric without unit": line({"metrics": {"epoch_s": METRIC | {"unit": None}}}),
     "half an interval": line({"metrics": {"epoch_s": METRIC | {"high": None}}}),
+    "a negative time": raw([[1, -0.1]]),
+    "a time of text": raw([[1, "s"]]),
+    "a block without a time": raw([[1]]),
     "NaN": line({"metrics": {"epoch_s": METRIC | {"low": "<x>"}}}, x="NaN"),
     "infinity": line({"seconds": "<x>"}, x="1e999"),
     "a huge number": line({"parameters": "<x>"}, x="1" + "0" * 400),
-    "nested bomb": b"[" * 200_000,
+    "deeply nested": b"[" * 200_000,
     "not UTF-8": line({"reason": "<x>"}, x='"\xff"').decode().encode("latin-1"),
-    "pickle": b"cos system (S'true' tR.",
     "two on a line": line({}) * 2,
     "very long text": line({"status": "x" * 1_000_000}),
 }
@@ -203,18 +179,12 @@ def test_a_malformed_line_is_passed_over_and_named(journal, malformed):
     assert problem.startswith("vae.jsonl, line 2: ") and "\n" not in problem and len(problem) < 300
 
 
-def test_another_schema_and_endless_lines_are_refused_in_one_line(journal):
-    for schema, told in (
-        (2, "newer than this kit's 1; update pomology"),
-        (0, "older than this kit's 1"),
-    ):
-        journal.path.write_bytes(
-            line({}) + b"\n" + json.dumps({"schema": schema, "what": "nobody knows yet"}).encode()
-        )
-        with pytest.raises(
-            PomologyError, match=rf"^vae\.jsonl, line 2: schema {schema} is {told}.*$"
-        ):
-            read(journal.path)
+def test_a_newer_schema_and_endless_lines_are_refused_in_one_line(journal):
+    newer = json.dumps({"schema": 2, "what": "nobody knows yet"}).encode()
+    journal.path.write_bytes(line({}) + b"\n" + newer)
+    told = r"^vae\.jsonl, line 2: schema 2 is newer than this kit's 1; update pomology to read it$"
+    with pytest.raises(PomologyError, match=told):
+        read(journal.path)
     journal.path.write_bytes(b"\n" * 100_001)
     with pytest.raises(PomologyError, match=r"^vae\.jsonl: more than 100,000 lines$"):
         read(journal.path)
@@ -222,20 +192,19 @@ def test_another_schema_and_endless_lines_are_refused_in_one_line(journal):
 
 def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):
     between = METRIC | {"value": 8, "how": "measured", "repeats": True}
-    more = {
+    fields = {
         "metrics": {"epoch_s": METRIC, "page_faults": between},
         "note": "x",
         "trace": [[0, 1.5]],
+        "thermal_level": None,
     }
-    record = results_record.checked(ENDED | more | {"thermal_level": None})
+    record = results_record.checked(ENDED | fields)
     assert (record.config, record.seconds, record.status) == ({"lr": 1}, 12.5, "ok")
     assert record.metrics["epoch_s"] == Estimate(2.5, "s", 2.25, 2.75, 40, "estimated", "run")
-    assert (record.metrics["page_faults"].covers, type(record.metrics["page_faults"].value)) == (
-        "repeats",
-        int,
-    )
+    faults = record.metrics["page_faults"]
+    assert (faults.covers, type(faults.value)) == ("repeats", int)
     assert not record.blocks and record.thermal_level is None  # missing, and known to be nothing
-    assert record.line() == ENDED | more | {"thermal_level": None}
+    assert record.line() == ENDED | fields
     assert list(record.line())[:3] == ["event", "schema", "experiment"]
     journal.end(record)
     assert read(journal.path).records == [record]

@@ -195,7 +195,7 @@ def _remarks(about: Declaration, case: Case) -> str:
     if time and about.metric in TRAININGS:
         remarks += [_how(time, last["steady_steps"], last["epoch_steps"]), last["data"]]
     if about.metric.startswith("energy_") and last["rails"]:
-        remarks.append(f"counted: {', '.join(last['rails'])}")
+        remarks.append(f"counted: {last['rails']}")
     remarks += [last["reason"], last["note"]]
     if case.repeats > 1:
         endings = ", ".join(dict.fromkeys(status for status, _ in case.endings))

@@ -114,9 +114,7 @@ class Declaration:
     def drawn(self) -> metrics.Metric:
         """The axis and the format of the figure."""
         metric = metrics.metric(self.metric)
-        shows = [metrics.BY_HEADING.get((self.metric, heading)) for heading in self.shown]
-        axis = metric.axis or f"{metric.heading.lower()} ({metric.unit})"
-        return replace(metric, show=next(filter(None, shows), metric.show), axis=axis)
+        return replace(metric, axis=metric.axis or f"{metric.heading.lower()} ({metric.unit})")
 
     @property
     def caption(self) -> str:

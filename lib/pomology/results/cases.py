@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pomology.format import FEW, clock_time, few, quantity, seconds, with_interval
+from pomology.format import FEW, clock_time, few, seconds, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.results.record import Record
@@ -21,8 +21,10 @@ TIMES = {
     "epoch_s": "epoch",
     "step_s": "step",
     "forward_s": "forward",
+    "kernel_s": "call",
+    "launch_s": "launch",
+    "backward_s": "backward",
 }
-TIMES |= {"kernel_s": "call", "launch_s": "launch", "backward_s": "backward"}
 
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
@@ -91,43 +93,34 @@ def with_software(device: str, framework: str, version: str, year: str) -> str:
 
 
 def line(record: Record) -> str:
-    """A finished case in one line."""
-    metrics = record.metrics
-    parts = [
-        f"{record.experiment}: {record.backend}, {settings(record)}"
-        if record.config
-        else record.case
-    ]
+    """A finished case in one line: its time with the interval, loss, remarks and flags."""
+    parts = [record.case]
+    if record.config:
+        parts = [f"{record.experiment}: {record.backend}, {settings(record)}"]
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
-    elif "footprint_end_bytes" in metrics and not {"forward_s", "backward_s"} & metrics.keys():
-        start, end = metrics["footprint_start_bytes"], metrics["footprint_end_bytes"]
-        parts.append(f"footprint {quantity(start.value, 'B')} → {quantity(end.value, 'B')}")
     else:
-        parts.append(_times_text(metrics))
-    loss = losses_text(metrics)
-    if loss:
-        parts.append(f"loss {loss}")
-    parts += [record.note or "", ", ".join(record.flags)]
+        parts += _times(record.metrics)
+    loss = losses_text(record.metrics)
+    parts += [loss and f"loss {loss}", record.note or "", ", ".join(record.flags)]
     if record.seconds is not None:
         parts.append(f"took {clock_time(record.seconds)}")
     return " · ".join(filter(None, parts))
 
 
-def _times_text(metrics: Mapping[str, Estimate]) -> str:
-    """Return `epoch 4.50 s ± 2.0 % estimated`: what a case is about, or both passes."""
+def _times(metrics: Mapping[str, Estimate]) -> list[str]:
+    """Return `epoch 4.50 s ± 2.0 % estimated`: what a case is about, of a pass both directions."""
     names = [name for name in TIMES if name in metrics]
-    if {"forward_s", "backward_s"} <= set(names) and "fit_s" not in metrics:
-        names = ["forward_s", "backward_s"]
-    elif "throughput" in metrics:  # its loop has as many steps as were asked for, and no epochs
-        names = [name for name in names if name != "epoch_s"][:1]
-    else:
-        names = names[:1]
-    texts = []
-    for name in names:
-        how = f" {metrics[name].how}" if name in ("fit_s", "epoch_s") else ""
-        texts.append(f"{TIMES[name]} {with_interval(metrics[name], seconds)}{how}")
-    return ", ".join(texts)
+    if "throughput" in metrics:  # its loop has as many steps as it was told to, and no epochs
+        names = [name for name in names if name != "epoch_s"]
+    names = names[:1]
+    if names == ["forward_s"] and "backward_s" in metrics:
+        names.append("backward_s")
+    return [
+        f"{TIMES[name]} {with_interval(metrics[name], seconds)}"
+        f"{' estimated' if metrics[name].how == 'estimated' else ''}"
+        for name in names
+    ]
 
 
 def losses_text(values: Mapping[str, Estimate]) -> str:

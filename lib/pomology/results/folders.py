@@ -21,24 +21,37 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
-from pomology.results.run import IDENTITY, Run, differing
+from pomology.results.run import MACHINE, Run
 
 if TYPE_CHECKING:
     import filelock
 
-LOCK = ".lock"  # of who measures in a run's folder; it stays, and `make clean` leaves it
-
-# Of journals that this process alone writes: held until it ends.
-_held: dict[Path, filelock.FileLock] = {}
+# Of who measures in a run's folder. It stays, also after `make clean`; neither git nor `share`
+# takes it along, so that a folder without it is a copy.
+LOCK = ".lock"
+# Of machine.json, beside `processor`.
+IDENTITY = (
+    "chip",
+    "cpu_cores",
+    "cpu_threads",
+    "performance_cores",
+    "memory_bytes",
+    "gpus",
+    "virtual_machine",
+    "os",
+    "architecture",
+)
+ALIKE = 1.01  # sizes and clocks of one machine
 
 
 def note_machine(out: Path, profile: str) -> dict:
     """Write `machine.json` into a run's folder, unless it is there, and return what it says."""
-    if (out / "machine.json").exists():
+    if (out / MACHINE).exists():
         return noted(out)
     power_source = machine_snapshot.conditions()["power_source"]
     snapshot = machine_snapshot.snapshot() | {"profile": profile, "power_source": power_source}
     _write(out, snapshot)
+    (out / LOCK).touch()
     return snapshot
 
 
@@ -61,30 +74,33 @@ def check_machine(out: Path) -> None:
     It may have numbers of another machine, or a copy of numbers, or have lost the file that says
     whose they are.
     """
-    noted_here = (out / "machine.json").exists()
-    if any(out.glob("*.jsonl*")):  # packed, too
-        if not noted_here:
+    problem = ""
+    if not (out / MACHINE).exists():
+        if any(out.glob("*.jsonl*")):  # packed, too
             problem = "has numbers, but no machine.json that says whose"
-            raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
-        # Neither git nor `share` takes these along.
-        if not (out / LOCK).exists() and not (out / ".partial").exists():
-            problem = "is a copy of a run, not one of this checkout"
-            raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
-    if noted_here:
-        differ = of_another_machine(noted(out), machine_snapshot.snapshot())
-        if differ:
-            problem = f"was measured on another machine ({'; '.join(differ)})"
-            raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
+    elif differing := differences(noted(out), machine_snapshot.snapshot()):
+        problem = f"was measured on another machine ({'; '.join(differing)})"
+    elif any(out.glob("*.jsonl*")) and not (out / LOCK).exists():
+        problem = "is a copy of a run, not one of this checkout"
+    if problem:
+        raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
 
 
-def of_another_machine(noted: dict, now: dict) -> list[str]:
+def differences(before: dict, now: dict) -> list[str]:
     """Return in what a run's machine is another one than this, which `now` describes."""
-    pairs = differing([noted, now], (*IDENTITY, "os", "architecture"))
+    pairs = {name: (before.get(name), now.get(name)) for name in IDENTITY}
+    processors = [machine.get("processor") or {} for machine in (before, now)]
+    pairs |= {name: tuple(each.get(name) for each in processors) for name in processors[1]}
     return [
-        f"{name} {one_line(before, 60)}, here {one_line(after, 60)}"
-        for name, (before, after) in pairs.items()
-        if before is not None and after is not None
+        f"{name} {one_line(old, 60)}, here {one_line(new, 60)}"
+        for name, (old, new) in pairs.items()
+        if old is not None and new is not None and not _alike(old, new)
     ]
+
+
+def _alike(old: Any, new: Any) -> bool:
+    numbers = all(type(each) in (int, float) for each in (old, new))
+    return max(old, new) <= ALIKE * min(old, new) if numbers else old == new
 
 
 def note(out: Path, **facts: Any) -> None:
@@ -104,10 +120,9 @@ def note_software(out: Path, threads: int | None) -> str:
     folder = os.open(out, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)  # notebooks that are open at a time share a folder
-        machine = noted(out)
-        known = machine.get("software", {})
+        known = noted(out).get("software", {})
         if name not in known:
-            _write(out, machine | {"software": known | {name: software}})
+            note(out, software=known | {name: software})
     finally:
         os.close(folder)
     return name
@@ -117,35 +132,36 @@ def noted(out: Path) -> dict:
     """Return what a run's `machine.json` says; raise PomologyError if it describes no machine."""
     machine = Run(out).machine
     if not machine:
-        place = redact(str(out / "machine.json"))
+        place = redact(str(out / MACHINE))
         raise PomologyError(f"{place}: describes no machine; choose another folder")
     return machine
 
 
 def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
-    """Return the folder for a notebook that is run by hand.
-
-    It is the first of this day in which it may write, else a new one. While a kernel of the same
-    notebook lives, it may still measure there: so a second one gets a folder of its own.
-    """
+    """Return the folder for a notebook that is run by hand: the first of this day that fits."""
     outputs = root() / "outputs"
     today = datetime.now()
     now = machine_snapshot.snapshot() | {"profile": profile}
-    for place in sorted(outputs.glob(f"lab-{today:%Y%m%d}-*/machine.json")):
+    for place in sorted(outputs.glob(f"lab-{today:%Y%m%d}-*/{MACHINE}")):
         folder = place.parent
-        before = noted(folder)
-        if _comparable(before, now) != _comparable(now, now) or not _alone(folder, experiment):
-            continue
-        if now["git"] and now["git"]["dirty"]:  # files were changed since the folder was begun
-            _write(folder, before | {"git": now["git"]})
-        _put_aside(folder, experiment, framework)
-        return folder
+        if _facts(noted(folder), now) == _facts(now, now):
+            _put_aside(folder, experiment, framework)
+            return folder
     folder = outputs / f"lab-{today:%Y%m%d-%H%M%S}"
     while folder.exists():
         today += timedelta(seconds=1)
         folder = outputs / f"lab-{today:%Y%m%d-%H%M%S}"
-    _alone(folder, experiment)
     return folder
+
+
+def _facts(snapshot: dict, now: dict) -> dict:
+    """Return what says that numbers may share a table: one machine with the same software.
+
+    Not whether files of the kit were changed, since another parameter in a notebook changes one:
+    each record names that, see `note_software`.
+    """
+    facts = {name: snapshot.get(name) for name in now if name != "unknown"}
+    return facts | {"git": (snapshot.get("git") or {}).get("commit")}
 
 
 def _put_aside(folder: Path, experiment: str, framework: str) -> None:
@@ -173,32 +189,11 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
     journals = [place for name in names for place in outputs.glob(f"*/{name}.jsonl")]
     for journal in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True):
         folder = journal.parent
-        if (folder / "machine.json").exists() and noted(folder).get("profile") == profile:
+        if (folder / MACHINE).exists() and noted(folder).get("profile") == profile:
             return folder
     return None
 
 
-def _comparable(snapshot: dict, now: dict) -> dict:
-    """Return what says that numbers may share a table: one machine with the same software."""
-    facts = {name: snapshot.get(name) for name in now if name != "unknown"}
-    # Not whether files were changed: another parameter in a notebook changes one.
-    return facts | {"git": (snapshot.get("git") or {}).get("commit")}
-
-
-def _alone(folder: Path, experiment: str) -> bool:
-    """Return whether this process alone writes a notebook's journal, until it ends."""
-    import filelock
-
-    path = folder / ".partial" / f"{experiment}.lock"
-    if path not in _held:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            _held[path] = filelock.FileLock(path, blocking=False).acquire().lock
-        except filelock.Timeout:
-            return False
-    return True
-
-
 def _write(out: Path, snapshot: dict) -> None:
     text = json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n"
-    write_atomic(out / "machine.json", text)
+    write_atomic(out / MACHINE, text)

@@ -1,4 +1,4 @@
-"""The record of a case, and the journal that keeps it: JSON, one object a line, only ever appended.
+"""The journal of an experiment: JSON, one object a line, only ever appended.
 
 A line with `"event": "start"` is written before a case and one with `"event": "end"` after it, each
 flushed to the disk before anything else happens, so that a killed process costs the case it was in
@@ -10,13 +10,11 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import read_file
 from pomology.results.record import (
-    ATTEMPTS,
     RETRIED,
     SCHEMA,
     UNTRIED,
@@ -27,45 +25,48 @@ from pomology.results.record import (
     parse,
 )
 
+# A case that was under way when its process vanished is tried once more, in case it was the process
+# that was at fault.
+ATTEMPTS = 2
 MOST_LINES = 100_000  # more than any run writes
 MOST_NAMED = 3  # of the lines of a journal that cannot be used
+KILLED = "began and never ended: its process was killed"
 # The variable by which the runner names the backends of which a kernel measures one case, since
 # what a case compiled stays in the memory of its process (a notebook's `one_case_per_kernel`).
 ONE_CASE_ON = "POMOLOGY_ONE_CASE_ON"
 
 
 class Journal:
-    """One experiment's journal file.
-
-    Opening it creates the folder; a line that a crash left torn stays by itself.
-    """
+    """One experiment's journal file. Opening it creates the folder."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def start(self, record: Start | dict) -> Start:
-        """Append the line of a case that begins; raises ValueError as `end` does."""
+        """Append the line of a case that begins. Raises ValueError as `end` does."""
         return self._append("start", record)
 
     def end(self, record: Record | dict) -> Record:
         """Append the line of a finished case.
 
-        Raises ValueError for what the schema or JSON does not have, as another key or NaN.
+        Raises ValueError for what the schema or JSON does not have, as a wrong status or NaN.
         """
         return self._append("end", record)
 
     def _append(self, event: str, record: Start | dict) -> Start | Record:
         """Write one line and wait until the disk has it."""
-        given = record.line() if isinstance(record, Start) else record
+        fields = record.line() if isinstance(record, Start) else record
         try:
-            entry = checked({"event": event, "schema": SCHEMA, **given})
+            entry = checked({"event": event, "schema": SCHEMA, **fields})
         except ValueError as error:
-            raise ValueError(f"record of case {given.get('case')!r}: {error}") from None
+            raise ValueError(f"record of case {fields.get('case')!r}: {error}") from None
         line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         with open(self.path, "ab+") as file:
-            if _ends_within_a_line(file):
-                file.write(b"\n")
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a line that a crash left torn stays by itself
+                    file.write(b"\n")
             # File names in messages may hold what is no text.
             file.write(line.encode(errors="replace") + b"\n")
             file.flush()
@@ -80,25 +81,16 @@ class Journal:
         return [self.end(Record.ended(start, status, reason)).case for start in open_starts]
 
 
-def _ends_within_a_line(file: BinaryIO) -> bool:
-    if not file.tell():
-        return False
-    file.seek(-1, os.SEEK_END)
-    return file.read(1) != b"\n"
-
-
 @dataclass
 class Contents:
     """What a journal holds.
 
     records: the last line of each case and repeat, in the order in which they began; one that never
     ended stands as `crashed`, and its start in open_starts. attempts: how often each (case, repeat)
-    began since it last ended. problems: one sentence for each line that could not be used. size: in
-    bytes, of what was read.
+    began since it last ended. problems: one sentence for each line that could not be used.
     """
 
     path: Path
-    size: int = 0
     records: list[Record] = field(default_factory=list)
     open_starts: list[Start] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -109,33 +101,33 @@ class Contents:
         attempts = self.attempts.get((case, repeat))
         if attempts:
             return attempts >= ATTEMPTS
-        ended = (
-            record for record in self.records if (record.case, record.repeat) == (case, repeat)
+        return any(
+            (record.case, record.repeat) == (case, repeat) and record.status not in RETRIED
+            for record in self.records
         )
-        return any(record.status not in RETRIED for record in ended)
 
 
 def read(path: str | Path) -> Contents:
     """Read a journal; a file that is not there reads as empty.
 
-    Raises PomologyError as `contents`, `read_file`.
+    Raises PomologyError as `contents` and `read_file` do.
     """
     path = Path(path)
     return contents(path, read_file(path)) if path.exists() else Contents(path)
 
 
 def contents(path: Path, data: bytes) -> Contents:
-    """What a journal's bytes hold.
+    """Read a journal's bytes.
 
-    A torn or malformed line is passed over and reported. Raises PomologyError for a journal of
-    another schema, or with more lines than any run writes.
+    A torn or malformed line is passed over and reported. Raises PomologyError for a journal of a
+    newer schema, or with more lines than any run writes.
     """
-    held = Contents(path, len(data))
     name = one_line(path.name)
     if data.count(b"\n") > MOST_LINES:
         raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
     latest: dict[tuple[str, int], Start] = {}
-    unended: dict[tuple[str, int], Start] = {}
+    attempts: dict[tuple[str, int], int] = {}
+    problems = []
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -144,39 +136,34 @@ def contents(path: Path, data: bytes) -> Contents:
         except PomologyError as error:
             raise PomologyError(f"{name}, line {number}: {error}") from None
         except ValueError as error:
-            held.problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
+            problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
             continue
         key = entry.case, entry.repeat
         latest[key] = entry
         if isinstance(entry, Record):
-            held.attempts.pop(key, None)
-            unended.pop(key, None)
+            attempts.pop(key, None)
         else:
-            held.attempts[key] = held.attempts.get(key, 0) + 1
-            unended[key] = entry
-    more = len(held.problems) - MOST_NAMED
-    if more > 0:
-        held.problems[MOST_NAMED:] = [f"{name}: {more} more lines that cannot be used"]
-    why = "began and never ended: its process was killed"
-    for entry in latest.values():
-        held.records.append(
-            entry if isinstance(entry, Record) else Record.ended(entry, "crashed", why)
-        )
-    held.open_starts = list(unended.values())
-    return held
+            attempts[key] = attempts.get(key, 0) + 1
+    unnamed = len(problems) - MOST_NAMED
+    if unnamed > 0:
+        problems[MOST_NAMED:] = [f"{name}: {unnamed} more lines that cannot be used"]
+    open_starts = [latest[key] for key in attempts]
+    records = [
+        entry if isinstance(entry, Record) else Record.ended(entry, "crashed", KILLED)
+        for entry in latest.values()
+    ]
+    return Contents(path, records, open_starts, attempts, problems)
 
 
 def joined(parts: list[Contents]) -> Contents:
     """Return several journals of one experiment, as older runs have them, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    both = Contents(parts[0].path, sum(part.size for part in parts))
+    joint = Contents(parts[0].path)
     for part in parts:
-        both.records += part.records
-        both.open_starts += part.open_starts
-        both.attempts |= part.attempts
-        both.problems += part.problems
-    return both
+        joint.records += part.records
+        joint.open_starts += part.open_starts
+        joint.attempts |= part.attempts
+        joint.problems += part.problems
+    return joint
 
 
 def fills_kernel(status: str) -> bool:

@@ -1,28 +1,29 @@
-"""The cases of a frame, each over all of its repeats: what tables and figures show a row or a mark of."""
+"""The cases of a frame, each over all of its repeats: a row of a table, or a mark of a figure."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pomology.measure.estimate import Estimate
 from pomology.results import cases
-from pomology.results.frame import ORDER
 
 if TYPE_CHECKING:
     import pandas
 
 CASE = ("run", "experiment", "case")
+ESTIMATE = ("value", "unit", "low", "high", "n", "how", "covers")
 
 
 @dataclass(frozen=True)
 class Case:
     """One case over its repeats.
 
-    first: the columns of its first repeat. last: those of the last repeat that ended well, or of the last one.
-    good: repeat -> its values by metric, of the repeats that ended well. flags_of: repeat -> its flags.
-    endings: (status, reason) of the repeats that did not end well.
+    first: the columns of its first repeat. last: those of the last repeat that ended well, or of
+    the last one. good: repeat -> its values by metric, of the repeats that ended well. flags_of:
+    repeat -> its flags. endings: (status, reason) of the repeats that did not end well.
     """
 
     first: dict[str, Any]
@@ -33,7 +34,7 @@ class Case:
 
     @cached_property
     def values(self) -> dict[str, Estimate]:
-        """Metric -> the geometric mean of the repeats that ended well, with the interval between them."""
+        """Metric -> the geometric mean of the repeats that ended well, and its interval."""
         return {metric: self.mean(metric, list(self.good)) for metric in self.each}
 
     @cached_property
@@ -84,7 +85,7 @@ class Case:
 
 
 def pool(frame: pandas.DataFrame) -> list[Case]:
-    """Return the cases of a frame by `frame.of_records` or `load`, in order of first appearance."""
+    """Return the cases of a frame, in order of first appearance."""
     found: dict[tuple, list[list[dict]]] = {}
     for rows in repeats(frame):
         found.setdefault(tuple(rows[0][name] for name in CASE), []).append(rows)
@@ -92,35 +93,29 @@ def pool(frame: pandas.DataFrame) -> list[Case]:
 
 
 def repeats(frame: pandas.DataFrame) -> list[list[dict[str, Any]]]:
-    """Return the rows of each repeat of each case, with None for what is missing."""
+    """Return the rows of each repeat of each case, with None for what is missing.
+
+    In a row `config` is a dict.
+    """
     found: dict[tuple, list[dict]] = {}
-    known = frame.astype(object).where(frame.notna(), None)
-    settings = [name for name in frame.columns if name not in ORDER]
-    for row in known.to_dict("records"):
-        if "config" not in row:  # of `load`
-            config = {
-                name.removeprefix("setting_"): row[name]
-                for name in settings
-                if row[name] is not None
-            }
-            row["config"] = config | {"precision": row["precision"]}
+    for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+        row["config"] = json.loads(row["config"])
         found.setdefault(tuple(row[name] for name in (*CASE, "repeat")), []).append(row)
     return list(found.values())
 
 
 def estimates(rows: list[dict[str, Any]]) -> dict[str, Estimate]:
-    """Return the values of one repeat, by metric."""
-    return {row["metric"]: estimate(row) for row in rows if row["metric"]}
-
-
-def estimate(row: dict[str, Any]) -> Estimate:
-    """Return the value of a row with its interval."""
-    names = ("value", "unit", "low", "high", "n", "how", "covers")
-    return Estimate(*(row[name] for name in names))
+    """Return the values of one repeat, with their intervals, by metric."""
+    return {
+        row["metric"]: Estimate(*(row[name] for name in ESTIMATE)) for row in rows if row["metric"]
+    }
 
 
 def counted_rate(flops: int | None, step: Estimate | None) -> Estimate | None:
-    """Return the operations a second of a step; None where they were not counted, or it was not timed."""
+    """Return the operations a second of a step.
+
+    None where they were not counted, or the step was not timed.
+    """
     if not flops or flops <= 0 or step is None or step.value <= 0:
         return None
     return Estimate.count(flops, "FLOP") / step
@@ -128,11 +123,11 @@ def counted_rate(flops: int | None, step: Estimate | None) -> Estimate | None:
 
 def _case(repeats: list[list[dict]]) -> Case:
     well = [rows for rows in repeats if rows[0]["status"] == "ok"]
-    good = {rows[0]["repeat"]: estimates(rows) for rows in well}
-    flags = {rows[0]["repeat"]: (rows[0]["flags"] or "").split() for rows in repeats}
-    endings = [
-        (rows[0]["status"], rows[0]["reason"] or "")
-        for rows in repeats
-        if rows[0]["status"] != "ok"
-    ]
-    return Case(repeats[0][0], (well or repeats)[-1][0], good, flags, endings)
+    firsts = [rows[0] for rows in repeats]
+    return Case(
+        first=firsts[0],
+        last=(well or repeats)[-1][0],
+        good={rows[0]["repeat"]: estimates(rows) for rows in well},
+        flags_of={row["repeat"]: (row["flags"] or "").split() for row in firsts},
+        endings=[(row["status"], row["reason"] or "") for row in firsts if row["status"] != "ok"],
+    )

@@ -1,13 +1,11 @@
-"""The record of a case: its schema, in the one place that knows it, and what is wrong with a line
-that is none.
+"""The record of a case: the one place that knows its schema, and what is wrong with a bad line.
 
 A line of a journal has the fields of `Start` or `Record`, led by `event`, and each metric as
 `Metric` has it.
 """
 
-import contextlib
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,16 +16,23 @@ from pomology.measure.estimate import Estimate
 PROFILES = ("smoke", "quick", "article")
 SCHEMA = 1
 
-Finished = Literal["ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning"]
-Untried = Literal["too-big", "too-slow"]  # predicted not to fit, or not to end in time
-UNTRIED = get_args(Untried)
-Status = Literal[Finished, Untried, "crashed", "timeout", "interrupted", "error"]
-
+UNTRIED = ("too-big", "too-slow")  # predicted not to fit, or not to end in time
 # Another attempt may end differently; every other status is a result.
 RETRIED = ("interrupted", "error")
-# A case that was under way when its process vanished is tried once more, in case it was the process
-# that was at fault.
-ATTEMPTS = 2
+Status = Literal[
+    "ok",
+    "out-of-memory",
+    "unsupported",
+    "fallback",
+    "mismatch",
+    "not-learning",
+    "too-big",
+    "too-slow",
+    "crashed",
+    "timeout",
+    "interrupted",
+    "error",
+]
 
 # A stranger's numbers must survive arithmetic: no integer that is larger than any float, and no
 # infinity.
@@ -60,7 +65,7 @@ RENAMED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Metric(msgspec.Struct, gc=False):
-    """A metric as it stands in a journal.
+    """A metric as a journal holds it.
 
     repeats: its interval is between processes, not within one.
     """
@@ -112,16 +117,14 @@ class Start(msgspec.Struct, kw_only=True, tag_field="event", tag="start", gc=Fal
 
     def line(self) -> dict[str, Any]:
         """The form of a journal: keys and values as JSON has them."""
-        names = {field.name: field.encode_name for field in msgspec.structs.fields(self)}
-        known = msgspec.structs.asdict(self).items()
-        fields = {names[name]: value for name, value in known if value is not UNSET}
-        return {"event": self.__struct_config__.tag} | fields
+        fields = msgspec.structs.fields(self)
+        values = {field.encode_name: getattr(self, field.name) for field in fields}
+        known = {name: value for name, value in values.items() if value is not UNSET}
+        return {"event": self.__struct_config__.tag} | known
 
 
 class Record(Start, kw_only=True, tag="end", gc=False):
-    """A case that ended.
-
-    What it lacks is UNSET, which is false; every record has the fields without a default.
+    """A case that ended. What it lacks is UNSET, which is false.
 
     blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says
     of itself. absent: why a number is missing, by metric. rails: what the energy covers. thermal:
@@ -130,21 +133,21 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     and after the case, `before_s` and `after_s`; `canary` in a journal.
     """
 
-    parameters: Count | None
-    flops_per_step: Count | None
+    parameters: Count | None = None
+    flops_per_step: Count | None = None
     bytes_per_step: Count | UnsetType | None = UNSET
-    foreign_load: Number | None
+    foreign_load: Number | None = None
     flags: list[str]
     status: Status
     reason: str | None
-    seconds: Number | None
+    seconds: Number | None = None
     metrics: Metrics
     blocks: dict[str, dict[str, Any]] | UnsetType = UNSET
     asides: dict[str, Any] | UnsetType = UNSET
     note: str | UnsetType = UNSET
     memory_trace: dict[str, Any] | UnsetType = UNSET
     absent: dict[str, Any] | UnsetType = UNSET
-    rails: list | UnsetType = UNSET
+    rails: list[str] | UnsetType = UNSET
     thermal_level: Count | UnsetType | None = UNSET
     trace: list | UnsetType = UNSET
     traceback: str | UnsetType = UNSET
@@ -154,9 +157,8 @@ class Record(Start, kw_only=True, tag="end", gc=False):
     @classmethod
     def ended(cls, start: Start, status: Status, reason: str) -> Self:
         """The record of a case of which only the start is known."""
-        known = {name: getattr(start, name) for name in Start.__struct_fields__}
-        blank = dict.fromkeys(("parameters", "flops_per_step", "foreign_load", "seconds"))
-        return cls(**known, **blank, flags=[], status=status, reason=reason, metrics=Metrics())
+        fields = {name: getattr(start, name) for name in Start.__struct_fields__}
+        return cls(**fields, flags=[], status=status, reason=reason, metrics=Metrics())
 
     def replace(self, **changes: Any) -> Self:
         return msgspec.structs.replace(self, **changes)
@@ -170,22 +172,50 @@ class Record(Start, kw_only=True, tag="end", gc=False):
         return super().line() | {"metrics": metrics}
 
 
-def _metrics(kind: type, given: Any) -> Metrics:
-    metrics = msgspec.convert(given, dict[str, Metric])
+class Block(TypedDict, total=False):
+    """What must have a form in a part of `Record.blocks`."""
+
+    steady: Raw
+
+
+class Versioned(msgspec.Struct):
+    """A line of any schema."""
+
+    schema: int
+
+
+def _metrics(_: type, value: Any) -> Metrics:
+    metrics = msgspec.convert(value, dict[str, Metric])
     return Metrics({name: metric.estimate() for name, metric in metrics.items()})
 
 
 _DECODER = msgspec.json.Decoder(Start | Record, dec_hook=_metrics)
 
 
-def _timed(record: Start | Record) -> Start | Record:
-    """The same record. Raises ValidationError, which says where, for raw times that are none."""
-    for part in getattr(record, "blocks", None) or ():
-        try:
-            msgspec.convert(record.steady(part), Raw)
-        except msgspec.ValidationError as error:
-            raise msgspec.ValidationError(f"steady of `$.blocks.{part}`: {error}") from None
-    return record
+def parse(line: bytes) -> Start | Record:
+    """Read a line of a journal.
+
+    Raises ValueError, with one sentence, for a bad line, and PomologyError for one of a newer
+    schema, of which nothing in its file can be understood.
+    """
+    try:
+        record = _DECODER.decode(line)
+        if isinstance(record, Record) and record.blocks:
+            msgspec.convert(record.blocks, dict[str, Block])
+        return _migrated(record)
+    except msgspec.ValidationError as error:
+        wrong = str(error)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise ValueError("torn or not JSON") from None
+    try:
+        schema = msgspec.json.decode(line, type=Versioned).schema
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        schema = SCHEMA
+    if schema > SCHEMA:
+        raise PomologyError(
+            f"schema {schema} is newer than this kit's {SCHEMA}; update pomology to read it"
+        )
+    raise ValueError(wrong)
 
 
 def _migrated(record: Start | Record) -> Start | Record:
@@ -204,30 +234,8 @@ def _migrated(record: Start | Record) -> Start | Record:
     return msgspec.structs.replace(record, experiment=name, config=config, case=case)
 
 
-def parse(line: bytes) -> Start | Record:
-    """A line of a journal.
-
-    Raises ValueError, with one sentence, for a line that is none, and PomologyError for one of
-    another schema, of which nothing in its file can be understood.
-    """
-    try:
-        return _migrated(_timed(_DECODER.decode(line)))
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        wrong = str(error) if isinstance(error, msgspec.ValidationError) else "torn or not JSON"
-    with contextlib.suppress(
-        msgspec.MsgspecError, ValueError, RecursionError, LookupError, TypeError
-    ):
-        schema = msgspec.json.decode(line)["schema"]
-        if type(schema) is int and schema != SCHEMA:
-            age, more = (
-                ("newer", "; update pomology to read it") if schema > SCHEMA else ("older", "")
-            )
-            raise PomologyError(f"schema {schema} is {age} than this kit's {SCHEMA}{more}")
-    raise ValueError(wrong)
-
-
 def checked(line: dict[str, Any]) -> Start | Record:
-    """The same of what is no text yet. Raises ValueError."""
+    """Convert a line that is no text yet. Raises ValueError."""
     return msgspec.convert(line, Start | Record, dec_hook=_metrics)
 
 

@@ -1,10 +1,10 @@
 """A run: its folder or zip, its machine, its journals."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -14,135 +14,107 @@ from pomology.results import archive, journal
 from pomology.results.record import RENAMED, Record
 
 MACHINE = "machine.json"
-
-# What reading or showing somebody's malformed numbers can raise; the page names it in place of
-# them.
-MALFORMED = (
-    PomologyError,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
+# What describing somebody's malformed machine.json can raise.
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
-# Of machine.json, beside `processor`.
-IDENTITY = (
-    "chip",
-    "cpu_cores",
-    "cpu_threads",
-    "performance_cores",
-    "memory_bytes",
-    "gpus",
-    "virtual_machine",
-)
-ALIKE = 1.01  # sizes and clocks of one machine
+class File(NamedTuple):
+    """What is known of a file of a run.
 
-
-def differing(machines: Sequence[dict], names: Sequence[str] = IDENTITY) -> dict[str, list]:
-    """Return what tells two machines apart: its name -> what it is on each.
-
-    names: what is compared, besides all of `processor`.
+    stamp: its size and time when it was read. problem: why it could not be used.
     """
-    chips = [machine.get("processor") for machine in machines]
-    chips = [chip if isinstance(chip, dict) else {} for chip in chips]
-    pairs = {name: [machine.get(name) for machine in machines] for name in names}
-    pairs |= {name: [each.get(name) for each in chips] for name in chips[0] | chips[1]}
-    return {name: both for name, both in pairs.items() if not _alike(*both, ALIKE)}
 
-
-def _alike(a: Any, b: Any, most: float) -> bool:
-    numbers = all(type(each) in (int, float) and each > 0 for each in (a, b))
-    return max(a, b) <= most * min(a, b) if numbers else a == b
+    stamp: tuple[int, int] | None
+    content: dict | journal.Contents | None
+    problem: str = ""
 
 
 class Run:
     """A run's folder or zip, also an unfinished one.
 
-    A file is read when it is first asked for, and again once changed.
-
-    machine: what machine.json says; empty if that is missing or malformed. journals: by experiment.
-    records: of all journals, a finished case each. problems: a sentence for each file that could
-    not be used. Raises PomologyError for a place that is none, or a zip of which anything is not
-    safe to read.
+    A file is read when it is first asked for, and again once changed. Raises PomologyError for a
+    place that is none, and later for a zip of which anything is not safe to read.
     """
 
     def __init__(self, place: str | Path):
         self.path = Path(place)
         self.name = self.path.resolve().name.removesuffix(".zip")
-        self._known: dict[
-            str, tuple
-        ] = {}  # by file name: its stamp, what it holds, and a problem or none
+        self._files: dict[str, File] = {}
         if not (self.path.is_dir() or self.path.is_file()):
-            raise PomologyError(
-                f"{one_line(self.path.name)}: no such folder or zip; runs are in outputs/"
-            )
+            name = one_line(self.path.name)
+            raise PomologyError(f"{name}: no such folder or zip; runs are in outputs/")
 
     @classmethod
     def open(cls, name: str) -> Self:
         """By its name in outputs/, or by the path of a folder or zip."""
-        if place := locate(name):
-            return cls(place)
-        raise unknown(one_line(name, 200))
+        place = locate(name)
+        if place is None:
+            raise unknown(one_line(name, 200))
+        return cls(place)
 
     @property
     def machine(self) -> dict:
-        return self._read(MACHINE).get(MACHINE, (None, {}))[1] or {}
+        """What machine.json says; empty if that is missing or malformed."""
+        return (self._file(MACHINE).content or {}) if MACHINE in self._names() else {}
 
     @property
     def journals(self) -> dict[str, journal.Contents]:
-        by_name: dict[str, list[journal.Contents]] = {}
-        for file, (_, held, _) in self._read().items():
-            if isinstance(held, journal.Contents):
+        """What the journals hold, by experiment."""
+        parts: dict[str, list[journal.Contents]] = {}
+        for file in self._names():
+            content = self._file(file).content
+            if isinstance(content, journal.Contents):
                 name = file.split(".jsonl")[0]
                 name, _ = RENAMED.get(name, (name, {}))
-                by_name.setdefault(name, []).append(held)
-        return {name: journal.joined(parts) for name, parts in by_name.items()}
+                parts.setdefault(name, []).append(content)
+        return {name: journal.joined(contents) for name, contents in parts.items()}
 
     @property
     def records(self) -> list[Record]:
+        """A record for each finished case, of all journals."""
         return [record for contents in self.journals.values() for record in contents.records]
 
     @property
     def problems(self) -> list[str]:
-        known = self._read()
-        missing = "machine.json is missing: nothing tells which machine this was."
-        return [why for *_, why in known.values() if why] + ([] if MACHINE in known else [missing])
+        """A sentence for each file that could not be used."""
+        names = self._names()
+        problems = [self._file(name).problem for name in names]
+        if MACHINE not in names:
+            problems.append("machine.json is missing: nothing tells which machine this was.")
+        return [problem for problem in problems if problem]
 
-    def _read(self, only: str | None = None) -> dict[str, tuple]:
-        """What is known of all files, or of the one with this name."""
+    @cached_property
+    def _unpacked(self) -> dict[str, bytes]:
+        """The files of a zip."""
+        return {} if self.path.is_dir() else archive.unpacked(self.path)
+
+    def _names(self) -> list[str]:
+        return archive.listed(self.path) if self.path.is_dir() else list(self._unpacked)
+
+    def _file(self, name: str) -> File:
+        """Return what a file holds, read again if it has changed."""
+        path = self.path / name
+        stamp = None
         if self.path.is_dir():
-            names = [path.name for path in archive.listed(self.path) if only in (None, path.name)]
-            for name in names:
-                path = self.path / name
-                status = path.stat()
-                stamp = (status.st_size, status.st_mtime_ns)
-                if self._known.get(name, (None,))[0] != stamp:
-                    self._known[name] = (stamp, *self._parsed(name, partial(read_file, path)))
-            return {name: self._known[name] for name in names}
-        if not self._known:
-            unpacked = archive.unpacked(self.path)
-            self._known = {
-                name: (None, *self._parsed(name, lambda data=data: data)) for name, data in unpacked
-            }
-        return self._known
+            status = path.stat()
+            stamp = (status.st_size, status.st_mtime_ns)
+        if name not in self._files or self._files[name].stamp != stamp:
+            self._files[name] = self._parsed(path, stamp)
+        return self._files[name]
 
-    def _parsed(
-        self, name: str, read: Callable[[], bytes]
-    ) -> tuple[dict | journal.Contents | None, str | None]:
+    def _parsed(self, path: Path, stamp: tuple[int, int] | None) -> File:
         try:
-            data = archive.plain(name, read())
-            if name != MACHINE:
-                return journal.contents(self.path / name, data), None
+            data = self._unpacked[path.name] if stamp is None else read_file(path)
+            data = archive.plain(path.name, data)
+            if path.name != MACHINE:
+                return File(stamp, journal.contents(path, data))
             machine = json.loads(data)
             snapshot.describe(machine)
-            return machine, None
+            return File(stamp, machine)
         except PomologyError as error:
-            return None, f"{redact(str(error))}."
+            return File(stamp, None, f"{redact(str(error))}.")
         except MALFORMED as error:
-            return None, f"{name} cannot be read ({type(error).__name__})."
+            return File(stamp, None, f"{path.name} cannot be read ({type(error).__name__}).")
 
 
 def locate(name: str) -> Path | None:
@@ -153,12 +125,12 @@ def locate(name: str) -> Path | None:
 
 
 def find(names: Iterable[str], variable: str) -> list[Path]:
-    """Return the places of runs by their names or paths; a folder of runs stands for all that are in it.
+    """Return the places of runs by their names or paths; a folder of runs is all that are in it.
 
     Raises PomologyError, which begins with the variable, for a name that is no run.
     """
     places = []
-    for name in dict.fromkeys(names):
+    for name in names:
         place = locate(name)
         inside = sorted(path for path in Path(name).glob("*") if is_run(path)) if name else []
         if place is None and not inside:
@@ -175,5 +147,5 @@ def unknown(what: str) -> PomologyError:
 
 def is_run(place: Path) -> bool:
     if place.is_dir():
-        return (place / "machine.json").is_file() or next(place.glob("*.jsonl*"), None) is not None
+        return (place / MACHINE).is_file() or any(place.glob("*.jsonl*"))
     return place.suffix == ".zip" and place.is_file()

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
-from pomology.format import one_line
+from pomology.format import one_line, quantity
 from pomology.machine import snapshot as machine_snapshot
 from pomology.models import isolated
 from pomology.paths import redact
 from pomology.report.table import Table
-from pomology.results import cases, metrics
+from pomology.results import cases
 
 FRAMEWORKS = find.frameworks()
 NAMES = {name: kind.title for name, kind in FRAMEWORKS.items()} | {"lightning": "Lightning"}
@@ -234,7 +234,7 @@ def _lightning(answer: dict[str, Any]) -> Finding:
 
 def _memory(torch: dict[str, Any]) -> Finding:
     free = {device["backend"]: device["free_bytes"] for device in usable(torch)}
-    parts = [f"{metrics.gigabytes(free[name])} are free now for {name}" for name in free]
+    parts = [f"{quantity(free[name], 'B')} are free now for {name}" for name in free]
     enough = min(free.values()) >= ENOUGH_BYTES if free else None
     text = "; ".join(parts) or "PyTorch is not there to ask"
     return Finding("Is there memory to train in?", text, enough)
