@@ -22,7 +22,7 @@ from pomology.paths import redact, write_atomic
 from pomology.report import details, table
 from pomology.report.display import ABOUT, About, Item
 from pomology.report.table import PAGE, Row, Table, grouped
-from pomology.results import cases, frame, metrics
+from pomology.results import cases, metrics
 from pomology.results.notebook_file import read_notebook
 from pomology.results.record import Record
 from pomology.results.run import Run
@@ -201,7 +201,7 @@ def plain_table(records: Sequence[Record]) -> Table:
     lines = []
     for record in records:
         # The number of a case that computed wrongly stays in its journal.
-        name = "" if record.status == "mismatch" else frame.headline(record)
+        name = "" if record.status == "mismatch" else cases.headline(record)
         value = with_interval(record.metrics[name], metrics.show(name)) if name else ""
         flags = ", ".join(record.flags)
         cells = (

@@ -1,4 +1,4 @@
-"""What records have in common: names, groups of repeats, values between them."""
+"""What records have in common: names, flags, groups of repeats, a line of text."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,6 @@ TIMES = {
     "launch_s": "launch",
     "backward_s": "backward",
 }
-
 FLAGS = {
     "contended": "other programs used the processor meanwhile",
     "paused": "its process was stopped for a while",
@@ -45,11 +44,11 @@ FLAGS = {
     "few-calls": "fewer than 6 timed calls: no interval",
     "cut-short": "ended at five times its budget, with what it had by then",
 }
-JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
-
-LEAST_CALLS = 6  # with fewer a time of a call has no interval
 # With one of these a number is shown, but gives no verdict.
 DOUBTS = FLAGS.keys() - {"on-battery", "unproved"}
+JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
+LEAST_CALLS = 6  # with fewer a time of a call has no interval
+ORNAMENTS = ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce ")
 
 
 def config_text(config: dict) -> str:
@@ -63,7 +62,7 @@ def settings(record: Record) -> str:
 def short_chip(chip: str | None) -> str:
     """`AMD EPYC 7B13`: the processor or GPU without its maker's ornaments."""
     name = chip or "this machine"
-    for ornament in ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce "):
+    for ornament in ORNAMENTS:
         name = name.replace(ornament, "")
     return name.split(" @ ")[0].strip()
 
@@ -79,48 +78,56 @@ def chip_name(record: Record) -> str:
 
 
 def framework_name(case: Any) -> str:
-    """Of a record, or of whatever else has a framework."""
+    """`PyTorch`: of a record, or of whatever else has a framework."""
     return FRAMEWORKS.get(case.framework, case.framework)
 
 
 def with_software(device: str, framework: str, version: str, year: str) -> str:
-    """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what it was timed with, as far as that
-    is known.
-    """
+    """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what is known of its software."""
     name = FRAMEWORKS.get(framework.partition(" ")[0].replace("pytorch", "torch"), "")
     known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
     return f"{device} ({known})" if known else device
 
 
+def kind(record: Record) -> str:
+    """`cpu` or `gpu`: the device that was asked for."""
+    return kind_of(record.backend)
+
+
+def kind_of(backend: str) -> str:
+    return "cpu" if backend == "cpu" else "gpu"
+
+
+def precision(record: Record) -> str:
+    """The precision of a case's products, of `16-mixed` or `autocast bf16` the half precision."""
+    text = str(record.precision).lower()
+    return next((name for part, name in PRECISIONS.items() if part in text), text)
+
+
+def headline(record: Record) -> str:
+    """The name of the metric that a case is about; empty for a case without a time."""
+    return next((name for name in TIMES if name in record.metrics), "")
+
+
 def line(record: Record) -> str:
-    """A finished case in one line: its time with the interval, loss, remarks and flags."""
+    """A finished case in one line: what it is about, its loss, remarks and flags."""
+    metrics = record.metrics
     parts = [record.case]
     if record.config:
         parts = [f"{record.experiment}: {record.backend}, {settings(record)}"]
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
     else:
-        parts += _times(record.metrics)
-    loss = losses_text(record.metrics)
-    parts += [loss and f"loss {loss}", record.note or "", ", ".join(record.flags)]
+        # A loop with a throughput has as many steps as it was told to, and no epochs.
+        name = "step_s" if {"throughput", "step_s"} <= metrics.keys() else headline(record)
+        if name:
+            how = "" if metrics[name].how == "measured" else f" {metrics[name].how}"
+            parts.append(f"{TIMES[name]} {with_interval(metrics[name], seconds)}{how}")
+    loss = losses_text(metrics)
+    parts += [f"loss {loss}" if loss else "", record.note or "", ", ".join(record.flags)]
     if record.seconds is not None:
         parts.append(f"took {clock_time(record.seconds)}")
     return " · ".join(filter(None, parts))
-
-
-def _times(metrics: Mapping[str, Estimate]) -> list[str]:
-    """Return `epoch 4.50 s ± 2.0 % estimated`: what a case is about, of a pass both directions."""
-    names = [name for name in TIMES if name in metrics]
-    if "throughput" in metrics:  # its loop has as many steps as it was told to, and no epochs
-        names = [name for name in names if name != "epoch_s"]
-    names = names[:1]
-    if names == ["forward_s"] and "backward_s" in metrics:
-        names.append("backward_s")
-    return [
-        f"{TIMES[name]} {with_interval(metrics[name], seconds)}"
-        f"{' estimated' if metrics[name].how == 'estimated' else ''}"
-        for name in names
-    ]
 
 
 def losses_text(values: Mapping[str, Estimate]) -> str:
@@ -137,11 +144,8 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
     shapes, and in FLOP/s of smaller ones too.
     """
     scaled_too = metric.endswith("flops_per_s")
-    return [
-        record
-        for record in records
-        if record.profile != "smoke" and (scaled_too or not record.scaled)
-    ]
+    full = [record for record in records if record.profile != "smoke"]
+    return [record for record in full if scaled_too or not record.scaled]
 
 
 def groups(records: Iterable[Record]) -> list[list[Record]]:
@@ -152,33 +156,14 @@ def groups(records: Iterable[Record]) -> list[list[Record]]:
     return list(by_case.values())
 
 
-def together(known: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
-    """The mean of repeats with the interval between them; without one where any of them, and of
-    what it counts, rests on too few steps or calls.
+def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
+    """The mean of repeats with the interval between them; None of none.
+
+    It has no interval where a repeat, and what it counts, rests on too few steps or calls.
     """
-    if not known:
+    if not repeats:
         return None
-    lacking = [
-        x.n
-        for x, steps in zip(known, counted or known, strict=True)
-        if few(x) and (steps.n or FEW) < FEW
-    ]
-    mean = intervals.repeats(known)
+    pairs = zip(repeats, counted or repeats, strict=True)
+    lacking = [each.n for each, steps in pairs if few(each) and (steps.n or FEW) < FEW]
+    mean = intervals.repeats(repeats)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
-
-
-def kind(record: Record) -> str:
-    """`cpu` or `gpu`: the device that was asked for."""
-    return kind_of(record.backend)
-
-
-def kind_of(backend: str) -> str:
-    return "cpu" if backend == "cpu" else "gpu"
-
-
-def precision(record: Record) -> str:
-    """The precision of a case's products: of autocast (`16-mixed`, `autocast bf16`) the half
-    precision it names.
-    """
-    text = str(record.precision).lower()
-    return next((name for part, name in PRECISIONS.items() if part in text), text)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pomology.articles import elsewhere
 from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
@@ -22,51 +24,19 @@ if TYPE_CHECKING:
 
 PARQUET = "results.parquet"
 TEXT = "large_string"  # as pandas gives its texts to Arrow
-# Column -> its type in Arrow. `config` has all settings as JSON.
-COLUMNS = {
-    "run": TEXT,
-    "machine": TEXT,
-    "chip": TEXT,
-    "article": TEXT,
-    "experiment": TEXT,
-    "case": TEXT,
-    "framework": TEXT,
-    "framework_version": TEXT,
-    "device": TEXT,
-    "backend": TEXT,
-    "precision": TEXT,
-    "profile": TEXT,
-    "repeat": "int64",
-    "scaled": "bool",
-    "threads": "int64",
-    "parameters": "int64",
-    "flops_per_step": "int64",
-    "bytes_per_step": "int64",
-    "data": TEXT,
-    "status": TEXT,
-    "reason": TEXT,
-    "flags": TEXT,
-    "metric": TEXT,
-    "headline": "bool",
-    "value": "float64",
-    "unit": TEXT,
-    "low": "float64",
-    "high": "float64",
-    "n": "int64",
-    "how": TEXT,
-    "covers": TEXT,
-    "source": TEXT,
-    "year": "int64",
-    "config": TEXT,
-    "note": TEXT,
-    "data_origin": TEXT,
-    "foreign_load": "float64",
-    "rails": TEXT,
-    "steady_steps": "int64",
-    "epoch_steps": "float64",
-    "fastest_step_s": "float64",
-    "slowest_step_s": "float64",
-}
+# Column -> its type in Arrow.
+COLUMNS = dict.fromkeys(("run", "machine", "chip", "article", "experiment", "case"), TEXT)
+COLUMNS |= dict.fromkeys(("framework", "framework_version", "device", "backend"), TEXT)
+COLUMNS |= dict.fromkeys(("precision", "profile"), TEXT)
+COLUMNS |= {"repeat": "int64", "scaled": "bool"}
+COLUMNS |= dict.fromkeys(("threads", "parameters", "flops_per_step", "bytes_per_step"), "int64")
+COLUMNS |= dict.fromkeys(("data", "status", "reason", "flags", "metric"), TEXT)
+COLUMNS |= {"headline": "bool", "value": "float64", "unit": TEXT}
+COLUMNS |= {"low": "float64", "high": "float64", "n": "int64"}
+COLUMNS |= {"how": TEXT, "covers": TEXT, "source": TEXT, "year": "int64"}
+COLUMNS |= dict.fromkeys(("config", "note", "data_origin", "rails"), TEXT)
+COLUMNS |= {"steady_steps": "int64", "epoch_steps": "float64", "foreign_load": "float64"}
+COLUMNS |= {"fastest_step_s": "float64", "slowest_step_s": "float64"}
 
 
 def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
@@ -78,9 +48,10 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
 
     Returns:
         A frame with the columns of COLUMNS, then one column per setting (`batch_size`, `model`, …).
-        Values are in SI units, `foreign_load` is in cores. A case without numbers has one row with
-        an empty `metric`, so that its status is there. `flags` are separated by spaces, `rails` by
-        commas. A setting that has the name of another column is `setting_<name>`.
+        Values are in SI units, `foreign_load` is in cores, `config` has all settings as JSON. A
+        case without numbers has one row with an empty `metric`, so that its status is there.
+        `flags` are separated by spaces. A setting with the name of another column is
+        `setting_<name>`.
 
     Raises:
         PomologyError: for a place that is no run.
@@ -125,11 +96,6 @@ def write(run: Run) -> Path:
     parquet.write_table(_of_journals(run), buffer, compression="zstd")
     write_atomic(run.path / PARQUET, buffer.getvalue())
     return run.path / PARQUET
-
-
-def headline(record: Record) -> str:
-    """Return the name of the metric that a case is about, "" for a case without a time."""
-    return next((name for name in cases.TIMES if name in record.metrics), "")
 
 
 def machine_name(snapshot: dict[str, Any]) -> str:
@@ -236,18 +202,11 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
     }
     if not record.metrics:
         yield fields
-    for name, number in record.metrics.items():
-        yield fields | {
-            "metric": name,
-            "headline": name == headline(record),
-            "value": float(number.value),
-            "unit": number.unit,
-            "low": None if number.low is None else float(number.low),
-            "high": None if number.high is None else float(number.high),
-            "n": number.n,
-            "how": number.how,
-            "covers": number.covers,
-        }
+    for name, estimate in record.metrics.items():
+        number = msgspec.structs.asdict(estimate)
+        for bound in ("value", "low", "high"):
+            number[bound] = None if number[bound] is None else float(number[bound])
+        yield fields | number | {"metric": name, "headline": name == cases.headline(record)}
 
 
 def _article_row(row: dict[str, Any]) -> dict[str, Any]:

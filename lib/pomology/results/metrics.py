@@ -1,4 +1,7 @@
-"""Every metric by its name: the heading of its column, its unit, and its axis in a figure."""
+"""How a metric is shown: the heading of its column, its unit, and its axis in a figure.
+
+A metric is kept in SI units, and its name ends in the unit: `launch_s`, `footprint_peak_bytes`.
+"""
 
 import re
 from collections.abc import Callable
@@ -7,24 +10,63 @@ from functools import partial
 
 from pomology.format import quantity, quantity_per_s, significant
 
-# Unit of a column -> how much it is in SI units, and the form of a number that is not rounded to
-# three significant digits.
-UNITS = {
-    "J": (1, ""),
-    "W": (1, ""),
-    "ms": (1e-3, ""),
-    "min": (60, ""),
-    "%": (0.01, ""),
-    "°C": (1, ".0f"),
-    "count": (1, ",.0f"),
-    "USD": (1, ",.0f"),
-    "M": (1e6, ",.3f"),
-    "billion": (1e9, ""),
-    "TFLOPS": (1e12, ""),
-    "GB": (2**30, ".0f"),  # memory comes in powers of two, whatever its makers call it
-    "GiB": (2**30, ".2f"),
+# Metric -> heading: of what an article prints, and of others whose name is not the heading.
+METRICS = {
+    "accuracy": "Test accuracy",
+    "allocated_end_bytes": "Allocated",
+    "allocated_peak_bytes": "Most allocated",
+    "allocated_slope_bytes": "Allocated growth per step",
+    "backward_flops_per_s": "Backward achieves",
+    "backward_s": "Backward",
+    "bytes_per_s": "Memory traffic, at least",
+    "cpu_busy": "CPU busy (percent)",
+    "energy_gpu_j_per_step": "Energy of the GPU per step",
+    "energy_j_per_step": "Energy per step",
+    "energy_j_per_tflop": "Energy per TFLOP",
+    "epoch_s": "Time per epoch",
+    "fit_s": "Training time",
+    "flops_per_s": "Achieved",
+    "footprint_end_bytes": "Footprint",
+    "footprint_peak_bytes": "Memory",
+    "footprint_slope_bytes": "Footprint growth per step",
+    "forward_flops_per_s": "Forward achieves",
+    "forward_macs": "Multiply-adds per picture",
+    "forward_s": "Forward",
+    "free_bytes": "Free here",
+    "gpu_busy": "GPU busy (percent)",
+    "host_bytes": "On the host",
+    "kernel_s": "One call",
+    "launch_cold_s": "Cold launch",
+    "launch_paused_s": "After a pause",
+    "launch_price_usd": "Launch price",
+    "launch_s": "Follow-up launch",
+    "launch_stream_s": "Without waiting",
+    "max_abs_error": "Largest error",
+    "memory_bytes": "Memory",
+    "needed_bytes": "Needed here",
+    "page_faults_slope": "Page faults per step",
+    "parameters": "Parameters",
+    "pass_s": "Pass",
+    "peak_flops_per_s": "Peak",
+    "peak_memory_bytes": "Memory",
+    "power_rest_w": "Power at rest",
+    "power_w": "Power",
+    "rate_left": "Rate kept",
+    "reserved_end_bytes": "Reserved",
+    "reserved_peak_bytes": "Reserved on the GPU",
+    "resident_slope_bytes": "Resident growth per step",
+    "saved_fused_bytes": "Kept for the backward pass, attention fused",
+    "saved_written_bytes": "Kept for the backward pass, attention written out",
+    "share_of_peak": "Share of the peak",
+    "speedup": "Speed-up",
+    "status": "Works",
+    "step_first_s": "Step in the first minute",
+    "step_flops": "Operations per step",
+    "step_last_s": "Step in the last minute",
+    "swap_bytes": "Swap grew by",
+    "temperature_c": "Temperature",
+    "theoretical_bytes": "Theoretical memory",
 }
-
 # Metric -> the words on the axis of its figure, and what the numbers there are divided by.
 AXES = {
     "epoch_s": ("seconds per epoch (less is faster; hollow: computing alone)", 1.0),
@@ -37,6 +79,57 @@ AXES = {
     "rate_left": ("the rate over time, and the heat of the machine", 1.0),
     "energy_gpu_j_per_step": ("joules of the GPU per step (less is better)", 1.0),
 }
+# The end of a name -> its unit, the longer ends first.
+ENDS = {
+    "flops_per_s": "FLOP/s",
+    "bytes_per_s": "B/s",
+    "_j_per_step": "J",
+    "_j_per_tflop": "J",
+    "_flops": "FLOP",
+    "_bytes": "B",
+    "_usd": "USD",
+    "_hz": "Hz",
+    "_s": "s",
+    "_w": "W",
+    "_c": "°C",
+}
+# Units of names without one, and other units than that of the name.
+OTHER_UNITS = {
+    "speedup": "×",
+    "throughput": "per s",
+    "forward_macs": "billion",
+    "memory_bytes": "GB",
+    "parameters": "count",
+    "page_faults": "count",
+    "page_ins": "count",
+    "accuracy": "%",
+    "rate_left": "%",
+    "share_of_peak": "%",
+}
+# Unit of a column -> how much it is in SI units, and the form of a number that is not rounded to
+# three significant digits.
+UNITS = {
+    "J": (1, ""),
+    "ms": (1e-3, ""),
+    "min": (60, ""),
+    "%": (0.01, ""),
+    "°C": (1, ".0f"),
+    "count": (1, ",.0f"),
+    "USD": (1, ",.0f"),
+    "M": (1e6, ",.3f"),
+    "billion": (1e9, ""),
+    "TFLOPS": (1e12, ""),
+    "GB": (2**30, ".0f"),  # memory comes in powers of two, whatever its makers call it
+    "GiB": (2**30, ".2f"),
+}
+# The names in a record of a metric that has another one there; the first that is there counts.
+SOURCES = {"peak_memory_bytes": ("reserved_peak_bytes", "footprint_peak_bytes")}
+
+# Whole pieces of work, which devices and frameworks are compared by; the largest first.
+WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
+# Of a smaller model than the article's they would be taken for the article's own.
+PASSES = ("forward_s", "backward_s", "update_s", "pass_s")
+SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
 
 
 @dataclass(frozen=True)
@@ -44,12 +137,11 @@ class Metric:
     """How tables and figures show a metric.
 
     unit: of the numbers in a table. axis: the words below a figure of it, whose numbers are divided
-    by `scale`; empty where none draws it. sources: the names in a record, the first that is there;
-    left out, the metric's own.
+    by `scale`; empty where none draws it. sources: its names in a record.
     """
 
     heading: str
-    unit: str = ""
+    unit: str
     axis: str = ""
     scale: float = 1.0
     sources: tuple[str, ...] = ()
@@ -66,131 +158,12 @@ class Metric:
         return number if self.unit == "count" else f"{number} {self.unit}".rstrip()
 
 
-def _number(value: float, unit: str, digits: int = 3) -> str:
-    factor, form = UNITS.get(unit, (1, ""))
-    return f"{value / factor:{form}}" if form else significant(value / factor, min(digits, 3))
-
-
-METRICS: dict[str, Metric] = {}
-
-
-def _add(unit: str, **headings: str) -> None:
-    for name, heading in headings.items():
-        METRICS[name] = Metric(heading, unit, *AXES.get(name, ()))
-
-
-_add(
-    "s",
-    epoch_s="Time per epoch",
-    compute_epoch_s="of it computing",
-    fit_s="Training time",
-    between_epochs_s="of it between epochs",
-    pass_s="Pass",
-    step_s="Step",
-    first_step_s="First step",
-    forward_s="Forward",
-    backward_s="Backward",
-    update_s="Update",
-    proof_s="Proof before it was timed",
-    kernel_s="One call",
-    step_first_s="Step in the first minute",
-    step_last_s="Step in the last minute",
-)
-_add(
-    "ms",  # as table 6 of article 001 prints them
-    launch_cold_s="Cold launch",
-    launch_s="Follow-up launch",
-    launch_stream_s="Without waiting",
-    launch_paused_s="After a pause",
-    compile_s="Compiling",
-)
-_add(
-    "FLOP/s",
-    flops_per_s="Achieved",
-    forward_flops_per_s="Forward achieves",
-    backward_flops_per_s="Backward achieves",
-    peak_flops_per_s="Peak",
-)
-_add("B/s", bytes_per_s="Memory traffic, at least")
-_add("per s", throughput="Throughput")
-_add("×", speedup="Speed-up")
-_add("%", share_of_peak="Share of the peak", rate_left="Rate kept", accuracy="Test accuracy")
-_add(
-    "B",
-    footprint_peak_bytes="Memory",
-    footprint_end_bytes="Footprint",
-    footprint_slope_bytes="Footprint growth per step",
-    resident_slope_bytes="Resident growth per step",
-    reserved_peak_bytes="Reserved on the GPU",
-    reserved_end_bytes="Reserved",
-    allocated_peak_bytes="Most allocated",
-    allocated_end_bytes="Allocated",
-    allocated_slope_bytes="Allocated growth per step",
-    host_bytes="On the host",
-    theoretical_bytes="Theoretical memory",
-    swap_bytes="Swap grew by",
-    swapped_bytes="Swapped",
-    compressed_bytes="Compressed",
-)
-_add(
-    "GiB",
-    needed_bytes="Needed here",
-    free_bytes="Free here",
-    saved_written_bytes="Kept for the backward pass, attention written out",
-    saved_fused_bytes="Kept for the backward pass, attention fused",
-)
-_add("GB", memory_bytes="Memory")
-_add(
-    "count",
-    parameters="Parameters",
-    page_faults="Page faults",
-    page_faults_slope="Page faults per step",
-    page_ins="Page-ins",
-)
-_add("billion", forward_macs="Multiply-adds per picture")
-_add("FLOP", step_flops="Operations per step")
-_add(
-    "W",
-    power_w="Power",
-    power_rest_w="Power at rest",
-    power_gpu_w="Power of the GPU",
-    power_cpu_w="Power of the CPU",
-    power_dram_w="Power of memory",
-    power_ane_w="Power of the Neural Engine",
-)
-_add(
-    "J",
-    energy_j_per_step="Energy per step",
-    energy_j_per_tflop="Energy per TFLOP",
-    energy_gpu_j_per_step="Energy of the GPU per step",
-    energy_cpu_j_per_step="Energy of the CPU per step",
-    energy_dram_j_per_step="Energy of memory per step",
-    energy_ane_j_per_step="Energy of the Neural Engine per step",
-)
-_add("°C", temperature_c="Temperature")
-_add("Hz", clock_hz="Clock")
-_add("USD", launch_price_usd="Launch price")
-_add(
-    "",
-    cpu_busy="CPU busy (percent)",
-    gpu_busy="GPU busy (percent)",
-    max_abs_error="Largest error",
-    status="Works",
-)
-METRICS["peak_memory_bytes"] = Metric(
-    "Memory", "B", sources=("reserved_peak_bytes", "footprint_peak_bytes")
-)
-
-# Whole pieces of work, which devices and frameworks are compared by; the largest first.
-WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
-# Of a smaller model than the article's they would be taken for the article's own.
-PASSES = ("forward_s", "backward_s", "update_s", "pass_s")
-SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
-
-
 def metric(name: str) -> Metric:
-    """How a metric is shown; one without an entry under its own name."""
-    return METRICS.get(name) or Metric(words(name))
+    """How a metric is shown."""
+    end = next((end for end in ENDS if name.endswith(end)), "")
+    heading = METRICS.get(name) or words(name.removesuffix(end))
+    unit = OTHER_UNITS.get(name) or ENDS.get(end, "")
+    return Metric(heading, unit, *AXES.get(name, ("", 1.0)), SOURCES.get(name, ()))
 
 
 def show(name: str, heading: str = "") -> Callable[..., str]:
@@ -203,6 +176,11 @@ def show(name: str, heading: str = "") -> Callable[..., str]:
     if unit and unit[1] in UNITS:
         return partial(_number, unit=unit[1])
     return MINUTES if heading.startswith("Minutes") else metric(name).show
+
+
+def _number(value: float, unit: str, digits: int = 3) -> str:
+    factor, form = UNITS.get(unit, (1, ""))
+    return f"{value / factor:{form}}" if form else significant(value / factor, min(digits, 3))
 
 
 def words(name: str) -> str:
