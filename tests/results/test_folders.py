@@ -141,4 +141,4 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
         place.touch()
         os.utime(place, (1000 + number, 1000 + number))
         (place.parent / "machine.json").write_text(json.dumps(SNAPSHOT | {"profile": profile}))
-    assert folders.latest(["blas", "blas"], "quick") == tmp_path / "outputs" / "two"
+    assert folders.latest(["blas"], "quick") == tmp_path / "outputs" / "two"

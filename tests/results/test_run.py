@@ -42,8 +42,8 @@ def test_a_run_reads_what_is_asked_for_once_and_again_when_it_has_grown(journal,
     assert found.machine == {} and found.problems[0].startswith("machine.json cannot be read")
     (folder / "machine.json").write_text(json.dumps(MACHINE))
     assert found.machine == MACHINE and found.problems == []
-    (folder / "dcgan.jsonl").write_text('{"schema": 2}\n')
-    assert found.problems[0].startswith("dcgan.jsonl, line 1: schema 2 is newer")
+    (folder / "dcgan.jsonl").write_text(json.dumps(ENDED | {"schema": 2}) + "\n")
+    assert found.problems[0].startswith("dcgan.jsonl, line 1: its schema is not 1")
     (folder / "dcgan.jsonl").unlink()
     assert found.problems == [] and list(found.journals) == ["vae"]
 
