@@ -13,6 +13,7 @@ import pandas
 import pytest
 import records
 from pandas.testing import assert_frame_equal
+from pyarrow import parquet
 
 import pomology
 from pomology.articles import elsewhere
@@ -20,6 +21,7 @@ from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
 from pomology.paths import root
 from pomology.results import frame as results_frame
+from pomology.results.pool import pool
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
@@ -83,6 +85,8 @@ def test_a_table_from_parquet_is_that_from_the_journals(tmp_path):
     steps = pomology.load(tmp_path / "b", metric=["step_s", "pass_s"])
     assert len(steps) == plain["metric"].isin(["step_s", "pass_s"]).sum()
     place = tmp_path / "b" / "results.parquet"
+    parquet.write_table(parquet.read_table(place).drop_columns("config"), place)  # an older kit's
+    assert pomology.load(tmp_path / "b")["value"].equals(plain["value"])
     place.write_bytes(b"not read: older than a journal")
     os.utime(place, ns=(0, 0))
     assert pomology.load(tmp_path / "b")["value"].equals(plain["value"])
@@ -100,24 +104,18 @@ def test_a_zip_is_read_from_its_journals_alone(tmp_path):
 
 
 def test_a_case_without_numbers_has_a_row_and_a_setting_its_column(tmp_path):
-    one = records.record(
-        metrics={}, config={"batch_size": 8, "data": "random"}, status="too-big", reason="too big"
-    )
-    two = records.record(
-        metrics={"step_s": records.metric(0.5)}, config={"batch_size": 16, "lora": True}
-    )
-    records.write(
-        tmp_path,
-        [one, two],
-        {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "python": "3.12.1"},
-    )
-    table = pomology.load(tmp_path)
+    settings = {"batch_size": 8, "data": "random", "wrt": 1}
+    failed = records.record(config=settings, status="too-big", reason="too big")
+    settings = {"batch_size": 16, "lora": True, "wrt": "left"}
+    timed = records.record(metrics={"step_s": records.metric(0.5)}, config=settings)
+    machine = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "python": "3.12.1"}
+    table = pomology.load(records.write(tmp_path, [failed, timed], machine))
     assert list(table["status"]) == ["too-big", "ok"] and list(table["batch_size"]) == [8, 16]
     assert table["metric"].isna().tolist() == [True, False] and math.isnan(table["value"][0])
     assert table["setting_data"][0] == "random" and table["data"].notna().all() and table["lora"][1]
-    assert set(table["machine"]) == {"Apple M9, 8 cores, 16 GB"} and table["device"][1].startswith(
-        "Apple M9"
-    )
+    assert list(table["wrt"]) == [1, "left"]  # each of its own type
+    assert set(table["machine"]) == {"Apple M9, 8 cores, 16 GB"}
+    assert [case.config for case in pool(table)] == [failed.config, timed.config]
     results_frame.write(Run(tmp_path))
     assert_frame_equal(pomology.load(tmp_path), table)
 

@@ -14,14 +14,16 @@ Seconds = dict[str, Annotated[float, msgspec.Meta(ge=0, lt=1e7)]]
 
 
 class About(msgspec.Struct):
-    """What a notebook's metadata say of it to the kit, under `pomology`; see
-    `runner.notebooks.Notebook`.
-    """
+    """What a notebook's metadata say under `pomology`; see `runner.notebooks.Notebook`."""
 
     article: str = ""
     seconds: Seconds = {}
     one_case_per_kernel: list[str] = []
     after: list[str] = []
+
+
+class Metadata(msgspec.Struct):
+    pomology: About = msgspec.field(default_factory=About)
 
 
 class Tags(msgspec.Struct):
@@ -32,18 +34,7 @@ class Cell(msgspec.Struct):
     cell_type: Literal["code", "markdown", "raw"]
     source: str | list[str]
     metadata: Tags
-    attachments: dict[str, Any] = {}
     outputs: list[dict[str, Any]] = []
-
-
-class Kernel(msgspec.Struct):
-    name: str
-    display_name: str
-
-
-class Metadata(msgspec.Struct):
-    kernelspec: Kernel | None = None
-    pomology: About = msgspec.field(default_factory=About)
 
 
 class Form(msgspec.Struct):
@@ -53,18 +44,14 @@ class Form(msgspec.Struct):
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
-    """The notebook as JSON.
+    """Return the notebook as JSON.
 
-    Raises PomologyError, in a line, if the file is none that can be run and rendered.
+    Raises PomologyError, in a line, for a file that cannot be run and rendered.
     """
+    data = read_file(path)
     try:
-        notebook = json.loads(read_file(path).decode("utf-8"))
-        msgspec.convert(notebook, Form)
-        json.dumps(
-            notebook, ensure_ascii=False
-        ).encode()  # half a sign can be read, and not written
+        msgspec.json.decode(data, type=Form)
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise PomologyError(
-            f"{one_line(path.name)}: not a notebook ({one_line(error, 250)})"
-        ) from None
-    return notebook
+        why = one_line(error, 250)
+        raise PomologyError(f"{one_line(path.name)}: not a notebook ({why})") from None
