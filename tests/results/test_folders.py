@@ -7,6 +7,7 @@ import os
 from datetime import datetime
 
 import pytest
+from journal_lines import ENDED
 
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
@@ -142,3 +143,15 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
         os.utime(place, (1000 + number, 1000 + number))
         (place.parent / "machine.json").write_text(json.dumps(SNAPSHOT | {"profile": profile}))
     assert folders.latest(["blas"], "quick") == tmp_path / "outputs" / "two"
+
+
+def test_what_a_notebook_measured_with_another_framework_stays():
+    place = folders.by_hand("vae", "quick")
+    folders.note_machine(place, "quick")
+    for framework in ("torch", "mlx"):
+        journal.Journal(place / "vae.jsonl").end(ENDED | {"framework": framework})
+    assert folders.by_hand("vae", "quick", "mlx") == place
+    kept, aside = (
+        journal.read(path) for path in (place / "vae.jsonl", place / "earlier/vae-1.jsonl")
+    )
+    assert [record.framework for record in kept.records] == ["torch"] and len(aside.records) == 1
