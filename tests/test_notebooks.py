@@ -348,12 +348,12 @@ print("loaded")
 
 def variants() -> list[tuple[Path, dict]]:
     """Each notebook with the parameters of each of its variants that a processor runs, too."""
-    found = []
-    for notebook in notebooks.notebooks(ROOT / "notebooks"):
-        for variant in notebook.variants:
-            if variant.only != "tf32":
-                found.append((notebook.path, variant.parameters))
-    return found
+    return [
+        (notebook.path, variant.parameters)
+        for notebook in notebooks.notebooks(ROOT / "notebooks")
+        for variant in notebook.variants
+        if variant.only != "tf32"
+    ]
 
 
 def name_of(execution: tuple[Path, dict]) -> str:
