@@ -139,8 +139,8 @@ def test_a_measured_row_shows_value_interval_and_where_it_comes_from(vae):
             "Time per epoch": "4.50 s ± 2.0 %",
             "Of it computing": "2.25 s ± 1.2 %",
             "Temperature": "64 °C",
-            "Memory": "0.412 GB",
-            "Power": "42 W",
+            "Memory": "412 MB",
+            "Power": "41.6 W",
             "Remarks": "estimated from 400 steps, 85 % of the epoch; stand-in; drift",
         }
     ]

@@ -182,7 +182,7 @@ def value_text(metric: str, value: Estimate, heading: str = "") -> str:
         return peaks.percent(value)
     if metric.endswith(metrics.SLOPES):
         return slope_text(value)
-    if metric in metrics.METRICS:
+    if metrics.metric(metric).unit:
         return with_interval(value, metrics.show(metric, heading))
     unit = "" if value.unit == "count" else value.unit
     return with_interval(value, functools.partial(quantity, unit=unit))
