@@ -1,4 +1,4 @@
-"""What a training would take on a device, from its operators and that device's ceilings."""
+"""What a training would take on a device, from its work and that device's peaks."""
 
 import argparse
 
@@ -11,7 +11,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option("--input", default="", help="sizes of a batch: 32x3x224x224, 16x512:int; or several")
     option("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
     option("--on", default="", help="a device, as 'RTX 3090'; with --from cpu or gpu")
-    option("--from", default="", dest="source", metavar="RUN", help="a run with ceilings")
+    option("--from", default="", dest="source", metavar="RUN", help="a run with measured peaks")
     add_store_option(parser)
 
 

@@ -1,10 +1,11 @@
-"""How long a training step takes, from its operators and the ceilings of a device.
+"""How long a training step takes, from the work in it and the peaks of a device.
 
-    time = F · (Σ max(operations / (e · peak), bytes / (e_m · bandwidth)) + launches · l)
+    time = F · (Σ operations / (e · peak) + Σ bytes / (e_m · bandwidth) + launches · l)
 
-Eight shares of a ceiling, `e`, and the time of a launch, `l`, are fitted to published times, by
-the least absolute logarithms of measured over predicted. Where a device has measured times of
-other workloads, these and F are fitted once more. docs/prediction.md says how well it predicts.
+The shares of a peak, `e` and `e_m`, and the time of a launch, `l`, are fitted to published times by
+the least absolute logarithms of measured over predicted, which outliers do not pull. A device that
+has measured times of other workloads has them fitted once more, with a factor F.
+docs/prediction.md says how well it predicts.
 """
 
 from __future__ import annotations
@@ -12,146 +13,86 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pomology.articles import published
-from pomology.extras.prediction import devices
-from pomology.extras.prediction.devices import Device
-from pomology.extras.prediction.operators import Operator
+from pomology.extras.prediction.devices import HALF, Device
+from pomology.extras.prediction.work import Work
 from pomology.measure.estimate import Estimate
 
-PARTS = ("operations", "memory traffic", "launches")  # of a step
-# The place in START of an operator's share of the peak, without and with matrix units. What is not
-# here only moves memory, at the share 6, in half precision 7.
-CLASSES = {"convolution": 0, "recurrent": 1, "product": 1, "attention": 1, "depthwise": 2}
-# Shares of convolution, product, depthwise; with matrix units of convolution, product,
-# convolution in half precision; of the bandwidth, and in half. Seconds of a launch; F.
-START = (0.7, 0.7, 0.1, 0.45, 0.45, 0.5, 0.7, 0.7, 5e-6, 1.0)
-LAUNCH = 8
-FACTOR = 9
-HELD_BY = 2  # times that must agree before calibration moves a share
+if TYPE_CHECKING:
+    import pandas
+
+# A time's columns of work: seconds at the peak or at the bandwidth, and a number of launches.
+HALF_CONVOLUTIONS, FP32_PRODUCTS, COMPUTING = "half_convolutions", "fp32_products", "computing"
+MEMORY, HALF_MEMORY, LAUNCHES = "memory", "half_memory", "launches"
+COLUMNS = [HALF_CONVOLUTIONS, FP32_PRODUCTS, COMPUTING, MEMORY, HALF_MEMORY, LAUNCHES]
+PARTS = {"operations": COLUMNS[:3], "memory traffic": COLUMNS[3:5], "launches": COLUMNS[5:]}
+# Where a fit begins: what each column is multiplied by, which is 1 / share, and seconds of a launch.
+START = np.array([1.5, 1.5, 1.5, 1.5, 1.5, 1e-5])
+# A boost clock may beat a data sheet, by a fifth at the most.
+LEAST = np.array([1 / 1.2] * 5 + [1e-8])
+HELD_BY = 2.0  # times that must agree before calibration moves a number
 INTERVAL = (0.05, 0.95)
+# The least interval of a user's model on a processor: ten models that no kit has took 0.56 to 2.34
+# times what was predicted, and so did 17 of 20 on another processor (docs/findings.md).
+CPU_UNSEEN = (math.log(0.56), math.log(2.34))
 
 
-class Times(NamedTuple):
-    """A measured time of a step, and the work in it."""
-
-    workload: str
-    device: Device
-    step_s: float
-    work: np.ndarray  # of `work_of`
-
-
-def work_of(operators: Iterable[Operator], device: Device, precision: str) -> np.ndarray:
-    """Return the work of a step: places of the shares, seconds at peak and bandwidth, launches.
-
-    On a processor an operator that computes has two rows: it moves its data before and behind, not
-    meanwhile.
-    """
-    peak, units = device.rate(precision)
-    half = precision in devices.HALF
-    traffic = 7 if half else 6
-    rows = []
-    for each in operators:
-        place = CLASSES.get(each.kind, 1)
-        if units and place < 2:
-            place += 5 if half and place == 0 else 3
-        rate = peak
-        if each.kind in device.single:
-            rate = device.single_rate(each.kind, each.largest)
-        elif each.kind in ("convolution", "depthwise") and precision == "fp32":
-            rate = device.convolution or peak
-        computing_s = each.flops / rate
-        moving_s = each.bytes / device.traffic(each)
-        if each.flops and device.single:
-            if each.kind == "convolution":
-                moving_s *= devices.REORDERED
-            rows.append((place, traffic, computing_s / each.filled, 0.0, each.launches))
-            rows.append((place, traffic, 0.0, moving_s, 0))
-        else:
-            rows.append((place, traffic, computing_s, moving_s, each.launches))
-    return np.array(rows)
+def columns(work: Work, device: Device, precision: str) -> dict[str, float]:
+    """Return the columns of a step in a precision on a device."""
+    peak = device.peak(precision)
+    half = precision in HALF
+    convolutions = work.convolutions / peak
+    products = work.products / peak
+    values = dict.fromkeys(COLUMNS, 0.0)
+    values[HALF_CONVOLUTIONS if half else COMPUTING] += convolutions
+    values[FP32_PRODUCTS if precision == "fp32" else COMPUTING] += products
+    values[HALF_MEMORY if half else MEMORY] = work.bytes / device.bytes_per_s
+    values[LAUNCHES] = work.launches
+    return values
 
 
-class Stack(NamedTuple):
-    """Measured times as arrays, so that all are predicted at once."""
-
-    work: np.ndarray  # by time, operator, and column of `work_of`
-    step_s: np.ndarray
-    workloads: np.ndarray
-
-    @classmethod
-    def of(cls, times: Sequence[Times]) -> Stack:
-        work = np.zeros((len(times), max(len(each.work) for each in times), 5))
-        for place, each in enumerate(times):
-            work[place, : len(each.work)] = each.work
-        step_s = np.array([each.step_s for each in times])
-        return cls(work, step_s, np.array([each.workload for each in times]))
-
-    def part(self, chosen: np.ndarray) -> Stack:
-        return Stack(*(array[chosen] for array in self))
-
-    def parts(self, shares: np.ndarray) -> np.ndarray:
-        """Return the seconds that PARTS take of each step."""
-        place, traffic, computing, moving, launches = np.moveaxis(self.work, 2, 0)
-        computing = computing / shares[place.astype(int)]
-        moving = moving / shares[traffic.astype(int)]
-        larger = computing > moving
-        operations = (computing * larger).sum(1)
-        memory = (moving * ~larger).sum(1)
-        launching = launches.sum(1) * shares[LAUNCH]
-        return np.stack([operations, memory, launching], 1) * shares[FACTOR]
-
-    def errors(self, shares: np.ndarray) -> np.ndarray:
-        """Return the logarithms of measured over predicted."""
-        return np.log(self.step_s / self.parts(shares).sum(1))
+def errors_of(times: pandas.DataFrame, numbers: np.ndarray) -> np.ndarray:
+    """Return the logarithms of measured over predicted."""
+    return np.log(times["step_s"].to_numpy() / (times[COLUMNS].to_numpy() @ numbers))
 
 
-def weights_of(names: Sequence[str] | np.ndarray) -> np.ndarray:
+def weights_of(names: Sequence[str]) -> np.ndarray:
     """Return weights: times of one name are alike, and count as the root of their number."""
     _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
     return (1 / np.sqrt(counts))[place]
 
 
-def fit(stack: Stack, start: Sequence[float] = START, held: float = 0.0) -> np.ndarray:
-    """Return the shares with the least absolute logarithms, found one by one in smaller steps.
+def fit(times: pandas.DataFrame, start: np.ndarray = START, held: float = 0.0) -> np.ndarray:
+    """Return the number that each of COLUMNS is multiplied by.
 
-    held: how many times must gain from a change. 0 leaves F, as the shares can say the same.
+    times: frame with `workload`, `step_s` and COLUMNS. held: how many times must gain from a change
+    of a number, or of the factor that all have in common.
     """
-    begun = np.log(start)
-    weights = weights_of(stack.workloads)
+    from scipy import optimize
+
+    weights = weights_of(times["workload"])
+    work = times[COLUMNS].to_numpy()
+    seconds = times["step_s"].to_numpy()
+
+    def changed(logs: np.ndarray) -> np.ndarray:
+        return np.maximum(LEAST, start * np.exp(logs[0] + logs[1:]))
 
     def loss(logs: np.ndarray) -> float:
-        errors = weights @ np.abs(stack.errors(np.exp(logs)))
-        return float((errors + held * np.abs(logs - begun).sum()) / weights.sum())
+        errors = weights @ np.abs(np.log(seconds / (work @ changed(logs))))
+        return errors + held * np.abs(logs).sum()
 
-    logs = begun.copy()
-    best = loss(logs)
-    stride = 0.5
-    places = [FACTOR, *range(FACTOR)] if held else list(range(FACTOR))
-    for _ in range(5):
-        for place in places:
-            for way in (stride, -stride):
-                while True:
-                    new = logs.copy()
-                    new[place] += way
-                    # A boost clock may beat a data sheet, by a fifth at the most.
-                    if place < LAUNCH and new[place] > math.log(1.2):
-                        break
-                    value = loss(new)
-                    if value >= best - 1e-6:
-                        break
-                    logs = new
-                    best = value
-        stride /= 2
-    return np.exp(logs)
+    options = {"xtol": 1e-2, "ftol": 1e-5}
+    found = optimize.minimize(loss, np.zeros(1 + len(start)), method="Powell", options=options)
+    return changed(found.x)
 
 
-def interval(errors: np.ndarray, names: np.ndarray, prior: Sequence[float]) -> np.ndarray:
+def interval(errors: np.ndarray, names: Sequence[str], prior: Sequence[float] = ()) -> np.ndarray:
     """Return the 90 % interval of errors; prior: one known before, which counts as one more."""
     values = np.array([*prior, *errors])
     weights = np.array([*[0.5] * len(prior), *weights_of(names)])
@@ -161,88 +102,79 @@ def interval(errors: np.ndarray, names: np.ndarray, prior: Sequence[float]) -> n
 
 
 def left_out(
-    times: Sequence[Times],
-    groups: Sequence[str],
-    start: np.ndarray | None = None,
+    times: pandas.DataFrame,
+    by: str,
+    start: np.ndarray = START,
+    held: float = 0.0,
     prior: Sequence[float] = (),
-) -> tuple[np.ndarray, np.ndarray]:
-    """Predict each group of times without its own: the errors, and whether each is in the interval.
+) -> pandas.DataFrame:
+    """Predict each group of times from a fit to the others: `error`, and whether it is `inside`.
 
-    groups: the name of each time's group. start: shares of the device that all of these times are
-    of, which other groups calibrate; without them all shares are fitted to the other groups.
-    prior: an interval known before.
+    by: the column that has a time's group. The rest: see `fit` and `interval`.
     """
-    stack = Stack.of(times)
-    names = np.array(groups)
-    errors = np.zeros(len(times))
-    inside = np.zeros(len(times), bool)
-    for name in np.unique(names):
-        out = names == name
-        if start is None:
-            shares = fit(stack.part(~out))
-        else:
-            shares = start if out.all() else fit(stack.part(~out), start, HELD_BY)
-        errors[out] = stack.part(out).errors(shares)
-    for name in np.unique(names):
-        out = names == name
-        low, high = interval(errors[~out], names[~out], prior)
-        inside[out] = (low <= errors[out]) & (errors[out] <= high)
-    return errors, inside
+    groups = times[by].to_numpy()
+    result = times.assign(error=0.0, inside=False)
+    for name in np.unique(groups):
+        out = groups == name
+        numbers = start if out.all() else fit(times[~out], start, held)
+        result.loc[out, "error"] = errors_of(times[out], numbers)
+    errors = result["error"].to_numpy()
+    for name in np.unique(groups):
+        out = groups == name
+        low, high = interval(errors[~out], groups[~out], prior)
+        result.loc[out, "inside"] = (low <= errors[out]) & (errors[out] <= high)
+    return result
 
 
 class Model(NamedTuple):
-    """Fitted shares, and how wrong predictions from them were."""
+    """Fitted numbers, and how wrong predictions from them were."""
 
-    shares: np.ndarray
+    numbers: np.ndarray  # what each of COLUMNS is multiplied by
     spread: tuple[float, float]  # the 90 % interval of errors
     evidence: str = ""  # how many times such intervals held, as a sentence
 
     def on(self, device: Device) -> Model:
-        """Return the model with a device's time of a launch, and a processor's own shares."""
-        shares = self.shares.copy()
-        launches = 1.0
-        if device.backend == "cpu":
-            shares[:LAUNCH] = devices.CPU_SHARES
-            launches = devices.CPU_LAUNCHES
+        """Return the model with a device's own time of a launch, where it was measured."""
+        numbers = self.numbers.copy()
         if device.launch_s:
-            shares[LAUNCH] = device.launch_s * launches
-        return self._replace(shares=shares)
+            numbers[-1] = device.launch_s
+        return self._replace(numbers=numbers)
 
-    def calibrated(self, device: Device, times: Sequence[Times], workload: str = "") -> Model:
+    def calibrated(self, device: Device, times: pandas.DataFrame, workload: str = "") -> Model:
         """Return the model, calibrated on the times of other workloads on this device.
 
         workload: what is predicted; empty for a user's model. The kit's trainings are more alike
-        than that is to them: its interval is at least the general one, or `devices.CPU_UNSEEN`.
+        than that is to them: on a run's device its interval is at least the general one.
         """
         model = self.on(device)
-        own = [each for each in times if each.device.name == device.name]
+        own = times[times["device"].eq(device.name)]
         if workload:
-            own = [each for each in own if not each.workload.startswith(workload)]
-        if own:
-            names = [each.workload for each in own]
-            errors, inside = left_out(own, names, model.shares, self.spread)
-            low, high = interval(errors, np.array(names), self.spread).tolist()
-            shares = fit(Stack.of(own), model.shares, HELD_BY)
+            own = own[~own["workload"].str.startswith(workload)]
+        if len(own):
+            errors = left_out(own, "workload", model.numbers, HELD_BY, self.spread)
+            spread = interval(errors["error"], errors["workload"], self.spread)
             evidence = (
-                f"such 90 % intervals held {inside.mean():.0%} of {len(own)} times of "
-                f"{len(set(names))} other workloads on it, which calibrate it"
+                f"such 90 % intervals held {errors['inside'].mean():.0%} of {len(own)} times of "
+                f"{own['workload'].nunique()} other workloads on it, which calibrate it"
             )
-            model = Model(shares, (low, high), evidence)
+            model = Model(fit(own, model.numbers, HELD_BY), tuple(spread.tolist()), evidence)
         if workload or not device.measured:
             return model
-        low, high = devices.CPU_UNSEEN if device.backend == "cpu" else self.spread
-        spread = min(low, model.spread[0]), max(high, model.spread[1])
+        least = CPU_UNSEEN if device.backend == "cpu" else self.spread
+        spread = min(least[0], model.spread[0]), max(least[1], model.spread[1])
         return model._replace(spread=spread)
 
-    def predict(
-        self, step: Iterable[Operator], device: Device, precision: str = "fp32"
-    ) -> tuple[Estimate, str]:
+    def predict(self, work: Work, device: Device, precision: str = "fp32") -> tuple[Estimate, str]:
         """Return a step's time with its 90 % interval, and which of PARTS takes most of it."""
-        stack = Stack(work_of(step, device, precision)[None], np.ones(1), np.array([""]))
-        parts = stack.parts(self.shares)[0]
-        total = float(parts.sum())
+        values = columns(work, device, precision)
+        seconds = {
+            name: values[name] * float(number)
+            for name, number in zip(COLUMNS, self.numbers, strict=True)
+        }
+        total = sum(seconds.values())
         low, high = (total * math.exp(end) for end in self.spread)
-        return Estimate(total, "s", low, high, how="estimated"), PARTS[int(parts.argmax())]
+        bound = max(PARTS, key=lambda part: sum(seconds[name] for name in PARTS[part]))
+        return Estimate(total, "s", low, high, how="estimated"), bound
 
 
 @functools.cache
@@ -254,4 +186,5 @@ def fitted() -> Model:
         f"such 90 % intervals held {kept['covered']:.0%} of {kept['times']:,} published times on "
         "GPUs, each made without its device"
     )
-    return Model(np.array(kept["shares"]), tuple(kept["spread"]), evidence)
+    shares = [1 / kept["shares"][name] for name in COLUMNS[:-1]]
+    return Model(np.array([*shares, kept["launch_s"]]), tuple(kept["spread"]), evidence)

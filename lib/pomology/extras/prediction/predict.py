@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pomology import format
 from pomology.errors import PomologyError
-from pomology.extras.prediction import devices, model, operators, times
-from pomology.extras.prediction.operators import Counted
+from pomology.extras.prediction import devices, model, times, work
+from pomology.extras.prediction.work import Work
 from pomology.format import one_line
 from pomology.models import trainings
+from pomology.results.frame import load
 from pomology.results.run import Run
 
 
@@ -27,21 +28,19 @@ def answer(
     """Return the lines of the command.
 
     target: `file.py:build`, or `WORKLOAD BATCH [SIZE]` of the kit. source: the name of a run whose
-    ceilings are taken, which is at `place`. The rest: see the command. Raises PomologyError for
+    peaks are taken, which is at `place`. The rest: see the command. Raises PomologyError for
     whatever is wrong with these.
     """
     known = devices.published_devices()
-    device = None
     if source:
-        records = Run.open(place or source).records
-        known = devices.measured_devices(records, source)
+        known = devices.measured_devices(Run.open(place or source).records, source)
         if not known:
-            reason = "the run has no peaks; the notebook peaks measures them"
+            reason = f"the run has no peaks; the notebook {devices.PEAKS} measures them"
             raise PomologyError(f"--from {source}: {reason}")
         on = on or max(known)  # a GPU before a CPU
-    if on:
-        device = devices.chosen(on, known)
-        device.rate(precision)
+    device = devices.chosen(on, known) if on else None
+    if device:
+        device.peak(precision)  # a run may have none in it
     backend = device.backend if device else "mps"
     workload = ""
     if ":" in target or target.endswith(".py"):
@@ -52,17 +51,15 @@ def answer(
         workload = row["workload"]
         counted = times.count(row, precision, backend)
         title = f"{target}, {precision}, {times.OPTIMIZERS.get(workload, 'adam')}"
-    flops = sum(each.flops for each in counted.operators) / 1e9
-    moved = format.quantity(sum(each.bytes for each in counted.operators), "B")
+    flops = (counted.convolutions + counted.products) / 1e9
+    moved = format.quantity(counted.bytes, "B")
     memory = format.quantity(counted.memory_bytes, "B")
     lines = [f"{title}; a step: {flops:,.4g} GFLOP, {moved} read and written, {memory} of memory"]
     if not device:
         return lines
-    measured = times.published()
-    if source:
-        measured = [each for _, each in times.of_run(records, known)]
+    measured = times.of_run(load(place or source), known) if source else times.published()
     fitted = model.fitted().calibrated(device, measured, workload)
-    step_s, bound = fitted.predict(counted.operators, device, precision)
+    step_s, bound = fitted.predict(counted, device, precision)
     interval = format.span(*step_s.bounds, format.seconds)
     step = f"a step takes {format.seconds(step_s.value)} (90 %: {interval}), most of it {bound}"
     return [*lines, f"predicted for {on} from {device.source}: {step}", fitted.evidence]
@@ -80,10 +77,10 @@ def parse_inputs(text: str) -> list[tuple[tuple[int, ...], bool]]:
     return inputs
 
 
-def count_file(target: str, text: str, precision: str, backend: str) -> Counted:
+def count_file(target: str, text: str, precision: str, backend: str) -> Work:
     """Count a step of the model that a function of a user's file returns, with Adam.
 
-    A function `loss(output)` in that file makes the loss, else that of `operators.step`.
+    A function `loss(output)` in that file makes the loss, else that of `work.step`.
     """
     import torch
 
@@ -105,8 +102,8 @@ def count_file(target: str, text: str, precision: str, backend: str) -> Counted:
                 module = build()
         except Exception:  # some read values while they build, which meta does not have
             module = build()
-        step = operators.step(tensors, getattr(file, "loss", None))
-        return operators.count(module, step, precision, backend=backend)
+        step = work.step(tensors, getattr(file, "loss", None))
+        return work.count(module, step, precision, backend=backend)
     except Exception as error:
         kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
         reason = one_line(f"{kind}{' '.join(str(error).split())}", 300)

@@ -2,92 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomology.extras.prediction.model import Model, Stack, Times, left_out
-from pomology.extras.prediction.times import RunTimes
+from pomology.extras.prediction.devices import Device
+from pomology.extras.prediction.model import HELD_BY, Model, errors_of, fit, interval, left_out
 from pomology.report.figures.style import figure_of, styled
 from pomology.report.table import Table
 
-COLUMNS = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
+if TYPE_CHECKING:
+    import pandas
+
+HEADINGS = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
+DEVICE_LEFT_OUT = "device left out"
+NOTES = (
+    "An error is that of the predicted time, over the measured one.",
+    "Of a run without measured peaks, or without steps in fp32, nothing is predicted.",
+)
 
 
-class Errors(NamedTuple):
-    """Logarithms of measured over predicted; covered: whether each is in its interval."""
+def validation(times: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
+    """Return published times with their `error` and whether it is `inside`, by what was left out."""
+    import pandas
 
-    name: str
-    logs: np.ndarray
-    covered: np.ndarray
-
-    def row(self) -> dict[str, float]:
-        """Return the errors of predicted over measured: 1 is 100 %."""
-        errors = np.abs(np.expm1(-self.logs))
-        return {
-            "n": len(errors),
-            "median": float(np.median(errors)),
-            "mean": float(errors.mean()),
-            "within_30": float((errors <= 0.3).mean()),
-            "covered": float(self.covered.mean()),
-        }
-
-
-def table(title: str, groups: Sequence[Errors]) -> Table:
-    """Return a row for each group of times."""
-    lines = []
-    for group in groups:
-        n, *shares = group.row().values()
-        lines.append(((group.name, f"{n:,}", *(f"{100 * share:.0f} %" for share in shares)), {}))
-    notes = [
-        "An error is that of the predicted time, over the measured one.",
-        "Of a run without ceilings, or without steps in fp32, nothing is predicted.",
-    ]
-    return Table.of(title, COLUMNS, lines, notes)
+    by_device = left_out(times, "device")
+    calibrated = []
+    for device, own in times.groupby("device", sort=False):
+        if own["workload"].nunique() > 1:
+            others = by_device[by_device["device"].ne(device)]
+            spread = interval(others["error"], others["device"])
+            calibrated.append(left_out(own, "workload", fit(others), HELD_BY, spread))
+    return {
+        DEVICE_LEFT_OUT: by_device,
+        "workload left out": left_out(times, "workload"),
+        "calibrated on the device's other workloads": pandas.concat(calibrated),
+    }
 
 
-def validation(times: Sequence[Times]) -> list[Errors]:
-    """Return the errors of published times, from fits without their device or workload."""
-    names = [each.device.name for each in times]
-    workloads = [each.workload for each in times]
-    return [
-        Errors("device left out", *left_out(times, names)),
-        Errors("workload left out", *left_out(times, workloads)),
-    ]
-
-
-def own_errors(own: RunTimes, run: str, model: Model) -> list[Errors]:
-    """Return a run's errors: by device from its ceilings, and calibrated on other workloads.
-
-    The calibrated ones are then parted by experiment.
-    """
-    groups = []
-    for name in dict.fromkeys(step.device.name for _, step in own):
-        pairs = [(record, step) for record, step in own if step.device.name == name]
-        steps = [step for _, step in pairs]
-        shares = model.on(steps[0].device).shares
-        logs = Stack.of(steps).errors(shares)
-        inside = (model.spread[0] <= logs) & (logs <= model.spread[1])
-        groups.append(Errors(f"{run}, {name}: ceilings alone", logs, inside))
-        workloads = [step.workload for step in steps]
-        logs, inside = left_out(steps, workloads, shares, model.spread)
-        groups.append(Errors(f"{run}, {name}: calibrated on other workloads", logs, inside))
-        experiments = np.array([record.experiment for record, _ in pairs])
-        for experiment in dict.fromkeys(experiments.tolist()):
-            part = experiments == experiment
-            groups.append(Errors(f"{name}: {experiment}", logs[part], inside[part]))
+def run_errors(
+    own: pandas.DataFrame, known: Mapping[str, Device], model: Model
+) -> dict[str, pandas.DataFrame]:
+    """Return a run's times with their errors: from its devices' peaks alone, and calibrated."""
+    groups = {}
+    for device in known.values():
+        times = own[own["device"].eq(device.name)]
+        if times.empty:
+            continue
+        numbers = model.on(device).numbers
+        errors = errors_of(times, numbers)
+        inside = (model.spread[0] <= errors) & (errors <= model.spread[1])
+        groups[f"{device.name}: peaks alone"] = times.assign(error=errors, inside=inside)
+        calibrated = left_out(times, "workload", numbers, HELD_BY, model.spread)
+        groups[f"{device.name}: calibrated on other workloads"] = calibrated
     return groups
 
 
+def summary(times: pandas.DataFrame) -> dict[str, float]:
+    """Return the errors of predicted over measured: 1 is 100 %."""
+    errors = np.abs(np.expm1(-times["error"]))
+    return {
+        "n": len(errors),
+        "median": float(errors.median()),
+        "mean": float(errors.mean()),
+        "within_30": float((errors <= 0.3).mean()),
+        "covered": float(times["inside"].mean()),
+    }
+
+
+def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
+    """Return a row for each group of times."""
+    lines = []
+    for name, times in groups.items():
+        numbers = summary(times)
+        n, *shares = numbers.values()
+        cells = (name, f"{n:,}", *(f"{100 * share:.0f} %" for share in shares))
+        lines.append((cells, {"prediction": name, **numbers}))
+    return Table.of(title, HEADINGS, lines, NOTES)
+
+
 @styled
-def figure(times: Sequence[Times], errors: Errors) -> Any:
+def figure(times: pandas.DataFrame, title: str) -> Any:
     """Return predicted against measured times of the same steps, with the line where they agree."""
-    measured = np.array([each.step_s for each in times])
     drawn = figure_of(5, 5)
     axis = drawn.add_subplot()
-    axis.scatter(measured, measured * np.exp(-errors.logs), s=6)
+    axis.scatter(times["step_s"], times["step_s"] * np.exp(-times["error"]), s=6)
     axis.axline((1, 1), slope=1, color="grey")
-    axis.set(xscale="log", yscale="log", xlabel="measured s", ylabel="predicted s")
-    axis.set_title(errors.name)
+    axis.set(xscale="log", yscale="log", xlabel="measured s", ylabel="predicted s", title=title)
     return drawn
