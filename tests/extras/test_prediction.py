@@ -118,6 +118,10 @@ def counted(build, *inputs, **settings) -> Work:
     return work.count(module, work.step(inputs), **settings)
 
 
+def descent(module: nn.Module) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD(module.parameters(), 0.01)]
+
+
 def test_a_product_by_hand():
     """16 x 8 times 8 x 4; the input needs no gradient, so backward is as much once more."""
     step = counted(lambda: nn.Linear(8, 4), empty(16, 8))
@@ -146,10 +150,10 @@ def test_a_step_moves_what_the_kits_own_counter_says_and_launches_each_operator(
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
 
-    step = counted(build, empty(16, 8), optimizer="sgd")
+    step = counted(build, empty(16, 8), optimizers=descent)
     on_paper = cost.workload(build, work.step([empty(16, 8)]))
     assert (step.products, step.bytes) == (on_paper.flops, on_paper.moved_bytes)
-    deeper = counted(lambda: nn.Sequential(build(), nn.ReLU()), empty(16, 8), optimizer="sgd")
+    deeper = counted(lambda: nn.Sequential(build(), nn.ReLU()), empty(16, 8), optimizers=descent)
     assert deeper.launches == step.launches + 2  # forward and backward
 
 

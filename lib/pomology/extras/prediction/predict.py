@@ -45,12 +45,12 @@ def answer(
     workload = ""
     if ":" in target or target.endswith(".py"):
         counted = count_file(target, input, precision, backend)
-        title = f"{one_line(Path(target).name)}, --input {input}, {precision}, adam"
+        title = f"{one_line(Path(target).name)}, --input {input}, {precision}, Adam"
     else:
         row = trainings.rows([target])[0]
         workload = row["workload"]
         counted = times.count(row, precision, backend)
-        title = f"{target}, {precision}, {times.OPTIMIZERS.get(workload, 'adam')}"
+        title = f"{target}, {precision}"
     flops = (counted.convolutions + counted.products) / 1e9
     moved = format.quantity(counted.bytes, "B")
     memory = format.quantity(counted.memory_bytes, "B")
@@ -103,7 +103,7 @@ def count_file(target: str, text: str, precision: str, backend: str) -> Work:
         except Exception:  # some read values while they build, which meta does not have
             module = build()
         step = work.step(tensors, getattr(file, "loss", None))
-        return work.count(module, step, precision, backend=backend)
+        return work.count(module, step, precision=precision, backend=backend)
     except Exception as error:
         kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "
         reason = one_line(f"{kind}{' '.join(str(error).split())}", 300)

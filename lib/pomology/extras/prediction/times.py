@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pomology.articles import elsewhere
 from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
-from pomology.extras.prediction import devices
+from pomology.extras.prediction import devices, work
 from pomology.extras.prediction.devices import Device
 from pomology.extras.prediction.model import COLUMNS, columns
 from pomology.extras.prediction.work import Work
-from pomology.extras.prediction.work import count as count_step
 from pomology.format import one_line
 from pomology.models import trainings
 from pomology.models.definitions import definitions
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
     import pandas
 
 TRAININGS = "trainings_torch"  # the notebook that trains a workload of each kind
-# The optimizer of each training of the kit, where it is not Adam.
-OPTIMIZERS = {
-    "siamese": "adadelta",
-    "transformer_lm": "sgd",
-    "simclr": "momentum",
-    "resnet50": "momentum",
-}
 # With one of these settings a step does more than is counted.
 COUNTED_LESS = ("recompute", "gradient_checkpointing", "offload")
 
@@ -59,14 +51,14 @@ def published() -> pandas.DataFrame:
             continue
         tf32 = "tf32" in (*faults, row["precision"]) and device.flops_per_s["tf32"]
         precision = "half" if half else "tf32" if tf32 else "fp32"
-        work = _published_work(line, batch, "no-optimizer" not in faults)
+        step = _published_step(line, batch, "no-optimizer" not in faults)
         step_s = batch / samples / elsewhere.rate(row)
         time = {"workload": row["workload"], "device": device.name, "step_s": step_s}
-        times.append(time | columns(work, device, precision))
+        times.append(time | columns(step, device, precision))
     return pandas.DataFrame(times)
 
 
-def _published_work(line: Mapping[str, str], batch: int, updated: bool) -> Work:
+def _published_step(line: Mapping[str, str], batch: int, updated: bool) -> Work:
     """Return a step of a published workload; updated: with its optimizer, SGD."""
     names = ("convolutions", "products", "bytes", "fixed_bytes", "launches", "update_bytes")
     convolutions, products, moved, fixed, launches, update = (float(line[name]) for name in names)
@@ -80,12 +72,15 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
     import torch
 
     hooks = trainings.load(f"{row['workload']}_torch")
-    optimizer = OPTIMIZERS.get(row["workload"], "adam")
-    step = functools.partial(trainings.step, hooks, row)
+
+    def optimizers(module: Any) -> list[Any]:
+        return [hooks.optimizer(part, 0.01, 0.0) for part, _ in trainings.passes(hooks, module)]
+
     try:
         with torch.device("meta"):
             module = hooks.build(**row)
-        return count_step(module, step, precision, optimizer, backend)
+        step = functools.partial(trainings.step, hooks, row)
+        return work.count(module, step, optimizers, precision, backend)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         words = " ".join(str(value) for value in row.values())
         reason = one_line(f"{type(error).__name__}: {error}", 200)
@@ -111,8 +106,8 @@ def _training(case: Case) -> dict[str, Any] | None:
     return row if row in _trainings() else None
 
 
-def work_of(case: Case, backend: str) -> Work | None:
-    """Return the work of a case's step in fp32: counted anew, or the sums that its run has noted."""
+def step_of(case: Case, backend: str) -> Work | None:
+    """Return a case's step in fp32: counted anew, or the sums that its run has noted."""
     flops = case.first["flops_per_step"]
     moved = case.first["bytes_per_step"]
     more = any(case.config.get(name) not in (None, False, "none") for name in COUNTED_LESS)
@@ -121,9 +116,9 @@ def work_of(case: Case, backend: str) -> Work | None:
         return None
     training = _training(case)
     if training:
-        work = count(training, backend=backend)
-        if abs((work.convolutions + work.products) / flops - 1) < 0.01:  # what the run has timed
-            return work
+        step = count(training, backend=backend)
+        if abs((step.convolutions + step.products) / flops - 1) < 0.01:  # what the run has timed
+            return step
     return Work(0, flops, moved, 0)
 
 
@@ -147,9 +142,9 @@ def of_run(frame: pandas.DataFrame, known: Mapping[str, Device]) -> pandas.DataF
         rate = achieved(case)
         if not device or not rate or rate.value <= 0 or "operation" in case.config:
             continue
-        work = work_of(case, device.backend)
-        if work:
+        step = step_of(case, device.backend)
+        if step:
             time = {"workload": workload_of(case), "device": device.name}
             time["step_s"] = case.first["flops_per_step"] / rate.value
-            times.append(time | columns(work, device, "fp32"))
+            times.append(time | columns(step, device, "fp32"))
     return pandas.DataFrame(times, columns=["workload", "device", "step_s", *COLUMNS])

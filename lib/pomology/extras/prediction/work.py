@@ -6,23 +6,17 @@ trained or measured.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.models import cost
 
-PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-OPTIMIZERS = {
-    "adam": ("Adam", {}),
-    "sgd": ("SGD", {}),
-    "momentum": ("SGD", {"momentum": 0.9}),
-    "adadelta": ("Adadelta", {}),
-}
+# The size of a number in the forward and backward pass, against that in fp32.
+PRECISIONS = {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5}
 
 
 class Work(NamedTuple):
@@ -32,7 +26,14 @@ class Work(NamedTuple):
     products: float  # operations, those of attention too
     bytes: float  # that each operator reads and writes, as if nothing were fused
     launches: float  # kernels
-    memory_bytes: int = 0  # weights, gradients, the optimizer's, and what autograd keeps
+    memory_bytes: float = 0  # weights, gradients, the optimizer's, and what autograd keeps
+
+
+def adam(module: Any) -> list[Any]:
+    """Return the optimizers of a user's model: one."""
+    import torch
+
+    return [torch.optim.Adam(weight for weight in module.parameters() if weight.requires_grad)]
 
 
 def step(inputs: Sequence[Any], loss: Callable[[Any], Any] | None = None) -> Callable[[Any], None]:
@@ -42,11 +43,11 @@ def step(inputs: Sequence[Any], loss: Callable[[Any], Any] | None = None) -> Cal
     """
 
     def run(module: Any) -> None:
-        output = module(*[tensor.to("meta") for tensor in inputs])
+        output = module(*inputs)
         tensors = [tensor for tensor in cost.tensors(output) if tensor.requires_grad]
         if not tensors:
             raise PomologyError("the model's output does not depend on its weights")
-        value = loss(output) if loss else sum(tensor.float().mean() for tensor in tensors)
+        value = loss(output) if loss else sum(tensor.mean() for tensor in tensors)
         value.backward()
 
     return run
@@ -55,59 +56,53 @@ def step(inputs: Sequence[Any], loss: Callable[[Any], Any] | None = None) -> Cal
 def count(
     module: Any,
     step: Callable[[Any], None],
+    optimizers: Callable[[Any], list[Any]] = adam,
     precision: str = "fp32",
-    optimizer: str = "adam",
     backend: str = "mps",
 ) -> Work:
     """Count a training step without running it.
 
-    step: one forward and backward pass of the module on `meta`. precision: of that pass; the
-    optimizer has fp32. backend: where it is to run. Raises PomologyError for an unknown precision.
+    step: one forward and backward pass of the module on `meta`. optimizers: makes those of the
+    module; they have fp32. precision: of the pass. backend: where it is to run. Raises
+    PomologyError for an unknown precision.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     if precision not in PRECISIONS:
         raise PomologyError(f"{one_line(precision)}: must be one of {', '.join(PRECISIONS)}")
+    size = PRECISIONS[precision]
     module.to("meta").train()
-    trained = [weight for weight in module.parameters() if weight.requires_grad]
-    noted: Counter = Counter()
+    passed: Counter = Counter()
+    updated: Counter = Counter()
 
     def note_attention(flops: int, moved: int) -> None:
-        noted.update(products=flops, bytes=moved, launches=1)
+        passed.update(products=flops, bytes=moved, launches=1)
 
     formulas = {torch.ops.aten.convolution_backward: _convolution_backward}
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
-    with (
-        torch.device("meta"),
-        _cast(module, getattr(torch, PRECISIONS[precision])),
-        cost.saved_tensors(module) as saved,
-        counter,
-        _traffic(noted),
-        cost.fused_attention(backend, note_attention),
-    ):
+    saving = cost.saved_tensors(module)
+    fused = cost.fused_attention(backend, note_attention)
+    with torch.device("meta"), saving as saved, counter, _traffic(passed), fused:
         step(module)
     for operator, flops in counter.get_flop_counts().get("Global", {}).items():
-        noted["convolutions" if "convolution" in str(operator) else "products"] += flops
-    gradients = sum(weight.grad.nbytes for weight in trained if weight.grad is not None)
-    state = _count_update(trained, optimizer, backend, noted)
-    weights = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
-    names = ("convolutions", "products", "bytes", "launches")
-    memory = weights + gradients + state + saved["peak"]
-    return Work(*(noted[name] for name in names), memory_bytes=memory)
-
-
-def _count_update(weights: list[Any], name: str, backend: str, noted: Counter) -> int:
-    """Note the optimizer's traffic; return the bytes of its state."""
-    import torch
-
-    kind, settings = OPTIMIZERS[name]
-    foreach = backend == "cuda"  # one kernel for many weights, which PyTorch does on CUDA only
-    optimizer = getattr(torch.optim, kind)(weights, lr=0.01, foreach=foreach, **settings)
-    optimizer.step()  # the first step makes its state
-    with _traffic(noted):
-        optimizer.step()
-    return sum(tensor.nbytes for tensor in cost.tensors(*optimizer.state.values()))
+        passed["convolutions" if "convolution" in str(operator) else "products"] += flops
+    tensors = [*module.parameters(), *module.buffers()]
+    tensors += [weight.grad for weight in module.parameters() if weight.grad is not None]
+    for optimizer in optimizers(module):
+        for group in optimizer.param_groups:  # one kernel for many weights: on CUDA only
+            group["foreach"] = backend == "cuda"
+        optimizer.step()  # the first step makes its state
+        with _traffic(updated):
+            optimizer.step()
+        tensors += cost.tensors(*optimizer.state.values())
+    return Work(
+        convolutions=passed["convolutions"],
+        products=passed["products"],
+        bytes=size * passed["bytes"] + updated["bytes"],
+        launches=passed["launches"] + updated["launches"],
+        memory_bytes=size * saved["peak"] + sum(tensor.nbytes for tensor in tensors),
+    )
 
 
 def _traffic(noted: Counter) -> Any:
@@ -125,39 +120,14 @@ def _traffic(noted: Counter) -> Any:
 
 
 def _convolution_backward(
-    gradient: Sequence[int],
-    data: Sequence[int],
-    weight: Sequence[int],
-    _bias: Any,
-    _stride: Any,
-    _padding: Any,
-    _dilation: Any,
-    transposed: bool,
-    _output_padding: Any,
-    _groups: int,
-    wanted: Sequence[bool],
-    out_shape: Any = None,
+    gradient: Sequence[int], data: Sequence[int], weight: Sequence[int], *settings: Any, **_: Any
 ) -> int:
-    """Return the operations of a convolution's gradients, from shapes.
+    """Return the operations of a convolution's gradients, from shapes and the operator's settings.
 
     The kernel is used at each place of the output, transposed of the input. PyTorch's own formula
     multiplies the kernel's gradient by the groups once more (torch 2.13.0).
     """
+    _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, wanted = settings
     places = data if transposed else gradient
     once = 2 * math.prod(weight) * places[0] * math.prod(places[2:])
     return once * sum(wanted[:2])
-
-
-@contextlib.contextmanager
-def _cast(module: Any, dtype: Any) -> Iterator[None]:
-    """Let a module, and all that its parts receive, have this precision, and fp32 afterwards."""
-    from torch.nn.modules.module import register_module_forward_pre_hook
-    from torch.utils import _pytree
-
-    def cast(item: Any) -> Any:
-        return item.to(dtype) if hasattr(item, "dtype") and item.is_floating_point() else item
-
-    module.to(dtype)
-    with register_module_forward_pre_hook(lambda _, inputs: _pytree.tree_map(cast, inputs)):
-        yield
-    module.float()
