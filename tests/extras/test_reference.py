@@ -7,7 +7,7 @@ from declared import of
 
 import pomology
 from pomology.extras.frameworks import side_by_side
-from pomology.extras.ranking import ranking, shares
+from pomology.extras.ranking import ranking
 from pomology.extras.roofline import table
 from pomology.paths import root
 from pomology.report import peaks
@@ -35,11 +35,9 @@ def numbers(rows, *names):
     return [pytest.approx(values, rel=1e-9) for values in sorted(found)]
 
 
-def same(rows, kept, names, before=()):
+def same(rows, kept, names):
     assert len(rows) == len(kept)
-    assert [approx.expected for approx in numbers(rows, *names)] == numbers(
-        kept, *(before or names)
-    )
+    assert [approx.expected for approx in numbers(rows, *names)] == numbers(kept, *names)
 
 
 def test_roofline(run):
@@ -57,7 +55,7 @@ def test_roofline(run):
     same(measured, kept, ["flops_per_s", "bytes_per_s", "blocks"])
 
 
-def test_ranking_and_shares(run):
+def test_ranking(run):
     shown = ranking.ranking_table(run[0])
     kept = {row["device"]: row for row in committed("summary-ranking")}
     assert {row["against"] for row in shown.data} == {row["against"] for row in kept.values()}
@@ -67,9 +65,6 @@ def test_ranking_and_shares(run):
         assert [row[name] for name in names] == pytest.approx(
             [float(kept[row["device"]][name]) for name in names]
         )
-    names = ["rate", "rate_low", "rate_high", "peak", "share", "share_low", "share_high"]
-    before = ["flops_per_s", "low", "high", "peak_flops_per_s", "share", "share_low", "share_high"]
-    same(shares.shares_table(*run).data, committed("summary-rates"), names, before)
 
 
 @pytest.mark.parametrize("name", ["blas", "gpt2_pretraining", "mlx_or_pytorch"])
