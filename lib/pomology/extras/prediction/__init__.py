@@ -18,13 +18,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> None:
     from pomology.extras.prediction import predict
 
-    place = None
-    if options.source:
-        place = places("--from", [options.source], options.store)[0]
-    lines = predict.answer(
-        options.target, options.input, options.precision, options.on, options.source, place
+    run = places("--from", [options.source], options.store)[0] if options.source else None
+    say(
+        "\n".join(predict.answer(options.target, options.input, options.precision, options.on, run))
     )
-    say("\n".join(lines))
 
 
 COMMANDS = {"predict": Command("predict the time of a training step", _arguments, _run)}

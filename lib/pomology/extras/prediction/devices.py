@@ -16,7 +16,6 @@ from pomology.results.record import Record
 
 HALF = ("fp16", "bf16", "half")
 PEAKS = "ceilings"  # the experiment that measures a device's peaks
-LAUNCHES = "kernel_launch_torch"  # the experiment that times the launch of a kernel
 
 
 class Device(NamedTuple):
@@ -28,7 +27,6 @@ class Device(NamedTuple):
     backend: str
     source: str
     measured: bool = False  # by a run
-    launch_s: float | None = None  # of one kernel
 
     def peak(self, precision: str) -> float:
         """Return the operations a second in a precision, which without units for it are fp32's."""
@@ -71,12 +69,6 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
         fp32 = best.rates.get((kind, "fp32"))
         if not bandwidth or not fp32:
             continue
-        launches = [
-            record.metrics["launch_stream_s"].value
-            for record in records
-            if record.experiment == LAUNCHES and cases.kind(record) == kind
-            if "launch_stream_s" in record.metrics and record.status == "ok"
-        ]
         devices[kind] = Device(
             name=cases.chip_name(fp32.record),
             flops_per_s={name: each.value for (of, name), each in best.rates.items() if of == kind},
@@ -84,6 +76,5 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
             backend="cpu" if kind == "cpu" else fp32.record.backend.rpartition("-")[2],
             source=f"the peaks measured in the run {run}",
             measured=True,
-            launch_s=min(launches, default=None),
         )
     return devices

@@ -133,31 +133,24 @@ class Model(NamedTuple):
     spread: tuple[float, float]  # the 90 % interval of errors
     evidence: str = ""  # how many times such intervals held, as a sentence
 
-    def on(self, device: Device) -> Model:
-        """Return the model with a device's own time of a launch, where it was measured."""
-        numbers = self.numbers.copy()
-        if device.launch_s:
-            numbers[-1] = device.launch_s
-        return self._replace(numbers=numbers)
-
     def calibrated(self, device: Device, times: pandas.DataFrame, workload: str = "") -> Model:
         """Return the model, calibrated on the times of other workloads on this device.
 
         workload: what is predicted; empty for a user's model. The kit's trainings are more alike
         than that is to them: on a run's device its interval is at least the general one.
         """
-        model = self.on(device)
+        model = self
         own = times[times["device"].eq(device.name)]
         if workload:
             own = own[~own["workload"].str.startswith(workload)]
         if len(own):
-            errors = left_out(own, "workload", model.numbers, HELD_BY, self.spread)
+            errors = left_out(own, "workload", self.numbers, HELD_BY, self.spread)
             spread = interval(errors["error"], errors["workload"], self.spread)
             evidence = (
                 f"such 90 % intervals held {errors['inside'].mean():.0%} of {len(own)} times of "
                 f"{own['workload'].nunique()} other workloads on it, which calibrate it"
             )
-            model = Model(fit(own, model.numbers, HELD_BY), tuple(spread.tolist()), evidence)
+            model = Model(fit(own, self.numbers, HELD_BY), tuple(spread.tolist()), evidence)
         if workload or not device.measured:
             return model
         least = CPU_UNSEEN if device.backend == "cpu" else self.spread

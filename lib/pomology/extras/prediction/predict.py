@@ -17,26 +17,18 @@ from pomology.results.frame import load
 from pomology.results.run import Run
 
 
-def answer(
-    target: str,
-    input: str = "",
-    precision: str = "fp32",
-    on: str = "",
-    source: str = "",
-    place: Path | None = None,
-) -> list[str]:
+def answer(target: str, input: str, precision: str, on: str, run: Path | None) -> list[str]:
     """Return the lines of the command.
 
-    target: `file.py:build`, or `WORKLOAD BATCH [SIZE]` of the kit. source: the name of a run whose
-    peaks are taken, which is at `place`. The rest: see the command. Raises PomologyError for
-    whatever is wrong with these.
+    target: `file.py:build`, or `WORKLOAD BATCH [SIZE]` of the kit. run: whose peaks are taken. The
+    rest: see the command. Raises PomologyError for whatever is wrong with these.
     """
     known = devices.published_devices()
-    if source:
-        known = devices.measured_devices(Run.open(place or source).records, source)
+    if run:
+        known = devices.measured_devices(Run(run).records, run.name)
         if not known:
             reason = f"the run has no peaks; the notebook {devices.PEAKS} measures them"
-            raise PomologyError(f"--from {source}: {reason}")
+            raise PomologyError(f"--from {run.name}: {reason}")
         on = on or max(known)  # a GPU before a CPU
     device = devices.chosen(on, known) if on else None
     if device:
@@ -51,13 +43,16 @@ def answer(
         workload = row["workload"]
         counted = times.count(row, precision, backend)
         title = f"{target}, {precision}"
-    flops = (counted.convolutions + counted.products) / 1e9
+    flops = counted.flops / 1e9
     moved = format.quantity(counted.bytes, "B")
     memory = format.quantity(counted.memory_bytes, "B")
     lines = [f"{title}; a step: {flops:,.4g} GFLOP, {moved} read and written, {memory} of memory"]
     if not device:
         return lines
-    measured = times.of_run(load(place or source), known) if source else times.published()
+    measured = times.published()
+    if run:
+        measured = times.of_run(load(run), known)
+        counted = counted.sums()
     fitted = model.fitted().calibrated(device, measured, workload)
     step_s, bound = fitted.predict(counted, device, precision)
     interval = format.span(*step_s.bounds, format.seconds)

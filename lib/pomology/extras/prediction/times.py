@@ -15,16 +15,14 @@ from pomology.extras.prediction.model import COLUMNS, columns
 from pomology.extras.prediction.work import Work
 from pomology.format import one_line
 from pomology.models import trainings
-from pomology.models.definitions import definitions
 from pomology.report.article import achieved
 from pomology.results.pool import Case, pool
 
 if TYPE_CHECKING:
     import pandas
 
-TRAININGS = "trainings_torch"  # the notebook that trains a workload of each kind
 # With one of these settings a step does more than is counted.
-COUNTED_LESS = ("recompute", "gradient_checkpointing", "offload")
+UNCOUNTED = ("recompute", "gradient_checkpointing", "offload")
 
 
 def published() -> pandas.DataFrame:
@@ -87,39 +85,15 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
         raise PomologyError(f"{words}: cannot be counted ({reason})") from error
 
 
-@functools.cache
-def _trainings() -> list[dict[str, Any]]:
-    """Return the trainings that the kit times itself; no others of a run are built."""
-    notebook = definitions(TRAININGS, "rows", "common")
-    return trainings.rows([*notebook.rows, *notebook.common])
-
-
-def _training(case: Case) -> dict[str, Any] | None:
-    """Return the training of the kit that a case is, if any."""
-    config = case.config
-    row = {"workload": config.get("workload", case.first["experiment"])}
-    row["batch_size"] = config.get("batch_size")
-    sizes = [config.get(name) for name in ("embedding_size", "layers", "hidden_size")]
-    size = config.get("size") or "x".join(str(number) for number in sizes if number)
-    if size:
-        row["size"] = size
-    return row if row in _trainings() else None
-
-
-def step_of(case: Case, backend: str) -> Work | None:
-    """Return a case's step in fp32: counted anew, or the sums that its run has noted."""
-    flops = case.first["flops_per_step"]
-    moved = case.first["bytes_per_step"]
-    more = any(case.config.get(name) not in (None, False, "none") for name in COUNTED_LESS)
-    fp32 = case.first["precision"] == "fp32" and case.first["framework"] == "torch"
-    if more or not (fp32 and flops and moved):
+def sums(case: Case) -> Work | None:
+    """Return a case's step in fp32 as the operations and bytes that its run has noted."""
+    first = case.first
+    uncounted = any(case.config.get(name) not in (None, False, "none") for name in UNCOUNTED)
+    if uncounted or first["precision"] != "fp32" or first["framework"] != "torch":
         return None
-    training = _training(case)
-    if training:
-        step = count(training, backend=backend)
-        if abs((step.convolutions + step.products) / flops - 1) < 0.01:  # what the run has timed
-            return step
-    return Work(0, flops, moved, 0)
+    if not (first["flops_per_step"] and first["bytes_per_step"]):
+        return None
+    return Work(0, first["flops_per_step"], first["bytes_per_step"], 0)
 
 
 def workload_of(case: Case) -> str:
@@ -129,10 +103,9 @@ def workload_of(case: Case) -> str:
 
 
 def of_run(frame: pandas.DataFrame, known: Mapping[str, Device]) -> pandas.DataFrame:
-    """Return a run's timed steps on its devices, as `published` does.
+    """Return a run's timed steps on its devices, as `published` does, from the `sums` of each.
 
-    frame: by `pomology.load`. known: by `devices.measured_devices`. PyTorch counts their work, in
-    this process.
+    frame: by `pomology.load`. known: by `devices.measured_devices`.
     """
     import pandas
 
@@ -142,9 +115,9 @@ def of_run(frame: pandas.DataFrame, known: Mapping[str, Device]) -> pandas.DataF
         rate = achieved(case)
         if not device or not rate or rate.value <= 0 or "operation" in case.config:
             continue
-        step = step_of(case, device.backend)
+        step = sums(case)
         if step:
             time = {"workload": workload_of(case), "device": device.name}
-            time["step_s"] = case.first["flops_per_step"] / rate.value
+            time["step_s"] = step.flops / rate.value
             times.append(time | columns(step, device, "fp32"))
     return pandas.DataFrame(times, columns=["workload", "device", "step_s", *COLUMNS])

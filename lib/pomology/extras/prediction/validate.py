@@ -50,11 +50,10 @@ def run_errors(
         times = own[own["device"].eq(device.name)]
         if times.empty:
             continue
-        numbers = model.on(device).numbers
-        errors = errors_of(times, numbers)
+        errors = errors_of(times, model.numbers)
         inside = (model.spread[0] <= errors) & (errors <= model.spread[1])
         groups[f"{device.name}: peaks alone"] = times.assign(error=errors, inside=inside)
-        calibrated = left_out(times, "workload", numbers, HELD_BY, model.spread)
+        calibrated = left_out(times, "workload", model.numbers, HELD_BY, model.spread)
         groups[f"{device.name}: calibrated on other workloads"] = calibrated
     return groups
 

@@ -28,6 +28,14 @@ class Work(NamedTuple):
     launches: float  # kernels
     memory_bytes: float = 0  # weights, gradients, the optimizer's, and what autograd keeps
 
+    @property
+    def flops(self) -> float:
+        return self.convolutions + self.products
+
+    def sums(self) -> Work:
+        """Return the step as the records of a run have it: operations and bytes alone."""
+        return Work(0, self.flops, self.bytes, 0)
+
 
 def adam(module: Any) -> list[Any]:
     """Return the optimizers of a user's model: one."""
@@ -89,20 +97,29 @@ def count(
         passed["convolutions" if "convolution" in str(operator) else "products"] += flops
     tensors = [*module.parameters(), *module.buffers()]
     tensors += [weight.grad for weight in module.parameters() if weight.grad is not None]
+    update = 0.0
     for optimizer in optimizers(module):
+        trained = [weight for group in optimizer.param_groups for weight in group["params"]]
         for group in optimizer.param_groups:  # one kernel for many weights: on CUDA only
             group["foreach"] = backend == "cuda"
         optimizer.step()  # the first step makes its state
         with _traffic(updated):
             optimizer.step()
-        tensors += cost.tensors(*optimizer.state.values())
+        state = cost.tensors(*optimizer.state.values())
+        tensors += state
+        # A fused update reads the gradient, and reads and writes the weight and its state.
+        update += 3 * _size(trained) + 2 * _size(state)
     return Work(
         convolutions=passed["convolutions"],
         products=passed["products"],
-        bytes=size * passed["bytes"] + updated["bytes"],
+        bytes=size * passed["bytes"] + update,
         launches=passed["launches"] + updated["launches"],
-        memory_bytes=size * saved["peak"] + sum(tensor.nbytes for tensor in tensors),
+        memory_bytes=size * saved["peak"] + _size(tensors),
     )
+
+
+def _size(tensors: Sequence[Any]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def _traffic(noted: Counter) -> Any:
