@@ -6,12 +6,12 @@ from functools import partial
 
 import pandas
 
-from pomology.articles.published import KIT, experiment_of, rows
+from pomology.articles.published import KIT, experiment_of
 from pomology.format import quantity_per_s, significant, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.article import achieved
-from pomology.report.peaks import BOTH, READERS, READS, UNKNOWN_CACHE, Peak, Peaks
+from pomology.report.peaks import BOTH, READERS, READS, UNKNOWN_CACHE, Peaks
 from pomology.report.table import Table, ends, notes_of_flags
 from pomology.results import cases
 from pomology.results.pool import Case, pool
@@ -47,39 +47,32 @@ def points(frame: pandas.DataFrame, best: Peaks) -> pandas.DataFrame:
 
 def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
     """Return a case as a row of `points`."""
-    flops, moved = case.first["flops_per_step"], case.first["bytes_per_step"]
-    bandwidth, call = case.values.get("bytes_per_s"), case.values.get("kernel_s")
-    size = moved or (bandwidth.value * call.value if bandwidth and call else 0)
-    if bandwidth and not (flops and moved):
-        flops, moved = rate.value, bandwidth.value
-    intensity = flops / moved if flops and moved else 0.0
+    first = case.first
     operation = case.config.get("operation") or ""
-    precision = case.first["precision"]
-    name = f"{experiment_of(case.first['experiment'])} {operation}".strip()
-    peak = best.rates.get((case.kind, precision))
+    row = {name: first[name] for name in ("framework", "backend", "precision")}
+    row |= {"kind": case.kind, "case": case, "rate": rate, "value": rate.value}
+    row["name"] = f"{experiment_of(first['experiment'])} {operation}".strip()
+    row["share"] = best.share(rate, case.kind, first["precision"])
+    row |= {"intensity": 0.0, "limit": "", "roof": float("nan")}
+    bandwidth = case.values.get("bytes_per_s")
+    call = case.values.get("kernel_s")
+    size = first["bytes_per_step"] or (bandwidth.value * call.value if bandwidth and call else 0)
+    if first["flops_per_step"] and first["bytes_per_step"]:
+        row["intensity"] = first["flops_per_step"] / first["bytes_per_step"]
+    elif bandwidth:
+        row["intensity"] = rate.value / bandwidth.value
+    peak = best.rates.get((case.kind, first["precision"]))
     memory = best.bandwidths.get((case.kind, READS if operation in READERS else BOTH))
     resident = 0 < size <= best.caches.get(case.kind, UNKNOWN_CACHE)
-    limit, roof = "", float("nan")
-    if peak and intensity and (memory or resident):
-        slope = intensity * memory.value if memory else 0.0
-        limit, roof = ("compute", peak.value) if slope >= peak.value else ("memory", slope)
-        if limit == "memory" and resident:
-            limit, roof = "cache-resident", peak.value
-            name += ", cache-resident" if operation else ""
-    return {
-        "kind": case.kind,
-        "name": name,
-        "framework": case.first["framework"],
-        "backend": case.first["backend"],
-        "precision": precision,
-        "case": case,
-        "rate": rate,
-        "value": rate.value,
-        "share": best.share(rate, case.kind, precision),
-        "intensity": intensity,
-        "limit": limit,
-        "roof": roof,
-    }
+    if not peak or not row["intensity"] or not (memory or resident):
+        return row
+    slope = row["intensity"] * memory.value if memory else 0.0
+    if slope >= peak.value:
+        return row | {"limit": "compute", "roof": peak.value}
+    if not resident:
+        return row | {"limit": "memory", "roof": slope}
+    row["name"] += ", cache-resident" if operation else ""
+    return row | {"limit": "cache-resident", "roof": peak.value}
 
 
 def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
@@ -100,7 +93,7 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
             significant(point.intensity) if point.intensity else "not counted",
             point.limit,
             peaks.percent(share_of_roof),
-            ", ".join([*["scaled"] * bool(first["scaled"]), *point.case.flags]),
+            ", ".join(filter(None, ["scaled" if first["scaled"] else "", *point.case.flags])),
         )
         numbers = {
             "experiment": first["experiment"],
@@ -134,36 +127,21 @@ def rate_text(rate: Estimate, unit: str = "FLOP/s") -> str:
     return with_interval(rate, partial(quantity_per_s, unit=unit))
 
 
-def peaks_table(best: Peaks, article: str = "") -> Table:
-    """Return the best rates of a run. article: the one whose printed peaks come first."""
+def peaks_table(best: Peaks) -> Table:
+    """Return the best rates of a run, and what reached them."""
+    measured = [(key, "flops_per_s", peak) for key, peak in sorted(best.rates.items())]
+    measured += [(key, "bytes_per_s", peak) for key, peak in sorted(best.bandwidths.items())]
     lines = []
-    for row in rows(article):
-        if row["metric"] == "peak_flops_per_s" and row["si"]:
-            by = f"published, {row['item'].lower()}: {row['note']}"
-            cells = (row["device"], "fp32", f"{row['printed']} {row['unit']}", "", by)
-            numbers = {"source": "published", "device": row["device"], "precision": "fp32"}
-            lines.append((cells, numbers | {"flops_per_s": row["si"]}, "published"))
-    measured = [(*key, "flops_per_s", peak) for key, peak in best.rates.items()]
-    measured += [(*key, "bytes_per_s", peak) for key, peak in best.bandwidths.items()]
-    for kind, what, metric, peak in sorted(
-        measured, key=lambda row: (row[0], row[2] != "flops_per_s", row[1])
-    ):
-        lines.append(_peak_line(kind, what, metric, peak))
+    for (kind, what), metric, (rate, record) in sorted(measured, key=lambda row: row[0][0]):
+        by = f"{cases.framework_name(record)}; {record.experiment}: {cases.settings(record)}"
+        by += f"; the fastest of {rate.n} blocks" if rate.covers == "exact" else ""
+        flops = rate_text(rate) if metric == "flops_per_s" else ""
+        moved = rate_text(rate, "B/s") if metric == "bytes_per_s" else ""
+        cells = (cases.chip_name(record), what, flops, moved, "; ".join([by, *record.flags]))
+        numbers = {"device": kind, "precision": what, "framework": record.framework}
+        lines.append((cells, numbers | {metric: rate.value, "blocks": rate.n}, "measured"))
     columns = ("Device", "Precision, or traffic", "Best rate", "Memory bandwidth", "Reached by")
     flags = [flag for *_, peak in measured for flag in peak.record.flags]
     notes = ["" if measured else NO_PEAKS, *notes_of_flags(flags)]
     meaning = "A measured peak is the rate of the fastest of its timed blocks of calls."
-    printed = "A published one is the maker's, in single precision." if article else ""
-    return Table.of("Peaks", columns, lines, notes, [meaning if measured else "", printed])
-
-
-def _peak_line(kind: str, what: str, metric: str, peak: Peak) -> tuple:
-    """Return a measured peak as cells, numbers and kind. what: its precision or traffic."""
-    rate, record = peak
-    by = f"{cases.framework_name(record)}; {record.experiment}: {cases.settings(record)}"
-    by += f"; the fastest of {rate.n} blocks" if rate.covers == "exact" else ""
-    texts = (rate_text(rate), "") if metric == "flops_per_s" else ("", rate_text(rate, "B/s"))
-    cells = (cases.chip_name(record), what, *texts, "; ".join([by, *record.flags]))
-    numbers = {"source": "measured", "device": kind, "precision": what}
-    numbers |= {"framework": record.framework, metric: rate.value, "blocks": rate.n}
-    return cells, numbers, "measured"
+    return Table.of("Peaks", columns, lines, notes, [meaning if measured else ""])
