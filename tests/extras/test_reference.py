@@ -42,7 +42,14 @@ def same(rows, kept, names):
 
 def test_roofline(run):
     names = ["flops_per_s", "share_of_best", "flops_per_byte", "roof_flops_per_s", "share_of_roof"]
-    same(table.roofline_table(*run).data, committed("roofline-roofline"), names)
+    # The best case of each experiment: the MLP, CNN and LSTM are one since.
+    shown = table.roofline_table(*run).data
+    kept = committed("roofline-roofline")
+    assert len(shown) == len(kept) - 2
+    merged = [row for row in kept if row["experiment"] in ("mlp", "cnn", "lstm")]
+    best = max(float(row["flops_per_s"]) for row in merged)
+    kept = [row for row in kept if row not in merged or float(row["flops_per_s"]) == best]
+    same(shown, kept, names)
     kept = [row for row in committed("roofline-article") if row["source"] == "measured"]
     same(table.peaks_table(run[1]).data, kept, ["flops_per_s", "bytes_per_s", "blocks"])
 

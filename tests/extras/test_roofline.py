@@ -78,7 +78,7 @@ def test_the_peaks_stand_with_what_reached_them():
         ("Apple M9 CPU", "reads and writes", "", "9.0 GB/s ± 10 %"),
         ("Apple M9 GPU", "fp32", "1.00 TFLOP/s", ""),
     ]
-    assert shown[0][4].startswith("PyTorch; ceilings: operation matmul")
+    assert shown[0][4].startswith("PyTorch; peaks: operation matmul")
     assert "contended" in shown[0][4]
 
 

@@ -15,7 +15,7 @@ from pomology.results import cases
 from pomology.results.record import Record
 
 HALF = ("fp16", "bf16", "half")
-PEAKS = "ceilings"  # the experiment that measures a device's peaks
+PEAKS = "peaks"  # the notebook that measures those of a device
 
 
 class Device(NamedTuple):

@@ -110,7 +110,7 @@ def _measured(frame: pandas.DataFrame, known: Sequence[dict]) -> list[dict[str, 
             "year": str(first["year"]),
             "faults": _faults(case),
         }
-        for terms, speed in settings[published.experiment_of(first["experiment"])].items():
+        for terms, speed in settings[first["experiment"]].items():
             value = _speed(case, speed)
             if value:
                 work = {"workload": speed["workload"], "terms": terms, "value": value}

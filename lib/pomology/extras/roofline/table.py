@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas
 
-from pomology.articles.published import KIT, experiment_of
+from pomology.articles.published import KIT
 from pomology.format import quantity_per_s, significant, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
@@ -16,7 +16,7 @@ from pomology.report.table import Table, ends, notes_of_flags
 from pomology.results import cases
 from pomology.results.pool import Case, pool
 
-NO_PEAKS = "This run has no peaks yet: run ceilings and ceilings_mlx into the same folder first."
+NO_PEAKS = "This run has no peaks yet: run the notebook peaks into the same folder first."
 COUNTED = (
     "Operations per byte: what each operator of a step reads and writes by itself, and the "
     "optimiser's update. Fused operators and caches move less, so a case may be above the memory's "
@@ -51,7 +51,7 @@ def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
     operation = case.config.get("operation") or ""
     row = {name: first[name] for name in ("framework", "backend", "precision")}
     row |= {"kind": case.kind, "case": case, "rate": rate, "value": rate.value}
-    row["name"] = f"{experiment_of(first['experiment'])} {operation}".strip()
+    row["name"] = f"{first['experiment']} {operation}".strip()
     row["share"] = best.share(rate, case.kind, first["precision"])
     row |= {"intensity": 0.0, "limit": "", "roof": float("nan")}
     bandwidth = case.values.get("bytes_per_s")
