@@ -1,4 +1,4 @@
-"""Prices, times and energies laid together, against numbers worked out by hand from the article's tables."""
+"""Prices, times and energies together, against numbers by hand from the article's tables."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What speed costs: the prices and energies of article 001, and what a run has measured, as tables."""
+"""What speed costs: prices and energies of article 001, and what a run has measured."""
 
 import pandas
 
@@ -15,6 +15,7 @@ YEAR_S = 365.25 * 86400
 KWH_J = 3.6e6
 # The device's name in table 1, by that of tables 4 and 5 where they differ.
 NAMES = {"A6000": "NVIDIA RTX A6000", "RTX 4090": "NVIDIA GeForce RTX 4090", "M2 MAX": "M2 Max"}
+WORK = {"device": "Device", "work": "Workload"}
 PRICES = {
     "price_usd": ("Price", 1, " USD"),
     "memory_bytes": ("Memory", 2**30, " GB"),
@@ -45,7 +46,7 @@ ENERGY = {
 
 
 def offers(frame, best, memory_bytes, price_usd):
-    """Return every device of table 1, and this machine, with their passes of GPT-2-large, in SI units.
+    """Return every device of table 1, and this machine, with their passes of GPT-2-large, in SI.
 
     Args:
         frame: of one run, by `pomology.load`.
@@ -69,28 +70,28 @@ def offers(frame, best, memory_bytes, price_usd):
     own = frame[frame.experiment.eq("gpt2_pretraining")]
     for case in pool(own[own.profile.ne("smoke")]):
         rate = achieved(case)
-        if rate:
-            peak = best.rates.get((case.kind, "fp32"))
-            first, time = case.first, case.values.get("pass_s")
-            work = f"{case.config['model']}, {first['backend']}"
-            offer = {"device": first["device"], "maker": "here", "role": case.kind}
-            offer |= {"work": f"{work} (scaled)" if first["scaled"] else work}
-            offer |= {"memory_bytes": None if first["backend"] == "cuda" else memory_bytes}
-            offer |= {"peak_flops_per_s": peak and peak.rate.value, "flops_per_s": rate.value}
-            offer |= {"price_usd": price_usd or None, "batch_size": case.config["batch_size"]}
-            offer |= {"pass_s": time.value if time and not first["scaled"] else None}
-            known.loc[len(known)] = offer
-    numbers = [
-        "price_usd",
-        "memory_bytes",
-        "peak_flops_per_s",
-        "batch_size",
-        "pass_s",
-        "flops_per_s",
-    ]
-    return known[["device", "maker", "role", "work", *numbers]].astype(
-        dict.fromkeys(numbers, float)
-    )
+        if not rate:
+            continue
+        first = case.first
+        time = case.values.get("pass_s")
+        peak = best.rates.get((case.kind, "fp32"))
+        work = f"{case.config['model']}, {first['backend']}"
+        known.loc[len(known)] = {
+            "device": first["device"],
+            "maker": "here",
+            "role": case.kind,
+            "work": f"{work} (scaled)" if first["scaled"] else work,
+            "price_usd": price_usd or None,
+            "memory_bytes": None if first["backend"] == "cuda" else memory_bytes,
+            "peak_flops_per_s": peak and peak.value,
+            "batch_size": case.config["batch_size"],
+            "pass_s": time.value if time and not first["scaled"] else None,
+            "flops_per_s": rate.value,
+        }
+    texts = ["device", "maker", "role", "work"]
+    numbers = ["price_usd", "memory_bytes", "peak_flops_per_s", "batch_size", "pass_s"]
+    numbers.append("flops_per_s")
+    return known[texts + numbers].astype(dict.fromkeys(numbers, float))
 
 
 def prices_table(known, years_of_use):
@@ -106,22 +107,16 @@ def prices_table(known, years_of_use):
     )
     known["work"] += known.batch_size.map(", batch {:.0f}".format)
     meaning = (
-        f"Use: the price spread over {years_of_use:g} years of training without a pause, for a million sequences of "
-        "1,024 tokens; without electricity, and without the computer around a card.",
-        "Prices are those at launch. Peak: single precision in table 1; here the best rate in fp32 of this run.",
+        f"Use: the price spread over {years_of_use:g} years of training without a pause, for a "
+        "million sequences of 1,024 tokens; without electricity, and the computer around a card.",
+        "Prices are those at launch. Peak: single precision in table 1; here the best rate in fp32 "
+        "of this run.",
     )
-    return _table(
-        "What speed costs",
-        known,
-        {"device": "Device", "work": "Workload"},
-        PRICES,
-        SOFTWARE,
-        meaning,
-    )
+    return _table("What speed costs", known, WORK, PRICES, SOFTWARE, meaning)
 
 
 def pairs_table(known):
-    """Return Apple's devices against NVIDIA's, and this machine against both, where their prices are similar."""
+    """Return Apple's devices against NVIDIA's, and this machine against both, at similar prices."""
     known = known[known.price_usd.notna()]
     here = known[known.maker.eq("here")]
     # Of this machine the article's own model, or else the best of the smaller ones.
@@ -150,7 +145,7 @@ def pairs_table(known):
 
 
 def energy_table(frame, price_usd, usd_per_kwh, years_of_use):
-    """Return joules per step as table 5 prints them and as a run has measured them, and what 1,000 steps cost."""
+    """Return joules per step, of table 5 and as a run has measured them, and what they cost."""
     rows = pandas.DataFrame(published.rows("001", "energy")).dropna(subset="si")
     rows = rows[rows.metric.eq("energy_gpu_j_per_step")]
     config = pandas.DataFrame(rows.config.tolist(), index=rows.index)
@@ -176,10 +171,8 @@ def energy_table(frame, price_usd, usd_per_kwh, years_of_use):
     known = known.assign(
         j_per_tflop=each, electricity_usd=electricity, use_usd=use, together_usd=electricity + use
     )
-    note = f"Electricity at {usd_per_kwh:g} USD per kilowatt-hour. Table 5 is the GPU alone, without a time."
-    return _table(
-        "What energy costs", known, {"device": "Device", "work": "Workload"}, ENERGY, note
-    )
+    note = f"Electricity at {usd_per_kwh:g} USD per kilowatt-hour. Table 5 is of the GPU alone."
+    return _table("What energy costs", known, WORK, ENERGY, note)
 
 
 def figure(known):
@@ -202,15 +195,18 @@ def _gigaflops(rate):
 
 
 def _table(title, frame, texts, numbers, note, meaning=()):
-    """Return a frame as a table. texts: its first columns with their headings; numbers: heading, unit, its name."""
+    """Return a frame as a table.
+
+    texts: its first columns with their headings; numbers: heading, unit and its name.
+    """
     lines = []
     for row in frame.to_dict("records"):
-        cells = ["" if pandas.isna(row[name]) else row[name] for name in texts]
+        cells = [row[name] for name in texts]
         for name, (_, unit, words) in numbers.items():
-            cells.append(
-                "" if pandas.isna(row[name]) else f"{significant(row[name] / unit)}{words}"
-            )
-        kind = {"here": "measured"}.get(row["maker"], "published")
+            known = not pandas.isna(row[name])
+            cells.append(f"{significant(row[name] / unit)}{words}" if known else "")
+        kind = "measured" if row["maker"] == "here" else "published"
+        cells = ["" if pandas.isna(cell) else cell for cell in cells]
         lines.append((cells, {name: row[name] for name in (*texts, *numbers)}, kind))
     columns = (*texts.values(), *(heading for heading, *_ in numbers.values()))
     return Table.of(title, columns, lines, (note,), meaning)

@@ -32,7 +32,8 @@ def beside(records, device, against):
 
 
 def test_ratios_are_those_of_the_articles_tables():
-    # DCGAN: 1942.078 / 285.473 and 1684.591 / 252.657 s; Siamese network: 353.208 / 39.839 and 197.937 / 20.538.
+    # DCGAN: 1942.078 / 285.473 and 1684.591 / 252.657 s; Siamese network: 353.208 / 39.839 and
+    # 197.937 / 20.538.
     rows = beside([], "RTX 2070 Super", "M1 Ultra CPU")
     assert rows.ratio["dcgan"] == pytest.approx((6.8030 * 6.6675) ** 0.5, rel=1e-4)
     assert rows.ratio["siamese"] == pytest.approx((8.8659 * 9.6376) ** 0.5, rel=1e-4)

@@ -1,4 +1,4 @@
-"""The extras give the numbers that were committed with the reference run, before they worked on frames."""
+"""The extras give the numbers that were committed with the reference run."""
 
 import csv
 
