@@ -261,8 +261,8 @@ def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
     assert sorted(labels[:3]) == sorted(theirs) and labels[3:] == [
         "A10 CUDA, batch size 64, tokens 128"
     ]
-    hollow = [marks for marks in axis.collections if not len(marks.get_facecolor())]
-    assert [marks.get_offsets()[:, 1].tolist() for marks in hollow] == [[labels.index(theirs[2])]]
+    hollow = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
+    assert [list(line.get_ydata()) for line in hollow] == [[labels.index(theirs[2])]]
 
 
 @pytest.mark.parametrize("name", ["resnet50", "bert_base", "gpt2_small"])

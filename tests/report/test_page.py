@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -28,11 +27,8 @@ from pomology.results.run import Run
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 16 * 2**30, "os": "macOS"}
-MACHINE |= {
-    "os_version": "15.5",
-    "python": "3.11.9",
-    "git": {"commit": "c0ffee" * 7, "dirty": True},
-}
+MACHINE |= {"os_version": "15.5", "python": "3.11.9"}
+MACHINE |= {"git": {"commit": "c0ffee" * 7, "dirty": True}}
 
 
 def record(experiment="vae", **changes):
@@ -92,7 +88,7 @@ def assert_asks_nobody(page: Page) -> None:
     assert "default-src 'none'" in page.source  # a browser enforces the same
 
 
-def test_the_page_has_what_was_shown_in_the_articles_order(tmp_path):
+def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     out = write(tmp_path / "run", [record(), record("siamese"), record("dcgan")], MACHINE)
     for name in ("vae", "siamese", "dcgan"):
         display = Display(Declaration(name, "003", title=f"The {name}"), out)
@@ -104,7 +100,7 @@ def test_the_page_has_what_was_shown_in_the_articles_order(tmp_path):
     page = Page(report_page.build(out))
     assert_asks_nobody(page)
     names = [section["id"] for section in page.all("section")]
-    assert names == ["summary", "dcgan", "siamese", "vae"]
+    assert names == ["summary", "dcgan", "siamese", "vae"]  # what opens the report, then the rest
     assert page.text.index("first of all") < page.text.index("c0ffeec0ff, with changes")
     vae = page.source.split('id="vae"')[1]
     places = [vae.index(text) for text in (">vae<", "Figure of vae", "<details", "all numbers")]
@@ -144,7 +140,7 @@ def test_journals_without_notebooks_are_plain_tables(tmp_path):
     out = write(tmp_path / "run", [record(flags=["contended"]), lost], MACHINE)
     page = Page(report_page.build(out))
     assert "no notebook has shown anything here" in page.text
-    for text in ("7.9 s", "out-of-memory (16 GB)", "contended (1 case): other programs"):
+    for text in ("7.9 s", "out-of-memory", "16 GB", "1 of the cases: other programs"):
         assert text in page.text
 
 
@@ -159,10 +155,10 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
     line = record(case="cpu big").line()
     fields = results_record.Start.__struct_fields__
     journal.Journal(out / "vae.jsonl").start({key: line[key] for key in fields if key in line})
-    failure = v4.new_output("error", ename="ImportError", evalue="no module <b>", traceback=["x"])
-    notebook(out / ".partial" / "vae.ipynb", v4.new_code_cell("import x", outputs=[failure]))
+    notebook(out / ".partial" / "vae-mlx-1.ipynb", v4.new_code_cell("import x"))
     page = Page(report_page.build(out))
-    assert "It stopped at ImportError: no module <b>." in page.text
+    assert "Not finished" in page.text
+    assert ".partial/vae-mlx-1.ipynb" in {link["href"] for link in page.all("a")}
     assert "cpu big: under way, or cut off with its process." in page.text
     assert "no time" in page.text
     with pytest.raises(PomologyError, match="no such folder"):
@@ -176,11 +172,6 @@ def test_other_peoples_runs_stand_after_this_one(tmp_path):
     other = write(tmp_path / "friend", [record(metrics=slow)], MACHINE | {"chip": "M1"})
     page = Page(report_page.build(out, [other]))
     assert page.text.index("7.9 s") < page.text.index("99.0 s")
-    assert re.search(r"friend: M1.*1 cases", page.text)
-    with pytest.raises(PomologyError, match="name another one"):
-        report_page.build(out, [out])
-    with pytest.raises(PomologyError, match="no case has ended"):
-        report_page.build(out, [write(tmp_path / "void", [], MACHINE)])
 
 
 def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
@@ -204,14 +195,10 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     parameters = v4.new_code_cell("lr: float = 1e-3", metadata={"tags": ["parameters"]})
     code = v4.new_code_cell(f"out = '{out}'")
     drawing = output(svg="<svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>")
-    title = v4.new_markdown_cell("# VAE: time & place")
-    notebook(
-        out / "vae.ipynb", title, parameters, code, output(html="<table><td>5</table>"), drawing
-    )
+    notebook(out / "vae.ipynb", parameters, code, output(html="<table><td>5</table>"), drawing)
     report_page.build(out)
     page = Page(out / "vae.html")
     assert_asks_nobody(page)
-    assert "<title>VAE: time &amp; place</title>" in page.source
     assert ["open" in about for about in page.all("details")] == [True, False, False, False]
     assert page.all("img")[0]["src"].startswith("data:image/svg+xml,")
     assert "out = './outputs/run'" in page.text and "jane" not in page.source

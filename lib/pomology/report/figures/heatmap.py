@@ -13,72 +13,57 @@ from pomology.results.pool import pool
 if TYPE_CHECKING:
     import pandas
 
-OPERATIONS = {
-    "matmul": "Matrix times matrix (figure 5)",
-    "matvec": "Matrix times vector (figure 6)",
-    "vjp": "Vector-Jacobian product (figure 7)",
-}
+# In the order of the article's figures 5 to 7.
+OPERATIONS = ("matmul", "matvec", "vjp")
 
 
 @styled
 def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
-    """The rate of every product with its interval, a panel for each operation: a row for each shape, a column for each
-    framework, device and precision. What has no number shows its status. Returns a matplotlib Figure."""
+    """Return a figure with the rate of every product and its interval, or the status of the case.
+
+    A row is an operation and shape, a column a framework, device and precision.
+    """
+    import pandas
     import seaborn
     from matplotlib.colors import LogNorm
 
-    rows = []
+    cells = []
     for case in pool(comparable(frame, about.metric)):
         rate = case.values.get(about.metric)
         config = case.config
-        shape = config["shape"].replace("x", "×") + {"left": " ∂a", "right": " ∂b"}.get(
-            config.get("wrt"), ""
-        )
-        value = rate and rate.value / about.drawn.scale
-        words = case.last["status"]
-        if value:
-            words = f"{significant(value)}\n{plus_minus(rate).strip()}".strip()
+        operation = " ".join(filter(None, (config["operation"], config.get("wrt"))))
+        row = f"{operation} {config['shape'].replace('x', '×')}"
         column = f"{case.framework}\n{case.first['backend']}\n{case.first['precision']}"
-        rows.append((config["operation"], shape, column, value, words))
-    import pandas
-
-    frame = pandas.DataFrame(rows, columns=["operation", "shape", "column", "value", "words"])
-    grids = {title: frame[frame["operation"] == name] for name, title in OPERATIONS.items()}
-    heights = {title: grid["shape"].nunique() for title, grid in grids.items() if len(grid)}
-    if not heights:
+        value = rate.value / about.drawn.scale if rate else None
+        words = f"{significant(value)}{plus_minus(rate)}" if rate else case.last["status"]
+        cells.append((OPERATIONS.index(config["operation"]), row, column, value, words))
+    if not cells:
         return nothing()
-    figure = figure_of(WIDTH, 1.5 + 0.33 * sum(heights.values()) + 0.3 * len(heights))
-    axes = figure.subplots(
-        len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights.values())
-    )[:, 0]
-    low, high = (
-        (frame["value"].min(), frame["value"].max()) if frame["value"].notna().any() else (1, 10)
-    )
-    # The light half: black can be read on all of it, also where a page with a dark ground brightens its figures.
+    cells = pandas.DataFrame(cells, columns=["operation", "row", "column", "value", "words"])
+    cells = cells.sort_values("operation", kind="stable").drop_duplicates(["row", "column"])
+    grid = cells.pivot(index="row", columns="column").reindex(cells["row"].unique())
+    columns = cells["column"].unique()
+    values = grid["value"].reindex(columns=columns).astype(float)
+    words = grid["words"].reindex(columns=columns)
+
+    figure = figure_of(WIDTH, 1.6 + 0.25 * len(values))
+    axis = figure.subplots()
+    # The light half: black can be read on it, also where a dark page brightens its figures.
     colours = seaborn.blend_palette(seaborn.color_palette("viridis", 12)[5:], as_cmap=True)
-    look = {"cmap": colours, "norm": LogNorm(low, high), "vmin": low, "vmax": high, "cbar": False}
-    form = {"ha": "center", "va": "center", "fontsize": 7.5}
-    for axis, title in zip(axes, heights, strict=True):
-        grid = grids[title].drop_duplicates(["shape", "column"]).set_index(["shape", "column"])
-        order = {"index": grid.index.unique("shape"), "columns": frame["column"].unique()}
-        values, words = (grid[name].unstack().reindex(**order) for name in ("value", "words"))
-        seaborn.heatmap(
-            values.astype(float),
-            annot=words,
-            fmt="",
-            annot_kws=form | {"color": "black"},
-            **look,
-            ax=axis,
-        )
-        for y, x in zip(*(values.isna() & words.notna()).to_numpy().nonzero(), strict=True):
-            axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=GREY, **form)
-        axis.set(title=title, xlabel=None, ylabel=None)
-        axis.tick_params(length=0, labelsize=8)
-        axis.tick_params(axis="y", rotation=0)
-    bar = figure.colorbar(
-        axes[-1].collections[0], ax=list(axes), location="bottom", aspect=60, pad=0.01
+    ends = (
+        (values.min(axis=None), values.max(axis=None)) if values.notna().any(axis=None) else (1, 10)
     )
-    bar.set_label(about.drawn.axis)
+    form = {"ha": "center", "va": "center", "fontsize": 8}
+    annotated = {"annot": words, "fmt": "", "annot_kws": form | {"color": "black"}}
+    seaborn.heatmap(values, norm=LogNorm(*ends), cmap=colours, cbar=False, ax=axis, **annotated)
+    for y, x in zip(*(values.isna() & words.notna()).to_numpy().nonzero(), strict=True):
+        axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=GREY, **form)
+    operations = cells.drop_duplicates("row")["operation"]
+    axis.hlines(operations.diff().fillna(0).to_numpy().nonzero(), 0, len(columns), color=GREY)
+    axis.set(xlabel=None, ylabel=None)
+    axis.tick_params(length=0, labelsize=8, rotation=0)
+    place = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": about.drawn.axis}
+    bar = figure.colorbar(axis.collections[0], ax=axis, **place)
     bar.outline.set_visible(False)
     plain_ticks(bar.ax.xaxis)
     return figure

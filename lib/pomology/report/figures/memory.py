@@ -1,6 +1,6 @@
-"""What was traced over time: memory after each step and by pass; a rate, and the heat of the machine beside it."""
+"""What was traced over time: memory after each step, and a rate with the machine's heat."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pomology.machine.sampler import Sample
@@ -10,172 +10,135 @@ from pomology.results import cases
 from pomology.results.record import Record
 
 LOADS = {"easy": "A training that fits easily", "near": "One near the limit"}
-DASHES = {"footprint": (), "allocated": (4, 1.5), "reserved": (1, 1)}
-
-# Of the figure of a sustained load.
+DASHES = {"footprint": "solid", "allocated": "dashed", "reserved": "dotted"}
+MEMORY = "Memory (GB)"
+FAULTS = "Page faults (thousands)"
+STEP = "Seconds per step"
 RATE = "% of the first rate"
-TRACED = {
+HEAT = {
     "Temperature (°C)": ("temperature_c", 1),
     "Clock (GHz)": ("clock_hz", 1e9),
     "Power (W)": ("power_w", 1),
-}
-TRACED |= {"Thermal level": ("thermal_level", 1)}
-
-# Label of a row of panels -> what it makes of a trace: a column for each line.
-QUANTITIES: dict[str, Callable[[Any], Any]] = {
-    "Memory (GB)": lambda trace: trace.filter([*DASHES]) / 1e9,
-    "Page faults (thousands)": lambda trace: (
-        trace.filter(["page_faults"]).diff().fillna(0).cumsum() / 1e3
-    ),
-    # Of a long trace not every step is kept.
-    "Seconds per step": lambda trace: (
-        trace.filter(["t_s"]).diff().div(trace["step"].diff(), axis=0)
-    ),
+    "Thermal level": ("thermal_level", 1),
 }
 
 
 @styled
 def memory_figure(_: Declaration, records: list[Record]) -> Any:
-    """Memory and page faults after each step, as `memory_trace` keeps them: a row of panels for each quantity, a column
-    for each load. The colour is framework and device; the warm-up is shaded, since no slope is taken there. Page faults
-    are those since the first step ended."""
-    columns = {
-        title: [case for case in records if case.config.get("load") == load]
-        for load, title in LOADS.items()
-    }
-    return _traces_figure(columns, ("Memory (GB)", "Page faults (thousands)"))
+    """Return a figure of memory and page faults after each step, a column of panels for each load.
+
+    The warm-up is shaded, since no slope is taken there. Page faults are those since the first
+    step.
+    """
+    columns = {title: [] for title in LOADS.values()}
+    warmup = 0
+    for record in records:
+        if _has_trace(record) and record.config.get("load") in LOADS:
+            columns[LOADS[record.config["load"]]].append(record)
+            warmup = record.memory_trace["warmup"]
+    figure = _lines_figure(columns, _memory_lines, (MEMORY, FAULTS), "step")
+    for axis in figure.axes:
+        axis.axvspan(-0.5, warmup - 0.5, color=GREY, alpha=0.08, linewidth=0)
+    return figure
 
 
 @styled
 def passes_figure(records: list[Record]) -> Any:
-    """Seconds of each step above and memory after it below, as `memory_trace` keeps them, a column for each case that
-    has several. The warm-up is shaded. Returns a matplotlib Figure."""
-    several = [record for record in records if len(_rows(record)) > 1]
-    titles = [
-        f"{cases.chip_name(case)}\n{case.config['model']}, batch {case.config['batch_size']}"
-        for case in several
-    ]
-    columns = {title: [record] for title, record in zip(titles, several, strict=True)}
-    return _traces_figure(columns, ("Seconds per step", "Memory (GB)"))
+    """Return a figure of each step's seconds and the memory after it, a column for each case."""
+    columns = {}
+    for record in records:
+        if _has_trace(record) and len(record.memory_trace["rows"]) > 1:
+            model = f"{record.config['model']}, batch {record.config['batch_size']}"
+            columns[f"{cases.chip_name(record)}\n{model}"] = [record]
+    return _lines_figure(columns, _memory_lines, (STEP, MEMORY), "step")
 
 
 @styled
 def sustained_figure(_: Declaration, records: list[Record]) -> Any:
-    """The rate of each window in % of that of the first minute, and what was traced of heat: a panel for each."""
+    """Return a figure of the rate in % of the first minute's, and of what was traced of heat."""
+    measured = [record for record in cases.comparable(records) if "rate_left" in record.metrics]
+    return _lines_figure({"": measured}, _heat_lines, (RATE, *HEAT), "minutes")
+
+
+def _has_trace(record: Record) -> bool:
+    return record.profile != "smoke" and bool((record.memory_trace or {}).get("rows"))
+
+
+def _memory_lines(record: Record) -> dict[tuple[str, str], Any]:
+    """Return the memory trace: (quantity, name of the line) -> a pandas Series over the steps.
+
+    What was not read in every step is left out.
+    """
     import pandas
 
-    rows, colours = [], {}
-    for number, record in enumerate(
-        record for record in cases.comparable(records) if "rate_left" in record.metrics
-    ):
-        series, minutes = _series(record), 0.0
-        colours[series] = shade(record)
-        for steps, seconds in record.steady("step_s"):
-            rate = 100 * steps / seconds * record.metrics["step_first_s"].value
-            rows.append((RATE, minutes + seconds / 120, rate, series, number))
-            minutes += seconds / 60
-        for sample in record.trace or []:
-            known = dict(zip(Sample._fields, sample, strict=False))
-            heat = ((panel, known.get(name), scale) for panel, (name, scale) in TRACED.items())
-            rows += [
-                (panel, known["t_s"] / 60, x / scale, series, number)
-                for panel, x, scale in heat
-                if x is not None
-            ]
-    if not rows:
-        return nothing()
-    frame = pandas.DataFrame(rows, columns=["panel", "minutes", "value", "series", "record"])
-    panels = [panel for panel in (RATE, *TRACED) if panel in set(frame["panel"])]
-    figure = figure_of(WIDTH, 1 + 1.8 * len(panels))
-    for panel, axis in zip(
-        panels, figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], strict=True
-    ):
-        _draw(axis, frame[frame["panel"] == panel], "minutes", panel, colours, least=1.0)
-    key(
-        figure,
-        {series: {"color": colour, "linestyle": "-"} for series, colour in colours.items()},
-        ncols=4,
-    )
-    return figure
+    names = record.memory_trace["columns"]
+    trace = pandas.DataFrame(record.memory_trace["rows"], columns=names)
+    trace = trace.dropna(axis=1).set_index("step")
+    lines = {}
+    for name in DASHES:
+        if f"{name}_bytes" in trace:
+            lines[MEMORY, name] = trace[f"{name}_bytes"] / 1e9
+    if "page_faults" in trace:
+        lines[FAULTS, ""] = (trace["page_faults"] - trace["page_faults"].iloc[0]) / 1e3
+    if "t_s" in trace:  # of a long trace not every step is kept
+        lines[STEP, ""] = (trace["t_s"].diff() / trace.index.to_series().diff()).dropna()
+    return lines
 
 
-def _draw(
-    axis: Any,
-    frame: Any,
-    x: str,
-    label: str | None,
-    colours: dict[str, str],
-    least: float = 0,
-    **look,
-) -> None:
-    """A line for each record. least: the least that the axis reaches up to."""
-    import seaborn
-
-    form = {
-        "units": "record",
-        "estimator": None,
-        "hue": "series",
-        "palette": colours,
-        "legend": False,
-    }
-    seaborn.lineplot(frame, x=x, y="value", linewidth=1.2, ax=axis, **form, **look)
-    axis.set(ylabel=label)
-    axis.set_ylim(
-        0, 1.08 * max(least, axis.get_ylim()[1])
-    )  # a flat line would be cut in half at the top
-    axis.grid(axis="y")
-
-
-def _rows(record: Record) -> list:
-    return [] if record.profile == "smoke" else (record.memory_trace or {}).get("rows", [])
-
-
-def _series(record: Record) -> str:
-    return f"{cases.framework_name(record)}, {record.backend}"
-
-
-def _traces_figure(columns: dict[str, list[Record]], quantities: tuple[str, ...]) -> Any:
+def _heat_lines(record: Record) -> dict[tuple[str, str], Any]:
+    """Return the rate of each window, at its middle, and the samples of heat, over the minutes."""
     import pandas
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    columns = {
-        title: [record for record in records if _rows(record)] for title, records in columns.items()
+    windows = pandas.DataFrame(record.steady("step_s"), columns=["steps", "seconds"])
+    minutes = (windows["seconds"].cumsum() - windows["seconds"] / 2) / 60
+    rate = 100 * record.metrics["step_first_s"].value * windows["steps"] / windows["seconds"]
+    lines = {(RATE, ""): rate.set_axis(minutes)}
+    samples = pandas.DataFrame(record.trace or []).rename(columns=dict(enumerate(Sample._fields)))
+    for quantity, (name, unit) in HEAT.items():
+        if name in samples and samples[name].notna().any():
+            lines[quantity, ""] = (samples[name] / unit).set_axis(samples["t_s"] / 60).dropna()
+    return lines
+
+
+def _lines_figure(
+    columns: dict[str, list[Record]], lines_of: Callable, wanted: Sequence[str], x: str
+) -> Any:
+    """Return panels: a row for each wanted quantity, a column for each title."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    traces = {
+        title: [(record, lines_of(record)) for record in records]
+        for title, records in columns.items()
+        if records
     }
-    columns = {title: records for title, records in columns.items() if records}
-    if not columns:
+    drawn = {each for column in traces.values() for _, lines in column for each in lines}
+    quantities = [name for name in wanted if name in dict(drawn)]
+    if not quantities:
         return nothing()
-    colours = {_series(record): shade(record) for records in columns.values() for record in records}
-    figure = figure_of(WIDTH, 5.5)
-    drawn = set()
-    panels = figure.subplots(len(quantities), len(columns), sharex="col", squeeze=False)
-    for (title, records), axes in zip(columns.items(), panels.T, strict=True):
+    figure = figure_of(WIDTH, 1 + 2.1 * len(quantities))
+    panels = figure.subplots(len(quantities), len(traces), sharex="col", squeeze=False)
+    looks = {}
+    for axes, (title, column) in zip(panels.T, traces.items(), strict=True):
         axes[0].set_title(title)
-        axes[-1].set_xlabel("step")
-        for axis, quantity in zip(axes, quantities, strict=True):
-            frames = []
-            for number, record in enumerate(records):
-                trace = pandas.DataFrame(_rows(record), columns=record.memory_trace["columns"])
-                trace = trace.dropna(axis=1).rename(
-                    columns=lambda name: name.removesuffix("_bytes")
-                )
-                lines = QUANTITIES[quantity](trace).assign(
-                    step=trace["step"], series=_series(record), record=number
-                )
-                frames.append(lines.melt(["step", "series", "record"], var_name="line"))
-            for warmup in {record.memory_trace["warmup"] for record in records}:
-                axis.axvspan(-0.5, warmup - 0.5, color=GREY, alpha=0.08, linewidth=0)
-            frame = pandas.concat(frames, ignore_index=True)
-            drawn |= {*frame["line"]}
-            look = {"style": "line", "dashes": {line: DASHES.get(line, ()) for line in drawn}}
-            look |= {"marker": "o", "markeredgewidth": 0} if frame["step"].nunique() < 30 else {}
-            _draw(axis, frame, "step", quantity if axis in panels[:, 0] else None, colours, **look)
-            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    looks = {series: {"color": colour, "linestyle": "-"} for series, colour in colours.items()}
-    looks |= {
-        line: {"color": GREY, "linestyle": (0, dash)}
-        for line, dash in DASHES.items()
-        if line in drawn
-    }
-    key(figure, looks, ncols=4)
+        axes[-1].set_xlabel(x)
+        for record, lines in column:
+            colour = shade(record)
+            looks[f"{cases.framework_name(record)}, {record.backend}"] = {"color": colour}
+            for (quantity, name), values in lines.items():
+                if quantity in quantities:
+                    look = {
+                        "linestyle": DASHES.get(name),
+                        "marker": "o" if len(values) < 30 else "",
+                    }
+                    axis = axes[quantities.index(quantity)]
+                    axis.plot(values, color=colour, linewidth=1.2, markersize=3, **look)
+    for axes, quantity in zip(panels, quantities, strict=True):
+        axes[0].set_ylabel(quantity)
+    for axis in panels.flat:
+        axis.set_ylim(0, 1.08 * axis.get_ylim()[1])  # a flat line would be cut in half at the top
+        axis.grid(axis="y")
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+    dashes = {name: dash for name, dash in DASHES.items() if (MEMORY, name) in drawn}
+    key(figure, looks | {name: {"color": GREY, "ls": dash} for name, dash in dashes.items()})
     return figure

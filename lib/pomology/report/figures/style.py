@@ -1,12 +1,12 @@
-"""The house style of figures: every device in the same colour everywhere, readable on white, on black and in print.
+"""The style of figures: a device has one colour everywhere, on white, on black and in print.
 
-Backgrounds are transparent and text is a grey with contrast enough on both white and black. Colours are those of Okabe
-and Ito (2008), which colour-blind readers can tell apart; a second mark, the shape, repeats what the colour says.
+Backgrounds are transparent, and text is a grey with contrast enough on both white and black.
+Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart; the shape of a
+mark repeats what its colour says.
 """
 
 import contextlib
 import io
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from pomology.results.record import Record
 GREY = "#767676"
 WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
 
-# (`published`, `measured`, or `other` in somebody else's run; role) -> the name of this kind of device in a key; its
-# colour and mark.
+# (`published`, `measured`, or `other` in somebody else's run; role) -> the kind's name in a key.
 DEVICES = {
     ("published", "cpu"): "processors",
     ("published", "gpu"): "Apple GPUs",
@@ -29,43 +28,48 @@ DEVICES = {
     ("measured", "gpu"): "this machine's GPU",
     ("other", ""): "other people's machines",
 }
-COLOURS = ("#56B4E9", "#0072B2", "#009E73", GREY, "#D55E00", "#CC79A7", "#E69F00")
-COLOURS = dict(zip(DEVICES.values(), COLOURS, strict=True))
-MARKS = dict(zip(DEVICES.values(), "^osvDdP", strict=True))
+COLOURS = {
+    "processors": "#56B4E9",
+    "Apple GPUs": "#0072B2",
+    "other GPUs": "#009E73",
+    "other devices": GREY,
+    "this machine's processor": "#D55E00",
+    "this machine's GPU": "#CC79A7",
+    "other people's machines": "#E69F00",
+}
+MARKS = dict(zip(COLOURS, "^osvDdP", strict=True))
 
 # Frameworks on one device: shades of its colour, which differ in grey as well.
 SHADES = {
     ("torch", "cpu"): COLOURS["this machine's processor"],
     ("torch", "gpu"): COLOURS["this machine's GPU"],
+    ("mlx", "cpu"): "#8C3F00",
+    ("mlx", "gpu"): "#8E3A70",
+    ("tensorflow", "cpu"): "#F0A060",
+    ("tensorflow", "gpu"): "#E6B3D0",
 }
-SHADES |= {("mlx", "cpu"): "#8C3F00", ("tensorflow", "cpu"): "#F0A060"}
-SHADES |= {("mlx", "gpu"): "#8E3A70", ("tensorflow", "gpu"): "#E6B3D0"}
 
-STYLE = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none")
-STYLE |= dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color"), GREY)
-STYLE |= dict.fromkeys(("xtick.color", "ytick.color", "grid.color"), GREY)
+GROUNDS = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+TEXTS = ("axes.labelcolor", "axes.titlecolor", "text.color", "xtick.color", "ytick.color")
+STYLE = dict.fromkeys(GROUNDS, "none") | dict.fromkeys(TEXTS, GREY)
 STYLE |= {
+    "axes.edgecolor": GREY,
     "axes.labelsize": 9,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "legend.fontsize": 8,
-    "font.size": 10,
-}
-STYLE |= {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
     "axes.titlelocation": "left",
     "axes.titlesize": 10,
+    "font.size": 10,
     "grid.alpha": 0.25,
+    "grid.color": GREY,
+    "legend.fontsize": 8,
     "legend.frameon": False,
-}
-STYLE |= {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.parse_math": False,  # a chip's name is text, whatever is in it
+    "svg.fonttype": "none",  # text can be read aloud and searched, and takes a tenth of the bytes
     "svg.hashsalt": "pomology",  # the same data give the same file
-    "svg.fonttype": "none",  # text stays text: it can be read aloud and searched, and takes a tenth of the bytes
+    "text.parse_math": False,  # a chip's name is text, whatever is in it
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
 }
-
-NOT_XML = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"  # a text from somebody's journal may hold it
 
 
 @contextlib.contextmanager
@@ -80,14 +84,14 @@ styled = _house_style()  # a decorator: draws in the house style, whatever the n
 
 
 def shade(record: Record) -> str:
-    """The colour of a framework on a device."""
+    """Return the colour of a framework on a device."""
     return SHADES.get((record.framework, kind(record)), GREY)
 
 
 def figure_of(width: float, height: float) -> Any:
-    """An empty figure, in inches."""
-    # Not pyplot's, and so no FacetGrid of seaborn's either: pyplot keeps every figure, which a notebook would show a
-    # second time beside the saved one, and opens a window on a Mac.
+    """Return an empty figure, in inches."""
+    # Not pyplot's: that keeps every figure, which a notebook would show a second time beside the
+    # saved one, and opens a window on a Mac.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -95,14 +99,14 @@ def figure_of(width: float, height: float) -> Any:
 
 @styled
 def nothing() -> Any:
-    """The figure of records that hold nothing to draw."""
+    """Return the figure of records that hold nothing to draw."""
     figure = figure_of(WIDTH, 0.5)
     figure.text(0.01, 0.5, "Nothing was measured that can be drawn", va="center")
     return figure
 
 
 def plain_ticks(axis: Any, unit: float = 1.0) -> None:
-    """Ticks of a logarithmic axis, with numbers as people write them; unit: of the numbers, in that of the axis."""
+    """Label a logarithmic axis in plain numbers. unit: of the labels, in that of the axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = sorted(axis.get_view_interval())
@@ -112,31 +116,31 @@ def plain_ticks(axis: Any, unit: float = 1.0) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
 
 
-def key(figure: Any, looks: dict[str, dict], **options: Any) -> None:
-    """A key below a figure: name -> how its line or mark looks."""
+def key(figure: Any, looks: dict[str, dict]) -> None:
+    """Draw a key below a figure. looks: name -> how its line or mark looks."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], label=name, **{"linestyle": "none"} | look) for name, look in looks.items()
-    ]
-    figure.legend(handles=handles, **{"loc": "outside lower center", "ncols": 3} | options)
+    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
 
 
 def device_key(figure: Any, devices: Iterable[str]) -> None:
+    """Draw a key of kinds of devices below a figure."""
     shown = set(devices)
-    key(
-        figure,
-        {
-            name: {"marker": MARKS[name], "color": COLOURS[name]}
-            for name in COLOURS
-            if name in shown
-        },
-    )
+    looks = {
+        name: {"marker": MARKS[name], "color": colour, "linestyle": "none"}
+        for name, colour in COLOURS.items()
+        if name in shown
+    }
+    key(figure, looks)
 
 
 @styled
 def pictures(images: Any, titles: Any = ()) -> Any:
-    """A row of pictures (arrays of height x width, or height x width x 3 between 0 and 1), for a look at the data."""
+    """Return a row of pictures, for a look at the data.
+
+    images: arrays of height x width, or height x width x 3 between 0 and 1.
+    """
     from IPython.display import SVG
 
     images = list(images)
@@ -152,10 +156,9 @@ def pictures(images: Any, titles: Any = ()) -> Any:
 @styled
 def svg(figure: Any) -> str:
     """Return a figure as SVG, whose words stay text."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = re.sub(NOT_XML, "\N{REPLACEMENT CHARACTER}", buffer.getvalue())
-    return text[text.index("<svg") :]
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
 
 
 def save(figure: Any, path: Path) -> Any:
