@@ -1,7 +1,6 @@
 """Commands refuse what they cannot use in a line, and end quietly where nobody reads them."""
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -21,7 +20,6 @@ LIBRARY = str(root() / "lib")
     [
         (["report", "own", "--with", "gone.zip"], "WITH: gone.zip: no such run"),
         (["report", "own", "--with", "'open"], "WITH='open: No closing quotation"),
-        (["report", "own", "--with", "own"], "WITH=own: "),
         (["report", "own", "--with", "'a text.zip'"], "a text.zip: not the zip of a run"),
         (["compare", "--runs", "'a b.zip' c"], "RUNS: a b.zip: no such run"),
         (["share", "gone"], "RUN=gone: no such run"),
@@ -48,13 +46,3 @@ def test_a_run_goes_on_where_nobody_reads_what_it_says(tmp_path, reader):
     subprocess.run(command, cwd=tmp_path, env=environment, check=False, stdout=subprocess.DEVNULL)
     assert (tmp_path / "done").exists()
     assert (tmp_path / "errors").read_text() == ""
-
-
-def test_an_interrupt_while_the_command_is_loaded_says_nothing(tmp_path):
-    program = "import sys\n\nclass Interrupted:\n    def find_spec(name, *_):\n        if name == 'pomology.format':\n"
-    program += "            raise KeyboardInterrupt\n\nsys.meta_path.insert(0, Interrupted)\n"
-    (tmp_path / "sitecustomize.py").write_text(program)
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{LIBRARY}"}
-    command = [sys.executable, "-m", "pomology", "list"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

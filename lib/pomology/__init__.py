@@ -1,23 +1,15 @@
 """pomology: how fast does this machine train neural networks, and why?
 
-What most users need is here: `from pomology import Experiment, Run, Estimate, workload, TooBig`. The rest is in the
-packages below, each of which says in its first line what it is for. `measure` is one of them, and a name can be only
-one thing: the function that times a call is `from pomology.measure.calls import measure`.
+What most users need is here: `from pomology import Experiment, load, Estimate, workload, TooBig`.
+The rest is in the packages below, each of which says in its first line what it is for. `measure` is
+one of them: the function that times a call is `from pomology.measure.calls import measure`.
 
 Importing this takes no numpy and no framework: a name is imported when it is first asked for.
 """
 
 import importlib
-import sys
 
 __version__ = "0.1.0"
-
-if sys.argv[:1] == [
-    "-m"
-]:  # as Python looks up what `-m pomology` runs: Ctrl-C while that loads has nothing to say
-    sys.excepthook = lambda kind, *rest: (
-        kind is KeyboardInterrupt or sys.__excepthook__(kind, *rest)
-    )
 
 _MODULES = {
     "Experiment": "pomology.experiment.experiment",

@@ -1,4 +1,4 @@
-"""What the commands of the core and of the extras share: their form, common options, and one line per output."""
+"""What the commands of the core and of the extras share: their form, options and output."""
 
 import argparse
 import importlib
@@ -33,13 +33,17 @@ def extra(name: str) -> ModuleType:
         raise PomologyError(f"this copy of pomology has no lib/pomology/extras/{name}") from None
 
 
+def no_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing."""
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that runs notebooks."""
     add_selection(parser)
-    option = parser.add_argument
-    option("--limit-minutes", type=float, help="time limit of one notebook (0: none)")
+    limit = "time limit of one notebook (0: none)"
+    parser.add_argument("--limit-minutes", type=_minutes, metavar="MINUTES", help=limit)
     where = "where to put the run at its end: a folder, s3://bucket/prefix, ssh://host/folder"
-    option("--store", default="", help=where)
+    parser.add_argument("--store", default="", help=where)
 
 
 def add_selection(parser: argparse.ArgumentParser, repeats: int = 1) -> None:
@@ -48,40 +52,31 @@ def add_selection(parser: argparse.ArgumentParser, repeats: int = 1) -> None:
     option("--profile", default="quick", help="smoke, quick or article (default: quick)")
     option("--device", default="auto", help="auto (every device here), cpu, gpu, cuda or mps")
     option("--only", default="", help="names or globs of notebooks, separated by spaces")
-    option(
-        "--run",
-        default="",
-        help="name of the folder in outputs/ (default: a new one, with the date)",
-    )
+    option("--run", default="", help="name of the folder in outputs/ (default: one with the date)")
     option("--data", default="auto", help="auto, real or stand-in")
-    option(
-        "--repeats",
-        type=int,
-        default=repeats,
-        help="how often to run each notebook, in fresh kernels",
-    )
+    often = "how often to run each notebook, in fresh kernels"
+    option("--repeats", type=int, default=repeats, help=often)
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:
     """Add the option of a command that reads runs."""
-    parser.add_argument(
-        "--store", default="", help="where those runs are looked for that are not in outputs/"
-    )
+    where = "where those runs are looked for that are not in outputs/"
+    parser.add_argument("--store", default="", help=where)
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 <= minutes <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text}: must be from 0 to 10000")
+    return minutes
 
 
 def say(line: str) -> None:
-    """Print a line; where nobody reads any more, as behind `| head`, or it has no space, go on in silence."""
+    """Print a line; where nobody reads it any more, as behind `| head`, go on in silence."""
     try:
         print(line, flush=True)
-    except OSError:
+    except OSError:  # the reader is gone, or a disk is full
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def limit_minutes(options: argparse.Namespace) -> float | None:
-    limit = options.limit_minutes
-    if limit is not None and not 0 <= limit <= 10_000:
-        raise PomologyError(f"--limit-minutes={limit}: must be from 0 to 10000")
-    return limit
 
 
 def request(options: argparse.Namespace):
@@ -94,48 +89,45 @@ def request(options: argparse.Namespace):
 
 
 def put_into_store(out: Path, address: str, run: str = "") -> int:
-    """Put a run that has come to its end into the store; returns 0, or the exit status for a store that failed. run:
-    the name of a fleet's, of which this is a machine's folder."""
-    from pomology.runner.plan import GOING
+    """Put a run that has come to its end into the store.
 
-    (out / GOING).parent.mkdir(exist_ok=True)
-    (
-        out / GOING
-    ).touch()  # until it is there, the same command carries on with this run, also tomorrow
+    run: the name of a fleet's run, of which `out` is a machine's folder.
+    Returns 0, or the exit status 3 for a store that failed.
+    """
     try:
         say(f"put into the store as {extra('store').put(out, address, run)}")
+        return 0
     except (PomologyError, OSError) as error:
-        place = f"outputs/{run}-fleet/{out.name}" if run else f"outputs/{out.name}"
-        kept = f"the run is in {place}/, and the same command puts it later"
-        print(f"pomology: {format.one_line(redact(str(error)), 1000)}; {kept}", file=sys.stderr)
+        later = f"the same command with RUN={run or out.name} puts it later"
+        print(f"pomology: {format.one_line(redact(str(error)), 1000)}; {later}", file=sys.stderr)
         return 3
-    (out / GOING).unlink()
-    return 0
 
 
 def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
-    """Of runs by texts, each of which names one, or several, those with spaces in quotes; address: of a store."""
+    """Return the places of runs; those that are not here come from the store at an address.
+
+    texts: each names a run, or several, separated by spaces, those with spaces in quotes.
+    """
     from pomology.results.run import find, locate
 
-    there = [text for text in texts if text and (locate(text) or Path(text).exists())]
-    try:
-        names = [
-            name for text in texts for name in ([text] if text in there else shlex.split(text))
-        ]
-    except ValueError as error:
-        raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
-    named = []
-    for name in names:
-        if address or "://" in name:
-            here = locate(name) or (name and Path(name).exists())
-            named.append(name if here else str(extra("store").fetch(name, address)))
-        else:
-            named.append(name)
-    return find(named, variable)
+    def is_here(name: str) -> bool:
+        return bool(name) and (locate(name) is not None or Path(name).exists())
+
+    found = []
+    for text in texts:
+        try:
+            names = [text] if is_here(text) else shlex.split(text)
+        except ValueError as error:
+            raise PomologyError(f"{variable}={text}: {error}") from None
+        for name in names:
+            if (address or "://" in name) and not is_here(name):
+                name = str(extra("store").fetch(name, address))
+            found.append(name)
+    return find(found, variable)
 
 
 def run_folder(run: str) -> Path:
-    """A run's folder: a name in outputs/, or a path."""
+    """Return a run's folder, by its name in outputs/ or its path."""
     from pomology.results import run as results_run
 
     place = results_run.locate(run)

@@ -5,7 +5,7 @@ class PomologyError(Exception):
     """Bad input, said in one line that names the file, key or value and what would be right."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows of it (asked for by IPython): that line, without the way through this package."""
+        """Return what IPython shows of it: that line, without the way through this package."""
         return [f"{type(self).__name__}: {self}"]
 
 

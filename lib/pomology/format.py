@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 FEW = 6  # an interval within a process rests on as many values at least
 WIDE = 50.0  # percent: of a wider interval the bounds are shown
 RATIOS = ("", "x", "%")  # units of ratios: ± 2 % of a share would be read as points
+RATES = {"T": 1e12, "G": 1e9, "M": 1e6}
+PREFIXES = {"B": {"G": 1e9, "M": 1e6, "k": 1e3}, "B/s": RATES, "FLOP/s": RATES}
 TIMED = ("s", "FLOP/s", "B/s", "/s", "1/s")  # units of what steps or calls measure
 
 
@@ -22,6 +24,9 @@ def one_line(text: Any, most: int = 100) -> str:
     head = str(text)[: most + 1]
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in head)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+# A value and its unit -----------------------------------------------------------------------------
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -49,20 +54,53 @@ def milliseconds(value: float, digits: int = 3) -> str:
     return f"{significant(1e3 * value, digits)} ms"
 
 
+def quantity(value: float, unit: str, digits: int = 4) -> str:
+    """Return a value with its unit: `12.0 ms`, `256 MB`, `1.25 TFLOP/s`; in powers of 1,000."""
+    if unit == "s":
+        return seconds(value, digits)
+    digits = min(digits, 3)
+    for prefix, factor in PREFIXES.get(unit, {}).items():
+        if abs(value) >= factor:
+            return f"{significant(value / factor, digits)} {prefix}{unit}"
+    if unit == "B":
+        return f"{value:,.0f} B"
+    text = f"{value:,}" if isinstance(value, int) else significant(value, digits)
+    return f"{text} {unit}".rstrip()
+
+
+quantity_per_s = quantity  # of a rate
+
+
+def signed(value: float, unit: str, digits: int = 3) -> str:
+    """Return `+1.20 MB`, `−3.00 kB`, `0 B`: by how much something grew."""
+    shown = quantity(abs(value), unit, digits)
+    if shown.startswith("0 ") or value == 0:
+        return shown
+    return f"{'+' if value > 0 else '−'}{shown}"
+
+
+def clock_time(value: float) -> str:
+    """Return `40 s`, `1:30 min`, `2:05:00 h`."""
+    minutes, rest = divmod(int(value + 0.5), 60)
+    if minutes >= 60:
+        return f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
+    return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
+
+
+def time_of_day(seconds: float) -> str:
+    """Return `14:32`, what the clock says in so many seconds; on another day with its name."""
+    now = datetime.now()
+    then = now + timedelta(seconds=seconds)
+    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%a %H:%M}"
+
+
+# An estimate and its interval ---------------------------------------------------------------------
+
+
 def bounded(estimate: Estimate) -> bool:
     """Whether it has an interval that may be shown: within a process from 6 values or more."""
     few_values = estimate.covers == "run" and (estimate.n or FEW) < FEW
     return estimate.low is not None and not few_values
-
-
-def plus_minus(estimate: Estimate) -> str:
-    """Return ` ± 2.1 %`: half the interval over the value; "" for none, and above 50 %."""
-    if not (bounded(estimate) and estimate.value):
-        return ""
-    percent = 100 * estimate.half_width / abs(estimate.value)
-    if percent > WIDE:
-        return ""
-    return f" ± {significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)} %"
 
 
 def few(estimate: Estimate) -> bool:
@@ -73,6 +111,16 @@ def few(estimate: Estimate) -> bool:
         return False
     # One duration, or a count.
     return not (estimate.n == 1 and estimate.how == "measured" and estimate.unit in ("s", ""))
+
+
+def plus_minus(estimate: Estimate) -> str:
+    """Return ` ± 2.1 %`: half the interval over the value; "" for none, and above 50 %."""
+    if not (bounded(estimate) and estimate.value):
+        return ""
+    percent = 100 * estimate.half_width / abs(estimate.value)
+    if percent > WIDE:
+        return ""
+    return f" ± {significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)} %"
 
 
 def digits(estimate: Estimate) -> int:
@@ -131,55 +179,9 @@ def resolved(part: Estimate) -> str:
     return with_interval(part, partial(quantity, unit=part.unit))
 
 
-def clock_time(value: float) -> str:
-    """Return `40 s`, `1:30 min`, `2:05:00 h`."""
-    minutes, rest = divmod(int(value + 0.5), 60)
-    if minutes >= 60:
-        return f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
-    return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
-
-
-def time_of_day(seconds: float) -> str:
-    """Return `14:32`, what the clock says in so many seconds; on another day with its name."""
-    now = datetime.now()
-    then = now + timedelta(seconds=seconds)
-    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%a %H:%M}"
-
-
-def quantity(value: float, unit: str, digits: int = 4) -> str:
-    """Return a value with its unit: `12.0 ms`, `256 MB`, `3.10 W`; bytes in powers of 1,000."""
-    if unit == "s":
-        return seconds(value, digits)
-    digits = min(digits, 3)
-    if unit == "B":
-        for factor, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-            if abs(value) >= factor:
-                return f"{significant(value / factor, digits)} {name}"
-        return f"{value:,.0f} B"
-    text = f"{value:,}" if isinstance(value, int) else significant(value, digits)
-    return f"{text} {unit}".rstrip()
-
-
-def quantity_per_s(value: float, unit: str, digits: int = 3) -> str:
-    """Return `1.25 TFLOP/s`, `84.0 GB/s`: a rate, in powers of 1,000."""
-    for factor, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= factor:
-            return f"{significant(value / factor, digits)} {name}{unit}"
-    return f"{significant(value, digits)} {unit}"
-
-
-def signed(value: float, unit: str, digits: int = 3) -> str:
-    """Return `+1.20 MB`, `−3.00 kB`, `0 B`: by how much something grew."""
-    shown = quantity(abs(value), unit, digits)
-    if shown.startswith("0 ") or value == 0:
-        return shown
-    return f"{'+' if value > 0 else '−'}{shown}"
-
-
 def slope_text(estimate: Estimate) -> str:
     """Return `+1.20 MB (+0.90 MB to +1.50 MB)`: a slope with its 95 % interval."""
-    unit = "B" if estimate.unit == "B" else ""
-    value = signed(estimate.value, unit)
+    show = partial(signed, unit="B" if estimate.unit == "B" else "")
     if estimate.low is None:
-        return value
-    return f"{value} ({signed(estimate.low, unit)} to {signed(estimate.high, unit)})"
+        return show(estimate.value)
+    return f"{show(estimate.value)} ({show(estimate.low)} to {show(estimate.high)})"

@@ -1,4 +1,4 @@
-"""Where the kit's files are, and how it writes them."""
+"""Where the kit's files are, and how it reads and writes them."""
 
 import os
 import re
@@ -12,19 +12,13 @@ MOST_BYTES = 64 * 2**20  # of a file that is read
 
 
 def root() -> Path:
-    """The checkout that this package runs from: it has the notebooks, and gets the outputs. Else the current folder."""
+    """Return the checkout that this package runs from, or else the current folder."""
     checkout = Path(__file__).resolve().parents[2]
     return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
 
 
-def foreign_paths() -> list[str]:
-    """Return the entries of PYTHONPATH that belong to other environments: all that do not hold this library."""
-    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [entry for entry in entries if entry and not (Path(entry) / "pomology").is_dir()]
-
-
 def redact(text: str) -> str:
-    """A text without the folders of this machine, which may name a person: the checkout as `.`, the home as `~`."""
+    """Return a text without folders that may name a person: `.` is the checkout, `~` the home."""
     for folder, short in ((root(), "."), (Path(os.path.expanduser("~")), "~")):
         if folder != Path(folder.anchor):
             text = re.sub(re.escape(str(folder)) + r"(?!\.?[\w-])", short, text)
@@ -32,7 +26,7 @@ def redact(text: str) -> str:
 
 
 def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
-    """A file's bytes. Raises PomologyError, in a line, for what cannot be read, or is larger."""
+    """Return a file's bytes. Raises PomologyError for one that cannot be read, or is larger."""
     name = one_line(path.name)
     try:
         if path.stat().st_size <= most:
@@ -51,7 +45,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def notebook_paths(folder: Path) -> list[Path]:
-    """The files of all notebooks: those of an article in a folder of its own, what is about all of them beside these.
-    JupyterLab keeps copies in hidden folders, which are none."""
+    """Return the files of all notebooks, in this folder and in those of the articles.
+
+    JupyterLab keeps copies in hidden folders, which are none.
+    """
     files = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
     return sorted(path for path in files if not path.parent.name.startswith("."))

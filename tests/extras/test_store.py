@@ -11,6 +11,7 @@ import socket
 import threading
 import urllib.request
 import uuid
+import zipfile
 from pathlib import Path
 
 import fsspec
@@ -78,6 +79,13 @@ def own(tmp_path):
     return folder
 
 
+@pytest.fixture
+def lab(tmp_path):
+    """The path of a store that is an empty folder."""
+    (tmp_path / "lab").mkdir()
+    return str(tmp_path / "lab")
+
+
 def line(call, *arguments) -> str:
     """Return the one line in which a call is refused."""
     with pytest.raises(PomologyError) as refused:
@@ -98,53 +106,39 @@ def cases_of(place: Path) -> list[tuple]:
     return sorted((each.experiment, each.case, each.status) for each in Run(place).records)
 
 
-@pytest.mark.parametrize("kind", ["folder", "memory", "s3"])
+@pytest.mark.parametrize("kind", ["folder", "s3"])
 def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(
     kind, tmp_path, own, request
 ):
-    address = {"folder": str(tmp_path / "lab"), "memory": f"memory://{uuid.uuid4()}"}.get(
-        kind
-    ) or request.getfixturevalue("s3")
-    if kind == "folder":
-        (tmp_path / "lab").mkdir()
-    assert store.runs(address) == []
+    (tmp_path / "lab").mkdir()
+    address = f"file://{tmp_path}/lab" if kind == "folder" else request.getfixturevalue("s3")
+    store.check(address)
     name = store.put(own, address)
-    assert re.fullmatch(r"a@[a-z0-9-]+-[0-9a-f]{12}", name) and store.runs(address) == [name]
-    assert names(address) == [f"{name}.zip"]
-    assert cases_of(store.fetch("a", address)) == cases_of(own)
-    with (
-        fsspec.open(f"{address}/{name}.zip") as file,
-        __import__("zipfile").ZipFile(file) as archive,
-    ):
+    assert re.fullmatch(r"a@[a-z0-9-]+-[0-9a-f]{12}", name) and names(address) == [f"{name}.zip"]
+    with zipfile.ZipFile(store.fetch("a", address)) as archive:
         packed = set(archive.namelist())
-    assert {"machine.json", "vae.jsonl", "siamese.jsonl", "index.html", "tables/vae.csv"} == packed
+    assert packed == {"machine.json", "vae.jsonl", "siamese.jsonl", "index.html", "tables/vae.csv"}
     run(own, record("vae", case="more"))
     assert store.put(own, address) == name and names(address) == [f"{name}.zip"]
     assert cases_of(store.fetch(name, address)) == cases_of(own)
-    assert cases_of(
-        store.fetch(f"{address}/a" if "://" in address else f"file://{address}/a")
-    ) == cases_of(own)
+    assert cases_of(store.fetch(f"{address}/a")) == cases_of(own)
 
 
-def test_two_runs_of_one_name_never_meet(tmp_path, own):
-    (lab := tmp_path / "lab").mkdir()
+def test_two_runs_of_one_name_never_meet(tmp_path, own, lab):
     other = run(tmp_path / "elsewhere" / "a", record())
-    first, second = store.put(own, str(lab)), store.put(other, str(lab))
-    assert first != second and len(names(str(lab))) == 2
-    said = line(store.fetch, "a", str(lab))
+    first, second = store.put(own, lab), store.put(other, lab)
+    assert first != second and len(names(lab)) == 2
+    said = line(store.fetch, "a", lab)
     assert "several runs have this name" in said and first in said and second in said
-    assert "no such run; it has" in line(store.fetch, "b", str(lab))
-    assert cases_of(store.fetch(second, str(lab))) == cases_of(other)
+    assert "no such run; it has" in line(store.fetch, "b", lab)
+    assert cases_of(store.fetch(second, lab)) == cases_of(other)
     shutil.copytree(own, tmp_path / "copy" / "a")
-    assert store.name_of(tmp_path / "copy" / "a") == first, (
-        "a copy with its hidden file stays the same run"
-    )
-    assert store.put(other, str(lab), "lab7").startswith("lab7@")
+    assert store.put(tmp_path / "copy" / "a", lab) == first  # a copy stays the same run
+    assert store.put(other, lab, "lab7").startswith("lab7@")
 
 
-def test_a_put_that_fails_half_way_leaves_the_earlier_zip(tmp_path, own, monkeypatch):
-    (lab := tmp_path / "lab").mkdir()
-    name = store.put(own, str(lab))
+def test_a_put_that_fails_half_way_leaves_the_earlier_zip(own, lab, monkeypatch):
+    store.put(own, lab)
     before = cases_of(own)
     run(own, record("vae", case="more"))
 
@@ -153,8 +147,8 @@ def test_a_put_that_fails_half_way_leaves_the_earlier_zip(tmp_path, own, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(LocalFileSystem, "put_file", full)
-    assert "No space left" in line(store.put, own, str(lab))
-    assert store.runs(str(lab)) == [name] and cases_of(store.fetch("a", str(lab))) == before
+    assert "No space left" in line(store.put, own, lab)
+    assert cases_of(store.fetch("a", lab)) == before
 
 
 def test_a_key_in_an_address_is_refused_and_never_shown(capsys, monkeypatch):
@@ -163,67 +157,57 @@ def test_a_key_in_an_address_is_refused_and_never_shown(capsys, monkeypatch):
             assert __main__.main(["compare", *arguments]) == 2
             said = "".join(capsys.readouterr())
             assert "key or password in it is refused" in said and "hunter2" not in said
+    assert "Protocol not known" in line(store.check, "nothing://x/y")
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://jo:hunter2@127.0.0.1:9")
     assert "hunter2" not in line(store.check, "s3://lab")
-    assert "Protocol not known" in line(store.check, "nothing://x/y")
 
 
 def test_a_store_that_is_not_there_or_silent_is_a_line_and_no_folder_is_made(
     tmp_path, s3, own, monkeypatch
 ):
-    assert "no such folder; make it first" in line(store.put, own, str(tmp_path / "mount" / "lab"))
-    (tmp_path / "file").touch()
-    assert "no such folder" in line(store.check, str(tmp_path / "file"))
-    assert "no such bucket; make it first" in line(store.put, own, "s3://no-such-bucket/x")
+    missing = "no such folder or bucket; make it first"
+    assert missing in line(store.put, own, str(tmp_path / "mount" / "lab"))
+    assert missing in line(store.put, own, "s3://no-such-bucket/x")
     assert not (tmp_path / "mount").exists()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setitem(store.S3["config_kwargs"], "read_timeout", 0.1)
+        monkeypatch.setitem(store.S3, "read_timeout", 0.1)
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert "timeout" in line(store.put, own, s3).lower()
 
 
 def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command(
-    tmp_path, own, monkeypatch, capsys
+    tmp_path, own, lab, monkeypatch, capsys
 ):
-    (lab := tmp_path / "lab").mkdir()
-    reproduced = []
+    statuses = iter([0, 1, 130])
     monkeypatch.setattr(plan, "prepare", lambda *_, **__: (own, []))
-    monkeypatch.setattr(batch, "reproduce", lambda *_, **__: reproduced.append(1) or 0)
-    command = ["reproduce", "--store", str(lab)]
-    assert __main__.main([*command[:-1], str(tmp_path / "none")]) == 2 and not reproduced
+    monkeypatch.setattr(batch, "reproduce", lambda *_, **__: next(statuses))
+    command = ["reproduce", "--store"]
+    assert __main__.main([*command, str(tmp_path / "none")]) == 2  # before anything runs
     before = cases_of(own)
-    monkeypatch.setattr(store, "check", lambda _: lab.rmdir())  # and then it is gone
-    capsys.readouterr()
-    assert __main__.main(command) == 3 and cases_of(own) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "check", lambda _: Path(lab).rmdir())  # and then it is gone
+        capsys.readouterr()
+        assert __main__.main([*command, lab]) == 3 and cases_of(own) == before
     (said,) = capsys.readouterr().err.splitlines()
-    assert "no such folder" in said and "the same command puts it later" in said
-    assert (own / plan.GOING).exists(), "by which the same command knows it on another day"
-    monkeypatch.undo()
-    monkeypatch.setattr(plan, "prepare", lambda *_, **__: (own, []))
-    monkeypatch.setattr(batch, "reproduce", lambda *_, **__: 1)
-    lab.mkdir()
-    assert __main__.main(command) == 1, "a case ended in error"
-    assert not (own / plan.GOING).exists() and cases_of(store.fetch("a", str(lab))) == before
-    monkeypatch.setattr(batch, "reproduce", lambda *_, **__: 130)
-    os.remove(lab / os.listdir(lab)[0])
-    assert __main__.main(command) == 130 and not os.listdir(lab)
+    assert "no such folder" in said and "puts it later" in said
+    Path(lab).mkdir()
+    assert __main__.main([*command, lab]) == 1  # a case ended in error
+    assert cases_of(store.fetch("a", lab)) == before
+    os.remove(Path(lab, os.listdir(lab)[0]))
+    assert __main__.main([*command, lab]) == 130 and not os.listdir(lab)
 
 
-def test_compare_and_report_read_from_a_store(tmp_path, own, monkeypatch, capsys):
-    (lab := tmp_path / "lab").mkdir()
+def test_compare_and_report_read_from_a_store(tmp_path, own, lab, monkeypatch, capsys):
     monkeypatch.setattr(compare, "root", lambda: tmp_path)
-    names = [
-        store.put(folder, str(lab))
-        for folder in (own, run(tmp_path / "b", record(chip="Apple M10")))
-    ]
-    assert __main__.main(["compare", "--store", str(lab), "--runs", "a b"]) == 0
-    said = capsys.readouterr().out
-    assert all(name in said for name in names) and "Runs side by side" in said
+    other = run(tmp_path / "b", record(chip="Apple M10"))
+    names = [store.put(folder, lab) for folder in (own, other)]
+    assert __main__.main(["compare", "--store", lab, "--runs", "a b"]) == 0
+    assert all(name in capsys.readouterr().out for name in names[:1])
     assert __main__.main(["compare", "--runs", f"{own} file://{lab}/b"]) == 0
     assert names[1] in capsys.readouterr().out
-    (place,) = command_line.places("WITH", ["b"], str(lab))
+    (place,) = command_line.places("WITH", ["b"], lab)
     assert set(compare.load(place).run) == {names[1]}
 
 
@@ -259,9 +243,9 @@ def ssh_server(home: Path):
         thread.join()
 
 
-def test_over_ssh_only_to_hosts_that_are_known(tmp_path, own, monkeypatch):
-    monkeypatch.setenv("HOME", str(home := tmp_path / "home"))
-    (lab := tmp_path / "lab").mkdir()
+def test_over_ssh_only_to_hosts_that_are_known(tmp_path, own, lab, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
     with ssh_server(home) as (port, known):
         address = f"ssh://jo@127.0.0.1:{port}{lab}"
         assert "not trusted" in line(store.put, own, address)
@@ -269,5 +253,5 @@ def test_over_ssh_only_to_hosts_that_are_known(tmp_path, own, monkeypatch):
         assert "no such folder" in line(store.check, f"{address}/none")
         name = store.put(own, address)
         run(own, record("vae", case="more"))
-        assert store.put(own, address) == name and names(str(lab)) == [f"{name}.zip"]
+        assert store.put(own, address) == name and names(lab) == [f"{name}.zip"]
         assert cases_of(store.fetch("a", address)) == cases_of(own)

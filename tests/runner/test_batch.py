@@ -365,7 +365,7 @@ WRONG_ARGUMENTS = {
     ("reproduce", "--run=a/b"): "RUN=a/b: must be a name",
     ("reproduce", "--repeats=0"): "REPEATS=0: must be from 1 to 100",
     ("reproduce", "--repeats=many"): "'many'",
-    ("reproduce", "--limit-minutes=nan"): "--limit-minutes=nan",
+    ("reproduce", "--limit-minutes=nan"): "--limit-minutes: nan: must be from 0",
     ("reproduce", "--minutes=2"): "MINUTES=2: must be a whole number from 3 to 120",
     ("reproduce", "--minutes=5.5"): "MINUTES=5.5: must be a whole number from 3 to 120",
     (

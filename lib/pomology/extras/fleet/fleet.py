@@ -79,7 +79,7 @@ def reproduce_options(options: argparse.Namespace) -> list[str]:
     plan.jobs(options.profile, {"devices": options.device}, options.only, options.repeats)
     names = ["profile", "device", "only", "data", "repeats"]
     words = [f"--{name}={getattr(options, name)}" for name in names]
-    minutes = command_line.limit_minutes(options)
+    minutes = options.limit_minutes
     return words if minutes is None else [*words, f"--limit-minutes={minutes}"]
 
 
