@@ -21,6 +21,7 @@ import records
 import pomology
 from pomology.errors import PomologyError
 from pomology.extras.versions import environments, matrix
+from pomology.runner import plan
 
 UV = """#!{python}
 import pathlib, sys
@@ -32,8 +33,6 @@ if arguments[0] == "venv":
     place.chmod(0o755)
 if "numpy==9.9.9" in arguments:
     sys.exit("× No solution found:\\n  there is no version of numpy==9.9.9")
-if "freeze" in arguments:
-    print("numpy==1.0\\nscipy==" + ("1.1" if "1.26.4" in arguments[-1] else "1.0"))
 """
 # Stands for `python -m pomology reproduce` of a version: numpy 1.26.4 takes 1.2 times as long.
 PYTHON = """#!{python}
@@ -84,16 +83,16 @@ class Checkout:
         (folder / "bin" / "uv").write_text(UV.format(python=sys.executable))
         (folder / "bin" / "uv").chmod(0o755)
 
-    def start(self, versions: str, *options: str, path: str = "bin") -> subprocess.Popen:
+    def start(self, versions: str, *options: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "pomology", "matrix", f"--versions={versions}"]
         settings = {"cwd": self.folder, "start_new_session": True, "text": True}
-        settings["env"] = os.environ | {"PATH": str(self.folder / path), "PYTHONPATH": "lib"}
+        settings["env"] = os.environ | {"PATH": str(self.folder / "bin"), "PYTHONPATH": "lib"}
         settings |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([*command, "--profile=smoke", "--run=m", *options], **settings)
 
-    def run(self, versions: str, *options: str, path: str = "bin") -> tuple[int, str, str]:
+    def run(self, versions: str, *options: str) -> tuple[int, str, str]:
         """Return the exit status, and what was printed on both streams."""
-        process = self.start(versions, *options, path=path)
+        process = self.start(versions, *options)
         output, errors = process.communicate(timeout=60)
         return process.returncode, output, errors
 
@@ -123,13 +122,9 @@ def test_versions_run_in_turn_and_a_slower_one_is_found(checkout):
     assert rows["seconds"][0] == pytest.approx((1.00 * 1.01 * 1.02) ** (1 / 3))
     assert rows["ratio"][1] == pytest.approx(1.2) and rows["verdict"][1] == "slower"
     assert rows["ratio_low"][1] < 1.2 < rows["ratio_high"][1]
-    assert "slower" in output and "Other packages come with numpy==1.26.4: scipy==1.1." in output
-    assert checkout.run(TWO, "--repeats=3")[::2] == (0, "")
-    assert checkout.log() == in_turn  # nothing is measured twice
+    assert "slower" in output
     assert checkout.run(TWO, "--repeats=4")[0] == 0
-    assert checkout.log()[6:] == [f"{second} 3", f"{first} 3"]
-    status, _, errors = checkout.run("numpy==1.26.2 numpy==1.26.4")
-    assert status == 2 and "RUN=m: has other versions" in errors
+    assert checkout.log() == [*in_turn, f"{second} 3", f"{first} 3"]  # nothing is measured twice
 
 
 def test_an_interrupted_matrix_carries_on(checkout):
@@ -144,19 +139,24 @@ def test_an_interrupted_matrix_carries_on(checkout):
     assert checkout.log()[3:] == ["m-numpy-1.26.4 1", "m-numpy-1.26.3 1"]
 
 
-@pytest.mark.parametrize(
-    ("versions", "options", "path", "reason"),
-    [
-        ("numpy==1.26.3", [], "bin", "VERSIONS: must name two or more"),
-        (f"{TWO} numpy==9.9.9", [], "bin", "numpy==9.9.9 cannot be installed: No solution found"),
-        (TWO, [], "none", "needs uv"),
-        (TWO, ["--repeats=1"], "bin", "REPEATS=1: must be 2"),
-    ],
-)
-def test_what_is_wrong_is_one_line_before_anything_runs(checkout, versions, options, path, reason):
-    status, _, errors = checkout.run(versions, *options, path=path)
-    assert status == 2 and reason in errors and len(errors.splitlines()) == 1
-    assert checkout.log() == []
+def test_what_is_wrong_is_said_before_anything_runs(monkeypatch, tmp_path):
+    request = plan.Asked("smoke", "auto", "", "m", "auto", 1)
+    with pytest.raises(PomologyError, match="REPEATS=1: must be 2"):
+        monkeypatch.setattr(environments, "find_uv", lambda: "uv")
+        matrix.run(TWO, request, print)
+    monkeypatch.undo()
+    monkeypatch.setattr(environments.shutil, "which", lambda *_: None)
+    with pytest.raises(PomologyError, match="needs uv"):
+        matrix.run(TWO, request, print)
+    monkeypatch.undo()
+    monkeypatch.setattr(environments, "root", lambda: tmp_path)
+    uv = tmp_path / "uv"
+    uv.write_text(UV.format(python=sys.executable))
+    uv.chmod(0o755)
+    (tmp_path / "python.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PomologyError, match="cannot be installed: No solution found"):
+        environments.make("numpy==9.9.9", str(uv))
 
 
 WRONG = """
@@ -179,10 +179,6 @@ def test_an_environment_is_the_kits_own_but_for_the_version(monkeypatch):
     kept, resolved = environments.requirements("mlx==0.33.0")
     assert kept == ["mlx-metal==0.32.4", "numpy==1.26.4"]
     assert resolved == ["mlx==0.33.0", "mlx-metal==0.33.0", "numpy"]
-    assert environments.requirements("python==3.12.1") == (
-        ["mlx==0.32.4", "mlx-metal==0.32.4", "numpy==1.26.4"],
-        [],
-    )
 
 
 def test_two_of_a_kind_are_called_different_in_at_most_5_percent(monkeypatch):

@@ -1,6 +1,6 @@
 """An environment for each version of a package: the kit's own, where uv replaces that package.
 
-A version is a requirement, as `torch==2.13.0` or `python==3.12.1`.
+A version is a requirement, as `torch==2.13.0`.
 """
 
 import json
@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.paths import redact, root, write_atomic
+from pomology.paths import redact, root
 
 # The kit itself comes from the checkout. DeepSpeed has no wheel, and no notebook times it.
 LEFT_OUT = ("pomology", "deepspeed")
@@ -38,7 +38,7 @@ def parse(text: str) -> list[str]:
     packages = {version.partition("==")[0] for version in versions}
     if len(packages) != 1 or len(set(versions)) < max(2, len(versions)):
         raise PomologyError("VERSIONS: must name two or more different versions of one package")
-    if not packages <= {"python", *installed()}:
+    if not packages <= installed().keys():
         raise PomologyError(f"VERSIONS: the kit does not install {packages.pop()}")
     return versions
 
@@ -65,23 +65,21 @@ def requirements(version: str) -> tuple[list[str], list[str]]:
     """
     package, _, number = version.partition("==")
     own = installed()
-    own_number = own.pop(package, None)
+    own_number = own.pop(package)
     kept = [f"{name}=={own[name]}" for name in own]
-    if package == "python":
-        return kept, []
     # Some packages come in parts, all of one version: mlx with mlx-metal.
     parts = [Requirement(text) for text in metadata.requires(package) or ()]
     parts = [canonicalize_name(part.name) for part in parts if part.specifier == f"=={own_number}"]
     return kept, [version, *(f"{name}=={number}" if name in parts else name for name in own)]
 
 
-def folder_name(version: str) -> str:
-    return version.replace("==", "-").replace("+", "-")
-
-
 def python_of(version: str) -> Path:
     """Return the interpreter of a version's environment."""
     return root() / ".venv-matrix" / folder_name(version) / "bin" / "python"
+
+
+def folder_name(version: str) -> str:
+    return version.replace("==", "-").replace("+", "-")
 
 
 def variables() -> dict[str, str]:
@@ -90,34 +88,27 @@ def variables() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(root() / "lib")}
 
 
-def make(version: str, uv: str) -> list[str]:
-    """Make the environment of a version unless it is there; return what is installed in it.
+def make(version: str, uv: str) -> None:
+    """Make the environment of a version, unless it is there.
 
     Raises:
         PomologyError: where it cannot be installed, with the last words of uv.
     """
     python = python_of(version)
     folder = python.parents[1]
-    made = folder / "made.json"
     kept, resolved = requirements(version)
-    if made.exists():
-        content = json.loads(made.read_text(encoding="utf-8"))
-        if content["required"] == [kept, resolved]:
-            return content["installed"]
+    complete = folder / "complete.json"  # written last
+    required = json.dumps([kept, resolved])
+    if complete.exists() and complete.read_text(encoding="utf-8") == required:
+        return
     shutil.rmtree(folder, ignore_errors=True)
-    base = sys.executable if resolved else version.partition("==")[2]
     install = [uv, "pip", "install", "--quiet", "--no-build", "--python", python]
     if "+cpu" in installed()["torch"]:
         install += ["--torch-backend", "cpu"]
-    commands = [[uv, "venv", "--quiet", "--python", base, folder], [*install, "--no-deps", *kept]]
-    if resolved:
-        commands.append([*install, *resolved])
-    commands.append([uv, "pip", "freeze", "--quiet", "--python", python])
-    for command in commands:
+    make_folder = [uv, "venv", "--quiet", "--python", sys.executable, folder]
+    for command in (make_folder, [*install, "--no-deps", *kept], [*install, *resolved]):
         ended = subprocess.run(command, env=variables(), capture_output=True, text=True)
         if ended.returncode:
             reason = re.sub(r"[^\x21-\x7e]+", " ", redact(ended.stderr))[-700:]
             raise PomologyError(f"VERSIONS: {version} cannot be installed:{reason}")
-    packages = ended.stdout.split()
-    write_atomic(made, json.dumps({"required": [kept, resolved], "installed": packages}))
-    return packages
+    complete.write_text(required, encoding="utf-8")

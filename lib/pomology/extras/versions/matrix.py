@@ -3,7 +3,6 @@
 Each version has a run of its own in outputs/, which every other command reads.
 """
 
-import json
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from pomology.errors import PomologyError
 from pomology.extras.versions import environments
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
-from pomology.paths import root, write_atomic
-from pomology.results import folders, frame
+from pomology.paths import root
+from pomology.results import frame
 from pomology.runner import batch, plan
 
 KEY = ["experiment", "case", "metric", "data", "scaled"]  # what times must share to be compared
@@ -44,29 +43,19 @@ def run(text: str, request: plan.Asked, say: Say) -> int:
     jobs = [job for job in jobs if job.notebook.article != published.KIT and not job.notebook.after]
     if not jobs:
         raise PomologyError(f"ONLY={request.only}: names no notebook whose times are compared")
-    required = json.dumps([environments.requirements(version) for version in versions])
-    state = out / "versions.json"
-    if state.exists() and state.read_text(encoding="utf-8") != required:
-        raise PomologyError(f"RUN={out.name}: has other versions or packages; choose another RUN")
-    (out / ".partial").mkdir(parents=True, exist_ok=True)
-    with folders.locked(out, out.name, "matrix"):
-        (out / plan.GOING).touch()
-        packages = {}
-        for version in versions:
-            say(f"{version}: its environment in .venv-matrix/ is made unless it is there")
-            packages[version] = environments.make(version, uv)
-        write_atomic(state, required)
-        status = _measure(runs, jobs, request, say)
-        if status > 1:
-            return status
-        (out / plan.GOING).unlink()
+    going = out / plan.GOING  # by which the same command finds this folder on another day
+    going.parent.mkdir(parents=True, exist_ok=True)
+    going.touch()
+    for version in versions:
+        say(f"{version}: its environment in .venv-matrix/ is made unless it is there")
+        environments.make(version, uv)
+    status = _measure(runs, jobs, request, say)
+    if status > 1:
+        return status
+    going.unlink()
     shown = table(runs)
     shown.to_csv(out / "matrix.csv", index=False)
     say(shown.to_string(index=False, float_format="{:.4g}".format, na_rep="") + NOTE)
-    for version in versions[1:]:
-        other = set(packages[version]) - {version, *packages[versions[0]]}
-        if other:
-            say(f"Other packages come with {version}: {', '.join(sorted(other))}.")
     say(f"written to outputs/{out.name}/matrix.csv")
     return status
 
@@ -112,25 +101,26 @@ def table(runs: dict[str, str]) -> pandas.DataFrame:
     times = frame.load(*runs.values())
     times = times[times["headline"] & (times["status"] == "ok")]
     rows = []
-    p_values = defaultdict(list)
+    differences = defaultdict(list)  # of an experiment
     for (experiment, case, *_), group in times.groupby(KEY, sort=False):
-        by_version = [group.loc[group["run"] == name, "value"] for name in runs.values()]
-        for version, values in zip(runs, by_version, strict=True):
+        first = None
+        for version, run_name in runs.items():
+            values = group.loc[group["run"] == run_name, "value"]
             row = {"experiment": experiment, "case": case, "version": version}
-            row |= {"repeats": len(values), "difference": None}
+            row["repeats"] = len(values)
             if len(values):
                 time = intervals.repeats([Estimate(value, "s") for value in values])
-                row |= {"seconds": time.value, "low": time.low, "high": time.high}
-            if values is not by_version[0]:
-                row["difference"] = intervals.difference(values, by_version[0])
-            if row["difference"]:
-                p_values[experiment].append(row["difference"].p_value)
+                row.update(seconds=time.value, low=time.low, high=time.high)
             rows.append(row)
-    for row in rows:
-        difference = row.pop("difference")
-        if difference:
-            shown = difference.judged(intervals.joint_confidence(p_values[row["experiment"]]))
-            ratio = shown.ratio
-            row |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
-            row |= {"verdict": shown.verdict}
+            if first is None:
+                first = values
+            elif difference := intervals.difference(values, first):
+                differences[experiment].append((row, difference))
+    for pairs in differences.values():
+        confidence = intervals.joint_confidence([each.p_value for _, each in pairs])
+        for row, difference in pairs:
+            judged = difference.judged(confidence)
+            ratio = judged.ratio
+            row.update(ratio=ratio.value, ratio_low=ratio.low, ratio_high=ratio.high)
+            row["verdict"] = judged.verdict
     return pandas.DataFrame(rows)
