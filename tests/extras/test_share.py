@@ -114,15 +114,6 @@ def test_a_shared_zip_compares_and_is_the_same_each_time(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("pomology: mine.zip: is there already")
 
 
-def test_cases_with_settings_in_free_text_are_counted(tmp_path):
-    out = run(tmp_path / "mine", config={"model": "janes-mac.local"})
-    journal.Journal(out / "vae.jsonl").end(fakes.record())
-    lines = []
-    packed = share.write(out, say=lines.append)
-    assert len(Run(packed).records) == 1
-    assert lines[0].startswith("1 cases are left out")
-
-
 CHIPS = """Apple M2 Ultra|VirtualApple @ 2.50GHz|Apple Paravirtual device|Intel(R) Xeon(R) Processor
 Intel(R) Core(TM) i7-8750H CPU @ 2.20GHz|11th Gen Intel(R) Core(TM) i7-1165G7 @ 2.80GHz|AMD EPYC 7B13
 Intel Xeon Processor (Skylake, IBRS, no TSX)|AMD Ryzen Threadripper PRO 5995WX 64-Cores|Neoverse-N1

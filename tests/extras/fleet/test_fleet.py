@@ -1,4 +1,4 @@
-"""The fleet: what it refuses, a run with one worker, and three machines whose parts are killed."""
+"""The fleet: what it refuses, a run with one worker, and two machines whose parts are killed."""
 
 import argparse
 import contextlib
@@ -114,13 +114,13 @@ def test_machines_that_do_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr(fleet.machine, "describe", lambda: here)
     other = here | {"name": "m1-b"}
 
-    def names(*answers: object) -> list[str]:
+    def names(*answers: object) -> dict[str, str]:
         client = Mock()
         client.run.return_value = {f"tcp://10.0.0.{n}:1": each for n, each in enumerate(answers)}
         client.wait_for_workers.side_effect = None if answers else TimeoutError
         return fleet.find_machines(client, "HOSTS=x", 1, str)
 
-    assert names(here, other) == ["m1-a", "m1-b"]
+    assert names(here, other) == {"m1-a": "10.0.0.0", "m1-b": "10.0.0.1"}
     refused = {
         "no machine answers": [],
         "m1-b: has commit 2; here is commit 1": [here, other | {"kit": "commit 2"}],
@@ -136,7 +136,6 @@ def environment(kit: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{kit}/lib", "OMP_NUM_THREADS": "1"}
 
 
-WORKER_CLASS = "pomology.extras.fleet.machine.Machine"
 FLEET = (sys.executable, "-m", "pomology", "fleet", "--profile=smoke", "--run=r")
 
 
@@ -158,8 +157,6 @@ def test_a_run_on_this_machine(tmp_path):
     for path in ("machine.json", "first.jsonl", "first.ipynb", "repeats/first-1.ipynb"):
         assert (folder / path).read_bytes() == (there / path).read_bytes()
     assert not (folder / ".lock").exists()
-    status, text = fleet_says("--only=third")
-    assert (status, text.count("\n")) == (2, 1), text
     noted = json.loads((there / "machine.json").read_text())
     (there / "machine.json").write_text(json.dumps(noted | {"chip": "another"}))
     status, text = fleet_says()
@@ -249,13 +246,13 @@ def may_make_machines() -> bool:
 
 
 @pytest.mark.skipif(not may_make_machines(), reason="needs root on Linux, and iproute2")
-def test_three_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypatch):
+def test_two_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypatch):
     write_tls(tmp_path)
     monkeypatch.setenv("DASK_CONFIG", str(tmp_path / "dask.yaml"))
-    hub, *machines = [Machine(tmp_path / f"{number}", number) for number in (1, 2, 3, 4)]
+    hub, *machines = [Machine(tmp_path / f"{number}", number) for number in (1, 2, 3)]
     scheduler = f"tls://{hub.address}:8786"
     dask = str(Path(sys.executable).with_name("dask"))
-    worker = f"{dask} worker --no-nanny --no-dashboard --worker-class {WORKER_CLASS} {scheduler}"
+    worker = f"{dask} worker --no-nanny --no-dashboard --nthreads 1 {scheduler}"
     loop = ("sh", "-c", f"while sleep 1; do {worker}; done")
     start_scheduler = (dask, "scheduler", "--host", hub.address, "--no-dashboard")
     start_command = (*FLEET, "--repeats=2", f"--scheduler={scheduler}")
@@ -271,7 +268,7 @@ def test_three_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypa
         central = hub.start(*start_scheduler)
         # The first machine has two workers: when one is killed, its task moves to the other.
         loops = [machine.start(*loop) for machine in (*machines, machines[0])]
-        wait_for_line("Register worker", 4)
+        wait_for_line("Register worker", 3)
         command = hub.start(*start_command)
         wait_for_ticks()
         command.kill()
@@ -280,13 +277,13 @@ def test_three_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypa
         wait_for_line("comes back into", 2)
         for process in loops[:2]:
             psutil.Process(process.pid).children()[0].kill()
-        wait_for_line("Register worker", 6)
+        wait_for_line("Register worker", 5)
         wait_for_ticks()
         central.kill()
         assert command.wait(60) == 2
         wait_for_line("the scheduler is lost", 1)
         central = hub.start(*start_scheduler)
-        wait_for_line("Register worker", 10)
+        wait_for_line("Register worker", 8)
         assert hub.start(*start_command).wait(120) == 0
     arrived = list((hub.kit / "outputs" / "r-fleet").glob("*/machine.json"))
     chips = [json.loads(path.read_text())["chip"] for path in arrived]
@@ -299,4 +296,4 @@ def test_three_machines_of_which_everything_is_killed_in_turn(tmp_path, monkeypa
         ended = Counter(event for _, event in machine.notes() if event != "tick")
         assert rows == ended and len(rows) == 8 and set(rows.values()) == {1}
         processes = [pid for pid, _ in itertools.groupby(pid for pid, _ in machine.notes())]
-        assert len(processes) == len(set(processes))  # one behind the other
+        assert len(processes) == len(set(processes))  # one after the other

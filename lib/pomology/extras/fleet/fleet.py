@@ -10,17 +10,19 @@ from urllib.parse import urlsplit
 
 import dask
 import distributed
+from distributed.comm import get_address_host
 
 from pomology import command_line
 from pomology.errors import PomologyError
 from pomology.extras.fleet import machine
 from pomology.format import one_line
 from pomology.paths import root, write_atomic
-from pomology.results import folders
 from pomology.runner import plan
 
 WAIT_S = 20  # for the scheduler, and for its workers
 LOST = "the scheduler is lost; start it, and the same command carries on"
+# What a machine gets as it is typed here.
+PASSED = ("profile", "device", "only", "data", "repeats")
 
 
 def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path]]:
@@ -30,25 +32,28 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
     a machine has failed. Raises PomologyError for a wrong option, or machines that do not fit.
     """
     where = place(options)
-    command = reproduce_options(options)
+    plan.check_choices(options.profile, options.device, options.data)
+    plan.jobs(options.profile, {"devices": options.device}, options.only, options.repeats)
+    command = [f"--{name}={getattr(options, name)}" for name in PASSED]
+    if options.limit_minutes is not None:
+        command.append(f"--limit-minutes={options.limit_minutes}")
     run_name = plan.run_folder(options.run, options.profile).name
     folder = root() / "outputs" / f"{run_name}-fleet"
-    folder.mkdir(parents=True, exist_ok=True)
     logging.disable()  # dask's tracebacks: what they mean is said in a line
-    with folders.locked(folder, run_name, "fleet"), connect(where, options) as client:
-        names = find_machines(client, where, max(1, len(options.hosts.split())), say)
+    with connect(where, options) as client:
+        hosts = find_machines(client, where, max(1, len(options.hosts.split())), say)
         client.subscribe_topic(run_name, lambda event: say(event[1]))
         futures = {}
-        for name in names:
-            only_there = {"resources": {name: 1}, "pure": False}
-            futures[client.submit(machine.reproduce, run_name, command, **only_there)] = name
+        for name, host in hosts.items():  # another worker of this host does it, too
+            future = client.submit(machine.reproduce, run_name, command, workers=[host], pure=False)
+            futures[future] = name
         say(f"outputs/{run_name}/ there comes back into outputs/{folder.name}/ here")
         status = collect(futures, folder, say)
-        machines = sorted(path.parent for path in folder.glob("*/machine.json"))
-        for path in machines:
-            if path.name not in names:
-                say(f"{path.name}: does not answer; its numbers are of an earlier command")
-        compare_runs(machines, folder, say)
+    machines = sorted(path.parent for path in folder.glob("*/machine.json"))
+    for path in machines:
+        if path.name not in hosts:
+            say(f"{path.name}: does not answer; its numbers are of an earlier command")
+    compare_runs(machines, folder, say)
     return status, run_name, machines
 
 
@@ -73,16 +78,6 @@ def place(options: argparse.Namespace) -> str:
     return where
 
 
-def reproduce_options(options: argparse.Namespace) -> list[str]:
-    """Return the options of each machine's command. Raises PomologyError for a wrong one."""
-    plan.check_choices(options.profile, options.device, options.data)
-    plan.jobs(options.profile, {"devices": options.device}, options.only, options.repeats)
-    names = ["profile", "device", "only", "data", "repeats"]
-    words = [f"--{name}={getattr(options, name)}" for name in names]
-    minutes = options.limit_minutes
-    return words if minutes is None else [*words, f"--limit-minutes={minutes}"]
-
-
 def connect(where: str, options: argparse.Namespace) -> distributed.Client:
     """Return a client of the scheduler. What dask starts for it ends with this process."""
     try:
@@ -96,8 +91,8 @@ def connect(where: str, options: argparse.Namespace) -> distributed.Client:
 def start_cluster(hosts: str) -> distributed.SpecCluster:
     """Start a scheduler on the first host and a worker on each; without hosts, both here."""
     if not hosts:
-        local = {"processes": False, "worker_class": machine.Machine}
-        return distributed.LocalCluster(**local, dashboard_address=None)
+        one = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+        return distributed.LocalCluster(**one, dashboard_address=None)
     parts = [urlsplit(f"ssh://{text}") for text in hosts.split()]
     names = [part.hostname for part in parts]
     logins = [{"username": part.username or (), "port": part.port or ()} for part in parts]
@@ -106,20 +101,20 @@ def start_cluster(hosts: str) -> distributed.SpecCluster:
         python = python.relative_to(Path.home())
     # A machine that is lost fails after two minutes. A command that was killed leaves a scheduler
     # and workers, which end by themselves.
-    scheduler_options = {"port": 0, "dashboard": False, "idle_timeout": "2 minutes"}
     with dask.config.set({"distributed.scheduler.no-workers-timeout": "2 minutes"}):
         return distributed.SSHCluster(
             [names[0], *names],
             connect_options=[logins[0], *logins],
-            scheduler_options=scheduler_options,
-            worker_options={"death_timeout": "2 minutes"},
-            worker_class="pomology.extras.fleet.machine.Machine",
+            scheduler_options={"port": 0, "dashboard": False, "idle_timeout": "2 minutes"},
+            worker_options={"death_timeout": "2 minutes", "nthreads": 1},
             remote_python=shlex.quote(str(python)),
         )
 
 
-def find_machines(client: distributed.Client, where: str, least: int, say: Callable) -> list[str]:
-    """Return the names of the machines that answer, at least so many.
+def find_machines(
+    client: distributed.Client, where: str, least: int, say: Callable
+) -> dict[str, str]:
+    """Return the machines that answer, at least so many: name -> host.
 
     Raises PomologyError where they are too few, or have another state of the kit than we.
     """
@@ -132,20 +127,19 @@ def find_machines(client: distributed.Client, where: str, least: int, say: Calla
     except OSError:
         raise PomologyError(LOST) from None
     kit = machine.describe()["kit"]
-    addresses: dict[str, str] = {}
+    hosts: dict[str, str] = {}
     for address, answer in answers.items():
         if isinstance(answer, Exception):
             raise PomologyError(f"{address}: no kit answers ({one_line(answer, 300)})")
-        name = answer["name"]
+        name, host = answer["name"], get_address_host(address)
         if answer["kit"] != kit:
             raise PomologyError(f"{name}: has {answer['kit']}; here is {kit}")
-        if name not in addresses:
+        if name not in hosts:
             say(f"{name}: {answer['machine']}")
-        other = addresses.setdefault(name, address)
-        if urlsplit(other).hostname != urlsplit(address).hostname:
+        if hosts.setdefault(name, host) != host:
             remedy = "remove outputs/.fleet where the checkout is a copy"
-            raise PomologyError(f"{other} and {address}: both are {name}; {remedy}")
-    return list(addresses)
+            raise PomologyError(f"{hosts[name]} and {host}: both are {name}; {remedy}")
+    return hosts
 
 
 def collect(futures: dict[distributed.Future, str], folder: Path, say: Callable) -> int:

@@ -1,11 +1,9 @@
 """What a machine of a fleet does: `pomology reproduce` in its checkout, as a task of dask."""
 
-import contextlib
 import secrets
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import distributed
 import filelock
@@ -22,20 +20,10 @@ def name() -> str:
     The digits are in `outputs/.fleet`. They tell equal machines apart, without a host's name.
     """
     path = root() / "outputs" / ".fleet"
-    path.parent.mkdir(exist_ok=True)
-    with contextlib.suppress(FileExistsError), open(path, "x") as file:
-        file.write(secrets.token_hex(6))
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(secrets.token_hex(6))
     return f"{cases.chip_word(snapshot.chip())}-{path.read_text()}"
-
-
-class Machine(distributed.Worker):
-    """A dask worker with one thread, and with its machine's name as a resource.
-
-    A task that needs this resource waits for this machine, also while its worker is restarted.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options | {"nthreads": 1, "resources": {name(): 1}})
 
 
 def describe() -> dict[str, str]:
@@ -53,23 +41,17 @@ def reproduce(run: str, options: list[str]) -> tuple[str, dict[str, bytes]]:
     Returns the last line of a command that failed, and the contents of the run's files.
     """
     worker = distributed.get_worker()
-    prefix = f"{name()}: "
     folder = root() / "outputs" / run
-    if (folder / folders.LOCK).exists():  # a run that was copied here has none, and must get none
-        lock = filelock.FileLock(folder / folders.LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:  # a run whose worker was killed goes on
-            worker.log_event(run, f"{prefix}begins when the run that is under way has ended")
-            lock.acquire()
-        lock.release()
+    lock = folder / folders.LOCK
+    if lock.exists():  # a run that was copied here has none, and must get none
+        filelock.FileLock(lock).acquire().lock.release()  # a run whose worker was killed goes on
     command = [sys.executable, "-m", "pomology", "reproduce", f"--run={run}", *options]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     line = ""
     with subprocess.Popen(command, cwd=root(), **output) as process:
         for text in process.stdout:
             line = text.rstrip()
-            worker.log_event(run, prefix + line)
+            worker.log_event(run, f"{name()}: {line}")
     failure = f"{line} (exit status {process.returncode})" if process.returncode else ""
     refused = process.returncode == 2  # nothing was run
     return failure, {} if refused else read_files(folder)
