@@ -66,10 +66,12 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
+    from pomology.results.record import PROFILES
     from pomology.runner import notebooks
 
     for each in notebooks.notebooks():
-        times = [f"{name} {format.clock_time(time)}" for name, time in each.seconds.items()]
+        known = [name for name in PROFILES if name in each.seconds]
+        times = [f"{name} {format.clock_time(each.seconds[name])}" for name in known]
         say(f"{each.name:20} {each.title} ({', '.join(times)})")
 
 
