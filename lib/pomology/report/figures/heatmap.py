@@ -13,9 +13,6 @@ from pomology.results.pool import pool
 if TYPE_CHECKING:
     import pandas
 
-# In the order of the article's figures 5 to 7.
-OPERATIONS = ("matmul", "matvec", "vjp")
-
 
 @styled
 def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
@@ -23,6 +20,7 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
 
     A row is an operation and shape, a column a framework, device and precision.
     """
+    import numpy
     import pandas
     import seaborn
     from matplotlib.colors import LogNorm
@@ -36,11 +34,12 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
         column = f"{case.framework}\n{case.first['backend']}\n{case.first['precision']}"
         value = rate.value / about.drawn.scale if rate else None
         words = f"{significant(value)}{plus_minus(rate)}" if rate else case.last["status"]
-        cells.append((OPERATIONS.index(config["operation"]), row, column, value, words))
+        cells.append((config["operation"], row, column, value, words))
     if not cells:
         return nothing()
     cells = pandas.DataFrame(cells, columns=["operation", "row", "column", "value", "words"])
-    cells = cells.sort_values("operation", kind="stable").drop_duplicates(["row", "column"])
+    operations = [group for _, group in cells.groupby("operation", sort=False)]
+    cells = pandas.concat(operations).drop_duplicates(["row", "column"])
     grid = cells.pivot(index="row", columns="column").reindex(cells["row"].unique())
     columns = cells["column"].unique()
     values = grid["value"].reindex(columns=columns).astype(float)
@@ -58,8 +57,8 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     seaborn.heatmap(values, norm=LogNorm(*ends), cmap=colours, cbar=False, ax=axis, **annotated)
     for y, x in zip(*(values.isna() & words.notna()).to_numpy().nonzero(), strict=True):
         axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=GREY, **form)
-    operations = cells.drop_duplicates("row")["operation"]
-    axis.hlines(operations.diff().fillna(0).to_numpy().nonzero(), 0, len(columns), color=GREY)
+    for border in numpy.cumsum([group["row"].nunique() for group in operations])[:-1]:
+        axis.axhline(border, color=GREY)
     axis.set(xlabel=None, ylabel=None)
     axis.tick_params(length=0, labelsize=8, rotation=0)
     place = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": about.drawn.axis}
