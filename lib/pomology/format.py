@@ -49,11 +49,6 @@ def seconds(value: float, digits: int = 4) -> str:
     return f"{significant(factor * value, min(digits, 3))} {unit}"
 
 
-def milliseconds(value: float, digits: int = 3) -> str:
-    """Return `0.148 ms`, as table 6 of article 001 prints times."""
-    return f"{significant(1e3 * value, digits)} ms"
-
-
 def quantity(value: float, unit: str, digits: int = 4) -> str:
     """Return a value with its unit: `12.0 ms`, `256 MB`, `1.25 TFLOP/s`; in powers of 1,000."""
     if unit == "s":

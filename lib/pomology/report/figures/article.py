@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pomology.articles import elsewhere, published
@@ -70,15 +69,14 @@ def _counted(about: Declaration, measured: list[Case]) -> list[tuple[dict, Line]
     """
     panels = {_title(about, case.config) for case in measured}
     everything = about.article != published.TODAY or not panels
-    timed = [row for row in about.beside if row["flops_per_s"]]
     fastest = {}
-    for row in sorted(timed, key=itemgetter("flops_per_s"), reverse=True):
+    for row in about.beside:  # others' rows have the fastest first
         panel = _title(about, row["config"])
-        if everything or panel in panels:
+        if row["flops_per_s"] and (everything or panel in panels):
             fastest.setdefault((row["label"], panel), row)
     return [
         (row["config"], _published_line(about, label, row, row["flops_per_s"]))
-        for (label, _), row in reversed(fastest.items())
+        for (label, _), row in fastest.items()
     ]
 
 
