@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 FEW = 6  # an interval within a process rests on as many values at least
 WIDE = 50.0  # percent: of a wider interval the bounds are shown
 RATIOS = ("", "x", "%")  # units of ratios: ± 2 % of a share would be read as points
-RATES = {"T": 1e12, "G": 1e9, "M": 1e6}
-PREFIXES = {"B": {"G": 1e9, "M": 1e6, "k": 1e3}, "B/s": RATES, "FLOP/s": RATES}
+LARGE = {"T": 1e12, "G": 1e9, "M": 1e6}
+PREFIXES = dict.fromkeys(("FLOP", "FLOP/s", "B/s", "Hz"), LARGE)
+PREFIXES["B"] = {"G": 1e9, "M": 1e6, "k": 1e3}
 TIMED = ("s", "FLOP/s", "B/s", "/s", "1/s")  # units of what steps or calls measure
 
 
@@ -61,9 +62,6 @@ def quantity(value: float, unit: str, digits: int = 4) -> str:
         return f"{value:,.0f} B"
     text = f"{value:,}" if isinstance(value, int) else significant(value, digits)
     return f"{text} {unit}".rstrip()
-
-
-quantity_per_s = quantity  # of a rate
 
 
 def signed(value: float, unit: str, digits: int = 3) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from pomology.format import bounded, quantity_per_s, significant
+from pomology.format import bounded, quantity, significant
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.declaration import Declaration
@@ -129,7 +129,7 @@ def _published(about: Declaration, values: Sequence[dict]) -> tuple | None:
                 # What is printed only in an image has no text.
                 texts[heading] = value["printed"] or value["note"]
             elif metric == "flops_per_s" and value["flops_per_s"]:
-                texts.setdefault(heading, quantity_per_s(value["flops_per_s"], "FLOP/s"))
+                texts.setdefault(heading, quantity(value["flops_per_s"], "FLOP/s"))
         if value["si"] is not None:
             row[value["metric"]] = value["si"]
         if value["flops_per_s"]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from pomology.format import quantity, quantity_per_s, significant
+from pomology.format import quantity, significant
 
 # Metric -> heading: of what an article prints, and of others whose name is not the heading.
 METRICS = {
@@ -148,10 +148,8 @@ class Metric:
 
     def show(self, value: float, digits: int = 4) -> str:
         """Write a value, which is in SI units, with its unit, in so many digits at most."""
-        if self.unit in ("s", "B"):
+        if self.unit in ("s", "B", "FLOP", "FLOP/s", "B/s", "Hz"):
             return quantity(value, self.unit, digits)
-        if self.unit in ("FLOP", "FLOP/s", "B/s", "Hz"):
-            return quantity_per_s(value, self.unit, min(digits, 3))
         number = _number(value, self.unit, digits)
         if self.unit == "×":
             return f"{number}×"

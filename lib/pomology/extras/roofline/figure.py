@@ -8,7 +8,7 @@ import numpy as np
 import pandas
 
 from pomology.extras.roofline.table import points
-from pomology.format import quantity_per_s, significant
+from pomology.format import quantity, significant
 from pomology.report.figures import style
 from pomology.report.peaks import READS, Peaks
 from pomology.results import cases
@@ -71,13 +71,13 @@ def _draw(axis: Any, kind: str, found: pandas.DataFrame, rates: dict, bandwidths
         start = peak.value / max(bandwidths.values()) if bandwidths else left
         line = LINES.get(precision, "solid")
         axis.plot([start, right], [peak.value] * 2, color=style.GREY, linestyle=line)
-        reached = f"{quantity_per_s(peak.value, 'FLOP/s')}, {cases.framework_name(peak.record)}"
+        reached = f"{quantity(peak.value, 'FLOP/s')}, {cases.framework_name(peak.record)}"
         labels.append((peak.value, right, f"roof of {precision}: {reached}", "bold"))
     for traffic, bandwidth in bandwidths.items():
         ends = np.array([left, max(tops) / bandwidth])
         line = "dashed" if traffic == READS else "solid"
         axis.plot(ends, ends * bandwidth, color=style.GREY, linestyle=line)
-    memory = [f"{name} {quantity_per_s(rate, 'B/s')}" for name, rate in sorted(bandwidths.items())]
+    memory = [f"{name} {quantity(rate, 'B/s')}" for name, rate in sorted(bandwidths.items())]
     axis.set(title=f"{TITLES[kind]} {', '.join(memory)}", ylabel="GFLOP/s")
     axis.set_xlabel("operations per byte, counted on paper")
     handles, names = axis.get_legend_handles_labels()

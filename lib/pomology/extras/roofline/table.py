@@ -7,7 +7,7 @@ from functools import partial
 import pandas
 
 from pomology.articles.published import KIT
-from pomology.format import quantity_per_s, significant, with_interval
+from pomology.format import quantity, significant, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.article import achieved
@@ -124,7 +124,7 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
 
 def rate_text(rate: Estimate, unit: str = "FLOP/s") -> str:
     """Return `84.0 GFLOP/s ± 2.1 %`."""
-    return with_interval(rate, partial(quantity_per_s, unit=unit))
+    return with_interval(rate, partial(quantity, unit=unit))
 
 
 def peaks_table(best: Peaks) -> Table:
