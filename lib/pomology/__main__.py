@@ -70,8 +70,7 @@ def _list(options: argparse.Namespace) -> None:
     from pomology.runner import notebooks
 
     for each in notebooks.notebooks():
-        known = [name for name in PROFILES if name in each.seconds]
-        times = [f"{name} {format.clock_time(each.seconds[name])}" for name in known]
+        times = [f"{name} {format.clock_time(each.seconds(name))}" for name in PROFILES]
         say(f"{each.name:20} {each.title} ({', '.join(times)})")
 
 

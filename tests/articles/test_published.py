@@ -154,6 +154,8 @@ def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where
         row for row in published.rows() if where.items() <= row.items() and row["metric"] == metric
     )
     assert (row["low"], row["high"]) == (pytest.approx(low), pytest.approx(high))
+
+
 @pytest.mark.parametrize(
     ("wanted", "software"),
     [

@@ -128,7 +128,7 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     } == ended
     assert (
         "simulated-cpu size=2: crashed" in said
-        and "started again behind simulated-cpu size=2" in said
+        and "started again after simulated-cpu size=2" in said
     )
     # Repeats take turns in fresh kernels.
     assert re.findall(r"^\[\d/2\] (.+?): about", said, re.MULTILINE) == ["zeta", "zeta (repeat 2)"]
@@ -229,23 +229,20 @@ def test_interrupted(checkout, reproduce, caplog, capsys):
     assert checkout.started("zeta") == ["1", "2", "2", "3"]
 
 
-def test_a_second_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_ignored(monkeypatch):
+def test_a_third_signal_ends_it_at_once_and_one_that_a_shell_ignores_stays_ignored(monkeypatch):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
     before = signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # as in what a shell starts in the background
     try:
-        for in_kernel in (0, 1):  # nbclient gets the time to end by itself
-            ended.clear()
-            with batch.stopped_by_signals() as stop:
-                assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-                stop.in_kernel = bool(in_kernel)
-                for count in (1, 2, 3)[: 2 + in_kernel]:
-                    os.kill(os.getpid(), signal.SIGTERM)
-                    assert stop.wait(5)
-                    time.sleep(0.01)
-                    assert ended == [130] * (count == 2 + in_kernel)
+        with batch.stopped_by_signals() as stop:
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+            for wanted in ([], [], [130]):
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert stop.wait(5)
+                time.sleep(0.01)
+                assert ended == wanted
     finally:
         signal.signal(signal.SIGINT, before)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -381,7 +378,8 @@ WRONG_ARGUMENTS = {
 @pytest.fixture
 def refused(checkout, capsys, monkeypatch):
     """Check that a command is refused in one line with these words, that nothing ran, and that no file changed."""
-    monkeypatch.setattr(batch, "_run_kernel", lambda *_: pytest.fail("a kernel was started"))
+    started = lambda *_: pytest.fail("a kernel was started")  # noqa: E731
+    monkeypatch.setattr(batch.Execution, "_run_kernel", started)
 
     def check(arguments: list[str], words: str) -> None:
         before = {path: path.stat().st_mtime_ns for path in checkout.folder.rglob("*")}
@@ -417,7 +415,7 @@ def test_wrong_arguments(refused):
             "params/smoke/delta.yaml: no such profile or notebook",
         ),
         ("notebooks/an_article/zeta.ipynb", '{"cells": [', "zeta.ipynb: not a notebook"),
-        ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: stands in two folders"),
+        ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: two folders have one"),
         (
             "notebooks/an_article/zeta.ipynb",
             NO_DEVICES,
@@ -472,16 +470,16 @@ def test_a_notebook_runs_again_while_each_kernel_measures_one_case(checkout, mon
     cases = iter([("a", "mps"), ("b", "cpu"), ("c", "mps")])
     told = []
 
-    def kernel(job, out, watch):
-        told.append(job.name)
+    def kernel(execution):
+        told.append(execution.job.name)
         for case, backend in cases:
             journal.end(fakes.record(case=case, backend=backend, experiment="zeta"))
             if backend == "mps":
                 break
 
-    monkeypatch.setattr(batch, "_run_kernel", kernel)
+    monkeypatch.setattr(batch.Execution, "_run_kernel", kernel)
     stop = threading.Event()
-    assert batch._execute(job, out, 0, stop, print)
+    assert batch.Execution(job, out, 0, stop, print).run()
     # A third kernel finds nothing to do, and shows all rows.
     assert [record.case for record in results_journal.read(journal.path).records] == ["a", "b", "c"]
     assert len(told) == 3

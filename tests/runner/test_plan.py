@@ -58,14 +58,10 @@ def test_ceilings_come_first_and_what_shows_the_others_last():
     assert names.index("vae") < names.index("roofline") < names.index("summary") == len(names) - 1
 
 
-def run_in(
-    minutes: float, speed: float = 1.0, done: tuple[str, ...] = ()
-) -> tuple[float, list[str], dict[str, str]]:
+def run_in(minutes: float, speed: float = 1.0) -> tuple[float, list[str], dict[str, str]]:
     """Run the kit on a machine that takes `speed` times what notebooks state: when it ended, what ran, what did not."""
     clock, ran = fakes.Clock(), []
-    schedule = plan.Schedule(
-        plan.jobs("quick", {"out": "x"}), "quick", minutes, done, lambda: clock.now
-    )
+    schedule = plan.Schedule(plan.jobs("quick", {"out": "x"}), "quick", minutes, lambda: clock.now)
     for job in schedule:
         clock.pass_s(speed * job.variant.seconds["quick"])
         ran.append(job.label)
@@ -89,9 +85,7 @@ def test_minutes_run_what_fits_by_priority(minutes, speed):
 def test_minutes_say_why_something_is_left_out():
     _, ran, left_out = run_in(3)
     assert left_out["sustained_load"].startswith("takes about ") and "sustained_load" not in ran
-    assert left_out["prediction"] == "nothing of what it shows was measured"
-    assert left_out["summary"] == "shows this run without what was left out" and "summary" in ran
-    assert "prediction" in run_in(3, done=("peaks",))[1]
+    assert "summary" in ran  # and shows what there is
     assert run_in(1000)[2] == {}
 
 

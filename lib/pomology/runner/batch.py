@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import papermill
 from nbclient.exceptions import DeadKernelError
@@ -30,7 +30,7 @@ from pomology.paths import redact, root
 from pomology.report import page as report_page
 from pomology.results import cases, folders, frame
 from pomology.results import journal as results_journal
-from pomology.results.record import Record, parse
+from pomology.results.record import Record
 from pomology.results.run import Run
 from pomology.runner.notebooks import read_notebook
 from pomology.runner.plan import GOING, Job, Schedule
@@ -40,9 +40,7 @@ LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 i
 KERNEL = {"transport_encryption": "auto"}
 
 Say = Callable[[str], None]
-Outcome = (
-    tuple[str, str] | None
-)  # of a notebook that did not get to its end: a case's status, and why
+Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a status, and why
 
 
 def reproduce(
@@ -66,60 +64,50 @@ def reproduce(
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
         for flag in machine_snapshot.conditions()["flags"]:
             say(f"note: {cases.FLAGS[flag]}")
-        left_out = folders.noted(out).get("left_out", {})
-        missing = [job for job in jobs if job.label in left_out or not finished(job, out)]
-        done = {job.notebook.name for job in jobs if job not in missing}
-        schedule = Schedule(missing, profile, minutes, done)
+        missing = [job for job in jobs if not finished(job, out)]
+        if missing:  # what shows others' numbers shows the new ones, too
+            missing = [job for job in jobs if job in missing or job.notebook.after]
+        schedule = Schedule(missing, profile, minutes)
         about = format.clock_time(schedule.expected_s(*missing))
-        say(
-            f"{len(missing)} of {len(jobs)} notebooks to run into outputs/{out.name}/: about {about}"
-        )
+        count = f"{len(missing)} of {len(jobs)} notebooks"
+        say(f"{count} to run into outputs/{out.name}/: about {about}")
         if minutes < math.inf:
             folders.note(out, minutes=minutes)
-            say(f"MINUTES={minutes}: only those that end by {format.time_of_day(60 * minutes)}")
+            say(f"MINUTES={minutes}: those that end by {format.time_of_day(60 * minutes)}")
         failed = _run_all(out, schedule, limit_s, stop, say)
         if stop.is_set():
-            say(
-                f"interrupted; what was finished is in outputs/{out.name}/. The same command carries on."
-            )
+            say(f"interrupted; what was finished is in outputs/{out.name}/.")
+            say("The same command carries on.")
             return 130
-        if schedule.left_out or left_out:
-            folders.note(out, left_out=schedule.left_out)
+        folders.note(out, left_out=schedule.left_out)
         if schedule.left_out:
-            say(
-                f"left out: {len(schedule.left_out)} notebooks. `make reproduce RUN={out.name}` carries on."
-            )
+            count = len(schedule.left_out)
+            say(f"left out: {count} notebooks. `make reproduce RUN={out.name}` carries on.")
         page = report_page.build(out)
         (out / GOING).unlink(missing_ok=True)
-    records = [
-        record
-        for path in sorted(out.glob("*.jsonl"))
-        for record in results_journal.read(path).records
-    ]
-    errors = [record for record in records if record.status == "error"]
+    errors = [record for record in Run(out).records if record.status == "error"]
     for record in errors:
         say(f"error in {record.experiment}, {record.case}: {record.reason}")
-    say(f"done in {format.clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
+    took = format.clock_time(time.monotonic() - begun_s)
+    say(f"done in {took}: {page.relative_to(root())}")
     return 1 if failed or errors else 0
 
 
 def _run_all(
     out: Path, schedule: Schedule, limit_s: float, stop: threading.Event, say: Say
 ) -> bool:
-    """Execute the jobs of a schedule until `stop` is set; returns whether one did not finish."""
+    """Execute the jobs of a schedule until `stop` is set; return whether one did not finish."""
     run = Run(out)  # which reads a journal again only where it has changed
     count = len(schedule.waiting)
     failed = False
     for job in schedule:
         if stop.is_set():
             break
-        own_s = schedule.expected_s(job)
-        ends = format.time_of_day(schedule.expected_s(job, *schedule.waiting))
         number = count - len(schedule.waiting)
-        say(
-            f"[{number}/{count}] {job.label}: about {format.clock_time(own_s)}; the run ends about {ends}"
-        )
-        failed |= not _execute(job, out, limit_s, stop, say)
+        own = format.clock_time(schedule.expected_s(job))
+        ends = format.time_of_day(schedule.expected_s(job, *schedule.waiting))
+        say(f"[{number}/{count}] {job.label}: about {own}; the run ends about {ends}")
+        failed |= not Execution(job, out, limit_s, stop, say).run()
         frame.write(run)
         report_page.build(out)
     return failed
@@ -138,31 +126,29 @@ def finished(job: Job, out: Path) -> bool:
         for record in journal.records
         if record.repeat == job.repeat and framework in ("", record.framework)
     ]
+    if job.notebook.after:  # it has no cases
+        return True
     return bool(records) and all(journal.done(record.case, job.repeat) for record in records)
 
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and a closing terminal set.
+    """An event that Ctrl-C, SIGTERM and a closing terminal set; a third signal ends this process.
 
-    A second signal ends this process, a third while it is `in_kernel`. Nothing is raised, as
-    nbclient's tasks would print tracebacks, or swallow the exception.
+    Nothing is raised, as nbclient's tasks would print tracebacks, or swallow the exception.
     """
     stop = threading.Event()
-    stop.signals = 0
-    stop.in_kernel = False
+    received = []
 
-    def handle(*_):
+    def handle(number: int, frame: Any) -> None:
         stop.set()
-        stop.signals += 1
-        if stop.signals > 1 + stop.in_kernel:
+        received.append(number)
+        if len(received) > 2:  # the second one may be impatience, while the kernel is ended
             os._exit(130)
 
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if (
-            signal.getsignal(number) != signal.SIG_IGN
-        ):  # as in what a shell starts in the background
+        if signal.getsignal(number) != signal.SIG_IGN:  # as of what a shell starts with `&`
             before[number] = signal.signal(number, handle)
     try:
         yield stop
@@ -171,75 +157,109 @@ def stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _execute(job: Job, out: Path, limit_s: float, stop: threading.Event, say: Say) -> bool:
-    """Run one notebook, again after each case that kills its kernel; whether it got to its end."""
-    journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
-    deadline_s = time.monotonic() + (limit_s or math.inf)
-    place = 0
+class Execution:
+    """One job: its notebook in a fresh kernel, again after each case that kills the kernel."""
 
-    def watch() -> Outcome:
-        """Say a line for every case that has ended since; why the kernel must end, if it must."""
-        nonlocal place
-        for line in _lines(journal.path, place):
-            place += len(line)
-            with contextlib.suppress(ValueError):  # torn by a crash
-                record = parse(line)
-                if isinstance(record, Record) and record.repeat == job.repeat:
-                    say("  " + cases.line(record))
-        if stop.is_set():
+    def __init__(self, job: Job, out: Path, limit_s: float, stop: threading.Event, say: Say):
+        self.job = job
+        self.out = out
+        self.journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
+        self._stop = stop
+        self._say = say
+        self._deadline_s = time.monotonic() + (limit_s or math.inf)
+        self._bytes = 0
+        self._said = {record.case for record in self._records()}
+
+    def run(self) -> bool:
+        """Execute until every case has an end; return whether the notebook got to its own."""
+        label = self.job.label
+        while True:  # each start has one case less to run
+            used = self._used_kernels()
+            outcome = self._run_kernel()
+            if outcome is None:
+                if self._used_kernels() > used:
+                    continue
+                return True
+            status, reason = outcome
+            if status == "no device":  # DEVICE=cuda means those frameworks that see it
+                self._say(f"  {label} is left out: {reason}")
+                return True
+            lost = [] if status == "error" else self.journal.finish_open(status, reason)
+            for case in lost:
+                self._say(f"  {case}: {status} ({reason})")
+            if status != "crashed" or not lost:
+                if not self._stop.is_set():
+                    place = f"outputs/{self.out.name}/.partial/"
+                    self._say(f"  {label} did not finish: {reason} (see {place})")
+                return False
+            self._say(f"  {label}: started again after {', '.join(lost)}")
+
+    def watch(self) -> Outcome:
+        """Say a line for every case that has ended; return why the kernel must end, if it must."""
+        size = self.journal.path.stat().st_size if self.journal.path.exists() else 0
+        if size != self._bytes:
+            self._bytes = size
+            for record in self._records():
+                if record.case not in self._said:
+                    self._said.add(record.case)
+                    self._say("  " + cases.line(record))
+        if self._stop.is_set():
             return "interrupted", "stopped by the user"
-        if time.monotonic() > deadline_s:
+        if time.monotonic() > self._deadline_s:
             return "timeout", "over the time limit of one notebook"
         return None
 
-    while True:  # each start has one case less to run
-        used = _used_kernels(job, journal.path)
-        place = sum(map(len, _lines(journal.path, 0)))
-        stop.in_kernel = True
-        outcome = _run_kernel(job, out, watch)
-        stop.in_kernel = False
-        if outcome is None:
-            if _used_kernels(job, journal.path) > used:
-                continue
-            return True
-        status, reason = outcome
-        if status == "no device":  # DEVICE=cuda means those frameworks that see it
-            say(f"  {job.label} is left out: {reason}")
-            return True
-        lost = [] if status == "error" else journal.finish_open(status, reason)
-        for case in lost:
-            say(f"  {case}: {status} ({reason})")
-        if status != "crashed" or not lost:
-            if not stop.is_set():
-                say(f"  {job.label} did not finish: {reason} (see outputs/{out.name}/.partial/)")
-            return False
-        say(f"  {job.label}: started again behind {', '.join(lost)}")
+    def _records(self) -> list[Record]:
+        """Return the cases of this repeat that have ended."""
+        contents = results_journal.read(self.journal.path)
+        open_cases = {start.case for start in contents.open_starts}
+        return [
+            record
+            for record in contents.records
+            if record.repeat == self.job.repeat and record.case not in open_cases
+        ]
+
+    def _used_kernels(self) -> set[str]:
+        """Return the cases that had a kernel of their own, as their backend keeps compiled code."""
+        return {
+            record.case
+            for record in self._records()
+            if record.backend in self.job.notebook.one_case_per_kernel
+            and results_journal.fills_kernel(record.status)
+        }
+
+    def _run_kernel(self) -> Outcome:
+        """Execute in a fresh kernel, which ends early once `watch` gives a reason."""
+        job = self.job
+        partial, final = job.partial(self.out), job.output(self.out)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _set_environment(job, self.out)
+        papermill_engines.register("pomology", Engine)
+        with open(partial.with_suffix(".log"), "ab") as log:
+            try:
+                papermill.execute_notebook(
+                    job.notebook.path,
+                    partial,
+                    job.parameters,
+                    engine_name="pomology",
+                    kernel_name="python3",  # whatever the notebook was last opened with
+                    progress_bar=False,
+                    resources={"metadata": {"path": str(job.notebook.path.parent)}},
+                    config=Config(KernelManager=KERNEL),
+                    kernel_log=log,
+                    watch=self.watch,
+                )
+            except Exception as error:  # one notebook that papermill cannot take costs no other
+                return self.watch() or _why(error)
+        # papermill notes the folders of this machine in the file.
+        partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
+        final.with_suffix(".html").unlink(missing_ok=True)
+        os.replace(partial, final)
+        return None
 
 
-def _used_kernels(job: Job, path: Path) -> set[str]:
-    """Return the cases that had a kernel of their own, as their backend keeps compiled code."""
-    return {
-        record.case
-        for record in results_journal.read(path).records
-        if record.repeat == job.repeat
-        and record.backend in job.notebook.one_case_per_kernel
-        and results_journal.fills_kernel(record.status)
-    }
-
-
-def _lines(path: Path, place: int) -> list[bytes]:
-    """The complete lines of a file that grows, from a place on."""
-    if not path.exists():
-        return []
-    with open(path, "rb") as file:
-        file.seek(place)
-        return [line for line in file if line.endswith(b"\n")]
-
-
-def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
-    """Execute in a fresh kernel, which ends early once `watch` gives a reason."""
-    partial, final = job.partial(out), job.output(out)
-    final.parent.mkdir(parents=True, exist_ok=True)
+def _set_environment(job: Job, out: Path) -> None:
+    """Set what a kernel inherits."""
     if quiet.quota():  # frameworks do not know of a container's quota
         os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
     os.environ[results_journal.ONE_CASE_ON] = " ".join(job.notebook.one_case_per_kernel)
@@ -247,41 +267,16 @@ def _run_kernel(job: Job, out: Path, watch: Callable[[], Outcome]) -> Outcome:
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # not a kernel `python3` that a user registered
     if not os.access(os.path.expanduser("~"), os.W_OK):  # a user without a home, as in a container
         os.environ["HOME"] = str(out / ".partial")
-    papermill_engines.register("pomology", Engine)
-    with open(partial.with_suffix(".log"), "ab") as log:
-        try:
-            papermill.execute_notebook(
-                job.notebook.path,
-                partial,
-                job.parameters,
-                engine_name="pomology",
-                kernel_name="python3",  # whatever the notebook was last opened with
-                progress_bar=False,
-                resources={"metadata": {"path": str(job.notebook.path.parent)}},
-                config=Config(KernelManager=KERNEL),
-                kernel_log=log,
-                watch=watch,
-            )
-        except Exception as error:  # one notebook that papermill cannot take costs no other
-            return watch() or _why(error)
-    # papermill notes the folders of this machine in the file.
-    partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
-    final.with_suffix(".html").unlink(
-        missing_ok=True
-    )  # whatever its time: a clock may have gone back
-    os.replace(partial, final)
-    return None
 
 
 def _why(error: Exception) -> Outcome:
-    """What an exception that ended a notebook means."""
+    """Return what an exception that ended a notebook means."""
     if isinstance(error, DeadKernelError):
         return "crashed", "its kernel died (killed, or out of memory)"
     if type(error) is RuntimeError:
         return "error", f"its kernel did not start: {error}"
-    name = getattr(
-        error, "ename", type(error).__name__
-    )  # of papermill's error: of what a cell raised
+    # Of papermill's error: that of what a cell raised.
+    name = getattr(error, "ename", type(error).__name__)
     reason = getattr(error, "evalue", str(error)).split("\n")[0]
     if name == "NoSuchDevice":
         return "no device", reason
@@ -302,9 +297,8 @@ class Engine(NBClientEngine):
         watch: Callable[[], Outcome],
         **options,
     ):
-        client = PapermillNotebookClient(
-            nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, **options
-        )
+        options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout}
+        client = PapermillNotebookClient(nb_man, **options)
         ended = threading.Event()
         guard = threading.Thread(target=_guard, args=(client, watch, ended), daemon=True)
         guard.start()
@@ -321,9 +315,8 @@ def _guard(
     """Kill a kernel and what it started: after its notebook, if `watch` says so, or with us."""
     guard = None
     while not ended.wait(0.2):
-        process = getattr(
-            getattr(client.km, "provisioner", None), "process", None
-        )  # perhaps none yet
+        # Perhaps there is no process yet.
+        process = getattr(getattr(client.km, "provisioner", None), "process", None)
         if process and guard is None:
             # It waits for this process to close the pipe, or to be killed.
             command = ["/bin/sh", "-c", f"read _; kill -9 -{process.pid} 2>&-"]

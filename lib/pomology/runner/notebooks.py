@@ -1,4 +1,4 @@
-"""The notebooks of the kit: where they are, their titles and times, and the order in which they run."""
+"""The notebooks of the kit: where they are, their titles and times, and the order of a run."""
 
 import fnmatch
 import importlib.util
@@ -15,7 +15,7 @@ class Variant(NamedTuple):
     """One execution of a notebook, in a kernel of its own: its framework, or another setting of it.
 
     parameters: in place of the profile's. only: the feature that the machine must have, see
-    `devices.find.has`. seconds: as of a notebook.
+    `devices.find.has`. seconds: what each profile takes on two CPU cores without a GPU, roughly.
     """
 
     parameters: dict[str, Any]
@@ -25,49 +25,44 @@ class Variant(NamedTuple):
     @property
     def name(self) -> str:
         """The ending of its file: `-mlx-tf32`, of `{"framework": "mlx", "tf32": true}`."""
-        parts = []
+        words = []
         for name, value in self.parameters.items():
-            if isinstance(value, bool):
-                parts.append(name if value else f"no-{name}")
-            else:
-                parts.append(str(value))
-        return "".join(f"-{part}" for part in parts)
+            words.append({True: name, False: f"no-{name}"}.get(value, str(value)))
+        return "".join(f"-{word}" for word in words)
 
 
 class Notebook(NamedTuple):
     """One experiment, as its file's metadata describe it.
 
-    seconds: what each profile takes on two CPU cores without a GPU, roughly, all variants together.
-    after: the notebooks whose numbers it shows, which come before it; `*` in the metadata is all others.
-    one_case_per_kernel: the backends that keep what a case compiled, so that each case has a kernel of its own.
-    extras: the folders of lib/pomology/extras/ that it needs.
-    order: below 0 it runs before those that say none, above 0 after them, as what leaves the machine hot does.
-    priority: its place in a run with MINUTES; 0 comes behind all others.
+    after: the notebooks whose numbers it shows; `*` in the metadata is all others.
+    one_case_per_kernel: the backends that keep what a case compiled in their process.
+    extras: the folders of lib/pomology/extras/ that it needs. order: below 0 it runs before those
+    that say none, above 0 after them. priority: its place in a run with MINUTES, 0 is the last.
     """
 
     name: str
     path: Path
     title: str
     article: str
-    seconds: dict[str, float]
+    variants: tuple[Variant, ...]
     after: tuple[str, ...]
     one_case_per_kernel: tuple[str, ...]
     extras: tuple[str, ...]
     order: int
     priority: int
-    variants: tuple[Variant, ...]
+
+    def seconds(self, profile: str) -> float:
+        """What its variants take together; infinite where the metadata do not say."""
+        return sum(variant.seconds.get(profile, math.inf) for variant in self.variants)
 
     def missing_extras(self) -> list[str]:
         """Return the extras that it needs and that were removed from this copy."""
-        return [
-            name
-            for name in self.extras
-            if importlib.util.find_spec(f"pomology.extras.{name}") is None
-        ]
+        modules = {name: f"pomology.extras.{name}" for name in self.extras}
+        return [name for name, module in modules.items() if not importlib.util.find_spec(module)]
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """Return all notebooks in the order in which they run: by `order`, the cheapest first, each behind those it needs.
+    """Return all notebooks in the order of a run: by `order`, the cheapest first, after their sources.
 
     Raises PomologyError if there is none, or two have one name.
     """
@@ -76,67 +71,55 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
     if not paths:
         raise PomologyError(f"{folder.name}/: no notebooks here; run pomology from its checkout")
     names = [path.stem for path in paths]
-    known = {path.stem: _notebook(path, names) for path in paths}
+    found = {path.stem: _notebook(path, names) for path in paths}
 
     def place(notebook: Notebook) -> tuple:
-        group = [notebook, *(known[name] for name in notebook.after)]
+        group = [notebook, *(found[name] for name in notebook.after)]
         late = max(each.order for each in group) > 0
-        cost = max(each.seconds.get("quick", math.inf) for each in group)
-        return min(notebook.order, 0), late, cost, len(notebook.after), notebook.name
+        seconds = max(each.seconds("quick") for each in group)
+        return min(notebook.order, 0), late, seconds, len(notebook.after), notebook.name
 
-    return sorted(known.values(), key=place)
+    return sorted(found.values(), key=place)
 
 
 def _notebook(path: Path, names: list[str]) -> Notebook:
     """Read a notebook. names: of all notebooks."""
     document = read_notebook(path)
     metadata = document["metadata"].get("pomology", {})
-    title = "".join(document["cells"][0]["source"]).split("\n")[0]
-    after = metadata.get("after", ())
+    after = metadata.get("after", [])
     if after == ["*"]:
         after = [name for name in names if name != path.stem]
     if names.count(path.stem) > 1:
-        raise PomologyError(
-            f"{path.name}: stands in two folders; a notebook's name is its experiment's"
-        )
-    variants = tuple(
-        map(_variant, metadata.get("variants", [{"seconds": metadata.get("seconds", {})}]))
-    )
-    seconds: dict[str, float] = {}
-    for variant in variants:
-        for profile, value in variant.seconds.items():
-            seconds[profile] = seconds.get(profile, 0) + value
+        raise PomologyError(f"{path.name}: two folders have one; its name is its experiment's")
     for name in after:
         if name not in names:
-            raise PomologyError(f"{path.name}: comes after {name!r}, and no notebook has this name")
+            raise PomologyError(f"{path.name}: comes after {name!r}, and no notebook is named so")
+    variants = []
+    for values in metadata.get("variants", [{"seconds": metadata.get("seconds", {})}]):
+        others = {key: value for key, value in values.items() if key not in ("only", "seconds")}
+        variants.append(Variant(others, values.get("only", ""), values.get("seconds", {})))
     return Notebook(
         name=path.stem,
         path=path,
-        title=title.lstrip("# ").strip(),
+        title="".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip(),
         article=metadata.get("article", ""),
-        seconds=seconds,
+        variants=tuple(variants),
         after=tuple(after),
         one_case_per_kernel=tuple(metadata.get("one_case_per_kernel", ())),
         extras=tuple(metadata.get("extras", ())),
         order=metadata.get("order", 0),
         priority=metadata.get("priority", 0),
-        variants=variants,
     )
 
 
-def _variant(values: dict[str, Any]) -> Variant:
-    parameters = {key: value for key, value in values.items() if key not in ("only", "seconds")}
-    return Variant(parameters, values.get("only", ""), values.get("seconds", {}))
-
-
 def select(all_notebooks: list[Notebook], only: str = "") -> list[Notebook]:
-    """Those that `only` names: names or globs, separated by spaces; all if it is empty."""
+    """Return those that `only` names: names or globs with spaces between; all if it is empty."""
     names = [notebook.name for notebook in all_notebooks]
     chosen: set[str] = set()
     for pattern in only.split() or ["*"]:
-        if not (matches := fnmatch.filter(names, pattern)):
-            raise PomologyError(
-                f"ONLY={pattern}: no notebook is named so; there are {', '.join(sorted(names))}"
-            )
-        chosen |= set(matches)
+        matches = fnmatch.filter(names, pattern)
+        if not matches:
+            listed = ", ".join(sorted(names))
+            raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {listed}")
+        chosen.update(matches)
     return [notebook for notebook in all_notebooks if notebook.name in chosen]

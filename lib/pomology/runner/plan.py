@@ -1,4 +1,4 @@
-"""What a run will do, checked before its first kernel starts: its notebooks, their parameters, and its folder."""
+"""What a run will do, checked before its first kernel starts."""
 
 import contextlib
 import math
@@ -64,22 +64,22 @@ class Job(NamedTuple):
 
 
 class Schedule:
-    """The jobs that a run executes, in order; with MINUTES by priority, as far as they fit."""
+    """The jobs that a run executes, in order; with MINUTES by priority, as far as they fit.
+
+    left_out: the label of a job -> why it is not executed.
+    """
 
     def __init__(
         self,
         jobs: Collection[Job],
         profile: str,
         minutes: float = math.inf,
-        done: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ):
-        """done: names of the notebooks that have numbers already."""
-        self.left_out: dict[str, str] = {}  # the label of a job -> why it is not executed
+        self.left_out: dict[str, str] = {}
         self.waiting = list(jobs)
         self._profile = profile
         self._clock = clock
-        self._done = set(done)
         self._begun_s = clock()
         self._expected_s = 0.0
         self._end_s = self._begun_s + 60 * minutes
@@ -89,31 +89,20 @@ class Schedule:
     def __iter__(self) -> Iterator[Job]:
         while self.waiting:
             job = self.waiting.pop(0)
-            sources = job.notebook.after
-            if self.left_out and sources and self._done.isdisjoint(sources):
-                self.left_out[job.label] = "nothing of what it shows was measured"
-            elif not self._fits(job):
+            # What shows the others' numbers takes seconds, and time was kept for it.
+            shows = [each for each in self.waiting if each.notebook.after]
+            ends_s = self._clock() + self.expected_s(job, *shows) + PAGE_S
+            if not job.notebook.after and ends_s > self._end_s:
                 takes = clock_time(self.expected_s(job))
                 self.left_out[job.label] = f"takes about {takes} here, and less was left"
-            else:
-                yield job
-                self._done.add(job.notebook.name)
-                self._expected_s += job.variant.seconds.get(self._profile, 0)
-                if not set(sources).isdisjoint(self.left_out):  # the same run may still get these
-                    self.left_out[job.label] = "shows this run without what was left out"
+                continue
+            yield job
+            self._expected_s += job.variant.seconds.get(self._profile, 0)
 
     def expected_s(self, *jobs: Job) -> float:
         """Return the seconds that jobs are expected to take on this machine."""
         pace = (PRIOR_S + self._clock() - self._begun_s) / (PRIOR_S + self._expected_s)
         return pace * sum(job.variant.seconds.get(self._profile, 0) for job in jobs)
-
-    def _fits(self, job: Job) -> bool:
-        """Whether a job ends in time, with what shows its numbers and with the page."""
-        if job.notebook.after:
-            return True
-        done = {*self._done, job.notebook.name}
-        later = [each for each in self.waiting if not done.isdisjoint(each.notebook.after)]
-        return self._clock() + self.expected_s(job, *later) + PAGE_S <= self._end_s
 
 
 def _importance(job: Job) -> tuple:
@@ -121,7 +110,10 @@ def _importance(job: Job) -> tuple:
 
 
 def prepare(asked: Asked) -> tuple[Path, list[Job]]:
-    """Return the folder of a run, and all its jobs, finished or not."""
+    """Return the folder of a run, and all its jobs, finished or not.
+
+    Raises PomologyError for whatever cannot be, before anything runs.
+    """
     check_choices(asked.profile, asked.devices, asked.data)
     out = run_folder(asked.run, asked.profile)
     values = {"devices": asked.devices, "data": asked.data, "out": str(out)}
@@ -132,26 +124,27 @@ def prepare(asked: Asked) -> tuple[Path, list[Job]]:
     return out, planned
 
 
+def check_choices(profile: str, devices: str, data: str) -> None:
+    """Raise PomologyError for a value that cannot be."""
+    choices = (
+        ("PROFILE", profile, PROFILES),
+        ("DEVICE", devices, find.choices()),
+        ("DATA", data, DATA),
+    )
+    for name, value, allowed in choices:
+        if value not in allowed:
+            raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
+
+
 def left_out(only: str) -> list[str]:
-    """Return a line for each chosen notebook that needs an extra which was removed from this copy."""
+    """Return a line for each chosen notebook whose extra was removed from this copy."""
     chosen = [(each.name, each.missing_extras()) for each in select(_known(), only)]
     place = "lib/pomology/extras"
     return [f"{name} is left out: it needs {place}/{lost[0]}" for name, lost in chosen if lost]
 
 
-def check_choices(profile: str, devices: str, data: str) -> None:
-    """Raise PomologyError for a value that cannot be."""
-    for name, value, allowed in (
-        ("PROFILE", profile, PROFILES),
-        ("DEVICE", devices, find.choices()),
-        ("DATA", data, DATA),
-    ):
-        if value not in allowed:
-            raise PomologyError(f"{name}={value}: must be one of {', '.join(allowed)}")
-
-
 def minutes_of(text: str, profile: str) -> float:
-    """Return what MINUTES says, infinite where it is empty. Raises PomologyError for what cannot be."""
+    """Return what MINUTES says, infinite where it is empty. Raises PomologyError."""
     if not text:
         return math.inf
     if not re.fullmatch("[0-9]{1,3}", text) or int(text) not in MINUTES:
@@ -162,10 +155,10 @@ def minutes_of(text: str, profile: str) -> float:
     return int(text)
 
 
-def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
+def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
     """Return the executions of a run in order: all notebooks, then their first repeat, and so on.
 
-    given: parameters in place of the profile's; `auto` leaves what the profile says.
+    values: parameters in place of the profile's; `auto` leaves what the profile says.
     """
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
@@ -174,13 +167,13 @@ def jobs(profile: str, given: dict[str, Any], only: str = "", repeats: int = 1) 
         if notebook.missing_extras():
             continue
         declared = parameters.declared(notebook.path)
-        values = _profile_values(notebook, profile, declared)
-        for name in given.keys() & declared.keys():
-            if given[name] != "auto" or name not in values:
-                values[name] = given[name]
+        of_profile = _profile_values(notebook, profile, declared)
+        for name in values.keys() & declared.keys():
+            if values[name] != "auto" or name not in of_profile:
+                of_profile[name] = values[name]
         for repeat in range(repeats):
-            numbered = values | ({"repeat": repeat} if "repeat" in declared else {})
-            planned += _variants(notebook, numbered, repeat)
+            numbered = {"repeat": repeat} if "repeat" in declared else {}
+            planned += _variants(notebook, of_profile | numbered, repeat)
     return sorted(planned, key=lambda job: job.repeat)
 
 
@@ -206,28 +199,19 @@ def check() -> list[Notebook]:
         for profile in PROFILES:
             _profile_values(notebook, profile, declared)
         for variant in notebook.variants:
-            _check_variant(notebook, variant, declared)
+            parameters.check_all(variant.parameters, declared, f"{notebook.path.name}: variants")
+            if variant.only:
+                find.has(variant.only)
     return known
 
 
-def _check_variant(notebook: Notebook, variant: Variant, declared: dict[str, Parameter]) -> None:
-    where = f"{notebook.path.name}: variants"
-    for name, value in variant.parameters.items():
-        if name not in declared:
-            raise PomologyError(f"{where}: no parameter is named {name}")
-        parameters.check(declared[name], value, where)
-    if variant.only:
-        find.has(variant.only)
-
-
 def _known() -> list[Notebook]:
-    """The notebooks of the checkout. Raises PomologyError for a parameter file that none has."""
+    """Return the notebooks. Raises PomologyError for a parameter file that none of them has."""
     known = notebooks()
     names = sorted(notebook.name for notebook in known)
-    expected = {Path("params", profile, f"{name}.yaml") for profile in PROFILES for name in names}
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
-        where = path.relative_to(root())
-        if where not in expected:
+        if path.parent.name not in PROFILES or path.name not in [f"{name}.yaml" for name in names]:
+            where = path.relative_to(root())
             there_are = f"there are {', '.join(PROFILES)} and {', '.join(names)}"
             raise PomologyError(f"{where}: no such profile or notebook; {there_are}")
     return known
@@ -236,7 +220,7 @@ def _known() -> list[Notebook]:
 def _profile_values(
     notebook: Notebook, profile: str, declared: dict[str, Parameter]
 ) -> dict[str, Any]:
-    """What a profile's YAML file says for a notebook, checked."""
+    """Return what a profile's YAML file says for a notebook, checked."""
     needed = ["profile", "out"]
     if not notebook.after:  # what only shows others' numbers measures nothing
         needed += ["devices", "repeat"]
@@ -253,7 +237,7 @@ def _profile_values(
 def run_folder(run: str, profile: str) -> Path:
     """Return a run's folder. Without a name: today's, or one of the last 3 days that was stopped.
 
-    Raises PomologyError if the name is no plain folder name, or taken by something else.
+    Raises PomologyError if the name is no plain folder name, or has another meaning.
     """
     outputs = root() / "outputs"
     if not run:
@@ -262,13 +246,10 @@ def run_folder(run: str, profile: str) -> Path:
         if not (outputs / run).exists():
             run = next((name for name in before if (outputs / name / GOING).exists()), run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
-        raise PomologyError(
-            f"RUN={run}: must be a name of letters, digits, points, dashes, underscores"
-        )
-    if re.fullmatch(r"lab(-.*)?", run, re.IGNORECASE):
-        raise PomologyError(f"RUN={run}: is for notebooks that are run by hand; choose another RUN")
-    if re.search(r"\.(zip|html|csv|json|part)$", run, re.IGNORECASE):
-        raise PomologyError(f"RUN={run}: ends as a file does; choose another RUN")
+        allowed = "letters, digits, points, dashes, underscores"
+        raise PomologyError(f"RUN={run}: must be a name of {allowed}")
+    if re.fullmatch(r"lab(-.*)?|.*\.(zip|html|csv|json|part)", run, re.IGNORECASE):
+        raise PomologyError(f"RUN={run}: begins as a folder of JupyterLab, or ends as a file does")
     return outputs / run
 
 
@@ -284,12 +265,10 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
         used: dict[str, Any] = {}  # in the notebook's last run in this folder, finished or not
         for place in (job.partial(out), job.output(out)):
             # A file that is missing or cut off will be written anew.
-            with contextlib.suppress(PomologyError, KeyError, TypeError, AttributeError):
-                used = dict(read_notebook(place)["metadata"]["papermill"]["parameters"].items())
-        if not used:
-            continue
-        for name in {*used, *job.parameters} - {"out", "repeat"}:  # the folder may have moved
-            before, now = used.get(name), job.parameters.get(name)
-            if before != now:
-                was = f"{job.notebook.name} was run with {name}={before}, not {now}"
-                raise PomologyError(f"RUN={out.name}: {was}; choose another RUN")
+            with contextlib.suppress(PomologyError, KeyError):
+                used = dict(read_notebook(place)["metadata"]["papermill"]["parameters"])
+        for name in used.keys() - {"out", "repeat"}:  # the folder may have moved
+            if used[name] != job.parameters.get(name):
+                was = f"{name}={used[name]}, not {job.parameters.get(name)}"
+                message = f"RUN={out.name}: {job.notebook.name} was run with {was}"
+                raise PomologyError(f"{message}; choose another RUN")
