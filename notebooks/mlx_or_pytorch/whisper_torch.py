@@ -6,8 +6,7 @@ from pomology.models import pretrained
 
 
 def build(size, **_):
-    model, _ = pretrained.build(size, "speech")
-    return model
+    return pretrained.build(size, "speech")
 
 
 def forward(model, features, words):

@@ -1,7 +1,6 @@
-"""GPT-2 and Whisper of Hugging Face's transformers, from a checkpoint on this machine or random.
+"""GPT-2 and Whisper of Hugging Face's transformers, with random weights.
 
-A checkpoint is taken where Hugging Face's cache holds it, and never downloaded. Random weights do
-the same work: as many operations on as many numbers.
+Random weights do the same work as a checkpoint: as many operations on as many numbers.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from pomology.data.hub import cached_file, reason, shown
-from pomology.data.text import END_OF_TEXT
+from pomology.data.synthetic import END_OF_TEXT
 from pomology.errors import PomologyError
 from pomology.models import cost
 
@@ -26,7 +24,8 @@ def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
 
 
 # The rest are the defaults of transformers: a vocabulary of 50,257, 1,024 positions and dropout 0.1
-# in GPT-2; 80 mel bands, 1,500 and 448 positions and no dropout in Whisper.
+# in GPT-2; 80 mel bands, 1,500 and 448 positions and no dropout in Whisper. The large Whisper is
+# its second version: the third one hears 128 mel bands.
 SIZES: dict[str, dict[str, int]] = {
     "gpt2-smoke": {"n_embd": 64, "n_layer": 2, "n_head": 2},
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12},
@@ -39,72 +38,39 @@ SIZES: dict[str, dict[str, int]] = {
     "whisper-medium": _whisper(1024, layers=24, heads=16),
     "whisper-large": _whisper(1280, layers=32, heads=20),
 }
-# On the model hub. The large Whisper is its second version: the third one hears 128 mel bands.
-CHECKPOINTS = {
-    "gpt2": "openai-community/gpt2",
-    "gpt2-medium": "openai-community/gpt2-medium",
-    "gpt2-large": "openai-community/gpt2-large",
-    "gpt2-xl": "openai-community/gpt2-xl",
-    "whisper-tiny": "openai/whisper-tiny",
-    "whisper-small": "openai/whisper-small",
-    "whisper-medium": "openai/whisper-medium",
-    "whisper-large": "openai/whisper-large-v2",
-}
 TASKS = {
     "classification": "GPT2ForSequenceClassification",
     "language-model": "GPT2LMHeadModel",
     "speech": "WhisperForConditionalGeneration",
 }
-RANDOM = "random weights: the same work as the checkpoint"
 
 
-def build(name: str, task: str, weights: str = "auto") -> tuple[Any, str]:
-    """Make a model on the CPU, in fp32 and training mode, and a note about its weights.
+def build(name: str, task: str) -> Any:
+    """Return a model on the CPU, in fp32 and training mode.
 
     name: of `SIZES`; `gpt2-xl/2` is the same with two layers. task: `classification` (GPT-2 with
     two labels, padded by its end of text), `language-model` (GPT-2 with its embedding as output
-    matrix) or `speech` (Whisper; the sinusoidal positions of its encoder are not trained). weights:
-    `auto` takes the checkpoint that Hugging Face's cache holds, else random ones, as `random`
-    always does. Under `torch.device("meta")` weights have shapes only. Raises PomologyError for
-    other names, and for a damaged checkpoint.
+    matrix) or `speech` (Whisper; the sinusoidal positions of its encoder are not trained). Raises
+    PomologyError for other names.
     """
     whole, _, layers = name.partition("/")
-    for word, value, known in (
-        ("model", whole, SIZES),
-        ("task", task, TASKS),
-        ("weights", weights, ("auto", "random")),
-    ):
-        if value not in known:
-            raise PomologyError(f"{word} {value!r}: must be one of {', '.join(known)}")
+    for word, value, allowed in (("model", whole, SIZES), ("task", task, TASKS)):
+        if value not in allowed:
+            raise PomologyError(f"{word} {value!r}: must be one of {', '.join(allowed)}")
     if (task == "speech") != name.startswith("whisper"):
         raise PomologyError(f"{name} cannot be built for the task {task!r}")
-    import torch
     import transformers
 
     transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    model_class = getattr(transformers, TASKS[task])
+    settings = dict(SIZES[whole])
+    if layers:
+        settings |= {key: int(layers) for key in settings if "layer" in key}
+    if task == "classification":
+        settings |= {"num_labels": 2, "pad_token_id": END_OF_TEXT}
     # The cache of keys and values stays on, as it is in training by default: without, each step
     # would ask the device whether a text holds several, and wait.
-    settings = {}
-    if task == "classification":
-        settings = {"num_labels": 2, "pad_token_id": END_OF_TEXT}
-    checkpoint = CHECKPOINTS.get(name) if weights == "auto" else None
-    if checkpoint and torch.get_default_device().type != "meta":
-        configuration = cached_file(checkpoint, "config.json")
-        if configuration and cached_file(checkpoint, "model.safetensors"):
-            folder = configuration.parent
-            try:
-                model = model_class.from_pretrained(folder, dtype=torch.float32, **settings)
-            except Exception as error:  # each library on the way has errors of its own
-                advice = f'remove {shown(folder)}, or ask for weights="random"'
-                why = f"{checkpoint}: cannot be read ({reason(error)}); {advice}"
-                raise PomologyError(why) from error
-            return model.train(), f"checkpoint {checkpoint}"
-    size = dict(SIZES[whole])
-    if layers:
-        size |= {key: int(layers) for key in size if "layer" in key}
-    return model_class(model_class.config_class(**size, **settings)).train(), RANDOM
+    model_class = getattr(transformers, TASKS[task])
+    return model_class(model_class.config_class(**settings)).train()
 
 
 def workload(
