@@ -77,7 +77,7 @@ def run(monkeypatch):
         case = SimpleNamespace(backend=backend, config={}, precision="fp32")
         case.experiment = SimpleNamespace(budget_s=budget_s)
         case.note, case.metric = lambda *note: notes.append(note), lambda *_: None
-        monkeypatch.setattr(verify.both_devices, "of", lambda *_: sides)
+        monkeypatch.setattr(verify, "both_devices", lambda *_: sides)
         monkeypatch.setattr(verify.time, "perf_counter", lambda: sides.clock[0])
         verify.step(case, None, None, batch_size=batch_size)
         return notes

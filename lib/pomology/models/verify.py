@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from pomology.errors import Mismatch
-from pomology.models import both_devices
 from pomology.results import cases
 
 # Share of a norm. Sums of a million numbers in fp32 differ by 0.00002; a number is rounded by
@@ -52,7 +51,7 @@ def step(
     began_s = time.perf_counter()
     batch_size = batch_size or case["batch_size"]
     limit_s = min(MOST_S, case.experiment.budget_s)
-    both = both_devices.of(case, model, one_step, optimizers, twin)
+    both = both_devices(case, model, one_step, optimizers, twin)
     try:
         size, larger = 0, min(2, batch_size)  # a batch normalisation needs two
         while larger == batch_size > size or larger >= 2 * size:
@@ -71,8 +70,25 @@ def step(
     case.metric("proof_s", time.perf_counter() - began_s, "s")
 
 
+def both_devices(
+    case: Any, model: Any, one_step: Callable | None, optimizers: tuple, twin: Callable | None
+) -> Any:
+    """Return a model on both devices, with `gradients` and `restore`; one framework a process."""
+    if case.backend.framework == "torch":
+        from pomology.models import verify_torch
+
+        return verify_torch.BothDevices(case, model, one_step, optimizers)
+    if case.backend.framework == "mlx":
+        from pomology.models import verify_mlx
+
+        return verify_mlx.BothDevices(case, model, one_step)
+    from pomology.models import verify_keras
+
+    return verify_keras.BothDevices(case, model, twin)
+
+
 def _agree(case: Any, both: Any, size: int) -> float:
-    """Seconds of the CPU's step. Raises Mismatch where every set of inputs gives a difference."""
+    """Return the seconds of the CPU's step. Raises Mismatch where all sets of inputs differ."""
     precision = cases.precision(case)
     if precision == "fp32" and case.backend.tf32 and case.config.get("tf32") != "off":
         precision = "tf32"
@@ -83,29 +99,36 @@ def _agree(case: Any, both: Any, size: int) -> float:
         cpu_s = time.perf_counter() - began_s
         worst, words = _worst(TOLERANCE[precision], device, cpu)
         if worst > 1:
-            changed = both.gradients(size, seed, on_cpu=True, change=ROUNDING[precision])
-            worst, words = _worst(TOLERANCE[precision], device, cpu, changed)
+            rounded = both.gradients(size, seed, on_cpu=True, change=ROUNDING[precision])
+            worst, words = _worst(TOLERANCE[precision], device, cpu, rounded)
         if worst <= 1:
             return cpu_s
     raise Mismatch(f"{words}, in a step of {size} on the {case.backend.backend}")
 
 
-def _worst(tolerance: float, device: dict, cpu: dict, changed: dict | None = None) -> tuple:
-    """How many times what is allowed the largest difference is, and which one that is."""
-    norm = {name: float(np.linalg.norm(array)) for name, array in cpu.items()}
-    spread = {name: norm[name] / math.sqrt(array.size) for name, array in cpu.items()}
-    gradients = [spread[name] for name in cpu if name.startswith("the gradient")]
-    least = SMALL * max(gradients, default=0.0)
+def _worst(
+    tolerance: float, device: dict, cpu: dict, rounded: dict | None = None
+) -> tuple[float, str]:
+    """Return how many times what is allowed the largest difference is, and which one that is.
+
+    rounded: the CPU's arrays where weights were changed by about a rounding.
+    """
+    norms = {name: float(np.linalg.norm(array)) for name, array in cpu.items()}
+    sizes = {name: math.sqrt(array.size) for name, array in cpu.items()}
+    gradients = [name for name in cpu if name.startswith("the gradient")]
+    least = SMALL * max((norms[name] / sizes[name] for name in gradients), default=0.0)
     worst = 0.0, ""
     for name, array in cpu.items():
-        apart = float(np.linalg.norm(device[name] - array))
-        allowed = tolerance * max(spread[name], least) * math.sqrt(array.size)
-        if changed:
-            allowed += TIMES * float(np.linalg.norm(changed[name] - array))
-        share = apart / max(allowed, 1e-30)
-        words = f"{name} is {apart:.2g} from the CPU's, whose norm is {norm[name]:.2g}"
-        words += f"; {allowed:.2g} is allowed"
-        if math.isfinite(norm[name]) and not math.isfinite(apart):
+        difference = float(np.linalg.norm(device[name] - array))
+        allowed = tolerance * max(norms[name], least * sizes[name])
+        if rounded:
+            allowed += TIMES * float(np.linalg.norm(rounded[name] - array))
+        share = difference / max(allowed, 1e-30)
+        words = (
+            f"{name} is {difference:.2g} from the CPU's, whose norm is {norms[name]:.2g}; "
+            f"{allowed:.2g} is allowed"
+        )
+        if math.isfinite(norms[name]) and not math.isfinite(difference):
             share, words = math.inf, f"{name} is not finite"
         worst = max(worst, (share, words))
     return worst
@@ -114,7 +137,7 @@ def _worst(tolerance: float, device: dict, cpu: dict, changed: dict | None = Non
 def difference(
     values: Any, reference: Any, tolerance: float, relative: bool = False
 ) -> tuple[float | None, str | None]:
-    """The largest absolute difference of arrays, or of dicts of them, and what is wrong, if anything.
+    """Return the largest absolute difference of arrays, or of dicts of them, and what is wrong.
 
     tolerance, relative: as in `Case.check`. The difference is None where names, shapes or types of
     elements are others, and where values are not finite.
@@ -123,29 +146,23 @@ def difference(
         values, reference = {"": values}, {"": reference}
     if values.keys() != reference.keys():
         return None, f"gives {', '.join(values)}; the reference gives {', '.join(reference)}"
-    worst, complaint, excess = 0.0, None, 1.0
+    largest, complaint = 0.0, None
     for name in reference:
         value, expected = _array(values[name]), _array(reference[name])
         label = f"{name} " if name else ""
         if (value.shape, value.dtype) != (expected.shape, expected.dtype):
-            here, wanted = (f"{each.dtype} of shape {each.shape}" for each in (value, expected))
-            return None, f"{label}is {here}; the reference is {wanted}"
+            found = f"{value.dtype} of shape {value.shape}"
+            wanted = f"{expected.dtype} of shape {expected.shape}"
+            return None, f"{label}is {found}; the reference is {wanted}"
         if not (np.isfinite(value).all() and np.isfinite(expected).all()):
             return None, f"{label}has values that are not finite"
-        if not value.size:
-            continue
         exact = expected.astype(np.float64)
-        apart = np.abs(value.astype(np.float64) - exact)
-        allowed = tolerance * (float(np.abs(exact).max()) if relative else 1.0)
-        place = np.unravel_index(int(apart.argmax()), apart.shape)
-        worst = max(worst, float(apart[place]))
-        share = apart[place] / max(allowed, 1e-300)
-        if share > excess:
-            excess = share
-            where = f"{label}[{', '.join(map(str, place))}] is {value[place]:.6g}, "
-            where += f"the reference has {expected[place]:.6g}: "
-            complaint = f"{where}{apart[place]:.2g} apart, where {allowed:.2g} is allowed"
-    return worst, complaint
+        error = float(np.abs(value.astype(np.float64) - exact).max(initial=0.0))
+        allowed = tolerance * (float(np.abs(exact).max(initial=0.0)) if relative else 1.0)
+        if error > allowed and complaint is None:
+            complaint = f"{label}is up to {error:.2g} apart, where {allowed:.2g} is allowed"
+        largest = max(largest, error)
+    return largest, complaint
 
 
 def _array(values: Any) -> np.ndarray:
