@@ -66,10 +66,10 @@ def workload(
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import FlopCounterMode
 
-    noted = Counter()
+    counts = Counter()
 
     def note(flops: int, moved: int) -> None:
-        noted.update(flops=flops, bytes=moved)
+        counts.update(flops=flops, moved=moved)
 
     class Traffic(TorchDispatchMode):
         """Counts each operator by itself, as if none were fused and no cache helped."""
@@ -79,58 +79,52 @@ def workload(
             note(0, moved_bytes(function, args, kwargs, result))
             return result
 
-    def operations() -> int:
-        return counter.get_total_flops() + noted["flops"]
+    def flops() -> int:
+        return counter.get_total_flops() + counts["flops"]
 
     def backward_begins() -> None:
-        if "forward" not in noted:
-            noted["forward"] = operations()
+        counts.setdefault("forward", flops())
 
     with torch.device("meta"):
-        model, counter = build(), FlopCounterMode(display=False)
+        model = build()
+        counter = FlopCounterMode(display=False)
         saving = saved_tensors(model, backward_begins)
         with counter, saving as saved, Traffic(), fused_attention(backend, note):
             step(model)
     weights = list(model.parameters())
+    weight_bytes = sum(weight.nbytes for weight in weights)
     trained_bytes = sum(weight.nbytes for weight in weights if weight.requires_grad)
     return Workload(
         parameters=sum(weight.numel() for weight in weights),
-        flops=operations(),
-        state_bytes=sum(weight.nbytes for weight in weights)
-        + (1 + optimizer_slots) * trained_bytes,
+        flops=flops(),
+        state_bytes=weight_bytes + (1 + optimizer_slots) * trained_bytes,
         saved_bytes=saved["peak"],
-        forward_flops=noted.get("forward", operations()),
+        forward_flops=counts.get("forward", flops()),
         # A fused update reads the gradient, and reads and writes the weight and each slot.
-        moved_bytes=noted["bytes"] + (3 + 2 * optimizer_slots) * trained_bytes,
+        moved_bytes=counts["moved"] + (3 + 2 * optimizer_slots) * trained_bytes,
     )
 
 
-# Make a tensor without writing to it, or give the same one another shape.
-_MOVE_NOTHING = {
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "_unsafe_view",
+# Make a tensor without writing to it, or give the same one another shape; `unsafe_split` makes
+# views of which autograd knows nothing, and `rand` makes inputs, which a training has already.
+MOVE_NOTHING = {
+    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"),
+    *("unsafe_split", "unsafe_split_with_sizes", "rand", "randn"),
 }
-_MOVE_NOTHING |= {
-    "unsafe_split",
-    "unsafe_split_with_sizes",
-}  # views, of which autograd knows nothing
-_MOVE_NOTHING |= {"rand", "randn"}  # inputs, which a training has already
-# Do not read one of their tensors, by its place among these: they overwrite it, or only ask for its shape.
-_NOT_READ = dict.fromkeys(
-    ("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0
-)
-_NOT_READ |= dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0)
-_NOT_READ |= {"nll_loss_backward": 1}
+# Do not read one of their tensors, by its place among these: they overwrite it, or only ask for its
+# shape.
+NOT_READ = {
+    "nll_loss_backward": 1,
+    **dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_"), 0),
+    **dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0),
+    "random_": 0,
+}
 # Read of their first tensor no more than they give.
-_READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
+READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
 
 
 def tensors(*items: Any) -> list[Any]:
-    """The tensors in arguments or results, however deep in them."""
+    """Return the tensors in arguments or results, however deep in them."""
     import torch
     from torch.utils import _pytree
 
@@ -138,84 +132,83 @@ def tensors(*items: Any) -> list[Any]:
 
 
 def moves_nothing(function: Any) -> bool:
-    """Whether an operator is a view, or makes a tensor that it does not write to: no kernel is launched for it."""
+    """Whether an operator launches no kernel: a view, or a tensor that it does not write to."""
     import torch
 
     if function.is_view or torch.Tag.inplace_view in function.tags:
         return True
-    return function._schema.name.split("::")[-1] in _MOVE_NOTHING
+    return function._schema.name.split("::")[-1] in MOVE_NOTHING
 
 
 def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """What an operator that was called so reads and writes."""
+    """Return what an operator that was called so reads and writes."""
     if moves_nothing(function):
         return 0
     name = function._schema.name.split("::")[-1]
-    written = list(map(_distinct_bytes, tensors(result)))
-    read = list(map(_distinct_bytes, tensors(args, kwargs)))
-    if name in _NOT_READ:
-        read[_NOT_READ[name]] = 0
-    elif name in _READ_A_PART:
+    written = [_distinct_bytes(tensor) for tensor in tensors(result)]
+    read = [_distinct_bytes(tensor) for tensor in tensors(args, kwargs)]
+    if name in NOT_READ:
+        read[NOT_READ[name]] = 0
+    elif name in READ_A_PART:
         read[0] = min(read[0], sum(written))
-    elif name in (
-        "_embedding_bag",
-        "_embedding_bag_forward_only",
-    ):  # the rows of its words, of which it gives sums
+    elif name.startswith("_embedding_bag"):  # reads the rows of its words, of which it gives sums
         read[0] = min(read[0], args[1].numel() * args[0].shape[1] * args[0].itemsize)
     return sum(read) + sum(written)
 
 
 def _distinct_bytes(tensor: Any) -> int:
-    """Bytes of a tensor's numbers; of what is repeated by a stride of 0 only what there is."""
+    """Return the bytes of a tensor's numbers; what a stride of 0 repeats counts once."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor.itemsize * math.prod(size if stride or not size else 1 for size, stride in pairs)
 
 
 @contextlib.contextmanager
 def saved_tensors(
-    model: Any, turn: Callable[[], Any] = lambda: None
+    model: Any, backward: Callable[[], Any] = lambda: None
 ) -> Iterator[Mapping[str, int]]:
     """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far.
 
-    turn: called when a saved tensor is asked for: a backward pass has begun.
+    backward: called when a saved tensor is asked for: a backward pass has begun.
     """
     import torch
 
-    live, sizes = Counter(), Counter()  # live: how many graph nodes hold each storage
+    holders = Counter()  # of each storage: how many nodes of the graph
+    bytes_ = Counter()
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
 
     class Held:
-        """Keeps a saved tensor as autograd would, and tells when the graph lets go of it."""
+        """Keeps a saved tensor as autograd would, and notices when the graph lets go of it."""
 
         def __init__(self, tensor: torch.Tensor):
-            self.tensor, self.storage = tensor, tensor.untyped_storage()
-            self.key = self.storage._cdata
-            live[self.key] += 1
-            if live[self.key] == 1:
-                sizes["now"] += self.storage.nbytes()
-                sizes["peak"] = max(sizes["peak"], sizes["now"])
+            self.tensor = tensor
+            self.storage = tensor.untyped_storage()
+            holders[self.storage._cdata] += 1
+            if holders[self.storage._cdata] == 1:
+                bytes_["now"] += self.storage.nbytes()
+                bytes_["peak"] = max(bytes_["peak"], bytes_["now"])
 
         def __del__(self):
-            live[self.key] -= 1
-            if not live[self.key]:
-                sizes["now"] -= self.storage.nbytes()
+            holders[self.storage._cdata] -= 1
+            if not holders[self.storage._cdata]:
+                bytes_["now"] -= self.storage.nbytes()
 
-    def hold(tensor: torch.Tensor):
+    def hold(tensor: torch.Tensor) -> Any:
         return tensor if tensor.untyped_storage()._cdata in weights else Held(tensor)
 
-    def give(item):
-        turn()
+    def give(item: Any) -> torch.Tensor:
+        backward()
         return item.tensor if isinstance(item, Held) else item
 
     with torch.autograd.graph.saved_tensors_hooks(hold, give):
-        yield sizes
+        yield bytes_
 
 
 @contextlib.contextmanager
 def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[None]:
     """On the meta device, let attention keep what a fused kernel of this backend keeps.
 
-    note: gets the operations and the moved bytes of each pass, which no counter sees.
+    That is its inputs, its output and the logarithm of each row's sum, in fp32. note: gets the
+    operations and the moved bytes of each pass, which no counter sees.
     """
     from unittest import mock
 
@@ -225,19 +218,21 @@ def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[
     if backend == "mps":
         yield
         return
-    written_out, dropout = functional.scaled_dot_product_attention, functional.dropout
+    written_out = functional.scaled_dot_product_attention
+    dropout = functional.dropout
+
+    def bytes_of(*tensors: Any) -> int:
+        return sum(map(_distinct_bytes, tensors))
 
     class Fused(torch.autograd.Function):
         @staticmethod
         def forward(context, query, key, value):
             output = query.new_empty(*query.shape[:-1], value.shape[-1])
-            sums = query.new_empty(
-                query.shape[:-1], dtype=torch.float32
-            )  # the logarithm of each row's sum
+            sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
             context.save_for_backward(query, key, value, output, sums)
-            pairs = 2 * math.prod(query.shape[:-1]) * key.shape[-2]  # of a query and a key
-            context.flops = pairs * query.shape[-1], pairs * value.shape[-1]
-            note(sum(context.flops), sum(map(_distinct_bytes, (query, key, value, output, sums))))
+            pairs = math.prod(query.shape[:-1]) * key.shape[-2]  # of a query and a key
+            context.flops = 2 * pairs * query.shape[-1], 2 * pairs * value.shape[-1]
+            note(sum(context.flops), bytes_of(query, key, value, output, sums))
             return output
 
         @staticmethod
@@ -246,7 +241,7 @@ def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[
             for_query, for_key, for_value = context.needs_input_grad
             scores, values = context.flops
             flops = (for_query + for_key) * scores + (for_value + (for_query or for_key)) * values
-            note(flops, sum(map(_distinct_bytes, (*context.saved_tensors, gradient, *gradients))))
+            note(flops, bytes_of(*context.saved_tensors, gradient, *gradients))
             return gradients
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **named):
@@ -273,10 +268,13 @@ def keras_workload(model: Any, batch_size: int) -> Workload:
     backward pass is at the least each layer's output, and of an LSTM seven vectors a time step:
     four gates, both states, and tanh of one.
     """
-    macs, kept, first = 0, 0, True
+    macs = 0  # multiply-adds of a sample
+    kept = 0  # numbers of a sample
+    gradients = 1  # of the first layer with weights; of the others 2
     for layer in model.layers:
-        kind, output = type(layer).__name__, layer.output.shape[1:]
-        forward = state = 0
+        kind = type(layer).__name__
+        output = layer.output.shape[1:]
+        kept += math.prod(output)
         if kind == "Dense":
             forward = math.prod(layer.kernel.shape) * math.prod(output[:-1])
         elif kind == "Conv2D":
@@ -284,25 +282,27 @@ def keras_workload(model: Any, batch_size: int) -> Workload:
         elif kind == "LSTM":
             times = layer.input.shape[1]
             forward = times * math.prod(layer.cell.kernel.shape)
-            state = (3 * times - 1) * math.prod(layer.cell.recurrent_kernel.shape)
+            macs += (3 * times - 1) * math.prod(layer.cell.recurrent_kernel.shape)
             kept += 7 * times * layer.units
         elif layer.weights:
-            raise PomologyError(
-                f"keras_workload: no formula for the layer {kind}; Dense, Conv2D and LSTM have one"
-            )
-        macs += forward * (2 if first else 3) + state
-        first = first and not layer.weights
-        kept += math.prod(output)
-    sizes, trained = (
-        sum(math.prod(w.shape) for w in given) for given in (model.weights, model.trainable_weights)
-    )
+            known = "Dense, Conv2D and LSTM have one"
+            raise PomologyError(f"keras_workload: no formula for the layer {kind}; {known}")
+        else:
+            continue
+        macs += (1 + gradients) * forward
+        gradients = 2
+    weights = sum(math.prod(weight.shape) for weight in model.weights)
+    trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
     return Workload(
-        sizes, 2 * macs * batch_size, 4 * (sizes + 3 * trained), saved_bytes=4 * kept * batch_size
+        parameters=weights,
+        flops=2 * macs * batch_size,
+        state_bytes=4 * (weights + 3 * trained),
+        saved_bytes=4 * kept * batch_size,
     )
 
 
 def vision_workloads(name: str, shapes: list[tuple[int, int]]) -> list[Workload]:
-    """What a step of `vision.VISION[name]` with SGD and momentum takes, for (pictures, pixels a side).
+    """Count steps of `vision.VISION[name]` with SGD and momentum, of (pictures, pixels a side).
 
     In a notebook of another framework call it by `isolated.call`.
     """
@@ -310,9 +310,12 @@ def vision_workloads(name: str, shapes: list[tuple[int, int]]) -> list[Workload]
 
     from pomology.models.vision import VISION
 
-    def step(model: Any, batch_size: int, side: int) -> None:
-        logits = model(torch.empty(batch_size, 3, side, side))
-        labels = torch.zeros(batch_size, dtype=torch.long)
-        torch.nn.functional.cross_entropy(logits, labels).backward()
+    def counted(batch_size: int, side: int) -> Workload:
+        def step(model: Any) -> None:
+            logits = model(torch.empty(batch_size, 3, side, side))
+            labels = torch.zeros(batch_size, dtype=torch.long)
+            torch.nn.functional.cross_entropy(logits, labels).backward()
 
-    return [workload(VISION[name], lambda model: step(model, *shape), 1) for shape in shapes]  # noqa: B023
+        return workload(VISION[name], step, optimizer_slots=1)
+
+    return [counted(*shape) for shape in shapes]
