@@ -1,7 +1,6 @@
-"""Engines that offload against a training loop written out here, on the CPU."""
+"""A training that offloads against a loop written out here, on the CPU."""
 
 import gc
-import importlib.util
 import os
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional as F
 
-from pomology.errors import PomologyError, TooBig, Unsupported
+from pomology.errors import TooBig, Unsupported
 from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.models import offload
@@ -19,26 +18,13 @@ from pomology.models.cost import Workload, workload
 
 STEPS, LR = 20, 0.01
 TOLERANCE = 1e-5  # of losses from 5 down to 0.05
-VARIABLES = {
-    "LOCAL_RANK",
-    "RANK",
-    "WORLD_SIZE",
-    "MASTER_ADDR",
-    "DS_ACCELERATOR",
-    "GLOO_SOCKET_IFNAME",
-}
-
-needs_deepspeed = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason=offload.HOW_TO_GET_DEEPSPEED
-)
-OFFLOADING = [pytest.param("zero", marks=needs_deepspeed), "fsdp"]
 
 
 @pytest.fixture(autouse=True)
 def nothing_stays(monkeypatch):
     fakes.quiet_machine(monkeypatch)
     yield
-    assert not distributed.is_initialized() and not VARIABLES & set(os.environ)
+    assert not distributed.is_initialized() and "GLOO_SOCKET_IFNAME" not in os.environ
 
 
 class Tiny(nn.Module):
@@ -88,27 +74,25 @@ def plain_losses(model: nn.Module, clip: float = 0.0, weight_decay: float = 0.0)
     return losses
 
 
-def engine_losses(engine: offload.Engine) -> list[float]:
+@pytest.mark.parametrize(("frozen", "weight_decay", "clip"), [(False, 0.0, 0.0), (True, 0.1, 0.5)])
+def test_a_training_that_offloads_has_the_losses_of_a_plain_loop(frozen, weight_decay, clip):
+    expected = plain_losses(Tiny(frozen), clip, weight_decay)
+    assert expected[-1] < 0.9 * expected[0]
+    model = Tiny(frozen)
     x, y = batch()
     losses = []
-    for _ in range(STEPS):
-        engine.zero_grad()
-        loss = F.mse_loss(engine.model(x), y)
-        engine.backward(loss)
-        engine.step()
-        losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize(
-    ("frozen", "settings"), [(False, {}), (True, {"weight_decay": 0.1, "clip": 0.5})]
-)
-@pytest.mark.parametrize("kind", ["none", *OFFLOADING])
-def test_an_engine_has_the_losses_of_a_plain_loop(kind, frozen, settings):
-    expected = plain_losses(Tiny(frozen), **settings)
-    assert expected[-1] < 0.9 * expected[0]
-    with offload.KINDS[kind](Tiny(frozen), LR, "cpu", **settings) as engine:
-        assert engine_losses(engine) == pytest.approx(expected, abs=TOLERANCE)
+    with offload.fsdp(model, "cpu"):
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=weight_decay, fused=True)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(trained, clip)
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses == pytest.approx(expected, abs=TOLERANCE)
 
 
 class Wide(nn.Module):
@@ -124,28 +108,16 @@ class Wide(nn.Module):
         return self.blocks[1](self.blocks[0](self.enter(x))).sum()
 
 
-def wide_placed(kind: str) -> Workload:
+def wide_placed() -> Workload:
     plain = workload(Wide, lambda model: model(torch.zeros(1, 3000)).backward(), optimizer_slots=2)
-    return offload.placed(plain, Wide, kind)
-
-
-@pytest.mark.parametrize(
-    ("kind", "device_mb", "host_mb"),
-    [
-        ("none", 20 + 3 * 16, 0),
-        ("zero", 20 + 12, 5 * 16 + 12),
-        ("fsdp", 12 + 4, 20 + 3 * 16),
-    ],
-)
-def test_what_lies_where_is_predicted(kind, device_mb, host_mb):
-    found, plain = wide_placed(kind), wide_placed("none")
-    assert (found.state_bytes, found.host_bytes) == (device_mb * 1e6, host_mb * 1e6)
+    found = offload.placed(plain, Wide)
     assert (found.flops, found.saved_bytes) == (plain.flops, plain.saved_bytes)
+    return found
 
 
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(PomologyError, match="none, zero, fsdp"):
-        wide_placed("disk")
+def test_what_lies_where_is_predicted():
+    found = wide_placed()
+    assert (found.state_bytes, found.host_bytes) == ((12 + 4) * 1e6, (20 + 3 * 16) * 1e6)
 
 
 def held_storages() -> dict:
@@ -162,23 +134,21 @@ def bytes_beyond(before: dict) -> int:
     return sum(one.nbytes() for address, one in held_storages().items() if address not in before)
 
 
-@pytest.mark.parametrize("kind", OFFLOADING)
-def test_what_is_predicted_lies_there(kind):
+def test_what_is_predicted_lies_there():
     """On the CPU device and host are one, and all that is kept can be counted."""
-    predicted = wide_placed(kind)
-    before, ones = held_storages(), torch.ones(1, 3000)
-    with offload.KINDS[kind](Wide(), LR, "cpu") as engine:
+    expected = (
+        wide_placed().host_bytes
+    )  # a block that moves to the device is not there between steps
+    before, ones, model = held_storages(), torch.ones(1, 3000), Wide()
+    with offload.fsdp(model, "cpu"):
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        optimizer = torch.optim.AdamW(trained, fused=True)
         for _ in range(3):
-            engine.zero_grad()
-            loss = engine.model(ones)
-            engine.backward(loss)
+            optimizer.zero_grad()
+            model(ones).backward()
             held = bytes_beyond(before)
-            engine.step()
-    # A block that FSDP moves to the device is not there between the steps.
-    expected = predicted.host_bytes + (0 if kind == "fsdp" else predicted.state_bytes)
-    assert expected <= held + 1000 < 1.15 * expected  # ZeRO still has the last gradients
-    del engine, loss
-    assert bytes_beyond(before) < 0.05 * expected
+            optimizer.step()
+    assert expected <= held + 1000 < 1.15 * expected
 
 
 @pytest.mark.parametrize(("unified", "needed_gb"), [(False, "20.0"), (True, "25.0")])
@@ -216,17 +186,13 @@ def test_weights_on_the_host_are_no_fallback_if_the_device_computes(
     assert (record.status, record.device) == (status, "gpu" if status == "ok" else "cpu")
 
 
-@pytest.mark.parametrize("kind", OFFLOADING)
-def test_an_engine_leaves_nothing_when_it_is_interrupted_or_cannot_be_made(
-    kind, tmp_path, monkeypatch
-):
+def test_nothing_is_left_when_it_is_interrupted_or_cannot_be_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(KeyboardInterrupt), offload.KINDS[kind](Tiny(), LR, "cpu"):
+    with pytest.raises(KeyboardInterrupt), offload.fsdp(Tiny(), "cpu"):
         raise KeyboardInterrupt
     assert not distributed.is_initialized() and not list(tmp_path.iterdir())
-    with pytest.raises(TypeError):
-        offload.KINDS[kind](Tiny(), LR, "cpu", no_setting=1)
-    assert not distributed.is_initialized()
+    with pytest.raises(AttributeError), offload.fsdp(None, "cpu"):
+        pass
 
 
 def test_gloo_listens_on_this_computer_alone(monkeypatch):
@@ -240,34 +206,11 @@ def test_gloo_listens_on_this_computer_alone(monkeypatch):
     interfaces = [(2, "en0"), (1, "lo0"), (3, "utun0")]
     monkeypatch.setattr(offload.socket, "if_nameindex", lambda: interfaces)
     monkeypatch.setattr(distributed, "init_process_group", stop)
-    with pytest.raises(KeyboardInterrupt):
-        offload.fsdp(Tiny(), LR, "cpu")
+    with pytest.raises(KeyboardInterrupt), offload.fsdp(Tiny(), "cpu"):
+        pass
     assert seen["name"] == "lo0" and isinstance(seen["store"], distributed.HashStore)
 
 
-@pytest.mark.parametrize(
-    ("make", "device", "platform", "words"),
-    [
-        (offload.fsdp, "mps", None, "share their memory"),
-        (offload.zero, "cpu", "linux", "make env EXTRAS=offload"),
-        (offload.zero, "cpu", "darwin", "macOS"),
-    ],
-)
-def test_where_there_is_no_engine_one_line_says_why(make, device, platform, words, monkeypatch):
-    monkeypatch.setattr(offload.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(offload.sys, "platform", platform)
-    with pytest.raises(Unsupported, match=words):
-        make(Tiny(), LR, device)
-
-
-@needs_deepspeed
-def test_without_a_compiler_the_adamw_of_pytorch_takes_over_and_says_so(monkeypatch):
-    import deepspeed.ops.adam
-
-    def broken(*_, **__):
-        raise RuntimeError("Error building extension 'cpu_adam'\nmuch more")
-
-    monkeypatch.setattr(deepspeed.ops.adam, "DeepSpeedCPUAdam", broken)
-    cuda = torch.device("cuda")
-    optimizer, words = offload._host_adamw(nn.Linear(2, 1), cuda, {"lr": 0.1})
-    assert type(optimizer) is torch.optim.AdamW and "\n" not in words and "Error building" in words
+def test_a_mac_has_nothing_to_offload_to():
+    with pytest.raises(Unsupported, match="share their memory"), offload.fsdp(Tiny(), "mps"):
+        pass
