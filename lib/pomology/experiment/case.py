@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment import feasibility, outcome
-from pomology.experiment.progress import Progress
 from pomology.machine import memory, quiet
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Sampler
@@ -31,23 +30,20 @@ if TYPE_CHECKING:
     from pomology.devices.base import Device
     from pomology.experiment.experiment import Experiment
 
-ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
-
 
 class Case:
     """One row of an article's table on one device: a context manager, whose block is measured.
 
     How the block ends, also by an exception, becomes the status. `case["batch_size"]` is a setting.
     backend: the kit's device. device: what the framework's `.to()` takes. scaled: whether the model
-    is a smaller one than the article's. clock: inside of the block, its `StepClock`. epochs_done:
-    known to a trainer that runs several; else as of the first loop.
+    is a smaller one than the article's. clock: inside of the block, its `StepClock`; `phase` and
+    `occasional` are the clock's. epochs_done: set by a trainer that runs several; else as of the
+    first loop.
     """
 
     clock: clock.StepClock
     phase: Callable
     occasional: Callable
-    scaled = False
-    epochs_done: float | None = None
 
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
         self.experiment = experiment
@@ -57,6 +53,8 @@ class Case:
         self.precision = config.get("precision", experiment.precision)
         settings = " ".join(f"{key}={value}" for key, value in config.items())
         self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
+        self.scaled = False
+        self.epochs_done: float | None = None
         self._workload: Workload | None = None
         self._sampler: Sampler | None = None
         self._trace: MemoryTrace | None = None
@@ -104,10 +102,9 @@ class Case:
     def __enter__(self) -> Case:
         experiment = self.experiment
         self._conditions = experiment.conditions()
-        self._calibration = {"before_s": experiment.calibrate()}
+        self._calibration_s = [experiment.calibrate()]
         self._started = results_record.now()
         self._start_s = time.perf_counter()
-        self._progress = Progress(self.name)
         experiment.journal.start(self._start())
         self.backend.reset_peak_memory()
         self.clock = clock.StepClock(
@@ -216,16 +213,13 @@ class Case:
         training_alone = len(self.clock.parts) == 1
         if self._sampler and training_alone:
             self._sampler.steady(*outcome.stretch(self.clock))
-        if self.clock.running:
-            self._progress.step(self.clock.parts[self.clock.running])
 
     def _note_peaks(self) -> None:
         """Note what the loop takes by itself: the kit's own ready batches are no part of it."""
         self._peaks = self.backend.peak_memory()
-        seen = [sample.footprint_bytes for sample in self._sampler.samples]
-        seen = [footprint for footprint in seen if footprint]
-        if seen:
-            self._peaks["footprint_peak_bytes"] = max(*seen, memory.footprint()[1]())
+        sampled = [sample.footprint_bytes or 0 for sample in self._sampler.samples]
+        if any(sampled):
+            self._peaks["footprint_peak_bytes"] = max(*sampled, memory.footprint()[1]())
 
     @property
     def _training(self) -> clock.Part | None:
@@ -242,9 +236,8 @@ class Case:
     def accuracy(self, value: float, samples: int, classes: int, epochs: int = 1) -> None:
         """Note the share of held-out samples that the model gets right.
 
-        It is `accuracy` only after all `epochs` of the training, else `accuracy_unfinished`. After
-        20 steps, a model did not learn that is within three standard deviations of the chance of
-        `classes` equally likely classes, which a guesser passes once in a thousand times.
+        It is `accuracy` only after all `epochs` of the training, else `accuracy_unfinished`. A
+        model that is no better than a guesser among `classes` did not learn.
         """
         training = self._training
         steps = training.steps if training else 0
@@ -256,17 +249,13 @@ class Case:
             where = " of the stand-in" if self.experiment.data_kind == "stand-in" else ""
             ran = f"{math.floor(100 * done) / 100:g} of {epochs} epochs"
             self.note(f"{100 * value:.1f} %{where} right after {ran}")
-        chance = 1 / classes
-        bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
-        if value <= bound and steps >= ACCURACY_STEPS:
-            guessing = f"guessing gives {chance:.1%}, and up to {bound:.1%}"
-            self._guesses = f"{value:.1%} right after {steps} steps; {guessing}"
+        self._guesses = outcome.guessing(value, samples, classes, steps)
 
-    def metric(self, name: str, value: Estimate | float, unit: str = "", **more: Any) -> None:
+    def metric(self, name: str, value: Estimate | float, unit: str = "", **fields: Any) -> None:
         """Add an Estimate to the record, or a number in `unit` with low, high, n and how."""
         if not isinstance(value, Estimate):
             number = value if isinstance(value, int) else float(value)  # no framework's scalar
-            value = Estimate(number, unit, **more)
+            value = Estimate(number, unit, **fields)
         if not math.isfinite(value.value):
             raise ValueError(f"{name} is {value.value}; what could not be measured is left out")
         self._metrics[name] = value
@@ -281,10 +270,10 @@ class Case:
 
     def raw(self, name: str, blocks: Iterable[clock.Block | float], **facts: Any) -> None:
         """Keep the raw times, blocks of calls or the seconds of each, that a number is made of."""
-        known = [
+        timed = [
             block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks
         ]
-        self._kernels[name] = {"steady": outcome.pairs(known)} | facts
+        self._kernels[name] = {"steady": outcome.pairs(timed)} | facts
 
     def note(self, text: str, *flags: str) -> None:
         """Add a sentence to the notes, unless it is there; `flags` stand next to the numbers."""
@@ -304,10 +293,10 @@ class Case:
         if self._sampler and not self._others.ended_just_now():
             self._others.end()
         self._stack.close()
-        self._calibration["after_s"] = self.experiment.calibrate()
+        self._calibration_s.append(self.experiment.calibrate())
         record = self.experiment.journal.end(self._record(exception))
         self.experiment.ended(self, record.status)
-        self._progress.end(results_cases.line(record))
+        print(results_cases.line(record))
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = None
         return record.status != "interrupted"
@@ -375,17 +364,6 @@ class Case:
         status, reason = self._status(exception, observed)
         if status == "out-of-memory" and self.backend.memory_limit:
             self.note(self.backend.memory_limit)
-        traced = None
-        if self._trace:
-            traced = outcome.memory_trace(self._trace, self._training, self.backend)
-        metrics = self._all_metrics(traced["warmup"] if traced else 0)
-        parts = self.clock.parts
-        occasional = self.clock.occasional_work.items()
-        calibration = {name: s for name, s in self._calibration.items() if s is not None}
-        flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
-        flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
-        if self.experiment.slowed([*calibration.values()]):
-            flags.append("slowed")
         workload = self._workload
         record = self._start() | {
             "device": observed and ("cpu" if observed == "cpu" else "gpu"),
@@ -395,19 +373,18 @@ class Case:
             "status": status,
             "reason": reason,
             "foreign_load": self._others.most_cores,
-            "flags": [*dict.fromkeys(flags)],
+            "flags": self._all_flags(),
             "seconds": round(time.perf_counter() - self._start_s, 3),
-            "metrics": {name: value.metric() for name, value in metrics.items()},
-            "blocks": {name: outcome.raw_times(part) for name, part in parts.items()}
-            | self._kernels,
-            "asides": {name: work.seconds for name, work in occasional},
+            "metrics": {name: value.metric() for name, value in self._all_metrics().items()},
+            "blocks": outcome.raw_times(self.clock.parts) | self._kernels,
+            "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
         }
         if self._sampler is not None:
             record |= outcome.observed(self._sampler, self.backend)
-        if calibration:
-            record["canary"] = calibration
-        if traced:
-            record["memory_trace"] = traced
+        if None not in self._calibration_s:
+            record["canary"] = dict(zip(("before_s", "after_s"), self._calibration_s, strict=True))
+        if self._trace:
+            record["memory_trace"] = outcome.memory_trace(self._trace, self._training, self.backend)
         if self._notes:
             record["note"] = redact("; ".join(self._notes))
         if status == "error" and exception is not None:
@@ -422,7 +399,15 @@ class Case:
         offloaded = place == self._weights_on and self._computed_on == {self.backend.backend}
         return self.backend.backend if offloaded else place
 
-    def _all_metrics(self, warmup: int) -> dict[str, Estimate]:
+    def _all_flags(self) -> list[str]:
+        """Return what casts doubt on the numbers, each once."""
+        flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
+        flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
+        if None not in self._calibration_s and self.experiment.slowed(self._calibration_s):
+            flags.append("slowed")
+        return list(dict.fromkeys(flags))
+
+    def _all_metrics(self) -> dict[str, Estimate]:
         """Return what was measured, and what follows from it."""
         training = self._training
         metrics = epochs.epoch_metrics(self.clock)
@@ -431,11 +416,9 @@ class Case:
         if training:
             peaks = self._peaks or self.backend.peak_memory()
             metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
-        for name, loss in outcome.loss_ends(self._losses).items():
-            if math.isfinite(loss):
-                metrics[name] = Estimate(loss, n=len(self._losses))
+        metrics |= outcome.loss_metrics(self._losses)
         if self._trace is not None:
-            metrics |= self._trace.metrics(warmup)
+            metrics |= self._trace.metrics(outcome.traced_warmup(self._trace, training))
         metrics |= self._metrics
         if self._workload:
             metrics |= outcome.rates(self._workload, training, metrics)

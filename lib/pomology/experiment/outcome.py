@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from pomology.devices import failures
@@ -16,6 +17,7 @@ from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases
 
+ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
 STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
@@ -26,8 +28,8 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
-    known = STATUS_OF.get(type(exception)) or failures.failure(exception)
-    return (known, reason) if known else ("error", f"{type(exception).__name__}: {reason}")
+    status = STATUS_OF.get(type(exception)) or failures.failure(exception)
+    return (status, reason) if status else ("error", f"{type(exception).__name__}: {reason}")
 
 
 def rates(
@@ -44,24 +46,27 @@ def rates(
     blocks = training and (training.ready_blocks or training.blocks)
     if blocks:
         found["flops_per_s"] = epochs.rate(workload.flops, epochs.interval(blocks), "FLOP/s")
-    passes = {}
     if workload.forward_flops is not None:
-        passes["forward"] = workload.forward_flops
-        passes["backward"] = workload.flops - workload.forward_flops
-    for name, flops in passes.items():
-        if flops and f"{name}_s" in metrics:
-            rate = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
-            found[f"{name}_flops_per_s"] = rate
+        backward_flops = workload.flops - workload.forward_flops
+        for name, flops in {"forward": workload.forward_flops, "backward": backward_flops}.items():
+            if flops and f"{name}_s" in metrics:
+                rate = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
+                found[f"{name}_flops_per_s"] = rate
     return found
 
 
-def loss_ends(losses: list[float]) -> dict[str, float]:
+def loss_ends(losses: list[float]) -> tuple[float, float] | None:
     """Return medians of the losses: of the first 3 steps or fewer, and of the last third."""
     if len(losses) < 2:
-        return {}
+        return None
     third = max(1, len(losses) // 3)
     first = losses[: min(3, third)]
-    return {"loss_first": statistics.median(first), "loss_last": statistics.median(losses[-third:])}
+    return statistics.median(first), statistics.median(losses[-third:])
+
+
+def loss_metrics(losses: list[float]) -> dict[str, Estimate]:
+    ends = zip(("loss_first", "loss_last"), loss_ends(losses) or (), strict=False)
+    return {name: Estimate(loss, n=len(losses)) for name, loss in ends if math.isfinite(loss)}
 
 
 def not_learning(losses: list[float], expected: bool) -> str | None:
@@ -72,10 +77,24 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     if not all(map(math.isfinite, losses)):
         return "the loss is not a finite number"
     if expected and len(losses) >= cases.JUDGED_STEPS:
-        first, last = loss_ends(losses).values()
+        first, last = loss_ends(losses)
         if last >= first:
             return f"the loss went from {first:.4g} to {last:.4g} in {len(losses)} steps"
     return None
+
+
+def guessing(accuracy: float, samples: int, classes: int, steps: int) -> str | None:
+    """Return why an accuracy after `steps` steps is that of a guesser; None if it is not.
+
+    It is within three standard deviations of the chance of equally likely classes, which a guesser
+    passes once in a thousand times.
+    """
+    chance = 1 / classes
+    bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
+    if accuracy > bound or steps < ACCURACY_STEPS:
+        return None
+    guessed = f"guessing gives {chance:.1%}, and up to {bound:.1%}"
+    return f"{accuracy:.1%} right after {steps} steps; {guessed}"
 
 
 def flags(
@@ -86,7 +105,7 @@ def flags(
     kernels: raw times of calls, by name.
     """
     found = list(sampler.flags) if sampler else []
-    timed = [[clock.Block(*each) for each in kernel["steady"]] for kernel in kernels.values()]
+    timed = [[clock.Block(*pair) for pair in kernel["steady"]] for kernel in kernels.values()]
     few = any(len(blocks) < cases.LEAST_CALLS for blocks in timed)
     if training:
         timed.append(training.blocks)
@@ -119,8 +138,12 @@ def stretch(timed: clock.StepClock) -> tuple[tuple, int]:
     return place, clock.steps_in(training.blocks)
 
 
-def raw_times(part: clock.Part) -> dict[str, Any]:
-    """Return what the journal keeps of a part."""
+def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:
+    """Return what the journal keeps of each part."""
+    return {name: _raw_times(part) for name, part in parts.items()}
+
+
+def _raw_times(part: clock.Part) -> dict[str, Any]:
     raw = {
         "epoch_steps": part.epoch_steps,
         "first_step_s": part.first_step_s,
@@ -137,7 +160,7 @@ def raw_times(part: clock.Part) -> dict[str, Any]:
     return raw
 
 
-def pairs(blocks: list[clock.Block]) -> list[list[float]]:
+def pairs(blocks: Iterable[clock.Block]) -> list[list[float]]:
     """Return `[steps, seconds]` of each block."""
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
@@ -156,19 +179,26 @@ def observed(sampler: Sampler, device: Device) -> dict[str, Any]:
     }
 
 
-def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:
-    """Return a trace as the journal keeps it.
+def traced_warmup(trace: MemoryTrace, training: clock.Part | None) -> int:
+    """Return how many steps of a trace come before the steady ones.
 
-    warmup: how many steps come before the steady ones; a tenth, where the clock knows no loop.
+    A tenth, where the clock knows no loop.
     """
-    warmup = 1 + clock.steps_in(training.warmup) if training else max(1, trace.steps // 10)
-    if training and trace.steps - warmup < FEW_TRACED:
-        warmup = 1
-    why = device.uncounted
-    why = why or f"{cases.framework_name(device)} keeps no count of it on this device"
-    absent = {}
-    for place, name in enumerate(trace.COLUMNS):
-        if all(row[place] is None for row in trace.rows):
-            absent[name] = redact(why)
-    columns = list(trace.COLUMNS)
-    return {"columns": columns, "rows": trace.rows, "absent": absent, "warmup": warmup}
+    if training is None:
+        return max(1, trace.steps // 10)
+    warmup = 1 + clock.steps_in(training.warmup)
+    return warmup if trace.steps - warmup >= FEW_TRACED else 1
+
+
+def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:
+    """Return a trace as the journal keeps it."""
+    reason = device.uncounted
+    reason = reason or f"{cases.framework_name(device)} keeps no count of it on this device"
+    columns = zip(trace.COLUMNS, zip(*trace.rows, strict=True), strict=True)
+    absent = [name for name, values in columns if all(value is None for value in values)]
+    return {
+        "columns": list(trace.COLUMNS),
+        "rows": trace.rows,
+        "absent": dict.fromkeys(absent, redact(reason)),
+        "warmup": traced_warmup(trace, training),
+    }
