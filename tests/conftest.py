@@ -26,7 +26,7 @@ FIRST = (
         "[simclr]",
         "test_callbacks.py",
     ),
-    *("test_page.py", "[capabilities]", "test_known_faults.py", "test_doctor.py", "test_memory.py"),
+    *("test_page.py", "[capabilities]", "test_doctor.py", "test_memory.py"),
     *(
         "[model_sizes",
         "test_lab.py",
