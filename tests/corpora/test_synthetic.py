@@ -47,7 +47,7 @@ def test_text(source):
 
 
 def test_reviews():
-    corpus = text.imdb("stand-in")
+    corpus = text.reviews()
     tokens, mask, labels = corpus.tokens, corpus.mask, corpus.labels
     assert tokens.shape == mask.shape == (25_000, 128) and 0.48 < labels.mean() < 0.52
     assert ((tokens == text.END_OF_TEXT) == (mask == 0)).all()
@@ -63,7 +63,7 @@ def test_reviews():
 
 def test_speech():
     spectra = {}
-    for clip in speech.common_voice("stand-in", "", 40).clips:
+    for clip in speech.stand_in(40).clips:
         features, labels = clip["input_features"], clip["labels"]
         assert features.shape == (80, 3000) and labels.shape == (32,)
         assert labels[:3].tolist() == [speech.ENGLISH, speech.TRANSCRIBE, speech.NO_TIMESTAMPS]

@@ -46,7 +46,7 @@ def obtain(
     read: Callable[..., Any],
     stand_in: Callable[[], Any],
 ) -> tuple[Any, str, str]:
-    """The data, its kind and its origin. An empty folder is none, and size 0 is all.
+    """Return the data, its kind and its origin. An empty folder is none, and size 0 is all.
 
     `read` takes the folder, or None for the hub, and returns the data and where it was found. It
     raises Unavailable where "auto" takes the stand-in, and PomologyError for a bad file.
@@ -70,11 +70,10 @@ def obtain(
 
 
 def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
-    """The file of a split, in a local folder or from the hub, and where it was found."""
+    """Return the file of a split, in a local folder or from the hub, and where it was found."""
     file = dataset.file.format(split)
     if root is None:
-        whole = f"{dataset.folder}/{file}"
-        path, how = hub_file(dataset.repository, whole, dataset.revision, "dataset")
+        path, how = _from_hub(dataset.repository, f"{dataset.folder}/{file}", dataset.revision)
         return path, f"{dataset.repository}, {how}"
     for path in (root / dataset.folder / file, root / file):
         if path.is_file():
@@ -83,36 +82,28 @@ def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
     raise PomologyError(f"{dataset.name}: {shown(root)} lacks {wanted}")
 
 
-def hub_file(repository: str, file: str, revision: str, kind: str) -> tuple[Path, str]:
-    """A file of a "model" or "dataset", and "cached" or "downloaded". Raises Unavailable."""
-    where = {"filename": file, "repo_type": kind, "revision": revision}
-    path = cached_file(repository, **where)
-    if path:
-        return path, "cached"
+def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
+    """Return a dataset's file, and "cached" or "downloaded". Raises Unavailable."""
     import huggingface_hub
     from huggingface_hub.errors import HTTPError
 
+    place = {"filename": file, "repo_type": "dataset", "revision": revision}
+    path = huggingface_hub.try_to_load_from_cache(repository, **place)
+    if isinstance(path, str):
+        return Path(path), "cached"
     missing = f"{file} of {repository} is not in the cache, and"
     problem = connection_problem()
     if problem:
         raise Unavailable(f"{missing} huggingface.co does not answer ({problem})")
     huggingface_hub.utils.disable_progress_bars()  # they would stay in the rendered notebook
     try:
-        return Path(huggingface_hub.hf_hub_download(repository, **where)), "downloaded"
+        return Path(huggingface_hub.hf_hub_download(repository, **place)), "downloaded"
     except (HTTPError, OSError, ValueError) as error:
         raise Unavailable(f"{missing} its download failed ({type(error).__name__})") from error
 
 
-def cached_file(repository: str, filename: str, **where: str) -> Path | None:
-    """A file in Hugging Face's cache; asks no network."""
-    from huggingface_hub import try_to_load_from_cache
-
-    path = try_to_load_from_cache(repository, filename, **where)
-    return Path(path) if isinstance(path, str) else None
-
-
 def connection_problem(timeout_s: float = 3.0) -> str:
-    """Why the hub does not answer, or "". Without a network a download tries for 24 s."""
+    """Return why the hub does not answer, or "". Without a network a download tries for 24 s."""
     from huggingface_hub import constants, get_session
 
     try:
@@ -123,7 +114,7 @@ def connection_problem(timeout_s: float = 3.0) -> str:
 
 
 def read_parquet(path: Path, *columns: str) -> list[list]:
-    """The columns of a file, each as a list."""
+    """Return the columns of a file, each as a list."""
     import pyarrow
     from pyarrow.parquet import read_table
 
@@ -135,14 +126,11 @@ def read_parquet(path: Path, *columns: str) -> list[list]:
 
 
 def shown(path: Path) -> str:
-    """A path for a shared notebook, without the name of the person whose home it is in."""
+    """Return a path for a shared notebook, without the name of the person whose home it is in."""
     return redact(str(path.absolute()))
 
 
-def reason(error: Exception | str) -> str:
-    return one_line(redact(" ".join(str(error).split())) or type(error).__name__, 200)
-
-
 def damaged(path: Path, why: Exception | str) -> PomologyError:
-    """The error for a file that cannot be the right one."""
-    return PomologyError(f"{shown(path)}: damaged or another file ({reason(why)}): get it again")
+    """Return the error for a file that cannot be the right one."""
+    reason = one_line(redact(" ".join(str(why).split())) or type(why).__name__, 200)
+    return PomologyError(f"{shown(path)}: damaged or another file ({reason}): get it again")

@@ -37,24 +37,25 @@ CIFAR10 = hub.Dataset(
 
 
 def mnist(source: str, folder: str = "", size: int = 0, split: str = "train") -> ImageSet:
-    """MNIST: 60,000 ("train") or 10,000 ("test") handwritten digits, 28 x 28."""
-    count = {"train": 60_000, "test": 10_000}[split]
-    return _image_set(MNIST, "image", (count, 28, 28), source, folder, size, split)
+    """Return MNIST: 60,000 ("train") or 10,000 ("test") handwritten digits, 28 x 28."""
+    return _image_set(MNIST, "image", (60_000, 28, 28), source, folder, size, split)
 
 
 def fashion_mnist(source: str, folder: str = "", size: int = 0, split: str = "train") -> ImageSet:
-    """Fashion-MNIST: 60,000 or 10,000 grey pictures of clothes, 28 x 28."""
-    count = {"train": 60_000, "test": 10_000}[split]
-    return _image_set(FASHION_MNIST, "image", (count, 28, 28), source, folder, size, split)
+    """Return Fashion-MNIST: 60,000 or 10,000 grey pictures of clothes, 28 x 28."""
+    return _image_set(FASHION_MNIST, "image", (60_000, 28, 28), source, folder, size, split)
 
 
 def cifar10(source: str, folder: str = "", size: int = 0, split: str = "train") -> ImageSet:
-    """CIFAR-10: 50,000 or 10,000 colour photographs, 32 x 32."""
-    count = {"train": 50_000, "test": 10_000}[split]
-    return _image_set(CIFAR10, "img", (count, 32, 32, 3), source, folder, size, split)
+    """Return CIFAR-10: 50,000 or 10,000 colour photographs, 32 x 32."""
+    return _image_set(CIFAR10, "img", (50_000, 32, 32, 3), source, folder, size, split)
 
 
 def _image_set(dataset, column, shape, source, folder, size, split) -> ImageSet:
+    """Return a split of a dataset; shape: that of the training pictures, of which 10,000 test."""
+    if split == "test":
+        shape = (10_000, *shape[1:])
+
     def read(root):
         path, where = hub.find(dataset, split, root)
         cells, labels = hub.read_parquet(path, column, "label")

@@ -1,6 +1,5 @@
-"""Text as words (WikiText-2, Penn Treebank) and as GPT-2's tokens (IMDB), or stand-ins."""
+"""Text as words: WikiText-2 and Penn Treebank, or stand-ins; reviews in GPT-2's tokens."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,6 @@ from pomology.data.synthetic import END_OF_TEXT
 
 IMDB_REVIEWS = 25_000  # to train on
 IGNORED = -100  # a label that the losses of transformers pass over
-GPT2_REVISION = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +55,7 @@ PENN_TREEBANK = Words(_PENN_TREEBANK, "sentence", {"train": 929_589, "valid": 73
 
 
 def corpus(text: Words, source: str, folder: str = "", size: int = 0) -> Corpus:
-    """Text by words: `WIKITEXT2`, without rare words, or `PENN_TREEBANK`."""
+    """Return text by words: `WIKITEXT2`, without rare words, or `PENN_TREEBANK`."""
     name = text.dataset.name
 
     def read(root):
@@ -83,7 +81,7 @@ def corpus(text: Words, source: str, folder: str = "", size: int = 0) -> Corpus:
 
 
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
-    """Tokens (n,) as `batch_size` columns of running text, (n // batch_size, batch_size)."""
+    """Return tokens (n,) as `batch_size` columns of running text, (n // batch_size, batch_size)."""
     rows = len(tokens) // batch_size
     return np.ascontiguousarray(tokens[: rows * batch_size].reshape(batch_size, rows).T)
 
@@ -106,17 +104,9 @@ class LanguageBatches:
 
 
 def windows(tokens: np.ndarray, context_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets (n, context_size): a window at every token, a target one token later."""
+    """Return inputs and targets (n, context_size): a window at every token, a target one token later."""
     every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)
     return every[:, :-1], every[:, 1:]
-
-
-IMDB = hub.Dataset(
-    "IMDB",
-    "stanfordnlp/imdb",
-    "e6281661ce1c48d982bc483cf8a173c1bbeb5d31",
-    "plain_text",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,41 +128,14 @@ class Reviews(hub.Obtained):
         }
 
 
-def imdb(source: str, folder: str = "", size: int = 0, length: int = 128) -> Reviews:
-    """IMDB: 25,000 reviews of films, label 0 for blame and 1 for praise, in a random order.
+def reviews(size: int = 0, length: int = 128) -> Reviews:
+    """Return synthetic reviews in the shape of IMDB, label 0 for blame and 1 for praise.
 
-    A review is cut or padded to `length` of GPT-2's tokens.
+    size: 0 is IMDB's 25,000. length: in GPT-2's tokens, to which a review is cut or padded. A step
+    costs the same with them as with real ones.
     """
-
-    def read(root):
-        path, where = hub.find(IMDB, "train", root)
-        texts, labels = hub.read_parquet(path, "text", "label")
-        if len(texts) != IMDB_REVIEWS:
-            raise hub.damaged(path, f"{len(texts)} reviews, should be {IMDB_REVIEWS}")
-        tokenizer, how = load_tokenizer("openai-community/gpt2", GPT2_REVISION)
-        tokenizer.enable_truncation(length)
-        order = np.random.default_rng(0).permutation(IMDB_REVIEWS)[: size or None]  # it is by label
-        tokens = np.full((len(order), length), END_OF_TEXT)
-        for row, place in enumerate(order):
-            numbers = tokenizer.encode(texts[place], add_special_tokens=False).ids
-            tokens[row, : len(numbers)] = numbers
-        return (tokens, np.array(labels)[order]), where + how
-
-    def stand_in():
-        return synthetic.reviews(min(size or IMDB_REVIEWS, IMDB_REVIEWS), length)
-
-    (tokens, labels), kind, origin = hub.obtain("IMDB", source, folder, size, read, stand_in)
+    size = size or IMDB_REVIEWS
+    tokens, labels = synthetic.reviews(size, length)
     mask = (tokens != END_OF_TEXT).astype(np.int64)
-    return Reviews(tokens, mask, labels, name="IMDB", kind=kind, origin=origin)
-
-
-def load_tokenizer(repository: str, revision: str) -> tuple[Any, str]:
-    """A `tokenizers.Tokenizer` from the hub or its cache, and a note about where it is from."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # else each later fork warns
-    import tokenizers
-
-    path, how = hub.hub_file(repository, "tokenizer.json", revision, "model")
-    tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer, f"; tokenizer {how}"
+    origin = f"stand-in for IMDB: {size:,} reviews"
+    return Reviews(tokens, mask, labels, name="IMDB", kind="stand-in", origin=origin)
