@@ -57,7 +57,7 @@ help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
 	@echo "variables: PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs' RUN=name"
 	@echo "           DATA=auto|real|stand-in REPEATS=n MINUTES=n STORE=address"
-	@echo "           PYTHON=path EXTRAS='fleet store offload cuda' TORCH=cpu"
+	@echo "           PYTHON=path EXTRAS='fleet store cuda' TORCH=cpu"
 
 reproduce: ready  ## run every notebook on this machine and build the page of results
 	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
@@ -73,7 +73,7 @@ lab: ready  ## explore the notebooks in JupyterLab
 	@JUPYTER_NO_CONFIG=1 TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR=1 \
 	  $(PY) -m jupyterlab --config=lab/jupyter_lab_config.py
 
-env:  ## make the environment in .venv, with EXTRAS="fleet store offload cuda"
+env:  ## make the environment in .venv, with EXTRAS="fleet store cuda"
 	@$(ENVIRONMENT) $$POMOLOGY_EXTRAS
 
 lint: dev  ## check style, layers, notebooks, parameter files and workflows

@@ -65,7 +65,7 @@ fi
 
 # --- Can this machine run it? -----------------------------------------------------------------------------------------
 for extra in "$@"; do
-  grep -q "^$extra = \[" pyproject.toml || fail "there is no extra '$extra'; pyproject.toml has dev, fleet, store, offload and cuda"
+  grep -q "^$extra = \[" pyproject.toml || fail "there is no extra '$extra'; pyproject.toml has dev, fleet, store and cuda"
 done
 case $TORCH in
   "" | cpu) ;;
@@ -245,10 +245,7 @@ install() {
 }
 
 packages() {
-  grep -v '^deepspeed' $wanted >$wanted.wheels
-  grep '^deepspeed' $wanted >$wanted.source # it has no wheel, and is built with what the others bring
-  install --no-deps --require-hashes --only-binary :all: -r $wanted.wheels &&
-    { [ ! -s $wanted.source ] || install --no-deps --require-hashes --no-build-isolation -r $wanted.source; } &&
+  install --no-deps --require-hashes --only-binary :all: -r $wanted &&
     { [ -z "$torch" ] || "$uv" pip install --python $PY --no-deps --torch-backend cpu $torch; } &&
     install --no-deps --no-build-isolation --editable .
 }

@@ -26,7 +26,6 @@ SYSTEMS = {
 }
 HEADER = "# Written by `make lock`: Python 3.11 to 3.13 on macOS arm64 and Linux x86-64.\n"
 GLIBC = (17, 28, 31, 34, 35)  # the versions behind the manylinux tags that our pins use
-SOURCE_ONLY = {"deepspeed"}
 
 
 def pylock(*arguments: str) -> list[dict]:
@@ -112,8 +111,6 @@ def system_marker(found: set[tuple[str, str]]) -> str:
 def hashes(package: dict, found: set[tuple[str, str]]) -> list[str]:
     """Return the hashes of the wheels that fit. Ends the program if one environment has none."""
     name, version = package["name"], package["version"]
-    if name in SOURCE_ONLY:
-        return [package["sdist"]["hashes"]["sha256"]]
     digests = set()
     missing = set(found)
     for wheel in package.get("wheels", []):

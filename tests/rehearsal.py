@@ -25,7 +25,7 @@ FRAMEWORKS = {
     **dict.fromkeys(
         ("torch", "lightning", "pytorch_lightning", "torchmetrics", "transformers", "peft"), "torch"
     ),
-    **dict.fromkeys(("accelerate", "deepspeed"), "torch"),
+    "accelerate": "torch",
     **dict.fromkeys(("tensorflow", "keras", "tf_keras"), "tensorflow"),
     **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
     **dict.fromkeys(("jax", "flax"), "jax"),

@@ -20,7 +20,7 @@ asyncssh==2.24.1 ; extra == 'fleet' or extra == 'store' --hash=sha256:11
 torch==2.14.1 --hash=sha256:22
 torchvision==0.29.1 --hash=sha256:33
 """
-EXTRAS = "".join(f"{name} = [\n]\n" for name in ("dev", "fleet", "store", "offload", "cuda"))
+EXTRAS = "".join(f"{name} = [\n]\n" for name in ("dev", "fleet", "store", "cuda"))
 # Answers the probe, makes a copy of itself as a virtual environment's Python, and notes pip's arguments and variables.
 PYTHON = """#!/bin/sh
 [ "$1" != -m ] || echo "python $0 $*" >>"$MOCKS/calls"
@@ -34,7 +34,7 @@ case $1 in
     venv) {venv} && mkdir -p $3/bin && cp "$0" $3/bin/python && touch $3/pyvenv.cfg ;;
     pip) env | grep '^PIP_\\|^TMPDIR' >>"$MOCKS/variables"
       for word; do case $word in
-        *wanted.txt.wheels) cp "$word" "$MOCKS/wanted" ;;
+        *wanted.txt) cp "$word" "$MOCKS/wanted" ;;
         uv==*) cp "$MOCKS/uv.copy" .venv-uv/bin/uv ;;
       esac; done
       echo "pip said no"; {pip} ;;
@@ -46,7 +46,7 @@ UV = """#!/bin/sh
 echo "uv $*" >>"$MOCKS/calls"
 case $1 in
   venv) {uv_venv} && mkdir -p .venv/bin && cp "$MOCKS/python.template" .venv/bin/python ;;
-  pip) for word; do case $word in *wanted.txt.wheels) cp "$word" "$MOCKS/wanted" ;; esac; done ;;
+  pip) for word; do case $word in *wanted.txt) cp "$word" "$MOCKS/wanted" ;; esac; done ;;
 esac
 """
 

@@ -19,8 +19,7 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import redact, root
 
-# The kit itself comes from the checkout. DeepSpeed has no wheel, and no notebook times it.
-LEFT_OUT = ("pomology", "deepspeed")
+LEFT_OUT = ("pomology",)  # it comes from the checkout
 
 
 def parse(text: str) -> list[str]:
