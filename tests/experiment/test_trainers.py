@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
 import lightning.pytorch
 import pytest
 import torch
 from fakes import Clock, quiet_machine
-from lightning.fabric.accelerators import mps
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from pomology.errors import Mismatch, Unsupported
+from pomology.errors import Mismatch
 from pomology.experiment import trainers
 from pomology.experiment.experiment import Experiment
 from pomology.results.record import Record
@@ -70,14 +67,14 @@ def trainer(folder, callback=None, **more) -> lightning.pytorch.Trainer:
     return lightning.pytorch.Trainer(**options | more)
 
 
-def run(folder, model, train, test=None, precision="32-true", **settings) -> Record:
+def run(folder, model, train, test=None, **settings) -> Record:
     """One case, trained by Lightning; its record."""
     here = experiment(folder / "run", **settings)
     (case,) = here.cases(batch_size=[4])
     with case:
         case.clock.clock = model.now
-        callback = trainers.lightning(case, precision)
-        loop = trainer(folder, callback, precision=precision)
+        callback = trainers.lightning(case)
+        loop = trainer(folder, callback)
         loop.fit(model, callback.steps(train))
         if test is not None:
             loop.validate(model, callback.steps(test, "evaluation"), verbose=False)
@@ -131,43 +128,3 @@ def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path
     moved = Module()
     clocked.teardown(None, moved, "fit")
     assert next(moved.parameters()).device.type == "meta"
-
-
-@pytest.fixture
-def a_mac(monkeypatch):
-    """What Lightning asks before it takes MPS, answered as a Mac does. No tensor is made on the device."""
-    asked = mps.MPSAccelerator.is_available
-    monkeypatch.setattr(mps.torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(mps.platform, "processor", lambda: "arm")
-    monkeypatch.delenv("DISABLE_MPS", raising=False)
-    asked.cache_clear()  # Lightning remembers the answer
-    yield
-    monkeypatch.undo()
-    asked.cache_clear()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("accelerator", "precision", "words"),
-    [
-        ("mps", "16-mixed", None),
-        ("cpu", "bf16-mixed", None),
-        ("cpu", 32, None),
-        ("mps", "64-true", "MPS has no float64"),
-        ("cpu", "16-mixed", "precision 16-mixed: on cpu Lightning computes in bf16-mixed"),
-    ],
-)
-def test_what_a_device_computes_in(a_mac, tmp_path, accelerator, precision, words):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logging.getLogger("lightning.pytorch"), "level", logging.ERROR)
-        loop = trainer(tmp_path, accelerator=accelerator, precision=precision)
-    assert loop.strategy.root_device.type == accelerator
-    if words is None:
-        trainers.check_precision(loop, precision)
-        assert (getattr(loop.precision_plugin, "scaler", None) is not None) == (
-            precision == "16-mixed"
-        )
-    else:
-        with pytest.raises(Unsupported, match=words) as refused:
-            trainers.check_precision(loop, precision)
-        assert "\n" not in str(refused.value)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pomology import format
-from pomology.errors import Mismatch, Unsupported
+from pomology.errors import Mismatch
 from pomology.experiment.case import Case
 from pomology.measure.epochs import fit_metric
 
@@ -142,17 +142,16 @@ def without_processor_s() -> float:
     return time.perf_counter() - time.process_time()
 
 
-def lightning(case: Case, precision: str = "32-true") -> Any:
+def lightning(case: Case) -> Any:
     """Return a Lightning callback that times what a `Trainer` loops over.
 
-        clocked = trainers.lightning(case, precision)
+        clocked = trainers.lightning(case)
         trainer = Trainer(accelerator=case.backend.backend, callbacks=[clocked], ...)
         trainer.fit(model, clocked.steps(train_loader))
         trainer.validate(model, clocked.steps(test_loader, "evaluation"))
 
     Losses are noted without waiting for the device, the model is watched, and Lightning is silent.
-    Raises Unsupported before the first step if Lightning would compute in another precision, and
-    Mismatch if the model is on another device.
+    Raises Mismatch if the model is on another device.
     """
     from lightning.pytorch.callbacks import Callback
 
@@ -187,9 +186,6 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
         def __init__(self):
             self._losses: list[Any] = []
 
-        def setup(self, trainer, pl_module, stage):
-            check_precision(trainer, precision)
-
         def on_train_start(self, trainer, pl_module):
             self._check_device(case.watch_model(pl_module))
 
@@ -213,23 +209,3 @@ def lightning(case: Case, precision: str = "32-true") -> Any:
                 raise Mismatch(f"asked for {case.backend.backend}; Lightning trains on {found}")
 
     return Clocked()
-
-
-def check_precision(trainer: Any, precision: str | int) -> None:
-    """Raise Unsupported if a Lightning `Trainer` computes in another precision.
-
-    On a CPU it takes bf16-mixed for 16-mixed, and on MPS 64-true, which fails in the first step.
-    """
-    wanted = str(precision)
-    if "-" not in wanted:  # its short names
-        wanted += "-mixed" if wanted.endswith("16") else "-true"
-    place = trainer.strategy.root_device.type
-    if wanted.startswith("64") and place == "mps":
-        raise Unsupported(f"precision {wanted}: MPS has no float64; 32-true is its most exact")
-    plugin = trainer.precision_plugin
-    actual = str(plugin.precision)
-    scaler = getattr(plugin, "scaler", None)
-    if actual == "16-mixed" and scaler is not None and not scaler.is_enabled():
-        actual += " without a gradient scaler"
-    if actual != wanted:
-        raise Unsupported(f"precision {wanted}: on {place} Lightning computes in {actual}")
