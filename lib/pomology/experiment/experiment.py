@@ -15,7 +15,6 @@ from pomology.experiment.case import Case
 from pomology.machine import quiet, snapshot
 from pomology.report.declaration import Declaration
 from pomology.report.display import Report
-from pomology.report.table import Table
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES, UNTRIED, Record
 from pomology.results.run import Run
@@ -59,7 +58,7 @@ class Experiment:
             raise PomologyError(
                 f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0"
             )
-        about = Declaration(name, article, **declared)
+        declaration = Declaration(name, article, **declared)
         self.devices = find.find(devices, framework)
         version = self.devices[0].framework_version
         self.unusable = find.unusable(devices, framework, version)
@@ -77,8 +76,17 @@ class Experiment:
         self._hint = "" if out else " (run the set-up cell again to measure it anew)"
         folders.note_machine(folder, profile)
         self.run = Run(folder)
-        self.report = Report.of(about, self.run)
+        self.report = Report.of(declaration, self.run)
         self.report.devices = self.devices
+        # What a notebook shows of its records.
+        self.show = self.report.show
+        self.machine = self.report.machine
+        self.table = self.report.table
+        self.details = self.report.details
+        self.ratios = self.report.ratios
+        self.printed = self.report.printed
+        self.figure = self.report.figure
+        self.claims = self.report.claims
         self.name = name
         self.article = article
         self.out = folder
@@ -97,31 +105,6 @@ class Experiment:
     def records(self) -> list[Record]:
         """The finished cases of this notebook."""
         return self.report.records
-
-    def show(self, shown: Any, name: str = "", caption: str = "", folded: bool = False) -> None:
-        """Display a table or a figure and save it for the report, see `Report.show`."""
-        self.report.show(shown, name, caption, folded)
-
-    def machine(self) -> Table:
-        return self.report.machine()
-
-    def table(self) -> Table:
-        return self.report.table()
-
-    def details(self) -> Table:
-        return self.report.details()
-
-    def ratios(self) -> Table:
-        return self.report.ratios()
-
-    def printed(self) -> Table:
-        return self.report.printed()
-
-    def figure(self) -> Any:
-        return self.report.figure()
-
-    def claims(self) -> Table:
-        return self.report.claims()
 
     def dataset(self, data: Any) -> None:
         """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`."""
@@ -172,9 +155,13 @@ class Experiment:
             for config in rows:
                 yield from self.cases([config], on=[device])
                 name = Case(self, device, config).name
-                ended = journal.read(self.journal.path).records
-                ended = {(record.case, record.repeat): record.status for record in ended}
-                if ended.get((name, self.repeat)) not in TOO_LARGE:
+                records = journal.read(self.journal.path).records
+                statuses = [
+                    record.status
+                    for record in records
+                    if (record.case, record.repeat) == (name, self.repeat)
+                ]
+                if not set(statuses) & set(TOO_LARGE):
                     break
 
     def conditions(self) -> dict[str, Any]:
@@ -191,11 +178,11 @@ class Experiment:
     def slowed(self, around_case_s: list[float]) -> bool:
         """Return whether the machine was slower around a case than at its best in this run."""
         if self._best_calibration_s is None:
-            kept = [record.calibration for record in self.run.records if record.calibration]
-            earlier_s = [seconds for each in kept for seconds in each.values()]
+            earlier = [record.calibration or {} for record in self.run.records]
+            earlier_s = [seconds for calibration in earlier for seconds in calibration.values()]
             self._best_calibration_s = min(earlier_s, default=math.inf)
         self._best_calibration_s = min([self._best_calibration_s, *around_case_s])
-        return bool(around_case_s) and quiet.slowed(around_case_s, self._best_calibration_s)
+        return quiet.slowed(around_case_s, self._best_calibration_s)
 
     def ended(self, case: Case, status: str) -> None:
         """Note that a case has ended: on some devices no other may follow in this kernel."""
