@@ -99,69 +99,18 @@ CLEAN = {
 }
 LEFT = {"no room": {"free": 8 * 2000}, "no time": {"limit_s": 0.0}}
 
-def alone(function, *args):
-    "One operator on the device: right; and with a number of one of its results wrong by a hundredth, in turn."
-    def spoilt(*given, **more):
-        result = function(*given, **more)
-        numbers = [item for item in proof.results(function, result, given) if item is not None]
-        numbers = [item for item in numbers if item.is_floating_point()]
-        if spoil and spoil[0] < len(numbers):
-            touched.append(1)
-            wrong = numbers[spoil[0]]
-            place = tuple((0, -1)[spoil[1]] for _ in wrong.shape)
-            wrong[place] += 0.01 * wrong.abs().max() + 1e-3
-        return result
-
-    answers, move = [], lambda x: x.clone().to(device) if isinstance(x, torch.Tensor) else x
-    pretended_mps.BY_HAND[function] = spoilt
-    for spoil in (None, *((place, last) for place in range(5) for last in (0, 1))):
-        touched = []
-        given = [[move(y) for y in x] if isinstance(x, list) else move(x) for x in args]
-        with proof.Proof(device) as held:
-            function(*given)
-        answers.append({"worst": held.worst, "left": held.left, "touched": len(touched)})
-        if spoil and not touched:
-            break
-    pretended_mps.BY_HAND.pop(function)
-    return answers
-
-torch.manual_seed(2)
-r, i = torch.randn, torch.randint
-image, kernel = r(4, 4, 8, 8), r(6, 4, 3, 3)
-plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-norm = aten.native_batch_norm(image, r(4), r(4), None, None, True, 0.1, 1e-5)
-soft = torch.softmax(r(6, 9), 1)
-ALONE = {
-    "addmm": (aten.addmm.default, r(60), r(60, 7), r(7, 60)),
-    "convolution's gradient": (
-        aten.convolution_backward.default, r(4, 6, 8, 8), image, kernel, [6], *plain, [True] * 3),
-    "batch norm": (
-        aten.native_batch_norm.default, image, r(4), r(4), r(4), r(4).abs(), True, 0.1, 1e-5),
-    "its gradient": (aten.native_batch_norm_backward.default, image.sin(), image, r(4), None, None,
-        norm[1], norm[2], True, 1e-5, [True] * 3),
-    "softmax's gradient": (
-        aten._softmax_backward_data.default, r(6, 9), soft, 1, torch.float32),
-    "embedding's gradient": (
-        aten.embedding_dense_backward.default, r(7, 3, 5), i(40, (7, 3)), 40, -1, False),
-    "foreach in place": (aten._foreach_mul_.Scalar, [r(3, 4), r(5)], 2.5),
-    "in place": (aten.add_.Tensor, r(6, 9), r(6, 9)),
-    "a sum": (aten.sum.dim_IntList, r(6, 9), [0], True),
-}
 groups = {"clean": CLEAN, "plants": PLANTS, "left": LEFT}
 answers = {group: {name: run(**given) for name, given in rows.items()} for group, rows in groups.items()}
-proof.LIMIT_S = 1.0
-proof.snapshot = SimpleNamespace(available_memory_bytes=lambda: 2**40)
-with rehearsal.entered():
-    operators = {name: alone(*given) for name, given in ALONE.items()}
 
 # MPS has one operator for all gradients of a linear layer, and a CPU has none.
-x, weight, bias = r(5, 70, 8).requires_grad_(), r(90, 8).requires_grad_(), r(90).requires_grad_()
-grad = r(5, 70, 90)
+x, weight, bias, grad = (torch.randn(shape) for shape in ((5, 70, 8), (90, 8), (90,), (5, 70, 90)))
+for tensor in (x, weight, bias):
+    tensor.requires_grad_()
 F.linear(x, weight, bias).backward(grad)
 mine = proof._on_cpu(aten.linear_backward.default, (x, grad, weight, [True] * 3), {})
 pairs = zip(mine(torch.float32), (x.grad, weight.grad, bias.grad), strict=True)
 linear = [bool(torch.allclose(ours, right, atol=1e-4)) for ours, right in pairs]
-answers |= {"operators": operators, "linear": linear}
+answers["linear"] = linear
 print(json.dumps(answers))
 sys.stdout.flush()
 os._exit(0)
@@ -180,15 +129,6 @@ def test_a_step_that_is_right_passes(answers):
 def test_a_fault_of_a_kernel_is_found_and_named(answers):
     for name, row in answers["plants"].items():
         assert row["named"] in row["said"], name
-
-
-def test_every_number_that_an_operator_gives_is_compared(answers):
-    """The first and last number of each result, wrong by a hundredth, and those written into."""
-    for name, (right, *wrong) in answers["operators"].items():
-        assert (right["worst"], right["left"]) == (None, {}), (name, right)
-        wrong = [each for each in wrong if each["touched"]]
-        assert wrong, name
-        assert all(each["worst"] for each in wrong), (name, wrong)
 
 
 def test_gradients_of_a_linear_layer_on_a_mac_are_compared(answers):
