@@ -18,7 +18,7 @@ STEP_S = 0.004
 
 
 class Module(lightning.pytorch.LightningModule):
-    """A line through points. Its steps take STEP_S of simulated time; `seen` are their inputs, in order."""
+    """A line through points. Steps take STEP_S of simulated time; `seen` are their inputs."""
 
     def __init__(self, lr: float = 0.05):
         super().__init__()
@@ -93,7 +93,7 @@ def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
     assert (
         steady == 20 - 1 and training["last_step_s"] >= STEP_S
     )  # the first, nineteen more, and the smaller last
-    # Lightning's own loop saw every batch once and in order, and then ready ones, which come from the first three.
+    # Lightning's own loop saw every batch once and in order, and then ready ones, of the first three.
     assert model.seen[:21] == pytest.approx([4 * number / 82 for number in range(21)])
     assert set(model.seen[21:]) <= set(model.seen[:3])
     assert sum(steps for steps, _ in training["ready"]) == len(model.seen) - 21 > 0
@@ -115,7 +115,7 @@ def test_losses_are_those_of_lightnings_steps(tmp_path):
 
 
 def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path, monkeypatch):
-    """Lightning moves a GPU's model to the CPU when it ends; that is no fallback. Played with `meta` as the GPU."""
+    """Lightning moves a GPU's model to the CPU when it ends. `meta` plays the GPU."""
     (case,) = experiment(tmp_path).cases(batch_size=[4])
     case.device = torch.device("meta")
     monkeypatch.setattr(case.backend, "backend", "meta")

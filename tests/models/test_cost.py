@@ -40,7 +40,7 @@ INPUT, HIDDEN = 5 * 10 * FLOAT, 5 * 7 * FLOAT
 def test_two_layers_by_hand():
     found = workload(two_layers, backward)
     parameters = 10 * 7 + 7 + 7 * 3 + 3
-    # The hidden layer is kept once: ReLU's backward pass and the second layer's need the same tensor.
+    # The hidden layer is kept once: the backward passes of ReLU and of the second layer share it.
     assert found == Workload(
         parameters, 2 * 5 * (2 * 70 + 3 * 21), 2 * FLOAT * parameters, INPUT + HIDDEN
     )
@@ -89,7 +89,7 @@ def test_nothing_is_allocated_for_a_module_of_a_trillion_parameters():
     [("mps", 0.0, False), ("cpu", 0.0, True), ("cpu", 0.1, False), ("cuda", 0.1, True)],
 )
 def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout, fused):
-    """q, k, v and the output, and a float for each row; written out also the matrix behind the softmax."""
+    """q, k, v, the output, and a float for each row; written out also the softmax's matrix."""
     batch, heads, length, width = 2, 3, 50, 8
 
     class Attention(nn.Module):
@@ -129,7 +129,7 @@ def test_a_step_of_resnet_18():
     assert found.state_bytes == 3 * 4 * 11_689_512
 
 
-# Bytes that a step reads and writes -----------------------------------------------------------------------------------
+# Bytes that a step reads and writes
 
 
 def moved(build, step, slots=0, backend="mps") -> int:
@@ -154,8 +154,9 @@ def linear(inputs=10, outputs=7, bias=False):
 
 
 PICTURES = 2 * 3 * 64 + 108 + 2 * 4 * 64 + 3 * 108  # read, kernel, result, update
-# Forward: bias, input, weight and output. The sum reads 35 and writes one; its gradient, a one, stands for all the
-# outputs' gradients. Backward: weight and bias. Adam reads weight, gradient, two moments, and writes three.
+# Forward: bias, input, weight and output. The sum reads 35 and writes one; its gradient, a one,
+# stands for all the outputs' gradients. Backward: weight and bias. Adam reads weight, gradient, two
+# moments, and writes three.
 TRAINED = (7 + 50 + 70 + 35) + (35 + 1) + 1 + (1 + 50 + 70) + (1 + 7) + 7 * 77
 COPIED = 3 * 16 + 48  # views are free; a reshape of a transposed matrix copies it
 GIVEN = (

@@ -1,4 +1,4 @@
-"""First launches: what is timed and what is not, with a device that tests command; and for real on the CPU."""
+"""First launches: what is timed, with a device that tests command; and for real on the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pomology.models import launches
 
 
 class Backend:
-    """Starting takes 10 s, compiling 2 s, a first launch 0.5 s and a later one 0.1 s, all in simulated time."""
+    """Starting takes 10 s, compiling 2 s, a first launch 0.5 s, a later one 0.1 s; simulated."""
 
     def __init__(self, late: bool, own: bool):
         self.compiles_at_launch, self.has_own, self.clock = late, own, Clock()

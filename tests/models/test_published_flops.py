@@ -1,4 +1,4 @@
-"""The operations behind the published times, counted again by the notebooks' own code, on PyTorch's meta device."""
+"""The operations behind the published times, counted again by the notebooks' own code."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def language_model():
 
 @functools.cache
 def simclr_training():
-    """Whole batches of 50,000 pictures; the features of these and of 10,000 more after an epoch; and what comes first:
-    Lightning's check of the validation, on all features and two batches."""
+    """Whole batches of 50,000 pictures, and their features and those of 10,000 more after an epoch.
+
+    Lightning first checks the validation, on all features and two batches.
+    """
     work, picture = definitions("simclr")["work"], torch.empty(1, 3, 32, 32, device="meta")
     forward = cost.workload(vision.simclr_resnet18, lambda model: model.backbone(picture)).flops
 
@@ -55,7 +57,7 @@ def simclr_training():
 
 
 def gpt2_large():
-    """A pass of the model that table 4's times imply: with 10,000 words, as the notebook's first architecture has."""
+    """A pass of the model that table 4's times imply: with 10,000 words."""
     work = definitions("gpt2_pretraining", corpus=SimpleNamespace(vocabulary=10_000))["work"]
     return lambda config: work(config | {"context_size": 1024}).flops
 
@@ -117,8 +119,8 @@ def test_the_operations_of_a_published_time_are_those_that_the_models_do(experim
         assert flops == pytest.approx(count(config), rel=3e-4)  # written with four digits or more
 
 
-# Published times without a count: of the same training once more (SimCLR's as a whole, the others' with their
-# evaluation), and launches of kernels, which compute nothing.
+# Published times without a count: of the same training once more (SimCLR's as a whole, the others'
+# with their evaluation), and launches of kernels, which compute nothing.
 WITHOUT = {("simclr", "fit_s"), ("kernel_launch", "launch_s"), ("kernel_launch", "launch_cold_s")}
 WITHOUT |= {
     (f"rasbt_{name}", metric)

@@ -104,7 +104,7 @@ class LanguageBatches:
 
 
 def windows(tokens: np.ndarray, context_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs and targets (n, context_size): a window at every token, a target one token later."""
+    """Return inputs (n, context_size), a window at every token, and targets, a token later."""
     every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)
     return every[:, :-1], every[:, 1:]
 

@@ -26,7 +26,7 @@ HOLES = 1.25  # times its tensors, that a process takes on a CPU, with holes in 
 
 
 def require_memory(device: Device, workload: Workload) -> None:
-    """Raise TooBig if the device has too little free memory for a step, or the host for its part."""
+    """Raise TooBig if too little memory is free for a step: the device's, or the host's."""
     free = device.free_memory()
     if workload.bytes > free:
         raise TooBig(

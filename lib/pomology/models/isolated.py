@@ -1,4 +1,4 @@
-"""A function of the kit in a process of its own: one process holds one framework, and makes its first launch once."""
+"""A function of the kit in a process of its own, as one process holds one framework."""
 
 from __future__ import annotations
 

@@ -222,10 +222,11 @@ def require_time(
     fastest_s = min(block.seconds for block in timed.blocks)
     ratio = product.flops / smaller.flops
     if count * ratio * fastest_s > limit_s:
+        took, limit = format.seconds(fastest_s), format.seconds(limit_s)
         raise TooSlow(
             f"would take about {format.seconds(ratio * fastest_s)} a call, and {count} calls are "
-            f"the least, in {format.seconds(limit_s)}: {smaller.shape} took "
-            f"{format.seconds(fastest_s)}, and {product.shape} has {ratio:,.0f} times its operations"
+            f"the least, in {limit}: {smaller.shape} took {took}, and {product.shape} has "
+            f"{ratio:,.0f} times its operations"
         )
 
 

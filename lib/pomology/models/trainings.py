@@ -1,9 +1,10 @@
-"""One training in two frameworks: a file for each, with the same hooks, so that both are timed alike.
+"""One training in two frameworks: a file for each, with the same hooks, so both are timed alike.
 
-`notebooks/mlx_or_pytorch/WORKLOAD_FRAMEWORK.py` has `build(**settings)`, the model; `forward(model, *batch)`, what it
-gives; `loss(outputs, *batch)`, one number; and `optimizer(lr, weight_decay)`, in PyTorch of the parameters first. Where
-parts of a model are trained one after the other it also has `passes(model)`: each part, and the function of a batch
-that gives its loss. Weights have the names of PyTorch's, or `NAMES` says what they are called there.
+`notebooks/mlx_or_pytorch/WORKLOAD_FRAMEWORK.py` has `build(**settings)`, the model; `forward(model,
+*batch)`; `loss(outputs, *batch)`, one number; and `optimizer(lr, weight_decay)`, in PyTorch of the
+parameters first. Where parts of a model are trained one after the other it also has
+`passes(model)`: each part, and the function of a batch that gives its loss. Weights have the names
+of PyTorch's, or `NAMES` says what they are called there.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ BATCHES = 4  # different ones, in turn
 
 
 def load(name: str) -> ModuleType:
-    """A file beside the notebooks: `inputs`, or the hooks of `vae_mlx`. Raises PomologyError where there is none."""
+    """Return a file of the notebooks' folder: `inputs`, or the hooks of `vae_mlx`.
+
+    Raises PomologyError where there is none.
+    """
     if not (root() / FOLDER / f"{name}.py").is_file():
         raise PomologyError(f"{FOLDER} has no {name}.py, with the hooks of that training")
     if str(root() / FOLDER) not in sys.path:
@@ -39,77 +43,80 @@ def load(name: str) -> ModuleType:
 
 
 def rows(texts: list[str]) -> list[dict[str, Any]]:
-    """The settings of cases from `mlp 32/128` and `bert_base 16 512`: workload, batch sizes, and where it has one the
-    size of the model or its input. Raises PomologyError for another text."""
-    result, known = [], load("inputs").OPTIMISERS
+    """Return the settings of cases from `mlp 32/128` and `bert_base 16 512`.
+
+    They are the workload, batch sizes, and where it has one the size of the model or its input.
+    Raises PomologyError for another text.
+    """
+    workloads = load("inputs").OPTIMISERS
+    rows = []
     for text in texts:
         read = re.fullmatch(r"(\w+) ([1-9]\d*(?:/[1-9]\d*)*)(?: (\S+))?", text)
-        if not read or read[1] not in known:
-            names = ", ".join(known)
-            raise PomologyError(
-                f"{text!r} must read `WORKLOAD BATCH` or `WORKLOAD BATCH SIZE`, with one of {names}"
-            )
-        sizes = map(int, read[2].split("/"))
-        more = {"size": read[3]} if read[3] else {}
-        result += [{"workload": read[1], "batch_size": size, **more} for size in sizes]
-    return result
+        if not read or read[1] not in workloads:
+            form = "`WORKLOAD BATCH` or `WORKLOAD BATCH SIZE`"
+            raise PomologyError(f"{text!r} must read {form}, with one of {', '.join(workloads)}")
+        settings = {"workload": read[1]} | ({"size": read[3]} if read[3] else {})
+        rows += [settings | {"batch_size": int(size)} for size in read[2].split("/")]
+    return rows
 
 
 def passes(hooks: ModuleType, model: Any) -> list[tuple[Any, Callable]]:
-    """What a step trains, each with the function of a batch that gives its loss: mostly the model as a whole."""
+    """Return what a step trains, mostly the model as a whole, each with its loss of a batch."""
     if hasattr(hooks, "passes"):
         return hooks.passes(model)
     return [(model, lambda *batch: hooks.loss(hooks.forward(model, *batch), *batch))]
 
 
 def batches(seed: int, settings: dict) -> list[tuple[np.ndarray, ...]]:
-    """The inputs of some steps of a case, the same in every framework."""
+    """Return the inputs of some steps of a case, the same in every framework."""
     generator = np.random.default_rng(seed)
     return [load("inputs").batch(generator, **settings) for _ in range(BATCHES)]
 
 
 def checksum(batches: list[tuple[np.ndarray, ...]]) -> int:
-    """A number that is the same for the same inputs, whichever framework they are given to."""
-    return zlib.crc32(
-        b"".join(np.ascontiguousarray(array).tobytes() for batch in batches for array in batch)
-    )
+    """Return a number that is the same for the same inputs, whichever framework gets them."""
+    arrays = [np.ascontiguousarray(array) for batch in batches for array in batch]
+    return zlib.crc32(b"".join(array.tobytes() for array in arrays))
 
 
 def in_mlx_layout(array: np.ndarray) -> np.ndarray:
-    """Of PyTorch's layout of pictures, and of weights of convolutions, MLX's."""
+    """Return pictures, or weights of convolutions, of PyTorch's layout in MLX's."""
     return array if array.ndim < 3 else np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
 def work(cases: list[dict], trained: bool = False) -> list[Workload]:
-    """What a step of each case takes, counted in PyTorch without running it. trained: of the parameters only those."""
-    result = []
+    """Return what a step of each case takes, counted in PyTorch without running it.
+
+    trained: count only the parameters that are trained.
+    """
+    import torch
+
+    counts = []
     for row in cases:
-        workload = row["workload"]
-        hooks, (*_, slots) = load(f"{workload}_torch"), load("inputs").OPTIMISERS[workload]
-        counted = cost.workload(
-            functools.partial(hooks.build, **row), functools.partial(step, hooks, row), slots
-        )
-        result.append(replace(counted, parameters=_trained(hooks, row)) if trained else counted)
-    return result
+        hooks = load(f"{row['workload']}_torch")
+        slots = load("inputs").OPTIMISERS[row["workload"]][-1]
+        build = functools.partial(hooks.build, **row)
+        counted = cost.workload(build, functools.partial(step, hooks, row), slots)
+        if trained:
+            with torch.device("meta"):
+                weights = [weight for weight in build().parameters() if weight.requires_grad]
+            counted = replace(counted, parameters=sum(weight.numel() for weight in weights))
+        counts.append(counted)
+    return counts
 
 
 def step(hooks: ModuleType, settings: dict, model: Any, batch_size: int = 0) -> Any:
-    """Forward and backward in PyTorch, with random inputs; the loss. batch_size: another one than in the settings."""
+    """Go forward and backward in PyTorch, with random inputs; return the loss.
+
+    batch_size: by default the settings' own.
+    """
     import torch
 
-    settings = settings | ({"batch_size": batch_size} if batch_size else {})
+    if batch_size:
+        settings = settings | {"batch_size": batch_size}
     arrays = load("inputs").batch(np.random.default_rng(torch.initial_seed()), **settings)
     batch = [torch.as_tensor(array) for array in arrays]
     for _, loss_function in passes(hooks, model):
         loss = loss_function(*batch)
         loss.backward()
     return loss
-
-
-def _trained(hooks: ModuleType, row: dict) -> int:
-    import torch
-
-    with torch.device("meta"):
-        return sum(
-            weight.numel() for weight in hooks.build(**row).parameters() if weight.requires_grad
-        )
