@@ -187,7 +187,7 @@ def test_a_whole_training_is_measured_with_its_smaller_last_batch_and_is_the_sam
         model = case.watch_model(mlp("cpu"))
         began = time.perf_counter()
         found = fit(case, model, more=[calls], **given), time.perf_counter() - began
-        case.accuracy(0.9, 10_000, classes=10, epochs=3)
+        case.accuracy(0.9, 10_000, epochs=3)
         return found
 
     record, (clocked, around_s) = run(body, profile="article")
@@ -258,7 +258,7 @@ def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
             epochs,
             more=[Paced(clock, 0.1, 0.04, 0.4), Sleeps(), calls],
         )
-        case.accuracy(0.5, 100, 10, epochs)
+        case.accuracy(0.5, 100, epochs)
 
     record, _ = run(body, budget_s=budget_s)
     total, whole = record.metrics["fit_s"], epochs * (50 * 0.1 + 15 * 0.04 + 0.4) + 2.6

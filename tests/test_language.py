@@ -77,19 +77,12 @@ def test_the_formulas_are_what_pytorch_counts(architecture):
     assert counted(shape, batch, "cuda").saved_bytes < theirs.saved_bytes - 0.9 * squares
 
 
-def test_settings_and_which_of_them_are_the_article_s():
+def test_settings_are_read_from_a_text():
     assert gpt2.row("gpt2-large 8x1024") == {
         "model": "gpt2-large",
         "batch_size": 8,
         "context_size": 1024,
     }
-    rows = {
-        "gpt2-large 8x1024": False,
-        "gpt2-large 1x1024": True,
-        "gpt2-large 8x512": True,
-        "gpt2-medium 8x1024": True,
-    }
-    assert {text: gpt2.scaled(gpt2.row(text)) for text in rows} == rows
     for text in ("gpt2-large 8", "gpt3 1x2", "gpt2 0x4", "gpt2  1x4", "gpt2 1x2x3"):
         with pytest.raises(
             PomologyError, match=r"must read `MODEL BATCHxCONTEXT`.*gpt2-medium"

@@ -2,12 +2,11 @@
 
 import mlx.nn as nn
 import mlx.optimizers as optim
-
-from pomology.models import vision_mlx
+import resnet_mlx
 
 
 def build(**_):
-    return vision_mlx.resnet50()
+    return resnet_mlx.resnet50()
 
 
 def forward(model, images, labels):

@@ -3,9 +3,8 @@
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
+import resnet_mlx
 from losses_mlx import binary_cross_entropy
-
-from pomology.models import vision_mlx
 
 
 class Siamese(nn.Module):
@@ -17,7 +16,7 @@ class Siamese(nn.Module):
             nn.ReLU(),
             nn.MaxPool2d(3, 2, 1),
         ]
-        stages = vision_mlx.stages((2, 2, 2, 2))
+        stages = resnet_mlx.stages((2, 2, 2, 2))
         self.features = nn.Sequential(*stem, *stages, lambda x: x.mean((1, 2)))
         self.compare = nn.Sequential(
             nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 1), nn.Sigmoid()

@@ -3,14 +3,13 @@
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.optimizers as optim
-
-from pomology.models import vision_mlx
+import resnet_mlx
 
 
 class SimCLR(nn.Module):
     def __init__(self):
         super().__init__()
-        self.backbone = vision_mlx.cifar_resnet18()
+        self.backbone = resnet_mlx.cifar_resnet18()
         head = [nn.Linear(512, 512, bias=False), nn.BatchNorm(512), nn.ReLU()]
         self.head = nn.Sequential(*head, nn.Linear(512, 128, bias=False), nn.BatchNorm(128))
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from pomology.data import images as data_images
 from pomology.models import simclr
+from pomology.models.definitions import definitions
 
 # Made by torchvision 0.28.0 and PyTorch 2.13.0 on a CPU with its classes in lightly's order, on
 # `gradient()`, twice in a row after torch.manual_seed(seed): means of red, green and blue of the
@@ -62,7 +63,7 @@ def test_knn_votes_as_counted_by_hand(k, t):
     labels = torch.randint(7, (300,), generator=generator)
     bank = F.normalize(torch.randn(300, 16, generator=generator))
     feature = F.normalize(torch.randn(25, 16, generator=generator))
-    found = simclr.knn_predict(feature, bank.T, labels, 7, k, t)
+    found = definitions("simclr", "knn_predict").knn_predict(feature, bank.T, labels, 7, k, t)
     for ordered, cosines in zip(found.tolist(), (feature @ bank.T).tolist(), strict=True):
         scores = [0.0] * 7
         for cosine, label in sorted(zip(cosines, labels.tolist(), strict=True))[-k:]:

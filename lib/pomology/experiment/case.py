@@ -64,7 +64,6 @@ class Case:
         self._weights_on: str | None = None
         self._computed_on: set[str] = set()
         self._losses: list[float] = []
-        self._guesses: str | None = None  # why its accuracy is that of a guesser
         self._metrics: dict[str, Estimate] = {}
         self._kernels: dict[str, dict] = {}
         self._peaks: dict[str, int] = {}
@@ -233,23 +232,20 @@ class Case:
         if not self.clock.on_ready:
             self._losses.append(float(value))
 
-    def accuracy(self, value: float, samples: int, classes: int, epochs: int = 1) -> None:
+    def accuracy(self, value: float, samples: int, epochs: int = 1) -> None:
         """Note the share of held-out samples that the model gets right.
 
-        It is `accuracy` only after all `epochs` of the training, else `accuracy_unfinished`. A
-        model that is no better than a guesser among `classes` did not learn.
+        It is `accuracy` only after all `epochs` of the training, else `accuracy_unfinished`.
         """
         training = self._training
-        steps = training.steps if training else 0
         done = self.epochs_done
         if not done:
-            done = min(1.0, steps / training.epoch_steps) if training else 0.0
+            done = min(1.0, training.steps / training.epoch_steps) if training else 0.0
         self.metric("accuracy" if done >= epochs else "accuracy_unfinished", value, n=samples)
         if done < epochs:
             where = " of the stand-in" if self.experiment.data_kind == "stand-in" else ""
             ran = f"{math.floor(100 * done) / 100:g} of {epochs} epochs"
             self.note(f"{100 * value:.1f} %{where} right after {ran}")
-        self._guesses = outcome.guessing(value, samples, classes, steps)
 
     def metric(self, name: str, value: Estimate | float, unit: str = "", **fields: Any) -> None:
         """Add an Estimate to the record, or a number in `unit` with low, high, n and how."""
@@ -329,7 +325,7 @@ class Case:
         if trained and self.backend.weight_sample(self._model) == self._weights:
             return "not-learning", "no step changed the weights"
         expected = self.experiment.expects_learning
-        problem = outcome.not_learning(self._losses, expected) or self._guesses
+        problem = outcome.not_learning(self._losses, expected)
         return ("not-learning", problem) if problem else ("ok", None)
 
     # Its record

@@ -17,7 +17,6 @@ from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases
 
-ACCURACY_STEPS = 20  # after so many steps any model here that can learn does better than chance
 DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
 STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
@@ -81,20 +80,6 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
         if last >= first:
             return f"the loss went from {first:.4g} to {last:.4g} in {len(losses)} steps"
     return None
-
-
-def guessing(accuracy: float, samples: int, classes: int, steps: int) -> str | None:
-    """Return why an accuracy after `steps` steps is that of a guesser; None if it is not.
-
-    It is within three standard deviations of the chance of equally likely classes, which a guesser
-    passes once in a thousand times.
-    """
-    chance = 1 / classes
-    bound = chance + 3 * math.sqrt(chance * (1 - chance) / samples)
-    if accuracy > bound or steps < ACCURACY_STEPS:
-        return None
-    guessed = f"guessing gives {chance:.1%}, and up to {bound:.1%}"
-    return f"{accuracy:.1%} right after {steps} steps; {guessed}"
 
 
 def flags(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pomology.errors import PomologyError
-from pomology.measure import epochs
 from pomology.models.cost import Workload
 
 # Each with its vocabulary: the words of Penn Treebank, and the byte pairs of GPT-2.
@@ -92,16 +91,3 @@ def row(text: str) -> dict[str, Any]:
         form = "`MODEL BATCHxCONTEXT`, as `gpt2 2x128`"
         raise PomologyError(f"{text!r} must read {form}, with one of {', '.join(SIZES)}")
     return {"model": found[1], "batch_size": int(found[2]), "context_size": int(found[3])}
-
-
-def scaled(config: dict[str, Any]) -> bool:
-    """Whether a case is not in the article's table 4; its times imply the context size."""
-    model = config["model"], config["context_size"]
-    return model != ("gpt2-large", 1024) or config["batch_size"] not in (8, 4, 2)
-
-
-def note_pass(case: Any) -> None:
-    """Record `pass_s`, a whole step as in table 4: the mean of the steady ones."""
-    step = epochs.epoch_metrics(case.clock).get("step_s")
-    if step is not None:
-        case.metric("pass_s", step)

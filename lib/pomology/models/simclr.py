@@ -1,4 +1,4 @@
-"""SimCLR on small pictures, around the model: two random views of each, and kNN evaluation.
+"""The data of SimCLR on small pictures: two random views of each.
 
 As in lightly's CIFAR-10 benchmark: SimCLRTransform(input_size=32, cj_strength=0.5,
 gaussian_blur=0). Views are made by torchvision in the loader.
@@ -70,23 +70,3 @@ class PNGPictures(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> tuple[Any, int, str]:
         label = int(self.labels[index])
         return self.transform(self.picture(index)), label, f"{label}/{index:05}.png"
-
-
-def knn_predict(
-    feature: torch.Tensor,
-    bank: torch.Tensor,
-    labels: torch.Tensor,
-    classes: int,
-    k: int,
-    t: float = 0.1,
-) -> torch.Tensor:
-    """Return the classes of each feature, likeliest first, int64 (B, classes), by k neighbours.
-
-    `feature` (B, D) and `bank` (D, N) have unit length, `labels` (N,) are the bank's. A neighbour
-    votes with exp(cosine / t), after Wu et al. 2018 (arXiv 1805.01978), as in lightly's benchmark.
-    """
-    cosines, neighbours = torch.mm(feature, bank).topk(k, dim=1)
-    votes = labels.expand(len(feature), -1).gather(1, neighbours)
-    one_hot = torch.zeros(len(feature) * k, classes, device=feature.device)
-    one_hot = one_hot.scatter(1, votes.reshape(-1, 1), 1.0).reshape(len(feature), k, classes)
-    return (one_hot * (cosines / t).exp().unsqueeze(2)).sum(1).argsort(1, descending=True)
