@@ -1,0 +1,81 @@
+"""Where an epoch of SimCLR goes: the cost of its data, measured alone, and the parts as a table."""
+
+import itertools
+
+from pomology import format
+from pomology.measure import calls, clock, epochs
+from pomology.report.table import Table
+
+PARTS = {
+    "training": "Training",
+    "waiting": "Waiting for data",
+    "evaluation": "Evaluation",
+    "reading": "Reading alone",
+    "augmentation": "Augmentation alone",
+    "loader": "The loader alone",
+}
+NOTES = (
+    "Training: on batches that are on the device already. Waiting: what a step with the loader "
+    "takes beyond that.",
+    "Not told apart: it is not above 0 beyond its interval, or rests on fewer than 10 steps.",
+    "Alone: nothing else runs. Reading and augmentation are of one process; the loader has its "
+    "workers.",
+)
+
+
+def time_data(case, images, loader, budget_s):
+    """Measure, without training, what an epoch spends on reading, on augmenting and in the loader.
+
+    images: the `PNGPictures`, as random views. loader: of the training. The time of the views has
+    the reading in it.
+    """
+    order = itertools.cycle(range(len(images)))
+    count = len(loader) * case["batch_size"]
+    short_s = budget_s / 10
+    reading = calls.measure(lambda: images.picture(next(order)), budget_s=short_s)
+    views = calls.measure(lambda: images[next(order)], budget_s=short_s)
+    alone = clock.StepClock(budget_s=budget_s / 2)
+    for _ in alone.steps(loader):
+        pass
+    part = alone.parts["training"]
+    case.raw("reading", reading.blocks)
+    case.raw("views", views.blocks)
+    case.raw("loader alone", part.blocks, first_step_s=part.first_step_s)
+    record(case, "reading_epoch_s", reading.seconds * count)
+    record(case, "views_epoch_s", views.seconds * count)
+    record(case, "loader_epoch_s", epochs.epoch_metrics(alone)["epoch_s"])
+    case.metric("loader_start_s", part.first_step_s, "s")
+
+
+def record(case, name, seconds):
+    case.metric(name, seconds.replace(how="estimated"))
+
+
+def record_split(case):
+    """Record an epoch's training with the loader and on ready batches, and its evaluation."""
+    parts = epochs.part_metrics(case.clock)
+    steps = case.clock.parts["training"]
+    if not steps.ready_blocks or len(parts) < 3:
+        return
+    record(case, "training_epoch_s", epochs.interval(steps.ready_blocks) * steps.epoch_steps)
+    record(case, "loop_epoch_s", parts.pop("training"))
+    record(case, "evaluation_epoch_s", sum(parts.values()))
+
+
+def table(records):
+    """Return the parts of an epoch, a row for each case."""
+    lines = []
+    for each in records:
+        seconds = dict(each.metrics)
+        if "loop_epoch_s" in seconds:
+            seconds["waiting_epoch_s"] = seconds["loop_epoch_s"] - seconds["training_epoch_s"]
+        if "views_epoch_s" in seconds:
+            seconds["augmentation_epoch_s"] = seconds["views_epoch_s"] - seconds["reading_epoch_s"]
+        parts = {name: seconds.get(f"{name}_epoch_s") for name in PARTS}
+        missing = "not measured" if each.status == "ok" else each.status
+        config = each.config
+        cells = [each.backend, str(config["batch_size"]), str(config["workers"])]
+        cells += [format.resolved(part) if part else missing for part in parts.values()]
+        lines.append((cells, {f"{name}_s": part and part.value for name, part in parts.items()}))
+    headings = ("Device", "Batch size", "Workers", *PARTS.values())
+    return Table.of("Parts of an epoch", headings, lines, NOTES)

@@ -1,0 +1,262 @@
+"""For the notebook `capabilities`: models to try a feature on, and comparison with plain fp32."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torchvision.models import resnet18
+
+from pomology.data.text import WIKITEXT2
+from pomology.errors import Mismatch
+from pomology.measure import calls, clock, intervals
+from pomology.models import cost, gpt2, pretrained
+from pomology.models.definitions import definitions
+from pomology.models.vision import simclr_resnet18
+
+COMPILED = 0.01  # largest difference of a gradient in fp32, as a share
+# In bf16, times what rounding weights and inputs changes, and as much more.
+ROUNDED, LEAST = 2.5, 0.02
+LAYERS = ("linear", "conv1d", "conv2d", "conv_transpose2d")
+
+
+class Work(NamedTuple):
+    """A training to try a feature on.
+
+    build: the model. inputs: a tuple of random tensors, of a batch size. loss: of a model and its
+    inputs; one that needs no gradient has had its backward pass. optimizer: of parameters.
+    """
+
+    build: Callable
+    inputs: Callable
+    loss: Callable
+    optimizer: Callable
+    batch_size: int
+
+
+def resnet(image_size, batch_size, lr):
+    """ResNet-18 on random images of 1,000 classes."""
+
+    def inputs(count):
+        return torch.rand(count, 3, image_size, image_size), torch.randint(1000, (count,))
+
+    def loss(model, images, labels):
+        return F.cross_entropy(model(images), labels)
+
+    sgd = partial(torch.optim.SGD, lr=lr, momentum=0.9)
+    return Work(resnet18, inputs, loss, sgd, batch_size)
+
+
+def article_works(lr):
+    """The articles' models by name, as their notebooks define them, on random inputs.
+
+    The kind of optimizer is the article's, but DCGAN has one instead of two. lr: of SGD.
+    """
+    sgd = partial(torch.optim.SGD, lr=lr, momentum=0.9)
+    adam, adamw = torch.optim.Adam, torch.optim.AdamW  # not fused: nor are the articles'
+    vae = definitions("vae", "VAE", "loss_function")
+    siamese = definitions("siamese", "Siamese")
+    dcgan = definitions("dcgan", "build", "three_passes")
+    language = definitions("transformer_lm", "LanguageModel", "loss_function")
+    gpt = definitions("gpt2_pretraining", "LanguageModel", "loss_function", framework="torch")
+    small = gpt2.shape("gpt2", 1024, "true_gpt2")
+    simclr = definitions("simclr", "nt_xent")
+    words = WIKITEXT2.vocabulary
+    return {
+        "vae": Work(
+            vae.VAE,
+            lambda count: (torch.rand(count, 1, 28, 28),),
+            lambda model, images: vae.loss_function(images, *model(images)),
+            adam,
+            128,
+        ),
+        "siamese": Work(
+            siamese.Siamese,
+            lambda count: (*torch.rand(2, count, 1, 28, 28), torch.randint(2, (count,)).float()),
+            lambda model, left, right, same: F.binary_cross_entropy(model(left, right), same),
+            torch.optim.Adadelta,
+            64,
+        ),
+        "dcgan": Work(
+            dcgan.build,
+            lambda count: (torch.rand(count, 3, 64, 64), torch.randn(count, 100, 1, 1)),
+            dcgan.three_passes,
+            adam,
+            64,
+        ),
+        "transformer_lm": Work(
+            lambda: language.LanguageModel(words, 200, 2, 200),
+            lambda count: (torch.randint(words, (35, count)),),
+            lambda model, tokens: language.loss_function(model(tokens), tokens.flatten()),
+            sgd,
+            20,
+        ),
+        "gpt2": Work(
+            lambda: gpt.LanguageModel(small),
+            lambda count: (torch.randint(small.vocabulary, (count, small.context)),),
+            lambda model, tokens: gpt.loss_function(model, tokens, tokens),
+            adamw,
+            1,
+        ),
+        "whisper": Work(
+            lambda: pretrained.build("whisper-tiny", "speech"),
+            lambda count: (torch.randn(count, 80, 3000), torch.randint(50_000, (count, 32))),
+            lambda model, features, labels: model(input_features=features, labels=labels).loss,
+            adamw,
+            4,
+        ),
+        "simclr": Work(
+            simclr_resnet18,
+            lambda count: tuple(torch.rand(2, count, 3, 32, 32)),
+            lambda model, first, second: simclr.nt_xent(model(first), model(second)),
+            sgd,
+            128,
+        ),
+    }
+
+
+def backward(work, model, batch_size):
+    """Forward and backward pass with new inputs; returns the loss."""
+    loss = work.loss(model, *work.inputs(batch_size))
+    if loss.requires_grad:
+        loss.backward()
+    return loss
+
+
+@cache
+def count(work, batch_size, backend):
+    """Count a step, with memory for three models: the two that take turns, and one to check."""
+    step = partial(backward, work, batch_size=batch_size)
+    counted = cost.workload(work.build, step, 2, backend)
+    return replace(counted, state_bytes=3 * counted.state_bytes)
+
+
+def as_float(outputs):
+    """Return a tensor, or those of a tuple, in fp32; anything else as it is."""
+    if isinstance(outputs, tuple):
+        return tuple(map(as_float, outputs))
+    is_float = isinstance(outputs, torch.Tensor) and outputs.is_floating_point()
+    return outputs.float() if is_float else outputs
+
+
+class FirstStep(TorchFunctionMode):
+    """Inside, noise does not depend on the precision; `used` is the type of the first product."""
+
+    used = None
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.randn_like:
+            return torch.randn(args[0].shape, device=args[0].device).to(args[0].dtype)
+        result = function(*args, **(kwargs or {}))
+        if self.used is None and getattr(function, "__name__", "") in LAYERS:
+            self.used = result.dtype
+        return result
+
+
+def first_step(trainer, inputs, seed):
+    """Take a step that can be compared, without dropout; its gradients stay until the next one.
+
+    `trainer.used` becomes the type in which it computes. A compiled model computes in its weights'.
+    """
+    random_layers = (nn.Dropout, nn.MultiheadAttention)
+    layers = [layer for layer in trainer.model.modules() if isinstance(layer, random_layers)]
+    for layer in layers:
+        layer.eval()
+    torch.manual_seed(seed)
+    if trainer.feature == "torch.compile":
+        trainer.step(*inputs)
+    else:
+        with FirstStep() as seen:
+            trainer.step(*inputs)
+        trainer.used = seen.used
+    for layer in layers:
+        layer.train()
+
+
+def gradients(trainer):
+    """Return the gradients by name.
+
+    Key biases are left out: theirs are 0 but for rounding, since softmax ignores what all share.
+    """
+    return {
+        name: weight.grad.float()
+        for name, weight in trainer.model.named_parameters()
+        if weight.grad is not None and not name.endswith("key_proj.bias")
+    }
+
+
+def difference(found, exact):
+    """Return the worst parameter's difference of gradients, and its name.
+
+    It is a share of the exact gradient's norm, with a hundredth of the norm of all together.
+    """
+    hundredth = 0.01 * float(torch.stack([each.norm() for each in exact.values()]).norm())
+    shares = {
+        name: float((found[name] - gradient).norm()) / (float(gradient.norm()) + hundredth)
+        for name, gradient in exact.items()
+    }
+    return max((math.inf if math.isnan(share) else share, name) for name, share in shares.items())
+
+
+def rounded(tensors, dtype):
+    return [each.to(dtype).float() if each.is_floating_point() else each for each in tensors]
+
+
+def compare(case, trainer, plain, another, dtype, inputs, seed):
+    """Compare loss and gradients of the first step with plain fp32's. Raises Mismatch.
+
+    another: one more trainer in plain fp32, whose weights are rounded. dtype: in which the feature
+    computes.
+    """
+    exact = dtype == torch.float32
+    losses = [float(each.losses[0]) for each in (trainer, plain)]
+    case.check(*losses, tolerance=1e-3 if exact else 0.05, what="the first loss", relative=True)
+    if dtype == torch.float16:
+        return  # small gradients vanish or overflow until a scaler has found its factor
+    plain_gradients, allowed = gradients(plain), COMPILED
+    if not exact:
+        with torch.no_grad():
+            for weight in another.model.parameters():
+                weight.copy_(*rounded([weight], dtype))
+        first_step(another, rounded(inputs, dtype), seed)
+        allowed = LEAST + ROUNDED * difference(gradients(another), plain_gradients)[0]
+    worst, name = difference(gradients(trainer), plain_gradients)
+    percent = f"{100 * worst:.2g} %", f"{100 * allowed:.2g} %"
+    if not worst <= allowed:
+        text = "the gradient of {} differs by {} from plain fp32's, where {} is allowed"
+        raise Mismatch(text.format(name, *percent))
+    case.note("gradients within {} of plain fp32's, {} allowed".format(*percent))
+
+
+def in_pairs(case, steps, budget_s):
+    """Time two steps in turn: the first one's times, and the blocks of the second next to its own.
+
+    It takes 6 pairs, which an interval needs, and more until the budget is spent, within the case's
+    limit.
+    """
+    synchronize = case.backend.synchronize
+    first = [calls.timed_block(step, 1, synchronize) for step in steps]
+    warm = [calls.timed_block(step, 1, synchronize) for step in steps]
+    block_s = min(clock.BLOCK_S, budget_s / 50)
+    counts = [clock.block_steps(each.step_s, block_s, synchronize) for each in warm]
+    left_s = case.experiment.limit_s - sum(each.seconds for each in first + warm)
+    blocks = ([], [])
+    stopped = ""
+    while not stopped:
+        # Which of a pair comes first changes from one to the next.
+        for side in (0, 1) if len(blocks[0]) % 2 == 0 else (1, 0):
+            blocks[side].append(calls.timed_block(steps[side], counts[side], synchronize))
+        pairs = len(blocks[0])
+        spent_s = sum(each.seconds for side in blocks for each in side)
+        if pairs >= 2 and spent_s >= left_s:
+            stopped = "limit"
+        elif pairs >= intervals.VALUES_LEAST and spent_s >= budget_s:
+            stopped = "budget"
+    median = intervals.median_interval([each.step_s for each in blocks[0]])
+    times = calls.Measurement(first[0].seconds, median, tuple(blocks[0]), stopped, (warm[0],))
+    return times, blocks[1]
