@@ -1,10 +1,8 @@
 """The doctor on recorded Macs, with fakes of what their frameworks would answer."""
 
-import itertools
 import os
 import platform
 import sys
-import types
 
 import pytest
 from machine import test_snapshot
@@ -14,8 +12,6 @@ from pomology import __main__
 from pomology.devices import torch as devices_torch
 from pomology.extras.doctor import doctor
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import root
-from pomology.runner import notebooks, parameters
 
 mac = test_snapshot.mac
 
@@ -226,45 +222,3 @@ def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine
     words = [line.split()[0] for line in lines[5:-1]]
     assert words == sorted(words) and {*words} == {"no", "yes"}
     assert lines[-1] == "not known gpus: no NVIDIA driver answers"
-
-
-NOTEBOOK = root() / "notebooks" / "lightning_on_mps" / "device_check.ipynb"
-
-
-def test_each_device_runs_the_batches_that_fit_and_lightning_takes_the_one_it_takes():
-    cells = ["".join(cell["source"]) for cell in notebooks.read_notebook(NOTEBOOK)["cells"]]
-    networks, planning = (
-        next(cell for cell in cells if words in cell) for words in ("BATCHES = ", "def to_run")
-    )
-    scope = {name: parameter.default for name, parameter in parameters.declared(NOTEBOOK).items()}
-    exec(networks[: networks.index("class Bert")], scope)
-    exec(planning, scope)
-    scope["work"] = lambda row: types.SimpleNamespace(bytes=row["batch_size"] * 1e8)
-
-    def plan(auto: str, **free: float) -> dict[str, tuple[dict, list]]:
-        """Of each kind of device, with so many bytes free, training batches and accelerators."""
-        devices = [
-            types.SimpleNamespace(
-                kind=kind, backend={"cpu": "cpu"}.get(kind, "mps"), free_memory=lambda free=b: free
-            )
-            for kind, b in free.items()
-        ]
-        here = types.SimpleNamespace(devices=devices)
-        here.cases = lambda rows, on: itertools.product(rows, on)
-        scope.update(experiment=here, examination=types.SimpleNamespace(auto=auto))
-        planned = {kind: ({}, []) for kind in free}
-        for row, on in scope["to_run"]():
-            if row.get("mode") == "training":
-                planned[on.kind][0][row["model"]] = row["batch_size"]
-            if "accelerator" in row:
-                planned[on.kind][1].append(row["accelerator"])
-        return planned
-
-    small, full = {"resnet50": 4, "bert": 2, "vgg16": 2}, {"resnet50": 128, "bert": 64, "vgg16": 64}
-    # Without a GPU, or with one that Lightning does not take, it is asked for one all the same.
-    asked = (small, ["cpu", "gpu", "auto"])
-    assert plan("cpu", cpu=0) == {"cpu": asked}
-    assert plan("cpu", cpu=0, gpu=100e9) == {"cpu": asked, "gpu": (full, [])}
-    both = {"cpu": (small, ["cpu"]), "gpu": (full, ["gpu", "auto", "mps"])}
-    assert plan("mps", cpu=0, gpu=100e9) == both
-    assert plan("mps", gpu=5e9)["gpu"][0] == {"resnet50": 32, "bert": 32, "vgg16": 32}

@@ -1,0 +1,58 @@
+"""The notebook `device_check`: the batches and the accelerators that each machine gets."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+from test_notebooks import definitions
+
+SMALL = {"resnet50": 4, "bert": 2, "vgg16": 2}
+FULL = {"resnet50": 128, "bert": 64, "vgg16": 64}
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    return definitions("device_check", "quick")
+
+
+def planned(notebook: dict, auto: str, **free: float) -> dict[str, tuple[dict, list]]:
+    """Return training batches and accelerators by kind of device, with so many bytes free.
+
+    auto: the device that Lightning takes by itself.
+    """
+    devices = [
+        SimpleNamespace(
+            kind=kind,
+            backend="cpu" if kind == "cpu" else "mps",
+            free_memory=lambda count=count: count,
+        )
+        for kind, count in free.items()
+    ]
+    cases = SimpleNamespace(devices=devices, cases=lambda rows, on: itertools.product(rows, on))
+    notebook |= {"experiment": cases, "examination": SimpleNamespace(auto=auto)}
+    plan = {kind: ({}, []) for kind in free}
+    for row, device in notebook["chart_cases"]():
+        if row["mode"] == "training":
+            plan[device.kind][0][row["model"]] = row["batch_size"]
+    for row, device in notebook["accelerator_cases"]():
+        plan[device.kind][1].append(row["accelerator"])
+    return plan
+
+
+def test_without_a_gpu_lightning_is_asked_for_one_all_the_same(notebook):
+    assert planned(notebook, "cpu", cpu=0) == {"cpu": (SMALL, ["cpu", "gpu", "auto"])}
+
+
+def test_a_gpu_gets_the_charts_batches(notebook):
+    plan = planned(notebook, "mps", cpu=0, gpu=100e9)
+    assert plan == {"cpu": (SMALL, ["cpu"]), "gpu": (FULL, ["gpu", "auto", "mps"])}
+
+
+def test_a_gpu_that_lightning_does_not_take(notebook):
+    plan = planned(notebook, "cpu", cpu=0, gpu=100e9)
+    assert plan == {"cpu": (SMALL, ["cpu", "gpu", "auto"]), "gpu": (FULL, [])}
+
+
+def test_batches_are_halved_until_they_fit_a_small_mac(notebook):
+    """Weights, gradients and momentum of ResNet-50 take 0.3 GB, 32 images 2.75 GB."""
+    assert planned(notebook, "mps", gpu=5e9)["gpu"][0] == {"resnet50": 32, "bert": 8, "vgg16": 16}
