@@ -3,47 +3,29 @@
 Each check runs as a case of the notebook, so a test reads what a record would say.
 """
 
-from __future__ import annotations
-
-import ast
 import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import fakes
+import instrument
 import numpy as np
 import pytest
 import torch
 from fakes import Clock, SimulatedDevice
-from pytest import approx
+from test_notebooks import definitions
 
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
 from pomology.experiment import experiment
-from pomology.machine import snapshot as machine_snapshot
 from pomology.machine.energy import Meter as Opened
-from pomology.paths import root
-from pomology.results.record import Record
-from pomology.runner import parameters
 
-PATH = root() / "notebooks" / "this_machine" / "instrument_check.ipynb"
-KEPT = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-
-
-def definitions() -> dict:
-    """What the notebook defines, with its default parameters; nothing is run."""
-    scope = {name: parameter.default for name, parameter in parameters.declared(PATH).items()}
-    for source in fakes.cells("instrument_check")[1:]:
-        tree = ast.parse(source)
-        assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-        wanted = [node for node in assigned if ast.unparse(node.targets[0]) in ("clock", "WAYS")]
-        tree.body = [node for node in tree.body if isinstance(node, KEPT) or node in wanted]
-        exec(compile(tree, PATH.name, "exec"), scope)
-    return scope
+BUDGET = {"budget_s": 1.0}
+MARGIN = {"margin": 0.02}
 
 
 class FakeDevice(devices_torch.TorchDevice):
-    """A device with a given fence, which computes on the processor."""
+    """A device with a given fence, which computes on the CPU."""
 
     name = "Apple M0"
 
@@ -59,26 +41,34 @@ class FakeDevice(devices_torch.TorchDevice):
 
 @pytest.fixture
 def check(tmp_path, monkeypatch):
-    """Run one of the notebook's functions as a case on a device; returns its record."""
-    state = {"power_source": None, "flags": []}
-    monkeypatch.setattr(machine_snapshot, "conditions", lambda *_, **__: state)
+    """Run one check as a case on a device; returns its record."""
+    fakes.quiet_machine(monkeypatch)
 
-    def run(name: str, device: FakeDevice, **replaced) -> Record:
+    def run(function, device: FakeDevice, settings: dict, **replaced):
+        for name, value in replaced.items():
+            monkeypatch.setattr(instrument, name, value)
         monkeypatch.setattr(find, "find", lambda *_, **__: [device])
-        made = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))
-        shown = SimpleNamespace(update=lambda table: None)
-        scope = definitions() | {"budget_s": 1.0, "experiment": made, "shown": shown} | replaced
-        # The functions look their names up in the scope that they were made in.
-        scope["run"].__globals__.update(scope)
-        scope["run"](name, scope["run"].__globals__[name])
-        (record,) = made.records
+        own = experiment.Experiment("instrument_check", article="kit", out=str(tmp_path))
+        for case in own.cases([{"check": "this"}]):
+            with case:
+                answer = function(case, **settings)
+                case.note(*([answer] if isinstance(answer, str) else answer))
+        (record,) = own.records
         return record
 
     return run
 
 
+# What a test makes: a check, a device, settings of the check, and what is replaced in the module.
+
+
+def clock(step) -> tuple:
+    replaced = {"clock": map(step, range(50_000)).__next__}
+    return definitions("instrument_check")["clock_moves"], FakeDevice("cpu"), {}, replaced
+
+
 def fence(fence_s: float, behind_s: float = 0.0) -> tuple:
-    """A fence that costs so much, and more behind work, on a device with a kernel of 10 µs."""
+    """A fence that costs so much, and more after work, on a device with a kernel of 10 µs."""
     device = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=fence_s)
 
     def synchronize():
@@ -87,9 +77,9 @@ def fence(fence_s: float, behind_s: float = 0.0) -> tuple:
         device.clock.pass_s(extra_s)
 
     tensor = SimpleNamespace(add_=lambda _: device.launch(1e-5))
-    fake_torch = SimpleNamespace(zeros=lambda *_, **__: tensor)
-    replaced = {"clock": device.reading, "torch": fake_torch}
-    return "fence_cost", FakeDevice("mps", synchronize), replaced
+    replaced = {"clock": device.reading}
+    replaced["torch"] = SimpleNamespace(zeros=lambda *_, **__: tensor)
+    return instrument.fence, FakeDevice("mps", synchronize), BUDGET | MARGIN, replaced
 
 
 def loop(backend: str, waits: bool = True, at_once: bool = False) -> tuple:
@@ -105,7 +95,7 @@ def loop(backend: str, waits: bool = True, at_once: bool = False) -> tuple:
     synchronize = device.synchronize if waits else lambda: device.clock.pass_s(1e-6)
     replaced = {"clock": device.reading, "events": lambda case: None}
     replaced["products"] = lambda case, least_s: (launch, fetch)
-    return "unfenced", FakeDevice(backend, synchronize), replaced
+    return instrument.unfenced, FakeDevice(backend, synchronize), BUDGET, replaced
 
 
 def memory(backend: str, **shares: float) -> tuple:
@@ -129,11 +119,11 @@ def memory(backend: str, **shares: float) -> tuple:
     peak = SimpleNamespace()
     peak.metrics = lambda: {"footprint_peak_bytes": SimpleNamespace(value=count("footprint"))}
     replaced = {"torch": SimpleNamespace(ones=Tensor), "Sampler": lambda kind: nullcontext(peak)}
-    return "memory", device, replaced
+    return instrument.memory, device, {"megabytes": 256}, replaced
 
 
 class Meter:
-    """A counter that moves every `period_s`, in a time that passes with each reading of a clock."""
+    """A counter that moves every `period_s`, in a time that passes with each clock reading."""
 
     def __init__(self, idle_w: float, busy_w: float, period_s: float, stops_s: float):
         self.watts = {False: idle_w, True: busy_w}
@@ -162,38 +152,34 @@ def energy(idle_w=5.0, busy_w=20.0, period_s=0.1, stops_s=1e9) -> tuple:
     products = (lambda: meter.pass_s(0.05, busy=True), lambda: None)
     replaced = {"meter": lambda kind: opened, "clock": meter.clock, "products": lambda *_: products}
     replaced["time"] = SimpleNamespace(sleep=meter.pass_s)
-    return "energy", FakeDevice("mps"), replaced
+    return instrument.energy, FakeDevice("mps"), BUDGET, replaced
 
 
 def in_tf32(a, b):
-    """A product whose factors keep the 10 bits behind the point that TF32 has."""
+    """A product whose factors keep the 10 bits after the point that TF32 has."""
     cut = [(matrix.view(torch.int32) & -(1 << 13)).view(torch.float32) for matrix in (a, b)]
     return cut[0] @ cut[1]
 
 
 def parity(wrong: str = "", **ways) -> tuple:
     """A device of which one gradient is wrong, or whose products lose bits."""
-    scope = definitions()
-    right = scope["passes"]
-    calls = []
+    right, devices = instrument.passes, []
 
     def first_wrong(target):
         arrays = right(target)
-        if wrong and not calls:
+        if wrong and not devices:
             arrays[wrong] = arrays[wrong] + 2e-3 * abs(arrays[wrong]).max()
-        calls.append(target)
+        devices.append(target)
         return arrays
 
-    return "parity", FakeDevice("mps"), {"WAYS": scope["WAYS"] | ways, "passes": first_wrong}
-
-
-def clock(step) -> tuple:
-    return "clock_moves", FakeDevice("cpu"), {"clock": map(step, range(50_000)).__next__}
+    replaced = {"WAYS": instrument.WAYS | ways, "passes": first_wrong}
+    return instrument.parity, FakeDevice("mps"), {}, replaced
 
 
 def agreement(ratios: list[float]) -> tuple:
-    pairs = [ratio * 1e-3 for ratio in ratios], [1e-3] * len(ratios)
-    return "agreement", FakeDevice("cpu"), {"ratio": lambda *_: pairs}
+    times = [ratio * 1e-3 for ratio in ratios], [1e-3] * len(ratios), [1e-3] * len(ratios)
+    settings = BUDGET | MARGIN | {"pairs": len(ratios)}
+    return instrument.agreement, FakeDevice("cpu"), settings, {"both_clocks": lambda *_: times}
 
 
 GOES_BACK = [number - 2 * (number == 40_000) for number in range(50_000)]
@@ -204,7 +190,7 @@ CHECKS = [
     (lambda: clock(GOES_BACK.__getitem__), "mismatch", "backwards"),
     (lambda: clock(lambda number: number // 10_000 * 0.0156), "mismatch", "too coarse"),
     (lambda: fence(2e-4), "ok", "a fence takes 0.200 ms"),
-    # The kit judges by fences with nothing to wait for: this one would spoil short steps unnoticed.
+    # Blocks are as long as a fence with nothing to wait for allows: this one spoils short steps.
     (lambda: fence(1e-6, behind_s=1e-3), "mismatch", "a fence costs 1.00 ms"),
     (lambda: loop("mps"), "ok", "unfenced work is caught"),
     (lambda: loop("cuda", waits=False), "mismatch", "it does not wait"),
@@ -231,19 +217,27 @@ CHECKS = [
 
 @pytest.mark.parametrize(("make", "status", "words"), CHECKS)
 def test_a_check_passes_what_is_right_and_names_what_is_wrong(check, make, status, words):
-    function, device, replaced = make()
-    record = check(function, device, **replaced)
+    function, device, settings, replaced = make()
+    record = check(function, device, settings, **replaced)
     assert record.status == status, record.reason
     assert words in (record.note if status == "ok" else record.reason)
 
 
-def test_differences_of_two_runs_hold_for_nine_pairs_in_ten():
-    by_how_much = definitions()["by_how_much"]
+def test_two_runs_differ_by_less_than_their_percentile_in_90_of_100_pairs():
     normal = np.random.default_rng(1).normal
     looks = np.exp(normal(0, 0.05, (2000, 6)))
     pairs = normal(0, 0.05, (2000, 2))
-    less = [
-        abs(x - y) < math.log1p(by_how_much(look))
-        for look, (x, y) in zip(looks, pairs, strict=True)
-    ]
-    assert np.mean(less) == approx(0.9, abs=0.02)
+    bounds = [math.log1p(instrument.percentile_90(look)) for look in looks]
+    within = [abs(x - y) < bound for bound, (x, y) in zip(bounds, pairs, strict=True)]
+    assert np.mean(within) == pytest.approx(0.9, abs=0.02)
+
+
+def test_requirements_that_concern_macs_only_have_no_verdict_elsewhere():
+    packages = {"torch": "2.12.1", "numpy": "1.26.4", "pyarrow": "26.0.0"}
+    machine = {"os": "macOS", "os_version": "26.1", "architecture": "arm64", "translated": False}
+    machine["packages"] = packages
+    verdicts = {row[0]: row[3] for row in instrument.requirements(machine, {})}
+    assert verdicts["MPS, Metal, MLX"] == "met"
+    assert verdicts["peaks of memory on MPS"] == verdicts["NumPy and PyArrow"] == "not met"
+    elsewhere = {row[3] for row in instrument.requirements(machine | {"os": "Linux"}, {})}
+    assert elsewhere == {"not a Mac", "not met", "met"}

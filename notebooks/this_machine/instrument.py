@@ -1,0 +1,539 @@
+"""The longer checks of the notebook `instrument_check`.
+
+A check takes a case, and returns a sentence about what it found. It raises Mismatch if numbers of
+this kind are not to be trusted, and Unsupported if this machine gives no answer.
+"""
+
+import functools
+import itertools
+import math
+import re
+import statistics
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.benchmark import Timer
+
+from pomology import format
+from pomology.errors import Mismatch, PomologyError, Unsupported
+from pomology.extras.verify_operators import proof
+from pomology.machine import memory as machine_memory
+from pomology.machine.energy import Absent, meter
+from pomology.machine.sampler import Sampler
+from pomology.measure import calls, intervals
+from pomology.measure import clock as measure_clock
+from pomology.models import launches
+
+SEED = 1
+TOLERANCE = 1e-4  # largest error of a device, as a share of a tensor's largest number
+clock = time.perf_counter  # another way than the package's own clock, which is checked here
+
+
+def keep(case, name, estimate, unit="s", raw=()):
+    """Record an estimate, and the times that it is made of; return it as text."""
+    estimate = estimate.replace(unit=unit)
+    case.metric(name, estimate)
+    if raw:
+        case.raw(name, raw)
+    return format.with_interval(estimate, functools.partial(format.quantity, unit=unit))
+
+
+# Waiting for a device
+
+
+def fence(case, budget_s, margin):
+    """Time a synchronization with nothing to wait for, and after a tiny kernel."""
+    tensor = torch.zeros(1, device=case.device)
+    synchronize = case.backend.synchronize
+
+    def tiny():
+        tensor.add_(1)
+
+    settings = {"budget_s": budget_s / 4, "clock": clock}
+    timed = {
+        "fence_idle_s": calls.measure(synchronize, **settings),
+        "tiny_kernel_s": calls.measure(tiny, synchronize, **settings),
+        "tiny kernel, fenced": calls.measure(tiny, synchronize, calls_per_block=1, **settings),
+    }
+    for name, each in timed.items():
+        case.raw(name, each.blocks)
+    idle, kernel, fenced = (each.seconds for each in timed.values())
+    behind = beyond(fenced, kernel)
+    alone, loaded = keep(case, "fence_idle_s", idle), keep(case, "fence_behind_kernel_s", behind)
+    keep(case, "tiny_kernel_s", kernel)
+    block_s = max(measure_clock.BLOCK_S, idle.value / measure_clock.FENCE_SHARE)
+    case.metric("fence_share_of_block", behind.value / block_s, "")
+    block = format.seconds(block_s)
+    if behind.low is not None and behind.low > margin * block_s:
+        why = "steps look too slow"
+        raise Mismatch(
+            f"after a kernel a fence costs {loaded}, too much for blocks of {block}: {why}"
+        )
+    share = f"{100 * behind.value / block_s:.2g} % of blocks of {block}"
+    return (
+        f"a fence takes {alone} with nothing to wait for and {loaded} after a tiny kernel: {share}"
+    )
+
+
+def beyond(longer, shorter):
+    """Return by how much one time is longer; half-widths of two estimates add in squares."""
+    value = max(0.0, longer.value - shorter.value)
+    if None in (longer.high, shorter.high):
+        return longer.replace(value=value, low=None, high=None, covers=None)
+    half = math.hypot(longer.high - longer.value, shorter.high - shorter.value)
+    return longer.replace(value=value, low=max(0.0, value - half), high=value + half, covers=None)
+
+
+# Another clock
+
+
+def both_clocks(case, function, pairs, budget_s):
+    """Return the package's times of a function, PyTorch's, and the package's blocks."""
+    blocks = []
+
+    def own():
+        timed = calls.measure(function, case.backend.synchronize, budget_s=budget_s / 8)
+        blocks.extend(timed.blocks)
+        return timed.seconds.value
+
+    def pytorch():
+        settings = {"globals": {"function": function}, "num_threads": case.backend.threads}
+        return Timer("function()", **settings).blocked_autorange(min_run_time=budget_s / 8).median
+
+    times = {own: [], pytorch: []}
+    for number in range(pairs):  # the order changes from pair to pair
+        for way in (own, pytorch) if number % 2 else (pytorch, own):
+            times[way].append(way())
+    return times[own], times[pytorch], blocks
+
+
+def agreement(case, pairs, budget_s, margin):
+    """Compare the package's times of a matmul and of a training step with PyTorch's timer."""
+    functions = {
+        "product": case.backend.product("fp32", 512),
+        "training step": launches.training_step(case.backend, 16),
+    }
+    texts, wrong, wide = [], [], False
+    for name, function in functions.items():
+        own, pytorch, blocks = both_clocks(case, function, pairs, budget_s)
+        ratios = [ours / other for ours, other in zip(own, pytorch, strict=True)]
+        middle = intervals.median_interval(ratios)  # one disturbed pair does not move it
+        metric = name.replace(" ", "_")
+        keep(case, f"{metric}_s", intervals.median_interval(own), raw=blocks)
+        case.raw(f"{name}, by PyTorch", pytorch)
+        keep(case, f"{metric}_ratio", middle, "")
+        text = f"{name} {middle.value:.3f}"
+        if middle.low is not None:
+            text += f" ({middle.low:.3f} to {middle.high:.3f})"
+        texts.append(text)
+        wide |= middle.low is None or middle.high > (1 + 5 * margin) * middle.low
+        # By chance all pairs differ in one direction once in 2^(pairs - 1) times.
+        if min(ratios) > 1 + margin or max(ratios) < 1 / (1 + margin):
+            wrong.append(text)
+    what = "the package's time over that of torch.utils.benchmark"
+    if wrong:
+        raise Mismatch(f"{what}: {'; '.join(wrong)}; it should be 1")
+    text = f"{what}, {case.backend.threads} threads: {', '.join(texts)}"
+    if wide:
+        return f"{text}; too wide to tell: run it again when nothing else runs", "too-noisy"
+    return text
+
+
+# Run-to-run variation
+
+
+def percentile_90(seconds):
+    """Return the share by which two such times differ at most, in 90 % of pairs.
+
+    Student's t on logarithms: the difference of two times has sqrt(2) times the deviation of one.
+    """
+    deviation = math.sqrt(2) * statistics.stdev(map(math.log, seconds))
+    return math.expm1(intervals.t_quantile(0.9, len(seconds) - 1) * deviation)
+
+
+def twice(case, times, budget_s):
+    """Time the same training step in this process and in fresh ones, alternating."""
+    within, between, problem = [], [], "not measured"
+    for _ in range(times):
+        within.append(launches.step_s(case.backend, budget_s))
+        try:
+            if len(between) == len(within) - 1:
+                between.append(launches.step_in_fresh_process(case.backend.backend, budget_s))
+        except PomologyError as error:  # a device that one process holds alone
+            problem = f"not measured: {error}"
+    texts = []
+    for metric, words, seconds in (
+        ("same_process_difference", "within a process", within),
+        ("between_process_difference", "between two", between),
+    ):
+        amount = problem
+        if len(seconds) > 1:
+            share = percentile_90(seconds)
+            case.metric(metric, share, "", n=len(seconds))
+            amount = f"by up to {format.significant(100 * share, 2)} %"
+        texts.append(f"{words} {amount}")
+    timings = f"in 90 % of pairs ({times} timings of each kind)"
+    return f"two runs of a training step differ {', '.join(texts)}, {timings}"
+
+
+# Unfinished work
+
+
+def products(case, least_s):
+    """Return a function that starts a matmul of `least_s` or more, and one that fetches of it."""
+    for size in (256, 512, 1024, 2048, 4096, 8192):
+        a, result = torch.ones(2, size, size, device=case.device)
+        launch, fetch = functools.partial(torch.mm, a, a, out=result), result[0, 0].item
+        times = []
+        for _ in range(3):
+            start = clock()
+            launch()
+            fetch()  # not the fence, which is in question
+            times.append(clock() - start)
+        if min(times) >= least_s:
+            break
+    return launch, fetch
+
+
+def events(case):
+    """Return two events of the device's own time, where there are such that can be trusted."""
+    if case.backend.backend == "cuda":
+        return [torch.Event(case.device, enable_timing=True) for _ in range(2)]
+    return None
+
+
+def one_loop(case, launch, fetch, count):
+    """Return seconds up to the loop's end, to the fence's, of the fetch, and by device events."""
+    case.backend.synchronize()
+    marks = events(case)
+    start = clock()
+    if marks:
+        marks[0].record()
+    for _ in range(count):
+        launch()
+    if marks:
+        marks[1].record()
+    launched = clock()
+    case.backend.synchronize()
+    fenced = clock()
+    fetch()
+    fetched = clock()
+    fetch()  # once more, now that there is nothing to wait for
+    late_s = max(0.0, (fetched - fenced) - (clock() - fetched))
+    device_s = marks[0].elapsed_time(marks[1]) / 1e3 if marks else None
+    return launched - start, fenced - start, late_s, device_s
+
+
+def unfenced(case, budget_s):
+    """Time a loop of matmuls up to its last call, and up to the fence after it."""
+    launch, fetch = products(case, budget_s / 200)
+    loops = [one_loop(case, launch, fetch, 20) for _ in range(6)]
+    columns = list(zip(*loops, strict=True))
+    launched, fenced, late = map(intervals.median_interval, columns[:3])
+    first = keep(case, "loop_unfenced_s", launched, raw=columns[0])
+    second = keep(case, "loop_fenced_s", fenced, raw=columns[1])
+    share, late_share = launched.value / fenced.value, late.value / (fenced.value + late.value)
+    case.metric("unfenced_share", share, "")
+    case.metric("late_share", late_share, "")
+    if late_share > 0.1:
+        came = (
+            f"the fence returned after {second}, and the result {format.seconds(late.value)} later"
+        )
+        raise Mismatch(f"{came}: it does not wait, and every time of this device is too short")
+    if None not in columns[3]:
+        ratios = [device_s / fenced_s for _, fenced_s, _, device_s in loops]
+        own = intervals.median_interval(ratios)
+        keep(case, "device_events_ratio", own, "")
+        if not 0.9 < own.value < 1.05:
+            what = "by the device's own events the loop took"
+            raise Mismatch(f"{what} {own.value:.2f} of the time up to the fence")
+    text = f"20 products: {first} without a fence, {second} with one"
+    if case.backend.kind == "cpu":
+        if share < 0.9:
+            raise Mismatch(f"{text}: this CPU came back before it was done, which none should")
+        return f"{text}: the same, as it should be: a CPU has finished when the call returns"
+    if share > 0.5:
+        launching = f"launching took {100 * share:.0f} % of the time"
+        raise Mismatch(f"{text}: {launching}, so this shows nothing about the fence")
+    caught = f"it would look {1 / share:,.0f} times too fast"
+    return f"{text}: unfenced work is caught ({caught}), and the fence waits"
+
+
+# Memory counters
+
+
+def counters(case):
+    """Return all memory counters by name, in bytes, as a peak since the last reset."""
+    case.backend.synchronize()
+    with Sampler(case.backend.kind) as sampler:
+        pass
+    found = {name.split("_")[0]: count for name, count in case.backend.peak_memory().items()}
+    footprint = sampler.metrics().get("footprint_peak_bytes")
+    if footprint:
+        found[f"footprint ({machine_memory.footprint()[0]})"] = footprint.value
+    return found
+
+
+def memory(case, megabytes):
+    """Read each counter before, with and after a tensor of known size."""
+    size = megabytes * 10**6
+    case.backend.reset_peak_memory()
+    before = counters(case)
+    # Written to: memory that is only promised counts nowhere.
+    block = torch.ones(size // 4, device=case.device)
+    during = counters(case)
+    del block
+    case.backend.reset_peak_memory()
+    after = counters(case)
+    if not before:
+        raise Unsupported("this system tells neither what PyTorch nor what this process takes")
+    texts = [] if "allocated" in before else ["PyTorch counts nothing on this device"]
+    for name in before:
+        grew, kept = during[name] - before[name], after[name] - before[name]
+        short = name.split(" ")[0]
+        case.metric(f"{short}_grew_bytes", grew, "B")
+        case.metric(f"{short}_kept_bytes", kept, "B")
+        amounts = format.quantity(max(0, grew), "B"), format.quantity(size, "B")
+        stayed = f"{100 * max(0, kept) / size:.0f} % of it stayed"
+        texts.append(f"{name} grew by {amounts[0]} for {amounts[1]}, and {stayed} after it")
+        # Tensors are rounded up a little. A process's other work is in its footprint, too; what a
+        # GPU holds is in it on a Mac only. An allocator may reserve more, in heaps of its own size.
+        slack = max(0.1 * size, 16e6) if short == "footprint" else max(0.02 * size, 4e6)
+        most = math.inf if short == "reserved" else size + slack
+        counts = short != "footprint" or case.backend.kind == "cpu"
+        if counts and not size - slack <= grew <= most:
+            raise Mismatch(f"{texts[-1]}: this counter does not count what it should")
+    return "; ".join(texts)
+
+
+# The energy meter
+
+
+def movements(joules, seconds):
+    """Return the changes of each counter, as seconds and joules from one to the next.
+
+    joules: reads the counters by rail. It takes three times as long while one has not changed three
+    times.
+    """
+    start = now = clock()
+    changes = {rail: [(start, total)] for rail, total in joules().items()}
+    while now - start < seconds * (1 if min(map(len, changes.values())) > 3 else 3):
+        now = clock()
+        for rail, total in joules().items():
+            if total != changes[rail][-1][1]:
+                changes[rail].append((now, total))
+    # The first change began before the first reading.
+    pairs = {rail: list(itertools.pairwise(each))[1:] for rail, each in changes.items()}
+    return {
+        rail: [(end_s - start_s, end - start) for (start_s, start), (end_s, end) in each]
+        for rail, each in pairs.items()
+        if each
+    }
+
+
+def power(joules, rail, least_s, work):
+    """Return watts by rail while `work` is called again and again.
+
+    The window is from one movement of a rail's counter to another, `least_s` or more later.
+    """
+    start, edges, before = clock(), [], joules()
+    while len(edges) < 2:
+        work()
+        now_s, now = clock(), joules()
+        if now[rail] != before[rail] and (not edges or now_s - edges[0][0] >= least_s):
+            edges.append((now_s, now))
+        elif now_s - start > 20 * least_s:
+            raise Mismatch(f"the counter of the {rail} moved, and then no more")
+        before = now
+    (start, first), (end, last) = edges
+    return {each: (last[each] - first[each]) / (end - start) for each in first}
+
+
+def energy(case, budget_s):
+    """Time the movements of each counter, and compare the power of waiting and of work."""
+    try:
+        periods_s, joules, _ = meter(case.backend.kind)
+    except Absent as reason:
+        raise Unsupported(str(reason)) from None
+    rails, watched_s = ", ".join(periods_s), max(2 * budget_s, 3 * max(periods_s.values()))
+    moved = movements(joules, watched_s)
+    if not moved:
+        raise Mismatch(
+            f"the counters ({rails}) did not move in {format.seconds(watched_s)} or more"
+        )
+    # The slowest counts: a prompt rail hides it in the sum of all.
+    longest_s = {rail: max(gap_s for gap_s, _ in moved[rail]) for rail in moved}
+    slowest = max(longest_s, key=longest_s.get)
+    gaps_s, steps_j = zip(*moved[slowest], strict=True)
+    keep(case, "meter_period_s", intervals.median_interval(gaps_s), raw=gaps_s)
+    case.metric("meter_step_j", min(steps_j), "J", n=len(steps_j))
+    window_s = max(budget_s, longest_s[slowest])
+    waiting, working, still = watts(case, joules, slowest, window_s, budget_s)
+    every = {rail: f"every {format.seconds(gap_s)} or sooner" for rail, gap_s in longest_s.items()}
+    texts = [f"{rail} moves {every.get(rail, 'not at rest')}" for rail in periods_s]
+    texts = [f"rails: {', '.join(texts)}", f"{slowest} by {min(steps_j):.2g} J or more"]
+    texts += [f"{rail} stood still under load" for rail in still]
+    texts.append(f"waiting {waiting}, working {working}: joules rise with work")
+    return "; ".join(texts)
+
+
+def watts(case, joules, slowest, window_s, budget_s):
+    """Record the power of waiting and of work, three windows of each; and name rails at rest."""
+    launch, _ = products(case, budget_s / 200)
+
+    def busy():
+        launch()
+        case.backend.synchronize()
+
+    idle, loaded = [], []
+    for _ in range(3):
+        idle.append(power(joules, slowest, window_s, lambda: time.sleep(1e-3)))
+        loaded.append(power(joules, slowest, window_s, busy))
+    totals = [[sum(each.values()) for each in windows] for windows in (idle, loaded)]
+    waiting = keep(case, "power_waiting_w", intervals.interval(totals[0]), "W")
+    working = keep(case, "power_working_w", intervals.interval(totals[1]), "W")
+    if not all(more > less for less, more in zip(*totals, strict=True)):
+        raise Mismatch(f"no more power for work ({working}) than for waiting ({waiting})")
+    # A GPU's counter may rest with it; under load none may.
+    still = [rail for rail in loaded[0] if not any(each[rail] for each in loaded)]
+    return waiting, working, still
+
+
+# The same results
+
+
+class Small(nn.Module):
+    """A network with the parts of the articles' networks."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.batch_norm = nn.BatchNorm2d(8)
+        self.recurrent = nn.LSTM(16, 16, batch_first=True)
+        self.layer_norm = nn.LayerNorm(16)
+        self.head = nn.Linear(8 * 16 + 16, 10)
+
+    def forward(self, images, words):
+        seen = F.avg_pool2d(F.relu(self.batch_norm(self.convolution(images))), 2).flatten(1)
+        heard, _ = self.recurrent(words)
+        return self.head(torch.cat([seen, self.layer_norm(heard[:, -1])], dim=1))
+
+
+def random_batch(count):
+    """Return images, words and targets."""
+    return torch.randn(count, 3, 8, 8), torch.randn(count, 12, 16), torch.randint(10, (count,))
+
+
+def passes(device):
+    """Return outputs and all gradients of a step on a device, as arrays by name."""
+    torch.manual_seed(SEED)
+    # Made on the CPU: each device has random numbers of its own.
+    model, (images, words, targets) = Small(), random_batch(16)
+    model = model.to(device)
+    images, words = (inputs.to(device).requires_grad_() for inputs in (images, words))
+    outputs = model(images, words)
+    F.cross_entropy(outputs, targets.to(device)).backward()
+    values = {"outputs": outputs.detach(), "gradient of images": images.grad}
+    values["gradient of words"] = words.grad
+    for name, parameter in model.named_parameters():
+        values[f"gradient of {name}"] = parameter.grad
+    return {name: tensor.cpu().numpy() for name, tensor in values.items()}
+
+
+def reference():
+    """Return the same of the CPU with one thread and without the kernels of oneDNN."""
+    threads, mkldnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
+    torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = False
+    try:
+        return passes(torch.get_default_device())
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.mkldnn.enabled = mkldnn
+
+
+def convolution(a, identity):
+    return F.conv2d(a.view(1, 64, 8, 8), identity.view(64, 64, 1, 1))
+
+
+WAYS = {"product": torch.mm, "convolution": convolution}
+
+
+def kept_bits(case, multiply):
+    """Return how many bits after the binary point come through a multiplication by 1."""
+    identity, kept = torch.eye(64, device=case.device), 0
+    for bits in range(1, 24):
+        numbers = torch.full((64, 64), 1 + 2.0**-bits, device=case.device)
+        if torch.equal(multiply(numbers, identity).view(64, 64), numbers):
+            kept = bits
+    return kept
+
+
+def one_step(model, count):
+    images, words, targets = random_batch(count)
+    F.cross_entropy(model(images, words), targets).backward()
+
+
+def parity(case):
+    """Compare a step with the plain CPU's, on a GPU each operator, and count the bits of fp32."""
+    if case.backend.kind == "gpu":
+        proof.prove(case, Small().to(case.device), one_step, batch_size=16)
+    values = passes(case.device)
+    case.check(values, reference(), TOLERANCE, "against the plain CPU", relative=True)
+    bits = {name: kept_bits(case, multiply) for name, multiply in WAYS.items()}
+    for name, count in bits.items():
+        case.metric(f"{name}_bits", count, "bits")
+    if min(bits.values()) < 23:
+        few = ", ".join(f"a {name} keeps {count} bits" for name, count in bits.items())
+        raise Mismatch(f"{few} of fp32's 23: what is called fp32 here is less")
+    agree = f"{len(values)} outputs and gradients agree with the plain CPU within {TOLERANCE:g}"
+    return f"{agree} of each one's largest number; products and convolutions keep fp32's 23 bits"
+
+
+# Versions
+
+
+def version(text):
+    """Return `2.13.0+cpu` as (2, 13, 0); what is missing is older than everything."""
+    return tuple(int(number) for number in re.findall(r"\d+", (text or "").split("+")[0])[:3])
+
+
+def requirements(machine, environment):
+    """Yield what has a requirement, the requirement, what this machine has, and the verdict."""
+    packages = machine["packages"]
+    pytorch, zeus = packages.get("torch"), packages.get("zeus-apple-silicon")
+    tensorflow, metal = packages.get("tensorflow"), packages.get("tensorflow-metal")
+    numpy, arrow = packages.get("numpy"), packages.get("pyarrow")
+    rosetta = " under Rosetta" if machine["translated"] else ""
+    native = machine["architecture"] == "arm64" and not machine["translated"]
+    fallback = environment.get("PYTORCH_ENABLE_MPS_FALLBACK", "0")
+    duplicate = environment.get("KMP_DUPLICATE_LIB_OK")
+    macs = (
+        ("PyTorch on MPS, also in bf16", "macOS 14", machine["os_version"], (14,)),
+        ("peaks of memory on MPS", "PyTorch 2.13", pytorch, (2, 13)),
+        ("torch.utils.benchmark waits for MPS", "PyTorch 2.9", pytorch, (2, 9)),
+        ("energy without root", "zeus-apple-silicon 1.1", zeus, (1, 1)),
+    )
+    rows = [
+        (what, needs, found or "not installed", version(found) >= least, True)
+        for what, needs, found, least in macs
+    ]
+    kind = f"{machine['architecture']}{rosetta}"
+    rows.append(("MPS, Metal, MLX", "a native arm64 Python", kind, native, True))
+    plugin = metal is None or (2, 16) <= version(tensorflow) < (2, 20)
+    pair = f"{tensorflow} with {metal or 'none'}"
+    rows.append(("TensorFlow with tensorflow-metal", "2.16 to 2.19", pair, plugin, True))
+    off = fallback in ("", "0")
+    rows.append(("MPS refuses what it lacks", "no fallback", f"fallback {fallback}", off, True))
+    both = version(numpy) >= (2,) or version(arrow) < (26,)
+    pair = f"NumPy {numpy}, PyArrow {arrow}"
+    rows.append(("NumPy and PyArrow", "PyArrow below 26, or NumPy 2", pair, both, False))
+    alone, set_to = duplicate is None, duplicate or "not set"
+    rows.append(("one OpenMP", "KMP_DUPLICATE_LIB_OK not set", set_to, alone, False))
+    for what, needs, found, met, only_macs in rows:
+        if only_macs and machine["os"] != "macOS":
+            yield what, needs, found, "not a Mac"
+        else:
+            yield what, needs, found, "met" if met else "not met"
