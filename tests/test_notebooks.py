@@ -41,6 +41,9 @@ from pomology.runner import notebooks, parameters
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = notebooks.notebook_paths(ROOT / "notebooks")
 
+CELL_LINES = 25  # at most: a cell shows one idea
+LONGER_CELLS = {"costs": 26, "mlx_or_pytorch": 41}
+
 every_notebook = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 
 
@@ -119,7 +122,8 @@ def test_title_cells_and_calls(path):
         assert known.title in document.cells[0].source and known.author in document.cells[0].source
     for cell in document.cells:
         if cell.cell_type == "code":
-            assert cell.source.count("\n") < 60, f"{cell.id} does not fit on a screen"
+            lines = cell.source.count("\n") + 1
+            assert lines <= LONGER_CELLS.get(path.stem, CELL_LINES), f"{cell.id} is long"
         else:
             assert not re.search(r"<\w+[^>]*>", cell.source), (
                 f"{cell.id}: HTML in Markdown breaks in the page"

@@ -1,7 +1,6 @@
 """GPT-2's shapes, and what table 4 makes of the times.
 
-The model, loss and optimiser are those of the notebook `gpt2_pretraining`; MLX's are tested in `mlx_language.py`,
-in a process of its own.
+The model, loss and optimizer are those of the notebook `gpt2_pretraining`, in PyTorch.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pomology.models.cost import workload
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
 LARGE = {"transformer_lm": 733_816_080, "true_gpt2": 774_030_080}
-# TFLOP of a step of the default architecture with 1,024 tokens a sequence, counted operator by operator elsewhere.
+# TFLOP of a step of the default architecture with 1,024 tokens per sequence, by operators.
 TFLOP = {8: 40.06, 4: 20.03, 2: 10.01, 1: 5.01}
 
 both = pytest.mark.parametrize("architecture", gpt2.ARCHITECTURES)

@@ -1,147 +1,70 @@
-"""The notebooks of `today/`: their counts by hand, and what others have published beside this machine."""
+"""The notebooks of `today/`: their counts by hand, and published rows next to this machine's."""
 
-import contextlib
 import json
 from types import SimpleNamespace
 
 import declared
 import fakes
 import pytest
-import torch
 from test_notebooks import definitions
 
 from pomology.articles import elsewhere, published
-from pomology.errors import Unsupported
-from pomology.models.autocast import autocast
 from pomology.report.figures import draw
-from pomology.results.cases import line
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
 SMALL = BERT | {"batch_size": 8}
-ROWS = [
-    (
-        "a",
-        "bert_base",
-        "M1 Max GPU",
-        "gpu",
-        "pytorch 1.13.0",
-        "fp32",
-        BERT,
-        "fit_s",
-        "177",
-        "s",
-        "2m 57s",
-        "one-run",
-    ),
-    (
-        "a",
-        "bert_base",
-        "V100",
-        "rival",
-        "pytorch",
-        "fp32",
-        BERT,
-        "fit_s",
-        "41",
-        "s",
-        "41s",
-        "one-run",
-    ),
-    (
-        "a",
-        "bert_base",
-        "M1 Max CPU",
-        "cpu",
-        "pytorch",
-        "fp32",
-        BERT,
-        "fit_s",
-        "9000",
-        "s",
-        "2h 30m",
-        "swapping",
-    ),
-    (
-        "b",
-        "bert_base",
-        "V100",
-        "rival",
-        "pytorch",
-        "amp",
-        BERT,
-        "samples_per_s",
-        "500.5",
-        "texts/s",
-        "500.5",
-        "",
-    ),
-    (
-        "a",
-        "bert_base",
-        "V100",
-        "rival",
-        "pytorch",
-        "amp",
-        SMALL,
-        "samples_per_s",
-        "600",
-        "texts/s",
-        "600",
-        "",
-    ),
-]
+ROWS = []  # in the form of `elsewhere.csv`
+
+
+def publish(
+    source, workload, device, precision, config, metric, value, unit, printed="", faults=""
+):
+    """Add a published row."""
+    roles = {"M1 Max GPU": "gpu", "M1 Max CPU": "cpu"}
+    ROWS.append(
+        {
+            "row": str(len(ROWS)),
+            "source": source,
+            "workload": workload,
+            "device": device,
+            "role": roles.get(device, "rival"),
+            "framework": "pytorch 1.13.0" if device == "M1 Max GPU" else "pytorch",
+            "precision": precision,
+            "config": json.dumps(config),
+            "metric": metric,
+            "value": value,
+            "unit": unit,
+            "printed": printed or value,
+            "faults": faults,
+            "bound": "",
+            "year": "2022",
+        }
+    )
+
+
+FIT = BERT, "fit_s"
+publish("a", "bert_base", "M1 Max GPU", "fp32", *FIT, "177", "s", "2m 57s", "one-run")
+publish("a", "bert_base", "V100", "fp32", *FIT, "41", "s", "41s", "one-run")
+publish("a", "bert_base", "M1 Max CPU", "fp32", *FIT, "9000", "s", "2h 30m", "swapping")
+publish("b", "bert_base", "V100", "amp", BERT, "samples_per_s", "500.5", "texts/s")
+publish("a", "bert_base", "V100", "amp", SMALL, "samples_per_s", "600", "texts/s")
 for size, device, metric, value, unit in (
     (64, "RTX 2080 Ti", "samples_per_s", "288.94", "images/s"),
     (224, "RTX 2080 Ti", "samples_per_s", "300", "images/s"),
     (64, "M1 Pro GPU", "epoch_s", "1200.8", "s"),
     (64, "M1 Pro GPU", "forward_s", "0.1", "s"),
 ):
-    text = "synthetic" if metric == "samples_per_s" else "Food101, decoded, 75,750 images"
-    config = {"batch_size": size, "image_size": 224, "optimizer": "SGD", "data": text}
-    ROWS.append(
-        (
-            "b",
-            "resnet50",
-            device,
-            "rival",
-            "pytorch",
-            "fp32",
-            config,
-            metric,
-            value,
-            unit,
-            value,
-            "",
-        )
-    )
+    data = "synthetic" if metric == "samples_per_s" else "Food101, decoded, 75,750 images"
+    config = {"batch_size": size, "image_size": 224, "optimizer": "SGD", "data": data}
+    publish("b", "resnet50", device, "fp32", config, metric, value, unit)
 
 
 @pytest.fixture
 def others(monkeypatch):
     """These rows in place of the published ones."""
-    names = [
-        "source",
-        "workload",
-        "device",
-        "role",
-        "framework",
-        "precision",
-        "config",
-        "metric",
-        "value",
-        "unit",
-    ]
-    names += ["printed", "faults"]
-    lines = [
-        {"row": str(number), "year": "2022"} | dict(zip(names, row, strict=True))
-        for number, row in enumerate(ROWS)
-    ]
-    lines = [
-        row | {"config": json.dumps(row["config"]), "bound": "", "year": "2022"} for row in lines
-    ]
     about = dict.fromkeys(("title", "author", "date"), "")
     sources = [about | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
-    files = {"elsewhere.csv": tuple(lines), "sources.csv": tuple(sources)}
+    files = {"elsewhere.csv": tuple(ROWS), "sources.csv": tuple(sources)}
     read, caches = published.read, (elsewhere._rows, elsewhere.sources)
     monkeypatch.setattr(published, "read", lambda name: files.get(name) or read(name))
     for cache in caches:
@@ -162,7 +85,7 @@ def bert(**more):
     return fakes.record(**about | more)
 
 
-# Counts ---------------------------------------------------------------------------------------------------------------
+# Counts
 
 
 # Of a step for one picture: three times the forward pass, less the gradient of the first layer's input.
@@ -187,7 +110,7 @@ def test_resnet_50_is_that_of_torchvision():
     ("name", "parameters"), [("bert_base", 108_311_810), ("gpt2_small", 124_439_808)]
 )
 def test_parameters_and_operations_are_the_models(name, parameters):
-    """Of a token the matrices of 12 blocks, with those of attention, and of GPT-2 its vocabulary."""
+    """The matrices of 12 blocks and of attention, for each token, and GPT-2's vocabulary."""
     work, tokens = definitions(name)["work"](1, 128), 128
     assert work.parameters == parameters
     by_hand = 6 * tokens * (PRODUCTS[name] + 2 * 12 * tokens * 768)
@@ -217,7 +140,7 @@ def test_the_work_of_what_a_source_prints():
     assert work("samples_per_s", image_size=32) is None and work("forward_s", batch_size=64) is None
 
 
-# Others' rows, and this machine's -------------------------------------------------------------------------------------
+# Others' rows, and this machine's
 
 
 def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(others):
@@ -267,7 +190,7 @@ def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
 
 @pytest.mark.parametrize("name", ["resnet50", "bert_base", "gpt2_small"])
 def test_cases_have_the_settings_of_the_sources(name):
-    """What a row is told apart by is in the cases: without it the ranking would leave the case out."""
+    """Without a setting of the published rows the ranking would leave a case out."""
     asked = []
     cpu, gpu = (SimpleNamespace(kind=kind, tf32=kind == "gpu") for kind in ("cpu", "gpu"))
     experiment = SimpleNamespace(devices=[cpu, gpu])
@@ -288,38 +211,3 @@ def test_cases_have_the_settings_of_the_sources(name):
         row.get("tf32") for kind, row in asked if kind == "gpu" and row["precision"] == "fp32"
     ]
     assert set(strict) == ({"off"} if name == "resnet50" else {None})
-
-
-def test_a_line_of_such_a_case_names_no_epoch():
-    metrics = {
-        name: fakes.metric(value, unit="s") for name, value in (("epoch_s", 150.0), ("step_s", 1.5))
-    }
-    own = bert(metrics=metrics | {"throughput": fakes.metric(42.0, unit="samples/s")})
-    assert "step 1.5" in line(own) and "epoch" not in line(own)
-
-
-# Precision ------------------------------------------------------------------------------------------------------------
-
-
-def case(precision, reason=None):
-    backend = SimpleNamespace(precisions=lambda: {"bf16": reason})
-    return SimpleNamespace(precision=precision, device=torch.device("cpu"), backend=backend)
-
-
-def test_autocast_computes_in_the_precision_of_the_row_or_ends_it():
-    ones = torch.ones(4, 4)
-    for precision, kind in (
-        ("fp32", torch.float32),
-        ("tf32", torch.float32),
-        ("bf16", torch.bfloat16),
-    ):
-        with autocast(case(precision)):
-            assert (ones @ ones).dtype == kind
-    with pytest.raises(Unsupported, match="no product in bf16: too old"):
-        autocast(case("bf16", "too old"))
-
-
-def test_an_autocast_that_does_nothing_is_no_bf16(monkeypatch):
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    with pytest.raises(Unsupported, match=r"leaves a product in torch\.float32"):
-        autocast(case("bf16"))

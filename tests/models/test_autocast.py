@@ -1,0 +1,34 @@
+"""The context of a forward pass in bf16: it computes in it, or the case ends."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pomology.errors import Unsupported
+from pomology.models.autocast import autocast
+
+
+def case(precision, reason=None):
+    backend = SimpleNamespace(precisions=lambda: {"bf16": reason})
+    return SimpleNamespace(precision=precision, device=torch.device("cpu"), backend=backend)
+
+
+def test_autocast_computes_in_the_precision_of_the_row_or_ends_it():
+    ones = torch.ones(4, 4)
+    for precision, kind in (
+        ("fp32", torch.float32),
+        ("tf32", torch.float32),
+        ("bf16", torch.bfloat16),
+    ):
+        with autocast(case(precision)):
+            assert (ones @ ones).dtype == kind
+    with pytest.raises(Unsupported, match="no product in bf16: too old"):
+        autocast(case("bf16", "too old"))
+
+
+def test_an_autocast_that_does_nothing_is_no_bf16(monkeypatch):
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    with pytest.raises(Unsupported, match=r"leaves a product in torch\.float32"):
+        autocast(case("bf16"))
