@@ -614,7 +614,7 @@ def test_it_draws_and_saves_the_articles_table_and_figure(execution, repeating):
         len(strokes) >= 4 or "Nothing was measured that can be drawn" in text
     )  # in so short a run
     assert strokes in [paths(picture) for picture in pictures]
-    assert list(shown.glob("*-article.csv"))
+    assert list(shown.glob("*-article.html"))
 
 
 def test_what_its_loaders_use_works_in_a_spawned_worker(execution, monkeypatch, tmp_path):

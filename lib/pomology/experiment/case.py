@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pomology.errors import Mismatch, Unsupported
 from pomology.experiment import feasibility, outcome
+from pomology.experiment.progress import Progress
 from pomology.machine import memory, quiet
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Sampler
@@ -104,6 +105,7 @@ class Case:
         self._calibration_s = [experiment.calibrate()]
         self._started = results_record.now()
         self._start_s = time.perf_counter()
+        self._progress = Progress(self.name)
         experiment.journal.start(self._start())
         self.backend.reset_peak_memory()
         self.clock = clock.StepClock(
@@ -212,6 +214,8 @@ class Case:
         training_alone = len(self.clock.parts) == 1
         if self._sampler and training_alone:
             self._sampler.steady(*outcome.stretch(self.clock))
+        if self.clock.running:
+            self._progress.step(self.clock.parts[self.clock.running])
 
     def _note_peaks(self) -> None:
         """Note what the loop takes by itself: the kit's own ready batches are no part of it."""
@@ -292,7 +296,7 @@ class Case:
         self._calibration_s.append(self.experiment.calibrate())
         record = self.experiment.journal.end(self._record(exception))
         self.experiment.ended(self, record.status)
-        print(results_cases.line(record))
+        self._progress.end(results_cases.line(record))
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = None
         return record.status != "interrupted"
