@@ -52,8 +52,9 @@ class Notebook(NamedTuple):
     priority: int
 
     def seconds(self, profile: str) -> float:
-        """What its variants take together; infinite where the metadata do not say."""
-        return sum(variant.seconds.get(profile, math.inf) for variant in self.variants)
+        """What its variants take on any machine; infinite where the metadata do not say."""
+        everywhere = [variant for variant in self.variants if not variant.only]
+        return sum(variant.seconds.get(profile, math.inf) for variant in everywhere)
 
     def missing_extras(self) -> list[str]:
         """Return the extras that it needs and that were removed from this copy."""
