@@ -36,7 +36,7 @@ from pomology.devices import find
 class Simulated:
     framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
     uncounted, keeps_graphs = None, False
-    memory_limit, tf32, unified_memory = "", False, False
+    tf32, unified_memory = False, False
     context = lambda self, strict=False: contextlib.nullcontext()
     watch_fallbacks = lambda self: contextlib.nullcontext(set())
     synchronize = reset_peak_memory = lambda self: None

@@ -154,8 +154,6 @@ def test_the_cpu_works_for_real():
         assert (
             product.shape == (8, 8) and cpu.device_of(product) == "cpu" and float(product[0, 0]) > 0
         )
-    launch, words = cpu.smallest_kernel()
-    assert float(launch()[0]) == 2 and words == "adding 1 to one number"
 
 
 @pytest.mark.parametrize(

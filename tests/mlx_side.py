@@ -57,7 +57,6 @@ def test_the_cpu_works_for_real():
         }.items():
             product = cpu.product(kind, 16)()
             assert (product.dtype, product.shape) == (dtype, (16, 16)) and float(product.max()) > 1
-        assert cpu.smallest_kernel()[0]().item() == 2.0
     # A quarter of a billion operations against writing down that they are wanted.
     assert min(block.seconds for block in honest.blocks) > 20 * min(
         block.seconds for block in bare.blocks

@@ -137,19 +137,6 @@ def test_of_devices_that_keep_graphs_one_new_case_runs_in_a_kernel(make, monkeyp
     assert len(list(experiment.cases(batch_size=[8, 16, 32]))) == 6
 
 
-def test_a_gpu_without_a_package_for_this_python_ends_as_unsupported(make, monkeypatch):
-    reason = "tensorflow-metal has no build for Python 3.13: PYTHON=python3.12 has one"
-    monkeypatch.setattr(Device, "unusable", classmethod(lambda cls: {"mps": reason}))
-    experiment = make(devices="auto")
-    for case in experiment.cases(width=[1, 2]):
-        with case:
-            case.metric("kernel_s", 1.0, "s")
-    ended = [(record.backend, record.status, record.reason) for record in experiment.records]
-    assert ended.count(("mps", "unsupported", reason)) == 2
-    assert list(make(devices="auto").cases(width=[1, 2])) == []  # nothing is journalled twice
-    assert not make(devices="cpu").unusable
-
-
 ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 from fakes import Clock
 
 from pomology.errors import PomologyError
@@ -12,11 +15,12 @@ from pomology.measure import calls
 from pomology.models import launches
 
 
-class Backend:
-    """Starting takes 10 s, compiling 2 s, a first launch 0.5 s, a later one 0.1 s; simulated."""
+class Device:
+    """Starting takes 10 s, compiling 2 s, a first launch 0.5 s and a later one 0.1 s."""
 
-    def __init__(self, late: bool, own: bool):
-        self.compiles_at_launch, self.has_own, self.clock = late, own, Clock()
+    def __init__(self, backend: str):
+        self.backend = backend
+        self.clock = Clock()
         self.events: list[str] = []
 
     @contextlib.contextmanager
@@ -31,40 +35,76 @@ class Backend:
     def synchronize(self):
         self.clock.pass_s(0.01)
 
-    def smallest_kernel(self, own=True):
-        mine = own and self.has_own
-        words = "a kernel" if mine else "an addition"
-        self.clock.pass_s(2 if mine and not self.compiles_at_launch else 0)
-
+    def kernel(self, name: str, compile_s: float = 0.0):
         def launch():
-            first = words not in self.events
-            self.clock.pass_s(2 if mine and self.compiles_at_launch and first else 0)
-            self.clock.pass_s(0.5 if first else 0.1)
-            self.events.append(words)
+            first = name not in self.events
+            self.clock.pass_s(compile_s + 0.5 if first else 0.1)
+            self.events.append(name)
 
-        return launch, words
+        return launch
+
+    def metal_kernel(self):
+        if self.backend == "mps":
+            self.clock.pass_s(2)  # compiles here
+            return self.kernel("a kernel")
+        return self.kernel("a kernel", compile_s=2) if self.backend == "mlx-gpu" else None
 
 
 @pytest.mark.parametrize(
-    ("late", "own", "cold_s", "compile_s"),
+    ("backend", "compile_s"),
     [
-        (False, True, 0.51, 2.01),  # MPS: compiled before, so apart
-        (False, False, 0.51, None),  # CUDA and a processor: nothing to compile
-        (
-            True,
-            True,
-            0.51,
-            2.51,
-        ),  # MLX on Metal: the addition cold, one's own compiled and launched in one
-        (True, False, 0.51, None),
+        ("mps", 2.01),  # compiled before, so apart
+        ("cuda", None),  # nothing to compile
+        ("mlx-gpu", 2.51),  # one's own kernel is compiled and launched in one
     ],
 )
-def test_a_cold_launch_is_the_first_and_nothing_else(late, own, cold_s, compile_s):
-    backend = Backend(late, own)
-    found = launches.first(backend, backend.clock)
-    assert found["launch_cold_s"] == pytest.approx(cold_s)
+def test_a_cold_launch_is_the_first_and_nothing_else(monkeypatch, backend, compile_s):
+    device = Device(backend)
+    monkeypatch.setattr(launches, "addition", lambda device: device.kernel("an addition"))
+    monkeypatch.setattr(launches, "metal_kernel", Device.metal_kernel)
+    found = launches.first(device, device.clock)
+    assert found["launch_cold_s"] == pytest.approx(0.51)
     assert found.get("compile_s") == (compile_s and pytest.approx(compile_s))
-    assert backend.events[:2] == ["scope", "started"]  # before any launch
+    assert device.events[:2] == ["scope", "started"]  # before any launch
+
+
+def test_the_smallest_kernel_is_an_addition_and_on_mps_a_metal_kernel_of_one_thread(monkeypatch):
+    sizes = []
+    shader = SimpleNamespace(pomology_one=lambda tensor: sizes.append(tensor.numel()))
+    monkeypatch.setattr(torch.mps, "compile_shader", lambda source: shader)
+    for backend, words in (("cpu", "adding 1 to one number"), ("mps", "a Metal kernel of")):
+        device = SimpleNamespace(framework="torch", backend=backend, handle="cpu")
+        launch, found = launches.smallest_kernel(device)
+        assert found.startswith(words)
+        launch()
+    assert sizes == [1]  # as many threads as the tensor has numbers
+
+
+def test_in_mlx_the_smallest_kernel_is_launched_on_the_device(monkeypatch):
+    launched = []
+
+    def metal_kernel(name, input_names, output_names, source):
+        assert all(word in source for word in (*input_names, *output_names))
+        return lambda **options: launched.append(options)
+
+    mx = ModuleType("mlx.core")
+    mx.float32 = "float32"
+    mx.ones = lambda count, stream: "one number"
+    mx.eval = lambda number: None
+    mx.add = lambda number, one, stream: launched.append({"stream": stream})
+    mx.fast = SimpleNamespace(metal_kernel=metal_kernel)
+    monkeypatch.setitem(sys.modules, "mlx", SimpleNamespace(core=mx))
+    monkeypatch.setitem(sys.modules, "mlx.core", mx)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for backend, words in (("cpu", "adding"), ("mlx-gpu", "a Metal kernel of one thread")):
+        device = SimpleNamespace(framework="mlx", backend=backend, handle=backend)
+        device.dispatch = lambda function: function
+        launch, found = launches.smallest_kernel(device)
+        assert found.startswith(words)
+        launch()
+    addition, kernel = launched
+    assert (addition["stream"], kernel["stream"]) == ("cpu", "mlx-gpu")
+    assert kernel["grid"] == kernel["threadgroup"] == (1, 1, 1)
 
 
 def test_cold_launches_are_made_in_processes_of_their_own():

@@ -6,28 +6,16 @@ of them may import its framework before one of its devices is asked for."""
 import abc
 import contextlib
 import gc
+import os
+import sys
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from pomology.errors import PomologyError
 from pomology.machine import snapshot
 
 # A precision as notebooks name it -> the data type in PyTorch, TensorFlow and MLX.
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
-SAMPLED_TENSORS = 4  # the last ones, of which `weight_sample` keeps
-SAMPLED_NUMBERS = 64  # so many each
-
-
-class UnusableDevice(NamedTuple):
-    """A GPU that its framework cannot use here: its cases end as `unsupported`, for this reason."""
-
-    framework: str
-    framework_version: str
-    backend: str
-    name: str | None
-    reason: str
-    handle: None = None
-    threads: None = None
 
 
 class Device(abc.ABC):
@@ -43,8 +31,6 @@ class Device(abc.ABC):
     apple_gpu: ClassVar[str]  # the backend that is the GPU of an Apple chip
     threads: int | None  # CPU threads of an operator; None if the framework has no such setting
 
-    compiles_at_launch = False  # an own kernel is compiled by its first launch
-    memory_limit = ""  # a sentence, where the kit sets another limit than the framework
     tf32 = False  # whether fp32 convolutions (in MLX: products) are in TF32
     counts_on_cpu = False  # whether its memory counters are of use there
 
@@ -58,11 +44,6 @@ class Device(abc.ABC):
         self.uncounted: str | None = None
 
     @classmethod
-    def unusable(cls) -> dict[str, str]:
-        """GPUs for which a package has no build for this Python: backend -> reason."""
-        return {}
-
-    @classmethod
     @abc.abstractmethod
     def backends(cls) -> dict[str, str | None]:
         """Each backend, the CPU first: None if it can train here, else why not."""
@@ -70,14 +51,6 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait until the device has done all its work. A time without this is that of a launch."""
-
-    @abc.abstractmethod
-    def product(self, precision: str, size: int) -> Callable[[], Any]:
-        """A function that multiplies two random square matrices; time it through `dispatch`."""
-
-    @abc.abstractmethod
-    def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
-        """A function that is the least work, and what that is. own: a Metal kernel of the kit."""
 
     @abc.abstractmethod
     def device_of(self, item: Any) -> str:
@@ -90,12 +63,12 @@ class Device(abc.ABC):
         """Parameters of a model, trained or not, without running statistics."""
 
     @abc.abstractmethod
-    def weight_sample(self, model: Any) -> list[float]:
-        """A few of the trained weights, to see whether training changed them."""
+    def _trained(self, model: Any) -> list[Any]:
+        """The arrays of trained weights."""
 
     @abc.abstractmethod
-    def _ones(self, dtype: str, size: int) -> Any:
-        """A square matrix of ones."""
+    def _random(self, dtype: str, size: int) -> Any:
+        """A square matrix of random numbers from 0 to 1."""
 
     @abc.abstractmethod
     def _move(self, item: Any) -> Any:
@@ -106,9 +79,15 @@ class Device(abc.ABC):
         """Set what the framework reads when it is loaded. Raises PomologyError if too late."""
 
     @classmethod
-    def too_late(cls, setting: str, why: str) -> PomologyError:
-        advice = f"restart the kernel, and call find.prepare('{cls.framework}') before importing it"
-        return PomologyError(f"{cls.title} was imported before {setting} was set, {why}: {advice}")
+    def _before_import(cls, module: str, name: str, value: str) -> None:
+        """Set a variable of the environment that a module reads when it is loaded."""
+        if module not in sys.modules:
+            os.environ[name] = value
+        elif os.environ.get(name) != value:
+            raise PomologyError(
+                f"{cls.title} was imported before {name}={value} was set: restart the kernel, and "
+                f"call find.prepare('{cls.framework}') before importing it"
+            )
 
     @staticmethod
     def _one_of(backends: set[str], item: Any) -> str:
@@ -137,37 +116,43 @@ class Device(abc.ABC):
         """Collect the operators that run on the CPU inside, as far as the framework says so."""
         yield set()
 
+    def product(self, precision: str, size: int) -> Callable[[], Any]:
+        """A function that multiplies two random square matrices; time it through `dispatch`."""
+        dtype = DTYPES[precision.replace("tf32", "fp32")]  # a way to compute in fp32
+        with self.context():
+            a = self._random(dtype, size)
+            b = self._random(dtype, size)
+
+        def multiply() -> Any:
+            with self.context():
+                return a @ b
+
+        return multiply
+
     def precisions(self) -> dict[str, str | None]:
         """Of fp32, fp16, bf16 and fp64: None if matrices multiply here in it, else why not."""
         reasons: dict[str, str | None] = {}
-        for precision, dtype in DTYPES.items():
-            reasons[precision] = None
+        for precision in DTYPES:
             try:
-                with self.context():
-                    ones = self._ones(dtype, 8)
-                    product = ones @ ones
-                    computed_on = self.device_of(product)
-                    value = float(product[0, 0])
+                product = self.product(precision, 8)()
+                right = 0 < float(product[0, 0]) < 8 and self.device_of(product) == self.backend
+                reasons[precision] = None if right else "computed elsewhere, or wrong"
             except Exception as error:  # whatever a framework raises for a precision that it lacks
                 reasons[precision] = str(error).split("\n")[0]
-                continue
-            if computed_on != self.backend:
-                reasons[precision] = f"computed on {computed_on}"
-            elif value != 8:
-                reasons[precision] = "gives wrong products"
         return reasons
 
     def to_device(self, batch: Any) -> Any:
-        """The same array, or tuple, list or dict of arrays, on this device.
-
-        Raises Unsupported for a type of numbers that the device lacks."""
+        """The same array, or tuple, list or dict of arrays, on this device."""
         if isinstance(batch, dict):
             return {key: self.to_device(value) for key, value in batch.items()}
-        # What has `to` moves itself: a packed sequence is a tuple whose lengths stay on the CPU.
-        if isinstance(batch, (tuple, list)) and not hasattr(batch, "to"):
-            moved = [self.to_device(value) for value in batch]
-            return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+        if isinstance(batch, (tuple, list)):
+            return type(batch)(self.to_device(value) for value in batch)
         return self._move(batch)
+
+    def weight_sample(self, model: Any) -> list[float]:
+        """A few of the trained weights, to see whether training changed them."""
+        some = [weight.reshape(-1)[:64].tolist() for weight in self._trained(model)[-4:]]
+        return [number for numbers in some for number in numbers]
 
     # Memory, in bytes
 
@@ -181,15 +166,16 @@ class Device(abc.ABC):
         self.uncounted = None
         self._counted(self._reset_peak)
 
-    def peak_memory(self) -> dict[str, int]:
-        """`allocated_peak_bytes` (arrays) and `reserved_peak_bytes` (the allocator's pool).
-
-        Since the last reset. Empty on most CPUs, and if the counters fail: see `uncounted`."""
-        return {} if self.uncounted else self._counted(self._peak_bytes)
-
     def memory(self) -> dict[str, int]:
-        """`allocated_bytes` and `reserved_bytes` now; empty as `peak_memory` is."""
-        return self._counted(self._bytes_now)
+        """`allocated_bytes` (arrays) and `reserved_bytes` (the allocator's pool) now, and peaks.
+
+        Peaks: `allocated_peak_bytes` and `reserved_peak_bytes` since the last reset. Empty on most
+        CPUs, and if the counters fail: see `uncounted`."""
+        return {} if self.uncounted else self._counted(self._memory)
+
+    def peak_memory(self) -> dict[str, int]:
+        """Of `memory` the peaks."""
+        return {name: count for name, count in self.memory().items() if "peak" in name}
 
     def release(self) -> None:
         """Free what the last case left."""
@@ -205,7 +191,7 @@ class Device(abc.ABC):
             self.uncounted = str(error).split("\n")[0]
             return {}
 
-    def _bytes_now(self) -> dict[str, int]:
+    def _memory(self) -> dict[str, int]:
         return {}
 
-    _reset_peak = _peak_bytes = _bytes_now
+    _reset_peak = _memory

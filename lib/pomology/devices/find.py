@@ -1,12 +1,13 @@
 """The frameworks of the kit, and the devices of this machine that they can train on."""
 
 import importlib
+import importlib.metadata
 import pkgutil
+import re
 import sys
 
 from pomology import devices
-from pomology.devices.base import Device, UnusableDevice
-from pomology.devices.mlx import MLXDevice
+from pomology.devices.base import Device
 from pomology.errors import NoSuchDevice, PomologyError
 from pomology.machine import snapshot
 
@@ -27,11 +28,11 @@ def choices() -> tuple[str, ...]:
     return tuple(dict.fromkeys(("auto", "cpu", "gpu", *names)))
 
 
-def prepare(framework: str, **asked: bool) -> None:
+def prepare(framework: str, **settings: bool) -> None:
     """Set what a framework reads when it is loaded. Raises PomologyError if it is loaded already.
 
-    asked: `fusion` of TensorFlow, `tf32` of MLX."""
-    _kind(framework).prepare(**asked)
+    settings: `fusion` of TensorFlow, `tf32` of MLX."""
+    _kind(framework).prepare(**settings)
 
 
 def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
@@ -44,26 +45,15 @@ def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     kind = _kind(framework)
     reasons = kind.backends()
     present = [name for name, reason in reasons.items() if reason is None]
-    gpus = [name for name in reasons if name != "cpu"]
-    backends = {"auto": present, "gpu": gpus}.get(wanted, [wanted])
+    backends = {"auto": present, "gpu": list(kind.gpus)}.get(wanted, [wanted])
     if wanted in {each.apple_gpu for each in frameworks().values()}:
         backends = [kind.apple_gpu]
-    chosen = [name for name in backends if name in present]
+    chosen = [name for name in present if name in backends]
     if not chosen:
-        asked = [name for name in gpus if name in backends] or gpus
-        why = "; ".join(f"{name}: {reasons[name]}" for name in asked)
-        here = ", ".join(present)
-        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {here}")
+        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+        has = ", ".join(present)
+        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {has}")
     return [kind(name) for name in chosen]
-
-
-def unusable(wanted: str, framework: str, version: str) -> list[UnusableDevice]:
-    """What `auto` would time if its package had a build for this Python."""
-    if wanted != "auto":
-        return []
-    chip = snapshot.chip()
-    reasons = _kind(framework).unusable().items()
-    return [UnusableDevice(framework, version, name, chip, reason) for name, reason in reasons]
 
 
 def has(feature: str) -> bool:
@@ -71,10 +61,10 @@ def has(feature: str) -> bool:
 
     feature: `metal` (TensorFlow's plugin) or `tf32` (fp32 as MLX ships it). Loads no framework.
     """
-    features = {"metal": sys.platform == "darwin", "tf32": MLXDevice.may_have_tf32()}
-    if feature not in features:
-        raise PomologyError(f"only: {feature!r} is not known; one of {', '.join(features)} is")
-    return features[feature]
+    if sys.platform == "darwin":  # GPUs before M5 have no TF32
+        return feature == "metal" or not re.search(r"\bM[1-4]\b", snapshot.chip() or "")
+    packages = [package.name or "" for package in importlib.metadata.distributions()]
+    return feature == "tf32" and any(name.startswith("mlx-cuda") for name in packages)
 
 
 def _kind(framework: str) -> type[Device]:

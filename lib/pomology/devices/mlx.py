@@ -5,16 +5,12 @@ goes through `dispatch`, and a training step calls `mx.eval` inside the timed lo
 
 import contextlib
 import functools
-import importlib.metadata
-import os
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
+from pomology.devices.base import Device
 from pomology.errors import NoSuchDevice
-from pomology.machine import snapshot
 
 TF32 = "MLX_ENABLE_TF32"
 GPU = "mlx-gpu"
@@ -38,7 +34,6 @@ class MLXDevice(Device):
     title = "MLX"
     gpus = (GPU,)
     apple_gpu = GPU
-    compiles_at_launch = True
     counts_on_cpu = True  # its counters are of the process, whichever device computed
     _tf32 = "0"
     threads = None  # on a Mac Accelerate decides, elsewhere one thread multiplies
@@ -59,24 +54,12 @@ class MLXDevice(Device):
         in the last call, else false: fp32 means fp32."""
         if tf32 is not None:
             cls._tf32 = str(int(tf32))
-        if "mlx.core" not in sys.modules:
-            os.environ[TF32] = cls._tf32
-        elif os.environ.get(TF32) != cls._tf32:
-            why = "which says whether its fp32 is TF32 on an M5 or an NVIDIA GPU"
-            raise cls.too_late(f"{TF32}={cls._tf32}", why)
-
-    @staticmethod
-    def may_have_tf32() -> bool:
-        """Return whether there may be a GPU with TF32, without loading MLX."""
-        if sys.platform == "darwin":
-            return not re.search(r"\bM[1-4]\b", snapshot.chip() or "")  # whose GPUs have none
-        packages = importlib.metadata.distributions()
-        return any((package.name or "").startswith("mlx-cuda") for package in packages)
+        cls._before_import("mlx.core", TF32, cls._tf32)
 
     @functools.cached_property
     def tf32(self) -> bool:
         with self.context():  # 2^-20 is lost behind the 10 bits of TF32
-            number = self._ones("float32", 64) * (1 + 2.0**-20)
+            number = self._mx.ones((64, 64)) * (1 + 2.0**-20)
             return not (number @ self._mx.eye(64) == number).all().item()
 
     @classmethod
@@ -117,41 +100,10 @@ class MLXDevice(Device):
 
         return call
 
-    def product(self, precision: str, size: int) -> Callable[[], Any]:
-        mx = self._mx
-        dtype = getattr(mx, DTYPES[precision.replace("tf32", "fp32")])
-        uniform = functools.partial(mx.random.uniform, shape=(size, size), stream=self.handle)
-        a = uniform().astype(dtype, self.handle)
-        b = uniform().astype(dtype, self.handle)
-        mx.eval(a, b)
-        return lambda: mx.matmul(a, b, stream=self.handle)
-
-    def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
-        mx = self._mx
-        number = mx.ones(1, stream=self.handle)
-        mx.eval(number)
-        if not (own and self.kind == "gpu" and mx.metal.is_available()):
-            add = self.dispatch(lambda: mx.add(number, 1, stream=self.handle))
-            return add, "adding 1 to one number"
-        kernel = mx.fast.metal_kernel(
-            name="pomology_one",
-            input_names=["number"],
-            output_names=["out"],
-            source="out[0] = number[0];",
-        )
-        launch = functools.partial(
-            kernel,
-            inputs=[number],
-            grid=(1, 1, 1),
-            threadgroup=(1, 1, 1),
-            output_shapes=[(1,)],
-            output_dtypes=[mx.float32],
-            stream=self.handle,
-        )
-        return self.dispatch(launch), "a Metal kernel of one thread"
-
-    def _ones(self, dtype: str, size: int) -> Any:
-        return self._mx.ones((size, size), dtype=getattr(self._mx, dtype))
+    def _random(self, dtype: str, size: int) -> Any:
+        numbers = self._mx.random.uniform(shape=(size, size)).astype(getattr(self._mx, dtype))
+        self._mx.eval(numbers)
+        return numbers
 
     def _move(self, item: Any) -> Any:
         return item if isinstance(item, self._mx.array) else self._mx.array(item)
@@ -167,20 +119,16 @@ class MLXDevice(Device):
         named = self._flat(model.parameters())
         return sum(weight.size for name, weight in named if not name.endswith(statistics))
 
-    def weight_sample(self, model: Any) -> list[float]:
-        numbers: list[float] = []
-        for _, weight in self._flat(model.trainable_parameters())[-SAMPLED_TENSORS:]:
-            numbers += weight.flatten()[:SAMPLED_NUMBERS].astype(self._mx.float32).tolist()
-        return numbers
+    def _trained(self, model: Any) -> list[Any]:
+        return [weight for _, weight in self._flat(model.trainable_parameters())]
 
     def free_memory(self) -> int:
         available = super().free_memory()
         if self.kind == "cpu":
             return available
         limit = self._mx.device_info(self.handle).get("max_recommended_working_set_size")
-        if not limit:  # only Metal has one
-            return available
-        return min(available, int(limit) - self._bytes_now()["reserved_bytes"])
+        pool = self._memory()["reserved_bytes"]
+        return min(available, int(limit) - pool) if limit else available  # only Metal has one
 
     def release(self) -> None:
         super().release()
@@ -189,12 +137,14 @@ class MLXDevice(Device):
     def _reset_peak(self) -> None:
         self._mx.reset_peak_memory()
 
-    def _peak_bytes(self) -> dict[str, int]:
-        # The pool (arrays and cache) has no peak of its own; it hardly ever shrinks.
-        peak = self._mx.get_peak_memory()
-        pool = max(peak, self._bytes_now()["reserved_bytes"])
-        return {"allocated_peak_bytes": peak, "reserved_peak_bytes": pool}
-
-    def _bytes_now(self) -> dict[str, int]:
+    def _memory(self) -> dict[str, int]:
         active = self._mx.get_active_memory()
-        return {"allocated_bytes": active, "reserved_bytes": active + self._mx.get_cache_memory()}
+        peak = self._mx.get_peak_memory()
+        pool = active + self._mx.get_cache_memory()
+        return {
+            "allocated_bytes": active,
+            "reserved_bytes": pool,
+            "allocated_peak_bytes": peak,
+            # The pool has no peak of its own; it hardly ever shrinks.
+            "reserved_peak_bytes": max(peak, pool),
+        }

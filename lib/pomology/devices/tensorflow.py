@@ -6,17 +6,15 @@ plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, 
 fusion: its notebooks run once with it and once without."""
 
 import contextlib
-import functools
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from pomology.devices.base import DTYPES, SAMPLED_NUMBERS, SAMPLED_TENSORS, Device
-from pomology.errors import PomologyError
+from pomology.devices.base import Device
 from pomology.machine import energy, quiet
 
 REMAPPER = "TURN_OFF_REMAPPER"
+THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def load() -> Any:
@@ -40,6 +38,7 @@ class TensorFlowDevice(Device):
     title = "TensorFlow"
     gpus = ("cuda", "metal")
     apple_gpu = "metal"
+    _remapper_off = "1"
 
     def __init__(self, backend: str):
         self._tf = load()
@@ -50,44 +49,25 @@ class TensorFlowDevice(Device):
         """Set what TensorFlow and Keras read when loaded. Raises PomologyError if it is too late.
 
         fusion: whether Apple's plugin fuses operators. By default as in the last call, else not."""
-        wanted = os.environ.get(REMAPPER)
         if fusion is not None:
-            wanted = "0" if fusion else "1"
-        keras = os.environ.get("KERAS_BACKEND", "tensorflow")
-        if "keras" in sys.modules and keras != "tensorflow":
-            raise PomologyError(f"KERAS_BACKEND={keras}: unset it, and restart the kernel")
-        if "tensorflow" not in sys.modules:
-            os.environ[REMAPPER] = "0" if wanted == "0" else "1"
-            os.environ["KERAS_BACKEND"] = "tensorflow"
-            # Else loading it writes a screen of lines about CUDA and instruction sets.
-            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-            if quiet.quota():  # TensorFlow does not know of a container's quota
-                os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(quiet.usable_threads()))
-        elif sys.platform == "darwin" and (wanted is None or os.environ.get(REMAPPER) != wanted):
-            why = "by which its Metal plugin fuses operators, or does not"
-            raise cls.too_late(f"{REMAPPER}={wanted or 1}", why)
+            cls._remapper_off = "0" if fusion else "1"
+        cls._before_import("tensorflow", REMAPPER, cls._remapper_off)
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        # Else loading it writes a screen of lines about CUDA and instruction sets.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        # TensorFlow does not know of a container's quota.
+        os.environ.setdefault(THREADS, str(quiet.usable_threads()))
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         present = bool(load().config.list_physical_devices("GPU"))
-        if sys.platform == "darwin":
-            absent = "no Metal GPU, or no tensorflow-metal for this TensorFlow"
-            metal = None if present else cls.unusable().get("metal", absent)
-            return {"cpu": None, "cuda": "TensorFlow has no CUDA on macOS", "metal": metal}
-        absent = "no NVIDIA GPU, or not the CUDA that TensorFlow was built for"
-        return {
-            "cpu": None,
-            "cuda": None if present else absent,
-            "metal": "Metal is on macOS only",
+        reasons = {
+            "cuda": "no NVIDIA GPU, or not the CUDA that TensorFlow was built for",
+            "metal": "no Metal GPU, or no tensorflow-metal, which Python 3.13 and later lack",
         }
-
-    @classmethod
-    def unusable(cls) -> dict[str, str]:
-        if sys.platform != "darwin" or sys.version_info < (3, 13):
-            return {}
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        reason = f"tensorflow-metal has no build for Python {version}: PYTHON=python3.12 has one"
-        return {"metal": reason}
+        if present:
+            reasons["metal" if sys.platform == "darwin" else "cuda"] = None
+        return {"cpu": None} | reasons
 
     @property
     def name(self) -> str | None:
@@ -98,9 +78,7 @@ class TensorFlowDevice(Device):
 
     @property
     def threads(self) -> int:
-        threads = self._tf.config.threading.get_intra_op_parallelism_threads()  # 0: one a core
-        threads = threads or int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0"))
-        return threads or quiet.usable_threads()
+        return int(os.environ[THREADS])
 
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         """Inside, this device computes what it has a kernel for."""
@@ -118,26 +96,12 @@ class TensorFlowDevice(Device):
             with self.context():
                 (self._tf.zeros(()) + 1.0).numpy()
 
-    def _here(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        with self.context():
-            return function(*arguments)
-
-    def product(self, precision: str, size: int) -> Callable[[], Any]:
-        with self.context():
-            a = self._tf.cast(self._tf.random.uniform((size, size)), DTYPES[precision])
-            b = self._tf.cast(self._tf.random.uniform((size, size)), DTYPES[precision])
-        return functools.partial(self._here, self._tf.matmul, a, b)
-
-    def smallest_kernel(self, own: bool = True) -> tuple[Callable[[], Any], str]:
-        with self.context():
-            number = self._tf.ones(1)
-        return functools.partial(self._here, self._tf.add, number, 1), "adding 1 to one number"
-
-    def _ones(self, dtype: str, size: int) -> Any:
-        return self._tf.ones((size, size), dtype=dtype)
+    def _random(self, dtype: str, size: int) -> Any:
+        return self._tf.cast(self._tf.random.uniform((size, size)), dtype)
 
     def _move(self, item: Any) -> Any:
-        return self._here(self._tf.identity, item)
+        with self.context():
+            return self._tf.identity(item)
 
     def device_of(self, item: Any) -> str:
         tensors = [weight.value for weight in item.weights] if hasattr(item, "weights") else [item]
@@ -147,11 +111,8 @@ class TensorFlowDevice(Device):
     def count(self, model: Any) -> int:
         return model.count_params()
 
-    def weight_sample(self, model: Any) -> list[float]:
-        numbers: list[float] = []
-        for weight in model.trainable_weights[-SAMPLED_TENSORS:]:
-            numbers += weight.numpy().ravel()[:SAMPLED_NUMBERS].astype("float32").tolist()
-        return numbers
+    def _trained(self, model: Any) -> list[Any]:
+        return [weight.numpy() for weight in model.trainable_weights]
 
     def free_memory(self) -> int:
         if self.backend != "cuda":
@@ -170,10 +131,6 @@ class TensorFlowDevice(Device):
     def _reset_peak(self) -> None:
         self._tf.config.experimental.reset_memory_stats("GPU:0")
 
-    def _peak_bytes(self) -> dict[str, int]:
+    def _memory(self) -> dict[str, int]:
         info = self._tf.config.experimental.get_memory_info("GPU:0")
-        return {"allocated_peak_bytes": info["peak"]}
-
-    def _bytes_now(self) -> dict[str, int]:
-        info = self._tf.config.experimental.get_memory_info("GPU:0")
-        return {"allocated_bytes": info["current"]}
+        return {"allocated_bytes": info["current"], "allocated_peak_bytes": info["peak"]}

@@ -301,14 +301,6 @@ class Case:
         self._model = None
         return record.status != "interrupted"
 
-    def end_unsupported(self, reason: str) -> None:
-        """Journal this case as `unsupported`, without running it."""
-        self._conditions = {"power_source": None}
-        self._started = results_record.now()
-        start = self.experiment.journal.start(self._start())
-        ended = results_record.Record.ended(start, "unsupported", reason)
-        print(results_cases.line(self.experiment.journal.end(ended)))
-
     def _status(
         self, exception: BaseException | None, observed: str | None
     ) -> tuple[str, str | None]:
@@ -362,8 +354,6 @@ class Case:
         """Return the fields of `record.Record`."""
         observed = self._observed()
         status, reason = self._status(exception, observed)
-        if status == "out-of-memory" and self.backend.memory_limit:
-            self.note(self.backend.memory_limit)
         workload = self._workload
         record = self._start() | {
             "device": observed and ("cpu" if observed == "cpu" else "gpu"),

@@ -60,8 +60,6 @@ class Experiment:
             )
         declaration = Declaration(name, article, **declared)
         self.devices = find.find(devices, framework)
-        version = self.devices[0].framework_version
-        self.unusable = find.unusable(devices, framework, version)
         self.framework = framework
         self.profile = profile
         self.budget_s = float(budget_s)
@@ -127,11 +125,6 @@ class Experiment:
             rows = [dict(zip(axes, values, strict=True)) for values in combinations]
         rows = list(rows)
         before = journal.read(self.journal.path)
-        if on is None:
-            for device, config in itertools.product(self.unusable, rows):
-                case = Case(self, device, config)
-                if not before.done(case.name, self.repeat):
-                    case.end_unsupported(device.reason)
         devices = self.devices if on is None else list(on)
         for config, device in itertools.product(rows, devices):
             case = Case(self, device, config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,34 +15,88 @@ from pomology.models import isolated
 LIMIT_S = 300  # of one process: the framework's start, the device's, and a launch
 
 
-def first(backend: Any, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+def addition(device: Any) -> Callable[[], Any]:
+    """Return a function that adds 1 to one number on a device of PyTorch or MLX."""
+    if device.framework == "mlx":
+        import mlx.core as mx
+
+        number = mx.ones(1, stream=device.handle)
+        mx.eval(number)
+        return device.dispatch(lambda: mx.add(number, 1, stream=device.handle))
+    import torch
+
+    number = torch.ones(1, device=device.handle)
+    return lambda: number.add_(1)
+
+
+def metal_kernel(device: Any) -> Callable[[], Any] | None:
+    """Return a function that launches a Metal kernel of one thread; None where Metal is not.
+
+    PyTorch compiles it here, MLX in its first launch.
+    """
+    if device.backend == "mps":
+        import torch
+
+        # It starts as many threads as its first tensor has numbers.
+        source = "kernel void pomology_one(device float* out) { out[0] = 1.0f; }"
+        compiled = torch.mps.compile_shader(source)  # noqa: TID251 - only on MPS
+        kernel = compiled.pomology_one
+        number = torch.ones(1, device=device.handle)
+        return lambda: kernel(number)
+    if device.backend != "mlx-gpu" or sys.platform != "darwin":
+        return None
+    import mlx.core as mx
+
+    number = mx.ones(1, stream=device.handle)
+    mx.eval(number)
+    names = {"input_names": ["number"], "output_names": ["out"]}
+    kernel = mx.fast.metal_kernel(name="pomology_one", **names, source="out[0] = number[0];")
+    launch = functools.partial(
+        kernel,
+        inputs=[number],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+        output_shapes=[(1,)],
+        output_dtypes=[mx.float32],
+        stream=device.handle,
+    )
+    return device.dispatch(launch)
+
+
+def smallest_kernel(device: Any) -> tuple[Callable[[], Any], str]:
+    """Return a function that launches the least work on a device, and what that is in words."""
+    kernel = metal_kernel(device)
+    if kernel:
+        return kernel, "a Metal kernel of one thread"
+    return addition(device), "adding 1 to one number"
+
+
+def first(device: Any, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Time the first launch of a kernel on a device, and compiling where the kernel is the kit's.
 
-    Returns `launch_cold_s`, and `compile_s` if the kit has a kernel. A framework that compiles in
-    the first launch has the launch of a compiled kernel as the first, and as the second that of the
-    kit's kernel with its compilation.
+    Returns `launch_cold_s`, and on an Apple GPU `compile_s`. MLX compiles in a launch: there the
+    addition, which comes compiled, is launched first, and `compile_s` is the kernel's first launch.
     """
 
     def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-        backend.synchronize()
+        device.synchronize()
         start = clock()
         result = function()
-        backend.synchronize()
+        device.synchronize()
         return clock() - start, result
 
-    with backend.context():
-        backend.precisions()  # starts the device: what that takes is no launch
-        if backend.compiles_at_launch:
-            launch, plain = backend.smallest_kernel(own=False)
+    with device.context():
+        device.precisions()  # starts the device: what that takes is no launch
+        if device.backend == "mps":
+            compile_s, launch = timed(lambda: metal_kernel(device))
             launch_cold_s, _ = timed(launch)
-            own, words = backend.smallest_kernel()
-            compile_s, _ = timed(own)
-        else:
-            compile_s, (launch, words) = timed(backend.smallest_kernel)
-            plain = backend.smallest_kernel(own=False)[1]
-            launch_cold_s, _ = timed(launch)
-    own_kernel = {"compile_s": compile_s} if words != plain else {}
-    return {"launch_cold_s": launch_cold_s} | own_kernel
+            return {"launch_cold_s": launch_cold_s, "compile_s": compile_s}
+        launch_cold_s, _ = timed(addition(device))
+        kernel = metal_kernel(device)
+        if kernel is None:
+            return {"launch_cold_s": launch_cold_s}
+        compile_s, _ = timed(kernel)
+        return {"launch_cold_s": launch_cold_s, "compile_s": compile_s}
 
 
 def cold(framework: str, backend: str, count: int) -> list[dict[str, float]]:
