@@ -43,7 +43,7 @@ class Mac:
     def __init__(self, folder: str):
         self.folder, self.later, self.asked, self.says = MACS / folder, False, [], {}
 
-    def __call__(self, *command: str, timeout: float = 10) -> str | None:
+    def __call__(self, *command: str) -> str | None:
         self.asked.append(command)
         return self.says.get(command, self.text(*command))
 
@@ -200,6 +200,7 @@ def become() -> None:
     )
     psutil.cpu_times = lambda: Times(*(getattr(times(), name) for name in Times._fields))
     psutil.cpu_count = lambda logical=True: 16
+    psutil.cpu_percent = lambda interval: 1.0
     psutil.Process.memory_info = lambda self: ProcessMemory(10**9, 10**11, 10**6, 10**5)
 
     load = ctypes.CDLL

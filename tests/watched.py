@@ -21,13 +21,8 @@ def value(watch, name):
     return watch.metrics()[name].value
 
 
-def power_w(t_s):
-    """A synthetic load: 20 W, swinging by 10 W every 8 s."""
-    return 20 + 10 * math.sin(2 * math.pi * t_s / 8)
-
-
 def work_j(t_s):
-    """The integral of power_w from 0 on, by hand."""
+    """Joules of 20 W that swing by 10 W every 8 s, from 0 on, by hand."""
     return 20 * t_s + 10 * 8 / (2 * math.pi) * (1 - math.cos(2 * math.pi * t_s / 8))
 
 

@@ -310,7 +310,8 @@ def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatc
 def test_flags_say_what_others_did_and_how_slow_the_machine_was(make, monkeypatch):
     speeds = iter([1.0, 1.0, 1.4, 1.5])
     monkeypatch.setattr(quiet, "calibrate", lambda: next(speeds))
-    loads = iter([(0.1, []), (1.5, ["contended"])])
+    quiet_then_not = [(0.1, []), (0.0, []), (1.5, ["contended"]), (0.0, [])]  # a loop, and the rest
+    loads = iter(quiet_then_not)
     monkeypatch.setattr(quiet, "between", lambda first, last: next(loads))
     experiment = make()
     for case in experiment.cases(number=[1, 2]):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from fakes import Clock
-from watched import FakeChip, drive, power_w, value, work_j
+from watched import FakeChip, drive, value, work_j
 
 from pomology.machine import energy
 
@@ -18,12 +18,7 @@ def test_energy_of_an_apple_chip(apple, clock, device):
     power = watch.metrics()["power_w"]
     assert power.value == pytest.approx(expected_w + 5, rel=1e-4)
     assert power.high / power.value - 1 == pytest.approx(2 * 0.01 / 10)  # two periods over 10 s
-    watts = [value(watch, f"power_{rail}_w") for rail in ("cpu", "gpu", "dram")]
-    assert watts == pytest.approx([0.25 * expected_w, 0.75 * expected_w, 5], rel=1e-3)
     assert watch.rails == ["cpu", "gpu", "dram"]
-    # The trace is the synthetic power, but for the steps of the samples.
-    for sample in watch.samples[2:]:
-        assert sample.power_w == pytest.approx(power_w(sample.t_s + 2 - 0.25) + 5, rel=0.02)
 
 
 def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
@@ -34,7 +29,7 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
         return FakeChip(clock, untold=energy.APPLE_RAILS.values())
 
     for folder, monitor, words in (
-        ("m4-max", silent, "^zeus-apple-silicon finds no energy counter of the cpu"),
+        ("m4-max", silent, "^zeus-apple-silicon does not count all of the cpu"),
         ("vm", dies, "^not asked in a virtual machine"),
     ):
         apple(folder, monitor)
@@ -51,14 +46,13 @@ def test_a_rail_that_a_chip_or_library_lacks_is_left_out(apple, clock):
     apple(monitor=lambda: FakeChip(clock, untold=("cpu_total_mj",)))
     cpu = drive(clock, [0, 10])
     gpu = drive(clock, [0, 10], kind="gpu")
-    why = "zeus-apple-silicon finds no energy counter of the cpu on this chip"
+    why = "zeus-apple-silicon does not count all of the cpu of this chip"
     assert cpu.rails == []
     assert cpu.absent["power_w"] == gpu.absent["energy of the cpu"] == why
     assert gpu.rails == ["gpu", "dram"]
     assert value(gpu, "power_w") == pytest.approx(0.075 * work_j(10) + 5, 1e-3)
-    apple("m2-ultra")
-    missing = energy.meter("gpu").missing
-    assert missing["cpu"].endswith("counts the CPU of one of an Ultra's two dies")
+    apple("m2-ultra")  # of whose two dies the library counts one
+    assert energy.meter("gpu").missing == {"cpu": why}
 
 
 def test_the_first_visible_nvidia_gpu_is_metered_and_why_none_is(nvidia, monkeypatch):
@@ -69,9 +63,6 @@ def test_the_first_visible_nvidia_gpu_is_metered_and_why_none_is(nvidia, monkeyp
         energy.meter("gpu")
     with absent("only root"):
         energy.meter("cpu")
-    nvidia("DeviceGetTotalEnergyConsumption")
-    with absent("does not count its"):
-        energy.meter("gpu")
     for visible, chosen in (("2,1", 2), ("GPU-5a1e", "GPU-5a1e")):
         nvml = nvidia()
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -111,9 +102,8 @@ class Chip:
     def watch(self, monkeypatch, kind="cpu", step_s=0.1, stretches=1):
         """The metrics of 24 s of steady steps from 12 s on, in so many stretches."""
         monkeypatch.setattr(energy, "meter", self.meter)
-        counter = energy.EnergyCounter(kind, self.clock)
         self.clock.now = 5.0
-        first = counter.read()
+        counter = energy.EnergyCounter(kind, self.clock)
         self.clock.now = 12.0
         steps = 0
         for stretch in range(stretches):
@@ -123,7 +113,7 @@ class Chip:
                 steps += 1
                 counter.steady(stretch, steps)
             self.clock.now += 0.5  # something else
-        return counter, counter.metrics(first, counter.read())
+        return counter, counter.metrics()
 
 
 @pytest.mark.parametrize("period_s", [0.01, 0.8, 2.1])
@@ -132,15 +122,14 @@ def test_the_true_joules_of_a_step_are_within_two_periods(monkeypatch, period_s,
     share = 2 * period_s * math.sqrt(stretches) / 24
     for phase_s in (0.0, 0.3, 0.7):
         chip = Chip(Clock(), {"cpu": period_s, "dram": 0.01}, phase_s * period_s)
-        _, found = chip.watch(monkeypatch, stretches=stretches)
-        step = found["energy_cpu_j_per_step"]
+        counter, found = chip.watch(monkeypatch, stretches=stretches)
         if share > 0.25:
-            assert step.startswith("a counter that moves every 2.1 s is too coarse for 24 s")
+            why = counter.missing["energy_j_per_step"]
+            assert why == "a counter that moves every 2.1 s is too coarse for 24 s" and not found
             continue
-        assert step.low <= 30 / 2 * 0.1 <= step.high and step.n == 240
+        step = found["energy_j_per_step"]
+        assert step.low <= 30 * 0.1 <= step.high and step.n == 240
         assert step.high / step.value - 1 == pytest.approx(share, rel=0.01)
-        whole = found["energy_j_per_step"]
-        assert whole.value == pytest.approx(3.0, rel=share) and whole.low <= 3.0 <= whole.high
         assert found["power_w"].value == pytest.approx(30, rel=share)
 
 
@@ -155,8 +144,11 @@ def test_a_counter_that_stands_still_is_absent_and_a_gpu_at_rest_takes_no_steps(
     chip = Chip(Clock(), {"cpu": 0.01, "gpu": 0.01, "dram": 0.01})
     chip.stuck = {"dram"}
     counter, found = chip.watch(monkeypatch)
-    assert found["power_dram_w"] == "its counter stood still" and counter.rails == ["cpu", "gpu"]
-    assert "energy_gpu_j_per_step" not in found and "energy_cpu_j_per_step" in found
+    assert counter.missing == {"energy of the dram": "its counter stood still"}
+    assert counter.rails == ["cpu", "gpu"] and "energy_gpu_j_per_step" not in found
+    chip = Chip(Clock(), {"cpu": 0.01, "gpu": 0.01})
+    _, found = chip.watch(monkeypatch, kind="gpu")
+    assert found["energy_gpu_j_per_step"].value == pytest.approx(1.5, rel=0.01)
     chip = Chip(Clock(), {"cpu": 0.01, "gpu": 0.01})
     chip.stuck = {"cpu"}
     with pytest.raises(energy.Absent, match="stood still"):
@@ -170,4 +162,3 @@ def test_macos_27_counts_all_but_the_gpu_seldom(apple, clock, monkeypatch):
         assert energy.meter("gpu").rails == {"cpu": period_s, "gpu": 0.01, "dram": period_s}
     watch = drive(clock, [0, 5], kind="gpu")
     assert watch.absent["power_w"] == "a counter that moves every 2.1 s is too coarse for 5 s"
-    assert "power_gpu_w" in watch.metrics()

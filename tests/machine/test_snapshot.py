@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 from unittest import mock
 
+import numpy
 import psutil
 import pytest
 from macs import Mac, secrets_in
@@ -64,10 +65,6 @@ def test_macs_are_recognised(mac, folder, chip, cores, gpu_cores, line):
     assert snapshot["gpus"] == ([gpu] if gpu_cores else [])
     assert (snapshot["os"], snapshot["os_version"]) == ("macOS", "15.5")
     assert (snapshot["translated"], snapshot["virtual_machine"]) == (False, folder == "vm")
-    assert ("gpus" in snapshot["unknown"]) == (gpu_cores is None)
-    identifiers = {"m1": "MacBookAir10,1", "m2-ultra": "Mac14,14", "m4-max": "Mac16,5"}
-    identifiers["vm"] = "VirtualMac2,1"
-    assert (snapshot["processor"] or {}).get("hw.model") == identifiers.get(folder)
     wanted = f"{line.format(chip)}, macOS 15.5, Python 3.11.9"
     assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []
 
@@ -77,8 +74,8 @@ def test_a_translated_python_is_seen_and_a_mac_that_answers_nothing_stays_unknow
     assert machine_snapshot.snapshot()["translated"] is True
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *_, **__: None)
     snapshot = machine_snapshot.snapshot()
-    assert snapshot["unknown"] == {"gpus": "system_profiler did not answer"}
-    silent = ("chip", "performance_cores", "virtual_machine", "processor")
+    assert snapshot["gpus"] == []
+    silent = ("chip", "performance_cores", "virtual_machine")
     assert {snapshot[name] for name in silent} == {None}
     assert machine_snapshot._power() == (None, None)
     line = "unknown chip, 10 cores, 16 GB, macOS 15.5, Python 3.11.9"
@@ -92,8 +89,8 @@ def test_this_machine():
     assert snapshot["cpu_threads"] == os.cpu_count()
     total = psutil.virtual_memory().total
     assert snapshot["memory_bytes"] == total > machine_snapshot.available_memory_bytes() > 0
-    assert snapshot["packages"]["psutil"] == psutil.__version__
-    assert "tensorflow-macos" not in snapshot["packages"]
+    assert snapshot["packages"]["numpy"] == numpy.__version__
+    assert "tensorflow-metal" not in snapshot["packages"]
     assert snapshot["python"] in sys.version
     secrets = {socket.gethostname(), getpass.getuser(), str(Path.home())}
     secrets.add(str(machine_snapshot.REPOSITORY))
@@ -103,12 +100,9 @@ def test_this_machine():
     assert [secret for secret in secrets if len(secret) > 4 and secret in text] == []
 
 
-LSCPU = """Architecture:          x86_64
-Model name:            Intel(R) Xeon(R)  Processor
+LSCPU = """Model name:            Intel(R) Xeon(R)  Processor
 Model:                 143
-BogoMIPS:              5400.00
-Flags:                 fpu avx2 avx512f avx512dq amx_bf16 hypervisor notavx2
-L1d cache:             32 KiB (1 instance)
+Flags:                 fpu avx2 hypervisor
 """
 
 
@@ -117,12 +111,6 @@ def test_a_linux_processor_is_what_lscpu_says(monkeypatch):
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: LSCPU)
     assert machine_snapshot.chip() == "Intel(R) Xeon(R) Processor"
     assert machine_snapshot.virtual_machine() is True
-    assert machine_snapshot.processor() == {
-        "Model": "143",
-        "BogoMIPS": 5400.0,
-        "L1d cache": "32 KiB (1 instance)",
-        "Flags": "amx_bf16 avx2 avx512f",
-    }
 
 
 @pytest.mark.parametrize(("plugged", "source"), [(None, None), (True, "ac"), (False, "battery")])
@@ -133,7 +121,7 @@ def test_linux_power(monkeypatch, plugged, source):
     assert machine_snapshot._power() == (source, None)
 
 
-def test_nvidia_gpus_and_why_there_are_none(monkeypatch):
+def test_nvidia_gpus(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     failed = type("NVMLError", (Exception,), {})
     nvml = mock.Mock(NVMLError=failed)
@@ -146,26 +134,15 @@ def test_nvidia_gpus_and_why_there_are_none(monkeypatch):
     assert snapshot["gpus"] == [h200, h200]
     assert "2 × NVIDIA H200 141 GB" in machine_snapshot.describe(snapshot)
     nvml.nvmlInit.side_effect = failed("Driver Not Loaded")
-    assert "Driver Not Loaded" in machine_snapshot.snapshot()["unknown"]["gpus"]
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert machine_snapshot.snapshot()["unknown"]["gpus"] == "nvidia-ml-py is not installed"
+    assert machine_snapshot.snapshot()["gpus"] == []
 
 
-@pytest.mark.parametrize(
-    ("own_s", "threads", "busy"),
-    # 0.4 of a core; by this process; 0.4 of 32 cores is little.
-    [(0.0, 2, True), (0.09, 2, False), (0.0, 32, False)],
-)
-def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, own_s, threads, busy):
-    clock = mock.Mock()
-    clock.perf_counter.side_effect = [5.0, 5.25]
-    clock.process_time.side_effect = [1.0, 1.0 + own_s]
-    monkeypatch.setattr(machine_snapshot, "time", clock)
-    monkeypatch.setattr(machine_snapshot, "cpu_busy_s", iter([100.0, 100.1]).__next__)
+# 40 % of a core: of 32 cores that is little.
+@pytest.mark.parametrize(("percent", "threads", "busy"), [(20, 2, True), (1.25, 32, False)])
+def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, percent, threads, busy):
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: percent)
     monkeypatch.setattr(psutil, "cpu_count", lambda: threads)
-    conditions = machine_snapshot.conditions()
-    assert ("busy" in conditions["flags"]) == busy
-    assert conditions["others"] == pytest.approx((0.1 - own_s) / 0.25)
+    assert ("busy" in machine_snapshot.conditions()["flags"]) == busy
 
 
 def test_a_command_is_spawned_since_a_fork_would_write_protect_memory(monkeypatch):

@@ -290,7 +290,7 @@ class Case:
         except Exception as late:  # a GPU reports what went wrong when it is waited for
             exception = late
         # What a notebook times by itself has no end of its own.
-        if self._sampler and not self._others.ended_just_now():
+        if self._sampler:
             self._others.end()
         self._stack.close()
         self._calibration_s.append(self.experiment.calibrate())

@@ -1,11 +1,9 @@
-"""Energy counters: Apple's and NVIDIA's; joules per step from them."""
+"""Energy counters, Apple's and NVIDIA's, and joules of a training step from them."""
 
-import itertools
 import math
 import os
 import platform
 import sys
-import threading
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -47,7 +45,9 @@ def meter(kind: str) -> Meter:
         return apple
     if kind == "cpu":
         raise Absent("on Linux only root may read the energy counters of a processor")
-    return nvml_meter()
+    nvml, gpu = nvml_gpu()
+    energy_mj = nvml.nvmlDeviceGetTotalEnergyConsumption  # Volta and later count it
+    return Meter({"gpu": NVML_PERIOD_S}, lambda: {"gpu": energy_mj(gpu) / 1e3}, {})
 
 
 def apple_meter() -> Meter:
@@ -57,21 +57,21 @@ def apple_meter() -> Meter:
         raise Absent("not asked in a virtual machine, which need not have energy counters")
     try:
         import zeus_apple_silicon
-    except ImportError as error:
-        raise Absent("zeus-apple-silicon is not installed") from error
-    try:
+
         monitor = zeus_apple_silicon.AppleEnergyMonitor()
         first = monitor.get_cumulative_energy()  # of which any field may be None
+    except ImportError as error:
+        raise Absent("zeus-apple-silicon is not installed") from error
     except (RuntimeError, ValueError, OSError) as error:
         raise Absent(f"macOS does not open its energy counters: {error}") from error
     slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
     periods_s = {}
     missing = {}
     for rail, field in APPLE_RAILS.items():
-        if getattr(first, field) is None:
-            missing[rail] = f"zeus-apple-silicon finds no energy counter of the {rail} on this chip"
-        elif rail == "cpu" and "Ultra" in (snapshot.chip() or ""):
-            missing[rail] = "zeus-apple-silicon 1.1.0 counts the CPU of one of an Ultra's two dies"
+        # Version 1.1.0 overwrites the CPU counters of an Ultra's first die with the second's.
+        half = rail == "cpu" and "Ultra" in (snapshot.chip() or "")
+        if half or getattr(first, field) is None:
+            missing[rail] = f"zeus-apple-silicon does not count all of the {rail} of this chip"
         else:
             periods_s[rail] = APPLE_SLOW_PERIOD_S if slow and rail != "gpu" else APPLE_PERIOD_S
 
@@ -80,20 +80,6 @@ def apple_meter() -> Meter:
         return {rail: getattr(now, APPLE_RAILS[rail]) / 1e3 for rail in periods_s}
 
     return Meter(periods_s, joules, missing)
-
-
-def nvml_meter() -> Meter:
-    """Return the meter of the first visible NVIDIA GPU: the counter of Volta and later."""
-    nvml, gpu = nvml_gpu()
-
-    def joules() -> dict[str, float]:
-        return {"gpu": nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3}
-
-    try:
-        joules()
-    except nvml.NVMLError as error:
-        raise Absent(f"this NVIDIA GPU does not count its energy: {error}") from error
-    return Meter({"gpu": NVML_PERIOD_S}, joules, {})
 
 
 def nvml_gpu() -> tuple[Any, Any]:
@@ -124,24 +110,21 @@ Span = tuple[Reading, Reading]
 
 
 class EnergyCounter:
-    """The energy counters of a device while a block runs, and in its steady steps.
+    """The energy counters of a device from now on, and in its steady steps.
 
-    rails: what they cover. missing: other rails -> why. Raises Absent where no meter answers.
+    rails: what they cover. missing: what of it has no number -> why. Raises Absent where no meter
+    answers.
     """
 
     def __init__(self, kind: str, clock: Callable[[], float]):
         self._kind = kind
         self._clock = clock
-        self._periods_s, self._joules, self.missing = meter(kind)
+        self._periods_s, self._joules, missing = meter(kind)
         self.rails = list(self._periods_s)
+        self.missing = {f"energy of the {rail}": reason for rail, reason in missing.items()}
+        self._first = self._read()
         self._stretch: Hashable = None
-        self._steady: list[list[Reading]] = []  # the first and the last reading of each stretch
-        self._lock = threading.Lock()  # the sampler's thread reads, and the one that takes steps
-
-    def read(self, steps: int = 0) -> Reading:
-        """Read the counters now."""
-        with self._lock:
-            return Reading(self._clock(), steps, self._joules())
+        self._steady: list[Span] = []  # the first and the last reading of each stretch
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends, after so many steady steps.
@@ -150,36 +133,41 @@ class EnergyCounter:
         """
         if stretch != self._stretch:
             self._stretch = stretch
-            begin = self.read(steps)
-            self._steady.append([begin, begin])
-        elif self._clock() - self._steady[-1][1].seconds >= SPACING_S:
-            self._steady[-1][1] = self.read(steps)
+            begin = self._read(steps)
+            self._steady.append((begin, begin))
+            return
+        begin, last = self._steady[-1]
+        if self._clock() - last.seconds >= SPACING_S:
+            self._steady[-1] = (begin, self._read(steps))
 
-    def metrics(self, first: Reading, last: Reading) -> dict[str, Estimate | str]:
-        """Return joules of a steady step and watts, of each rail and of all, or why there is none.
+    def metrics(self) -> dict[str, Estimate]:
+        """Return joules of a steady step, and watts: of steady steps, else from begin to now.
 
-        first, last: readings around the block, for where there were no steady steps. Raises Absent
-        if the device's own counter stood still.
+        Raises Absent if the device's own counter stood still.
         """
-        found: dict[str, Estimate | str] = {}
-        seconds = last.seconds - first.seconds
+        last = self._read()
         for rail in list(self.rails):
-            moved = last.joules[rail] > first.joules[rail]
-            if not moved and seconds >= 2 * self._periods_s[rail]:
-                found[f"power_{rail}_w"] = "its counter stood still"
+            long = last.seconds - self._first.seconds >= 2 * self._periods_s[rail]
+            if long and last.joules[rail] == self._first.joules[rail]:
+                self.missing[f"energy of the {rail}"] = "its counter stood still"
                 self.rails.remove(rail)
         if self._kind not in self.rails:
             raise Absent("the energy counter stood still")
-        steady = [(begin, end) for begin, end in self._steady if end.steps > begin.steps]
-        steps = sum(end.steps - begin.steps for begin, end in steady)
-        spans = steady or [(first, last)]
+        spans = [(begin, end) for begin, end in self._steady if end.steps > begin.steps]
+        steps = sum(end.steps - begin.steps for begin, end in spans)
+        found = {}
+        if steps:
+            found["energy_j_per_step"] = self._per(steps, "J", spans, self.rails)
+            if self._kind == "gpu":
+                found["energy_gpu_j_per_step"] = self._per(steps, "J", spans, ["gpu"])
+        spans = spans or [(self._first, last)]
         spans_s = sum(end.seconds - begin.seconds for begin, end in spans)
-        groups = {f"{rail}_": [rail] for rail in self.rails} | {"": self.rails}
-        for infix, rails in groups.items():
-            if steps and (infix != "gpu_" or self._kind == "gpu"):  # a GPU at rest takes no steps
-                found[f"energy_{infix}j_per_step"] = self._per(steps, "J", spans, rails)
-            found[f"power_{infix}w"] = self._per(spans_s, "W", spans, rails)
-        return found
+        found["power_w"] = self._per(spans_s, "W", spans, self.rails)
+        self.missing |= {name: value for name, value in found.items() if isinstance(value, str)}
+        return {name: value for name, value in found.items() if name not in self.missing}
+
+    def _read(self, steps: int = 0) -> Reading:
+        return Reading(self._clock(), steps, self._joules())
 
     def _per(self, amount: float, unit: str, spans: list[Span], rails: list[str]) -> Estimate | str:
         """Return the energy of spans over their steps or seconds, or why it is too uncertain.
@@ -188,33 +176,11 @@ class EnergyCounter:
         up to two periods of power, and all of them by sqrt(n) times as much.
         """
         seconds = sum(end.seconds - begin.seconds for begin, end in spans)
-        joules = 0.0
-        error = 0.0
-        for rail in rails:
-            used = sum(end.joules[rail] - begin.joules[rail] for begin, end in spans)
-            joules += used
-            error += used * 2 * self._periods_s[rail] * math.sqrt(len(spans)) / seconds
-        if error > COARSE * joules:
-            slowest_s = max(self._periods_s[rail] for rail in rails)
-            return f"a counter that moves every {slowest_s:g} s is too coarse for {seconds:.3g} s"
-        low = max(joules - error, 0.0) / amount
-        high = (joules + error) / amount
+        period_s = max(self._periods_s[rail] for rail in rails)
+        share = 2 * period_s * math.sqrt(len(spans)) / seconds
+        if share > COARSE:
+            return f"a counter that moves every {period_s:g} s is too coarse for {seconds:.3g} s"
+        used = [end.joules[rail] - begin.joules[rail] for begin, end in spans for rail in rails]
+        value = sum(used) / amount
         steps = sum(end.steps - begin.steps for begin, end in spans)
-        return Estimate(joules / amount, unit, low, high, n=max(1, steps))
-
-    def powers(self, readings: list[Reading], least_s: float) -> dict[float, float]:
-        """Return watts of all rails between movements of the slowest, by the time of their end.
-
-        least_s: what lies closer together gives none.
-        """
-        slowest = max(self.rails, key=self._periods_s.__getitem__)
-        watts = {}
-        begin = None  # not the first reading: how old that is matters where a counter moves seldom
-        for before, now in itertools.pairwise(readings):
-            if now.joules[slowest] <= before.joules[slowest]:
-                continue
-            if begin and now.seconds - begin.seconds >= least_s:
-                used = sum(now.joules.values()) - sum(begin.joules.values())
-                watts[now.seconds] = used / (now.seconds - begin.seconds)
-            begin = now
-        return watts
+        return Estimate(value, unit, value * (1 - share), value * (1 + share), n=max(1, steps))

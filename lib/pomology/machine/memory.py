@@ -23,8 +23,8 @@ class MemoryTrace:
     device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it
     counts. since: when the case began, by `clock`. `footprint_bytes` is as `Sampler` counts it;
     `resident_bytes` (on macOS without what only the GPU touched) and page faults are of this
-    process alone. Of long traces every second, fourth, ... row is kept, and the last. What cannot
-    be read is None.
+    process alone. rows: in the order of COLUMNS, of long traces every second, fourth, ...; None is
+    what cannot be read.
     """
 
     COLUMNS = (
@@ -47,40 +47,23 @@ class MemoryTrace:
         self._device = device
         self._since = since
         self._clock = clock
-        self.steps = 0
-        self._stride = 1
-        self._rows: list[tuple] = []
-        self._last: tuple = ()
         self._footprint = footprint()[1]
-
-    def counters(self) -> dict[str, int]:
-        """Return what is counted of this process, now."""
-        faults = page_faults()
-        return {
-            "footprint_bytes": self._footprint(),
-            "resident_bytes": psutil.Process().memory_info().rss,
-            "page_faults": sum(faults),
-            "page_ins": faults[1],
-        }
+        self._stride = 1
+        self.steps = 0
+        self.rows: list[tuple] = []
 
     def note(self) -> None:
         """Note that a step has ended, on the device too."""
-        now = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)}
-        now |= self._device() | self.counters()
-        self._last = tuple(now.get(name) for name in self.COLUMNS)
         if self.steps % self._stride == 0:
-            self._rows.append(self._last)
-            if len(self._rows) > MOST_TRACED:
-                self._rows = self._rows[::2]
+            now = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)}
+            now["footprint_bytes"] = self._footprint()
+            now["resident_bytes"] = psutil.Process().memory_info().rss
+            now |= page_faults() | self._device()
+            self.rows.append(tuple(now.get(name) for name in self.COLUMNS))
+            if len(self.rows) > MOST_TRACED:
+                self.rows = self.rows[::2]
                 self._stride *= 2
         self.steps += 1
-
-    @property
-    def rows(self) -> list[tuple]:
-        """All rows kept, in the order of `COLUMNS`."""
-        if self._rows[-1:] == [self._last]:
-            return self._rows
-        return [*self._rows, self._last]
 
     def metrics(self, warmup: int) -> dict[str, Estimate]:
         """Return growth a step (NAME_slope) and both ends from step `warmup` on.
@@ -89,10 +72,7 @@ class MemoryTrace:
         """
         from pomology.measure import intervals  # imports numpy, which the sampler does not need
 
-        rows = [row for row in self.rows if row and row[0] >= warmup]
-        if not rows:
-            return {}
-        steps, _, *columns = zip(*rows, strict=True)
+        steps, _, *columns = zip(*(row for row in self.rows if row[0] >= warmup), strict=True)
         metrics: dict[str, Estimate] = {}
         for name, values in zip(self.COLUMNS[2:], columns, strict=True):
             if None in values:
@@ -109,10 +89,10 @@ class MemoryTrace:
         return metrics
 
 
-def page_faults() -> tuple[int, int]:
-    """Return the page faults of this process so far: without the disk, and with it."""
+def page_faults() -> dict[str, int]:
+    """Return the page faults of this process so far, and those that needed the disk."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_minflt, usage.ru_majflt
+    return {"page_faults": usage.ru_minflt + usage.ru_majflt, "page_ins": usage.ru_majflt}
 
 
 def live_children() -> list[int]:

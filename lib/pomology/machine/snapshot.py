@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -27,47 +26,22 @@ PACKAGES = (
     "transformers",
     "peft",
     "tensorflow",
-    "tensorflow-macos",
     "tensorflow-metal",
     "keras",
     "mlx",
-    "mlx-metal",
-    "mlx-cpu",
     "pyarrow",
     "numpy",
-    "pandas",
-    "jupyterlab",
-    "papermill",
-    "psutil",
     "zeus-apple-silicon",
-    "nvidia-ml-py",
     "pomology",
 )
 # Variables of the environment that bear on how frameworks compute. Others of TF_ are secrets, and
 # folders are private.
 VARIABLES = re.compile(
     r"(?!.*_(DIR|HOME)$)"
-    r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR"
-    r"|MPS|MTL|METAL|MLX|XLA|TF_(CPP|NUM|XLA|ENABLE|DISABLE|FORCE|GPU|CUDNN|USE)|KERAS"
-    r"|CUDA|CUDNN|CUBLAS|NVIDIA|ATEN)_"
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|ATEN"
+    r"|MPS|MTL|METAL|MLX|XLA|TF_(NUM|XLA|ENABLE|FORCE|GPU|CUDNN|USE)|KERAS|CUDA|CUDNN|CUBLAS)_"
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
-# What sets processors of one name apart, as lscpu and sysctl call it. On x86, 2 BogoMIPS are 1 MHz
-# of nominal clock.
-CLOCKS = ("CPU max MHz", "BogoMIPS")
-LSCPU = (
-    "CPU family",
-    "Model",
-    "Stepping",
-    "Thread(s) per core",
-    "L1d cache",
-    "L2 cache",
-    "L3 cache",
-    "Hypervisor vendor",
-    *CLOCKS,
-)
-SYSCTL = ("hw.model", "hw.cpufamily")
-INSTRUCTIONS = re.compile(r"fma|avx2|avx512(f|_bf16|_fp16|_vnni)|avx_vnni|amx_\w+")
 REPOSITORY = Path(__file__).resolve().parents[3]
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -76,35 +50,31 @@ def snapshot() -> dict[str, Any]:
     """Return hardware and software of this machine, ready for JSON.
 
     cpu_cores are physical. gpus: name, memory_bytes (None where it is the machine's) and cores (of
-    Apple's only) of each. translated: x86-64 Python under Rosetta. What is not known is None;
-    `unknown` says why `gpus` is empty.
+    Apple's only) of each. translated: x86-64 Python under Rosetta. What is not known is None.
     """
     mac = sys.platform == "darwin"
-    gpus, no_gpus = _apple_gpus() if mac else _nvidia_gpus()
     performance, efficiency = _cores_by_kind() if mac else (None, None)
     # Of Linux's version the numbers only: builders put words of their own behind them.
     version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
     x86 = platform.machine() == "x86_64"
-    facts: dict[str, Any] = {
+    return {
         "chip": chip(),
         "cpu_cores": psutil.cpu_count(logical=False),
         "cpu_threads": psutil.cpu_count(),
         "performance_cores": performance,
         "efficiency_cores": efficiency,
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": gpus,
+        "gpus": _apple_gpus() if mac else _nvidia_gpus(),
         "os": "macOS" if mac else platform.system() or None,
         "os_version": version or None,
         "architecture": platform.machine() or None,
         # Intel Macs have another brand.
         "translated": mac and x86 and "Apple" in str(_sysctl("machdep.cpu.brand_string")),
         "virtual_machine": virtual_machine(),
-        "processor": processor() or None,
         "python": platform.python_version(),
         "packages": _packages(),
         "git": _git(),
     }
-    return facts | {"unknown": {} if gpus else {"gpus": no_gpus}}
 
 
 def software() -> dict[str, Any]:
@@ -134,30 +104,24 @@ def _packages() -> dict[str, str]:
 def conditions() -> dict[str, Any]:
     """Return what would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average. others: cores that other
-    processes used in 0.25 s. flags: those of "on-battery", "low-power" and "busy" (others used over
-    a quarter of a core and 5 % of all) that hold.
+    power_source: "ac", "battery" or None. load: the 1-minute load average. flags: those of
+    "on-battery", "low-power" and "busy" (others used over a quarter of a core and 5 % of all, for
+    0.25 s) that hold.
     """
     power_source, low_power = _power()
-    start_s = time.perf_counter()
-    busy_s = cpu_busy_s()
-    own_s = time.process_time()
-    time.sleep(0.25)
-    others_s = cpu_busy_s() - busy_s - (time.process_time() - own_s)
-    others = max(0.0, others_s / (time.perf_counter() - start_s))
+    busy = psutil.cpu_percent(0.25) / 100  # of all cores; this process waits meanwhile
     flags = []
     if power_source == "battery":
         flags.append("on-battery")
     if low_power:
         flags.append("low-power")
-    if others > max(0.25, 0.05 * (psutil.cpu_count() or 1)):
+    if busy > max(0.25 / (psutil.cpu_count() or 1), 0.05):
         flags.append("busy")
     return {
         "power_source": power_source,
         "low_power_mode": low_power,
         "thermal_level": thermal_level(),
         "load": os.getloadavg()[0],
-        "others": others,
         "flags": flags,
     }
 
@@ -184,19 +148,6 @@ def chip() -> str | None:
     if sys.platform == "darwin":
         return _sysctl("machdep.cpu.brand_string")
     return " ".join(_lscpu().get("Model name", "").split()) or None
-
-
-def processor() -> dict[str, Any]:
-    """Return `LSCPU` or `SYSCTL` as far as known; on Linux also the instructions for training."""
-    if sys.platform == "darwin":
-        known: dict[str, Any] = {name: _sysctl(name) for name in SYSCTL}
-    else:
-        lscpu = _lscpu()
-        known = {name: lscpu.get(name) for name in LSCPU}
-        known |= {name: float(lscpu[name]) for name in CLOCKS if lscpu.get(name)}
-        flags = filter(INSTRUCTIONS.fullmatch, lscpu.get("Flags", "").split())
-        known["Flags"] = " ".join(sorted(flags)) or None
-    return {name: value for name, value in known.items() if value is not None}
 
 
 def virtual_machine() -> bool | None:
@@ -227,20 +178,8 @@ def thermal_level() -> int | None:
     return None if failed else level.value
 
 
-def cpu_busy_s() -> float:
-    """Return the CPU seconds of all processes and cores since this machine started."""
-    times = psutil.cpu_times()._asdict()
-    # Linux counts guests within user and nice already.
-    for name in ("idle", "iowait", "guest", "guest_nice"):
-        times.pop(name, None)
-    return sum(times.values())
-
-
-def run_command(*command: str, timeout: float = 10) -> str | None:
-    """Return what a command of the system prints; None if it is missing, fails or takes too long.
-
-    timeout: in seconds.
-    """
+def run_command(*command: str) -> str | None:
+    """Return what a command of the system prints; None if it is missing, fails or takes 30 s."""
     program = shutil.which(command[0])
     if not program:
         return None
@@ -254,7 +193,7 @@ def run_command(*command: str, timeout: float = 10) -> str | None:
             errors="replace",
             env=os.environ | {"LC_ALL": "C"},
             close_fds=False,
-            timeout=timeout,
+            timeout=30,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
@@ -283,36 +222,32 @@ def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
     return kinds["Super"] + kinds["Performance"], kinds["Efficiency"]
 
 
-def _apple_gpus() -> tuple[list[dict[str, Any]], str]:
-    text = run_command("system_profiler", "SPDisplaysDataType", "-json", timeout=30)
-    if not text:
-        return [], "system_profiler did not answer"
+def _apple_gpus() -> list[dict[str, Any]]:
+    text = run_command("system_profiler", "SPDisplaysDataType", "-json")
     gpus = []
-    for card in json.loads(text)["SPDisplaysDataType"]:
+    for card in json.loads(text or "{}").get("SPDisplaysDataType", []):
         if "sppci_model" in card:
             count = card.get("sppci_cores", "")
             cores = int(count) if count.isdecimal() else None
             gpus.append({"name": card["sppci_model"], "memory_bytes": None, "cores": cores})
-    return gpus, "macOS lists no GPU"
+    return gpus
 
 
-def _nvidia_gpus() -> tuple[list[dict[str, Any]], str]:
+def _nvidia_gpus() -> list[dict[str, Any]]:
     try:
         import pynvml
-    except ImportError:
-        return [], "nvidia-ml-py is not installed"
-    gpus = []
-    try:
+
         pynvml.nvmlInit()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-            name = pynvml.nvmlDeviceGetName(handle)
-            # CUDA cores are another unit than Apple's GPU cores: not counted.
-            gpus.append({"name": name, "memory_bytes": memory_bytes, "cores": None})
-    except pynvml.NVMLError as error:
-        return [], f"no NVIDIA driver answers: {error}"
-    return gpus, "the NVIDIA driver lists no GPU"
+    except Exception:  # no package, or its NVMLError: no driver, and so no GPU
+        return []
+    gpus = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        # CUDA cores are another unit than Apple's GPU cores: not counted.
+        name = pynvml.nvmlDeviceGetName(handle)
+        gpus.append({"name": name, "memory_bytes": memory_bytes, "cores": None})
+    return gpus
 
 
 def _git() -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Of who measures in a run's folder. It stays, also after `make clean`; neither git nor `share`
 # takes it along, so that a folder without it is a copy.
 LOCK = ".lock"
-# Of machine.json, beside `processor`.
+# Of machine.json.
 IDENTITY = (
     "chip",
     "cpu_cores",
@@ -89,8 +89,6 @@ def check_machine(out: Path) -> None:
 def differences(before: dict, now: dict) -> list[str]:
     """Return in what a run's machine is another one than this, which `now` describes."""
     pairs = {name: (before.get(name), now.get(name)) for name in IDENTITY}
-    processors = [machine.get("processor") or {} for machine in (before, now)]
-    pairs |= {name: tuple(each.get(name) for each in processors) for name in processors[1]}
     return [
         f"{name} {one_line(old, 60)}, here {one_line(new, 60)}"
         for name, (old, new) in pairs.items()

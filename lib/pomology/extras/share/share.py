@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from pomology.errors import PomologyError
-from pomology.machine.snapshot import LSCPU, PACKAGES, SYSCTL
+from pomology.machine.snapshot import PACKAGES
 from pomology.paths import read_file, write_atomic
 from pomology.results.record import Record
 from pomology.results.run import Run
 
 FREE = ("reason", "note", "traceback", "data_origin", "absent", "software")
-PROCESSOR = (*LSCPU, *SYSCTL, "Flags")
-MACHINE = {*PACKAGES, *PROCESSOR, "packages", "processor", "gpus", "name", "cores", "memory_bytes"}
+MACHINE = {*PACKAGES, "packages", "gpus", "name", "cores", "memory_bytes"}
 MACHINE |= {"chip", "cpu_cores", "cpu_threads", "performance_cores", "efficiency_cores", "python"}
 MACHINE |= {"os", "os_version", "architecture", "translated", "virtual_machine", "present_mhz"}
 MACHINE |= {"git", "commit", "dirty", "profile", "power_source"}
@@ -35,7 +34,7 @@ NAME = r"(?=\w)([A-Za-z]{0,14}\d{0,5}[A-Za-z]{0,3}\d{0,2}|\d{1,6}\.\d{1,4}(GHz)?
 CHIP = rf"{NAME}([ _,()@+-]{{1,3}}{NAME}){{0,20}}[)+]?"
 VERSION = r"\d{1,8}(\.\d{1,5}){0,2}((a|b|rc|\.dev|\.post)\d{1,8})?(\+(cpu|cu\d+|git[0-9a-f]+))?"
 FORMS = {  # of texts, by field; all others are WORDS
-    **dict.fromkeys(("chip", "name", *PROCESSOR), CHIP),
+    **dict.fromkeys(("chip", "name"), CHIP),
     **dict.fromkeys(("framework_version", "python", "os_version", *PACKAGES), VERSION),
     "commit": "[0-9a-f]{40}",
     "started": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ",
