@@ -7,7 +7,6 @@ import os
 import sys
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from fakes import Clock, SimulatedDevice
 
@@ -147,22 +146,3 @@ def test_which_fp32_is_meant_is_set_before_mlx_is_loaded_and_too_late_is_one_lin
     late = r"^MLX was imported before MLX_ENABLE_TF32=1 was set.*restart the kernel"
     with pytest.raises(PomologyError, match=late):
         find.prepare("mlx", tf32=True)
-
-
-class Rounded(np.ndarray):
-    """Arrays whose products are of numbers with so many bits behind the point."""
-
-    bits = 23
-
-    def __matmul__(self, other):
-        scale = 2.0**self.bits  # of numbers from 1 to 2
-        return (np.round(np.asarray(self) * scale) / scale) @ np.asarray(other)
-
-
-@pytest.mark.parametrize(("bits", "tf32"), [(23, False), (10, True)])
-def test_fp32_as_mlx_ships_it_is_looked_at(mac, monkeypatch, bits, tf32):
-    mx = mac()
-    monkeypatch.setattr(Rounded, "bits", bits)
-    mx.ones = lambda shape: np.ones(shape, "float32").view(Rounded)
-    mx.eye = lambda size: np.eye(size, dtype="float32").view(Rounded)
-    assert mlx.MLXDevice("mlx-gpu").tf32 is tf32

@@ -61,8 +61,7 @@ def has(monkeypatch):
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ("mps", ["'mps'", "no Metal GPU", "arm64", "it has cpu"]),
-        ("gpu", ["'gpu'", "cuda: ", "mps: ", "it has cpu"]),
+        ("gpu", ["'gpu'", "cuda: ", "mps: no Metal GPU", "arm64", "it has cpu"]),
         ("tpu", ["'tpu' is not known", "auto, cpu, gpu, cuda, mps"]),
     ],
 )
@@ -90,12 +89,6 @@ def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, b
     names = {"cpu": "Some Processor", "mps": "Some Processor"}
     names["cuda"] = ANSWERS["cuda.get_device_name"]
     assert [device.name for device in found] == [names[name] for name in backends]
-
-
-@pytest.mark.parametrize("function", [find.prepare, lambda name: find.find("cpu", name)])
-def test_an_unknown_framework_is_one_line(function):
-    with pytest.raises(PomologyError, match=r"^framework: 'theano' is not known; one of torch, "):
-        function("theano")
 
 
 @pytest.mark.parametrize(
@@ -130,14 +123,10 @@ def test_what_a_gpu_is_asked(calls, monkeypatch, backend, free, peak, now):
 def test_counters_that_fail_cost_no_case(calls, monkeypatch):
     mps = Device("mps")
     words = "Cannot access accelerator device when none is available."
-    with monkeypatch.context() as patch:
-        failing = mock.Mock(side_effect=RuntimeError(f"{words}\nAnd more."))
-        patch.setattr(torch.accelerator, "max_memory_reserved", failing)
-        mps.reset_peak_memory()
-        assert mps.peak_memory() == {} and mps.uncounted == words
-        assert mps.memory() == {}
-    mps.reset_peak_memory()  # the next case asks again
-    assert mps.uncounted is None and mps.peak_memory()["allocated_peak_bytes"] == 7 * GB
+    failing = mock.Mock(side_effect=RuntimeError(f"{words}\nAnd more."))
+    monkeypatch.setattr(torch.accelerator, "max_memory_reserved", failing)
+    mps.reset_peak_memory()
+    assert mps.peak_memory() == {} and mps.uncounted == words
 
 
 @pytest.mark.parametrize(("capability", "tf32"), [((7, 5), False), ((8, 0), True)])
@@ -157,16 +146,6 @@ def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_wanted(
     with device.context():
         assert cudnn.allow_tf32
     assert Device("cpu").tf32 is False
-
-
-def test_the_cpu_works_for_real():
-    cpu = Device("cpu")
-    cpu.synchronize()
-    cpu.reset_peak_memory()
-    assert cpu.peak_memory() == cpu.memory() == {}
-    assert cpu.free_memory() > 10**7 and cpu.name == snapshot.chip()
-    assert (cpu.framework_version, cpu.threads) == (torch.__version__, torch.get_num_threads())
-    assert cpu.precisions() == dict.fromkeys(("fp32", "fp16", "bf16", "fp64"))
 
 
 def elsewhere(backend: str) -> Device:

@@ -10,10 +10,9 @@ from watched import FakeChip, drive, value, work_j
 from pomology.machine import energy
 
 
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_energy_of_an_apple_chip(apple, clock, device):
+def test_energy_of_an_apple_chip(apple, clock):
     apple()
-    watch = drive(clock, [2 + 0.5 * tick for tick in range(21)], kind=device)
+    watch = drive(clock, [2 + 0.5 * tick for tick in range(21)])
     expected_w = (work_j(12) - work_j(2)) / 10
     power = watch.metrics()["power_w"]
     assert power.value == pytest.approx(expected_w + 5, rel=1e-4)
@@ -131,13 +130,6 @@ def test_the_true_joules_of_a_step_are_within_two_periods(monkeypatch, period_s,
         assert step.low <= 30 * 0.1 <= step.high and step.n == 240
         assert step.high / step.value - 1 == pytest.approx(share, rel=0.01)
         assert found["power_w"].value == pytest.approx(30, rel=share)
-
-
-def test_what_ran_between_stretches_is_in_no_step(monkeypatch):
-    chip = Chip(Clock(), {"cpu": 0.001})
-    counter, found = chip.watch(monkeypatch, stretches=4)
-    assert found["energy_j_per_step"].value == pytest.approx(1.5, rel=1e-3)
-    assert [end.steps - begin.steps for begin, end in counter._steady] == [60] * 4
 
 
 def test_a_counter_that_stands_still_is_absent_and_a_gpu_at_rest_takes_no_steps(monkeypatch):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 
-import macs
-import psutil
 import pytest
 
 from pomology.experiment.experiment import Experiment
@@ -82,18 +79,6 @@ def test_what_is_not_counted_is_absent_and_long_traces_stay_short(trace_of):
     metrics = trace.metrics(10)
     assert not [name for name in metrics if name.startswith(("allocated", "reserved", "footprint"))]
     assert metrics["page_faults_slope"].value == pytest.approx(5)
-
-
-def test_on_a_mac_the_footprint_is_macos_s(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(machine_memory.ctypes, "CDLL", lambda *given, **named: macs.LibSystem())
-    resident = macs.ProcessMemory(10**9, 10**11, 1, 1)
-    monkeypatch.setattr(psutil.Process, "memory_info", lambda self: resident)
-    trace = machine_memory.MemoryTrace(dict, 0.0)
-    trace.note()
-    values = dict(zip(trace.COLUMNS, trace.rows[0], strict=True))
-    assert (values["footprint_bytes"], values["resident_bytes"]) == (3 * 10**9, 10**9)
-    assert values["page_faults"] > 0
 
 
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="macOS has no waitid")

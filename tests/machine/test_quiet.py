@@ -57,17 +57,6 @@ def test_what_others_did_between_two_edges(monkeypatch, wall_s, busy_s, own_s, f
     assert load == pytest.approx(max(0, busy_s - own_s) / wall_s if wall_s else 0, abs=0.5)
 
 
-def test_the_worst_of_several_things_timed_counts(monkeypatch):
-    found = iter([(0.1, []), (1.5, ["contended"]), (0.2, [])])
-    monkeypatch.setattr(quiet, "between", lambda first, last: next(found))
-    others = quiet.Others()
-    others.begin()
-    assert others.most_cores is None
-    for _ in range(3):
-        others.end()
-    assert (others.most_cores, others.flags) == (1.5, ["contended"])
-
-
 def test_a_calibration_is_one_fixed_piece_of_work_of_20_ms(monkeypatch):
     now = iter(0.001 * number for number in range(1000))
     monkeypatch.setattr(quiet.time, "perf_counter", lambda: next(now))

@@ -70,7 +70,6 @@ def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, page
 @pytest.mark.parametrize(
     ("seconds", "name", "moved", "flags"),
     [
-        (2, "swapped_bytes", 10e6, []),
         (2, "swapped_bytes", 10e6 + 1, ["swapping"]),
         (100, "swapped_bytes", 100e6, []),  # no more than 1 MB a second
         (100, "compressed_bytes", 1e9 + 1, ["swapping"]),

@@ -82,16 +82,12 @@ def test_a_translated_python_is_seen_and_a_mac_that_answers_nothing_stays_unknow
     assert machine_snapshot.describe(snapshot) == line
 
 
-def test_this_machine():
+def test_this_machine_and_nothing_that_names_it():
     snapshot = machine_snapshot.snapshot()
     text = json.dumps(snapshot)
     assert json.loads(text) == snapshot
-    assert snapshot["cpu_threads"] == os.cpu_count()
-    total = psutil.virtual_memory().total
-    assert snapshot["memory_bytes"] == total > machine_snapshot.available_memory_bytes() > 0
+    assert snapshot["memory_bytes"] > machine_snapshot.available_memory_bytes() > 0
     assert snapshot["packages"]["numpy"] == numpy.__version__
-    assert "tensorflow-metal" not in snapshot["packages"]
-    assert snapshot["python"] in sys.version
     secrets = {socket.gethostname(), getpass.getuser(), str(Path.home())}
     secrets.add(str(machine_snapshot.REPOSITORY))
     # A host called "vm" or a user called "root" may be part of an innocent word: they must not be
@@ -111,14 +107,6 @@ def test_a_linux_processor_is_what_lscpu_says(monkeypatch):
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: LSCPU)
     assert machine_snapshot.chip() == "Intel(R) Xeon(R) Processor"
     assert machine_snapshot.virtual_machine() is True
-
-
-@pytest.mark.parametrize(("plugged", "source"), [(None, None), (True, "ac"), (False, "battery")])
-def test_linux_power(monkeypatch, plugged, source):
-    monkeypatch.setattr(sys, "platform", "linux")
-    battery = None if plugged is None else types.SimpleNamespace(power_plugged=plugged)
-    monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
-    assert machine_snapshot._power() == (source, None)
 
 
 def test_nvidia_gpus(monkeypatch):
@@ -182,14 +170,3 @@ def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
     assert machine_snapshot._git() == clean, "what was measured is no change of the kit"
     (tmp_path / "lib" / "a").write_text("b")
     assert machine_snapshot._git() == {**clean, "dirty": True}
-
-
-def test_the_last_level_cache_where_the_system_tells_its_size_and_nothing_on_a_mac(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(machine_snapshot, "CACHES", tmp_path)
-    assert machine_snapshot.cache_bytes() is None
-    for number, size in enumerate(("48K", "491520K")):
-        (tmp_path / f"index{number}").mkdir()
-        (tmp_path / f"index{number}" / "size").write_text(f"{size}\n")
-    assert machine_snapshot.cache_bytes() == 480 * 2**20
