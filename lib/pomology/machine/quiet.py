@@ -26,20 +26,15 @@ SLOWED = 0.3
 LOCK = Path("/tmp/pomology-device.lock")
 
 
-def quota() -> float | None:
-    """Return how many cores a container grants its processes; None without a limit."""
-    text = CPU_MAX.read_text() if CPU_MAX.is_file() else "max"
-    granted, _, period = text.partition(" ")
-    return int(granted) / int(period) if granted.isdecimal() else None
-
-
 def usable_threads() -> int:
-    """Return how many threads can run at a time, by the process's affinity and its quota."""
+    """Return how many threads can run at a time: cores by affinity, and by a container's quota."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         allowed = os.cpu_count() or 1
-    return max(1, min(allowed, int(quota() or allowed)))
+    granted, _, period = (CPU_MAX.read_text() if CPU_MAX.is_file() else "max").partition(" ")
+    cores = int(granted) // int(period) if granted.isdecimal() else allowed
+    return max(1, min(allowed, cores))
 
 
 class Edge(NamedTuple):

@@ -24,7 +24,6 @@ from traitlets.config import Config
 
 from pomology import format
 from pomology.errors import PomologyError
-from pomology.machine import quiet
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root
 from pomology.report import page as report_page
@@ -260,8 +259,6 @@ class Execution:
 
 def _set_environment(job: Job, out: Path) -> None:
     """Set what a kernel inherits."""
-    if quiet.quota():  # frameworks do not know of a container's quota
-        os.environ.setdefault("OMP_NUM_THREADS", str(quiet.usable_threads()))
     os.environ[results_journal.ONE_CASE_ON] = " ".join(job.notebook.one_case_per_kernel)
     os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not the user's start-up files
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # not a kernel `python3` that a user registered

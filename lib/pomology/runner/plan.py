@@ -200,8 +200,6 @@ def check() -> list[Notebook]:
             _profile_values(notebook, profile, declared)
         for variant in notebook.variants:
             parameters.check_all(variant.parameters, declared, f"{notebook.path.name}: variants")
-            if variant.only:
-                find.has(variant.only)
     return known
 
 
