@@ -9,7 +9,7 @@ from macs import secrets_in
 from watched import drive, value, work_j
 
 from pomology.machine import memory as machine_memory
-from pomology.machine import sampler, snapshot
+from pomology.machine import quiet, sampler, snapshot
 from pomology.machine.sampler import Sampler
 from pomology.measure.estimate import Estimate
 
@@ -79,7 +79,7 @@ def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, page
 def test_thresholds_of_swapping(linux, monkeypatch, clock, seconds, name, moved, flags):
     both = iter([{name: 7e12}, {name: 7e12 + moved}])
     monkeypatch.setattr(sampler, "swap_counters", lambda: next(both))
-    assert drive(clock, [0, seconds]).flags == flags
+    assert [flag for flag in drive(clock, [0, seconds]).flags if flag != "paused"] == flags
 
 
 def test_real_page_faults_are_those_of_the_block():
@@ -110,3 +110,11 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(nvi
     rest = {"footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "swapped_bytes"}
     assert watch.metrics().keys() == rest | {"clock_hz", "power_w"}
     assert [sample.temperature_c for sample in watch.samples] == [67, 68, 69, None, None, None]
+
+
+@pytest.mark.parametrize(("used_s", "flags"), [(0.2, ["paused"]), (2.0, [])])
+def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(
+    clock, monkeypatch, used_s, flags
+):
+    monkeypatch.setattr(quiet, "own_s", lambda: used_s if clock.now >= 4 else 0.0)
+    assert drive(clock, [0, 0.5, 1, 4, 4.5]).flags == flags

@@ -60,6 +60,7 @@ class Experiment:
             )
         declaration = Declaration(name, article, **declared)
         self.devices = find.find(devices, framework)
+        self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.framework = framework
         self.profile = profile
         self.budget_s = float(budget_s)
@@ -128,6 +129,8 @@ class Experiment:
         devices = self.devices if on is None else list(on)
         for config, device in itertools.product(rows, devices):
             case = Case(self, device, config)
+            if self._no_gpu:
+                case.note(self._no_gpu)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._hint}")
             elif self._kernel_is_used:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
-from pomology.machine import energy, memory, snapshot
+from pomology.machine import energy, memory, quiet, snapshot
 from pomology.machine.energy import Absent, EnergyCounter
 from pomology.measure.estimate import Estimate
 
@@ -27,6 +27,8 @@ UNITS |= {"temperature_c": "°C", "clock_hz": "Hz"}
 # Traffic above that, in bytes a second, counts as a shortage of memory. A disk that swapped single
 # pages at 100 MB/s, or a core that compressed at 1 GB/s, would be busy for 1 % of the time.
 SHORTAGE = {"swapped_bytes": 1e6, "compressed_bytes": 10e6}
+LATE_S = 1.0  # by which a sample is late where the process was stopped
+IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
 SHORTAGE_S = 10.0  # of such traffic at least, also in a shorter block
 
 
@@ -78,7 +80,7 @@ class Sampler:
 
     kind: "cpu" or "gpu". samples: of what can be plotted. After the block: `metrics`, by name (n
     counts samples, and one block has no interval); thermal_level (highest); rails (what the energy
-    covers); flags (`swapping`, where memory was short); absent (metric -> why it is missing).
+    covers); flags (`swapping` and `paused`, where they hold); absent (metric -> why it is missing).
 
     Page faults are of this process, `page_ins` those that needed the disk. The footprint is also of
     its multiprocessing children; all else has others' work in it. `swap_bytes`: by how much swap in
@@ -131,6 +133,7 @@ class Sampler:
         self._gauges |= self._attempt(SENSORS, sensors, self.kind) or {}
         self._before = self._counters()
         self._start_s = self._clock()
+        self._last = (self._start_s, quiet.own_s())
         self._tick()
 
     def _run(self) -> None:
@@ -143,7 +146,17 @@ class Sampler:
             for name, read in self._gauges.items()
             if name not in self.absent
         }
-        self.samples.append(Sample(self._clock() - self._start_s, **gauges))
+        now_s = self._clock()
+        self._note_stop(now_s, quiet.own_s())
+        self.samples.append(Sample(now_s - self._start_s, **gauges))
+
+    def _note_stop(self, now_s: float, own_s: float) -> None:
+        """Flag `paused` where a sample is late and this process has computed nothing meanwhile."""
+        last_s, last_own_s = self._last
+        self._last = (now_s, own_s)
+        late_s = now_s - last_s - self._interval_s
+        if late_s > LATE_S and own_s - last_own_s < IDLE * late_s and "paused" not in self.flags:
+            self.flags.append("paused")
 
     def _end(self) -> None:
         self._tick()
@@ -152,7 +165,7 @@ class Sampler:
         values: dict[str, float] = {name: after[name] - self._before[name] for name in both}
         seconds = max(SHORTAGE_S, self.samples[-1].t_s)
         if any(values.get(name, 0) > rate * seconds for name, rate in SHORTAGE.items()):
-            self.flags = ["swapping"]
+            self.flags.append("swapping")
         seen = {name: self._seen(name) for name in self._gauges if name not in self.absent}
         self.thermal_level = max(seen.pop("thermal_level", []), default=None)
         for name, readings in seen.items():
