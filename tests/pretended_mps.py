@@ -55,7 +55,7 @@ TAKES_HOST_TENSORS = {
     "_ctc_loss",
     "_pack_padded_sequence",
 }
-RESULTS = re.compile(r"^experiment\.(table|checks|ratios|details|figure|claims)\(", re.MULTILINE)
+RESULTS = re.compile(r"^experiment\.(table|checks|details|figure|claims)\(", re.MULTILINE)
 
 
 # What MPS may have for an operator.

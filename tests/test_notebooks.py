@@ -133,8 +133,7 @@ def test_title_cells_and_calls(path):
     shown, cases = ("report", False) if about.get("after") else ("experiment", True)
     calls = ["machine"] + ["table", "figure"] * (known is not None)
     # What shows the whole kit together is about no experiment of the article by itself, and so about no claim.
-    claims = known is not None and published.claims(known.id)
-    calls += ["claims"] * (bool(claims) and not declaration(path).whole_run)
+    calls += ["claims"] * bool(known is not None and declaration(path).claims)
     names = {"table": "article"}  # of what an extra or a module beside the notebook has made
     for call in calls:
         found = re.findall(rf'{shown}\.(?:{call}\(|show\(.*"{names.get(call, call)}")', whole)
@@ -554,10 +553,9 @@ def has_raw_times(record, name):
 
 
 def test_it_shows_every_published_value_in_its_row(execution, repeating):
-    if declaration(execution.path).whole_run:
-        pytest.skip(
-            "lays the whole kit together, and is about no experiment of the article by itself"
-        )
+    about = declaration(execution.path)
+    if not about.beside:
+        pytest.skip("is about no experiment of an article by itself")
     shown = "".join(
         output.data.get("text/html", "") for _, output in execution.outputs if "data" in output
     )
@@ -566,7 +564,6 @@ def test_it_shows_every_published_value_in_its_row(execution, repeating):
         {cell.get_text().replace("\N{NO-BREAK SPACE}", " ") for cell in row.find_all(["td", "th"])}
         for row in rows
     ]
-    about = declaration(execution.path)
     values = about.beside
     if about.article == published.TODAY:
         pytest.skip("has a row for each device, of many measurements; see test_today.py")

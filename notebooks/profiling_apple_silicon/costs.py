@@ -112,7 +112,7 @@ def prices_table(known, years_of_use):
         "Prices are those at launch. Peak: single precision in table 1; here the best rate in fp32 "
         "of this run.",
     )
-    return _table("What speed costs", known, WORK, PRICES, SOFTWARE, meaning)
+    return _table("What speed costs", known, WORK, PRICES, *meaning, SOFTWARE)
 
 
 def pairs_table(known):
@@ -194,7 +194,7 @@ def _gigaflops(rate):
     return f"{significant(rate / 1e9)} GFLOP/s"
 
 
-def _table(title, frame, texts, numbers, note, meaning=()):
+def _table(title, frame, texts, numbers, *notes):
     """Return a frame as a table.
 
     texts: its first columns with their headings; numbers: heading, unit and its name.
@@ -209,4 +209,4 @@ def _table(title, frame, texts, numbers, note, meaning=()):
         cells = ["" if pandas.isna(cell) else cell for cell in cells]
         lines.append((cells, {name: row[name] for name in (*texts, *numbers)}, kind))
     columns = (*texts.values(), *(heading for heading, *_ in numbers.values()))
-    return Table.of(title, columns, lines, (note,), meaning)
+    return Table.of(title, columns, lines, notes)

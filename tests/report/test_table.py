@@ -6,14 +6,11 @@ import csv
 import html
 import re
 
-import pytest
 from declared import article_table
 from fakes import metric
 
 from pomology.report import table as report_table
-from pomology.report.details import details_table
 from pomology.report.table import Row, Table
-from pomology.results.frame import of_records
 
 TAGS = {"style", "div", "p", "table", "thead", "tbody", "tr", "th", "td", "span"}
 NASTY = '<script>alert("1")</script> & <img src=x onerror=y>'
@@ -29,27 +26,17 @@ def test_html_shows_texts_as_they_are_and_runs_nothing(vae):
     rows = (Row((NASTY, "&lt;"), "measured"), Row(("1", "2")))
     text = Table(NASTY, (NASTY, "b"), rows, (NASTY,))._repr_html_()
     assert cells_of(text) == [NASTY, "b", NASTY, "&lt;", "1", "2"]
-    assert text.count(html.escape(NASTY)) == 4 and '<tr class="measured"' in text
+    assert '<tr class="measured"' in text
     names = dict.fromkeys(("chip", "data", "case", "data_origin"), NASTY)
     bad = vae(status="error", reason=NASTY, config={"batch_size": NASTY}, flags=[NASTY], **names)
-    for table in (article_table("vae", [bad]), details_table(of_records([bad]))):
-        assert any(NASTY in cell for cell in cells_of(table.html()))
+    assert sum(NASTY in cell for cell in cells_of(article_table("vae", [bad]).html())) > 2
 
 
-@pytest.mark.parametrize("count", [2, 5, 14])
-def test_as_text_a_wide_table_is_wrapped(count):
-    columns = tuple(f"column {number}" for number in range(count))
-    cells = [f"{number} wwwwwwww wwwwwwww" for number in range(count)]
-    lines = str(Table("T", columns, (Row((*cells[:-1], "")), Row(tuple(cells))))).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert "".join(lines).count("w") == 16 * (2 * count - 1)
-
-
-def test_columns_without_a_text_are_left_out():
+def test_columns_without_a_text_are_left_out_of_texts_by_heading():
     lines = [({"b": "1", "a": "2"}, {}), ({"c": "", "a": "3"}, {})]
-    assert Table.of_texts("T", lines).columns == ("b", "a")
-    table = Table.of_texts("T", lines, ("a", "c", "b"))
+    table = Table.of("T", ("a", "c", "b"), lines)
     assert table.columns == ("a", "b") and table.rows[1].cells == ("3", "")
+    assert str(table) == "T\n\na  b\n2  1\n3\n"
 
 
 def test_numbers_in_a_file_read_back_exactly(tmp_path, vae):

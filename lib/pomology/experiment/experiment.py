@@ -13,7 +13,6 @@ from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
 from pomology.machine import quiet, snapshot
-from pomology.report.declaration import Declaration
 from pomology.report.display import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES, UNTRIED, Record
@@ -58,7 +57,6 @@ class Experiment:
             raise PomologyError(
                 f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0"
             )
-        declaration = Declaration(name, article, **declared)
         self.devices = find.find(devices, framework)
         self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.framework = framework
@@ -75,14 +73,12 @@ class Experiment:
         self._hint = "" if out else " (run the set-up cell again to measure it anew)"
         folders.note_machine(folder, profile)
         self.run = Run(folder)
-        self.report = Report.of(declaration, self.run)
-        self.report.devices = self.devices
+        self.report = Report(name, article=article, run=self.run, devices=self.devices, **declared)
         # What a notebook shows of its records.
         self.show = self.report.show
         self.machine = self.report.machine
         self.table = self.report.table
         self.details = self.report.details
-        self.ratios = self.report.ratios
         self.printed = self.report.printed
         self.figure = self.report.figure
         self.claims = self.report.claims

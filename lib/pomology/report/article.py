@@ -1,9 +1,8 @@
 """An article's table with this machine in it: rows of text for people, and as numbers for a file.
 
-A measured cell carries what it needs to be believed: its interval, whether the epoch ran whole or
-was estimated from how many steps, and any flags. A case that did not end well shows its status
-instead, as the articles do. In the notebooks of `today/`, what others have timed stands in place of
-an article's rows.
+A measured cell has its interval, and the remarks say how it came about. A case that did not end
+well shows its status instead, as the articles do. In the notebooks of `today/`, what others have
+timed stands in place of an article's rows.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from pomology.format import bounded, quantity, significant
+from pomology.format import bounded, quantity
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.declaration import Declaration
@@ -21,9 +20,9 @@ from pomology.report.table import (
     INTERVALS,
     YEARS,
     Table,
+    ends,
     grouped,
     notes_of_flags,
-    numbers,
     value_text,
 )
 from pomology.results import cases, metrics
@@ -34,17 +33,16 @@ if TYPE_CHECKING:
     import pandas
 
 TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
+SPEEDUP = "Times the CPU's speed"
 
 SMOKE = "This was a smoke test, with tiny shapes: its numbers do not stand beside the article's."
-SCALED = (
-    "scaled: smaller than in the article. What can be compared is FLOP/s, not times, which are in "
-    "the details."
-)
-COUNTED = "Published operations a second are counted: the work on paper over the printed time."
+SCALED = "scaled: a smaller model than the article's; compare its FLOP/s, not its times."
 # What the numbers of a column mean, by its metric.
 MEANING = {
     "compute_epoch_s": "“Of it computing” is an epoch of the same loop on batches that are on the "
-    "device already; not told apart: no shorter than the whole epoch beyond the intervals of both.",
+    "device already.",
+    "flops_per_s": "Published operations a second are counted: the work on paper over the printed "
+    "time.",
     "peak_memory_bytes": "Memory is the whole process on a CPU, and what the framework reserved on "
     "a GPU; the article does not say which.",
     "footprint_slope_bytes": "In brackets: the 95 % interval of a slope over the steps behind the "
@@ -59,24 +57,19 @@ def article_table(
 ) -> Table:
     """Return the published rows as printed, in the article's order, then this machine's.
 
-    Cases of the profile `smoke` are left out, and where times are compared, those of a smaller
+    A GPU has how many times as fast it is as this machine's CPU with the same settings. Cases of the profile `smoke` are left out, and where times are compared, those of a smaller
     model. frame: the cases of one experiment, as `frame.of_records` has them. best: this machine's
     measured peaks, of which a case reaches a share.
     """
-    printed = [_published(about, values) for values in grouped(about.beside, itemgetter("line"))]
     measured = pool(comparable(frame, about.metric))
-    lines = [line for line in printed if line]
-    lines += [_measured(about, case, best) for case in measured]
-    order = ("Device", *about.headings.values(), *about.shown, "Remarks")
-    table = Table.of_texts(about.title or about.name, lines, order)
-    kept = {metric: heading for heading, metric in about.shown.items() if heading in table.columns}
-    meaning = []
-    if any(case.good_repeats for case in measured):
-        meaning = [INTERVALS, *(MEANING[metric] for metric in kept if metric in MEANING)]
-    notes = _notes(about, frame, table, kept)
-    notes += notes_of_flags(flag for case in measured for flag in case.flags)
-    main = kept.get(about.metric, "")
-    return replace(table, notes=tuple(notes), meaning=tuple(meaning), main=main)
+    lines = [_published(about, values) for values in grouped(about.beside, itemgetter("line"))]
+    lines = [line for line in lines if line]
+    on_cpu = {_work(case): case for case in measured if case.kind == "cpu"}
+    lines += [_measured(about, case, on_cpu.get(_work(case)), best) for case in measured]
+    columns = ("Device", *about.headings.values(), *about.shown, SPEEDUP, "Remarks")
+    table = Table.of(about.title or about.name, columns, lines)
+    shown = [metric for heading, metric in about.shown.items() if heading in table.columns]
+    return replace(table, notes=_notes(about, frame, measured, shown))
 
 
 def comparable(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
@@ -97,18 +90,6 @@ def achieved(case: Case) -> Estimate | None:
     flops = case.first["flops_per_step"]
     rates = [counted_rate(flops, step) for step in case.each.get("step_s", ())]
     return cases.together([rate for rate in rates if rate])
-
-
-def values_of(case: Case, best: peaks.Peaks | None) -> dict[str, Estimate]:
-    """Return the values of a case by metric, with its rate and the share of the peak that it is."""
-    values = dict(case.values)
-    rate = achieved(case)
-    if rate:
-        values["flops_per_s"] = rate
-        share = best and best.share(rate, case.kind, case.first["precision"])
-        if share:
-            values[peaks.SHARE] = share
-    return values
 
 
 def resolved(part: Estimate, whole: Estimate) -> bool:
@@ -136,55 +117,53 @@ def _published(about: Declaration, values: Sequence[dict]) -> tuple | None:
             row.setdefault("flops_per_s", value["flops_per_s"])
     if not texts:
         return None
-    if {about.shown[heading] for heading in texts} == {"flops_per_s"}:
-        what = cases.TIMES.get(first["metric"], first["metric"])  # it has no column here
+    if {about.shown[heading] for heading in texts} == {"flops_per_s"}:  # made of a time
+        what = cases.TIMES.get(first["metric"], first["metric"])
         texts[next(iter(about.shown))] = f"{first['printed']} ({what})"
     remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
     texts |= {"Device": first["label"], "Remarks": "; ".join(remarks) or "published"}
     return texts | about.texts(first["config"]), row, "published"
 
 
-def _measured(about: Declaration, case: Case, best: peaks.Peaks | None) -> tuple:
-    """Return texts by heading, numbers and kind of a case."""
+def _work(case: Case) -> tuple:
+    """Return what a CPU and a GPU have in common that may be compared."""
+    return case.first["framework"], case.first["precision"], str(case.config)
+
+
+def _measured(
+    about: Declaration, case: Case, on_cpu: Case | None, best: peaks.Peaks | None
+) -> tuple:
+    """Return texts by heading, numbers and kind of a case. on_cpu: the same on the CPU."""
     first = case.first
-    values = values_of(case, best)
-    shown = about.shown
-    texts = {heading: _text(case, metric, heading, values) for heading, metric in shown.items()}
-    if not case.good_repeats and "status" not in shown.values():
-        places = [heading for heading, metric in shown.items() if metric == about.time]
-        texts[next(iter(places or shown))] = case.status
+    values = dict(case.values)
+    rate = achieved(case)
+    if rate:
+        values["flops_per_s"] = rate
+        share = best and best.share(rate, case.kind, first["precision"])
+        values |= {peaks.SHARE: share} if share else {}
+    if case.kind == "gpu" and on_cpu and {about.time} <= values.keys() & on_cpu.values.keys():
+        values["times_cpu"] = on_cpu.values[about.time] / values[about.time]
+    texts = {}
+    for heading, metric in {**about.shown, SPEEDUP: "times_cpu"}.items():
+        names = metrics.metric(metric).sources or (metric,)
+        value = next((values[name] for name in names if name in values), None)
+        texts[heading] = value_text(metric, value, heading) if value else ""
+        if metric == "status":  # of several repeats the first that did not end well
+            good = "cannot be told" if "too-noisy" in case.flags else "yes"
+            texts[heading] = case.endings[0][0] if case.endings else good
+    if not case.good_repeats and "status" not in about.shown.values():
+        texts[next(iter(about.shown))] = case.status
     software = (first["framework"], first["framework_version"], str(first["year"]))
     texts |= {"Device": with_software(first["device"], *software)}
     texts |= {"Remarks": _remarks(about, case)} | about.texts(case.config)
     row = {"source": "measured", "device": first["device"], "framework": first["framework"]}
-    row |= {"backend": first["backend"], **case.config, **numbers(values)}
-    for name in {*TRAININGS, "compute_epoch_s"} & values.keys():
-        row[f"{name}_how"] = values[name].how
+    row |= {"backend": first["backend"], **case.config}
+    for name, value in values.items():
+        row |= {name: value.value} | ends(name, value)
+        if name in (*TRAININGS, "compute_epoch_s"):
+            row[f"{name}_how"] = value.how
     row |= {"status": case.status, "repeats": case.good_repeats or case.repeats}
     return texts, row | {"flags": " ".join(case.flags)}, "measured"
-
-
-def _text(case: Case, metric: str, heading: str, values: dict[str, Estimate]) -> str:
-    """Return the cell of a case, "" for what was not measured."""
-    if metric == "status":
-        # Of several repeats the first that did not end well is shown.
-        ending = case.endings[0][0] if case.endings else "yes"
-        return "cannot be told" if ending == "yes" and "too-noisy" in case.flags else ending
-    names = metrics.metric(metric).sources or (metric,)
-    value = next((values[name] for name in names if name in values), None)
-    if value is None:
-        return ""
-    if case.first["scaled"] and metric in metrics.PASSES:
-        return "scaled"
-    whole = values.get(metric.removeprefix("compute_"))
-    if metric.startswith("compute_") and whole and not resolved(value, whole):
-        counted = "repeat" if value.covers == "repeats" else "step"
-        return f"not told apart ({value.n} {counted}{'' if value.n == 1 else 's'})"
-    start = values.get(metric.replace("_end_", "_start_"))
-    if "_end_" in metric and start:
-        show = metrics.show(metric, heading)
-        return f"{show(start.value)} → {show(value.value)}"
-    return value_text(metric, value, heading)
 
 
 def _remarks(about: Declaration, case: Case) -> str:
@@ -193,47 +172,40 @@ def _remarks(about: Declaration, case: Case) -> str:
     remarks = []
     time = case.values.get(about.metric)
     if time and about.metric in TRAININGS:
-        remarks += [_how(time, last["steady_steps"], last["epoch_steps"]), last["data"]]
+        how = time.how
+        if how == "estimated":
+            how += f" from {last['steady_steps']} steps"
+            how += f" of {last['epoch_steps']:,.0f}" if last["epoch_steps"] else ""
+        remarks += [how, last["data"]]
     if about.metric.startswith("energy_") and last["rails"]:
         remarks.append(f"counted: {last['rails']}")
     remarks += [last["reason"], last["note"]]
     if case.repeats > 1:
-        endings = ", ".join(dict.fromkeys(status for status, _ in case.endings))
-        count = f"{case.good_repeats} of {case.repeats}" if endings else str(case.repeats)
-        remarks.append(f"{count} repeats" + (f" ({endings})" if endings else ""))
+        remarks.append(f"{case.good_repeats} of {case.repeats} repeats")
     if case.good_repeats and last["scaled"]:
         remarks.append("scaled")
     return "; ".join([*filter(None, remarks), *case.flags])
 
 
-def _how(time: Estimate, steps: int, epoch_steps: float | None) -> str:
-    """Return `measured`, or `estimated from 400 steps, 85 % of the epoch`."""
-    if time.how == "measured":
-        return "measured"
-    text = f"estimated from {steps} step{'' if steps == 1 else 's'}"
-    share = steps / epoch_steps if epoch_steps else 1.0
-    return text if share >= 1 else f"{text}, {significant(100 * share, 2)} % of the epoch"
-
-
 def _notes(
-    about: Declaration, frame: pandas.DataFrame, table: Table, kept: dict[str, str]
-) -> list[str]:
-    """Return where data and published numbers are from, and what they may be compared with."""
-    printed = [row for row in table.data if row["source"] == "published"]
-    notes = [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
+    about: Declaration, frame: pandas.DataFrame, measured: Sequence[Case], shown: Sequence[str]
+) -> tuple[str, ...]:
+    """Return what the numbers mean, where they are from, and what they may be compared with."""
+    notes = []
+    if any(case.good_repeats for case in measured):
+        notes.append(INTERVALS)
+    notes += [MEANING[metric] for metric in shown if metric in MEANING]
+    notes += [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
     if (frame["profile"] == "smoke").any():
         notes.append(SMOKE)
     if (frame["scaled"] & (frame["profile"] != "smoke")).any():
         notes.append(SCALED)
-    if len(printed) < len(table.data):
-        shown = [heading for heading in about.shown if heading not in table.columns]
-        empty = [heading for heading in shown if heading != peaks.BEST]
-        if empty:
-            notes.append(f"Not measured, and so without a column: {', '.join(empty).lower()}.")
-        if any(row.get(about.time) for row in printed):
-            notes.append(YEARS)
-    if "flops_per_s" in kept and any(row.get("flops_per_s") for row in printed):
-        notes.append(COUNTED)
-    shown = [row for row in about.beside if row["metric"] in kept or row["flops_per_s"]]
-    remarks = dict.fromkeys(row["note"] for row in shown if row["note"] and row["si"] is not None)
-    return notes + [f"Published: {remark}." for remark in remarks]
+    if measured and about.beside:
+        notes.append(YEARS)
+    remarks = dict.fromkeys(
+        row["note"]
+        for row in about.beside
+        if row["note"] and row["si"] is not None and (row["metric"] in shown or row["flops_per_s"])
+    )
+    notes += [f"Published: {remark}." for remark in remarks]
+    return (*notes, *notes_of_flags(flag for case in measured for flag in case.flags))

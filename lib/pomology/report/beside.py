@@ -19,18 +19,16 @@ def of_article(experiment: str) -> list[dict[str, Any]]:
     """
     rows = []
     for row in published.rows(experiment=experiment):
-        timed = row["flops"] and row["si"] and row["si_unit"] == "s"
         source = (row["article"], row["device"], row["framework"], row["source"])
         label = cases.with_software(row["device"], row["framework"], *published.software(*source))
-        rows.append(
-            row
-            | {
-                "label": label if row["device"] else "the article",
-                "line": (row["item"], row["row"], row["framework"], row["backend"]),
-                "flops_per_s": row["flops"] / row["si"] if timed else None,
-                "remark": row["note"] if row["printed"] and row["si"] is None else "",
-            }
-        )
+        timed = row["flops"] and row["si"] and row["si_unit"] == "s"
+        added = {
+            "label": label if row["device"] else "the article",
+            "line": (row["item"], row["row"], row["framework"], row["backend"]),
+            "flops_per_s": row["flops"] / row["si"] if timed else None,
+            "remark": row["note"] if row["printed"] and row["si"] is None else "",
+        }
+        rows.append(row | added)
     return rows
 
 
@@ -45,26 +43,22 @@ def of_others(workload: str) -> list[dict[str, Any]]:
 
     rows: dict[tuple, dict] = {}
     for row in sorted(elsewhere.beside(workload), key=order):
-        label = _label(row)
-        source = elsewhere.sources()[row["source"]]
-        others = {key: value for key, value in row["config"].items() if key not in AXES}
-        config = cases.config_text(others)
-        line = (label, row["precision"], row["faults"], config)
-        remarks = [row["source"], config, *(elsewhere.FAULTS[fault] for fault in row["faults"])]
-        shown = {
+        name, _, version = row["framework"].partition(" ")
+        name = cases.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
+        software = f"{name} {version.partition('+')[0]}".strip()
+        label = f"{row['device']} ({', '.join(filter(None, (software, row['year'][:4])))})"
+        config = {key: value for key, value in row["config"].items() if key not in AXES}
+        setting = cases.config_text(config)
+        line = (label, row["precision"], row["faults"], setting)
+        remarks = [row["source"], setting, *(elsewhere.FAULTS[fault] for fault in row["faults"])]
+        added = {
             "label": label,
             "line": line,
             "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
             "remark": "; ".join(filter(None, remarks)),
-            "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
+            "note": "{id}: {title}, {author}, {date}, {url}".format_map(
+                elsewhere.sources()[row["source"]]
+            ),
         }
-        rows.setdefault(line, row | shown | {"status": "ok", "backend": ""})
+        rows.setdefault(line, row | added | {"status": "ok", "backend": ""})
     return list(rows.values())
-
-
-def _label(row: dict[str, Any]) -> str:
-    """Return `V100 16 GB (PyTorch 1.7.1, 2020)`: a device of another source, and its software."""
-    name, _, version = row["framework"].partition(" ")
-    if name.replace("pytorch", "torch") not in cases.FRAMEWORKS:
-        version = f"{name} {version}".strip()
-    return cases.with_software(row["device"], name, version, row["year"][:4])

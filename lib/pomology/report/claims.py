@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pomology.articles import claims as articles_claims
 from pomology.articles import published
-from pomology.articles.claims import REPEATS, Comparison, Decision, Number
+from pomology.articles.claims import REPEATS, Decision, Number
 from pomology.format import significant
 from pomology.report.table import Table
 from pomology.results.cases import DOUBTS, config_text
@@ -29,7 +30,6 @@ NOTE = (
     f"A verdict needs {REPEATS} repeats of every number, free of flags that cast doubt on it: "
     f"REPEATS={REPEATS}."
 )
-MOST = 4  # comparisons that a cell shows
 
 
 def measured(frame: pandas.DataFrame) -> list[Number]:
@@ -72,7 +72,7 @@ def _in_repeats(
         doubts.append("stand-in data")
     if len(clean) < REPEATS:
         if len(found) < REPEATS:
-            doubts.append("one run" if len(found) == 1 else f"{len(found)} runs")
+            doubts.append("too few repeats")
         doubts += [flag for flag in case.flags if flag in DOUBTS]
     chosen = found if doubts else clean
     values = [found[repeat] if repeat in chosen else math.nan for repeat in repeats]
@@ -95,46 +95,33 @@ def claims_table(claims: Sequence[published.Claim], frame: pandas.DataFrame) -> 
     for claim in claims:
         (own,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
         here = decided[claim.id]
-        remark = claim.holds_in_published.partition(": ")[2]
-        cells = (_cell(own, remark, remark), _cell(here, f"needs {claim.needs}", claim.assumes))
+        why = claim.holds_in_published.partition(": ")[2]
+        cells = (claim.id, claim.claim, _cell(own, why), _cell(here, f"needs {claim.needs}"))
         data = {"id": claim.id, "claim": claim.claim, "published": own.status, "here": here.status}
-        data["doubts"] = "; ".join(here.doubts)
-        lines.append(((claim.id, claim.claim, *cells), data))
-    notes = [NOTE] if any("one run" in data["doubts"] for _, data in lines) else []
+        lines.append((cells, data))
     columns = ("Claim", "The article says", "On its own numbers", "On this machine")
-    return Table.of("Claims", columns, lines, notes)
+    return Table.of("Claims", columns, lines, [NOTE])
 
 
-def _cell(decision: Decision, lacks: str, remark: str) -> str:
+def _cell(decision: Decision, lacks: str) -> str:
     """Return `contradicted: CPU / GPU = 0.428 (0.40 to 0.45); claimed > 1`.
 
-    lacks: what is said where numbers are missing. remark: what stands behind a verdict.
+    Of several comparisons that which decides. lacks: what is said where numbers are missing.
     """
     status = decision.status
-    shown = decision.comparisons
+    if status == articles_claims.NOT_TESTABLE:
+        return f"{status}: {lacks}"
+    # A claim holds if all comparisons do, the weakest too; it does not if the clearest fails.
     if status == articles_claims.CONTRADICTED:
-        shown = [each for each in shown if each.contradicted < each.supported]
-    parts = [_text(each, 1 - decision.level) for each in shown[:MOST] if each.known]
-    if len(shown) > MOST:
-        parts.append(f"and {len(shown) - MOST} more")
-    if status == articles_claims.INCONCLUSIVE:
-        status = f"{status} ({', '.join(decision.doubts) or 'too close to tell'})"
-    elif status != articles_claims.NOT_TESTABLE:
-        parts.append(remark)
-    elif decision.elsewhere and decision.known:
-        parts[0] = f"the sentence is about {decision.elsewhere}; here {parts[0]}"
+        shown = min(decision.comparisons, key=attrgetter("contradicted"))
     else:
-        parts = [lacks, *decision.doubts[:1]]
-    return f"{status}: {'; '.join(filter(None, parts))}"
-
-
-def _text(comparison: Comparison, confidence: float) -> str:
-    """Return `batch size 64: CPU / GPU = 2.00 (1.89 to 2.11); claimed > 1`."""
-    value = comparison.value
-    number = value if isinstance(value, str) else significant(value)
-    if comparison.spread is not None:
-        low, high = map(significant, comparison.interval(confidence))
+        shown = max(decision.comparisons, key=attrgetter("supported"))
+    if status == articles_claims.INCONCLUSIVE:
+        status += f" ({', '.join(decision.doubts) or 'too close to tell'})"
+    number = shown.value if isinstance(shown.value, str) else significant(shown.value)
+    if shown.spread is not None:
+        low, high = map(significant, shown.interval(1 - decision.level))
         number += f" ({low} to {high})"
-    label = f"{config_text(comparison.settings)}: " if comparison.settings else ""
-    condition = comparison.condition
-    return f"{label}{condition.name} = {number}; claimed {condition.claimed}"
+    label = f"{config_text(shown.settings)}: " if shown.settings else ""
+    condition = shown.condition
+    return f"{status}: {label}{condition.name} = {number}; claimed {condition.claimed}"

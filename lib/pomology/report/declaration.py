@@ -1,12 +1,11 @@
 """How an experiment is shown, as its notebook declares it: title, settings, columns, figure.
 
 The notebook gives these to `Experiment(...)`, or to `Report(...)` where it has no cases of its own.
-What can be derived is not declared.
 """
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pomology.articles import published
 from pomology.report import beside, peaks
@@ -19,11 +18,6 @@ EPOCH = (
     "peak_memory_bytes",
     "power_w",
 )
-EPOCH_CAPTION = (
-    "Seconds per epoch, less is faster. Filled marks: the whole epoch, this machine's with its "
-    "95 % interval. Hollow marks: its computing alone."
-)
-WHOLE_RUN = "*"  # in `combines`: everything that a run has measured
 
 
 @dataclass(frozen=True)
@@ -33,33 +27,21 @@ class Declaration:
     settings: the keys of a case's config that tell rows apart, each alone or with its heading; left
     out, those of the published rows. columns: metrics, likewise; left out, those of an epoch.
     figure: the metric that it draws; left out, the first column with an axis. series: metrics that
-    are marks of their own in it. shared_panel: settings that share a panel of it. combines:
-    notebooks whose results are shown, and `*` for all of a run. claims_of: other experiments whose
-    claims no notebook of their own would show. gpus_only: whether table and figure are of GPUs
-    alone. opens_report: whether the report begins with what this notebook shows.
+    are marks of their own in it. shared_panel: settings that share a panel of it. claims_of: other
+    experiments whose claims no notebook of their own would show. opens_report: whether the report
+    begins with what this notebook shows.
     """
 
     name: str
     article: str = ""
     title: str = ""
     settings: Sequence = ()
-    columns: Sequence = ()
+    columns: Sequence = EPOCH
     figure: str = ""
     series: Sequence[str] = ()
     shared_panel: Sequence[str] = ()
-    combines: Sequence[str] = ()
     claims_of: Sequence[str] = ()
-    gpus_only: bool = False
     opens_report: bool = False
-
-    @property
-    def whole_run(self) -> bool:
-        return WHOLE_RUN in self.combines
-
-    @property
-    def sources(self) -> list[str]:
-        """The notebooks whose results it combines, by name."""
-        return [name for name in self.combines if name != WHOLE_RUN]
 
     @functools.cached_property
     def beside(self) -> list[dict]:
@@ -71,10 +53,7 @@ class Declaration:
     @functools.cached_property
     def headings(self) -> dict[str, str]:
         """Of the settings: key -> heading."""
-        shown = self.shown.values()
-        keys = self.settings or dict.fromkeys(
-            key for row in self.beside if row["metric"] in shown for key in row["config"]
-        )
+        keys = self.settings or dict.fromkeys(key for row in self.beside for key in row["config"])
         return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in keys)
 
     def texts(self, config: dict) -> dict[str, str]:
@@ -84,13 +63,8 @@ class Declaration:
     @functools.cached_property
     def shown(self) -> dict[str, str]:
         """The columns: heading -> metric; behind a rate its share of the peak."""
-        columns = self.columns
-        if not columns:
-            printed = dict.fromkeys(row["metric"] for row in self.beside)
-            known = [name for name in printed if name in metrics.METRICS]
-            columns = EPOCH if "epoch_s" in known or not known else known
         shown = {}
-        for column in columns:
+        for column in self.columns:
             name, heading = (column, "") if isinstance(column, str) else column
             shown[heading or metrics.metric(name).heading] = name
             if name == "flops_per_s":
@@ -100,9 +74,8 @@ class Declaration:
     @functools.cached_property
     def metric(self) -> str:
         """What the figure draws."""
-        drawn = [name for name in self.shown.values() if metrics.metric(name).axis]
-        times = [name for name in metrics.WHOLE if name in self.shown.values()]
-        return next(filter(None, [self.figure, *drawn, *times]), "epoch_s")
+        drawn = (name for name in self.shown.values() if metrics.metric(name).axis)
+        return self.figure or next(drawn, "epoch_s")
 
     @functools.cached_property
     def time(self) -> str:
@@ -113,12 +86,7 @@ class Declaration:
     @property
     def drawn(self) -> metrics.Metric:
         """The axis and the format of the figure."""
-        metric = metrics.metric(self.metric)
-        return replace(metric, axis=metric.axis or f"{metric.heading.lower()} ({metric.unit})")
-
-    @property
-    def caption(self) -> str:
-        return EPOCH_CAPTION if self.metric == "epoch_s" else f"{metrics.words(self.drawn.axis)}."
+        return metrics.metric(self.metric)
 
     @property
     def claims(self) -> list[published.Claim]:

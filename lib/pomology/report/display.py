@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pomology.articles import published
-from pomology.paths import root, write_atomic
-from pomology.report import article, claims, details, peaks, ratios, table
+from pomology.paths import redact, write_atomic
+from pomology.report import article, claims, details, peaks, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
 from pomology.report.table import Table
-from pomology.results import cases, folders, frame
+from pomology.results import folders, frame
 from pomology.results.record import Record
 from pomology.results.run import Run
 
@@ -71,44 +71,37 @@ class Display:
 class Report:
     """The tables, figures and claims of a notebook, from what its run has measured.
 
-    name: the notebook's name. article: its number, as in the published values. profile: of the
-    notebooks that it combines. out: the run's folder; empty takes the latest that has results of
-    one of these. declared: how the experiment is shown, see `Declaration`.
+    name: the notebook's name. article: its number, as in the published values. combines: notebooks
+    whose numbers it shows. profile: of these. out: the run's folder; empty takes the latest that
+    has results of one of them. run: the run that an experiment measures. devices: that it times.
+    declared: how the experiment is shown, see `Declaration`.
     """
-
-    devices: Sequence[Any] = ()
 
     def __init__(
         self,
         name: str,
         *,
         article: str = "",
+        combines: Sequence[str] = (),
         profile: str = "quick",
         out: str = "",
+        run: Run | None = None,
+        devices: Sequence[Any] = (),
         **declared: Any,
     ):
-        about = Declaration(name, article, **declared)
-        folder = Path(out) if out else None
-        if folder is None:
-            folder = folders.latest(about.sources, profile) or folders.by_hand(name, profile)
-        folders.note_machine(folder, profile)
-        self._begin(about, Run(folder))
-
-    @classmethod
-    def of(cls, about: Declaration, run: Run) -> Report:
-        """Return the report of a notebook that measures its own cases."""
-        report = cls.__new__(cls)
-        report._begin(about, run)
-        return report
-
-    def _begin(self, about: Declaration, run: Run) -> None:
-        self.declaration = about
-        self.name = about.name
-        self.article = about.article
+        self.name = name
+        self.declaration = Declaration(name, article, **declared)
+        if run is None:
+            latest = None if out else folders.latest(combines, profile)
+            folder = Path(out) if out else latest or folders.by_hand(name, profile)
+            folders.note_machine(folder, profile)
+            run = Run(folder)
         self.run = run
         self.out = run.path
         self.snapshot = run.machine
-        self._display = Display(about, run.path)
+        self.devices = devices
+        # Saves as `show` does, and returns what Jupyter displays.
+        self.save = Display(self.declaration, run.path).save
 
     def show(self, shown: Any, name: str = "", caption: str = "", folded: bool = False) -> None:
         """Display a `Table` or a matplotlib figure, and save it for the report.
@@ -121,76 +114,41 @@ class Report:
         name = name or ("table" if isinstance(shown, Table) else "figure")
         display(self.save(shown, name, caption, folded))
 
-    def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
-        """Save as `show` does, and return what Jupyter displays."""
-        return self._display.save(shown, name, caption, folded)
-
     @property
     def records(self) -> list[Record]:
-        """The finished cases of this notebook, of those that it combines, or of all of the run."""
-        about = self.declaration
-        if about.whole_run:
-            return self.run.records
+        """The finished cases of this notebook."""
         journals = self.run.journals
-        names = [name for name in about.sources or [self.name] if name in journals]
-        return [record for name in names for record in journals[name].records]
+        return journals[self.name].records if self.name in journals else []
 
     def machine(self) -> Table:
         """The machine, and where the numbers are, as a small table."""
-        folder = self.out.absolute()
-        place = f"in {folder.relative_to(root()) if root() in folder.parents else folder.name}/"
-        missing = [name for name in self.declaration.sources if name not in self.run.journals]
-        if missing:
-            place += f"; to have more, run {', '.join(missing)} first, or set `out`"
+        place = redact(str(self.out.absolute()))
         return details.machine_table(self.snapshot, self.devices, place)
 
     def table(self) -> Table:
         """The article's table with this machine in it."""
-        compared = frame.of_records(self._compared())
-        shown = article.article_table(self.declaration, compared, self._peaks())
-        return self.save(shown, "article")
+        best = peaks.peaks(self.run.records)
+        return self.save(article.article_table(self.declaration, self._frame(), best), "article")
 
     def details(self) -> Table:
         """Every number of every case."""
-        shown = details.details_table(self._frame(), self._peaks())
-        return self.save(shown, "details", folded=True)
-
-    def ratios(self) -> Table:
-        """How many times as fast the GPU is as the CPU, as printed and on this machine."""
-        return self.save(ratios.ratio_table(self._frame(), self.declaration), "ratios")
+        return self.save(details.details_table(self._frame()), "details", folded=True)
 
     def printed(self) -> Table:
-        """What else the article prints of this experiment: its settings, and what its text says."""
-        about = self.declaration
-        values = published.rows(experiment=about.name)
-        shown = (about.metric, about.time, *ratios.RATIOS)
-        rows = {(value["item"], value["row"]) for value in values if value["metric"] in shown}
-        others = [value for value in values if (value["item"], value["row"]) not in rows]
-        printed = details.published_table("What the article prints", others)
+        """Everything that the article prints of this experiment."""
+        rows = published.rows(experiment=self.name)
+        printed = details.published_table("What the article prints", rows)
         return self.save(printed, "printed", folded=True)
 
     def claims(self) -> Table:
         """What the article says, tested on its own numbers and on this machine's."""
         # All claims of an article are judged together: each has the same verdict everywhere.
-        judged = published.claims(self.article)
-        experiments = {name for claim in judged for name in claim.experiments}
-        experiments.add(self.name)
-        records = [record for record in self.run.records if record.experiment in experiments]
-        shown = claims.claims_table(self.declaration.claims, frame.of_records(records))
-        return self.save(shown, "claims")
+        records = frame.of_records(self.run.records)
+        return self.save(claims.claims_table(self.declaration.claims, records), "claims")
 
     def figure(self) -> Any:
         """The article's devices and this machine's on one axis."""
-        drawn = draw(self.declaration, self._compared())
-        return self.save(drawn, "figure", self.declaration.caption)
+        return self.save(draw(self.declaration, self.records), "figure")
 
     def _frame(self) -> pandas.DataFrame:
         return frame.of_records(self.records)
-
-    def _compared(self) -> list[Record]:
-        """Return the cases that stand next to the article's devices."""
-        gpus_only = self.declaration.gpus_only
-        return [case for case in self.records if not gpus_only or cases.kind(case) == "gpu"]
-
-    def _peaks(self) -> peaks.Peaks:
-        return peaks.peaks(self.run.records)

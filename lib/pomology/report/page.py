@@ -60,7 +60,6 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
         title=_title(run),
         notices=[*problems, *_notes(run, shown)],
         facts=_facts(run),
-        software=details.software_table(run.machine, run.records),
         opening=[_section(run, each, other_runs) for each in shown if each.opens_report],
         parts=parts,
     )
@@ -199,7 +198,7 @@ def _notes(run: Run, shown: Sequence[About]) -> list[str]:
         notes.append(PLAIN)
     if any(record.profile == "smoke" for record in run.records):
         notes.append(SMOKE)
-    left_out = details.named(run.machine.get("left_out"))
+    left_out = run.machine.get("left_out") or {}
     if left_out:
         names = ", ".join(f"{name} ({why})" for name, why in left_out.items())
         command = f"make reproduce RUN={run.name} carries on"
@@ -221,7 +220,7 @@ def _facts(run: Run) -> dict[str, str]:
         "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
         "Data": ", ".join(f"{kind} in {count:,} cases" for kind, count in data.items()),
         "Measured": f"{times[0]} to {times[-1]}" if times else "",
-        "Kit": f"commit {details.commit(machine['git'])}" if machine.get("git") else "",
+        "Software": details.software(machine) if machine else "",
         "Noise": details.same_twice(records) if records else "",
         "Cases": ", ".join(f"{count:,} {status}" for status, count in statuses.most_common()),
     }

@@ -1,7 +1,6 @@
 """The best rates that a run has measured: operations a second, and bytes a second."""
 
 from collections.abc import Iterable
-from operator import attrgetter
 from typing import NamedTuple
 
 from pomology.format import with_interval
@@ -29,11 +28,6 @@ class Peak(NamedTuple):
     @property
     def value(self) -> float:
         return self.rate.value
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """The higher, the better; another way than the article's only where there is no other."""
-        return "other-way" not in self.record.flags, self.rate.value
 
 
 class Peaks(NamedTuple):
@@ -81,9 +75,8 @@ def _keep_best(
     found: dict[tuple[str, str], Peak], key: tuple[str, str], record: Record, metric: str
 ) -> None:
     rate = fastest(record, metric)
-    if rate and rate.value > 0:
-        peak = Peak(rate, record)
-        found[key] = max(found.get(key, peak), peak, key=attrgetter("rank"))
+    if rate and rate.value > (found[key].value if key in found else 0):
+        found[key] = Peak(rate, record)
 
 
 def fastest(record: Record, name: str) -> Estimate | None:
@@ -100,11 +93,10 @@ def fastest(record: Record, name: str) -> Estimate | None:
 
 
 def percent(share: Estimate | None) -> str:
-    """Return `42.0 % (40.8 to 43.2 %)`; above 100 % that and a remark."""
+    """Return `42.0 % (40.8 to 43.2 %)`; `over 100 %` of what was faster than any product."""
     if share is None:
         return ""
     if share.value > 1:
-        beyond = (share.low or 0) > 1
-        return f"100 %: {'faster than any product' if beyond else 'not told apart from it'}"
+        return "over 100 %"
     high = share.high and min(share.high, 1.0)
     return with_interval(share.replace(unit="x", high=high), metrics.show("share_of_peak"))

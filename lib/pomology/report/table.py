@@ -1,14 +1,10 @@
-"""A table: rows, headings and notes, as text, HTML and CSV; and the templates of pages."""
+"""A table: rows of texts for people, and the same rows as numbers for a file; and the templates."""
 
 from __future__ import annotations
 
 import functools
-import html
-import re
-import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,19 +16,13 @@ from pomology.results import metrics
 from pomology.results.cases import FLAGS
 
 PAGE = RESOURCES / "page"  # templates and the style sheet
-TERMINAL, GAP = 100, "  "  # characters of a line of text, and between two columns
-# Between a number and its unit no line ends; before its interval one may.
-BOUND = re.compile(r"(?<=\d) (?=(?!to\b)[^\W\d_]|%)|(?<=±) ")
 
 # Notes under tables of times.
 SOFTWARE = (
     "Between the published times and this machine's are years of software, which alone can make "
     "a slower chip the faster one."
 )
-YEARS = (
-    "In brackets behind a device: the version of its framework, as far as it is known, and the "
-    f"year. {SOFTWARE}"
-)
+YEARS = f"In brackets behind a device: the version of its framework, and the year. {SOFTWARE}"
 INTERVALS = (
     "± is the 95 % interval: between repeats, each in a process of its own, where there are "
     "several; else within this run, and another may differ by more (REPEATS=5 tells by how much). "
@@ -49,10 +39,6 @@ def _templates() -> Any:
         autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True
     )
     environment.globals["style"] = Markup((PAGE / "style.css").read_text(encoding="utf-8"))
-    environment.filters["text"] = lambda text: Markup(html.escape(text))
-    environment.filters["cell"] = lambda text: Markup(
-        BOUND.sub("\N{NO-BREAK SPACE}", html.escape(text))
-    )
     return environment
 
 
@@ -71,59 +57,35 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table for people, which a notebook shows as HTML and a terminal as text.
-
-    notes: stand behind the rows. data: the rows as numbers, for a file. meaning: what the numbers
-    mean, before them. main: the column that a phone shows below a row's first cell.
-    """
+    """A table for people. notes: stand behind the rows. data: the rows as numbers, for a file."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     data: tuple[dict, ...] = field(default=(), repr=False)
-    meaning: tuple[str, ...] = ()
-    main: str = ""
 
     @classmethod
     def of(
-        cls,
-        title: str,
-        columns: Iterable[str],
-        lines: Iterable[tuple],
-        notes: Iterable = (),
-        meaning: Iterable = (),
-        main: str = "",
+        cls, title: str, columns: Iterable[str], lines: Iterable[tuple], notes: Iterable[str] = ()
     ) -> Table:
         """Return the table of lines, each its cells, its numbers and perhaps its kind.
 
-        An empty note is none.
+        Cells are texts in the order of the columns, or by heading; then no column is left empty.
         """
         lines = list(lines)
+        columns = tuple(columns)
+        if lines and isinstance(lines[0][0], dict):
+            used = {name for texts, *_ in lines for name, text in texts.items() if text}
+            columns = tuple(name for name in columns if name in used)
+            lines = [([each[0].get(name, "") for name in columns], *each[1:]) for each in lines]
         rows = tuple(Row(tuple(cells), *kind) for cells, _, *kind in lines)
         data = tuple(numbers for _, numbers, *_ in lines)
-        notes = tuple(filter(None, notes))
-        return cls(title, tuple(columns), rows, notes, data, tuple(filter(None, meaning)), main)
-
-    @classmethod
-    def of_texts(
-        cls, title: str, lines: Iterable[tuple], columns: Iterable[str] = (), **texts: Any
-    ) -> Table:
-        """Return the table of lines, each its texts by heading, its numbers and perhaps its kind.
-
-        A column without any text is left out. columns: in this order; left out, in that of their
-        first text. texts: notes, meaning and main, as in `of`.
-        """
-        lines = list(lines)
-        used = dict.fromkeys(name for cells, *_ in lines for name, cell in cells.items() if cell)
-        names = [name for name in columns or used if name in used]
-        cells = [([cells.get(name, "") for name in names], *others) for cells, *others in lines]
-        return cls.of(title, names, cells, **texts)
+        return cls(title, columns, rows, tuple(filter(None, notes)), data)
 
     def html(self, styled: bool = False) -> str:
         """Return the table as markup, which looks as its page does, or `styled` by itself."""
-        main = self.columns.index(self.main) if self.main in self.columns[1:] else 0
-        return filled("table.html.j2", table=self, main=main, styled=styled)
+        return filled("table.html.j2", table=self, styled=styled)
 
     __html__ = html  # what a template asks for
 
@@ -131,22 +93,11 @@ class Table:
         return self.html(styled=True)
 
     def __str__(self) -> str:
-        """In lines of `TERMINAL` characters, where the widest columns are wrapped."""
+        """In a terminal: each column as wide as its longest cell."""
         grid = [self.columns, *(row.cells for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-        room = TERMINAL - len(GAP) * (len(widths) - 1)
-        while sum(widths) > max(room, len(widths)):
-            widths[widths.index(max(widths))] -= 1
-        grid.insert(1, tuple("-" * width for width in widths))
-        lines = []
-        for cells in grid:
-            pairs = zip(cells, widths, strict=True)
-            wrapped = [textwrap.wrap(cell, max(width, 1)) or [""] for cell, width in pairs]
-            lines += [
-                GAP.join(map(str.ljust, parts, widths)).rstrip()
-                for parts in zip_longest(*wrapped, fillvalue="")
-            ]
-        return "\n".join([self.title, *self.meaning, "", *lines, *self.notes])
+        lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in grid]
+        return "\n".join([self.title, "", *lines, "", *self.notes])
 
     __repr__ = __str__
 
@@ -193,14 +144,6 @@ def ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     if estimate is None or estimate.low is None:
         return {}
     return {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
-def numbers(values: dict[str, Estimate]) -> dict[str, float | None]:
-    """Return values and their bounds as columns of a file."""
-    flat = {}
-    for name, value in values.items():
-        flat |= {name: value.value} | ends(name, value)
-    return flat
 
 
 def notes_of_flags(flags: Iterable[str]) -> list[str]:

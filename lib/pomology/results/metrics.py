@@ -96,6 +96,7 @@ ENDS = {
 # Units of names without one, and other units than that of the name.
 OTHER_UNITS = {
     "speedup": "×",
+    "times_cpu": "×",
     "throughput": "per s",
     "forward_macs": "billion",
     "memory_bytes": "GB",
@@ -127,8 +128,6 @@ SOURCES = {"peak_memory_bytes": ("reserved_peak_bytes", "footprint_peak_bytes")}
 
 # Whole pieces of work, which devices and frameworks are compared by; the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
-# Of a smaller model than the article's they would be taken for the article's own.
-PASSES = ("forward_s", "backward_s", "update_s", "pass_s")
 SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
 
 

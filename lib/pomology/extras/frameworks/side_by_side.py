@@ -6,16 +6,19 @@ and no mismatch. That their models are the same is a test of the kit's.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+from pomology.format import with_interval
 from pomology.report.declaration import Declaration
-from pomology.report.ratios import compared
-from pomology.report.table import INTERVALS, Table
-from pomology.results.pool import Case
+from pomology.report.table import INTERVALS, Table, ends, value_text
+from pomology.results import metrics
+from pomology.results.pool import Case, pool
 
 if TYPE_CHECKING:
     import pandas
 
+FRAMEWORKS = {"torch": "PyTorch", "mlx": "MLX"}
 MEANING = (
     "Ratios: PyTorch's time over MLX's, so above 1 MLX is faster. The same: equal inputs (by their "
     "checksum), and no mismatch; that their models are the same is a test of the kit's."
@@ -29,7 +32,11 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
     whose experiment it is.
     """
     own = frame[frame.experiment.eq(about.name) & frame.precision.ne("tf32")]
-    lines = compared(own, about, "framework", {"torch": "PyTorch", "mlx": "MLX"}, sameness)
+    pairs: dict[tuple, dict[str, Case]] = {}
+    for case in pool(own[own.profile.ne("smoke")]):
+        place = (case.kind, json.dumps(case.config, sort_keys=True))
+        pairs.setdefault(place, {})[case.first["framework"]] = case
+    lines = [_line(about, pair) for pair in pairs.values()]
     ratios = [row for _, row, _ in lines if row["ratio"]]
     faster = sum(row.get("ratio_low", 0) > 1 for row in ratios)
     slower = sum(row.get("ratio_high", 1) < 1 for row in ratios)
@@ -37,9 +44,27 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
         f"Of {len(ratios)} cases that both computed alike MLX was faster in {faster}, PyTorch in "
         f"{slower}."
     )
-    order = ("Device", *about.headings.values(), "PyTorch", "MLX", "Ratio", "Remarks")
-    meaning = [MEANING, counts, INTERVALS]
-    return Table.of_texts("PyTorch and MLX, side by side", lines, order, meaning=meaning)
+    columns = ("Device", *about.headings.values(), *FRAMEWORKS.values(), "Ratio", "Remarks")
+    notes = [MEANING, counts, INTERVALS]
+    return Table.of("PyTorch and MLX, side by side", columns, lines, notes)
+
+
+def _line(about: Declaration, pair: dict[str, Case]) -> tuple:
+    """Return texts, numbers and kind of a setting: both times, and the first over the second."""
+    case = next(iter(pair.values()))
+    remark, comparable = sameness(pair)
+    texts = {"Device": case.kind.upper(), "Remarks": remark} | about.texts(case.config)
+    row = {"device": case.kind, **case.config, "remark": remark}
+    times = {name: case.values.get(about.time) for name, case in pair.items()}
+    for name, heading in FRAMEWORKS.items():
+        time = times.get(name)
+        status = pair[name].status if name in pair else "not timed"
+        texts[heading] = value_text(about.time, time) if time else status
+        row[f"{name}_{about.time}"] = time and time.value
+    ratio = times["torch"] / times["mlx"] if comparable and all(times.values()) else None
+    texts["Ratio"] = with_interval(ratio, metrics.show("speedup")) if ratio else ""
+    row |= {"ratio": ratio and ratio.value} | ends("ratio", ratio)
+    return texts, row, "measured"
 
 
 def sameness(pair: dict[str, Case]) -> tuple[str, bool]:

@@ -20,7 +20,7 @@ NO_PEAKS = "This run has no peaks yet: run the notebook peaks into the same fold
 COUNTED = (
     "Operations per byte: what each operator of a step reads and writes by itself, and the "
     "optimiser's update. Fused operators and caches move less, so a case may be above the memory's "
-    "roof: its share is clipped at 100 %."
+    "roof: its share is over 100 %."
 )
 RESIDENT = "Cache-resident: the data fit the last-level cache, so the memory is no roof."
 KEY = ["kind", "name", "framework", "backend", "precision"]
@@ -107,19 +107,19 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
             "share_of_roof": point.share_of_roof if point.limit else None,
         }
         lines.append((cells, numbers, "measured"))
-    meaning = [COUNTED] if lines else []
-    meaning += [RESIDENT] if found["limit"].eq("cache-resident").any() else []
+    notes = [COUNTED] if lines else []
+    notes += [RESIDENT] if found["limit"].eq("cache-resident").any() else []
     shown = {case.first["experiment"] for case in found["case"]}
     other = frame[frame["article"].ne(KIT) & ~frame["experiment"].isin(shown)]
     reasons = other["status"].replace("ok", "no operations were counted")
     reasons = reasons.mask(other["profile"].eq("smoke"), "smoke test")
     missing = other["experiment"].groupby(reasons, sort=False).unique()
-    notes = [f"Not in the table ({why}): {', '.join(names)}." for why, names in missing.items()]
+    notes += [f"Not in the table ({why}): {', '.join(names)}." for why, names in missing.items()]
     notes += notes_of_flags(flag for case in found["case"] for flag in case.flags)
     columns = ("Experiment", "Device", "Precision", "Best case", "Achieved", peaks.BEST)
     columns += ("Operations per byte", "Limited by", "Share of that roof", "Remarks")
     title = "How far each experiment is below the roofs"
-    return Table.of(title, columns, lines, [*notes, "" if best.rates else NO_PEAKS], meaning)
+    return Table.of(title, columns, lines, [*notes, "" if best.rates else NO_PEAKS])
 
 
 def rate_text(rate: Estimate, unit: str = "FLOP/s") -> str:
@@ -142,6 +142,6 @@ def peaks_table(best: Peaks) -> Table:
         lines.append((cells, numbers | {metric: rate.value, "blocks": rate.n}, "measured"))
     columns = ("Device", "Precision, or traffic", "Best rate", "Memory bandwidth", "Reached by")
     flags = [flag for *_, peak in measured for flag in peak.record.flags]
-    notes = ["" if measured else NO_PEAKS, *notes_of_flags(flags)]
     meaning = "A measured peak is the rate of the fastest of its timed blocks of calls."
-    return Table.of("Peaks", columns, lines, notes, [meaning if measured else ""])
+    notes = [meaning if measured else NO_PEAKS, *notes_of_flags(flags)]
+    return Table.of("Peaks", columns, lines, notes)
