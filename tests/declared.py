@@ -10,11 +10,9 @@ import nbformat
 from pomology.paths import notebook_paths, root
 from pomology.report import article
 from pomology.report.declaration import Declaration
-from pomology.report.display import Report
 from pomology.report.table import Table
 from pomology.results import frame
 from pomology.results.record import Record
-from pomology.results.run import Run
 
 
 def call(path: Path) -> ast.Call:
@@ -37,12 +35,6 @@ def of(name: str) -> Declaration:
 def article_table(name: str, records: list[Record]) -> Table:
     """The table of a notebook with these cases as this machine's."""
     return article.article_table(of(name), frame.of_records(records))
-
-
-def report(path: Path, run: Run) -> Report:
-    """What a notebook shows of a run."""
-    fields = Declaration.__dataclass_fields__
-    return Report(run=run, **{name: getattr(declaration(path), name) for name in fields})
 
 
 def declaration(path: Path) -> Declaration:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from records import metric, record
 
-from pomology.articles import published
 from pomology.report import details
 from pomology.results.frame import of_records
 
@@ -19,13 +18,6 @@ def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
     assert rows["Achieved"][3] == "52.8 GFLOP/s" and rows["Page faults"][3] == "12,345"
     numbers = {row["metric"]: row for row in table.data}
     assert (numbers["step_s"]["repeat_2"], numbers["step_s"]["unit"]) == (0.0095, "s")
-
-
-def test_what_is_printed_has_a_row_each():
-    rows = published.rows(experiment="mlp_cnn_lstm")
-    table = details.published_table("Printed", rows)
-    assert [row.cells[-2] for row in table.rows] == [row["printed"] for row in rows]
-    assert {row.cells[2] for row in table.rows} >= {row["config"]["model"] for row in rows}
 
 
 def test_how_much_two_runs_of_the_same_thing_differ():

@@ -1,8 +1,7 @@
 """An article's table with this machine in it: rows of text for people, and as numbers for a file.
 
-A measured cell has its interval, and the remarks say how it came about. A case that did not end
-well shows its status instead, as the articles do. In the notebooks of `today/`, what others have
-timed stands in place of an article's rows.
+A case that did not end well shows its status, as in the articles. In the notebooks of `today/`,
+what others have timed stands in place of an article's rows.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import pandas
 
 TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
-SPEEDUP = "Times the CPU's speed"
+SPEEDUP = "Times the CPU's speed"  # of a GPU, with the same settings
 
 SMOKE = "This was a smoke test, with tiny shapes: its numbers do not stand beside the article's."
 SCALED = "scaled: a smaller model than the article's; compare its FLOP/s, not its times."
@@ -45,8 +44,8 @@ MEANING = {
     "time.",
     "peak_memory_bytes": "Memory is the whole process on a CPU, and what the framework reserved on "
     "a GPU; the article does not say which.",
-    "footprint_slope_bytes": "In brackets: the 95 % interval of a slope over the steps behind the "
-    "warm-up. One that holds 0 shows neither growth nor its absence.",
+    "footprint_slope_bytes": "Growth: a slope over the steps behind the warm-up, with its 95 % "
+    "interval. One that holds 0 shows neither growth nor its absence.",
     peaks.SHARE: f"{peaks.BEST}: achieved, over the best rate of one operator on this device in "
     "this precision, in the whole run.",
 }
@@ -57,8 +56,7 @@ def article_table(
 ) -> Table:
     """Return the published rows as printed, in the article's order, then this machine's.
 
-    A GPU has how many times as fast it is as this machine's CPU with the same settings. Cases of the profile `smoke` are left out, and where times are compared, those of a smaller
-    model. frame: the cases of one experiment, as `frame.of_records` has them. best: this machine's
+    frame: the cases of one experiment, as `frame.of_records` has them. best: this machine's
     measured peaks, of which a case reaches a share.
     """
     measured = pool(comparable(frame, about.metric))
@@ -73,10 +71,7 @@ def article_table(
 
 
 def comparable(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
-    """Return the cases whose numbers may stand next to published ones.
-
-    Those of smaller models are left out where times are compared.
-    """
+    """Return the cases that may stand beside published ones: no smoke, no smaller model's time."""
     chosen = frame["profile"] != "smoke"
     if metric in TRAININGS:
         chosen &= ~frame["scaled"]
@@ -191,17 +186,13 @@ def _notes(
     about: Declaration, frame: pandas.DataFrame, measured: Sequence[Case], shown: Sequence[str]
 ) -> tuple[str, ...]:
     """Return what the numbers mean, where they are from, and what they may be compared with."""
-    notes = []
-    if any(case.good_repeats for case in measured):
-        notes.append(INTERVALS)
+    notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
     notes += [MEANING[metric] for metric in shown if metric in MEANING]
     notes += [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
-    if (frame["profile"] == "smoke").any():
-        notes.append(SMOKE)
-    if (frame["scaled"] & (frame["profile"] != "smoke")).any():
-        notes.append(SCALED)
-    if measured and about.beside:
-        notes.append(YEARS)
+    smoke = frame["profile"] == "smoke"
+    notes += [SMOKE] if smoke.any() else []
+    notes += [SCALED] if frame["scaled"][~smoke].any() else []
+    notes += [YEARS] if measured and about.beside else []
     remarks = dict.fromkeys(
         row["note"]
         for row in about.beside

@@ -1,7 +1,5 @@
 """The published rows that stand beside a machine's own: an article's, or those of other sources."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pomology.articles import elsewhere, published

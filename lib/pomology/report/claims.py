@@ -46,7 +46,7 @@ def measured(frame: pandas.DataFrame) -> list[Number]:
         values = {"status": _status(case)}
         values |= {metric: _in_repeats(case, experiment, metric, repeats) for metric in case.each}
         for metric, (value, doubts) in values.items():
-            if case.first["scaled"]:  # a count is right of any device
+            if case.first["scaled"]:  # a count holds for any device
                 numbers.append(Number(experiment, metric, (), settings, value))
                 value, doubts = None, ("scaled",)
             numbers.append(Number(experiment, metric, device, settings, value, doubts))

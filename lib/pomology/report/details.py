@@ -16,9 +16,7 @@ from pomology.results.record import Record
 if TYPE_CHECKING:
     import pandas
 
-UNKNOWN = (
-    "How much two runs of the same thing differ here was not measured (instrument_check does)."
-)
+UNKNOWN = "How much two runs of the same thing differ was not measured (instrument_check does)."
 
 
 def same_twice(records: Sequence[Record]) -> str:
@@ -77,7 +75,7 @@ def published_table(title: str, values: Sequence[dict]) -> Table:
 
 
 def details_table(frame: pandas.DataFrame) -> Table:
-    """Return every number of these cases: a row for each case and metric, a column for each repeat."""
+    """Return every number of these cases: a row for each metric, a column for each repeat."""
     lines = []
     repeats = {repeat: f"Repeat {repeat + 1}" for repeat in sorted(frame["repeat"].unique())}
     for case in pool(frame):

@@ -103,15 +103,14 @@ class Report:
         # Saves as `show` does, and returns what Jupyter displays.
         self.save = Display(self.declaration, run.path).save
 
-    def show(self, shown: Any, name: str = "", caption: str = "", folded: bool = False) -> None:
+    def show(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> None:
         """Display a `Table` or a matplotlib figure, and save it for the report.
 
-        name: of its file; left out, `table` or `figure`. caption: stands under it in the report.
-        folded: whether the report shows it only when asked.
+        name: of its file. caption: stands under it in the report. folded: whether the report shows
+        it only when asked.
         """
         from IPython.display import display
 
-        name = name or ("table" if isinstance(shown, Table) else "figure")
         display(self.save(shown, name, caption, folded))
 
     @property

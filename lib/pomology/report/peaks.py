@@ -74,22 +74,18 @@ def peaks(records: Iterable[Record]) -> Peaks:
 def _keep_best(
     found: dict[tuple[str, str], Peak], key: tuple[str, str], record: Record, metric: str
 ) -> None:
-    rate = fastest(record, metric)
-    if rate and rate.value > (found[key].value if key in found else 0):
-        found[key] = Peak(rate, record)
+    """Keep the rate of a record's fastest block of calls, as STREAM does, if it is the best.
 
-
-def fastest(record: Record, name: str) -> Estimate | None:
-    """Return a rate in the fastest of its blocks of calls, as STREAM does.
-
-    Without raw times it is the median.
+    Without raw times its rate is the median.
     """
-    rate = record.metrics.get(name)
+    rate = record.metrics.get(metric)
     call = record.metrics.get("kernel_s")
     each_s = [seconds / calls for calls, seconds in record.steady("kernel_s") if calls and seconds]
-    if not (rate and call and each_s):
-        return rate
-    return Estimate(rate.value * call.value / min(each_s), rate.unit, n=len(each_s), covers="exact")
+    if rate and call and each_s:
+        fastest = rate.value * call.value / min(each_s)
+        rate = Estimate(fastest, rate.unit, n=len(each_s), covers="exact")
+    if rate and rate.value > (found[key].value if key in found else 0):
+        found[key] = Peak(rate, record)
 
 
 def percent(share: Estimate | None) -> str:
