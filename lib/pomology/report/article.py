@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
 SPEEDUP = "Times the CPU's speed"  # of a GPU, with the same settings
 
-SMOKE = "This was a smoke test, with tiny shapes: its numbers do not stand beside the article's."
-SCALED = "scaled: a smaller model than the article's; compare its FLOP/s, not its times."
+SMOKE = "Smoke tests, with tiny shapes, do not stand beside the article's numbers."
+SCALED = "scaled: a smaller model; compare its FLOP/s. A table of times leaves it to the details."
 # What the numbers of a column mean, by its metric.
 MEANING = {
     "compute_epoch_s": "“Of it computing” is an epoch of the same loop on batches that are on the "
     "device already.",
     "flops_per_s": "Published operations a second are counted: the work on paper over the printed "
     "time.",
-    "peak_memory_bytes": "Memory is the whole process on a CPU, and what the framework reserved on "
+    "peak_memory_bytes": "Memory is the whole process on a CPU, what the framework reserved on "
     "a GPU; the article does not say which.",
     "footprint_slope_bytes": "Growth: a slope over the steps behind the warm-up, with its 95 % "
     "interval. One that holds 0 shows neither growth nor its absence.",
-    peaks.SHARE: f"{peaks.BEST}: achieved, over the best rate of one operator on this device in "
-    "this precision, in the whole run.",
+    peaks.SHARE: f"{peaks.BEST}: achieved, over the best rate of one operator in the whole run, on "
+    "this device in this precision.",
 }
 
 
@@ -147,7 +147,8 @@ def _measured(
             good = "cannot be told" if "too-noisy" in case.flags else "yes"
             texts[heading] = case.endings[0][0] if case.endings else good
     if not case.good_repeats and "status" not in about.shown.values():
-        texts[next(iter(about.shown))] = case.status
+        times = (heading for heading, metric in about.shown.items() if metric == about.time)
+        texts[next(times, next(iter(about.shown)))] = case.status
     software = (first["framework"], first["framework_version"], str(first["year"]))
     texts |= {"Device": with_software(first["device"], *software)}
     texts |= {"Remarks": _remarks(about, case)} | about.texts(case.config)

@@ -1,4 +1,4 @@
-"""Every number of a case, the machine, and what the kit measured of itself."""
+"""Every number of a case, the machine, and how much two runs differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = "How much two runs of the same thing differ was not measured (instrume
 
 
 def same_twice(records: Sequence[Record]) -> str:
-    """Return how much two runs of the same thing differ here, which begins every page."""
+    """Return how much two runs of the same thing differ here."""
     checks = [record for record in records if record.config.get("check") == "same thing twice"]
     parts = []
     for case in pool(of_records(record for record in checks if record.profile != "smoke")):

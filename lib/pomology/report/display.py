@@ -1,16 +1,14 @@
 """What a notebook shows: tables, figures and claims, each saved in the run's folder, too."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from pomology.articles import published
-from pomology.paths import redact, write_atomic
+from pomology.paths import write_atomic
 from pomology.report import article, claims, details, peaks, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import draw, style
@@ -18,9 +16,6 @@ from pomology.report.table import Table
 from pomology.results import folders, frame
 from pomology.results.record import Record
 from pomology.results.run import Run
-
-if TYPE_CHECKING:
-    import pandas
 
 ABOUT = "about.json"  # of a folder of shown files
 
@@ -44,7 +39,7 @@ class About(msgspec.Struct):
 
 
 class Display:
-    """Saves what a notebook shows in <run>/shown/<notebook>/, numbered in the order of showing."""
+    """Saves what a notebook shows in <run>/shown/<notebook>/, numbered in their order."""
 
     def __init__(self, about: Declaration, run: Path):
         self.folder = run / "shown" / about.name
@@ -121,17 +116,20 @@ class Report:
 
     def machine(self) -> Table:
         """The machine, and where the numbers are, as a small table."""
-        place = redact(str(self.out.absolute()))
+        place = "/".join(self.out.absolute().parts[-2:])
         return details.machine_table(self.snapshot, self.devices, place)
 
     def table(self) -> Table:
         """The article's table with this machine in it."""
         best = peaks.peaks(self.run.records)
-        return self.save(article.article_table(self.declaration, self._frame(), best), "article")
+        records = frame.of_records(self.records)
+        return self.save(article.article_table(self.declaration, records, best), "article")
 
     def details(self) -> Table:
         """Every number of every case."""
-        return self.save(details.details_table(self._frame()), "details", folded=True)
+        return self.save(
+            details.details_table(frame.of_records(self.records)), "details", folded=True
+        )
 
     def printed(self) -> Table:
         """Everything that the article prints of this experiment."""
@@ -148,6 +146,3 @@ class Report:
     def figure(self) -> Any:
         """The article's devices and this machine's on one axis."""
         return self.save(draw(self.declaration, self.records), "figure")
-
-    def _frame(self) -> pandas.DataFrame:
-        return frame.of_records(self.records)

@@ -1,4 +1,4 @@
-"""The best rates that a run has measured: operations a second, and bytes a second."""
+"""The best rates that a run has measured: operations and bytes a second."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""A table: rows of texts for people, and the same rows as numbers for a file; and the templates."""
+"""A table: rows of texts for people, the same as numbers for a file; and the templates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOFTWARE = (
 YEARS = f"In brackets behind a device: the version of its framework, and the year. {SOFTWARE}"
 INTERVALS = (
     "± is the 95 % interval: between repeats, each in a process of its own, where there are "
-    "several; else within this run, and another may differ by more (REPEATS=5 tells by how much). "
+    "several; else within this run, and another may differ by more (REPEATS=5 tells how much). "
     "“About”: of fewer than 6 steps or calls, or ± more than 50 %."
 )
 
