@@ -13,7 +13,6 @@ from pomology import format
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.paths import root, write_atomic
-from pomology.results.notebook_file import read_notebook
 from pomology.runner import notebooks
 
 HERE = Path(__file__).resolve().parent
@@ -24,16 +23,17 @@ PAGE = """# Notebooks
 Open one, change its parameters if you like, and choose *Run*, *Run All Cells*. Run one at a time: two would share the
 processor and the memory that they measure. **Times** are roughly what the `quick` parameters take on two CPU cores.
 
-**Numbers** go to `outputs/lab-<date>-<time>/`, one folder for all notebooks of a day. To run the set-up cell again is
-to measure anew; the earlier numbers move to `earlier/` there. **Notebooks** are saved without outputs, so that git
-shows your own changes only. With their outputs they are in `outputs/lab/`.
+**Numbers** go to `outputs/lab-<digits>/`, one folder for all notebooks while the machine, its software and the profile
+stay the same. To run the set-up cell again is to measure anew; the earlier numbers move to `earlier/` there.
+**Notebooks** are saved without outputs, so that git shows your own changes only. With their outputs they are in
+`outputs/lab/`.
 """
 
 
 def entry(notebook: notebooks.Notebook) -> str:
     """A notebook's part of the page: its title as a link, the first paragraph that says what it does, and its time."""
     link = quote(Path(os.path.relpath(notebook.path, LAB)).as_posix())
-    first = "".join(read_notebook(notebook.path)["cells"][0]["source"])
+    first = "".join(notebooks.read_notebook(notebook.path)["cells"][0]["source"])
     paragraphs = re.split(r"\n\s*\n", first)[1:]
     about = next((text for text in paragraphs if re.match(r"\*\*What", text)), (*paragraphs, "")[0])
     seconds = notebook.seconds("quick")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -63,47 +64,34 @@ def test_a_sentence_of_many_comparisons_is_not_refuted_by_chance():
     assert found.count(CONTRADICTED) <= 0.05 * len(found) and SUPPORTED not in found
 
 
-def test_the_claims_of_a_page_are_judged_together():
-    """Ten ties and ten true sentences: of the verdicts at most 5 % are wrong."""
-    generator = np.random.default_rng(3)
-    page = [claim(RATIO, "> 1", case=[case]) for case in range(20)]
-    wrong = right = 0
-    for _ in range(40):
-        cpu, gpu = (side[0] for side in drawn(generator, 1, cases=20, sd=0.02))
-        cpu[10:] *= 2
-        found = [decision.status for decision in claims.judged(page, times(cpu, gpu))]
-        wrong += sum(status != INCONCLUSIVE for status in found[:10])
-        right += found[10:].count(SUPPORTED)
-    assert wrong <= 0.05 * (wrong + right) and right >= 0.99 * 400
-
-
-def test_p_values_by_hand():
+def test_verdicts_and_intervals_by_hand():
     """Logarithms 1, 2 and 3: mean 2, standard error √(1/3 + 0.19/2), two degrees of freedom.
 
-    For these P(|T| > t) = 1 - t / √(2 + t²).
+    Student's t is 4.303 there for 95 %.
     """
 
     def one(value: str, claimed: str, cpu, gpu=()) -> claims.Comparison:
         (decision,) = claims.judged([claim(value, claimed)], times(np.array(cpu), np.array(gpu)))
         return decision.comparisons[0]
 
-    t = 2 / math.sqrt(1 / 3 + 0.19 / 2)
-    one_sided = pytest.approx((1 - t / math.sqrt(2 + t * t)) / 2)
+    half = 4.3027 * math.sqrt(1 / 3 + 0.19 / 2)
+    ends = pytest.approx((math.exp(2 - half), math.exp(2 + half)), rel=1e-3)
     cpu, gpu = np.exp([[2.0, 4, 6]]), np.exp([[1.0, 2, 3]])
-    for value, claimed in ((RATIO, "> 1"), ("(epoch_s(cpu) + epoch_s(cpu)) / epoch_s(gpu)", "> 2")):
-        found = one(value, claimed, cpu, gpu)
-        assert found.supported == one_sided and 1 - found.contradicted == one_sided
-    assert one(RATIO, "< 1", cpu, gpu).contradicted == one_sided
+    assert one(RATIO, "> 1", cpu, gpu).interval == ends
+    assert one(RATIO, "> 1", cpu, gpu).holds is None
+    assert one(RATIO, "> 0.4", cpu, gpu).holds and one(RATIO, "0.4 to 200", cpu, gpu).holds
+    assert one(RATIO, "< 0.4", cpu, gpu).holds is False
     # A repeat that lacks a side is left out, and of what may be 0 the difference counts.
-    difference = "epoch_s(cpu) - epoch_s(gpu)"
-    lacking = [[1.0, 2, math.nan, 3, 9]], [[0.0, 0, 0, 0, math.nan]]
-    assert one(difference, "> 0", *lacking).supported == one_sided
+    difference = one(
+        "epoch_s(cpu) - epoch_s(gpu)", "> 0", [[1.0, 2, math.nan, 3, 9]], [[0.0, 0, 0, 0, math.nan]]
+    )
+    assert difference.interval == pytest.approx((2 - half, 2 + half), rel=1e-3)
     # A pick is made in each repeat: the larger is another one in each.
     both = ", ".join(f"epoch_s(cpu, case={case})" for case in (0, 1))
     cpu = [[1.0, 5, 1], [5.0, 1, 5]]
-    assert one(f"max([{both}])", "> 4.99", cpu).supported < 1e-6
-    assert one(f"min([{both}])", "< 1.01", cpu).supported < 1e-6
-    assert one(f"average([{both}])", "2.2 to 2.3", cpu).supported < 1e-6
+    assert one(f"max([{both}])", "> 4.9", cpu).holds
+    assert one(f"min([{both}])", "< 1.1", cpu).holds
+    assert one(f"average([{both}])", "2.2 to 2.3", cpu).holds
 
 
 def printed(value, low=None, high=None) -> Estimate:
@@ -116,14 +104,12 @@ def printed(value, low=None, high=None) -> Estimate:
         (printed(9, 8, 10), printed(4, 3, 5), RATIO, "> 1", SUPPORTED),
         (printed(9, 8, 10), printed(7, 5, 9), RATIO, "> 1", INCONCLUSIVE),  # 8/9 < 1
         (printed(4, 3, 5), printed(9, 8, 10), RATIO, "> 1", CONTRADICTED),
-        (printed(4, 3, 5), None, "epoch_s(cpu)", "3 to 5", SUPPORTED),
         (printed(4, 3, 5), None, "epoch_s(cpu)", "3.5 to 6", INCONCLUSIVE),
         (printed(9, 8, 10), printed(1, -1, 1), RATIO, "> -99", INCONCLUSIVE),  # divided by zero
         (printed(9), printed(4, 3, 5), RATIO, "> 1", INCONCLUSIVE),  # may be anything
         (printed(9, 8, 10), None, RATIO, "> 1", NOT_TESTABLE),
         ("error", None, "epoch_s(cpu)", "!= ok", SUPPORTED),
         ("crashed", None, "epoch_s(cpu)", "== ok", CONTRADICTED),
-        (None, None, "epoch_s(cpu)", "!= ok", NOT_TESTABLE),
     ],
 )
 def test_printed_numbers_decide_only_what_cannot_flip(cpu, gpu, value, claimed, status):
@@ -142,26 +128,19 @@ def test_terms_have_the_settings_and_devices_of_for_each():
     found = {tuple(each.settings.values()): each.value for each in decision.comparisons}
     assert found == {place: 2 * value for place, value in values.items()}
     assert decision.status == CONTRADICTED
-    assert [each.value for each in decision.comparisons if each.contradicted == 0] == [14.0]
+    assert [each.value for each in decision.comparisons if each.holds is False] == [14.0]
     (ambiguous,) = claims.judged([claim("epoch_s(mps)", "> 1")], numbers)
     assert (ambiguous.status, ambiguous.doubts) == (NOT_TESTABLE, ["2 cases match"])
 
 
-@pytest.mark.parametrize(
-    ("about", "chip", "same"),
-    [
-        ("A6000", "NVIDIA RTX A6000", True),
-        ("M2", "Apple M2", True),
-        ("Apple", "Apple M2 Max", True),
-        ("", "AMD EPYC", True),
-        ("M2", "Apple M2 Max", False),
-        ("A6000", "NVIDIA RTX 6000 Ada Generation", False),
-    ],
-)
-def test_a_sentence_about_a_chip_is_tested_on_that_chip(about, chip, same):
+def test_a_sentence_about_a_chip_is_tested_on_that_chip():
     numbers = times([printed(9, 9, 9)], [printed(4, 4, 4)])
-    (decision,) = claims.judged([claim(RATIO, "> 1", about)], numbers, [chip])
-    assert decision.status == (SUPPORTED if same else NOT_TESTABLE)
+    of = {"A6000": "NVIDIA RTX A6000", "M2": "Apple M2", "Apple": "Apple M2 Max", "": "AMD EPYC"}
+    not_of = {"M2": "Apple M2 Max", "A6000": "NVIDIA RTX 6000 Ada Generation"}
+    for pairs, status in ((of, SUPPORTED), (not_of, NOT_TESTABLE)):
+        for about, chip in pairs.items():
+            (decision,) = claims.judged([claim(RATIO, "> 1", about)], numbers, [chip])
+            assert decision.status == status
 
 
 # The articles' claims -----------------------------------------------------------------------------
@@ -222,25 +201,17 @@ def test_recomputed_numbers(name):
 MEASURED = {"backward_s", "fit_s", "footprint_start_bytes", "forward_s", "kernel_s", "processor"}
 MEASURED |= {"page_faults_slope", "rate_left", "resident_slope_bytes", "saved_fused_bytes"}
 MEASURED |= {"status", "step_s"}
-DEVICES = {None, "cpu", "gpu", "rival", "cuda", "mps", "mlx-gpu"}
 IN_FIGURES = {"M1 GPU", "P100", "T4", "V100"}  # devices of article 004, whose times are not printed
 
 
-@pytest.mark.parametrize("one", published.claims(), ids=lambda one: one.id)
-def test_every_condition_can_be_evaluated_and_asks_for_what_there_is(one, monkeypatch):
+def test_every_condition_asks_for_what_there_is():
+    """That each can be evaluated shows above: a wrong name in it raises."""
     rows = published.rows()
     metrics = MEASURED | {row["metric"] for row in rows}
-    devices = DEVICES | IN_FIGURES | {row["device"] for row in rows}
-    monkeypatch.setattr(claims, "_devices", lambda numbers, role: ["gpu"])
-
-    def found(numbers, device, settings):
-        assert device in devices and "each" not in settings.values()
-        return (value, ())
-
-    monkeypatch.setattr(claims, "_found", found)
-    about_status = any("ok" in each.claimed for each in one.conditions)
-    value = "ok" if about_status else np.array([1.0, 1.1, 1.2])
-    for each in claims.judged([one], [])[0].comparisons:
-        assert each.known and not each.doubts
-        assert {*claims.metrics_of(each.condition.value)} <= metrics
-        assert set(each.condition.for_each.get("experiment", ())) <= set(one.experiments)
+    devices = IN_FIGURES | {row["device"] for row in rows}
+    conditions = [(one, each) for one in published.claims() for each in one.conditions]
+    assert len(conditions) > 90
+    for one, each in conditions:
+        assert {*claims.metrics_of(each.value)} <= metrics, each
+        assert {*re.findall(r"\w\('([^']+)'", each.value)} <= devices, each
+        assert {*each.for_each.get("experiment", ())} <= {*one.experiments}, each

@@ -144,7 +144,7 @@ def line(device, value, **more):
 @pytest.fixture
 def elsewhere_has(monkeypatch):
     """Sets what others have published; the articles' tables stay."""
-    cached = (elsewhere.workloads, elsewhere._rows, speeds._published)
+    cached = (elsewhere.workloads, elsewhere.rows, speeds._published)
     real = published.read
 
     def has(*lines):

@@ -65,7 +65,7 @@ def others(monkeypatch):
     about = dict.fromkeys(("title", "author", "date"), "")
     sources = [about | {"id": name, "url": f"https://example.org/{name}"} for name in "ab"]
     files = {"elsewhere.csv": tuple(ROWS), "sources.csv": tuple(sources)}
-    read, caches = published.read, (elsewhere._rows, elsewhere.sources)
+    read, caches = published.read, (elsewhere.rows, elsewhere.sources)
     monkeypatch.setattr(published, "read", lambda name: files.get(name) or read(name))
     for cache in caches:
         cache.cache_clear()

@@ -14,7 +14,6 @@ from typing import get_args
 import pytest
 from journal_lines import ENDED, METRIC, STARTED
 
-from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
 from pomology.results import record as results_record
 from pomology.results.journal import Journal, read
@@ -54,14 +53,15 @@ def test_a_torn_last_line_is_reported_and_the_next_one_is_not_glued_to_it(journa
     journal.end(ENDED | {"case": "b"})
     torn = journal.path.read_bytes()[: first + keep if keep > 0 else keep]
     journal.path.write_bytes(torn)
-    told = ["vae.jsonl, line 2: torn or not JSON; passed over"]
-    assert cases(journal) == ["a"] and read(journal.path).problems == told
+    (told,) = read(journal.path).problems
+    assert told.startswith("vae.jsonl: 1 line passed over, the first line 2 (")
+    assert cases(journal) == ["a"]
     Journal(journal.path).end(ENDED | {"case": "c"})
-    assert cases(journal) == ["a", "c"] and read(journal.path).problems == told
+    assert cases(journal) == ["a", "c"] and read(journal.path).problems == [told]
     assert journal.path.read_bytes().startswith(torn)
     journal.path.write_bytes(journal.path.read_bytes().rstrip(b"\n"))  # that is no tear
     journal.end(ENDED | {"case": "d"})
-    assert cases(journal) == ["a", "c", "d"] and read(journal.path).problems == told
+    assert cases(journal) == ["a", "c", "d"] and read(journal.path).problems == [told]
 
 
 WRITER = """
@@ -148,25 +148,14 @@ def line(changes: dict, **replaced: str) -> bytes:
     return text.encode()
 
 
-def raw(times: object) -> bytes:
-    return line({"blocks": {"kernel_s": {"steady": times}}})
-
-
 MALFORMED = {
+    "another schema": line({"schema": 2}),
     "no case": json.dumps({key: ENDED[key] for key in ENDED if key != "case"}).encode(),
     "wrong status": line({"status": "great"}),
-    "metric of text": line({"metrics": {"epoch_s": METRIC | {"value": "3.5"}}}),
     "half an interval": line({"metrics": {"epoch_s": METRIC | {"high": None}}}),
-    "a negative time": raw([[1, -0.1]]),
-    "a time of text": raw([[1, "s"]]),
-    "a block without a time": raw([[1]]),
     "NaN": line({"metrics": {"epoch_s": METRIC | {"low": "<x>"}}}, x="NaN"),
-    "infinity": line({"seconds": "<x>"}, x="1e999"),
-    "a huge number": line({"parameters": "<x>"}, x="1" + "0" * 400),
     "deeply nested": b"[" * 200_000,
     "not UTF-8": line({"reason": "<x>"}, x='"\xff"').decode().encode("latin-1"),
-    "two on a line": line({}) * 2,
-    "very long text": line({"status": "x" * 1_000_000}),
 }
 
 
@@ -176,33 +165,20 @@ def test_a_malformed_line_is_passed_over_and_named(journal, malformed):
     contents = read(journal.path)
     assert [record.case for record in contents.records] == ["a", "b"] and not contents.open_starts
     (problem,) = contents.problems
-    assert problem.startswith("vae.jsonl, line 2: ") and "\n" not in problem and len(problem) < 300
-
-
-def test_another_schema_and_endless_lines_are_refused_in_one_line(journal):
-    journal.path.write_bytes(line({}) + b"\n" + line({"schema": 2}))
-    told = r"^vae\.jsonl, line 2: its schema is not 1; update pomology to read it$"
-    with pytest.raises(PomologyError, match=told):
-        read(journal.path)
-    journal.path.write_bytes(b"\n" * 100_001)
-    with pytest.raises(PomologyError, match=r"^vae\.jsonl: more than 100,000 lines$"):
-        read(journal.path)
+    assert problem.startswith("vae.jsonl: 1 line passed over, the first line 2 (")
+    assert "\n" not in problem and len(problem) < 300
 
 
 def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):
-    between = METRIC | {"value": 8, "how": "measured", "repeats": True}
-    fields = {
-        "metrics": {"epoch_s": METRIC, "page_faults": between},
-        "note": "x",
-        "trace": [[0, 1.5]],
-        "thermal_level": None,
-    }
+    between = METRIC | {"value": 8, "how": "measured", "covers": "repeats"}
+    fields = {"metrics": {"epoch_s": METRIC, "page_faults": between}, "note": "x"}
+    fields["trace"] = [[0, 1.5]]
     record = results_record.checked(ENDED | fields)
     assert (record.config, record.seconds, record.status) == ({"lr": 1}, 12.5, "ok")
     assert record.metrics["epoch_s"] == Estimate(2.5, "s", 2.25, 2.75, 40, "estimated", "run")
     faults = record.metrics["page_faults"]
     assert (faults.covers, type(faults.value)) == ("repeats", int)
-    assert not record.blocks and record.thermal_level is None  # missing, and known to be nothing
+    assert not record.blocks and record.thermal_level is None
     assert record.line() == ENDED | fields
     assert list(record.line())[:3] == ["event", "schema", "experiment"]
     journal.end(record)

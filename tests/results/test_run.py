@@ -1,84 +1,78 @@
-"""A run: its folder or zip, its journals, its repeats."""
+"""A run: its folder or zip, its machine, its journals."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import random
 import zipfile
 
+import fakes
 import pytest
+import records
 from journal_lines import ENDED
 
+from pomology.__main__ import main
 from pomology.errors import PomologyError
-from pomology.measure.estimate import Estimate
-from pomology.results import archive, cases, run
-from pomology.results import journal as results_journal
+from pomology.results import run
 from pomology.results.journal import Journal
 from pomology.results.run import Run
 
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "python": "3.11.9"}
+METRICS = {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}
+JOURNAL = (json.dumps(fakes.record(metrics=METRICS).line()) + "\n").encode()
 
 
-def test_a_run_reads_what_is_asked_for_once_and_again_when_it_has_grown(journal, monkeypatch):
-    parsed = []
-    contents = results_journal.contents
+def zipped(files, method=zipfile.ZIP_DEFLATED):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as out:
+        for name, data in files.items():
+            out.writestr(name, data)
+    return packed.getvalue()
 
-    def counted(path, data):
-        parsed.append(path.stem)
-        return contents(path, data)
 
-    monkeypatch.setattr(results_journal, "contents", counted)
+def test_a_run_says_what_it_measured_on_which_machine_and_what_is_wrong_with_its_files(journal):
     folder = journal.path.parent
     Journal(folder / "dcgan.jsonl").end(ENDED | {"case": "d"})
     journal.end(ENDED)
     found = Run(folder)
-    assert found.machine == {} and parsed == []
-    assert [record.case for record in found.records] == ["d", "a"] and parsed == ["dcgan", "vae"]
-    journal.end(ENDED | {"case": "b"})
-    assert [record.case for record in found.records] == ["d", "a", "b"]
-    assert list(found.journals) == ["dcgan", "vae"] and parsed == ["dcgan", "vae", "vae"]
+    assert [record.case for record in found.records] == ["d", "a"]
+    assert list(found.journals) == ["dcgan", "vae"] and found.machine == {}
     assert found.problems == ["machine.json is missing: nothing tells which machine this was."]
     (folder / "machine.json").write_text("[]")
-    assert found.machine == {} and found.problems[0].startswith("machine.json cannot be read")
+    assert Run(folder).machine == {}
+    assert Run(folder).problems[0].startswith("machine.json cannot be read")
     (folder / "machine.json").write_text(json.dumps(MACHINE))
-    assert found.machine == MACHINE and found.problems == []
+    assert Run(folder).machine == MACHINE and Run(folder).problems == []
     (folder / "dcgan.jsonl").write_text(json.dumps(ENDED | {"schema": 2}) + "\n")
-    assert found.problems[0].startswith("dcgan.jsonl, line 1: its schema is not 1")
-    (folder / "dcgan.jsonl").unlink()
-    assert found.problems == [] and list(found.journals) == ["vae"]
+    assert Run(folder).problems[0].startswith("dcgan.jsonl: 1 line passed over, the first line 1")
 
 
-def test_journals_of_a_run_that_is_kept_may_be_packed(journal, monkeypatch):
+def test_journals_of_a_run_that_is_kept_may_be_packed(journal):
     journal.end(ENDED)
     records = Run(journal.path.parent).records
     packed = journal.path.with_suffix(".jsonl.gz")
     packed.write_bytes(gzip.compress(journal.path.read_bytes()))
-    size = journal.path.stat().st_size
     journal.path.unlink()
     found = Run(packed.parent)
     assert list(found.journals) == ["vae"] and found.records == records
-    assert run.is_run(packed.parent)
-    monkeypatch.setattr(archive, "MOST_BYTES", size - 1)
-    assert Run(packed.parent).problems[0].startswith("vae.jsonl.gz: more than ")
     packed.write_bytes(b"no gzip")
-    assert Run(packed.parent).problems[0].startswith("vae.jsonl.gz: cannot be read: ")
+    with pytest.raises(PomologyError, match=r"^vae\.jsonl\.gz: cannot be read: "):
+        print(Run(packed.parent).records)
 
 
-def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
-    few = Estimate(2.0, "s", n=2)
-    many = Estimate(2.42, "s", 2.3, 2.5, 30)
-    assert cases.together([few, many]) == Estimate(pytest.approx(2.2), "s", n=2)
-    assert cases.together([many, many.replace(value=2.0)]).covers == "repeats"
-    epochs = [Estimate(s, "s", n=1, how="estimated") for s in (2016, 2042, 2126)]
-    steps = [Estimate(4.2, "s", n=1)] * 3
-    assert cases.together(epochs, steps).covers == "none"  # one step of 390 each
-    assert cases.together(epochs, [step.replace(n=30) for step in steps]).covers == "repeats"
-    # Bytes that were counted are the same every time, and not rounded.
-    same = cases.together([Estimate(22_345_678_901, "B", n=None)] * 3)
-    assert (same.value, same.low, same.high) == (22_345_678_901,) * 3
+def test_older_journals_of_one_experiment_are_one_by_its_name_today(tmp_path):
+    for name in ("mlp", "cnn"):
+        line = ENDED | {"experiment": name, "case": "torch-cpu batch_size=32"}
+        Journal(tmp_path / f"{name}.jsonl").end(line | {"config": {"batch_size": 32}})
+    (contents,) = Run(tmp_path).journals.values()
+    assert {record.experiment for record in contents.records} == {"mlp_cnn_lstm"}
+    assert [record.config["model"] for record in contents.records] == ["cnn", "mlp"]
+    assert contents.records[0].case == "torch-cpu model=cnn batch_size=32"
 
 
-def test_a_run_is_opened_by_its_name_its_folder_or_its_zip(journal, tmp_path, monkeypatch):
+def test_a_run_is_found_by_its_name_its_folder_or_its_zip(journal, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "root", lambda: tmp_path)
     journal.end(ENDED)
     outputs = tmp_path / "outputs"
@@ -89,8 +83,74 @@ def test_a_run_is_opened_by_its_name_its_folder_or_its_zip(journal, tmp_path, mo
     records = Run(outputs / "one").records
     assert len(records) == 1 and Run(outputs / "one").name == "one"
     for name in ("one", "two", str(outputs / "two.zip")):
-        assert Run.open(name).records == records
-    with pytest.raises(PomologyError, match="nothing: no such run; outputs/ has none"):
-        Run.open("nothing")
-    with pytest.raises(PomologyError, match="nothing: no such folder or zip; runs are in outputs/"):
-        Run(tmp_path / "nothing")
+        assert Run(run.locate(name)).records == records
+    assert run.find([str(outputs)], "RUN") == [outputs / "one", outputs / "two.zip"]
+    with pytest.raises(PomologyError, match="RUN: nothing: no such run; outputs/ has none"):
+        run.find(["nothing"], "RUN")
+
+
+GOOD = {
+    "flat": {"vae.jsonl": JOURNAL, "machine.json": json.dumps(MACHINE)},
+    "a folder": {
+        "m9/": b"",
+        "m9/vae.jsonl": JOURNAL,
+        "m9/machine.json": json.dumps(MACHINE),
+        "m9/earlier/vae-1.jsonl": JOURNAL,
+        "m9/notes.txt": b"\0",
+        "__MACOSX/m9/._vae.jsonl": b"\0\5",
+        "../../vae-2.jsonl": JOURNAL,
+    },
+}
+
+
+@pytest.mark.parametrize("files", GOOD.values(), ids=GOOD)
+def test_a_zip_is_read_however_it_was_packed(tmp_path, files):
+    (tmp_path / "m9.zip").write_bytes(zipped(files))
+    found = Run(tmp_path / "m9.zip")
+    assert (found.name, len(found.records), found.machine) == ("m9", 1, MACHINE)
+    assert found.problems == []
+
+
+ONE = {"vae.jsonl": JOURNAL}
+BAD = {
+    "torn": zipped(ONE)[:-30],
+    "no run": zipped({"notes.txt": b"x"}),
+    "two runs": zipped({"a/vae.jsonl": JOURNAL, "b/vae.jsonl": JOURNAL}),
+    "damaged": zipped(ONE, zipfile.ZIP_STORED).replace(b"Apple", b"Pears"),
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+def test_a_bad_zip_is_a_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, data):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.zip").write_bytes(data)
+    records.write(tmp_path / "good", [fakes.record()], MACHINE)
+    assert main(["compare", "good", "bad.zip"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("pomology: bad.zip: not the zip of a run: ")
+    assert error.count("\n") == 1 and len(error) < 300
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zip", "good"]
+
+
+def test_a_zip_over_a_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "MOST_UNPACKED_BYTES", 10)
+    (tmp_path / "m9.zip").write_bytes(zipped(ONE))
+    with pytest.raises(PomologyError, match=r"^m9\.zip: not the zip of a run: over "):
+        print(Run(tmp_path / "m9.zip").records)
+
+
+def test_a_zip_spoiled_at_random_is_read_or_is_a_line(tmp_path):
+    rng = random.Random(7)
+    good = zipped(GOOD["a folder"])
+    place = tmp_path / "bad.zip"
+    refused = 0
+    for _ in range(100):
+        start, end = sorted(rng.choices(range(len(good)), k=2))
+        noise = good[:start] + rng.randbytes(9) + good[start + 9 :]
+        place.write_bytes(rng.choice([good[:start], good[:start] + good[end:], noise]))
+        try:
+            assert all(problem.isprintable() for problem in Run(place).problems)
+        except PomologyError as error:
+            assert str(error).isprintable() and len(str(error)) < 300
+            refused += 1
+    assert 20 < refused < 100

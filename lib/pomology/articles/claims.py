@@ -13,10 +13,10 @@ and what is claimed of it:
 * `for_each` gives a condition for each combination of its values. A key that `value` names is a
   variable in it; any other is a setting of all terms. "each" stands for all devices with numbers.
 
-What an article prints is good to half a unit of its last digit: there is a verdict if no value
-there could change it. What was measured needs repeats: the value is computed in each, and Student's
-t judges its logarithm (itself where it may be 0 or less), with the variance between sets of
-processes added.
+A condition holds if all of the value's interval is as claimed. What an article prints is good to
+half a unit of its last digit. What was measured needs repeats: the value is computed in each, and
+its interval is Student's of its logarithm (of itself where it may be 0 or less), with the variance
+between sets of processes added.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,7 @@ NOT_TESTABLE = "not testable here"
 REPEATS = 3  # that a verdict needs, of everything that was measured
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 OPERATORS |= {"==": operator.eq, "!=": operator.ne}  # of a status
+Numbers = dict[tuple[str, str], list["Number"]]  # by experiment and metric
 
 
 class Number(NamedTuple):
@@ -50,7 +52,7 @@ class Number(NamedTuple):
 
     device: its names: role, backend, and as printed. settings: with framework and precision. value:
     a printed number; a number for each repeat, NaN where there is none; a status; or None. doubts:
-    why it is None, or gives no verdict.
+    why it gives no verdict.
     """
 
     experiment: str
@@ -61,72 +63,39 @@ class Number(NamedTuple):
     doubts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Comparison:
     """A condition with its value.
 
     settings: of `for_each`, those with several values. value: NaN where it is unknown. doubts: why
-    there is no verdict. supported, contradicted: one-sided p values of the hypothesis that it does
-    not hold, and of that it does; both are 1 where the numbers cannot tell. spread: of what was
-    measured, the t distribution of its mean, or of the mean of its logarithm.
+    there is no verdict. interval: of what was measured, at 95 %. holds: None where the numbers
+    cannot tell.
     """
 
     condition: Condition
     settings: dict[str, Any]
-    value: float | str = math.nan
-    doubts: tuple[str, ...] = ()
-    supported: float = 1.0
-    contradicted: float = 1.0
-    spread: Any = None
-    logarithmic: bool = False
-
-    @property
-    def known(self) -> bool:
-        return self.value == self.value  # NaN is not itself
-
-    def interval(self, confidence: float) -> np.ndarray:
-        ends = np.array(self.spread.interval(confidence))
-        return np.exp(ends) if self.logarithmic else ends
+    value: Any
+    doubts: tuple[str, ...]
+    interval: tuple[float, float] | None = None
+    holds: bool | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The verdict on a claim.
-
-    level: of the test, two-sided. elsewhere: the chip that the claim is about, if it is not that of
-    the numbers.
-    """
+    """The verdict on a claim. here: whether it is about the chips that the numbers are of."""
 
     comparisons: list[Comparison]
-    level: float = 1 - intervals.CONFIDENCE
-    elsewhere: str = ""
-
-    @property
-    def known(self) -> bool:
-        return bool(self.comparisons) and all(each.known for each in self.comparisons)
-
-    @property
-    def tests(self) -> int:
-        return sum(each.spread is not None for each in self.comparisons)
-
-    @property
-    def p_values(self) -> tuple[float, float]:
-        """One-sided. All hold if each does: the largest (Berger 1982, an intersection-union test).
-
-        One fails: the smallest, times the tests that could have shown it (Bonferroni).
-        """
-        supported = max((each.supported for each in self.comparisons), default=1.0)
-        contradicted = min((each.contradicted for each in self.comparisons), default=1.0)
-        return supported, min(1.0, contradicted * max(1, self.tests))
+    here: bool
 
     @property
     def status(self) -> str:
-        supported, contradicted = self.p_values
-        if self.elsewhere:
-            return NOT_TESTABLE
-        if 2 * min(supported, contradicted) <= self.level:
-            return SUPPORTED if supported < contradicted else CONTRADICTED
-        return INCONCLUSIVE if self.known else NOT_TESTABLE
+        holds = [each.holds for each in self.comparisons]
+        known = [each.value == each.value for each in self.comparisons]  # NaN is not itself
+        if self.here and False in holds:
+            return CONTRADICTED
+        if self.here and known and all(known):
+            return INCONCLUSIVE if None in holds else SUPPORTED
+        return NOT_TESTABLE
 
     @property
     def doubts(self) -> list[str]:
@@ -136,24 +105,27 @@ class Decision:
 def judged(
     claims: Iterable[Claim], numbers: Iterable[Number], chips: Sequence[str] | None = None
 ) -> list[Decision]:
-    """Return which claims hold. Of the verdicts from repeats at most 5 % are wrong, on average.
+    """Return which claims hold. A verdict from repeats on a tie is wrong in 5 % of cases.
 
     chips: that the numbers are of; None for those that an article is about.
     """
-    known: dict[tuple[str, str], list[Number]] = {}
+    known = defaultdict(list)
     for number in numbers:
-        known.setdefault((number.experiment, number.metric), []).append(number)
+        known[number.experiment, number.metric].append(number)
     decisions = []
     for claim in claims:
         here = chips is None or any(_is_of(chip, claim.about) for chip in chips)
-        decisions.append(
-            Decision(_comparisons(claim, known), elsewhere="" if here else claim.about)
-        )
-    tested = [each for each in decisions if each.tests and not each.elsewhere]
-    if not tested:
-        return decisions
-    level = 1 - intervals.joint_confidence([min(1.0, 2 * min(each.p_values)) for each in tested])
-    return [replace(each, level=level) for each in decisions]
+        comparisons = [
+            Comparison(
+                condition, settings, *_evaluated(condition.value, chosen, claim.experiment, known)
+            )
+            for condition in claim.conditions
+            for chosen, settings in _combinations(condition, claim.experiment, known)
+        ]
+        for comparison in comparisons:
+            _judge(comparison, len(comparisons))
+        decisions.append(Decision(comparisons, here))
+    return decisions
 
 
 def _is_of(chip: str, about: str) -> bool:
@@ -161,79 +133,63 @@ def _is_of(chip: str, about: str) -> bool:
     return f" {chip}".endswith(f" {about}") or chip.startswith(f"{about} ") or not about
 
 
-def _comparisons(claim: Claim, numbers: dict[tuple[str, str], list[Number]]) -> list[Comparison]:
-    known = [
-        each for name, group in numbers.items() if name[0] == claim.experiment for each in group
-    ]
-    comparisons = []
-    for condition in claim.conditions:
-        choices = {
-            key: _devices(known, key) if values == "each" else values
-            for key, values in condition.for_each.items()
-        }
-        for values in itertools.product(*choices.values()):
-            chosen = dict(zip(choices, values, strict=True))
-            value, doubts = _evaluated(condition.value, chosen, claim.experiment, numbers)
-            settings = {key: chosen[key] for key in chosen if len(choices[key]) > 1}
-            unknown = Comparison(condition, settings, doubts=doubts)
-            comparisons.append(_compared(unknown, value))
-    return comparisons
-
-
-def _devices(numbers: list[Number], role: str) -> list[str]:
-    """Return the names of the devices of a role, in order; `device` is any GPU."""
-    roles = {"gpu", "rival"} if role == "device" else {role}
-    found = [
-        each.device[-1] for each in numbers if roles & {*each.device} and each.value is not None
-    ]
-    return list(dict.fromkeys(found)) or [role]
+def _combinations(
+    condition: Condition, experiment: str, known: Numbers
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each combination of a condition's `for_each`, and those that have several values."""
+    choices = dict(condition.for_each)
+    for role, values in choices.items():
+        if values == "each":
+            choices[role] = _devices(known, experiment, role)
+    for values in itertools.product(*choices.values()):
+        chosen = dict(zip(choices, values, strict=True))
+        yield chosen, {key: chosen[key] for key in chosen if len(choices[key]) > 1}
 
 
 def metrics_of(expression: str) -> list[str]:
     return [name for name in re.findall(r"\w+(?=\()", expression) if name not in NAMES]
 
 
+def _devices(known: Numbers, experiment: str, role: str) -> list[str]:
+    """Return the names of the devices of a role that have numbers; `device` is any GPU."""
+    roles = {"gpu", "rival"} if role == "device" else {role}
+    found = [
+        number.device[-1]
+        for (name, _), numbers in known.items()
+        for number in numbers
+        if name == experiment and roles & {*number.device} and number.value is not None
+    ]
+    return list(dict.fromkeys(found)) or [role]
+
+
 def _evaluated(
-    expression: str, chosen: dict[str, Any], experiment: str, numbers: dict
+    expression: str, chosen: dict[str, Any], experiment: str, known: Numbers
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the value of an expression, and why it is unknown or in doubt."""
+    """Return the value of an expression, NaN where a term has not one value; and its doubts."""
     names = set(re.findall(r"\w+", expression))
     common = {key: value for key, value in chosen.items() if key not in names}
-    missing: list[str] = []
     doubts: list[str] = []
 
     def term(metric: str, device: str | None = None, **settings: Any) -> Any:
         settings = common | settings
-        of = settings.pop("experiment", experiment)
-        value, doubts_of = _found(numbers.get((of, metric), ()), device, settings)
-        if value is None and not doubts_of:
-            ended, _ = _found(numbers.get((of, "status"), ()), device, settings)
-            doubts_of = (f"{metric} was not measured" if ended == "ok" else ended or "",)
-        (missing if value is None else doubts).extend(doubts_of)
-        return math.nan if value is None else value
+        found = [
+            number
+            for number in known.get((settings.pop("experiment", experiment), metric), ())
+            if device in (None, *number.device) and settings.items() <= number.settings.items()
+        ]
+        numbers = [number for number in found if number.value is not None]
+        if device is None:  # counted, and the same on all
+            values = {x for number in numbers for x in np.atleast_1d(number.value) if x == x}
+            return values.pop() if len(values) == 1 else math.nan
+        if len(numbers) != 1:
+            return math.nan
+        doubts.extend(numbers[0].doubts)
+        return numbers[0].value
 
     scope = {metric: functools.partial(term, metric) for metric in metrics_of(expression)}
     with np.errstate(all="ignore"):
         value = eval(expression, scope | NAMES | chosen)
-    return value, tuple(filter(None, missing or doubts))
-
-
-def _found(
-    numbers: Sequence[Number], device: str | None, settings: dict
-) -> tuple[Any, tuple[str, ...]]:
-    """Return the value of a device and of settings with its doubts; None where there is no one."""
-    found = [each for each in numbers if settings.items() <= each.settings.items()]
-    if device is not None:
-        found = [each for each in found if device in each.device]
-    known = [each for each in found if each.value is not None]
-    if device is None:  # counted, and the same on all
-        values = {each for number in known for each in np.atleast_1d(number.value) if each == each}
-        return (values.pop(), ()) if len(values) == 1 else (None, ())
-    if len(known) > 1:
-        return None, (f"{len(known)} cases match",)
-    if known:
-        return known[0].value, known[0].doubts
-    return None, found[0].doubts if found else ()
+    return value, tuple(doubts)
 
 
 def _average(parts: Iterable[Any]) -> Any:
@@ -248,47 +204,50 @@ NAMES |= {"max": functools.partial(functools.reduce, np.maximum)}
 NAMES |= {"average": _average, "__builtins__": {}}
 
 
-def _compared(unknown: Comparison, value: Any) -> Comparison:
-    """Return a comparison with its value and p values."""
-    bounds = _bounds(unknown.condition.claimed)
+def _judge(comparison: Comparison, count: int) -> None:
+    """Say whether a condition holds, one of so many comparisons of a claim.
+
+    All hold if each does at 95 % (Berger 1982, an intersection-union test). That one fails must be
+    shown at the level of all that could have failed (Bonferroni).
+    """
+    value = comparison.value
+    bounds = _bounds(comparison.condition.claimed)
     if isinstance(value, np.ndarray):
-        return _tested(unknown, value[np.isfinite(value)], bounds)
-    # A status, a count, or what is printed, with the ends of what it may be.
-    number = value if isinstance(value, str) else estimate(value).value
-    ends = (value,) if isinstance(value, str) else estimate(value).bounds
-    shown = replace(unknown, value=number)
-    if not shown.known:
-        return shown
-    holds = [{OPERATORS[sign](end, bound) for end in ends} for sign, bound in bounds]
-    supported = 0.0 if all(found == {True} for found in holds) else 1.0
-    contradicted = 0.0 if any(found == {False} for found in holds) else 1.0
-    return replace(shown, supported=supported, contradicted=contradicted)
+        values = value[np.isfinite(value)]
+        logarithmic = min([*values, *(bound for _, bound in bounds)]) > 0
+        if not comparison.doubts and values.size < REPEATS:
+            comparison.doubts = (f"fewer than {REPEATS} repeats in common",)
+        comparison.value = math.nan
+        if values.size:
+            comparison.value = np.exp(np.log(values).mean()) if logarithmic else values.mean()
+        if comparison.doubts:
+            return
+        comparison.interval = ends = _interval(values, logarithmic, intervals.CONFIDENCE)
+        outer = _interval(values, logarithmic, 1 - (1 - intervals.CONFIDENCE) / count)
+    elif isinstance(value, str):
+        ends = outer = (value, value)
+    else:
+        comparison.value = estimate(value).value
+        ends = outer = estimate(value).bounds
+    if comparison.value != comparison.value:  # NaN
+        return
+    if all(OPERATORS[sign](end, bound) for sign, bound in bounds for end in ends):
+        comparison.holds = True
+    elif any(not any(OPERATORS[sign](end, bound) for end in outer) for sign, bound in bounds):
+        comparison.holds = False
 
 
-def _tested(unknown: Comparison, values: np.ndarray, bounds: list) -> Comparison:
-    """Judge what was measured by its repeats."""
+def _interval(values: np.ndarray, logarithmic: bool, confidence: float) -> tuple[float, float]:
+    """Return the interval of the mean of repeats, or of their geometric mean."""
     from scipy import stats  # half a second, which nothing else needs
 
-    if not values.size:
-        return unknown
-    logarithmic = min(*values, *(bound for _, bound in bounds)) > 0
     values = np.log(values) if logarithmic else values
-    mean = float(values.mean())
-    shown = replace(unknown, value=math.exp(mean) if logarithmic else mean)
-    if shown.doubts:
-        return shown
-    if values.size < REPEATS:
-        return replace(shown, doubts=(f"fewer than {REPEATS} repeats in common",))
     variance = max(values.var(ddof=1), intervals.RESOLUTION**2)
     error = math.sqrt(variance * (1 / values.size + intervals.BETWEEN_SETS / 2))
-    spread = stats.t(values.size - 1, mean, error)
-    p_values = []  # of the hypotheses that a bound does not hold
-    for sign, bound in bounds:
-        beyond = spread.sf if "<" in sign else spread.cdf
-        p_values.append(float(beyond(math.log(bound) if logarithmic else bound)))
-    # Of two bounds at most one can fail: no correction for two.
-    numbers = {"supported": max(p_values), "contradicted": 1 - max(p_values)}
-    return replace(shown, spread=spread, logarithmic=logarithmic, **numbers)
+    half = error * stats.t.ppf((1 + confidence) / 2, values.size - 1)
+    ends = values.mean() - half, values.mean() + half
+    low, high = np.exp(ends) if logarithmic else ends
+    return float(low), float(high)
 
 
 def _bounds(claimed: str) -> list[tuple[str, Any]]:

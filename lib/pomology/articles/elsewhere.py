@@ -6,30 +6,13 @@ They stand beside the articles' in the ranking and in the notebooks of `today/`.
 from __future__ import annotations
 
 import functools
-import json
 import re
 
 from pomology.articles import published
 
 # What can be wrong with a published time. One with a serious fault is in no mean.
-FAULTS = {
-    "amp": "mixed precision, where the others are fp32",
-    "evaluation": "evaluation is in the time",
-    "few-steps": "of fewer than 20 steps",
-    "loader-bound": "loading data took longer than computing",
-    "nan-loss": "the loss was no number at the end",
-    "no-optimizer": "without the step of the optimizer",
-    "one-run": "measured once",
-    "own-batch": "at a batch size of its own, which the source does not print",
-    "profiler": "measured with a profiler on",
-    "shared": "on a machine that others used meanwhile",
-    "stand-in": "of data that was made up",
-    "start-up": "the start of the program is in the time",
-    "swapping": "memory was short: the machine swapped",
-    "tf32": "in TF32, which the source does not say",
-    "unclear": "what was timed is not quite clear from its source",
-}
-SERIOUS = FAULTS.keys() - {"one-run", "stand-in", "few-steps", "no-optimizer"}
+FAULTS = {line["id"]: line["title"] for line in published.read("faults.csv")}
+SERIOUS = {line["id"] for line in published.read("faults.csv") if line["serious"] == "yes"}
 PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
 SHARED = {"amp", "tf32"}  # two devices that both have it did the same
 # Experiments whose loaders take longer than a GPU computes: 20 to 30 µs a digit (docs/findings.md).
@@ -60,29 +43,27 @@ def devices() -> dict[str, str]:
 
 
 @functools.cache
-def _rows() -> tuple[dict, ...]:
-    found = []
-    for line in published.read("elsewhere.csv"):
-        config, value = json.loads(line["config"]), float(line["value"])
-        faults = line["faults"].split()
-        if config.get("data") in MADE_UP:
-            config["data"] = "random"
-        if isinstance(config.get("batch_size"), str):  # in words, as the largest that fits
-            faults.append("own-batch")
-        row = line | {"value": value, "faults": tuple(faults), "config": config}
-        row["device"] = devices().get(line["device"], line["device"])
-        found.append(row | published.in_si(line, value))
-    return tuple(found)
-
-
-def rows(workload: str | None = None) -> list[dict]:
+def rows(workload: str | None = None) -> tuple[dict, ...]:
     """Return the rows in the form of `published.rows`, with these keys of their own.
 
     config: what must be equal for two rows to have done the same. faults: of FAULTS. place: where
     in the source it is. checked: `text` where it was read a second time from the source's own text,
     else why it could not be.
     """
-    return [row for row in _rows() if workload in (None, row["workload"])]
+    found = []
+    for line in published.read("elsewhere.csv"):
+        if workload not in (None, line["workload"]):
+            continue
+        row = published.typed(line)
+        config, faults = row["config"], row["faults"].split()
+        if config.get("data") in MADE_UP:
+            config["data"] = "random"
+        if isinstance(config.get("batch_size"), str):  # in words, as the largest that fits
+            faults.append("own-batch")
+        row |= {"faults": tuple(faults), "year": row["year"][:4], "experiment": row["workload"]}
+        row["device"] = devices().get(row["device"], row["device"])
+        found.append(dict.fromkeys(("article", "backend", "note"), "") | {"status": "ok"} | row)
+    return tuple(found)
 
 
 def beside(workload: str) -> list[dict]:
@@ -115,29 +96,20 @@ def samples(row: dict) -> float:
     if metric == "epoch_s":
         epoch = re.search(r"([\d,]+) images", config.get("data", ""))
         return int(epoch[1].replace(",", "")) if epoch else 0
-    if isinstance(batch_size, int):
-        if metric == "fit_s":
-            return batch_size * config.get("steps", 0)
-        if metric in ("steps_per_s", "step_s", "pass_s"):
-            return batch_size
-    return 0
-
-
-@functools.cache
-def _work() -> dict[tuple[str, int], float]:
-    """Return the operations of a sample, forward and backward, by workload and pixels or tokens."""
-    found: dict[tuple[str, int], float] = {}
-    for line in published.read("work.csv"):
-        if line["precision"] == "fp32":
-            flops = float(line["convolutions"]) + float(line["products"])
-            found[line["workload"], int(line["size"])] = flops
-    return found
+    steps = {"fit_s": config.get("steps", 0), "steps_per_s": 1, "step_s": 1, "pass_s": 1}
+    return batch_size * steps.get(metric, 0) if isinstance(batch_size, int) else 0
 
 
 def work(row: dict) -> float | None:
-    """Return the operations of what `rate` counts; None if they are not known."""
+    """Return the operations of what `rate` counts, forward and backward; None if not known."""
     size = row["config"].get("image_size") or row["config"].get("sequence")
-    return _work().get((row["workload"], size), 0.0) * samples(row) or None
+    known = (row["workload"], str(size), "fp32")
+    flops = sum(
+        float(line["convolutions"]) + float(line["products"])
+        for line in published.read("work.csv")
+        if (line["workload"], line["size"], line["precision"]) == known
+    )
+    return flops * samples(row) or None
 
 
 def rate(row: dict) -> float:

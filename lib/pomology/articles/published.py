@@ -6,38 +6,15 @@ import csv
 import functools
 import json
 import math
-import re
+from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
 TODAY = "today"  # likewise: what others have timed on newer machines, see `elsewhere`
 
-# Printed unit -> factor to SI, and the SI unit; they are rounded where they are printed.
-UNITS = {"s": (1.0, "s"), "ms": (1e-3, "s"), "min": (60.0, "s"), "Min": (60.0, "s")}
-UNITS |= {"GB": (1e9, "B"), "GByte": (1e9, "B"), "GiB": (2.0**30, "B"), "TFLOPS": (1e12, "FLOP/s")}
-UNITS |= {
-    "M": (1e6, ""),
-    "million": (1e6, ""),
-    "billion": (1e9, ""),
-    "x": (1.0, ""),
-    "%": (1.0, ""),
-}
-UNITS |= {"W": (1.0, "W"), "J": (1.0, "J"), "°C": (1.0, "°C")}
-COUNTED = {"USD": (1.0, "USD")}  # as are cores and all others, without an SI unit
 ABOUT = 0.10  # what `~35W` may be off by
-
-
-class Article(NamedTuple):
-    """One article; `machines` are those it measured, `slug` is the folder of its notebooks."""
-
-    id: str
-    title: str
-    author: str
-    date: str
-    url_or_source: str
-    machines: str
-    slug: str
 
 
 class Condition(NamedTuple):
@@ -82,21 +59,46 @@ def read(name: str) -> tuple[dict[str, str], ...]:
 
 
 @functools.cache
-def _rows() -> tuple[dict, ...]:
-    found = []
-    for line in read("published.csv"):
-        value, flops = (float(line[name]) if line[name] else None for name in ("value", "flops"))
-        row = line | {"row": int(line["row"]), "config": json.loads(line["config"])}
-        found.append(row | {"value": value, "flops": flops} | in_si(line, value))
-    return tuple(found)
+def units() -> dict[str, tuple[float, str]]:
+    """Return the printed units that are rounded where they are printed: factor to SI, SI unit.
+
+    All others, as cores and USD, are counted.
+    """
+    return {line["unit"]: (float(line["factor"]), line["si_unit"]) for line in read("units.csv")}
 
 
-def in_si(line: dict, value: float | None) -> dict:
-    """A printed number in SI with its bounds: half a unit of the last digit; `~` is a tenth."""
+@functools.cache
+def rows(article: str | None = None, experiment: str | None = None) -> tuple[dict[str, Any], ...]:
+    """Return the published rows, as `typed`; row: its number in the item. flops: its work on paper.
+
+    year: of the article, or of what it ran with.
+    """
+    years = {article.id: article.date[:4] for article in articles()}
+    return tuple(
+        typed(line)
+        | {
+            "row": int(line["row"]),
+            "flops": float(line["flops"]) if line["flops"] else None,
+            "year": line["year"] or years[line["article"]],
+        }
+        for line in read("published.csv")
+        if article in (None, line["article"]) and experiment in (None, line["experiment"])
+    )
+
+
+def typed(line: dict[str, str]) -> dict[str, Any]:
+    """Return a line with its settings, and its number in SI, `si`, with bounds, `low` and `high`.
+
+    They are half a unit of the last digit away; `~` is a tenth. version: of the framework, "" if it
+    is not told.
+    """
+    value = float(line["value"]) if line["value"] else None
+    row = line | {"value": value, "config": json.loads(line["config"]), "si": None}
+    row["version"] = line["framework"].partition(" ")[2]
     if value is None:
-        return {"si": None}
-    factor, unit = (UNITS | COUNTED).get(line["unit"], (1.0, ""))
-    half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in UNITS else 0.0
+        return row
+    factor, unit = units().get(line["unit"], (1.0, ""))
+    half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in units() else 0.0
     if "~" in line["printed"]:
         half = max(half, ABOUT * value)
     low, high = value - half, value + half
@@ -104,58 +106,31 @@ def in_si(line: dict, value: float | None) -> dict:
         low, high = 0.0, value
     elif line["bound"] == ">":
         low, high = value, math.inf
-    return {"si": value * factor, "si_unit": unit, "low": low * factor, "high": high * factor}
+    bounds = {"low": low * factor, "high": high * factor}
+    return row | {"si": value * factor, "si_unit": unit} | bounds
 
 
-def rows(article: str | None = None, experiment: str | None = None) -> list[dict]:
-    """The published rows; in SI also the bounds of what is printed, `low` and `high`."""
-    return [
-        row
-        for row in _rows()
-        if article in (None, row["article"]) and experiment in (None, row["experiment"])
-    ]
+def articles() -> list[SimpleNamespace]:
+    """The five articles, by id, and what stands for all others, with the columns of articles.csv.
 
-
-@functools.cache
-def software(article: str, device: str, framework: str, source: str) -> tuple[str, str]:
-    """The version of a row's framework, as far as its source says, and the year.
-
-    device, framework, source: of the row. A year that is not given is that of the article, or of an
-    upstream source's newest nightly build.
+    machines: those it measured. slug: the folder of its notebooks.
     """
-    texts = [framework, source]
-    if source == "article":
-        known = [row for row in rows(article, "software") if row["device"]]
-        texts += [row["printed"] for row in known if device.startswith(row["device"])]
-    else:
-        upstream = source.partition(" ")[0]
-        builds = {row["framework"] for row in rows(article) if row["source"].startswith(upstream)}
-        texts += sorted(builds, reverse=True)
-    texts += [each.date for each in articles() if each.id == article]
-    year = re.search(r"(?<!\d)20[12]\d", "\n".join(texts))
-    return framework.partition(" ")[2], year[0]
-
-
-def articles() -> list[Article]:
-    """The five articles, by id, and what stands for all others."""
-    return [Article(**line) for line in read("articles.csv")]
+    return [SimpleNamespace(**line) for line in read("articles.csv")]
 
 
 @functools.cache
-def _claims() -> tuple[Claim, ...]:
-    conditions: dict[str, list[Condition]] = {line["id"]: [] for line in read("claims.csv")}
+def claims(article: str | None = None) -> tuple[Claim, ...]:
+    """The articles' claims, by id."""
+    conditions = defaultdict(list)
     for line in read("conditions.csv"):
         for_each = json.loads(line["for_each"] or "{}")
         condition = Condition(line["name"], line["value"], line["claimed"], for_each)
         conditions[line["claim"]].append(condition)
     return tuple(
-        Claim(**line)._replace(
-            experiments=tuple(line["experiments"].split()), conditions=tuple(conditions[line["id"]])
+        Claim(
+            **line | {"experiments": tuple(line["experiments"].split())},
+            conditions=tuple(conditions[line["id"]]),
         )
         for line in read("claims.csv")
+        if article in (None, line["article"])
     )
-
-
-def claims(article: str | None = None) -> list[Claim]:
-    """The articles' claims, by id."""
-    return [claim for claim in _claims() if article in (None, claim.article)]

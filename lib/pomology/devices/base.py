@@ -38,7 +38,7 @@ class Device(abc.ABC):
         """module: the framework's own, which has `__version__`."""
         self.backend = backend
         self.handle = handle
-        self.framework_version = module.__version__
+        self.framework_version = str(module.__version__)  # PyTorch has a type of its own
         self.kind = "cpu" if backend == "cpu" else "gpu"
         self.unified_memory = backend in ("cpu", self.apple_gpu)
         self.uncounted: str | None = None

@@ -29,7 +29,7 @@ class Experiment:
 
     name: the notebook's name, and the journal's. article: its number, as in the published values.
     devices: one of `find.choices()`. profile: `article` runs whole epochs. budget_s: seconds for
-    the steady steps of a case. out: the run's folder; empty takes this day's. repeat: which
+    the steady steps of a case. out: the run's folder; empty takes `folders.by_hand`. repeat: which
     repetition of the run this is. precision: of cases without a setting of that name.
     expects_learning: whether a loss must fall (a GAN's need not). declared: how it is shown, see
     `report.declaration.Declaration`. Raises PomologyError for a wrong value.

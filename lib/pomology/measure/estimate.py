@@ -60,12 +60,12 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         return None if self.low is None else (self.high - self.low) / 2
 
     def metric(self) -> dict:
-        """The form of a journal; `repeats` says that the interval is between them."""
+        """The form of a journal, in which it is measured or estimated."""
         form = {name: getattr(self, name) for name in ("value", "unit", "low", "high", "n", "how")}
         if self.how == "counted":
             form["how"] = "measured"
         if self.covers == "repeats":
-            form["repeats"] = True
+            form["covers"] = "repeats"  # else it follows
         return form
 
     def __add__(self, other: Estimate | float) -> Estimate:

@@ -26,7 +26,7 @@ from pomology.report.table import (
 )
 from pomology.results import cases, metrics
 from pomology.results.cases import with_software
-from pomology.results.pool import Case, counted_rate, pool
+from pomology.results.pool import Case, pool
 
 if TYPE_CHECKING:
     import pandas
@@ -83,8 +83,8 @@ def achieved(case: Case) -> Estimate | None:
     if "flops_per_s" in case.values:
         return case.values["flops_per_s"]
     flops = case.first["flops_per_step"]
-    rates = [counted_rate(flops, step) for step in case.each.get("step_s", ())]
-    return cases.together([rate for rate in rates if rate])
+    steps = case.each.get("step_s", ()) if flops else ()
+    return cases.together([Estimate.count(flops, "FLOP") / step for step in steps])
 
 
 def resolved(part: Estimate, whole: Estimate) -> bool:

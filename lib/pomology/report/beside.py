@@ -17,8 +17,8 @@ def of_article(experiment: str) -> list[dict[str, Any]]:
     """
     rows = []
     for row in published.rows(experiment=experiment):
-        source = (row["article"], row["device"], row["framework"], row["source"])
-        label = cases.with_software(row["device"], row["framework"], *published.software(*source))
+        software = (row["framework"], row["version"], row["year"])
+        label = cases.with_software(row["device"], *software)
         timed = row["flops"] and row["si"] and row["si_unit"] == "s"
         added = {
             "label": label if row["device"] else "the article",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,21 +79,11 @@ def _in_repeats(
 
 
 def claims_table(claims: Sequence[published.Claim], frame: pandas.DataFrame) -> Table:
-    """Return each claim with two verdicts: on the article's own numbers, and on this machine's.
-
-    The claims of an article are judged together, shown or not: so each has the same verdict
-    wherever it stands.
-    """
-    articles = {claim.article for claim in claims}
-    of_articles = [claim for claim in published.claims() if claim.article in articles]
-    together = list({claim.id: claim for claim in (*of_articles, *claims)}.values())
-    chips = frame.chip.dropna().unique()
-    decisions = articles_claims.judged(together, measured(frame), chips)
-    decided = {claim.id: each for claim, each in zip(together, decisions, strict=True)}
+    """Return each claim with two verdicts: on the article's own numbers, and on this machine's."""
+    decisions = articles_claims.judged(claims, measured(frame), frame.chip.dropna().unique())
     lines = []
-    for claim in claims:
+    for claim, here in zip(claims, decisions, strict=True):
         (own,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
-        here = decided[claim.id]
         why = claim.holds_in_published.partition(": ")[2]
         cells = (claim.id, claim.claim, _cell(own, why), _cell(here, f"needs {claim.needs}"))
         data = {"id": claim.id, "claim": claim.claim, "published": own.status, "here": here.status}
@@ -106,21 +95,18 @@ def claims_table(claims: Sequence[published.Claim], frame: pandas.DataFrame) -> 
 def _cell(decision: Decision, lacks: str) -> str:
     """Return `contradicted: CPU / GPU = 0.428 (0.40 to 0.45); claimed > 1`.
 
-    Of several comparisons that which decides. lacks: what is said where numbers are missing.
+    Of several comparisons the first that decides. lacks: what is said where numbers are missing.
     """
     status = decision.status
     if status == articles_claims.NOT_TESTABLE:
         return f"{status}: {lacks}"
-    # A claim holds if all comparisons do, the weakest too; it does not if the clearest fails.
-    if status == articles_claims.CONTRADICTED:
-        shown = min(decision.comparisons, key=attrgetter("contradicted"))
-    else:
-        shown = max(decision.comparisons, key=attrgetter("supported"))
+    holds = {articles_claims.SUPPORTED: True, articles_claims.CONTRADICTED: False}.get(status)
+    shown = next(each for each in decision.comparisons if each.holds is holds)
     if status == articles_claims.INCONCLUSIVE:
         status += f" ({', '.join(decision.doubts) or 'too close to tell'})"
     number = shown.value if isinstance(shown.value, str) else significant(shown.value)
-    if shown.spread is not None:
-        low, high = map(significant, shown.interval(1 - decision.level))
+    if shown.interval:
+        low, high = map(significant, shown.interval)
         number += f" ({low} to {high})"
     label = f"{config_text(shown.settings)}: " if shown.settings else ""
     condition = shown.condition

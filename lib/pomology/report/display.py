@@ -91,7 +91,6 @@ class Report:
             folder = Path(out) if out else latest or folders.by_hand(name, profile)
             folders.note_machine(folder, profile)
             run = Run(folder)
-        self.run = run
         self.out = run.path
         self.snapshot = run.machine
         self.devices = devices
@@ -107,6 +106,11 @@ class Report:
         from IPython.display import display
 
         display(self.save(shown, name, caption, folded))
+
+    @property
+    def run(self) -> Run:
+        """The run as it is now."""
+        return Run(self.out)
 
     @property
     def records(self) -> list[Record]:
@@ -139,7 +143,6 @@ class Report:
 
     def claims(self) -> Table:
         """What the article says, tested on its own numbers and on this machine's."""
-        # All claims of an article are judged together: each has the same verdict everywhere.
         records = frame.of_records(self.run.records)
         return self.save(claims.claims_table(self.declaration.claims, records), "claims")
 

@@ -1,12 +1,14 @@
-"""What records have in common: names, flags, groups of repeats, a line of text."""
+"""What records have in common: names, flags, the mean of repeats, a line of text."""
 
+import csv
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pomology.format import FEW, clock_time, few, seconds, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
+from pomology.paths import RESOURCES
 from pomology.results.record import Record
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
@@ -25,27 +27,11 @@ TIMES = {
     "launch_s": "launch",
     "backward_s": "backward",
 }
-FLAGS = {
-    "contended": "other programs used the processor meanwhile",
-    "paused": "its process was stopped for a while",
-    "slowed": "a fixed product was over 30 % slower before and after it than at best in the run",
-    "drift": "steps or calls became slower or faster by over 10 % after the first third",
-    "few-steps": "fewer than 20 steady steps, or than 6 timed calls: a rough interval, or none",
-    "on-battery": "on battery",
-    "low-power": "in low-power mode",
-    "busy": "other programs were using the processor before it began",
-    "swapping": "memory was short: the machine swapped over 1 MB a second, or compressed over 10",
-    "fallback-enabled": "operators that MPS lacks may have run on the CPU",
-    "other-way": "another way than the article's, which its remark names",
-    "unproved": "not all of its step was held against the CPU before it was timed: see its remark",
-    "too-noisy": "its numbers scatter too much for a verdict",
-    # Of older journals only:
-    "compressing": "memory was short: macOS compressed or decompressed over 10 MB a second",
-    "few-calls": "fewer than 6 timed calls: no interval",
-    "cut-short": "ended at five times its budget, with what it had by then",
-}
-# With one of these a number is shown, but gives no verdict.
-DOUBTS = FLAGS.keys() - {"on-battery", "unproved"}
+# Those with a doubt leave a number without a verdict. Some are in older journals only.
+with (RESOURCES / "flags.csv").open(encoding="utf-8") as file:
+    LINES = list(csv.DictReader(file))
+FLAGS = {line["flag"]: line["meaning"] for line in LINES}
+DOUBTS = {line["flag"] for line in LINES if line["doubt"] == "yes"}
 JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
 LEAST_CALLS = 6  # with fewer a time of a call has no interval
 ORNAMENTS = ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce ")
@@ -112,9 +98,8 @@ def headline(record: Record) -> str:
 def line(record: Record) -> str:
     """A finished case in one line: what it is about, its loss, remarks and flags."""
     metrics = record.metrics
-    parts = [record.case]
-    if record.config:
-        parts = [f"{record.experiment}: {record.backend}, {settings(record)}"]
+    about = f"{record.backend}, {settings(record)}" if record.config else record.case
+    parts = [f"{record.experiment}: {about}"]
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
     else:
@@ -123,37 +108,13 @@ def line(record: Record) -> str:
         if name:
             how = "" if metrics[name].how == "measured" else f" {metrics[name].how}"
             parts.append(f"{TIMES[name]} {with_interval(metrics[name], seconds)}{how}")
-    loss = losses_text(metrics)
-    parts += [f"loss {loss}" if loss else "", record.note or "", ", ".join(record.flags)]
+    ends = [metrics[name] for name in ("loss_first", "loss_last") if name in metrics]
+    if ends:
+        parts.append(f"loss {' → '.join(f'{end.value:.4g}' for end in ends)}")
+    parts += [record.note, ", ".join(record.flags)]
     if record.seconds is not None:
         parts.append(f"took {clock_time(record.seconds)}")
     return " · ".join(filter(None, parts))
-
-
-def losses_text(values: Mapping[str, Estimate]) -> str:
-    """Return `2.31 → 0.42`, and whether the steps are too few to judge the loss by."""
-    ends = [values[name] for name in ("loss_first", "loss_last") if name in values]
-    text = " → ".join(f"{end.value:.4g}" for end in ends)
-    if ends and ends[0].n is not None and ends[0].n < JUDGED_STEPS:
-        text += f" (not judged: {ends[0].n} steps)"
-    return text
-
-
-def comparable(records: Iterable[Record], metric: str = "") -> list[Record]:
-    """The records whose numbers may stand beside published ones: of the article's own model and
-    shapes, and in FLOP/s of smaller ones too.
-    """
-    scaled_too = metric.endswith("flops_per_s")
-    full = [record for record in records if record.profile != "smoke"]
-    return [record for record in full if scaled_too or not record.scaled]
-
-
-def groups(records: Iterable[Record]) -> list[list[Record]]:
-    """Repeats of the same case together, in order of first appearance."""
-    by_case: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        by_case.setdefault((record.experiment, record.case), []).append(record)
-    return list(by_case.values())
 
 
 def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:

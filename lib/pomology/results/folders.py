@@ -1,21 +1,18 @@
 """Where numbers go and where they are looked for: the folders in `outputs/`, one a run.
 
-Notebooks that are run by hand share one a day, `lab-<date>-<time>`, so that a notebook that
-combines others has them. It holds one profile on one machine with one state of its software. A
-set-up cell that is run again measures anew; what its notebook had measured there moves to
-`earlier/` in the folder, and stands in no table any more.
+Notebooks that are run by hand share one, `lab-<digits>`, so that a notebook that combines others
+has them. The digits stand for a profile, this machine and the state of its software. A set-up cell
+that is run again measures anew; what its notebook had measured there moves to `earlier/` in the
+folder, and stands in no table any more.
 """
 
-from __future__ import annotations
-
-import fcntl
 import hashlib
 import json
-import os
+import math
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
@@ -23,25 +20,10 @@ from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root, write_atomic
 from pomology.results.run import MACHINE, Run
 
-if TYPE_CHECKING:
-    import filelock
-
 # Of who measures in a run's folder. It stays, also after `make clean`; neither git nor `share`
 # takes it along, so that a folder without it is a copy.
 LOCK = ".lock"
-# Of machine.json.
-IDENTITY = (
-    "chip",
-    "cpu_cores",
-    "cpu_threads",
-    "performance_cores",
-    "memory_bytes",
-    "gpus",
-    "virtual_machine",
-    "os",
-    "architecture",
-)
-ALIKE = 1.01  # sizes and clocks of one machine
+IDENTITY = ("chip", "cpu_cores", "memory_bytes", "gpus", "os")  # of a machine, in machine.json
 
 
 def note_machine(out: Path, profile: str) -> dict:
@@ -55,7 +37,7 @@ def note_machine(out: Path, profile: str) -> dict:
     return snapshot
 
 
-def locked(out: Path, run: str, command: str) -> filelock.AcquireReturnProxy:
+def locked(out: Path, run: str, command: str) -> AbstractContextManager:
     """Return the lock of a folder, held; it goes with its process, however that ends.
 
     Raises PomologyError if another process holds it.
@@ -71,34 +53,23 @@ def locked(out: Path, run: str, command: str) -> filelock.AcquireReturnProxy:
 def check_machine(out: Path) -> None:
     """Raise PomologyError where a run's folder must not take numbers of this machine.
 
-    It may have numbers of another machine, or a copy of numbers, or have lost the file that says
-    whose they are.
+    It may have numbers of another machine, or a copy of numbers.
     """
     problem = ""
-    if not (out / MACHINE).exists():
-        if any(out.glob("*.jsonl*")):  # packed, too
-            problem = "has numbers, but no machine.json that says whose"
-    elif differing := differences(noted(out), machine_snapshot.snapshot()):
-        problem = f"was measured on another machine ({'; '.join(differing)})"
-    elif any(out.glob("*.jsonl*")) and not (out / LOCK).exists():
+    if any(out.glob("*.jsonl*")) and not (out / LOCK).exists():
         problem = "is a copy of a run, not one of this checkout"
+    elif (out / MACHINE).exists():
+        before = noted(out)
+        now = machine_snapshot.snapshot()
+        # A kernel keeps a little more or less of the memory for itself.
+        sizes = (before.get("memory_bytes") or 0, now.get("memory_bytes") or 0)
+        if math.isclose(*sizes, rel_tol=0.01):
+            before["memory_bytes"] = now.get("memory_bytes")
+        for name in IDENTITY:
+            if before.get(name) != now.get(name):
+                problem = f"has {name} {before.get(name)}, this machine {now.get(name)}"
     if problem:
-        raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
-
-
-def differences(before: dict, now: dict) -> list[str]:
-    """Return in what a run's machine is another one than this, which `now` describes."""
-    pairs = {name: (before.get(name), now.get(name)) for name in IDENTITY}
-    return [
-        f"{name} {one_line(old, 60)}, here {one_line(new, 60)}"
-        for name, (old, new) in pairs.items()
-        if old is not None and new is not None and not _alike(old, new)
-    ]
-
-
-def _alike(old: Any, new: Any) -> bool:
-    numbers = all(type(each) in (int, float) for each in (old, new))
-    return max(old, new) <= ALIKE * min(old, new) if numbers else old == new
+        raise PomologyError(f"RUN={out.name}: {one_line(problem, 200)}; choose another RUN")
 
 
 def note(out: Path, **facts: Any) -> None:
@@ -113,17 +84,15 @@ def note_software(out: Path, threads: int | None) -> str:
     environment.
     """
     software = machine_snapshot.software() | {"threads": threads}
-    text = json.dumps(software, sort_keys=True)
-    name = hashlib.sha256(text.encode()).hexdigest()[:12]
-    folder = os.open(out, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # notebooks that are open at a time share a folder
-        known = noted(out).get("software", {})
-        if name not in known:
-            note(out, software=known | {name: software})
-    finally:
-        os.close(folder)
+    name = _digits(software, 12)
+    note(out, software=noted(out).get("software", {}) | {name: software})
     return name
+
+
+def _digits(facts: Any, count: int) -> str:
+    """Return hexadecimal digits that differ where any of these facts does."""
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:count]
 
 
 def noted(out: Path) -> dict:
@@ -136,30 +105,17 @@ def noted(out: Path) -> dict:
 
 
 def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
-    """Return the folder for a notebook that is run by hand: the first of this day that fits."""
-    outputs = root() / "outputs"
-    today = datetime.now()
-    now = machine_snapshot.snapshot() | {"profile": profile}
-    for place in sorted(outputs.glob(f"lab-{today:%Y%m%d}-*/{MACHINE}")):
-        folder = place.parent
-        if _facts(noted(folder), now) == _facts(now, now):
-            _put_aside(folder, experiment, framework)
-            return folder
-    folder = outputs / f"lab-{today:%Y%m%d-%H%M%S}"
-    while folder.exists():
-        today += timedelta(seconds=1)
-        folder = outputs / f"lab-{today:%Y%m%d-%H%M%S}"
-    return folder
+    """Return the folder for notebooks that are run by hand, and clear it for this one.
 
-
-def _facts(snapshot: dict, now: dict) -> dict:
-    """Return what says that numbers may share a table: one machine with the same software.
-
-    Not whether files of the kit were changed, since another parameter in a notebook changes one:
-    each record names that, see `note_software`.
+    Another commit of the kit has another folder, but not a changed file: another parameter in a
+    notebook changes one, and each record names its software, see `note_software`.
     """
-    facts = {name: snapshot.get(name) for name in now if name != "unknown"}
-    return facts | {"git": (snapshot.get("git") or {}).get("commit")}
+    snapshot = machine_snapshot.snapshot()
+    commit = (snapshot.pop("git", None) or {}).get("commit")
+    digits = _digits([snapshot, commit, profile], 6)
+    folder = root() / "outputs" / f"lab-{digits}"
+    _put_aside(folder, experiment, framework)
+    return folder
 
 
 def _put_aside(folder: Path, experiment: str, framework: str) -> None:
@@ -183,12 +139,10 @@ def _put_aside(folder: Path, experiment: str, framework: str) -> None:
 
 def latest(names: Iterable[str], profile: str) -> Path | None:
     """Return the run's folder in which one of these notebooks has measured something last."""
-    outputs = root() / "outputs"
-    journals = [place for name in names for place in outputs.glob(f"*/{name}.jsonl")]
-    for journal in sorted(journals, key=lambda place: place.stat().st_mtime, reverse=True):
-        folder = journal.parent
-        if (folder / MACHINE).exists() and noted(folder).get("profile") == profile:
-            return folder
+    journals = [path for name in names for path in (root() / "outputs").glob(f"*/{name}.jsonl")]
+    for journal in sorted(journals, key=lambda path: path.stat().st_mtime, reverse=True):
+        if Run(journal.parent).machine.get("profile") == profile:
+            return journal.parent
     return None
 
 

@@ -16,7 +16,7 @@ from pomology.errors import PomologyError
 from pomology.paths import write_atomic
 from pomology.results import cases
 from pomology.results.record import Record
-from pomology.results.run import MACHINE, Run
+from pomology.results.run import MACHINE, Run, find
 
 if TYPE_CHECKING:
     import pandas
@@ -36,14 +36,13 @@ COLUMNS |= {"low": "float64", "high": "float64", "n": "int64"}
 COLUMNS |= {"how": TEXT, "covers": TEXT, "source": TEXT, "year": "int64"}
 COLUMNS |= dict.fromkeys(("config", "note", "data_origin", "rails"), TEXT)
 COLUMNS |= {"steady_steps": "int64", "epoch_steps": "float64", "foreign_load": "float64"}
-COLUMNS |= {"fastest_step_s": "float64", "slowest_step_s": "float64"}
 
 
 def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
     """Return everything that runs measured, one row per case, repeat and metric.
 
     Args:
-        runs: names of folders in outputs/, or paths of folders and zips.
+        runs: names of folders in outputs/, or paths of folders and zips, or of folders of them.
         metric: only these metrics; "headline" is the one that each case is about.
 
     Returns:
@@ -61,8 +60,8 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
     import pyarrow
 
     wanted = [metric] if isinstance(metric, str) else list(metric)
-    tables = [_measured(Run.open(str(run)), wanted) for run in runs]
-    return _frame(pyarrow.concat_tables(tables))
+    places = find(map(str, runs), "load")
+    return _frame(pyarrow.concat_tables(_measured(Run(place), wanted) for place in places))
 
 
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
@@ -77,10 +76,10 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
         A frame with `how` "published". `low` and `high` bound what is printed, `covers` is
         "printed". `source` is "article", or the id of a source in articles/data/sources.csv.
     """
-    rows = [_article_row(row) for row in articles_published.rows(article, experiment)]
+    rows = articles_published.rows(article, experiment)
     if article is None:
-        rows += [_elsewhere_row(row) for row in elsewhere.rows(experiment)]
-    return _frame(_table(rows))
+        rows = (*rows, *elsewhere.rows(experiment))
+    return _frame(_table(map(_published_row, rows)))
 
 
 def of_records(records: Iterable[Record]) -> pandas.DataFrame:
@@ -98,14 +97,12 @@ def write(run: Run) -> Path:
     return run.path / PARQUET
 
 
-def machine_name(snapshot: dict[str, Any]) -> str:
+def machine_name(machine: dict[str, Any]) -> str:
     """Return `AMD EPYC, 2 cores, 24 GB`: what tells the computer from others."""
-    parts = [cases.short_chip(snapshot.get("chip"))]
-    if snapshot.get("cpu_cores"):
-        parts.append(f"{snapshot['cpu_cores']} cores")
-    if snapshot.get("memory_bytes"):
-        parts.append(f"{snapshot['memory_bytes'] / 2**30:.0f} GB")
-    return ", ".join(parts)
+    memory_bytes = machine.get("memory_bytes")
+    cores = f"{machine['cpu_cores']} cores" if machine.get("cpu_cores") else ""
+    memory = f"{memory_bytes / 2**30:.0f} GB" if memory_bytes else ""
+    return ", ".join(filter(None, [cases.short_chip(machine.get("chip")), cores, memory]))
 
 
 def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
@@ -160,27 +157,15 @@ def _frame(table: pyarrow.Table) -> pandas.DataFrame:
     names.pop("precision", None)  # a setting of most notebooks, and the same as the column
     settings = {}
     for name in names:
-        values = _typed([config.get(name) for config in configs])
+        # Of the type that all of them have, else of objects.
+        values = pandas.array([config.get(name) for config in configs])
         settings[f"setting_{name}" if name in COLUMNS else name] = values.take(places)
     return pandas.concat([frame, pandas.DataFrame(settings, index=frame.index)], axis=1)
-
-
-def _typed(values: list[Any]) -> pandas.api.extensions.ExtensionArray:
-    """Return values as an array of one type, or of objects where they are of several."""
-    import pandas
-
-    types = {type(value) for value in values if value is not None}
-    dtypes = {bool: "boolean", int: "Int64", float: "float64", str: "str"}
-    if types == {int, float}:
-        return pandas.array(values, dtype="float64")
-    dtype = dtypes.get(*types, object) if len(types) == 1 else object
-    return pandas.array(values, dtype=dtype)
 
 
 def _rows(record: Record) -> Iterable[dict[str, Any]]:
     """Yield a row for each metric of a record, or one for a record without numbers."""
     fields = {name: getattr(record, name, None) or None for name in COLUMNS}
-    steps_s = [seconds / count for count, seconds in record.steady() if count]
     fields |= {
         "device": cases.chip_name(record),
         "precision": cases.precision(record),
@@ -192,64 +177,43 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
         "year": int(record.started[:4]),
         "config": json.dumps(record.config),
         "foreign_load": record.foreign_load,
-        "note": record.note or "",
-        "data_origin": record.data_origin or "",
-        "rails": ", ".join(record.rails or ()),
+        "note": record.note,
+        "data_origin": record.data_origin,
+        "rails": ", ".join(record.rails),
         "steady_steps": sum(count for count, _ in record.steady()),
-        "epoch_steps": (record.blocks or {}).get("training", {}).get("epoch_steps"),
-        "fastest_step_s": min(steps_s, default=None),
-        "slowest_step_s": max(steps_s, default=None),
+        "epoch_steps": record.blocks.get("training", {}).get("epoch_steps"),
     }
     if not record.metrics:
         yield fields
+    headline = cases.headline(record)
     for name, estimate in record.metrics.items():
         number = msgspec.structs.asdict(estimate)
-        for bound in ("value", "low", "high"):
-            number[bound] = None if number[bound] is None else float(number[bound])
-        yield fields | number | {"metric": name, "headline": name == cases.headline(record)}
-
-
-def _article_row(row: dict[str, Any]) -> dict[str, Any]:
-    version, year = articles_published.software(
-        row["article"], row["device"], row["framework"], row["source"]
-    )
-    return _published_row(row) | {
-        "article": row["article"],
-        "experiment": row["experiment"],
-        "framework_version": version,
-        "backend": row["backend"],
-        "status": row["status"],
-        "reason": row["note"],
-        "year": int(year),
-    }
-
-
-def _elsewhere_row(row: dict[str, Any]) -> dict[str, Any]:
-    return _published_row(row) | {
-        "experiment": row["workload"],
-        "framework_version": row["framework"].partition(" ")[2],
-        "status": "ok",
-        "flags": " ".join(row["faults"]),
-        "year": int(row["year"][:4]),
-    }
+        number["value"] = float(estimate.value)  # Arrow takes no integer that a float cannot hold
+        yield fields | number | {"metric": name, "headline": name == headline}
 
 
 def _published_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of an article, or of another source, in the columns of a frame."""
+    texts = ("article", "experiment", "backend", "status", "device", "precision", "metric")
     number = {}
     if row["si"] is not None:
         number = {name: row[name] for name in ("low", "high")}
         number |= {"value": row["si"], "unit": row["si_unit"] or row["unit"], "covers": "printed"}
-    return number | {
-        "chip": row["device"],
-        "case": cases.config_text(row["config"]),
-        "framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"),
-        "device": row["device"],
-        "precision": row["precision"],
-        "repeat": 0,
-        "scaled": False,
-        "metric": row["metric"],
-        "headline": row["metric"] in cases.TIMES,
-        "how": "published",
-        "source": row["source"],
-        "config": json.dumps(row["config"]),
-    }
+    return (
+        {name: row[name] for name in (*texts, "source")}
+        | number
+        | {
+            "chip": row["device"],
+            "case": cases.config_text(row["config"]),
+            "framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"),
+            "framework_version": row["version"],
+            "repeat": 0,
+            "scaled": False,
+            "reason": row["note"],
+            "flags": " ".join(row.get("faults", ())),
+            "headline": row["metric"] in cases.TIMES,
+            "how": "published",
+            "year": int(row["year"]),
+            "config": json.dumps(row["config"]),
+        }
+    )

@@ -11,25 +11,13 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import read_file
-from pomology.results.record import (
-    RETRIED,
-    SCHEMA,
-    UNTRIED,
-    Record,
-    Start,
-    Status,
-    checked,
-    parse,
-)
+from pomology.results.record import RETRIED, UNTRIED, Record, Start, Status, checked, parse
 
 # A case that was under way when its process vanished is tried once more, in case it was the process
 # that was at fault.
 ATTEMPTS = 2
-MOST_LINES = 100_000  # more than any run writes
-MOST_NAMED = 3  # of the lines of a journal that cannot be used
 KILLED = "began and never ended: its process was killed"
 # The variable by which the runner names the backends of which a kernel measures one case, since
 # what a case compiled stays in the memory of its process (a notebook's `one_case_per_kernel`).
@@ -57,10 +45,7 @@ class Journal:
     def _append(self, event: str, record: Start | dict) -> Start | Record:
         """Write one line and wait until the disk has it."""
         fields = record.line() if isinstance(record, Start) else record
-        try:
-            entry = checked({"event": event, "schema": SCHEMA, **fields})
-        except ValueError as error:
-            raise ValueError(f"record of case {fields.get('case')!r}: {error}") from None
+        entry = checked({"schema": 1} | fields | {"event": event})
         line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         with open(self.path, "ab+") as file:
             if file.tell():
@@ -87,10 +72,9 @@ class Contents:
 
     records: the last line of each case and repeat, in the order in which they began; one that never
     ended stands as `crashed`, and its start in open_starts. attempts: how often each (case, repeat)
-    began since it last ended. problems: one sentence for each line that could not be used.
+    began since it last ended. problems: a sentence if some of its lines could not be used.
     """
 
-    path: Path
     records: list[Record] = field(default_factory=list)
     open_starts: list[Start] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -107,36 +91,23 @@ class Contents:
         )
 
 
-def read(path: str | Path) -> Contents:
-    """Read a journal; a file that is not there reads as empty.
-
-    Raises PomologyError as `contents` and `read_file` do.
-    """
-    path = Path(path)
-    return contents(path, read_file(path)) if path.exists() else Contents(path)
+def read(path: Path) -> Contents:
+    """Read a journal, as `read_file` does; one that is not there reads as empty."""
+    return contents(path.name, read_file(path)) if path.exists() else Contents()
 
 
-def contents(path: Path, data: bytes) -> Contents:
-    """Read a journal's bytes.
-
-    A torn or malformed line is passed over and reported. Raises PomologyError for a journal of a
-    newer schema, or with more lines than any run writes.
-    """
-    name = one_line(path.name)
-    if data.count(b"\n") > MOST_LINES:
-        raise PomologyError(f"{name}: more than {MOST_LINES:,} lines")
+def contents(name: str, data: bytes) -> Contents:
+    """Read the bytes of a journal of this name. A torn or malformed line is passed over."""
     latest: dict[tuple[str, int], Start] = {}
     attempts: dict[tuple[str, int], int] = {}
-    problems = []
+    bad_lines = []
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
             entry = parse(line)
-        except PomologyError as error:
-            raise PomologyError(f"{name}, line {number}: {error}") from None
-        except ValueError as error:
-            problems.append(f"{name}, line {number}: {one_line(error, 250)}; passed over")
+        except (ValueError, RecursionError) as error:
+            bad_lines.append(f"line {number} ({one_line(error, 200)})")
             continue
         key = entry.case, entry.repeat
         latest[key] = entry
@@ -144,26 +115,15 @@ def contents(path: Path, data: bytes) -> Contents:
             attempts.pop(key, None)
         else:
             attempts[key] = attempts.get(key, 0) + 1
-    unnamed = len(problems) - MOST_NAMED
-    if unnamed > 0:
-        problems[MOST_NAMED:] = [f"{name}: {unnamed} more lines that cannot be used"]
-    open_starts = [latest[key] for key in attempts]
     records = [
         entry if isinstance(entry, Record) else Record.ended(entry, "crashed", KILLED)
         for entry in latest.values()
     ]
-    return Contents(path, records, open_starts, attempts, problems)
-
-
-def joined(parts: list[Contents]) -> Contents:
-    """Return several journals of one experiment, as older runs have them, as one."""
-    joint = Contents(parts[0].path)
-    for part in parts:
-        joint.records += part.records
-        joint.open_starts += part.open_starts
-        joint.attempts |= part.attempts
-        joint.problems += part.problems
-    return joint
+    problems = []
+    if bad_lines:
+        count = "1 line" if len(bad_lines) == 1 else f"{len(bad_lines):,} lines"
+        problems.append(f"{one_line(name)}: {count} passed over, the first {bad_lines[0]}.")
+    return Contents(records, [latest[key] for key in attempts], attempts, problems)
 
 
 def fills_kernel(status: str) -> bool:

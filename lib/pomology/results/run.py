@@ -1,120 +1,117 @@
 """A run: its folder or zip, its machine, its journals."""
 
 import json
+import re
+import zipfile
+import zlib
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.machine import snapshot
-from pomology.paths import read_file, redact, root
-from pomology.results import archive, journal
+from pomology.paths import MOST_BYTES, read_file, root
+from pomology.results import journal
 from pomology.results.record import RENAMED, Record
 
 MACHINE = "machine.json"
-# What describing somebody's malformed machine.json can raise.
-MALFORMED = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
-
-
-class File(NamedTuple):
-    """What is known of a file of a run.
-
-    stamp: its size and time when it was read. problem: why it could not be used.
-    """
-
-    stamp: tuple[int, int] | None
-    content: dict | journal.Contents | None
-    problem: str = ""
+MOST_FILES = 10_000  # of a zip
+MOST_UNPACKED_BYTES = 256 * 2**20
+# The files of a run that are read: those of the reference run are packed. In a zip they may be in a
+# folder, as the Finder packs a run.
+READ = re.compile(r"([\w][\w.+ -]*/)?(machine\.json|\w[\w.+ -]*\.jsonl(\.gz)?)")
+# What zipfile raises for a file that is no zip, or damaged.
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 class Run:
-    """A run's folder or zip, also an unfinished one.
+    """A run's folder or zip, also an unfinished one, as it is when it is first asked for something.
 
-    A file is read when it is first asked for, and again once changed. Raises PomologyError for a
-    place that is none, and later for a zip of which anything is not safe to read.
+    Raises PomologyError, then, for a file that cannot be read.
     """
 
     def __init__(self, place: str | Path):
         self.path = Path(place)
         self.name = self.path.resolve().name.removesuffix(".zip")
-        self._files: dict[str, File] = {}
-        if not (self.path.is_dir() or self.path.is_file()):
-            name = one_line(self.path.name)
-            raise PomologyError(f"{name}: no such folder or zip; runs are in outputs/")
 
-    @classmethod
-    def open(cls, name: str) -> Self:
-        """By its name in outputs/, or by the path of a folder or zip."""
-        place = locate(name)
-        if place is None:
-            raise unknown(one_line(name, 200))
-        return cls(place)
-
-    @property
+    @cached_property
     def machine(self) -> dict:
         """What machine.json says; empty if that is missing or malformed."""
-        return (self._file(MACHINE).content or {}) if MACHINE in self._names() else {}
+        try:
+            machine = json.loads(self._files[MACHINE])
+        except (KeyError, ValueError):
+            return {}
+        return machine if isinstance(machine, dict) else {}
 
-    @property
+    @cached_property
     def journals(self) -> dict[str, journal.Contents]:
-        """What the journals hold, by experiment."""
-        parts: dict[str, list[journal.Contents]] = {}
-        for file in self._names():
-            content = self._file(file).content
-            if isinstance(content, journal.Contents):
+        """What the journals hold, by experiment; older runs have several of one."""
+        parts = defaultdict(list)
+        for file, data in self._files.items():
+            if file != MACHINE:
                 name = file.split(".jsonl")[0]
-                name, _ = RENAMED.get(name, (name, {}))
-                parts.setdefault(name, []).append(content)
-        return {name: journal.joined(contents) for name, contents in parts.items()}
+                parts[RENAMED.get(name, (name,))[0]].append(data)
+        return {
+            name: journal.contents(f"{name}.jsonl", b"\n".join(data))
+            for name, data in parts.items()
+        }
 
-    @property
+    @cached_property
     def records(self) -> list[Record]:
         """A record for each finished case, of all journals."""
         return [record for contents in self.journals.values() for record in contents.records]
 
-    @property
+    @cached_property
     def problems(self) -> list[str]:
         """A sentence for each file that could not be used."""
-        names = self._names()
-        problems = [self._file(name).problem for name in names]
-        if MACHINE not in names:
-            problems.append("machine.json is missing: nothing tells which machine this was.")
-        return [problem for problem in problems if problem]
+        found = [problem for each in self.journals.values() for problem in each.problems]
+        if not self.machine:
+            what = "cannot be read" if MACHINE in self._files else "is missing"
+            found.append(f"machine.json {what}: nothing tells which machine this was.")
+        return found
 
     @cached_property
-    def _unpacked(self) -> dict[str, bytes]:
-        """The files of a zip."""
-        return {} if self.path.is_dir() else archive.unpacked(self.path)
-
-    def _names(self) -> list[str]:
-        return archive.listed(self.path) if self.path.is_dir() else list(self._unpacked)
-
-    def _file(self, name: str) -> File:
-        """Return what a file holds, read again if it has changed."""
-        path = self.path / name
-        stamp = None
+    def _files(self) -> dict[str, bytes]:
+        """The contents of machine.json and the journals, by name."""
         if self.path.is_dir():
-            status = path.stat()
-            stamp = (status.st_size, status.st_mtime_ns)
-        if name not in self._files or self._files[name].stamp != stamp:
-            self._files[name] = self._parsed(path, stamp)
-        return self._files[name]
+            paths = [path for path in sorted(self.path.iterdir()) if READ.fullmatch(path.name)]
+            files = {path.name: read_file(path) for path in paths}
+        else:
+            files = _unzipped(self.path)
+        return {name: _plain(name, data) for name, data in files.items()}
 
-    def _parsed(self, path: Path, stamp: tuple[int, int] | None) -> File:
-        try:
-            data = self._unpacked[path.name] if stamp is None else read_file(path)
-            data = archive.plain(path.name, data)
-            if path.name != MACHINE:
-                return File(stamp, journal.contents(path, data))
-            machine = json.loads(data)
-            snapshot.describe(machine)
-            return File(stamp, machine)
-        except PomologyError as error:
-            return File(stamp, None, f"{redact(str(error))}.")
-        except MALFORMED as error:
-            return File(stamp, None, f"{path.name} cannot be read ({type(error).__name__}).")
+
+def _unzipped(place: Path) -> dict[str, bytes]:
+    """Return machine.json and the journals of a zip by name. All else in it stays packed.
+
+    Raises PomologyError for a file that is not the zip of one run, or is over a limit.
+    """
+    files = {}
+    try:
+        with zipfile.ZipFile(place) as archive:
+            members = [info for info in archive.infolist() if READ.fullmatch(info.filename)]
+            size = sum(info.file_size for info in members)
+            if len(members) > MOST_FILES or size > MOST_UNPACKED_BYTES:
+                raise ValueError(f"over {MOST_FILES:,} files or {MOST_UNPACKED_BYTES:,} bytes")
+            for info in members:
+                files[info.filename.rpartition("/")[2]] = archive.read(info)
+        if not 0 < len(files) == len(members):
+            raise ValueError("it has no journal, or two of one name")
+    except UNREADABLE as error:
+        name = one_line(place.name, 80)
+        raise PomologyError(f"{name}: not the zip of a run: {one_line(error)}") from None
+    return files
+
+
+def _plain(name: str, data: bytes) -> bytes:
+    """Return a file's bytes, of a `.gz` the unpacked ones, up to a limit: then a line is torn."""
+    if not name.endswith(".gz"):
+        return data
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, MOST_BYTES)
+    except zlib.error as error:
+        raise PomologyError(f"{name}: cannot be read: {error}") from None
 
 
 def locate(name: str) -> Path | None:

@@ -96,7 +96,6 @@ def _run_all(
     out: Path, schedule: Schedule, limit_s: float, stop: threading.Event, say: Say
 ) -> bool:
     """Execute the jobs of a schedule until `stop` is set; return whether one did not finish."""
-    run = Run(out)  # which reads a journal again only where it has changed
     count = len(schedule.waiting)
     failed = False
     for job in schedule:
@@ -107,7 +106,7 @@ def _run_all(
         ends = format.time_of_day(schedule.expected_s(job, *schedule.waiting))
         say(f"[{number}/{count}] {job.label}: about {own}; the run ends about {ends}")
         failed |= not Execution(job, out, limit_s, stop, say).run()
-        frame.write(run)
+        frame.write(Run(out))
         report_page.build(out)
     return failed
 

@@ -2,13 +2,14 @@
 
 import fnmatch
 import importlib.util
+import json
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
-from pomology.paths import notebook_paths, root
-from pomology.results.notebook_file import read_notebook
+from pomology.format import one_line
+from pomology.paths import notebook_paths, read_file, root
 
 
 class Variant(NamedTuple):
@@ -81,6 +82,17 @@ def notebooks(folder: Path | None = None) -> list[Notebook]:
         return min(notebook.order, 0), late, seconds, len(notebook.after), notebook.name
 
     return sorted(found.values(), key=place)
+
+
+def read_notebook(path: Path) -> dict[str, Any]:
+    """Return a notebook as JSON. Raises PomologyError for a file that is none."""
+    try:
+        document = json.loads(read_file(path))
+        if not (document["cells"] and isinstance(document["metadata"], dict)):
+            raise ValueError("it has no cells")
+    except (ValueError, LookupError, TypeError) as error:
+        raise PomologyError(f"{path.name}: not a notebook: {one_line(error)}") from None
+    return document
 
 
 def _notebook(path: Path, names: list[str]) -> Notebook:

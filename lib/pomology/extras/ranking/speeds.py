@@ -53,8 +53,7 @@ def _published() -> tuple[dict[str, Any], ...]:
     rows = []
     for row in published.rows():
         if row["flops"] and row["metric"].endswith("_s"):
-            of = (row["article"], row["device"], row["framework"], row["source"])
-            about = {"source": row["article"], "year": published.software(*of)[1]}
+            about = {"source": row["article"]}
             about["workload"] = WORKLOAD_OF.get(row["experiment"], row["experiment"])
             about["faults"] = elsewhere.faults(row)
             rows.append(_published_speed(row | about, strict=False))

@@ -56,7 +56,8 @@ def passes_figure(records: list[Record]) -> Any:
 @styled
 def sustained_figure(_: Declaration, records: list[Record]) -> Any:
     """Return a figure of the rate in % of the first minute's, and of what was traced of heat."""
-    measured = [record for record in cases.comparable(records) if "rate_left" in record.metrics]
+    measured = [record for record in records if "rate_left" in record.metrics]
+    measured = [record for record in measured if record.profile != "smoke" and not record.scaled]
     return _lines_figure({"": measured}, _heat_lines, (RATE, *HEAT), "minutes")
 
 

@@ -1,0 +1,20 @@
+"""What records have in common: the mean of repeats."""
+
+import pytest
+
+from pomology.measure.estimate import Estimate
+from pomology.results import cases
+
+
+def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
+    few = Estimate(2.0, "s", n=2)
+    many = Estimate(2.42, "s", 2.3, 2.5, 30)
+    assert cases.together([few, many]) == Estimate(pytest.approx(2.2), "s", n=2)
+    assert cases.together([many, many.replace(value=2.0)]).covers == "repeats"
+    epochs = [Estimate(s, "s", n=1, how="estimated") for s in (2016, 2042, 2126)]
+    steps = [Estimate(4.2, "s", n=1)] * 3
+    assert cases.together(epochs, steps).covers == "none"  # one step of 390 each
+    assert cases.together(epochs, [step.replace(n=30) for step in steps]).covers == "repeats"
+    # Bytes that were counted are the same every time, and not rounded.
+    same = cases.together([Estimate(22_345_678_901, "B", n=None)] * 3)
+    assert (same.value, same.low, same.high) == (22_345_678_901,) * 3
