@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pomology.format import significant
 from pomology.machine import snapshot
+from pomology.measure.estimate import Estimate
 from pomology.report.table import INTERVALS, Row, Table, value_text
 from pomology.results import cases, metrics
 from pomology.results.frame import of_records
-from pomology.results.pool import counted_rate, pool
+from pomology.results.pool import pool
 from pomology.results.record import Record
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ def details_table(frame: pandas.DataFrame) -> Table:
     for case in pool(frame):
         numbers = {repeat: dict(values) for repeat, values in case.good.items()}
         for values in numbers.values():
-            rate = counted_rate(case.first["flops_per_step"], values.get("step_s"))
-            if rate:
-                values.setdefault("flops_per_s", rate)
+            flops, step = case.first["flops_per_step"], values.get("step_s")
+            if flops and step:
+                values.setdefault("flops_per_s", Estimate.count(flops, "FLOP") / step)
         for name in dict.fromkeys(name for values in numbers.values() for name in values):
             found = {repeat: values[name] for repeat, values in numbers.items() if name in values}
             texts = {"Device": case.first["device"], "Case": cases.config_text(case.config)}

@@ -35,7 +35,7 @@ COLUMNS |= {"headline": "bool", "value": "float64", "unit": TEXT}
 COLUMNS |= {"low": "float64", "high": "float64", "n": "int64"}
 COLUMNS |= {"how": TEXT, "covers": TEXT, "source": TEXT, "year": "int64"}
 COLUMNS |= dict.fromkeys(("config", "note", "data_origin", "rails"), TEXT)
-COLUMNS |= {"steady_steps": "int64", "epoch_steps": "float64", "foreign_load": "float64"}
+COLUMNS |= {"steady_steps": "int64", "epoch_steps": "float64"}
 
 
 def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
@@ -47,10 +47,9 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
 
     Returns:
         A frame with the columns of COLUMNS, then one column per setting (`batch_size`, `model`, …).
-        Values are in SI units, `foreign_load` is in cores, `config` has all settings as JSON. A
-        case without numbers has one row with an empty `metric`, so that its status is there.
-        `flags` are separated by spaces. A setting with the name of another column is
-        `setting_<name>`.
+        Values are in SI units, `config` has all settings as JSON. A case without numbers has one
+        row with an empty `metric`, so that its status is there. `flags` are separated by spaces. A
+        setting with the name of another column is `setting_<name>`.
 
     Raises:
         PomologyError: for a place that is no run.
@@ -176,7 +175,6 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
         "source": "measured",
         "year": int(record.started[:4]),
         "config": json.dumps(record.config),
-        "foreign_load": record.foreign_load,
         "note": record.note,
         "data_origin": record.data_origin,
         "rails": ", ".join(record.rails),
