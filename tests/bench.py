@@ -32,7 +32,7 @@ from pomology.measure import intervals
 from pomology.measure.clock import StepClock
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
-from pomology.results import frame
+from pomology.results import cases, frame
 from pomology.results.run import MACHINE, Run
 
 SHORT = "--short" in sys.argv
@@ -113,7 +113,7 @@ def upstream() -> list[dict]:
     rows = []
     for notebook in articles.NOTEBOOKS:
         ratios = [process[notebook] for process in processes]
-        mean = intervals.repeats([Estimate(statistics.median(each)) for each in ratios])
+        mean = cases.mean_of_repeats([Estimate(statistics.median(each)) for each in ratios])
         within = None
         if mean.low >= 0.98 and mean.high <= 1.02:
             within = True

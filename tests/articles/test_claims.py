@@ -11,7 +11,6 @@ import pytest
 from pomology.articles import claims, published
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, NOT_TESTABLE, SUPPORTED, Number
 from pomology.articles.published import Claim, Condition
-from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 
 RATIO = "epoch_s(cpu) / epoch_s(gpu)"
@@ -49,7 +48,7 @@ def statuses(tested: Claim, cpu, gpu) -> list[str]:
 @pytest.mark.parametrize("claimed", ["> 1", "<= 1", "0.5 to 1"])
 def test_a_tie_is_seldom_called_anything(claimed):
     """At the very bound, where a verdict is wrong either way, with the variance between sets."""
-    cpu, gpu = drawn(np.random.default_rng(13), 600, sets=intervals.BETWEEN_SETS / 2)
+    cpu, gpu = drawn(np.random.default_rng(13), 600, sets=claims.BETWEEN_SETS / 2)
     found = statuses(claim(RATIO, claimed), cpu, gpu)
     called = np.mean([status != INCONCLUSIVE for status in found])
     assert called <= 0.07  # 5 %, and what 600 draws may be off by

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 
+import numpy as np
 import pytest
 
 from pomology.experiment.experiment import Experiment
@@ -113,3 +114,30 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
     assert {"footprint_slope_bytes", "page_faults_slope", "page_faults"} <= record.metrics.keys()
     times = [row[1] for row in trace["rows"]]
     assert times == sorted(times) and 0 < times[-1] <= record.seconds
+
+
+def random_walk(rng, steps, rho, per_step):
+    noise = rng.standard_normal(steps + 300)
+    for step in range(1, len(noise)):
+        noise[step] += rho * noise[step - 1]
+    return noise[300:] + per_step * np.arange(steps)
+
+
+SERIES = {  # name -> a trace, and its growth a step
+    "autocorrelated": lambda rng: (random_walk(rng, 300, 0.9, 0.02), 0.02),
+    "wandering": lambda rng: (np.cumsum(rng.normal(0.02, 1, 300)), 0.02),
+    "wandering, six values": lambda rng: (np.cumsum(rng.normal(0.02, 1, 6)), 0.02),
+    "stairs": lambda rng: (np.floor((np.arange(300) + rng.uniform(0, 40)) / 40), 1 / 40),
+    "sawtooth": lambda rng: ((np.arange(300) + rng.uniform(0, 70)) % 70 / 70, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_the_interval_of_a_slope_holds_the_truth_nine_times_in_ten(name):
+    rng = np.random.default_rng(3)
+    hits, draws = 0, 400
+    for _ in range(draws):
+        values, truth = SERIES[name](rng)
+        found = machine_memory.slope(values, np.arange(len(values)))
+        hits += found.low <= truth <= found.high
+    assert hits / draws >= 0.90

@@ -1,18 +1,11 @@
 """A function timed by itself, and two in turn."""
 
-from __future__ import annotations
-
 import pytest
 from fakes import Clock, SimulatedDevice
+from pytest import approx
 
 from pomology.measure.calls import measure
 from pomology.measure.clock import steps_in
-
-EXACT = {"rel": 1e-9, "abs": 1e-12}
-
-
-def exactly(expected):
-    return pytest.approx(expected, **EXACT)
 
 
 def seconds_of(blocks) -> float:
@@ -33,7 +26,7 @@ class Kernel:
 def test_measure_keeps_the_first_call_and_warm_up_apart():
     kernel = Kernel(lambda call: 0.001 if call >= 30 else 0.002 if call else 4.002)
     found = measure(kernel, clock=kernel.now)
-    assert found.first_call_s == exactly(4.002) and found.seconds.value == exactly(0.001)
+    assert found.first_call_s == approx(4.002) and found.seconds.value == approx(0.001)
     assert (found.stopped, len(found.blocks)) == ("interval", 40)
     assert seconds_of(found.warmup) >= 0.1 and steps_in(found.warmup) >= 50
     # Nothing is thrown away.
@@ -43,9 +36,9 @@ def test_measure_keeps_the_first_call_and_warm_up_apart():
 def test_measure_gives_the_median_of_blocks():
     kernel = Kernel(lambda call: 0.05 * (4 if call % 5 == 0 else 1))
     found = measure(kernel, clock=kernel.now, repeats=30, calls_per_block=1)
-    assert found.seconds.value == exactly(0.05)
+    assert found.seconds.value == approx(0.05)
     assert (found.stopped, len(found.blocks)) == ("repeats", 30)
-    assert max(block.seconds for block in found.blocks) == exactly(0.2)  # nothing is dropped
+    assert max(block.seconds for block in found.blocks) == approx(0.2)  # nothing is dropped
 
 
 @pytest.mark.parametrize(
@@ -65,7 +58,7 @@ def test_measure_goes_on_as_long_as_is_demanded_but_not_beyond_its_limit(
 ):
     kernel = Kernel(lambda call: kernel_s)
     found = measure(kernel, clock=kernel.now, **least)
-    assert found.stopped == stopped and found.seconds.value == exactly(kernel_s)
+    assert found.stopped == stopped and found.seconds.value == approx(kernel_s)
     assert calls in (None, steps_in(found.blocks))
     assert seconds_of(found.blocks) >= least.get("least_s", 0)
     assert calls != 2 or (kernel.calls == 4 and found.seconds.low is None)
@@ -76,10 +69,10 @@ def test_blocks_of_measure_make_the_fence_vanish(kernel_s):
     device = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=2e-4)
     device.launch(9.0)  # from before
     found = measure(lambda: device.launch(kernel_s), device.synchronize, clock=device.reading)
-    assert found.first_call_s == pytest.approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
-    assert found.seconds.value == pytest.approx(max(kernel_s, 1e-6), rel=0.012)
+    assert found.first_call_s == approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
+    assert found.seconds.value == approx(max(kernel_s, 1e-6), rel=0.012)
     single = measure(
         lambda: device.launch(kernel_s), device.synchronize, clock=device.reading, calls_per_block=1
     )
-    assert single.seconds.value == pytest.approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
+    assert single.seconds.value == approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
     assert {block.steps for block in single.blocks} == {1}

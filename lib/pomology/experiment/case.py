@@ -113,9 +113,8 @@ class Case:
             whole=experiment.profile == "article",
             budget_s=experiment.budget_s,
             limit_s=experiment.limit_s,
-            to_device=self.backend.to_device,
+            to_device=self._keep_ready,
             on_block=self._note_block,
-            before_ready=self._note_peaks,
         )
         self.phase = self.clock.phase
         self.occasional = self.clock.occasional
@@ -215,14 +214,19 @@ class Case:
         if self._sampler and training_alone:
             self._sampler.steady(*outcome.stretch(self.clock))
         if self.clock.running:
-            self._progress.step(self.clock.parts[self.clock.running])
+            self._progress.step(self.clock.running)
 
-    def _note_peaks(self) -> None:
-        """Note what the loop takes by itself: the kit's own ready batches are no part of it."""
-        self._peaks = self.backend.peak_memory()
-        sampled = [sample.footprint_bytes or 0 for sample in self._sampler.samples]
-        if any(sampled):
-            self._peaks["footprint_peak_bytes"] = max(*sampled, memory.footprint()[1]())
+    def _keep_ready(self, batch: Any) -> Any:
+        """Return a batch on the device, for the clock's loop on ready batches.
+
+        Before the first it notes the peaks of the loop: the kit's own batches are no part of it.
+        """
+        if not self._peaks:
+            self._peaks = self.backend.peak_memory()
+            sampled = [sample.footprint_bytes or 0 for sample in self._sampler.samples]
+            if any(sampled):
+                self._peaks["footprint_peak_bytes"] = max(*sampled, memory.footprint()[1]())
+        return self.backend.to_device(batch)
 
     @property
     def _training(self) -> clock.Part | None:

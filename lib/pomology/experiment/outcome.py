@@ -2,8 +2,10 @@
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from pomology.devices import failures
 from pomology.devices.base import Device
@@ -17,6 +19,8 @@ from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases
 
+STEPS_FEW = 20  # steady steps, below which a case is marked
+DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
 DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
 STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
@@ -95,7 +99,7 @@ def flags(
     if training:
         timed.append(training.blocks)
         steps = clock.steps_in(training.blocks)
-        few = few or (steps < clock.STEPS_FEW and not training.complete)
+        few = few or (steps < STEPS_FEW and not training.complete)
     if few:
         found.append("few-steps")
     if any(map(_drifts, timed)):
@@ -108,8 +112,33 @@ def flags(
 def _drifts(blocks: list[clock.Block]) -> bool:
     if sum(block.seconds for block in blocks) < DRIFT_S:
         return False
-    change = intervals.drift([block.step_s for block in blocks]) or 0
-    return abs(change) > intervals.DRIFT_THRESHOLD
+    change = drift([block.step_s for block in blocks]) or 0
+    return abs(change) > DRIFT_THRESHOLD
+
+
+def drift(durations: Sequence[float]) -> float | None:
+    """Return by which share the middle or the last third is slower than the first.
+
+    Whichever differs more counts; 0 within the noise, which is without a third's own trend. None
+    with fewer than 18 durations, or where the first third took no time (docs/findings.md).
+    """
+    times = np.asarray(durations, dtype=float)
+    third = times.size // 3
+    if third < intervals.VALUES_LEAST or not times[:third].any():
+        return None
+    means = []
+    halves = []
+    for part in (times[:third], times[third:-third], times[-third:]):
+        place = np.arange(part.size) - (part.size - 1) / 2
+        level = part - place * (place @ part) / (place @ place)
+        means.append(float(part.mean()))
+        halves.append(intervals.half_width(level, np.ones_like(part), means[-1], 12))
+    resolved = [0.0]
+    for later in (1, 2):
+        change = means[later] - means[0]
+        if abs(change) > math.hypot(halves[later], halves[0]):
+            resolved.append(change)
+    return max(resolved, key=abs) / means[0]
 
 
 def stretch(timed: clock.StepClock) -> tuple[tuple, int]:

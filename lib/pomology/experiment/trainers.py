@@ -13,7 +13,8 @@ from typing import Any
 from pomology import format
 from pomology.errors import Mismatch
 from pomology.experiment.case import Case
-from pomology.measure.epochs import fit_metric
+from pomology.measure.clock import Part, StepClock, interval
+from pomology.measure.estimate import Estimate, total
 
 
 def keras(
@@ -25,7 +26,7 @@ def keras(
     epoch that does not fit the budget is stopped after one more step, not timed. `fit_s` is the
     whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if each next
     epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever
-    but are stopped after a few steps, and the missing steps are estimated, see `epochs.fit_metric`.
+    but are stopped after a few steps, and the missing steps are estimated, see `fit_metric`.
 
     `between_epochs_s` is the time of `fit_s` in which this process computed nothing between epochs.
     TensorFlow's thread that tunes the input may sleep there as long as the epoch took
@@ -103,11 +104,11 @@ def keras(
             seconds = time.perf_counter() - self._began_s
             case.epochs_done = self._ran["training"] / samples
             steps = {part: count / batch_size for part, count in self._ran.items()}
-            total = fit_metric(case.clock, epochs, seconds, steps, self._idle_s)
-            if total and self._epoch == epochs - 1:
-                case.metric("fit_s", total)
+            fit = fit_metric(case.clock, epochs, seconds, steps, self._idle_s)
+            if fit and self._epoch == epochs - 1:
+                case.metric("fit_s", fit)
                 case.metric("between_epochs_s", self._idle_s, "s")
-                if total.how == "measured" and self._idle_s > 0.02 * seconds:
+                if fit.how == "measured" and self._idle_s > 0.02 * seconds:
                     passed = format.seconds(self._idle_s)
                     case.note(f"of the training, {passed} passed between epochs without computing")
 
@@ -135,6 +136,42 @@ def keras(
                 self._steps = None
 
     return StepTimes()
+
+
+def fit_metric(
+    clock: StepClock, epochs: int, seconds: float, steps: dict[str, float], idle_s: float = 0.0
+) -> Estimate | None:
+    """Return seconds of a training of several epochs, of which some were shortened.
+
+    They are `seconds`, of all that ran, and the mean step for each that did not; None if too few
+    ran. steps: that ran, by part. idle_s: of `seconds`, asleep between epochs, which depends on
+    luck and is no part of an estimate. How much another training differs, one cannot tell: an
+    estimate has no bounds.
+    """
+    parts = clock.parts.values()
+    if not parts or any(not (part.blocks or part.complete) for part in parts):
+        return None
+    whole = []
+    missing_s = 0.0
+    for part in parts:
+        step = _steady_step(part)
+        count = epochs * part.epoch_steps
+        whole.append(step * count)
+        if count - steps[part.name] > 1e-6:
+            missing_s += step.value * (count - steps[part.name])
+    training = total(whole)
+    if missing_s:
+        return Estimate(seconds - idle_s + missing_s, "s", n=training.n, how="estimated")
+    return (training * (seconds / training.value)).replace(value=seconds, how="measured", n=epochs)
+
+
+def _steady_step(part: Part) -> Estimate:
+    """Return a step of a part; of an epoch of a few steps the mean of those after the first."""
+    if part.blocks:
+        return interval(part.blocks)
+    if part.steps > 1:
+        return Estimate((part.seconds - part.first_step_s) / (part.steps - 1), "s")
+    return Estimate(part.first_step_s, "s")
 
 
 def without_processor_s() -> float:

@@ -2,19 +2,21 @@
 
 import contextlib
 import ctypes
+import math
 import mmap
 import multiprocessing.process
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psutil
 
 from pomology.measure.estimate import Estimate
 
 MOST_TRACED = 1000  # rows of a trace of memory
+SLOPE_BLOCKS = 9  # a few long ones: each must hold what one part of a trace has to do with the next
 
 
 class MemoryTrace:
@@ -70,8 +72,6 @@ class MemoryTrace:
 
         What was not read in every step has none; no slope with fewer than 3 steps.
         """
-        from pomology.measure import intervals  # imports numpy, which the sampler does not need
-
         steps, _, *columns = zip(*(row for row in self.rows if row[0] >= warmup), strict=True)
         metrics: dict[str, Estimate] = {}
         for name, values in zip(self.COLUMNS[2:], columns, strict=True):
@@ -81,12 +81,45 @@ class MemoryTrace:
             if len(values) >= 3:
                 # The system gives a process pages; frameworks count what they were asked for.
                 resolution = mmap.PAGESIZE if short in ("footprint", "resident") else 1
-                grows = intervals.slope(values, steps, resolution)
+                grows = slope(values, steps, resolution)
                 metrics[f"{short}_slope{memory}"] = grows.replace(unit="B" if memory else "count")
             if memory:
                 metrics[f"{short}_start_bytes"] = Estimate(values[0], "B")
                 metrics[f"{short}_end_bytes"] = Estimate(values[-1], "B")
         return metrics
+
+
+def slope(values: Sequence[float], steps: Sequence[float], resolution: float = 0.0) -> Estimate:
+    """Return by how much a quantity grows a step, with an interval that holds for memory.
+
+    The slope from the first of 9 blocks to the last, with a t interval of the slopes in between
+    (Ibragimov and Mueller 2010), as wide as a random walk needs it (Working 1960), and never less
+    than the largest jump.
+
+    Args:
+        values: 3 or more, one at each of `steps`, which rise.
+        resolution: the smallest change that they show.
+    """
+    import numpy as np  # which the sampler does not need
+
+    from pomology.measure import intervals
+
+    y = np.asarray(values, dtype=float)
+    x = np.asarray(steps, dtype=float)
+    blocks = np.array_split(np.arange(y.size), min(SLOPE_BLOCKS, y.size))
+    means = np.array([y[block].mean() for block in blocks])
+    places = np.array([x[block].mean() for block in blocks])
+    span = places[-1] - places[0]
+    per_step = float((means[-1] - means[0]) / span)
+    lengths = np.diff(places)
+    deviations = np.diff(means) / lengths - per_step
+    dof = len(blocks) - 2
+    size = y.size / len(blocks)
+    correlation = (size**2 - 1) / (2 * (2 * size**2 + 1))
+    error = math.sqrt((1 + 2 * correlation) * (lengths @ deviations**2) / dof / span)
+    least = max(float(np.abs(np.diff(y)).max()), resolution) / span
+    half_width = float(max(intervals.t_quantile(intervals.CONFIDENCE, dof) * error, least))
+    return Estimate(per_step, "", per_step - half_width, per_step + half_width, y.size)
 
 
 def page_faults() -> dict[str, int]:

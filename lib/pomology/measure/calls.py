@@ -57,9 +57,9 @@ def measure(
     first = block(1)
     warmup: list[Block] = []
     begin = clock()
-    warmup_most_s = min(budget_s / 2, limit_s - first.seconds)
-    while steps_in(warmup) < warmup_calls or clock() - begin < warmup_s:
-        if clock() - begin >= warmup_most_s:
+    most_s = min(budget_s / 2, limit_s - first.seconds)
+    while clock() - begin < most_s:
+        if steps_in(warmup) >= warmup_calls and clock() - begin >= warmup_s:
             break
         warmup.append(block(min(2 ** len(warmup), 1024)))
     pace_s = (warmup or [first])[-1].step_s

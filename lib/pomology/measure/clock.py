@@ -5,13 +5,14 @@ true time. Blocks are so long that the cost of synchronizing vanishes. What lies
 (loading, logging) belongs to them. `StepClock` times such a loop, `calls.measure` a function.
 """
 
+import copy
 import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
@@ -23,7 +24,6 @@ BURSTS = 5  # spread over the budget, since step times wander slowly
 READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
 READY_BATCHES = 3  # kept on the device for that, and used in turn
 STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
-STEPS_FEW = 20  # below which a case is marked
 SPLIT_STEPS = 10  # of the loop and on ready batches, before the two are compared
 STEPS_ENOUGH = 100  # below which the stop rule believes no interval
 TARGET = 0.02  # half-width of the interval over the mean at which to stop
@@ -78,24 +78,12 @@ class Part:
         return self.full_batches - self.steps
 
 
-class Plan(NamedTuple):
-    """How to take steady steps: blocks of `size`, in bursts of `burst_s` between two looks.
-
-    ready: whether ready batches are timed; in_turns: after each burst, or else at the end.
-    """
-
-    size: int
-    burst_s: float
-    ready: bool
-    in_turns: bool
-
-
 @dataclass
 class Occasional:
     """What an epoch does now and then, as a checkpoint. part: in whose loop, if in any."""
 
     per_epoch: float
-    part: str | None
+    part: Part | None
     seconds: list[float] = field(default_factory=list)
 
 
@@ -110,9 +98,9 @@ class StepClock:
     budget_s: for steady steps of the first part; a later one gets a quarter. A third of it is for
     ready batches, which are left out where it is too short for 10 steps. limit_s: what a part may
     take in all; then it stops with what it has. whole: run whole epochs whatever they take.
-    to_device: moves a batch to the device; None times no ready batches. on_block: called where
-    steady blocks begin or end, and at the end. before_ready: called before batches are kept ready.
-    on_ready: whether the step is on a ready batch. running: the part under way.
+    to_device: moves a batch that is kept ready to the device; None times no ready batches.
+    on_block: called where steady blocks begin or end, and at the end. on_ready: whether the step is
+    on a ready batch. running: the part under way.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -123,18 +111,12 @@ class StepClock:
     to_device: Callable[[Any], Any] | None = None
     clock: Callable[[], float] = time.perf_counter
     on_block: Callable[[], None] = lambda: None
-    before_ready: Callable[[], None] = lambda: None
     parts: dict[str, Part] = field(default_factory=dict, init=False)
     occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
     on_ready: bool = field(default=False, init=False)
-    running: str | None = field(default=None, init=False)
+    running: Part | None = field(default=None, init=False)
 
     _aside_s = 0.0  # seconds of occasional work so far
-    _lost_s = 0.0  # that the last synchronization can have kept from overlapping
-    # Of the part under way:
-    _budget_s = 0.0
-    _ready_s = 0.0  # that ready batches took
-    _until = math.inf  # when it reaches its limit
 
     def steps(
         self,
@@ -150,20 +132,11 @@ class StepClock:
         train on ready batches that it is given. per_epoch: how often an epoch has this loop; 0
         where the steps are of no epoch.
         """
-        if part in self.parts or self.running is not None:
-            raise ValueError(
-                f"part {part!r} was timed already, or began inside of another; it would count twice"
-            )
+        assert part not in self.parts and not self.running, f"part {part!r} would count twice"
         training = not self.parts
-        total = epoch_steps(batches) if steps is None else float(steps)
-        if total <= 0:
-            raise ValueError(f"part {part!r} has no batches")
-        record = Part(part, total, per_epoch)
-        self.parts[part] = record
-        # An iterator can be read only once.
-        readable_twice = not isinstance(batches, Iterator)
-        ready = ready and training and self.to_device is not None and readable_twice
-        return self._run(record, batches, 1 if training else 4, ready)
+        self.parts[part] = Part(part, epoch_steps(batches) if steps is None else steps, per_epoch)
+        ready = ready and training and self.to_device is not None
+        return self._run(self.parts[part], batches, 1 if training else 4, ready)
 
     @contextmanager
     def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
@@ -183,8 +156,7 @@ class StepClock:
 
         It synchronizes, so the device cannot overlap a phase with the next one.
         """
-        if name not in PHASES or self.running is None:
-            raise ValueError(f"phase {name!r}: one of {', '.join(PHASES)}, in a loop over steps")
+        assert name in PHASES, name
         self.synchronize()
         start = self._now()
         yield
@@ -194,121 +166,147 @@ class StepClock:
     def _run(self, part: Part, batches: Iterable, share: int, ready: bool) -> Iterator:
         """Yield the batches of a part, which gets one `share`-th of the budget and the limit."""
         self.synchronize()
-        self.running = part.name
+        self.running = part
         self._budget_s = self.budget_s / share
-        self._ready_s = 0.0
+        self._ready_s = 0.0  # that ready batches took so far
         start = self.clock()
-        self._until = start + self.limit_s / share
-        source = _asked_with_the_first_step(batches)
+        self._until = start + self.limit_s / share  # when it reaches its limit
+        # Its iterator, which may start workers, is made with the first step.
+        source = itertools.chain.from_iterable([batches])
         try:
-            first = yield from self._block(part, source, 1)
+            first = yield from self._block(source, 1)
             part.first_step_s = first.seconds
-            pace_s = yield from self._warm_up(part, source)
-            plan = self._plan(part, batches, self.clock() - start, pace_s, ready)
-            yield from self._steady(part, batches, source, plan)
+            pace_s = yield from self._warm_up(source)
+            later = yield from self._steady(source, batches, self.clock() - start, pace_s, ready)
             if not part.left:
-                yield from self._finish_epoch(part, source)
+                if part.full_batches < part.epoch_steps:
+                    last = yield from self._block(source, 1)
+                    part.last_step_s = last.seconds
+                next(source, None)  # a loader ends its workers now, and a loop would wait for that
+                part.complete = True
+                part.stopped = "whole epoch"
             elif self._late():
                 part.stopped = "limit"
             part.seconds = self.clock() - start - self._ready_s
-            source.close()  # a loader's workers end here, not next to ready batches
-            if plan.ready and not plan.in_turns:
-                pool = self._keep_ready(part, batches)
-                seconds = self._budget_s * READY_SHARE
-                yield from self._on_ready(part, pool, plan.size, seconds, SPLIT_STEPS)
+            del source  # a loader's workers end here, not next to ready batches
+            if later:
+                yield from self._ready(batches, [], later, 1)
         finally:
             self.running = None
             self.on_ready = False
-            self._until = math.inf
             part.seconds = part.seconds or self.clock() - start - self._ready_s
             self.on_block()
 
-    def _warm_up(self, part: Part, source: Iterator) -> Generator[Any, None, float]:
+    def _warm_up(self, source: Iterator) -> Generator[Any, None, float]:
         """Yield blocks of 1, 2, 4, ... steps while caches settle; return seconds of a step.
 
         The first step does not tell those: it may compile, or start a loader's workers.
         """
+        part = self.running
         pace_s = part.first_step_s
         self._lost_s = 0.0
         size = 1
+        spent_s = 0.0
         most = max(1, int(part.epoch_steps / 10))
-        while not self._late():
+        while spent_s < min(WARM_UP_S, self._budget_s / 5) and not self._late():
             size = min(size, most + 1 - part.steps, part.left)
             if size <= 0:
                 break
-            block = yield from self._block(part, source, size)
+            block = yield from self._block(source, size)
             part.warmup.append(block)
             pace_s = block.step_s
+            spent_s += block.seconds
             size *= 2
-            spent_s = sum(block.seconds for block in part.warmup)
-            if spent_s >= min(WARM_UP_S, self._budget_s / 5):
-                break
         if part.warmup and self.clock() + STEPS_LEAST * pace_s > self._until:
             part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
         return pace_s
 
-    def _plan(
-        self, part: Part, batches: Iterable, spent_s: float, pace_s: float, ready: bool
-    ) -> Plan:
-        """Return how to go on after the warm-up, which ended `spent_s` after the part began."""
+    def _steady(
+        self, source: Iterator, batches: Iterable, spent_s: float, pace_s: float, ready: bool
+    ) -> Generator[Any, None, int]:
+        """Yield steady steps in bursts until the epoch, the budget or the need for more is over.
+
+        Returns the steps of a block of ready batches that are still to be timed; 0 for none.
+        """
+        part = self.running
         block_s = max(BLOCK_S, self._budget_s / BLOCKS_MOST)
         size = block_steps(pace_s, block_s, self.synchronize, self.clock, self._lost_s)
         left_s = (part.epoch_steps - part.steps) * pace_s
-        if self.whole or spent_s + left_s <= self._budget_s:
+        if self.whole or spent_s + left_s <= self._budget_s:  # the whole epoch, in one burst
+            burst_s = math.inf
             size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
             ready = ready and part.full_batches >= SPLIT_STEPS
-            return Plan(size, math.inf, ready, in_turns=False)
-        loop_s = self._budget_s * (1 - READY_SHARE)
-        ready = ready and SPLIT_STEPS * pace_s <= loop_s
-        # A loader with workers fetches ahead meanwhile, and would look too fast.
-        in_turns = ready and not getattr(batches, "num_workers", 0)
-        burst_s = (loop_s if in_turns else self._budget_s) / BURSTS
-        size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
-        return Plan(size, burst_s, ready, in_turns)
-
-    def _steady(self, part: Part, batches: Iterable, source: Iterator, plan: Plan) -> Iterator:
-        """Yield steady steps in bursts until the epoch, the budget or the need for more is over."""
-        loops = [part.blocks, part.ready_blocks] if plan.in_turns else [part.blocks]
-        least = SPLIT_STEPS if plan.in_turns else STEPS_LEAST
-        if plan.size > 1:  # an interval needs so many blocks
-            least = max(least, intervals.VALUES_LEAST * plan.size)
+            in_turns = False
+        else:
+            loop_s = self._budget_s * (1 - READY_SHARE)
+            ready = ready and SPLIT_STEPS * pace_s <= loop_s
+            # A loader with workers fetches ahead meanwhile, and would look too fast.
+            in_turns = ready and not getattr(batches, "num_workers", 0)
+            burst_s = (loop_s if in_turns else self._budget_s) / BURSTS
+            size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
+        loops = [part.blocks, part.ready_blocks] if in_turns else [part.blocks]
+        least = SPLIT_STEPS if in_turns else STEPS_LEAST
+        if size > 1:  # an interval needs so many blocks
+            least = max(least, intervals.VALUES_LEAST * size)
+        later = size if ready and not in_turns else 0
         pool: list = []
         begin = self._now()
         for burst in itertools.count(1):
             if not part.left or self._late():
-                return
+                return later
             self.on_block()
-            until = self._now() + plan.burst_s
-            while part.left and not self._late():
-                block = yield from self._block(part, source, min(plan.size, part.left))
-                part.blocks.append(block)
-                self.on_block()
-                if self._now() >= until:
-                    break
-            if plan.in_turns:
-                pool = pool or self._keep_ready(part, batches)
-                seconds = self._budget_s * READY_SHARE / BURSTS
-                yield from self._on_ready(part, pool, plan.size, seconds, SPLIT_STEPS / BURSTS)
+            yield from self._burst(source, part.blocks, size, burst_s)
+            if in_turns:
+                yield from self._ready(batches, pool, size, BURSTS)
             enough = all(steps_in(blocks) >= least for blocks in loops)
             if enough and self._now() - begin >= self._budget_s:
                 part.stopped = "budget"
-                return
+                return later
             # Not before the third burst: an interval from one stretch knows nothing of slow wander.
             if burst >= 3 and all(map(narrow, loops)):
                 part.stopped = "interval"
+                return later
+
+    def _burst(
+        self, source: Iterator, blocks: list[Block], size: int, least_s: float, least: float = 1
+    ) -> Iterator:
+        """Yield blocks for so many seconds and steps at the least, within the epoch and limit."""
+        begin = self._now()
+        done = 0
+        while not self._late() and (done < least or self._now() - begin < least_s):
+            steps = size if self.on_ready else min(size, self.running.left)
+            if not steps:
                 return
+            block = yield from self._block(source, steps)
+            blocks.append(block)
+            done += block.steps
+            if not self.on_ready:
+                self.on_block()
 
-    def _finish_epoch(self, part: Part, source: Iterator) -> Iterator:
-        """Yield a smaller last batch, if there is one, and let the loader end."""
-        if part.full_batches < part.epoch_steps:
-            last = yield from self._block(part, source, 1)
-            part.last_step_s = last.seconds
-        next(source, None)  # a loader ends its workers now, and a loop over it would wait for that
-        part.complete = True
-        part.stopped = "whole epoch"
+    def _ready(self, batches: Iterable, pool: list, size: int, bursts: int) -> Iterator:
+        """Yield a burst of batches that are on the device. pool: keeps them from burst to burst.
 
-    def _block(self, part: Part, source: Iterator, size: int) -> Generator[Any, None, Block]:
+        They come from an iterator of their own. Kept from the loop, they would be in the memory
+        that its steps are said to take.
+        """
+        start = self.clock()
+        if not pool:
+            few = min(READY_BATCHES, self.running.full_batches)
+            if getattr(batches, "num_workers", 0):  # they would go on loading meanwhile
+                batches = copy.copy(batches)
+                batches.num_workers = 0
+            pool += [self.to_device(batch) for batch in itertools.islice(batches, few)]
+            self.synchronize()
+        self.on_ready = True
+        blocks = self.running.ready_blocks
+        least_s = self._budget_s * READY_SHARE / bursts
+        yield from self._burst(itertools.cycle(pool), blocks, size, least_s, SPLIT_STEPS / bursts)
+        self.on_ready = False
+        self._ready_s += self.clock() - start
+
+    def _block(self, source: Iterator, size: int) -> Generator[Any, None, Block]:
         """Yield `size` batches, or fewer where the part reaches its limit; return their block."""
+        part = self.running
         self._phases = {}
         start = self._now()
         done = 0
@@ -320,51 +318,15 @@ class StepClock:
         before_sync = self._now()
         self.synchronize()
         end = self._now()
-        if done < size and not (done and self._late()):
+        if not done or (done < size and not self._late()):
             ran = f"{part.steps + done} of {math.ceil(part.epoch_steps)} steps"
             raise ValueError(f"part {part.name!r}: the batches ended after {ran}")
         if not self.on_ready:
             part.steps += done
-        # The program prepares a step while the device works on the one before, but not across a
-        # synchronization.
+        # What the synchronization can have kept from overlapping: the program prepares a step while
+        # the device works on the one before.
         self._lost_s = min(end - before_sync, (before_sync - start) / done)
         return Block(done, end - start, self._phases)
-
-    def _keep_ready(self, part: Part, batches: Iterable) -> list:
-        """Return some batches on the device, from an iterator of their own.
-
-        Kept from the loop, they would be in the memory that its steps are said to take. A loader's
-        workers are not started for so few.
-        """
-        start = self.clock()
-        self.before_ready()
-        few = min(READY_BATCHES, part.full_batches)
-        sampler = getattr(batches, "batch_sampler", None)
-        source = batches
-        if getattr(batches, "num_workers", 0) and sampler is not None:
-            source = (
-                batches.collate_fn([batches.dataset[index] for index in indices])
-                for indices in sampler
-            )
-        pool = [self.to_device(batch) for batch in itertools.islice(source, few)]
-        self.synchronize()
-        self._ready_s += self.clock() - start
-        return pool
-
-    def _on_ready(
-        self, part: Part, pool: list, size: int, least_s: float, least_steps: float
-    ) -> Iterator:
-        """Yield ready batches in turn, for so many seconds and steps at the least."""
-        begin = self.clock()
-        source = itertools.cycle(pool)
-        done = 0
-        self.on_ready = True
-        while not self._late() and (done < least_steps or self.clock() - begin < least_s):
-            block = yield from self._block(part, source, size)
-            part.ready_blocks.append(block)
-            done += block.steps
-        self.on_ready = False
-        self._ready_s += self.clock() - begin
 
     def _late(self) -> bool:
         """Return whether the part under way has reached its limit, if it has one."""
@@ -380,22 +342,15 @@ def epoch_steps(batches: Any) -> float:
 
     Raises TypeError where its length is unknown.
     """
-    size = getattr(batches, "batch_size", None)
-    dropped = getattr(batches, "drop_last", False)
-    if not size or not hasattr(batches, "dataset") or dropped:
+    sampler = getattr(batches, "sampler", None)
+    if sampler is None or batches.batch_size is None or batches.drop_last:
         return float(len(batches))
     # A sampler may draw another number than the dataset holds; that of a stream has no length.
-    sampler = getattr(batches, "sampler", None)
-    return len(sampler if hasattr(sampler, "__len__") else batches.dataset) / size
+    return len(sampler if hasattr(sampler, "__len__") else batches.dataset) / batches.batch_size
 
 
 def steps_in(blocks: Iterable[Block]) -> int:
     return sum(block.steps for block in blocks)
-
-
-def _asked_with_the_first_step(batches: Iterable) -> Generator:
-    """Yield batches; their iterator, which may start workers, is made with the first step."""
-    yield from batches
 
 
 def block_steps(

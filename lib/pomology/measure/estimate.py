@@ -15,6 +15,7 @@ import msgspec
 How = Literal["measured", "estimated", "published", "counted"]
 Covers = Literal["exact", "repeats", "run", "none"]
 COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the strongest first
+NEGLIGIBLE = 0.01  # what of a sum may be of unknown spread
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -34,16 +35,9 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     covers: Covers | None = None
 
     def __post_init__(self):
-        if (self.low is None) != (self.high is None):
-            raise ValueError(f"an interval has two bounds or none, got {self.low} and {self.high}")
         if self.covers is None:
             covers = "exact" if self.how == "counted" else "none" if self.low is None else "run"
             msgspec.structs.force_setattr(self, "covers", covers)
-
-    @classmethod
-    def count(cls, value: float, unit: str = "") -> Estimate:
-        """A number that was counted, or is given: without spread."""
-        return cls(value, unit, how="counted")
 
     def replace(self, **changes: Any) -> Estimate:
         return msgspec.structs.replace(self, **changes)
@@ -71,16 +65,13 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     def __add__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
         ends = [x + y for x, y in zip(self.bounds, other.bounds, strict=True)]
-        return _made(self.value + other.value, ends, self.unit or other.unit, self, other)
-
-    def __sub__(self, other: Estimate | float) -> Estimate:
-        return self + -1 * estimate(other)
+        return _combined(self, other, self.value + other.value, ends, self.unit or other.unit)
 
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
         ends = [x * y for x in self.bounds for y in other.bounds]
         unit = f"{self.unit} {other.unit}".strip()
-        return _made(self.value * other.value, ends, unit, self, other)
+        return _combined(self, other, self.value * other.value, ends, unit)
 
     def __truediv__(self, other: Estimate | float) -> Estimate:
         """Raises ZeroDivisionError where the other value is 0."""
@@ -89,12 +80,10 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         ends = [-math.inf, math.inf]
         if not low <= 0 <= high:
             ends = [x / y for x in self.bounds for y in (low, high)]
-        unit = self.unit
+        unit = f"{self.unit}/{other.unit}" if other.unit else self.unit
         if self.unit == other.unit:
             unit = ""
-        elif other.unit:
-            unit = f"{self.unit}/{other.unit}"
-        return _made(self.value / other.value, ends, unit, self, other)
+        return _combined(self, other, self.value / other.value, ends, unit)
 
     def __rtruediv__(self, other: float) -> Estimate:
         return estimate(other) / self
@@ -102,16 +91,15 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     __radd__, __rmul__ = __add__, __mul__
 
 
-def estimate(number: Estimate | float) -> Estimate:
-    """A plain number is a count."""
-    return number if isinstance(number, Estimate) else Estimate.count(number)
+def estimate(number: Estimate | float, unit: str = "") -> Estimate:
+    """A plain number was counted, or is given: it has no spread."""
+    return number if isinstance(number, Estimate) else Estimate(number, unit, how="counted")
 
 
-def total(terms: Iterable[Estimate], negligible: float = 0.0) -> Estimate:
+def total(terms: Iterable[Estimate]) -> Estimate:
     """The sum of independent estimates: half-widths add in squares, and n is that of the first.
 
-    A term of unknown spread makes the sum's unknown, unless such terms make up at most the
-    `negligible` share of it.
+    Terms of unknown spread make the sum's unknown, if they are more than a hundredth of it.
     """
     terms = list(terms)
     first = terms[0]
@@ -119,7 +107,7 @@ def total(terms: Iterable[Estimate], negligible: float = 0.0) -> Estimate:
     how = "estimated" if any(term.how == "estimated" for term in terms) else first.how
     known = [term for term in terms if term.covers != "none"]
     unknown = sum(term.value for term in terms if term.covers == "none")
-    if not known or unknown > negligible * value:
+    if not known or unknown > NEGLIGIBLE * value:
         return Estimate(value, first.unit, n=first.n, how=how, covers="none")
     half = math.sqrt(sum((term.high - term.value) ** 2 for term in known if term.high is not None))
     low = max(0.0, value - half)
@@ -130,17 +118,14 @@ def _weakest(terms: Iterable[Estimate]) -> Covers:
     return max((term.covers for term in terms), key=COVERS.index)
 
 
-def _made(value: float, ends: list[float], unit: str, *terms: Estimate) -> Estimate:
-    covers = _weakest(terms)
-    hows = {term.how for term in terms} - {"counted"}
-    how = "counted"
-    if hows:
-        how = hows.pop() if len(hows) == 1 else "estimated"
-    low = high = None
-    if covers in ("run", "repeats"):
-        if all(map(math.isfinite, ends)):
-            low, high = min(ends), max(ends)
-        else:
-            covers = "none"
-    counts = [term.n for term in terms if term.n is not None and term.how != "counted"]
-    return Estimate(value, unit, low, high, min(counts, default=1), how, covers)
+def _combined(a: Estimate, b: Estimate, value: float, ends: list[float], unit: str) -> Estimate:
+    """Return the result of arithmetic; a count takes nothing from what is known of the other."""
+    covers = _weakest([a, b])
+    if covers in ("run", "repeats") and not all(map(math.isfinite, ends)):
+        covers = "none"
+    bounds = (min(ends), max(ends)) if covers in ("run", "repeats") else (None, None)
+    terms = [term for term in (a, b) if term.how != "counted"]
+    hows = {term.how for term in terms} or {"counted"}
+    how = hows.pop() if len(hows) == 1 else "estimated"
+    n = min((term.n for term in terms if term.n is not None), default=1)
+    return Estimate(value, unit, *bounds, n, how, covers)

@@ -1,9 +1,12 @@
 """What records have in common: names, flags, the mean of repeats, a line of text."""
 
 import csv
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from pomology.format import FEW, clock_time, few, seconds, with_interval
 from pomology.measure import intervals
@@ -126,5 +129,37 @@ def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> E
         return None
     pairs = zip(repeats, counted or repeats, strict=True)
     lacking = [each.n for each, steps in pairs if few(each) and (steps.n or FEW) < FEW]
-    mean = intervals.repeats(repeats)
+    mean = mean_of_repeats(repeats)
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
+
+
+def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
+    """Return one number of several processes: the geometric mean with the interval between them.
+
+    Processes mostly differ far more than the steps inside one (Kalibera and Jones 2013, "Rigorous
+    benchmarking in reasonable time"). Of one process it is the number itself. Where a value is 0 or less (as of swap, which may
+    shrink), the mean is the arithmetic one.
+    """
+    first = estimates[0]
+    if len(estimates) == 1:
+        return first
+    numbers = [estimate.value for estimate in estimates]
+    geometric = min(numbers) > 0
+    values = np.log(numbers) if geometric else np.asarray(numbers, dtype=float)
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = intervals.t_quantile(intervals.CONFIDENCE, len(values) - 1) * error
+    value, low, high = mean, mean - half, mean + half
+    if geometric:
+        value, low, high = exp(value), exp(low), exp(high)
+    if min(numbers) == max(numbers):  # without the rounding of logarithms
+        value = low = high = first.value
+    if min(numbers) >= 0:  # as of counts
+        low = max(low, 0.0)
+    measured = all(estimate.how == "measured" for estimate in estimates)
+    how = "measured" if measured else "estimated"
+    return Estimate(value, first.unit, low, high, len(values), how, "repeats")
+
+
+def exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf  # larger than any float

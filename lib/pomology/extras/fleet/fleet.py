@@ -170,7 +170,7 @@ def compare_runs(machines: list[Path], folder: Path, say: Callable) -> None:
         return
     try:
         compare = command_line.extra("compare")
-        *_, page = compare.write([compare.load(path) for path in machines], folder)
-        say(f"compared: {page.relative_to(root())}")
+        compare.write(machines, folder)
+        say(f"compared: {(folder / 'compare.html').relative_to(root())}")
     except PomologyError as error:
         say(f"not compared: {error}")

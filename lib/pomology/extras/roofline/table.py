@@ -8,7 +8,7 @@ import pandas
 
 from pomology.articles.published import KIT
 from pomology.format import quantity, significant, with_interval
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate, estimate
 from pomology.report import peaks
 from pomology.report.article import achieved
 from pomology.report.peaks import BOTH, READERS, READS, UNKNOWN_CACHE, Peaks
@@ -82,7 +82,7 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
     for point in found.itertuples():
         first = point.case.first
         config = {name: value for name, value in point.case.config.items() if value}
-        share_of_roof = Estimate.count(point.share_of_roof) if point.limit else None
+        share_of_roof = estimate(point.share_of_roof) if point.limit else None
         cells = (
             point.name,
             f"{first['device']}, {point.case.framework}",

@@ -4,26 +4,16 @@ Each version has a run of its own in outputs/, which every other command reads.
 """
 
 import subprocess
-from collections import defaultdict
 from collections.abc import Callable
 
-import pandas
-
+from pomology import command_line
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.extras.versions import environments
-from pomology.measure import intervals
-from pomology.measure.estimate import Estimate
 from pomology.paths import root
-from pomology.results import frame
 from pomology.runner import batch, plan
 
-KEY = ["experiment", "case", "metric", "data", "scaled"]  # what times must share to be compared
 Say = Callable[[str], None]
-NOTE = """
-ratio: time over that of the first version, so below 1 is faster. The versions ran in turn, and
-each process counts as one number (Welch's t on logarithms). The rows of a notebook are judged
-together: of those called faster or slower, at most 5 % are not, on average."""
 
 
 def run(text: str, request: plan.Asked, say: Say) -> int:
@@ -32,6 +22,7 @@ def run(text: str, request: plan.Asked, say: Say) -> int:
     Raises:
         PomologyError: for an argument that is wrong, or a version that cannot be installed.
     """
+    compare = command_line.extra("compare")
     versions = environments.parse(text)
     uv = environments.find_uv()
     if request.repeats < 2:
@@ -53,10 +44,9 @@ def run(text: str, request: plan.Asked, say: Say) -> int:
     if status > 1:
         return status
     going.unlink()
-    shown = table(runs)
-    shown.to_csv(out / "matrix.csv", index=False)
-    say(shown.to_string(index=False, float_format="{:.4g}".format, na_rep="") + NOTE)
-    say(f"written to outputs/{out.name}/matrix.csv")
+    places = [root() / "outputs" / name for name in runs.values()]
+    say(str(compare.write(places, out, in_turn=True)))
+    say(f"written to outputs/{out.name}/compare.csv and compare.html")
     return status
 
 
@@ -90,37 +80,3 @@ def turns(jobs: list[plan.Job], versions: list[str]) -> list[tuple[str, int, str
         order = reversed(versions) if repeat % 2 else versions
         found += [(name, repeat, version) for version in order]
     return found
-
-
-def table(runs: dict[str, str]) -> pandas.DataFrame:
-    """Return a row for each case and version, with its time over that of the first version.
-
-    Args:
-        runs: the name of each version's run in outputs/.
-    """
-    times = frame.load(*runs.values())
-    times = times[times["headline"] & (times["status"] == "ok")]
-    rows = []
-    differences = defaultdict(list)  # of an experiment
-    for (experiment, case, *_), group in times.groupby(KEY, sort=False):
-        first = None
-        for version, run_name in runs.items():
-            values = group.loc[group["run"] == run_name, "value"]
-            row = {"experiment": experiment, "case": case, "version": version}
-            row["repeats"] = len(values)
-            if len(values):
-                time = intervals.repeats([Estimate(value, "s") for value in values])
-                row.update(seconds=time.value, low=time.low, high=time.high)
-            rows.append(row)
-            if first is None:
-                first = values
-            elif difference := intervals.difference(values, first):
-                differences[experiment].append((row, difference))
-    for pairs in differences.values():
-        confidence = intervals.joint_confidence([each.p_value for _, each in pairs])
-        for row, difference in pairs:
-            judged = difference.judged(confidence)
-            ratio = judged.ratio
-            row.update(ratio=ratio.value, ratio_low=ratio.low, ratio_high=ratio.high)
-            row["verdict"] = judged.verdict
-    return pandas.DataFrame(rows)
