@@ -1,7 +1,6 @@
 """The doctor on recorded Macs, with fakes of what their frameworks would answer."""
 
 import os
-import platform
 import sys
 
 import pytest
@@ -59,45 +58,34 @@ NOTHING = {
 LINUX = {"chip": "AMD EPYC 7B13", "gpus": [], "os": "Linux", "os_version": "6.8"}
 LINUX |= {"architecture": "x86_64", "python": "3.11.9"}
 LINUX |= {"unknown": {"gpus": "no NVIDIA driver answers"}}
-INTEL = LINUX | {"chip": "Intel(R) Core(TM) i7-9750H", "os": "macOS", "os_version": "14.7"}
 H100 = LINUX | {"gpus": [{"name": "NVIDIA H100"}]}
 
 CHIP = "Is there a GPU to train on?"
-SYSTEM = "Is the system new enough?"
 PYTHON = "Is Python native?"
 SEE = tuple(f"Does {doctor.NAMES[name]} train on the GPU?" for name in doctor.FRAMEWORKS)
 NONE = (*SEE, "Does Lightning choose the GPU?")
 ON_GPU = "This machine trains on its GPU with PyTorch"
 ON_CPU, NOWHERE = "No: this machine trains on its CPU", "No: no framework"
-# Recorded outputs or a snapshot, macOS, architecture, processor, answers, the questions with a no,
-# the verdict.
+# Recorded outputs or a snapshot, architecture, answers, the questions with a no, the verdict.
 MACHINES = {
-    "a Mac": ("m2-ultra", "15.5", "arm64", "arm", SEES_MPS, (), ON_GPU),
-    "under Rosetta": ("rosetta", "15.5", "x86_64", "i386", NOTHING, (PYTHON, *NONE), NOWHERE),
-    "an old Mac": ("m1", "13.6", "arm64", "arm", CPU_ONLY, (SYSTEM, *NONE), ON_CPU),
-    "a virtual Mac": ("vm", "15.5", "arm64", "arm", CPU_ONLY, (CHIP, *NONE), ON_CPU),
-    "an Intel Mac": (INTEL, "", "", "arm", NOTHING, (CHIP, *NONE), NOWHERE),
-    "Linux without a GPU": (LINUX, "", "", "x86_64", CPU_ONLY, (CHIP, *NONE), ON_CPU),
-    "Linux with CUDA": (H100, "", "", "x86_64", SEES_CUDA, SEE[1:], ON_GPU),
+    "a Mac": ("m2-ultra", "arm64", SEES_MPS, (), ON_GPU),
+    "under Rosetta": ("rosetta", "x86_64", NOTHING, (PYTHON, *NONE), NOWHERE),
+    "Linux without a GPU": (LINUX, "", CPU_ONLY, (CHIP, *NONE), ON_CPU),
+    "Linux with CUDA": (H100, "", SEES_CUDA, SEE[1:], ON_GPU),
 }
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_machines_get_their_verdict_and_nobody_is_named(mac, name):
-    source, version, architecture, processor, answers, refused, begins = MACHINES[name]
+    source, architecture, answers, refused, begins = MACHINES[name]
     if isinstance(source, str):
-        mac(source, architecture=architecture, version=version)
+        mac(source, architecture=architecture)
         source = machine_snapshot.snapshot()
-    found = doctor.findings(source, [], answers, processor)
+    found = doctor.findings(source, [], answers)
     assert tuple(each.question for each in found if each.fine is False) == refused
     verdict = doctor.verdict(answers)
     assert verdict.startswith(begins)
-    examination = doctor.Examination(found, verdict)
-    table = examination.table()
-    assert [row.cells[0] for row in table.rows] == [
-        each.question for each in found
-    ] and table.notes == (verdict,)
-    text = "\n".join([*examination.lines(), str(table)])
+    text = str(doctor.Examination(found, verdict))
     assert [secret for secret in SECRETS if secret in text] == []
     assert all(question in text for question in refused)
 
@@ -109,12 +97,11 @@ def answer_to(found: list[doctor.Finding], question: str) -> str:
 
 def test_a_mac_s_answers(mac):
     mac("m2-ultra")
-    found = doctor.findings(machine_snapshot.snapshot(), [], SEES_MPS, "arm")
+    found = doctor.findings(machine_snapshot.snapshot(), [], SEES_MPS)
     assert answer_to(found, CHIP) == "Apple M2 Ultra"
-    assert answer_to(found, SYSTEM) == "macOS 15.5; MPS needs 14 or later"
     torch = answer_to(found, "Does PyTorch train")
     assert torch.startswith(
-        "PyTorch 2.13.0: cpu (the processor): fp32, fp16, bf16, fp64; cuda: built without CUDA; "
+        "2.13.0 cpu (the processor): fp32, fp16, bf16, fp64; cuda: built without CUDA; "
     )
     assert torch.endswith("mps (Apple M2 Ultra): fp32, fp16, bf16")
     assert answer_to(found, "Is there memory").endswith("are free now for mps")
@@ -123,9 +110,10 @@ def test_a_mac_s_answers(mac):
 # One thing wrong with a good Mac: the question that gets a no, and what it says.
 SMALL = {"torch": says("2.13.0", MPS | {"free_bytes": 1.5e9})}
 WRONG_FP32 = {"mlx": says("0.32.4", there("mlx-gpu", fp32="gives wrong products"))}
+HIDDEN = {"lightning": CPU_ONLY["lightning"]}
 WITHOUT = {"tensorflow": CPU_ONLY["tensorflow"]}
 WRONG = {
-    "a processor that Lightning refuses": ({"processor": ""}, PYTHON, "Lightning wants 'arm'"),
+    "hidden from Lightning": (HIDDEN, "Does Lightning", "put /usr/bin first in PATH"),
     "fallback allowed": ({"fallback": "1"}, "Would an operator", "=1"),
     "little memory": (SMALL, "Is there memory", "1.50 GB"),
     "on battery": ({"flags": ["on-battery"]}, "Is it fit", "on-battery: "),
@@ -140,30 +128,9 @@ def test_one_thing_wrong_is_said(mac, monkeypatch, name):
     mac("m2-ultra")
     monkeypatch.setenv(devices_torch.FALLBACK_VARIABLE, changed.get("fallback", ""))
     answers = SEES_MPS | {each: changed[each] for each in doctor.NAMES if each in changed}
-    found = doctor.findings(
-        machine_snapshot.snapshot(),
-        changed.get("flags", []),
-        answers,
-        changed.get("processor", "arm"),
-    )
+    found = doctor.findings(machine_snapshot.snapshot(), changed.get("flags", []), answers)
     (refused,) = [each for each in found if each.fine is False]
     assert refused.question.startswith(question) and words in refused.answer
-
-
-def test_a_mac_that_does_not_say_is_not_told(mac, monkeypatch):
-    mac("m1", version="")
-    monkeypatch.setattr(machine_snapshot, "run_command", lambda *command, timeout=10: None)
-    found = {
-        each.question: each.fine
-        for each in doctor.findings(machine_snapshot.snapshot(), [], CPU_ONLY, "arm")
-    }
-    assert found[CHIP] is None and found[SYSTEM] is None
-
-
-def test_the_article_s_own_check_is_checked():
-    for translated, agrees in ((False, True), (True, False), (None, None)):
-        assert doctor.processor_agrees({"os": "macOS", "translated": translated}, "arm") is agrees
-    assert doctor.processor_agrees(LINUX, "x86_64") is None
 
 
 @pytest.mark.parametrize(
@@ -214,11 +181,10 @@ def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine
         machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30}
     )
     monkeypatch.setattr(machine_snapshot, "conditions", lambda: {"flags": []})
-    monkeypatch.setattr(platform, "processor", lambda: "x86_64")
     assert __main__.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
     assert lines[3].startswith("No: this machine trains on its CPU only")
-    words = [line.split()[0] for line in lines[5:-1]]
+    words = [line.split()[0] for line in lines[5:]]
     assert words == sorted(words) and {*words} == {"no", "yes"}
-    assert lines[-1] == "not known gpus: no NVIDIA driver answers"
+    assert "no NVIDIA driver answers" in lines[5]

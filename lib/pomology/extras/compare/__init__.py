@@ -7,7 +7,6 @@ verdict: single runs stand next to each other and say nothing of the next run.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,20 +35,17 @@ NOTES = (
 
 
 def load(*runs: str | Path) -> pandas.DataFrame:
-    """Return runs as `pomology.load` does, without what the kit measured of itself.
+    """Return runs as `pomology.load` does, those of the same name with numbers.
 
-    Runs of the same name get numbers. Raises PomologyError for a run without a case.
+    Raises PomologyError for a run without a case.
     """
     import pandas
 
-    from pomology.articles.published import KIT
     from pomology.results import frame
 
-    frames = []
-    for run in runs:
-        found = frame.load(run)
-        frames.append(found[found.article.ne(KIT)])
-        if frames[-1].empty:
+    frames = [frame.load(run) for run in runs]
+    for run, found in zip(runs, frames, strict=True):
+        if found.empty:
             raise PomologyError(f"{one_line(Path(run).name)}: no case has ended in it")
     names = [one_line(found.run.iloc[0], 60) for found in frames]
     if len(set(names)) < len(names):
@@ -71,8 +67,8 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     cases = grouped(pool(frame), lambda case: (case.first["experiment"], case.first["case"]))
     rows = [[_row(base, other) for other in others] for base, *others in cases]
     data = [row for of_case in rows for row in of_case]
-    judged = [row for row in data if row["verdict"] is None]
-    for family in grouped(judged, lambda row: (row["run"], row["experiment"])):
+    repeated = [row for row in data if row["verdict"] is None]
+    for family in grouped(repeated, lambda row: (row["run"], row["experiment"])):
         _judge(family, in_turn)
     lines = []
     for of_case, compared in zip(cases, rows, strict=True):
@@ -99,10 +95,7 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
 
 
 def _row(base: Case, other: Case) -> dict[str, Any]:
-    """Return the comparison of a case in a run with the first run that has it.
-
-    verdict: None where the repeats of both give one.
-    """
+    """Return the comparison of a case with the first run that has it; repeats are not judged yet."""
     row = {name: base.first[name] for name in ("article", "experiment", "case", "precision")}
     row |= {"base": base.first["run"], "run": other.first["run"], "verdict": "not timed in both"}
     row |= dict.fromkeys(("metric", "ratio", "low", "high", "base_s", "run_s"))
@@ -124,10 +117,9 @@ def _row(base: Case, other: Case) -> dict[str, Any]:
 
 
 def _judge(rows: list[dict], in_turn: bool) -> None:
-    """Add interval and verdict to rows that are judged together.
+    """Add interval and verdict to rows judged together, by Welch's t on logarithms (Welch 1947).
 
-    By Welch's t on logarithms (Welch 1947), with the variance between sets of processes added where
-    these did not run in turn.
+    The variance between sets of processes is added where these did not run in turn.
     """
     import numpy as np
     from scipy import stats
@@ -137,17 +129,14 @@ def _judge(rows: list[dict], in_turn: bool) -> None:
     between = 0.0 if in_turn else claims.BETWEEN_SETS
     spreads = []
     for row in rows:
-        logs = [np.log(row["run_s"]), np.log(row["base_s"])]
+        run, base = np.log(row["run_s"]), np.log(row["base_s"])
         variance = squares = 0.0
-        for side in logs:
-            spread = max(float(side.var(ddof=1)), claims.RESOLUTION**2)
-            part = spread * (1 / side.size + between / 2)
+        for side in (run, base):
+            part = max(side.var(ddof=1), claims.RESOLUTION**2) * (1 / side.size + between / 2)
             variance += part
             squares += part**2 / (side.size - 1)
-        mean = logs[0].mean() - logs[1].mean()
-        spreads.append(stats.t(variance**2 / squares, mean, math.sqrt(variance)))
-    p_values = [2 * min(spread.cdf(0), spread.sf(0)) for spread in spreads]
-    confidence = claims.joint_confidence(p_values)
+        spreads.append(stats.t(variance**2 / squares, run.mean() - base.mean(), variance**0.5))
+    confidence = claims.joint_confidence([2 * min(t.cdf(0), t.sf(0)) for t in spreads])
     for row, spread in zip(rows, spreads, strict=True):
         with np.errstate(over="ignore"):  # two repeats may have a bound beyond any float
             row["low"], row["high"] = map(float, np.exp(spread.interval(confidence)))
@@ -166,10 +155,8 @@ def write(runs: Sequence[str | Path], folder: Path, in_turn: bool = False) -> Ta
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    runs = "two or more: names in outputs/, paths of folders, or shared zips"
-    parser.add_argument("places", nargs="*", metavar="run", help=runs)
-    same = "the same in one text, those with spaces in quotes"
-    parser.add_argument("--runs", default="", help=same)
+    parser.add_argument("places", nargs="*", metavar="run", help="names in outputs/, paths, zips")
+    parser.add_argument("--runs", default="", help="the same in one text, with quotes")
     add_store_option(parser)
 
 

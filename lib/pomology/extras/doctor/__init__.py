@@ -16,11 +16,7 @@ def _run(options: argparse.Namespace) -> None:
     snapshot = machine_snapshot.snapshot()
     say(machine_snapshot.describe(snapshot))
     say("Asking each framework in a process of its own; this can take a minute.\n")
-    say("\n".join(doctor.examine(snapshot).lines()))
-    for key, reason in snapshot["unknown"].items():
-        say(f"not known {key.replace('_', ' ')}: {reason}")
+    say(str(doctor.examine(snapshot)))
 
 
-COMMANDS = {
-    "doctor": Command("what this machine is, what it can train with, and why not", _arguments, _run)
-}
+COMMANDS = {"doctor": Command("what this machine can train with, and why not", _arguments, _run)}
