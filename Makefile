@@ -86,7 +86,7 @@ lint: dev  ## check style, layers, notebooks, parameter files and workflows
 	@if command -v actionlint >/dev/null; then actionlint; else echo "actionlint is not installed: skipped"; fi
 	@$(PY) -m pomology check
 
-bench: dev  ## measure the measuring, against independent ways to measure
+bench: dev  ## measure what the clock itself costs a step
 	@$(PY) tests/bench.py
 
 report: ready  ## build the page of a run again: RUN=name, beside other people's: WITH="b.zip 'c d.zip'"

@@ -1,4 +1,7 @@
-"""Tests in a file of another framework, run in a process of their own: no process may hold two frameworks."""
+"""Processes of their own for tests: no process may hold two frameworks.
+
+Those that hold PyTorch are forked from one that has loaded it, which takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,11 @@ from unittest import mock
 
 import pytest
 
-# What processes have loaded when they start: of all that a notebook loads, what pomology is no part of.
+# What processes have loaded when they start: what a notebook loads beside pomology.
 PLAIN = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
 LOADED = ("torch", *PLAIN, "torch._dynamo", "lightning.pytorch")
-LOADED += tuple(
-    f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "whisper")
-)
-
+MODELS = ("bert", "gpt2", "whisper")
+LOADED += tuple(f"transformers.models.{name}.modeling_{name}" for name in MODELS)
 FORKS = sys.platform != "darwin"  # where it is not safe
 
 
@@ -43,20 +44,12 @@ def tests_of(*files: str) -> Callable[[], None]:
     return test
 
 
-# Other processes, with PyTorch loaded -------------------------------------------------------------------------------
-
-
-def answers(folder: Path, program: str, *given: str) -> Any:
-    """What a program prints in its last line, as JSON: in a process of its own that has PyTorch loaded, one thread and
-    these arguments."""
-    known = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(known)}
-    command = [
-        sys.executable,
-        "-c",
-        f"import warnings\nwarnings.simplefilter('ignore')\n{program}",
-        *given,
-    ]
+def answers(folder: Path, program: str, *arguments: str) -> Any:
+    """Return what a program prints in its last line, as JSON; it has PyTorch and one thread."""
+    path = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
+    program = f"import warnings\nwarnings.simplefilter('ignore')\n{program}"
+    command = [sys.executable, "-c", program, *arguments]
     with pytest.MonkeyPatch.context() as patch:
         start_with_torch(patch, folder, LOADED)
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -71,11 +64,11 @@ def become(env: dict[str, str]) -> None:
     hub = sys.modules.get("huggingface_hub.constants")
     if hub:
         importlib.reload(hub)
-    gc.freeze()  # every case collects garbage: what is loaded is none, and to look through it would copy it
+    gc.freeze()  # to look through what is loaded for garbage, as each case does, would copy it
 
 
 def run_python(command: list[str], env: dict[str, str], out: str, err: str) -> None:
-    """What `python -m MODULE`, `python -c PROGRAM` or `python SCRIPT`, with arguments, does: here, in this process."""
+    """Do in this process what `python -m MODULE`, `python -c PROGRAM` or `python SCRIPT` does."""
     for place, number in ((out, 1), (err, 2)):
         os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), number)
     become(env)
@@ -90,7 +83,7 @@ def run_python(command: list[str], env: dict[str, str], out: str, err: str) -> N
 
 
 def run_kernel(connection: str, env: dict[str, str], cwd: str | None, ready: Any) -> None:
-    """What `python -m ipykernel_launcher -f CONNECTION` does, in this process."""
+    """Do in this process what `python -m ipykernel_launcher -f CONNECTION` does."""
     os.setsid()  # before it is known outside: who ends a kernel ends its whole group
     ready.send(True)
     become(env)
@@ -102,7 +95,7 @@ def run_kernel(connection: str, env: dict[str, str], cwd: str | None, ready: Any
 
 
 class Started:
-    """A forked process, as what has started it by Popen sees it."""
+    """A forked process, with the methods of Popen."""
 
     stdin = stdout = stderr = None
 
@@ -125,18 +118,17 @@ class Started:
 
 @functools.cache
 def server(loaded: tuple[str, ...]) -> forkserver.ForkServer:
-    """What forks processes that have loaded these."""
-    made = forkserver.ForkServer()
-    made.set_forkserver_preload(list(loaded))
-    return made
+    """Return what forks processes that have loaded these modules."""
+    found = forkserver.ForkServer()
+    found.set_forkserver_preload(list(loaded))
+    return found
 
 
-def fork(loaded: tuple[str, ...], target: Callable, *given: Any) -> Any:
-    """Start a process that has loaded these, and calls the target."""
-    process = multiprocessing.get_context("forkserver").Process(target=target, args=given)
-    with mock.patch.object(
-        forkserver, "connect_to_new_process", server(loaded).connect_to_new_process
-    ):
+def fork(loaded: tuple[str, ...], target: Callable, *arguments: Any) -> Any:
+    """Start a process that has loaded these modules, and calls the target."""
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
+    connect = server(loaded).connect_to_new_process
+    with mock.patch.object(forkserver, "connect_to_new_process", connect):
         process.start()
     return process
 
@@ -144,26 +136,24 @@ def fork(loaded: tuple[str, ...], target: Callable, *given: Any) -> Any:
 def start_with_torch(
     patch: pytest.MonkeyPatch, folder: Path, loaded: tuple[str, ...] = ("torch",)
 ) -> None:
-    """Let `subprocess.run` of Python fork a process that has loaded PyTorch, which takes seconds.
+    """Let `subprocess.run` of Python fork a process that has loaded PyTorch, but not on a Mac.
 
-    Each still has a process of its own, but not on a Mac, which forbids it. folder: for what they print.
+    folder: for what it prints.
     """
     honest = subprocess.run
 
-    def run(command: list[str], **named: Any) -> subprocess.CompletedProcess:
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess:
         known = {"capture_output", "text", "check", "timeout", "env", "encoding", "errors"}
-        plain = set(named) <= known and named.get("capture_output") and not named.get("check")
-        if command[0] != sys.executable or not plain or named.get("timeout") is not None:
-            return honest(command, **named)
-        out, err = folder / "stdout", folder / "stderr"
-        env = dict(named.get("env") or os.environ)
-        process = fork(loaded, run_python, command, env, str(out), str(err))
+        other = not set(options) <= known or options.get("check") or options.get("timeout")
+        if command[0] != sys.executable or other or not options.get("capture_output"):
+            return honest(command, **options)
+        places = [folder / "stdout", folder / "stderr"]
+        for place in places:
+            place.write_text("")
+        env = dict(options.get("env") or os.environ)
+        process = fork(loaded, run_python, command, env, *map(str, places))
         process.join()
-        texts = [
-            place.read_text(encoding="utf-8") if place.exists() else "" for place in (out, err)
-        ]
-        out.unlink(missing_ok=True)
-        err.unlink(missing_ok=True)
+        texts = [place.read_text(encoding="utf-8") for place in places]
         return subprocess.CompletedProcess(command, process.exitcode, *texts)
 
     if FORKS:
@@ -171,7 +161,7 @@ def start_with_torch(
 
 
 def fork_kernels(patch: pytest.MonkeyPatch, loaded: tuple[str, ...]) -> None:
-    """Let Jupyter's kernels be forked from a process that has loaded this, where a system allows that."""
+    """Let Jupyter's kernels be forked from a process that has loaded these, but not on a Mac."""
     from jupyter_client.provisioning import local_provisioner
 
     def launch(

@@ -1,13 +1,13 @@
-"""A small checkout with an invented device, whose notebooks fail as planned, for tests of what runs notebooks.
+"""A small checkout with an invented device, whose notebooks fail as planned.
 
-A notebook does what the file `NAME.fault` beside it says: `raise 2` raises inside case 2, `raise end` behind the last
-case, `kill 2` kills the kernel, and `hang 2` waits for ever, also when asked to stop; both leave a process behind. It
-notes its process number, and that one's, in `NAME.pids`.
+A notebook does what the file `NAME.fault` beside it says: `raise 2` raises inside case 2, `raise
+end` behind the last case, `kill 2` kills the kernel, and `hang 2` waits for ever, also when asked
+to stop; both leave a process behind. It notes its process number, and that one's, in `NAME.pids`.
 """
 
 import importlib
-import importlib.util
 import json
+import pkgutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,8 @@ from pomology.devices import find
 
 
 class Simulated:
-    framework, framework_version, backend, kind, handle, name, threads = "simulated", "1", "cpu", "cpu", None, "chip", 1
+    framework, framework_version, name = "simulated", "1", "chip"
+    backend, kind, handle, threads = "cpu", "cpu", None, 1
     uncounted, keeps_graphs = None, False
     tf32, unified_memory = False, False
     context = lambda self, strict=False: contextlib.nullcontext()
@@ -105,10 +106,9 @@ def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> st
     cells += [v4.new_code_cell(CODE.replace("NAME", name))]
     cells[1].metadata["tags"] = ["parameters"]
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    about = {"article": "003", "seconds": dict.fromkeys(PROFILES, seconds)}
-    return nbformat.writes(
-        v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "pomology": about})
-    )
+    own = {"article": "003", "seconds": dict.fromkeys(PROFILES, seconds)}
+    metadata = {"kernelspec": kernel, "pomology": own}
+    return nbformat.writes(v4.new_notebook(cells=cells, metadata=metadata))
 
 
 NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
@@ -147,16 +147,15 @@ class Checkout:
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def statuses(self, name: str) -> dict[str, str]:
-        """Of the finished cases, by the size that tells them apart; every line must be as it should be."""
+        """The statuses of the finished cases, by the size that tells them apart."""
         contents = results_journal.read(self.out() / f"{name}.jsonl")
         assert contents.problems == []
         return {str(record.config["size"]): record.status for record in contents.records}
 
     def started(self, name: str) -> list[str]:
         """The size of every case that began."""
-        lines = map(
-            json.loads, (self.out() / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
-        )
+        text = (self.out() / f"{name}.jsonl").read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
         return [line["case"][-1] for line in lines if line["event"] == "start"]
 
     def unfinished(self) -> list[str]:
@@ -170,18 +169,16 @@ ALL_OK = {"1": "ok", "2": "ok", "3": "ok"}
 @pytest.fixture
 def checkout(tmp_path, monkeypatch, sockets) -> Checkout:
     """One that this process takes for its own."""
-    made = Checkout(tmp_path / "checkout")
-    has_fleet = importlib.util.find_spec("distributed") is not None  # `make env EXTRAS=fleet`
-    for path in PACKAGE.rglob("*.py"):
-        if path.name.startswith("fleet") and not has_fleet:
+    checkout = Checkout(tmp_path / "checkout")
+    for info in pkgutil.walk_packages(pomology.__path__, "pomology."):
+        if ".fleet." in info.name:  # needs `make env EXTRAS=fleet`
             continue
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        module = importlib.import_module(".".join(("pomology", *parts)).removesuffix(".__init__"))
+        module = importlib.import_module(info.name)
         if hasattr(module, "root"):
-            monkeypatch.setattr(module, "root", lambda: made.folder)
+            monkeypatch.setattr(module, "root", lambda: checkout.folder)
     monkeypatch.setattr(batch, "KERNEL", sockets)
     apart.fork_kernels(monkeypatch, apart.PLAIN)
-    return made
+    return checkout
 
 
 @pytest.fixture

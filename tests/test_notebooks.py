@@ -281,41 +281,6 @@ def test_parameters_and_steps_of_an_epoch_are_the_articles(name):
         assert case.lengths == steps
 
 
-def test_a_step_of_dcgan_runs_no_more_operators_than_the_article_s_own():
-    """Of the loop as it stands in the notebook, with pictures and networks saved in no step that counts."""
-    import torch
-    import upstream
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Counted(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            self.count += not function.is_view
-            return function(*args, **(kwargs or {}))
-
-    class Twice(PaperCase):
-        loss = staticmethod(lambda value: None)
-
-        def steps(self, batches):
-            yield photos, 0  # makes what the optimisers keep, and saves pictures
-            with counted:
-                yield photos, 0
-            raise PaperCase.Over
-
-        def occasional(self, name, per_epoch):
-            return contextlib.nullcontext()
-
-    photos, counted, bare = torch.rand(2, 3, 64, 64), Counted(), Counted()
-    with pytest.raises(PaperCase.Over):
-        definitions("dcgan")["train"](Twice({"batch_size": 2}))
-    step = upstream.dcgan(photos)
-    step()
-    with bare:
-        step()
-    assert 300 < counted.count <= bare.count
-
-
 def test_samples_are_as_many_as_the_data_module_gives():
     mnist = len(images.mnist("stand-in"))
     counts = {"photographs": photographs.LSUN_CLASSROOM_IMAGES, "pairs": mnist, "train_set": mnist}
