@@ -35,6 +35,8 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     covers: Covers | None = None
 
     def __post_init__(self):
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"an interval has two bounds or none, got {self.low} and {self.high}")
         if self.covers is None:
             covers = "exact" if self.how == "counted" else "none" if self.low is None else "run"
             msgspec.structs.force_setattr(self, "covers", covers)
