@@ -109,8 +109,7 @@ def _lightning_auto() -> str:
 def findings(snapshot: dict, flags: Sequence[str], answers: Mapping[str, dict]) -> list[Finding]:
     """Judge a machine by its snapshot, the flags of its state now, and each framework's answer."""
     gpus = ", ".join(gpu["name"] for gpu in snapshot.get("gpus") or ())
-    absent = snapshot["unknown"].get("gpus")
-    found = [Finding("Is there a GPU to train on?", gpus or absent, bool(gpus))]
+    found = [Finding("Is there a GPU to train on?", gpus or "none is listed", bool(gpus))]
     text = f"Python {snapshot.get('python')} for {snapshot.get('architecture')}"
     if snapshot.get("translated"):
         text += ", which Rosetta translates: install one for arm64, remove .venv, run `make env`"
