@@ -143,7 +143,9 @@ def _judge_together(decisions: list[Decision]) -> None:
         for decision in decisions:
             for comparison in decision.comparisons:
                 _judge(comparison, len(decision.comparisons), confidence)
-        tested = [each for each in decisions if each.here and any(map(_is_tested, each.comparisons))]
+        tested = [
+            each for each in decisions if each.here and any(map(_is_tested, each.comparisons))
+        ]
         shown = sum(each.status in (SUPPORTED, CONTRADICTED) for each in tested)
         needed = 1 - (1 - intervals.CONFIDENCE) * max(shown, 1) / max(len(tested), 1)
         if needed <= confidence:

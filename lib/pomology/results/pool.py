@@ -6,7 +6,7 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pomology.measure.estimate import Estimate, estimate
+from pomology.measure.estimate import Estimate
 from pomology.results import cases
 
 if TYPE_CHECKING:
