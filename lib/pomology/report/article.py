@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pomology.format import bounded, quantity
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate, estimate
 from pomology.report import peaks
 from pomology.report.declaration import Declaration
 from pomology.report.table import (
@@ -84,7 +84,7 @@ def achieved(case: Case) -> Estimate | None:
         return case.values["flops_per_s"]
     flops = case.first["flops_per_step"]
     steps = case.each.get("step_s", ()) if flops else ()
-    return cases.together([Estimate.count(flops, "FLOP") / step for step in steps])
+    return cases.together([estimate(flops, "FLOP") / step for step in steps])
 
 
 def resolved(part: Estimate, whole: Estimate) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pomology.format import significant
 from pomology.machine import snapshot
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate, estimate
 from pomology.report.table import INTERVALS, Row, Table, value_text
 from pomology.results import cases, metrics
 from pomology.results.frame import of_records
@@ -84,7 +84,7 @@ def details_table(frame: pandas.DataFrame) -> Table:
         for values in numbers.values():
             flops, step = case.first["flops_per_step"], values.get("step_s")
             if flops and step:
-                values.setdefault("flops_per_s", Estimate.count(flops, "FLOP") / step)
+                values.setdefault("flops_per_s", estimate(flops, "FLOP") / step)
         for name in dict.fromkeys(name for values in numbers.values() for name in values):
             found = {repeat: values[name] for repeat, values in numbers.items() if name in values}
             texts = {"Device": case.first["device"], "Case": cases.config_text(case.config)}
