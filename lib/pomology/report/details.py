@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pomology.format import significant
 from pomology.machine import snapshot
-from pomology.measure.estimate import Estimate, estimate
+from pomology.measure.estimate import estimate
 from pomology.report.table import INTERVALS, Row, Table, value_text
 from pomology.results import cases, metrics
 from pomology.results.frame import of_records
