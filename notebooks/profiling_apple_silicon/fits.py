@@ -2,11 +2,12 @@
 
 import functools
 
+import offload
 import torch
 from torch.nn import functional as F
 
 from pomology.articles import published
-from pomology.models import offload, pretrained
+from pomology.models import pretrained
 from pomology.report.table import Row, Table
 
 GIB = 2**30

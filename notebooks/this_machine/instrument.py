@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.benchmark import Timer
 
 from pomology import format
+from pomology.devices import find
 from pomology.errors import Mismatch, PomologyError, Unsupported
 from pomology.extras.verify_operators import proof
 from pomology.machine import memory as machine_memory
@@ -24,7 +25,7 @@ from pomology.machine.energy import Absent, meter
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, intervals
 from pomology.measure import clock as measure_clock
-from pomology.models import launches
+from pomology.models import isolated
 
 SEED = 1
 TOLERANCE = 1e-4  # largest error of a device, as a share of a tensor's largest number
@@ -109,11 +110,28 @@ def both_clocks(case, function, pairs, budget_s):
     return times[own], times[pytorch], blocks
 
 
+def training_step(device, batch_size=256):
+    """Return a function that makes a training step of a perceptron on a device."""
+    torch.manual_seed(SEED)
+    hidden = (nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+    model = nn.Sequential(*hidden, nn.Linear(1024, 10)).to(device.handle)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    inputs = torch.randn(batch_size, 784).to(device.handle)
+    targets = torch.randint(10, (batch_size,)).to(device.handle)
+
+    def train():
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+
+    return train
+
+
 def agreement(case, pairs, budget_s, margin):
     """Compare the package's times of a matmul and of a training step with PyTorch's timer."""
     functions = {
         "product": case.backend.product("fp32", 512),
-        "training step": launches.training_step(case.backend, 16),
+        "training step": training_step(case.backend, 16),
     }
     texts, wrong, wide = [], [], False
     for name, function in functions.items():
@@ -153,14 +171,32 @@ def percentile_90(seconds):
     return math.expm1(intervals.t_quantile(0.9, len(seconds) - 1) * deviation)
 
 
+def step_s(device, budget_s):
+    """Return the median seconds of a training step of a new model."""
+    with device.context():
+        timed = calls.measure(training_step(device), device.synchronize, budget_s=budget_s)
+    return timed.seconds.value
+
+
+def step_s_on(backend, budget_s):
+    return step_s(*find.find(backend), budget_s)
+
+
+def step_in_fresh_process(backend, budget_s):
+    """Return `step_s` of a process of its own."""
+    what = f"a training step in a process of its own on {backend}"
+    limit_s = 300 + 3 * budget_s
+    return isolated.call(what, "instrument:step_s_on", backend, budget_s, limit_s=limit_s)
+
+
 def twice(case, times, budget_s):
     """Time the same training step in this process and in fresh ones, alternating."""
     within, between, problem = [], [], "not measured"
     for _ in range(times):
-        within.append(launches.step_s(case.backend, budget_s))
+        within.append(step_s(case.backend, budget_s))
         try:
             if len(between) == len(within) - 1:
-                between.append(launches.step_in_fresh_process(case.backend.backend, budget_s))
+                between.append(step_in_fresh_process(case.backend.backend, budget_s))
         except PomologyError as error:  # a device that one process holds alone
             problem = f"not measured: {error}"
     texts = []

@@ -99,7 +99,7 @@ def test_parts_occasional_work_and_own_metrics_are_in_the_record(make):
         case.ran_on(torch.ones(1))
 
     record = run(make(profile="article"), body)
-    assert (record.status, record.device) == ("ok", None)  # no model was observed
+    assert (record.status, record.device) == ("ok", "cpu")
     assert set(record.blocks) == {"training", "evaluation"}
     assert len(record.asides["picture"]) == 9 and min(record.asides["picture"]) >= 0.002
     form = {"value": 0.5, "unit": "", "low": 0.4, "high": 0.6, "n": 100, "how": "measured"}
@@ -239,11 +239,11 @@ def test_a_model_that_does_not_learn_is_said(make, count, options, learns, reaso
 def test_an_accuracy_says_how_much_of_the_training_ran(make):
     def body(case):
         fit(case, 60)
-        case.accuracy(0.9, 1000, epochs=4)
+        case.accuracy(0.9, 1000, trained=0.25)
 
     record = run(make(profile="article"), body)
     assert record.metrics["accuracy_unfinished"].value == 0.9 and "accuracy" not in record.metrics
-    assert "90.0 % right after 1 of 4 epochs" in record.note
+    assert "90.0 % right after 25 % of the training" in record.note
 
 
 def test_nothing_of_a_case_stays_in_memory(make):
@@ -280,6 +280,7 @@ def test_what_is_timed_without_a_loop_is_in_the_record_with_its_raw_times(make):
     found = []
 
     def body(case):
+        case.require_memory(WORK)
         found.append(case.measure("step_s", lambda: time.sleep(0.0005), budget_s=0.02))
         case.raw("launch_cold_s", [0.25, 0.5])
 
@@ -290,6 +291,7 @@ def test_what_is_timed_without_a_loop_is_in_the_record_with_its_raw_times(make):
     assert raw["first_call_s"] == found[0].first_call_s and raw["stopped"] == "budget"
     median = np.median([seconds / count for count, seconds in raw["steady"]])
     assert record.metrics["step_s"].value == pytest.approx(median, rel=1e-4)
+    assert record.metrics["flops_per_s"].value == pytest.approx(WORK.flops / median, rel=1e-4)
     assert record.blocks["launch_cold_s"] == {"steady": [[1, 0.25], [1, 0.5]]}
 
 

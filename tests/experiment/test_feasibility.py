@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
-import records
 from small_model import WORK, fit, run
 
 from pomology.devices.torch import TorchDevice as Device
-from pomology.errors import PomologyError, TooBig
+from pomology.errors import TooBig
 from pomology.experiment import feasibility
+from pomology.machine import snapshot
 from pomology.measure.clock import Block
 from pomology.models.cost import Workload
 
@@ -50,59 +50,33 @@ def test_what_surely_cannot_end_is_refused_with_the_arithmetic(
         )
 
 
-def test_the_peak_is_this_runs_ceiling_or_the_fastest_product(make, monkeypatch):
+def test_the_peak_is_that_of_the_fastest_product_and_is_timed_once(make, monkeypatch):
     sizes = []
     times_s = {512: 0.001, 1024: 0.004, 2048: 0.080}  # the last is long, so none longer is tried
-    timed = 2 * 1024**3 / 0.004
     monkeypatch.setattr(Device, "product", lambda self, precision, size: sizes.append(size))
     monkeypatch.setattr(
         feasibility.calls,
         "measure",
         lambda *_, **__: SimpleNamespace(blocks=[Block(1, times_s[sizes[-1]])]),
     )
-
-    def ceiling(rate, framework="torch", precision="fp16", flags=()):
-        return records.product(rate, precision, framework=framework, flags=list(flags))
-
-    doubtful = ["contended"]
-    for kept, expected, is_timed in (
-        ([ceiling(timed / 2)], timed / 2, False),
-        ([ceiling(2 * timed, flags=doubtful)], 2 * timed, True),
-        ([ceiling(timed / 2, flags=doubtful)], timed, True),
-        ([ceiling(9e15, "mlx"), ceiling(9e15, precision="fp32")], timed, True),
-        ([], timed, True),
-    ):
-        experiment = make()
-        experiment.run = SimpleNamespace(records=kept)
-        sizes.clear()
-        for _ in range(2):
-            rate = feasibility.peak_matmul_rate(experiment, experiment.devices[0], "fp16")
-            assert rate == pytest.approx(expected)
-        assert sizes == ([512, 1024, 2048] if is_timed else [])  # once in a process
+    (device,) = make().devices
+    for _ in range(2):
+        rate = feasibility.peak_matmul_rate(device, "fp16")
+        assert rate == pytest.approx(2 * 1024**3 / 0.004)
+    assert sizes == [512, 1024, 2048]
 
 
-@pytest.mark.parametrize(
-    ("free", "wanted"), [(100e9, 90e9), (20e9, 18e9), (8e9, 6.5e9), (2e9, 0.5e9)]
-)
-def test_a_case_near_the_limit_spares_the_machine(make, monkeypatch, free, wanted):
-    case = next(make().cases(load=["near"]))
-    monkeypatch.setattr(case.backend, "free_memory", lambda: int(free))
-    assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(
-        wanted / feasibility.HOLES
-    )
-    monkeypatch.setattr(case.backend, "kind", "gpu")
-    assert feasibility.fill(case, lambda count: count, "byte") == pytest.approx(wanted)
-    assert not case.scaled
-    # 100 bytes each, and 50 of whatever is there only once.
-    parts = feasibility.fill(case, lambda count: 50 + 100 * count, "part", most_bytes=1000)
-    assert parts == 9 and case.scaled
-    with pytest.raises(TooBig, match="one part needs at least 2"):
-        feasibility.fill(case, lambda count: 2000 * count, "part", most_bytes=1000)
-    monkeypatch.setattr(case.backend, "free_memory", lambda: int(1.4e9))
-    with pytest.raises(TooBig, match="one part needs"):
-        feasibility.fill(case, lambda count: 100 * count, "part")
-    with pytest.raises(PomologyError, match=r"near is 1\.5"):
-        feasibility.fill(case, lambda count: 100 * count, "part", 1.5)
+@pytest.mark.parametrize(("unified", "needed_gb"), [(False, "20.0"), (True, "25.0")])
+def test_what_is_offloaded_must_fit_the_host(monkeypatch, unified, needed_gb):
+    """On a processor the host's memory is the device's, too."""
+    needed = Workload(10, 100, state_bytes=4 * 10**9, saved_bytes=10**9, host_bytes=20 * 10**9)
+    device = SimpleNamespace(unified_memory=unified, free_memory=lambda: 10**11)
+    free = int(25.1e9 if unified else 20.1e9)
+    monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: free)
+    feasibility.require_memory(device, needed)
+    monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: int(19.9e9))
+    with pytest.raises(TooBig, match=rf"^needs {needed_gb} GB of the host's memory"):
+        feasibility.require_memory(device, needed)
 
 
 def test_tf32_is_another_way_only_where_the_device_has_it(make, monkeypatch):

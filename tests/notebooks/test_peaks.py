@@ -8,10 +8,10 @@ import torch
 from records import metric
 
 from pomology.devices.torch import TorchDevice
+from pomology.experiment import feasibility
 from pomology.experiment.experiment import Experiment
 from pomology.measure import calls
 from pomology.measure.clock import Block
-from pomology.models import products
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 NOT_RUN = ("experiment = Experiment(", "experiment.table", "experiment.show")
@@ -90,7 +90,7 @@ def test_sizes_go_on_while_the_rate_rises(measured, monkeypatch):
         return lambda: torch.full((2, 2), size / 4, dtype=kinds[precision])
 
     monkeypatch.setattr(TorchDevice, "product", small)
-    monkeypatch.setattr(products, "require_time", lambda *_: None)
+    monkeypatch.setattr(feasibility, "require_time", lambda *_: None)
     monkeypatch.setattr(calls, "measure", measure)
     tried = [r for r in measured(sizes) if r.config["operation"] == "matmul"]
     wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384
@@ -108,5 +108,5 @@ def test_tf32_is_on_for_its_own_row_only(monkeypatch):
     backend = SimpleNamespace(backend="cuda", product=product)
     for precision in ("fp32", "tf32", "fp16", "fp32"):
         case = SimpleNamespace(backend=backend, precision=precision)
-        scope["build"](case, SimpleNamespace(lengths=(1, 8, 8)))
+        scope["build"](case, 8)
     assert asked == [("fp32", False), ("fp32", True), ("fp16", False), ("fp32", False)]

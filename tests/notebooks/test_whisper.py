@@ -1,11 +1,12 @@
 """The cost of Whisper's step, counted by the notebooks that train it, against numbers by hand."""
 
+import offload
 import pytest
 import torch
 import whisper
 from test_notebooks import definitions
 
-from pomology.models import cost, offload
+from pomology.models import cost
 
 GIB = 2**30
 METAL = 0.75 * GIB  # of each GiB of memory, what Metal recommends

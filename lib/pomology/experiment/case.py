@@ -38,8 +38,7 @@ class Case:
     How the block ends, also by an exception, becomes the status. `case["batch_size"]` is a setting.
     backend: the kit's device. device: what the framework's `.to()` takes. scaled: whether the model
     is a smaller one than the article's. clock: inside of the block, its `StepClock`; `phase` and
-    `occasional` are the clock's. epochs_done: set by a trainer that runs several; else as of the
-    first loop.
+    `occasional` are the clock's.
     """
 
     clock: clock.StepClock
@@ -55,14 +54,14 @@ class Case:
         settings = " ".join(f"{key}={value}" for key, value in config.items())
         self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
         self.scaled = False
-        self.epochs_done: float | None = None
         self._workload: Workload | None = None
         self._sampler: Sampler | None = None
         self._trace: MemoryTrace | None = None
         self._others = quiet.Others()
+        self._calibration_s: list[float] = []
         self._model: Any = None
         self._weights: list[float] = []
-        self._weights_on: str | None = None
+        self._offloaded = False
         self._computed_on: set[str] = set()
         self._losses: list[float] = []
         self._metrics: dict[str, Estimate] = {}
@@ -81,14 +80,16 @@ class Case:
         self._workload = workload
         feasibility.require_memory(self.backend, workload)
 
-    def require_time(self, limit_s: float, steps: int = 3, precision: str = "") -> None:
+    def require_time(
+        self, limit_s: float, steps: int = 3, precision: str = "", flops: float = 0.0
+    ) -> None:
         """Raise TooSlow, which ends the case, if so many steps surely cannot end in `limit_s`.
 
-        Call it after `require_memory`. precision: other than the case's, where the same model is
-        trained in several.
+        precision: other than the case's, where the same model is trained in several. flops: of a
+        step; by default those that `require_memory` was told.
         """
-        flops = self._workload.flops
-        feasibility.require_time(self, flops, limit_s, steps, precision or self.precision)
+        flops = flops or self._workload.flops
+        feasibility.require_time(self.backend, flops, limit_s, steps, precision or self.precision)
 
     def require_tf32(self) -> None:
         """Say that this row is fp32 as its framework ships it; raise Unsupported if not TF32."""
@@ -102,7 +103,7 @@ class Case:
     def __enter__(self) -> Case:
         experiment = self.experiment
         self._conditions = experiment.conditions()
-        self._calibration_s = [experiment.calibrate()]
+        self._calibrate()
         self._started = results_record.now()
         self._start_s = time.perf_counter()
         self._progress = Progress(self.name)
@@ -124,26 +125,29 @@ class Case:
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(self.backend.context(strict))
         self._fallbacks = self._stack.enter_context(self.backend.watch_fallbacks())
-        self.mark()
+        self._others.begin()
         return self
+
+    def _calibrate(self) -> None:
+        """Note how fast the machine is; not in the profile `smoke`, whose numbers say nothing."""
+        if self.experiment.profile != "smoke":
+            self._calibration_s.append(quiet.calibrate())
 
     # The model
 
-    def watch_model(self, model: Any, weights_on: str | None = None) -> Any:
+    def watch_model(self, model: Any, offloaded: bool = False) -> Any:
         """Return the model, and record where its weights really are, and whether they change.
 
-        weights_on: the backend that holds offloaded weights between steps. Raises Mismatch if the
-        workload said another number of parameters.
+        offloaded: whether its weights are meant to lie elsewhere between steps; then `ran_on` says
+        what computes. Raises Mismatch if the workload said another number of parameters.
         """
         count = self.backend.count(model)
-        if not count:
-            raise ValueError("a model without parameters cannot be observed")
         if self._workload and count != self._workload.parameters:
             counted = f"{self._workload.parameters:,} were counted beforehand"
             raise Mismatch(f"the model has {count:,} parameters; {counted}")
         self._model = model
         self._weights = self.backend.weight_sample(model)
-        self._weights_on = weights_on
+        self._offloaded = offloaded
         return model
 
     def ran_on(self, result: Any) -> None:
@@ -160,8 +164,7 @@ class Case:
         """
         error, complaint = verify.difference(values, reference, tolerance, relative)
         if error is not None:
-            before = self._metrics.get("max_abs_error", Estimate(0.0)).value
-            self.metric("max_abs_error", max(error, before))
+            self.metric("max_abs_error", error)
         if complaint is not None:
             raise Mismatch(f"{what}: {complaint}")
 
@@ -170,33 +173,21 @@ class Case:
     def steps(self, batches: Iterable, part: str = "training", **options: Any) -> Iterator:
         """Iterate over `batches` and time what the loop does with each, see `StepClock.steps`."""
         self.watch()
-        self.mark()
         return self.clock.steps(batches, part, **options)
 
     def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
-        """Time a function, see `calls.measure`, and note the median of a call as metric `name`.
-
-        With the name `step_s` it notes FLOP/s too, if the workload is known.
-        """
+        """Time a function, see `calls.measure`, and note the median of a call as metric `name`."""
         self.watch()
-        self.mark()
         limits = {"budget_s": self.experiment.budget_s, "limit_s": self.experiment.limit_s}
         timed = calls.measure(function, self.backend.synchronize, **limits | options)
         self.kernel(name, timed)
-        if name == "step_s" and self._workload:
-            rate = epochs.rate(self._workload.flops, timed.seconds, "FLOP/s")
-            self._metrics["flops_per_s"] = rate
         return timed
 
     def watch(self) -> None:
-        """Start the sampler, if it does not run; the first timed loop does, other work may."""
+        """Say that what is timed begins: the sampler runs, and other programs count against it."""
         if self._sampler is None:
             self.backend.synchronize()
             self._sampler = self._stack.enter_context(Sampler(self.backend.kind))
-            self.mark()
-
-    def mark(self) -> None:
-        """Say that what is timed next begins: from now on other programs count against it."""
         self._others.begin()
 
     def trace(self) -> None:
@@ -211,7 +202,7 @@ class Case:
         if self.clock.running is None:  # the part has ended, and so has what is timed
             self._others.end()
         training_alone = len(self.clock.parts) == 1
-        if self._sampler and training_alone:
+        if training_alone:
             self._sampler.steady(*outcome.stretch(self.clock))
         if self.clock.running:
             self._progress.step(self.clock.running)
@@ -240,20 +231,15 @@ class Case:
         if not self.clock.on_ready:
             self._losses.append(float(value))
 
-    def accuracy(self, value: float, samples: int, epochs: int = 1) -> None:
+    def accuracy(self, value: float, samples: int, trained: float) -> None:
         """Note the share of held-out samples that the model gets right.
 
-        It is `accuracy` only after all `epochs` of the training, else `accuracy_unfinished`.
+        trained: the share of the training that ran; after less than all of it the metric is
+        `accuracy_unfinished`.
         """
-        training = self._training
-        done = self.epochs_done
-        if not done:
-            done = min(1.0, training.steps / training.epoch_steps) if training else 0.0
-        self.metric("accuracy" if done >= epochs else "accuracy_unfinished", value, n=samples)
-        if done < epochs:
-            where = " of the stand-in" if self.experiment.data_kind == "stand-in" else ""
-            ran = f"{math.floor(100 * done) / 100:g} of {epochs} epochs"
-            self.note(f"{100 * value:.1f} %{where} right after {ran}")
+        self.metric("accuracy_unfinished" if trained < 1 else "accuracy", value, n=samples)
+        if trained < 1:
+            self.note(f"{100 * value:.1f} % right after {100 * trained:.3g} % of the training")
 
     def metric(self, name: str, value: Estimate | float, unit: str = "", **fields: Any) -> None:
         """Add an Estimate to the record, or a number in `unit` with low, high, n and how."""
@@ -297,7 +283,7 @@ class Case:
         if self._sampler:
             self._others.end()
         self._stack.close()
-        self._calibration_s.append(self.experiment.calibrate())
+        self._calibrate()
         record = self.experiment.journal.end(self._record(exception))
         self.experiment.ended(self, record.status)
         self._progress.end(results_cases.line(record))
@@ -305,62 +291,63 @@ class Case:
         self._model = None
         return record.status != "interrupted"
 
-    def _status(
-        self, exception: BaseException | None, observed: str | None
-    ) -> tuple[str, str | None]:
-        """Return how it ended and why. observed: the backend that holds the model."""
+    def _status(self, exception: BaseException | None, places: set[str]) -> tuple[str, str | None]:
+        """Return how it ended and why. places: the backends that held the model and computed."""
         if exception is not None:
             return outcome.of_exception(exception)
         if self._fallbacks:
             return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
         wanted = self.backend.backend
-        elsewhere = (self._computed_on | {observed}) - {None, wanted}
-        if elsewhere:
-            places = ", ".join(sorted(elsewhere))
-            return "fallback", f"asked for {wanted}, computed on {places}"
+        if places - {wanted}:
+            found = ", ".join(sorted(places - {wanted}))
+            return "fallback", f"asked for {wanted}, computed on {found}"
         timed = [part for part in self.clock.parts.values() if part.first_step_s is not None]
         if not self._metrics and not timed:
             return "error", "nothing was timed"
         trained = self._model is not None and bool(self.clock.parts)
         if trained and self.backend.weight_sample(self._model) == self._weights:
             return "not-learning", "no step changed the weights"
-        expected = self.experiment.expects_learning
-        problem = outcome.not_learning(self._losses, expected)
+        problem = outcome.not_learning(self._losses, self.experiment.expects_learning)
         return ("not-learning", problem) if problem else ("ok", None)
 
     # Its record
 
     def _start(self) -> dict[str, Any]:
         """Return the fields of `record.Start`."""
+        experiment = self.experiment
+        backend = self.backend
         return {
-            "experiment": self.experiment.name,
-            "article": self.experiment.article,
+            "experiment": experiment.name,
+            "article": experiment.article,
             "case": self.name,
             "config": self.config,
-            "framework": self.backend.framework,
-            "framework_version": self.backend.framework_version,
-            "backend": self.backend.backend,
+            "framework": backend.framework,
+            "framework_version": backend.framework_version,
+            "backend": backend.backend,
             "device": None,
-            "chip": self.backend.name,
+            "chip": backend.name,
             "precision": self.precision,
-            "profile": self.experiment.profile,
-            "data": self.experiment.data_kind,
-            "data_origin": self.experiment.data_origin,
+            "profile": experiment.profile,
+            "data": experiment.data_kind,
+            "data_origin": experiment.data_origin,
             "scaled": self.scaled,
-            "repeat": self.experiment.repeat,
-            "threads": self.backend.threads,
+            "repeat": experiment.repeat,
+            "threads": backend.threads,
             "power_source": self._conditions["power_source"],
             "started": self._started,
-            "software": self.experiment.software,
+            "software": experiment.software,
         }
 
     def _record(self, exception: BaseException | None) -> dict[str, Any]:
         """Return the fields of `record.Record`."""
-        observed = self._observed()
-        status, reason = self._status(exception, observed)
+        places = set(self._computed_on)
+        # Offloaded weights lie elsewhere; what computes is enough then.
+        if self._model is not None and not (self._offloaded and places):
+            places.add(self.backend.device_of(self._model))
+        status, reason = self._status(exception, places)
         workload = self._workload
         record = self._start() | {
-            "device": observed and ("cpu" if observed == "cpu" else "gpu"),
+            "device": ("cpu" if places == {"cpu"} else "gpu") if places else None,
             "parameters": workload and workload.parameters,
             "flops_per_step": workload and workload.flops,
             "bytes_per_step": workload and workload.moved_bytes,
@@ -373,9 +360,9 @@ class Case:
             "blocks": outcome.raw_times(self.clock.parts) | self._kernels,
             "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
         }
-        if self._sampler is not None:
-            record |= outcome.observed(self._sampler, self.backend)
-        if None not in self._calibration_s:
+        if self._sampler:
+            record |= outcome.sampled(self._sampler, self.backend)
+        if self._calibration_s:
             record["canary"] = dict(zip(("before_s", "after_s"), self._calibration_s, strict=True))
         if self._trace:
             record["memory_trace"] = outcome.memory_trace(self._trace, self._training, self.backend)
@@ -385,19 +372,11 @@ class Case:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))
         return record
 
-    def _observed(self) -> str | None:
-        """Return the backend that really held the model and computed; None without a model."""
-        if self._model is None:
-            return None
-        place = self.backend.device_of(self._model)
-        offloaded = place == self._weights_on and self._computed_on == {self.backend.backend}
-        return self.backend.backend if offloaded else place
-
     def _all_flags(self) -> list[str]:
         """Return what casts doubt on the numbers, each once."""
         flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
         flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
-        if None not in self._calibration_s and self.experiment.slowed(self._calibration_s):
+        if self._calibration_s and self.experiment.slowed(self._calibration_s):
             flags.append("slowed")
         return list(dict.fromkeys(flags))
 
@@ -405,15 +384,15 @@ class Case:
         """Return what was measured, and what follows from it."""
         training = self._training
         metrics = epochs.epoch_metrics(self.clock)
-        if self._sampler is not None:
+        if self._sampler:
             metrics |= self._sampler.metrics()
         if training:
             peaks = self._peaks or self.backend.peak_memory()
             metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
         metrics |= outcome.loss_metrics(self._losses)
-        if self._trace is not None:
+        if self._trace:
             metrics |= self._trace.metrics(outcome.traced_warmup(self._trace, training))
         metrics |= self._metrics
         if self._workload:
-            metrics |= outcome.rates(self._workload, training, metrics)
+            metrics = outcome.rates(self._workload, training, metrics) | metrics
         return metrics

@@ -63,9 +63,8 @@ class Experiment:
         self.profile = profile
         self.budget_s = float(budget_s)
         # What is timed ends there with what it has, as on a machine that others keep busy.
-        self.limit_s = max(LIMIT * self.budget_s, LIMIT_LEAST_S)
-        if profile == "article":
-            self.limit_s = math.inf
+        limit_s = max(LIMIT * self.budget_s, LIMIT_LEAST_S)
+        self.limit_s = math.inf if profile == "article" else limit_s
         self.repeat = repeat
         self.precision = precision
         self.expects_learning = expects_learning
@@ -91,7 +90,6 @@ class Experiment:
         self.software = folders.note_software(folder, self.devices[0].threads)
         self._conditions: dict[str, Any] = {}
         self._looked_s = -math.inf
-        self._best_calibration_s: float | None = None
         # Backends of which the runner gives each case a kernel of its own.
         self._one_case_on = os.environ.get(journal.ONE_CASE_ON, "").split()
         self._kernel_is_used = False
@@ -120,10 +118,8 @@ class Experiment:
         if rows is None:
             combinations = itertools.product(*axes.values())
             rows = [dict(zip(axes, values, strict=True)) for values in combinations]
-        rows = list(rows)
         before = journal.read(self.journal.path)
-        devices = self.devices if on is None else list(on)
-        for config, device in itertools.product(rows, devices):
+        for config, device in itertools.product(rows, self.devices if on is None else on):
             case = Case(self, device, config)
             if self._no_gpu:
                 case.note(self._no_gpu)
@@ -132,7 +128,10 @@ class Experiment:
             elif self._kernel_is_used:
                 print(f"{case.name}: comes in a kernel of its own, whose memory holds no other row")
             else:
-                self._free_memory(case)
+                # What the last case left on other devices; of its own a case does so itself.
+                for other in self.devices:
+                    if other is not device:
+                        other.release()
                 yield case
 
     def first_that_fits(
@@ -147,13 +146,8 @@ class Experiment:
             for config in rows:
                 yield from self.cases([config], on=[device])
                 name = Case(self, device, config).name
-                records = journal.read(self.journal.path).records
-                statuses = [
-                    record.status
-                    for record in records
-                    if (record.case, record.repeat) == (name, self.repeat)
-                ]
-                if not set(statuses) & set(TOO_LARGE):
+                statuses = {(each.case, each.repeat): each.status for each in self.records}
+                if statuses.get((name, self.repeat)) not in TOO_LARGE:
                     break
 
     def conditions(self) -> dict[str, Any]:
@@ -163,30 +157,13 @@ class Experiment:
             self._looked_s = time.perf_counter()
         return self._conditions
 
-    def calibrate(self) -> float | None:
-        """Return how fast the machine is, see `quiet.calibrate`; None in the profile `smoke`."""
-        return None if self.profile == "smoke" else quiet.calibrate()
-
     def slowed(self, around_case_s: list[float]) -> bool:
         """Return whether the machine was slower around a case than at its best in this run."""
-        if self._best_calibration_s is None:
-            earlier = [record.calibration or {} for record in self.run.records]
-            earlier_s = [seconds for calibration in earlier for seconds in calibration.values()]
-            self._best_calibration_s = min(earlier_s, default=math.inf)
-        self._best_calibration_s = min([self._best_calibration_s, *around_case_s])
-        return quiet.slowed(around_case_s, self._best_calibration_s)
+        earlier = [record.calibration or {} for record in self.run.records]
+        earlier_s = [seconds for calibration in earlier for seconds in calibration.values()]
+        return quiet.slowed(around_case_s, min(earlier_s + around_case_s))
 
     def ended(self, case: Case, status: str) -> None:
         """Note that a case has ended: on some devices no other may follow in this kernel."""
         if case.backend.backend in self._one_case_on and journal.fills_kernel(status):
             self._kernel_is_used = True
-
-    def _free_memory(self, case: Case) -> None:
-        """Free what the last case left on the other devices; of its own a case does so itself."""
-        for device in self.devices:
-            if device is case.backend:
-                continue
-            try:
-                device.release()
-            except Exception as error:  # a GPU that is lost must not end the CPU's cases
-                case.note(f"the memory of {device.backend} could not be freed: {error}")

@@ -42,34 +42,39 @@ def rates(
 
     A step on ready batches comes first, where there are any.
     """
+    seconds = {name: metrics.get(f"{name}_s") for name in ("step", "forward", "backward")}
+    if training and training.ready_blocks:
+        seconds["step"] = epochs.interval(training.ready_blocks)
+    flops = {"step": workload.flops}
+    if workload.forward_flops is not None:
+        flops["forward"] = workload.forward_flops
+        flops["backward"] = workload.flops - workload.forward_flops
     found = {}
+    for name, count in flops.items():
+        if count and seconds[name]:
+            metric = "flops_per_s" if name == "step" else f"{name}_flops_per_s"
+            found[metric] = epochs.rate(count, seconds[name], "FLOP/s")
     if workload.flops and "energy_j_per_step" in metrics:
         per_tflop = metrics["energy_j_per_step"] * (1e12 / workload.flops)
         found["energy_j_per_tflop"] = per_tflop
-    blocks = training and (training.ready_blocks or training.blocks)
-    if blocks:
-        found["flops_per_s"] = epochs.rate(workload.flops, epochs.interval(blocks), "FLOP/s")
-    if workload.forward_flops is not None:
-        backward_flops = workload.flops - workload.forward_flops
-        for name, flops in {"forward": workload.forward_flops, "backward": backward_flops}.items():
-            if flops and f"{name}_s" in metrics:
-                rate = epochs.rate(flops, metrics[f"{name}_s"], "FLOP/s")
-                found[f"{name}_flops_per_s"] = rate
     return found
 
 
-def loss_ends(losses: list[float]) -> tuple[float, float] | None:
+def loss_ends(losses: list[float]) -> tuple[float, float]:
     """Return medians of the losses: of the first 3 steps or fewer, and of the last third."""
-    if len(losses) < 2:
-        return None
     third = max(1, len(losses) // 3)
     first = losses[: min(3, third)]
     return statistics.median(first), statistics.median(losses[-third:])
 
 
 def loss_metrics(losses: list[float]) -> dict[str, Estimate]:
-    ends = zip(("loss_first", "loss_last"), loss_ends(losses) or (), strict=False)
-    return {name: Estimate(loss, n=len(losses)) for name, loss in ends if math.isfinite(loss)}
+    """Return both ends of the losses, where there are two and they are finite."""
+    if len(losses) < 2:
+        return {}
+    ends = dict(zip(("loss_first", "loss_last"), loss_ends(losses), strict=True))
+    return {
+        name: Estimate(loss, n=len(losses)) for name, loss in ends.items() if math.isfinite(loss)
+    }
 
 
 def not_learning(losses: list[float], expected: bool) -> str | None:
@@ -154,23 +159,21 @@ def stretch(timed: clock.StepClock) -> tuple[tuple, int]:
 
 def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:
     """Return what the journal keeps of each part."""
-    return {name: _raw_times(part) for name, part in parts.items()}
-
-
-def _raw_times(part: clock.Part) -> dict[str, Any]:
-    raw = {
-        "epoch_steps": part.epoch_steps,
-        "first_step_s": part.first_step_s,
-        "warmup": pairs(part.warmup),
-        "steady": pairs(part.blocks),
-        "ready": pairs(part.ready_blocks),
-        "last_step_s": part.last_step_s,
-        "stopped": part.stopped,
-    }
-    for loop, blocks in {"warmup": part.warmup, "steady": part.blocks}.items():
+    raw = {}
+    for part in parts.values():
+        raw[part.name] = {
+            "epoch_steps": part.epoch_steps,
+            "first_step_s": part.first_step_s,
+            "warmup": pairs(part.warmup),
+            "steady": pairs(part.blocks),
+            "ready": pairs(part.ready_blocks),
+            "last_step_s": part.last_step_s,
+            "stopped": part.stopped,
+        }
         for name in clock.PHASES:
-            if blocks and all(name in block.phases for block in blocks):
-                raw[f"{loop}_{name}"] = [round(block.phases[name], 9) for block in blocks]
+            if part.blocks and all(name in block.phases for block in part.blocks):
+                seconds = [round(block.phases[name], 9) for block in part.blocks]
+                raw[part.name][f"steady_{name}"] = seconds
     return raw
 
 
@@ -179,7 +182,7 @@ def pairs(blocks: Iterable[clock.Block]) -> list[list[float]]:
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
 
-def observed(sampler: Sampler, device: Device) -> dict[str, Any]:
+def sampled(sampler: Sampler, device: Device) -> dict[str, Any]:
     """Return what the sampler adds to a record; of its samples 500 to 1,000 at most."""
     absent = dict(sampler.absent)
     if device.uncounted:
@@ -193,21 +196,15 @@ def observed(sampler: Sampler, device: Device) -> dict[str, Any]:
     }
 
 
-def traced_warmup(trace: MemoryTrace, training: clock.Part | None) -> int:
-    """Return how many steps of a trace come before the steady ones.
-
-    A tenth, where the clock knows no loop.
-    """
-    if training is None:
-        return max(1, trace.steps // 10)
+def traced_warmup(trace: MemoryTrace, training: clock.Part) -> int:
+    """Return how many steps of a trace come before the steady ones."""
     warmup = 1 + clock.steps_in(training.warmup)
     return warmup if trace.steps - warmup >= FEW_TRACED else 1
 
 
-def memory_trace(trace: MemoryTrace, training: clock.Part | None, device: Device) -> dict[str, Any]:
+def memory_trace(trace: MemoryTrace, training: clock.Part, device: Device) -> dict[str, Any]:
     """Return a trace as the journal keeps it."""
-    reason = device.uncounted
-    reason = reason or f"{cases.framework_name(device)} keeps no count of it on this device"
+    reason = device.uncounted or f"{device.title} keeps no count of it on this device"
     columns = zip(trace.COLUMNS, zip(*trace.rows, strict=True), strict=True)
     absent = [name for name, values in columns if all(value is None for value in values)]
     return {

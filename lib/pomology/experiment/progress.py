@@ -21,11 +21,10 @@ class Progress:
     def step(self, part: Part) -> None:
         """Say how many steps of a loop have been made, at most twice a second."""
         now_s = time.perf_counter()
-        if now_s - self._shown_s < SHOWN_S:
-            return
-        self._shown_s = now_s
-        steps = f"step {part.steps:,} of {math.ceil(part.epoch_steps):,}"
-        self._show(f"{self._name}: {part.name}, {steps}, {clock_time(now_s - self._start_s)}")
+        if now_s - self._shown_s >= SHOWN_S:
+            self._shown_s = now_s
+            steps = f"step {part.steps:,} of {math.ceil(part.epoch_steps):,}"
+            self._show(f"{self._name}: {part.name}, {steps}, {clock_time(now_s - self._start_s)}")
 
     def end(self, text: str) -> None:
         """Show the result in place of the line."""

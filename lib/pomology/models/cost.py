@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pomology.errors import PomologyError
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -151,8 +149,6 @@ def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
         read[NOT_READ[name]] = 0
     elif name in READ_A_PART:
         read[0] = min(read[0], sum(written))
-    elif name.startswith("_embedding_bag"):  # reads the rows of its words, of which it gives sums
-        read[0] = min(read[0], args[1].numel() * args[0].shape[1] * args[0].itemsize)
     return sum(read) + sum(written)
 
 
@@ -257,65 +253,3 @@ def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[
 
     with mock.patch.multiple(functional, scaled_dot_product_attention=attention, dropout=dropped):
         yield
-
-
-def keras_workload(model: Any, batch_size: int) -> Workload:
-    """Count a step of a built Keras model with Adam by formulas, layer by layer; nothing runs.
-
-    Knows Dense, Conv2D and LSTM, and layers without weights; raises PomologyError for any other.
-    Each product counts forward and once for each gradient: that of the weights, and that of the
-    input, which the first layer does not need, nor an LSTM that of its first state. Kept for the
-    backward pass is at the least each layer's output, and of an LSTM seven vectors a time step:
-    four gates, both states, and tanh of one.
-    """
-    macs = 0  # multiply-adds of a sample
-    kept = 0  # numbers of a sample
-    gradients = 1  # of the first layer with weights; of the others 2
-    for layer in model.layers:
-        kind = type(layer).__name__
-        output = layer.output.shape[1:]
-        kept += math.prod(output)
-        if kind == "Dense":
-            forward = math.prod(layer.kernel.shape) * math.prod(output[:-1])
-        elif kind == "Conv2D":
-            forward = math.prod(layer.kernel.shape) * math.prod(output) // layer.filters
-        elif kind == "LSTM":
-            times = layer.input.shape[1]
-            forward = times * math.prod(layer.cell.kernel.shape)
-            macs += (3 * times - 1) * math.prod(layer.cell.recurrent_kernel.shape)
-            kept += 7 * times * layer.units
-        elif layer.weights:
-            known = "Dense, Conv2D and LSTM have one"
-            raise PomologyError(f"keras_workload: no formula for the layer {kind}; {known}")
-        else:
-            continue
-        macs += (1 + gradients) * forward
-        gradients = 2
-    weights = sum(math.prod(weight.shape) for weight in model.weights)
-    trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    return Workload(
-        parameters=weights,
-        flops=2 * macs * batch_size,
-        state_bytes=4 * (weights + 3 * trained),
-        saved_bytes=4 * kept * batch_size,
-    )
-
-
-def vision_workloads(name: str, shapes: list[tuple[int, int]]) -> list[Workload]:
-    """Count steps of `vision.VISION[name]` with SGD and momentum, of (pictures, pixels a side).
-
-    In a notebook of another framework call it by `isolated.call`.
-    """
-    import torch
-
-    from pomology.models.vision import VISION
-
-    def counted(batch_size: int, side: int) -> Workload:
-        def step(model: Any) -> None:
-            logits = model(torch.empty(batch_size, 3, side, side))
-            labels = torch.zeros(batch_size, dtype=torch.long)
-            torch.nn.functional.cross_entropy(logits, labels).backward()
-
-        return workload(VISION[name], step, optimizer_slots=1)
-
-    return [counted(*shape) for shape in shapes]

@@ -1,7 +1,8 @@
-"""A function of the kit in a process of its own, as one process holds one framework."""
+"""A function in a process of its own, as one process holds one framework."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import pkgutil
 import signal
@@ -17,15 +18,18 @@ from pomology.errors import PomologyError
 def call(what: str, function: str, *arguments: Any, limit_s: float | None = None) -> Any:
     """Return what a function returns in a fresh process of Python.
 
-    function: as `pomology.models.launches:first`; arguments and result must be picklable.
-    limit_s: seconds that it may take. Raises PomologyError in one line, which begins with `what`,
-    if the process fails, and subprocess.TimeoutExpired if it takes longer.
+    function: as `pomology.models.vision:workloads`, or of a file that stands next to the notebook;
+    arguments and result must be picklable. limit_s: seconds that it may take. Raises PomologyError
+    in one line, which begins with `what`, if the process fails, and subprocess.TimeoutExpired if it
+    takes longer.
     """
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.pickle"), Path(folder, "answer.pickle")
         request.write_bytes(pickle.dumps(arguments))
         command = [sys.executable, "-m", "pomology.models.isolated", function, request, answer]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit_s)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        options = {"capture_output": True, "text": True, "check": False, "env": environment}
+        done = subprocess.run(command, timeout=limit_s, **options)
         status = done.returncode
         if status:
             how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"

@@ -1,9 +1,14 @@
 """VGG-16 and ResNet as the articles train them in PyTorch."""
 
+import functools
 from collections import OrderedDict
+from typing import Any
 
+import torch
 from torch import nn
 from torchvision import models
+
+from pomology.models import cost
 
 
 def vgg16(classes: int = 1000, batch_norm: bool = False) -> nn.Module:
@@ -13,6 +18,23 @@ def vgg16(classes: int = 1000, batch_norm: bool = False) -> nn.Module:
 
 
 VISION = {"vgg16": vgg16, "resnet18": models.resnet18, "resnet50": models.resnet50}
+
+
+def workloads(name: str, shapes: list[tuple[int, int]]) -> list[cost.Workload]:
+    """Count steps of `VISION[name]` with SGD and momentum, of (pictures, pixels a side).
+
+    In a notebook of another framework call it by `isolated.call`.
+    """
+
+    def step(model: Any, batch_size: int, side: int) -> None:
+        logits = model(torch.empty(batch_size, 3, side, side))
+        labels = torch.zeros(batch_size, dtype=torch.long)
+        nn.functional.cross_entropy(logits, labels).backward()
+
+    return [
+        cost.workload(VISION[name], functools.partial(step, batch_size=size, side=side), 1)
+        for size, side in shapes
+    ]
 
 
 def cifar_resnet18() -> nn.Module:

@@ -1,6 +1,6 @@
-"""Matrix products as article 001 times them: shapes, inputs, references, and the timing.
+"""For the notebook `blas`: the products of article 001, their inputs, references, and the timing.
 
-Nothing here computes on a device: a notebook says how its framework multiplies. A result is
+Nothing here computes on a device: the notebook says how a framework multiplies. A result is
 compared with a reference in NumPy before it is timed, so two frameworks that agree with it agree
 with each other.
 """
@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pomology import format
-from pomology.errors import Mismatch, PomologyError, TooBig, TooSlow
+from pomology.errors import Mismatch, PomologyError
 from pomology.measure import calls as measure_calls
 from pomology.measure import clock, epochs
 from pomology.results.cases import LEAST_CALLS
@@ -32,8 +31,6 @@ PRECISIONS = {
     "bf16": ("bfloat16", 8),
 }
 WARMUPS = 10  # calls before the timed ones, as in the article
-LARGE_FLOPS = 1e8  # of a product whose time is predicted before it is tried,
-SMALLER = 8  # by a product whose lengths are divided by this
 PERIOD = 1_000_003  # inputs repeat after so many numbers; a prime, so no two rows are the same
 SAMPLED = 32  # rows and columns of a matrix that are compared; of a vector 8 times as many numbers
 
@@ -101,11 +98,6 @@ class Product:
         used = {"left": "bc", "right": "ac", "": "ab"}[self.wrt]
         numbers = math.prod(self.result) + sum(math.prod(self.operands[name]) for name in used)
         return numbers * (4 if precision.endswith("32") else 2)
-
-    def smaller(self, divisor: int) -> Product:
-        """Return the same operation with its lengths divided, that of a batch not."""
-        lengths = [*self.lengths[:-2], *(max(1, length // divisor) for length in self.lengths[-2:])]
-        return Product(self.operation, "x".join(map(str, lengths)), self.wrt)
 
     def inputs(self, precision: str, seed: int) -> dict[str, np.ndarray]:
         """Return the operands by name, as float32 that the precision holds exactly, -1 to 1."""
@@ -197,57 +189,6 @@ def checksum(product: Product, precision: str, seed: int) -> int:
     return zlib.crc32(b"".join([repr((product, precision)).encode(), *numbers]))
 
 
-def require_time(
-    case: Any, product: Product, build: Callable, limit_s: float, repeats: int = 0
-) -> None:
-    """Raise TooBig where the product does not fit, TooSlow where it cannot be timed in `limit_s`.
-
-    build: of (case, product), makes what is timed. repeats: timed calls; 0 is as few as have an
-    interval. The time of a large product is predicted by a smaller one's.
-    """
-    # On the host as float32, and on the device.
-    needed = 2 * product.bytes("fp32") + product.bytes(case.precision)
-    free = case.backend.free_memory()
-    if needed > free:
-        raise TooBig(f"needs {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free")
-    if product.flops < LARGE_FLOPS:
-        return
-    # The check, the first, warm-ups (one of what is slow), the timed ones.
-    count = 2 + WARMUPS + repeats if repeats else 3 + LEAST_CALLS
-    smaller = product.smaller(SMALLER)
-    few = {"warmup_calls": 1, "warmup_s": 0, "repeats": 3, "calls_per_block": 1}
-    function = case.backend.dispatch(build(case, smaller))
-    timed = measure_calls.measure(function, case.backend.synchronize, **few)
-    # A busy machine may let one of the calls wait for some 20 ms.
-    fastest_s = min(block.seconds for block in timed.blocks)
-    ratio = product.flops / smaller.flops
-    if count * ratio * fastest_s > limit_s:
-        took, limit = format.seconds(fastest_s), format.seconds(limit_s)
-        raise TooSlow(
-            f"would take about {format.seconds(ratio * fastest_s)} a call, and {count} calls are "
-            f"the least, in {limit}: {smaller.shape} took {took}, and {product.shape} has "
-            f"{ratio:,.0f} times its operations"
-        )
-
-
-def past_best(case: Any) -> bool:
-    """Whether a square product of over 4096 rows need not be timed.
-
-    That is where the largest of the smaller ones that this repeat has timed on this device, in this
-    precision, was not the fastest by 2 %.
-    """
-    size = Product.of(case.config).lengths[-1]
-    alike = (case.backend.backend, case.precision, case["operation"], case.experiment.repeat)
-    rates = {}
-    for record in case.experiment.records:
-        key = (record.backend, record.precision, record.config["operation"], record.repeat)
-        rows = Product.of(record.config).lengths[-1]
-        if key == alike and rows < size and "flops_per_s" in record.metrics:
-            rates[rows] = record.metrics["flops_per_s"].value
-    *smaller, largest = [rates[rows] for rows in sorted(rates)] or [0.0]
-    return size > 4096 and largest < 1.02 * max(smaller, default=0.0)
-
-
 def check(case: Any, product: Product, seed: int, result: np.ndarray, dtype: str) -> None:
     """Compare a result with the reference, before it is timed; Mismatch ends the case.
 
@@ -282,7 +223,7 @@ def measure(
     options = {"budget_s": budget_s, "limit_s": case.experiment.limit_s, "least_calls": LEAST_CALLS}
     if repeats:
         options = {"budget_s": math.inf, "repeats": repeats, "warmup_calls": WARMUPS, "warmup_s": 0}
-    case.mark()
+    case.watch()
     timed = measure_calls.measure(function, synchronize, calls_per_block=1, **options)
     case.kernel("kernel_s", timed)
     case.metric("throughput", epochs.rate(1, timed.seconds, "products/s"))

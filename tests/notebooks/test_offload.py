@@ -2,18 +2,16 @@
 
 import gc
 import os
-from types import SimpleNamespace
 
 import fakes
+import offload
 import pytest
 import torch
 from torch import distributed, nn
 from torch.nn import functional as F
 
-from pomology.errors import TooBig, Unsupported
-from pomology.experiment.case import Case
+from pomology.errors import Unsupported
 from pomology.experiment.experiment import Experiment
-from pomology.models import offload
 from pomology.models.cost import Workload, workload
 
 STEPS, LR = 20, 0.01
@@ -151,25 +149,12 @@ def test_what_is_predicted_lies_there():
     assert expected <= held + 1000 < 1.15 * expected
 
 
-@pytest.mark.parametrize(("unified", "needed_gb"), [(False, "20.0"), (True, "25.0")])
-def test_a_case_is_too_big_for_the_host(monkeypatch, unified, needed_gb):
-    """On a processor the host's memory is the device's, too."""
-    free = "pomology.machine.snapshot.available_memory_bytes"
-    needed = Workload(10, 100, state_bytes=4 * 10**9, saved_bytes=10**9, host_bytes=20 * 10**9)
-    backend = SimpleNamespace(unified_memory=unified, free_memory=lambda: 10**11)
-    monkeypatch.setattr(free, lambda: int(25.1e9 if unified else 20.1e9))
-    Case.require_memory(SimpleNamespace(backend=backend), needed)
-    monkeypatch.setattr(free, lambda: int(19.9e9))
-    with pytest.raises(TooBig, match=rf"^needs {needed_gb} GB of the host's memory"):
-        Case.require_memory(SimpleNamespace(backend=backend), needed)
-
-
 @pytest.mark.parametrize(
-    ("weights_on", "outputs_on", "status"),
-    [("cpu", ["meta"], "ok"), ("cpu", [], "fallback"), (None, ["meta"], "fallback")],
+    ("offloaded", "outputs_on", "status"),
+    [(True, ["meta"], "ok"), (True, [], "fallback"), (False, ["meta"], "fallback")],
 )
 def test_weights_on_the_host_are_no_fallback_if_the_device_computes(
-    weights_on, outputs_on, status, tmp_path
+    offloaded, outputs_on, status, tmp_path
 ):
     """The meta device stands for a GPU here."""
     experiment = Experiment(
@@ -178,12 +163,12 @@ def test_weights_on_the_host_are_no_fallback_if_the_device_computes(
     experiment.devices[0].backend = "meta"
     (case,) = experiment.cases([{"batch_size": 1}])
     with case:
-        case.watch_model(Tiny(), weights_on=weights_on)
+        case.watch_model(Tiny(), offloaded=offloaded)
         for device in outputs_on:
             case.ran_on(torch.ones(1, device=device))
         case.metric("loss_last", 1.0, "")
     (record,) = experiment.records
-    assert (record.status, record.device) == (status, "gpu" if status == "ok" else "cpu")
+    assert record.status == status
 
 
 def test_nothing_is_left_when_it_is_interrupted_or_cannot_be_made(tmp_path, monkeypatch):

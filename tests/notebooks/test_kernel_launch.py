@@ -6,13 +6,13 @@ import contextlib
 import sys
 from types import ModuleType, SimpleNamespace
 
+import first_launches as launches
 import pytest
 import torch
 from fakes import Clock
 
 from pomology.errors import PomologyError
 from pomology.measure import calls
-from pomology.models import launches
 
 
 class Device:

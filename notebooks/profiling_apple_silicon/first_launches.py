@@ -1,4 +1,4 @@
-"""What happens once in a process: the first launch of a kernel, and how memory lies in a step."""
+"""For the notebook `kernel_launch`: the first launch of a kernel in a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from pomology.devices import find
-from pomology.measure import calls
 from pomology.models import isolated
 
 LIMIT_S = 300  # of one process: the framework's start, the device's, and a launch
@@ -110,42 +109,3 @@ def _first(framework: str, backend: str) -> dict[str, float]:
     find.prepare(framework)
     (device,) = [device for device in find.find("auto", framework) if device.backend == backend]
     return first(device)
-
-
-def training_step(device: Any, batch_size: int = 256) -> Callable[[], None]:
-    """Return a function that makes a training step of a perceptron on a device of PyTorch."""
-    import torch
-    from torch import nn
-
-    torch.manual_seed(1)
-    hidden = (nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
-    model = nn.Sequential(*hidden, nn.Linear(1024, 10)).to(device.handle)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    inputs = torch.randn(batch_size, 784).to(device.handle)
-    targets = torch.randint(10, (batch_size,)).to(device.handle)
-
-    def train() -> None:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-
-    return train
-
-
-def step_s(device: Any, budget_s: float) -> float:
-    """Return the median seconds of a training step of a new model."""
-    with device.context():
-        measured = calls.measure(training_step(device), device.synchronize, budget_s=budget_s)
-    return measured.seconds.value
-
-
-def step_in_fresh_process(backend: str, budget_s: float) -> float:
-    """Return `step_s` of a process of its own."""
-    what = f"a training step in a process of its own on {backend}"
-    limit_s = LIMIT_S + 3 * budget_s
-    return isolated.call(what, f"{__name__}:_step_s", backend, budget_s, limit_s=limit_s)
-
-
-def _step_s(backend: str, budget_s: float) -> float:
-    find.prepare("torch")
-    return step_s(*find.find(backend), budget_s)

@@ -1,4 +1,4 @@
-"""The data of SimCLR on small pictures: two random views of each.
+"""For the notebook `simclr`: its data, two random views of each small picture.
 
 As in lightly's CIFAR-10 benchmark: SimCLRTransform(input_size=32, cj_strength=0.5,
 gaussian_blur=0). Views are made by torchvision in the loader.

@@ -4,6 +4,7 @@ import math
 import multiprocessing.reduction
 import pickle
 
+import augmentation
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from pomology.data import images as data_images
-from pomology.models import simclr
 from pomology.models.definitions import definitions
 
 # Made by torchvision 0.28.0 and PyTorch 2.13.0 on a CPU with its classes in lightly's order, on
@@ -34,21 +34,21 @@ def gradient():
 @pytest.mark.parametrize("seed", TORCHVISION)
 def test_views_are_those_of_lightly(seed):
     torch.manual_seed(seed)
-    views = torch.cat(simclr.two_views(gradient()))
+    views = torch.cat(augmentation.two_views(gradient()))
     assert views.shape == (6, 32, 32) and views.dtype == torch.float32
     assert views.mean((1, 2)).tolist() == pytest.approx(TORCHVISION[seed], abs=1e-3)
 
 
 def test_items_come_from_png_files_and_go_to_spawned_workers():
     source = data_images.cifar10("stand-in", "", 60)
-    plain = simclr.PNGPictures(source, np.asarray)
+    plain = augmentation.PNGPictures(source, np.asarray)
     picture, label, name = plain[59]
     assert np.array_equal(picture, source.images[59])
     assert label == source.labels[59] and name == f"{label}/00059.png"
-    normalised = plain.with_transform(simclr.normalised)
-    expected = (source.images[7] / 255 - simclr.MEAN) / simclr.STD
+    normalised = plain.with_transform(augmentation.normalised)
+    expected = (source.images[7] / 255 - augmentation.MEAN) / augmentation.STD
     assert np.allclose(normalised[7][0], expected.transpose(2, 0, 1), atol=1e-6)
-    pairs = plain.with_transform(simclr.two_views)
+    pairs = plain.with_transform(augmentation.two_views)
     (first, second), labels, _ = next(iter(DataLoader(pairs, 8)))
     assert first.shape == (8, 3, 32, 32) and not torch.equal(first, second)
     assert labels.tolist() == source.labels[:8].tolist()

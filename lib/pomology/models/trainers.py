@@ -1,24 +1,22 @@
 """The kit's clock inside trainers that own their loop: callbacks that tell it when steps begin.
 
-Frameworks are imported when a callback is made, never with this module.
+Frameworks are imported when a callback is made, never with this module. `case` is an
+`experiment.case.Case` everywhere.
 """
 
 import logging
 import math
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from pomology import format
 from pomology.errors import Mismatch
-from pomology.experiment.case import Case
 from pomology.measure.clock import Part, StepClock, interval
 from pomology.measure.estimate import Estimate, total
 
 
 def keras(
-    case: Case, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1
+    case: Any, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1
 ) -> Any:
     """Return a Keras callback that times `fit`, to be made in the call of it with its numbers.
 
@@ -27,10 +25,7 @@ def keras(
     whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if each next
     epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever
     but are stopped after a few steps, and the missing steps are estimated, see `fit_metric`.
-
-    `between_epochs_s` is the time of `fit_s` in which this process computed nothing between epochs.
-    TensorFlow's thread that tunes the input may sleep there as long as the epoch took
-    (docs/findings.md).
+    `epochs_done` says how much of it ran.
     """
     import keras as framework
 
@@ -41,22 +36,21 @@ def keras(
             self._began_s = time.perf_counter()
             self._steps = None  # the clock's iterator over the steps of the first epoch
             self._short = False
-            self._idle_s = 0.0
             self._ran = {"training": 0, "validation": 0}  # samples
+
+        @property
+        def epochs_done(self):
+            return self._ran["training"] / samples
 
         def on_epoch_begin(self, epoch, logs=None):
             self._loss_sum = 0.0
             self._epoch_samples = 0
             self._epoch = epoch
-            self._loop_s = time.perf_counter()
-            self._without_s = without_processor_s()
+            self._epoch_s = self._loop_s = time.perf_counter()
             if epoch == 0:
-                self._ended_s = self._loop_s
                 self._begin(samples, "training")
 
         def on_train_batch_begin(self, batch, logs=None):
-            if self._epoch and batch == 0:
-                self._add_idle()
             self.model.stop_training |= self._enough(batch)
 
         def on_train_batch_end(self, batch, logs=None):
@@ -85,15 +79,11 @@ def keras(
 
         def on_test_end(self, logs=None):
             self._end()
-            self._without_s = without_processor_s()
 
         def on_epoch_end(self, epoch, logs=None):
             self._end()
             now_s = time.perf_counter()
-            if validation_samples:
-                self._add_idle()
-            next_s = now_s + (now_s - self._ended_s)
-            self._ended_s = now_s
+            next_s = now_s + (now_s - self._epoch_s)
             whole = all(part.complete for part in case.clock.parts.values())
             long = not whole or next_s - self._began_s > 2 * case.clock.budget_s
             self._short |= long and case.experiment.profile != "article"
@@ -102,15 +92,10 @@ def keras(
         def on_train_end(self, logs=None):
             case.backend.synchronize()
             seconds = time.perf_counter() - self._began_s
-            case.epochs_done = self._ran["training"] / samples
             steps = {part: count / batch_size for part, count in self._ran.items()}
-            fit = fit_metric(case.clock, epochs, seconds, steps, self._idle_s)
+            fit = fit_metric(case.clock, epochs, seconds, steps)
             if fit and self._epoch == epochs - 1:
                 case.metric("fit_s", fit)
-                case.metric("between_epochs_s", self._idle_s, "s")
-                if fit.how == "measured" and self._idle_s > 0.02 * seconds:
-                    passed = format.seconds(self._idle_s)
-                    case.note(f"of the training, {passed} passed between epochs without computing")
 
         def _begin(self, count, part):
             # Its steps begin when Keras says so; what comes between belongs to them.
@@ -126,9 +111,6 @@ def keras(
             most_s = case.clock.budget_s / (4 * epochs)
             return self._short and time.perf_counter() - self._loop_s >= most_s
 
-        def _add_idle(self):
-            self._idle_s += max(0.0, without_processor_s() - self._without_s)
-
         def _end(self):
             if self._steps is not None:
                 next(self._steps, None)  # ends the last step, if it was that of a whole epoch
@@ -139,14 +121,13 @@ def keras(
 
 
 def fit_metric(
-    clock: StepClock, epochs: int, seconds: float, steps: dict[str, float], idle_s: float = 0.0
+    clock: StepClock, epochs: int, seconds: float, steps: dict[str, float]
 ) -> Estimate | None:
     """Return seconds of a training of several epochs, of which some were shortened.
 
     They are `seconds`, of all that ran, and the mean step for each that did not; None if too few
-    ran. steps: that ran, by part. idle_s: of `seconds`, asleep between epochs, which depends on
-    luck and is no part of an estimate. How much another training differs, one cannot tell: an
-    estimate has no bounds.
+    ran. steps: that ran, by part. How much another training differs, one cannot tell: an estimate
+    has no bounds.
     """
     parts = clock.parts.values()
     if not parts or any(not (part.blocks or part.complete) for part in parts):
@@ -161,7 +142,7 @@ def fit_metric(
             missing_s += step.value * (count - steps[part.name])
     training = total(whole)
     if missing_s:
-        return Estimate(seconds - idle_s + missing_s, "s", n=training.n, how="estimated")
+        return Estimate(seconds + missing_s, "s", n=training.n, how="estimated")
     return (training * (seconds / training.value)).replace(value=seconds, how="measured", n=epochs)
 
 
@@ -174,12 +155,7 @@ def _steady_step(part: Part) -> Estimate:
     return Estimate(part.first_step_s, "s")
 
 
-def without_processor_s() -> float:
-    """Return a time that stands still while this process computes in one thread."""
-    return time.perf_counter() - time.process_time()
-
-
-def lightning(case: Case) -> Any:
+def lightning(case: Any) -> Any:
     """Return a Lightning callback that times what a `Trainer` loops over.
 
         clocked = trainers.lightning(case)
@@ -187,18 +163,13 @@ def lightning(case: Case) -> Any:
         trainer.fit(model, clocked.steps(train_loader))
         trainer.validate(model, clocked.steps(test_loader, "evaluation"))
 
-    Losses are noted without waiting for the device, the model is watched, and Lightning is silent.
-    Raises Mismatch if the model is on another device.
+    Losses are noted without waiting for the device, and the model is watched. Raises Mismatch if
+    Lightning trains it on another device.
     """
     from lightning.pytorch.callbacks import Callback
 
     # It would say which devices there are, and give tips.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for words in (
-        "You defined a `validation_step` but have no",
-        r"`isinstance\(treespec, LeafSpec\)` is deprecated",
-    ):
-        warnings.filterwarnings("ignore", message=words)
 
     class Steps:
         """A loader's batches, timed as `part`; see `Case.steps`. A part can be looped over once."""
@@ -224,7 +195,9 @@ def lightning(case: Case) -> Any:
             self._losses: list[Any] = []
 
         def on_train_start(self, trainer, pl_module):
-            self._check_device(case.watch_model(pl_module))
+            found = case.backend.device_of(case.watch_model(pl_module))
+            if found != case.backend.backend:
+                raise Mismatch(f"asked for {case.backend.backend}; Lightning trains on {found}")
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
             if not case.clock.on_ready:
@@ -232,17 +205,10 @@ def lightning(case: Case) -> Any:
                 self._losses.append(loss.detach())
 
         def on_train_end(self, trainer, pl_module):
-            self._check_device(pl_module)
             for loss in self._losses:
                 case.loss(loss.item())
-            self._losses.clear()
 
         def teardown(self, trainer, pl_module, stage):
             pl_module.to(case.device)  # from where Lightning has just moved it to the CPU
-
-        def _check_device(self, model):
-            found = case.backend.device_of(model)
-            if found != case.backend.backend:
-                raise Mismatch(f"asked for {case.backend.backend}; Lightning trains on {found}")
 
     return Clocked()
