@@ -15,7 +15,7 @@ from torchvision.models import resnet18
 from pomology.data.text import WIKITEXT2
 from pomology.errors import Mismatch
 from pomology.measure import calls, clock, intervals
-from pomology.models import cost, gpt2, pretrained
+from pomology.models import cost, gpt2, pretrained, verify
 from pomology.models.definitions import definitions
 from pomology.models.vision import simclr_resnet18
 
@@ -215,7 +215,9 @@ def compare(case, trainer, plain, another, dtype, inputs, seed):
     """
     exact = dtype == torch.float32
     losses = [float(each.losses[0]) for each in (trainer, plain)]
-    case.check(*losses, tolerance=1e-3 if exact else 0.05, what="the first loss", relative=True)
+    verify.check(
+        case, *losses, tolerance=1e-3 if exact else 0.05, what="the first loss", relative=True
+    )
     if dtype == torch.float16:
         return  # small gradients vanish or overflow until a scaler has found its factor
     plain_gradients, allowed = gradients(plain), COMPILED

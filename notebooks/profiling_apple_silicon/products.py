@@ -20,6 +20,7 @@ import numpy as np
 from pomology.errors import Mismatch, PomologyError
 from pomology.measure import calls as measure_calls
 from pomology.measure import clock, epochs
+from pomology.models import verify
 from pomology.results.cases import LEAST_CALLS
 
 LENGTHS = {"matmul": 3, "matvec": 2, "vjp": 3}  # of an operation's shape
@@ -204,7 +205,7 @@ def check(case: Any, product: Product, seed: int, result: np.ndarray, dtype: str
     case.metric("inputs_checksum", checksum(product, case.precision, seed), "")
     case.metric("tolerance", tolerance, "", n=reference.size)
     values = product.sample(result).astype(np.float64)
-    case.check(values, reference, tolerance, "against the reference")
+    verify.check(case, values, reference, tolerance, "against the reference")
     case.note(f"{dtype} of {'x'.join(map(str, product.result))}")
 
 

@@ -25,7 +25,7 @@ from pomology.machine.energy import Absent, meter
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, intervals
 from pomology.measure import clock as measure_clock
-from pomology.models import isolated
+from pomology.models import isolated, verify
 
 SEED = 1
 TOLERANCE = 1e-4  # largest error of a device, as a share of a tensor's largest number
@@ -517,7 +517,7 @@ def parity(case):
     if case.backend.kind == "gpu":
         proof.prove(case, Small().to(case.device), one_step, batch_size=16)
     values = passes(case.device)
-    case.check(values, reference(), TOLERANCE, "against the plain CPU", relative=True)
+    verify.check(case, values, reference(), TOLERANCE, "against the plain CPU", relative=True)
     bits = {name: kept_bits(case, multiply) for name, multiply in WAYS.items()}
     for name, count in bits.items():
         case.metric(f"{name}_bits", count, "bits")

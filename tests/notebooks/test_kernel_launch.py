@@ -6,7 +6,7 @@ import contextlib
 import sys
 from types import ModuleType, SimpleNamespace
 
-import first_launches as launches
+import first_launches
 import pytest
 import torch
 from fakes import Clock
@@ -60,9 +60,9 @@ class Device:
 )
 def test_a_cold_launch_is_the_first_and_nothing_else(monkeypatch, backend, compile_s):
     device = Device(backend)
-    monkeypatch.setattr(launches, "addition", lambda device: device.kernel("an addition"))
-    monkeypatch.setattr(launches, "metal_kernel", Device.metal_kernel)
-    found = launches.first(device, device.clock)
+    monkeypatch.setattr(first_launches, "addition", lambda device: device.kernel("an addition"))
+    monkeypatch.setattr(first_launches, "metal_kernel", Device.metal_kernel)
+    found = first_launches.first(device, device.clock)
     assert found["launch_cold_s"] == pytest.approx(0.51)
     assert found.get("compile_s") == (compile_s and pytest.approx(compile_s))
     assert device.events[:2] == ["scope", "started"]  # before any launch
@@ -74,7 +74,7 @@ def test_the_smallest_kernel_is_an_addition_and_on_mps_a_metal_kernel_of_one_thr
     monkeypatch.setattr(torch.mps, "compile_shader", lambda source: shader)
     for backend, words in (("cpu", "adding 1 to one number"), ("mps", "a Metal kernel of")):
         device = SimpleNamespace(framework="torch", backend=backend, handle="cpu")
-        launch, found = launches.smallest_kernel(device)
+        launch, found = first_launches.smallest_kernel(device)
         assert found.startswith(words)
         launch()
     assert sizes == [1]  # as many threads as the tensor has numbers
@@ -99,7 +99,7 @@ def test_in_mlx_the_smallest_kernel_is_launched_on_the_device(monkeypatch):
     for backend, words in (("cpu", "adding"), ("mlx-gpu", "a Metal kernel of one thread")):
         device = SimpleNamespace(framework="mlx", backend=backend, handle=backend)
         device.dispatch = lambda function: function
-        launch, found = launches.smallest_kernel(device)
+        launch, found = first_launches.smallest_kernel(device)
         assert found.startswith(words)
         launch()
     addition, kernel = launched
@@ -108,27 +108,22 @@ def test_in_mlx_the_smallest_kernel_is_launched_on_the_device(monkeypatch):
 
 
 def test_cold_launches_are_made_in_processes_of_their_own():
-    (found,) = launches.cold("mlx", "cpu", 1)
+    (found,) = first_launches.cold("mlx", "cpu", 1)
     assert set(found) == {"launch_cold_s"} and 0 < found["launch_cold_s"] < 60
     what = "the process of a first launch on nonsense ended with status 1"
     with pytest.raises(PomologyError, match=rf"^{what}: \S") as error:
-        launches.cold("mlx", "nonsense", 1)
+        first_launches.cold("mlx", "nonsense", 1)
     assert "\n" not in str(error.value)
 
 
-def test_a_pause_before_each_block_is_not_timed():
+def test_a_pause_before_each_launch_is_not_timed():
     clock, pauses = Clock(), []
-    settings = {
-        "calls_per_block": 1,
-        "repeats": 7,
-        "warmup_calls": 0,
-        "warmup_s": 0,
-        "clock": clock,
-    }
-    found = calls.measure(
-        lambda: clock.pass_s(0.003),
-        before=lambda: (pauses.append(1), clock.pass_s(0.2)),
-        **settings,
-    )
-    assert len(pauses) == 8 and found.first_call_s == pytest.approx(0.003)  # the first call, too
+
+    def pause():
+        pauses.append(1)
+        clock.pass_s(0.2)
+
+    once = {"calls_per_block": 1, "repeats": 7, "warmup_calls": 0, "warmup_s": 0}
+    found = calls.measure(lambda: clock.pass_s(0.003), before=pause, clock=clock, **once)
+    assert len(pauses) == 8 and found.first_call_s == pytest.approx(0.003)
     assert [block.seconds for block in found.blocks] == pytest.approx([0.003] * 7)

@@ -1,17 +1,81 @@
-"""The notebook `simclr`: its loss against the definition, and what it says of waiting for data."""
+"""The notebook `simclr`: its views against torchvision's own, its loss and votes by hand."""
 
 import math
+import multiprocessing.reduction
+import pickle
 import re
 from types import SimpleNamespace
 
+import augmentation
 import breakdown
+import numpy as np
 import pytest
 import torch
 from fakes import Clock
+from PIL import Image
 from test_notebooks import definitions
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
+from pomology.data import images as data_images
 from pomology.measure import clock, epochs
+
+# Made by torchvision 0.28.0 and PyTorch 2.13.0 on a CPU with its classes in lightly's order, on
+# `gradient()`, twice in a row after torch.manual_seed(seed): means of red, green and blue of the
+# first view and of the second.
+TORCHVISION = {
+    0: [-0.6558, -0.4711, -0.1018, -0.1999, 0.6254, 1.1053],
+    1: [0.1788, 0.2415, 0.9109, -0.6076, 1.1468, 0.6964],
+    2: [-0.378, 0.0395, 1.0253, 0.2618, 0.4752, 0.982],
+}
+
+
+def gradient():
+    y, x = np.mgrid[:32, :32]
+    levels = np.stack((8 * x, 8 * y, (x - 16) ** 2 + (y - 8) ** 2), 2)
+    return Image.fromarray(levels.clip(0, 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize("seed", TORCHVISION)
+def test_views_are_those_of_lightly(seed):
+    torch.manual_seed(seed)
+    views = torch.cat(augmentation.two_views(gradient()))
+    assert views.shape == (6, 32, 32) and views.dtype == torch.float32
+    assert views.mean((1, 2)).tolist() == pytest.approx(TORCHVISION[seed], abs=1e-3)
+
+
+def test_items_come_from_png_files_and_go_to_spawned_workers():
+    source = data_images.cifar10("stand-in", "", 60)
+    plain = augmentation.PNGPictures(source, np.asarray)
+    picture, label, name = plain[59]
+    assert np.array_equal(picture, source.images[59])
+    assert label == source.labels[59] and name == f"{label}/00059.png"
+    normalised = plain.with_transform(augmentation.normalised)
+    expected = (source.images[7] / 255 - augmentation.MEAN) / augmentation.STD
+    assert np.allclose(normalised[7][0], expected.transpose(2, 0, 1), atol=1e-6)
+    pairs = plain.with_transform(augmentation.two_views)
+    (first, second), labels, _ = next(iter(DataLoader(pairs, 8)))
+    assert first.shape == (8, 3, 32, 32) and not torch.equal(first, second)
+    assert labels.tolist() == source.labels[:8].tolist()
+    # A spawned worker gets a handle of the files, and a few bytes a picture.
+    assert len(multiprocessing.reduction.ForkingPickler.dumps(pairs)) < 10_000
+    assert np.array_equal(pickle.loads(pickle.dumps(plain))[3][0], plain[3][0])
+
+
+@pytest.mark.parametrize(("k", "t"), [(1, 0.1), (200, 10.0)])
+def test_knn_votes_as_counted_by_hand(k, t):
+    generator = torch.Generator().manual_seed(k)
+    labels = torch.randint(7, (300,), generator=generator)
+    bank = F.normalize(torch.randn(300, 16, generator=generator))
+    feature = F.normalize(torch.randn(25, 16, generator=generator))
+    found = definitions("simclr")["knn_predict"](feature, bank.T, labels, 7, k, t)
+    for ordered, cosines in zip(found.tolist(), (feature @ bank.T).tolist(), strict=True):
+        scores = [0.0] * 7
+        for cosine, label in sorted(zip(cosines, labels.tolist(), strict=True))[-k:]:
+            scores[label] += math.exp(cosine / t)
+        assert sorted(ordered) == list(range(7))
+        by_hand = [scores[label] for label in ordered]  # ties may come either way
+        assert by_hand == pytest.approx(sorted(by_hand, reverse=True), rel=1e-4)
 
 
 def test_an_epoch_has_one_and_a_half_feature_banks():

@@ -21,7 +21,6 @@ from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
-from pomology.models import verify
 from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases as results_cases
@@ -153,20 +152,6 @@ class Case:
     def ran_on(self, result: Any) -> None:
         """Note where a tensor that this case computed really is: elsewhere is a `fallback`."""
         self._computed_on.add(self.backend.device_of(result))
-
-    def check(
-        self, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False
-    ) -> None:
-        """Record as `max_abs_error` how far two computations differ that should agree.
-
-        values, reference: arrays, or dicts of them. tolerance: the largest absolute difference;
-        with `relative`, as a share of each reference array's largest element. Raises Mismatch.
-        """
-        error, complaint = verify.difference(values, reference, tolerance, relative)
-        if error is not None:
-            self.metric("max_abs_error", error)
-        if complaint is not None:
-            raise Mismatch(f"{what}: {complaint}")
 
     # What it times
 
@@ -389,7 +374,9 @@ class Case:
         if training:
             peaks = self._peaks or self.backend.peak_memory()
             metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
-        metrics |= outcome.loss_metrics(self._losses)
+        for name, loss in outcome.loss_ends(self._losses).items():
+            if math.isfinite(loss):
+                metrics[name] = Estimate(loss, n=len(self._losses))
         if self._trace:
             metrics |= self._trace.metrics(outcome.traced_warmup(self._trace, training))
         metrics |= self._metrics

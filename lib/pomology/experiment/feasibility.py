@@ -46,10 +46,7 @@ def require_time(device: Device, flops: float, limit_s: float, steps: int, preci
 
 @functools.cache
 def peak_matmul_rate(device: Device, precision: str) -> float:
-    """Return the most FLOP/s that products reach: of 512 to 4096 squared, as long as they are short.
-
-    They are timed once in this process.
-    """
+    """Return the most FLOP/s of products of 512 to 4096 squared, timed once in this process."""
     best = 0.0
     for size in (512, 1024, 2048, 4096):
         function = device.dispatch(device.product(precision, size))

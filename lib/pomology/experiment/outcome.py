@@ -60,21 +60,13 @@ def rates(
     return found
 
 
-def loss_ends(losses: list[float]) -> tuple[float, float]:
+def loss_ends(losses: list[float]) -> dict[str, float]:
     """Return medians of the losses: of the first 3 steps or fewer, and of the last third."""
-    third = max(1, len(losses) // 3)
-    first = losses[: min(3, third)]
-    return statistics.median(first), statistics.median(losses[-third:])
-
-
-def loss_metrics(losses: list[float]) -> dict[str, Estimate]:
-    """Return both ends of the losses, where there are two and they are finite."""
     if len(losses) < 2:
         return {}
-    ends = dict(zip(("loss_first", "loss_last"), loss_ends(losses), strict=True))
-    return {
-        name: Estimate(loss, n=len(losses)) for name, loss in ends.items() if math.isfinite(loss)
-    }
+    third = max(1, len(losses) // 3)
+    first = statistics.median(losses[: min(3, third)])
+    return {"loss_first": first, "loss_last": statistics.median(losses[-third:])}
 
 
 def not_learning(losses: list[float], expected: bool) -> str | None:
@@ -85,7 +77,7 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
     if not all(map(math.isfinite, losses)):
         return "the loss is not a finite number"
     if expected and len(losses) >= cases.JUDGED_STEPS:
-        first, last = loss_ends(losses)
+        first, last = loss_ends(losses).values()
         if last >= first:
             return f"the loss went from {first:.4g} to {last:.4g} in {len(losses)} steps"
     return None

@@ -70,6 +70,21 @@ def step(
     case.metric("proof_s", time.perf_counter() - began_s, "s")
 
 
+def check(
+    case: Any, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False
+) -> None:
+    """Record as `max_abs_error` how far two computations of a case differ that should agree.
+
+    values, reference, tolerance, relative: as in `difference`. Raises Mismatch, which ends the
+    case.
+    """
+    error, complaint = difference(values, reference, tolerance, relative)
+    if error is not None:
+        case.metric("max_abs_error", error)
+    if complaint is not None:
+        raise Mismatch(f"{what}: {complaint}")
+
+
 def both_devices(
     case: Any, model: Any, one_step: Callable | None, optimizers: tuple, twin: Callable | None
 ) -> Any:
@@ -139,8 +154,9 @@ def difference(
 ) -> tuple[float | None, str | None]:
     """Return the largest absolute difference of arrays, or of dicts of them, and what is wrong.
 
-    tolerance, relative: as in `Case.check`. The difference is None where names, shapes or types of
-    elements are others, and where values are not finite.
+    tolerance: the largest absolute difference; with `relative`, as a share of each reference
+    array's largest element. The difference is None where names, shapes or types of elements are
+    others, and where values are not finite.
     """
     if not isinstance(reference, dict):
         values, reference = {"": values}, {"": reference}
