@@ -1,5 +1,6 @@
 """Cases of a notebook on a mock MPS with planted faults: prints how each ended, as JSON."""
 
+import functools
 import json
 import os
 import sys
@@ -75,22 +76,17 @@ def case_with(dtype, folder):
             optimizer.step()
             case.loss(loss.item())
     (record,) = experiment.records
-    return [
-        record.status,
-        record.reason or "",
-        sorted(record.metrics),
-        record.note or "",
-        record.flags or [],
-    ]
+    metrics = sorted(record.metrics)
+    return record.status, record.reason or "", metrics, record.note or "", record.flags
 
 
 def times(factor, place=0):
     def wrong(result, *_, **__):
         if not isinstance(result, tuple):
             return result * factor
-        changed = [
-            item if n != place or item is None else item * factor for n, item in enumerate(result)
-        ]
+        changed = list(result)
+        if changed[place] is not None:  # a gradient that nobody needs
+            changed[place] = changed[place] * factor
         return tuple(changed)
 
     return wrong
@@ -108,10 +104,10 @@ def second_size(result, *_, **__):
     return result if result.shape == SHAPES[0] else result * 1.1
 
 
-def first_row(result, *_, **__):
-    return (
-        result.index_fill(0, torch.tensor([len(result) // 3]), 0.0) if len(result) > 20 else result
-    )
+def one_row(result, *_, **__):
+    if len(result) > 20:
+        result[len(result) // 3] = 0.0
+    return result
 
 
 def one_nan(result, *_, **__):
@@ -120,28 +116,28 @@ def one_nan(result, *_, **__):
     return result
 
 
+def next_row(result, *_, **__):
+    return result.roll(1, 0)
+
+
 def in_place(factor):
     return lambda result, x, *_, **__: x.mul_(factor)
 
 
+SOFTMAX = (aten._safe_softmax.default, aten._softmax.default)
 PLANTS = {
     "matmul": {aten.mm.default: times(1.01)},
     "matmul, the second shape": {aten.addmm.default: second_size},
-    "matmul, a row": {aten.mm.default: first_row},
+    "matmul, a row": {aten.mm.default: one_row},
     "matmul, a NaN": {aten.mm.default: one_nan},
     "a batch of matmuls": {aten.bmm.default: times(1.01)},
     "gradient of pictures": {aten.convolution_backward.default: times(1.02)},
     "gradient of weights": {aten.convolution_backward.default: times(1.02, 1)},
-    "softmax at a shape": {
-        aten._safe_softmax.default: softmax_at_a_shape,
-        aten._softmax.default: softmax_at_a_shape,
-    },
+    "softmax at a shape": dict.fromkeys(SOFTMAX, softmax_at_a_shape),
     "gradient of softmax": {aten._softmax_backward_data.default: times(0.9)},
     "layer norm": {aten.native_layer_norm.default: times(1.01)},
     "sum": {aten.sum.dim_IntList: lambda result, x, *_, **__: result - 0.05 * result.abs().max()},
-    "gradient of embedding": {
-        aten.embedding_dense_backward.default: lambda result, *_, **__: result.roll(1, 0)
-    },
+    "gradient of embedding": {aten.embedding_dense_backward.default: next_row},
     "update": {aten.addcdiv_.default: in_place(1.001)},
     "average of gradients": {aten.lerp_.Scalar: lambda result, x, y, w: x.copy_(y)},
 }
@@ -156,13 +152,15 @@ NOISE = torch.Generator().manual_seed(1)
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default)
 
 
+def spoil(wrong, inner, *arguments, **named):
+    return wrong(inner(*arguments, **named), *arguments, **named)
+
+
 def spoiled(plants):
     right = dict(pretended_mps.BY_HAND)
     for function, wrong in plants.items():
         inner = right.get(function, function)
-        pretended_mps.BY_HAND[function] = lambda *a, wrong=wrong, inner=inner, **k: wrong(
-            inner(*a, **k), *a, **k
-        )
+        pretended_mps.BY_HAND[function] = functools.partial(spoil, wrong, inner)
     return right
 
 

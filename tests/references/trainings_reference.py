@@ -1,6 +1,7 @@
-"""A training in PyTorch and float64, and the same one in MLX: outputs, gradients, and the losses of three steps.
+"""A training in PyTorch and float64, and the same one in MLX: three steps of it.
 
-`python tests/references/trainings_reference.py mlx|torch FOLDER ROW...`: no process holds two frameworks.
+`python tests/references/trainings_reference.py mlx|torch FOLDER ROW...`: no process holds two
+frameworks.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ Arrays = dict[str, np.ndarray]
 def seeded(shapes: dict[str, tuple[int, ...]]) -> Arrays:
     """Weights by name, in PyTorch's layout, made by no framework; no number is there twice.
 
-    Each bias of a batch normalisation is 2.5 of its weights away from zero, up in one channel and down in the next, so
-    that few values are where ReLU bends and rounding alone turns gradients.
+    Each bias of a batch normalisation is 2.5 of its weights away from zero, up in one channel and
+    down in the next, so that few values are where ReLU bends and rounding alone turns gradients.
     """
     generator, weights = np.random.default_rng(1), {}
     for name, shape in shapes.items():
@@ -35,9 +36,8 @@ def seeded(shapes: dict[str, tuple[int, ...]]) -> Arrays:
         elif name.endswith("running_mean") or "bias" in name:
             array = generator.normal(0, 0.1, shape)
             if batch_norm and name.endswith("bias"):
-                array = (
-                    2.5 * weights[f"{name[:-4]}weight"] * np.where(np.arange(shape[0]) % 2, -1, 1)
-                )
+                sign = np.where(np.arange(shape[0]) % 2, -1, 1)
+                array = 2.5 * sign * weights[f"{name[:-4]}weight"]
         else:  # of normalisations, and running variances
             array = generator.uniform(*((0.2, 0.4) if batch_norm else (0.5, 1.5)), shape)
         weights[name] = array.astype(np.float32)
@@ -66,25 +66,24 @@ def learning_rate(workload: str) -> float:
 
 
 def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, ...]]) -> Arrays:
-    """What MLX makes of batches in PyTorch's layout, from `seeded` weights, by PyTorch's names: `output N`, `gradient
-    NAME`, `dropout`, and the `losses` before and after each of three steps. The model keeps the last weights."""
+    """What MLX makes of batches in PyTorch's layout, from `seeded` weights, by PyTorch's names.
+
+    `output N`, `gradient NAME`, `dropout`, and the `losses` before and after each of three steps.
+    """
     import mlx.core as mx
     import mlx.nn as nn
     from mlx.utils import tree_flatten
 
-    sequences = {
-        name for name, module in model.named_modules() if isinstance(module, nn.Sequential)
-    }
+    modules = dict(model.named_modules())
 
     def named(name: str) -> str:
-        if name in (known := getattr(hooks, "NAMES", {})):
-            return known[name]
         parts = name.split(".")  # MLX's Sequential is seen in a name: `layers.4.weight`
-        seen = [
-            part == "layers" and ".".join(parts[:place]) in sequences
+        kept = [
+            part
             for place, part in enumerate(parts)
+            if part != "layers" or not isinstance(modules[".".join(parts[:place])], nn.Sequential)
         ]
-        return ".".join(part for part, sequence in zip(parts, seen, strict=True) if not sequence)
+        return getattr(hooks, "NAMES", {}).get(name, ".".join(kept))
 
     def first(array):  # channels, as in PyTorch
         return np.array(array if array.ndim < 3 else mx.moveaxis(array, -1, 1))
@@ -96,13 +95,13 @@ def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, 
     shapes = {names[name]: first(array).shape for name, array in tree_flatten(model.parameters())}
     start = seeded(dict(sorted(shapes.items(), reverse=True)))  # a weight before its bias
 
-    def load():
-        loaded = ((name, start[names[name]]) for name in names)
-        model.load_weights(
-            [(name, mx.array(trainings.in_mlx_layout(array))) for name, array in loaded]
-        )
+    def own(array):
+        return mx.array(trainings.in_mlx_layout(array))
 
-    ready = [[mx.array(trainings.in_mlx_layout(array)) for array in batch] for batch in batches]
+    def load():
+        model.load_weights([(name, own(start[names[name]])) for name in names])
+
+    ready = [[own(array) for array in batch] for batch in batches]
     losses, rates = [], []
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -152,11 +151,10 @@ def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray
             own[name].copy_(torch.from_numpy(np.ascontiguousarray(laid(name, array))))
     kind = torch.get_default_dtype()
     model = model.to(kind)
-    ready = [[torch.from_numpy(array) for array in batch] for batch in batches]
-    ready = [
-        [array.to(kind) if array.is_floating_point() else array for array in batch]
-        for batch in ready
-    ]
+    ready = []
+    for batch in batches:
+        arrays = map(torch.from_numpy, batch)
+        ready.append([array.to(kind) if array.is_floating_point() else array for array in arrays])
     losses, rates = [], []
     for module in model.modules():
         for word in ("p", "dropout"):
@@ -168,9 +166,7 @@ def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray
         return torch.from_numpy(_wave(shape)).to(kind)
 
     def array(tensor: Any) -> np.ndarray:
-        return (
-            tensor.detach().float().cpu().numpy().copy()
-        )  # clipping changes a gradient where it is
+        return tensor.detach().float().numpy().copy()  # clipping changes a gradient where it is
 
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with mock.patch.multiple(torch, randn=same, randn_like=lambda tensor: same(*tensor.shape)):
@@ -198,28 +194,23 @@ def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray
 def complaint(result: Arrays, expected: Arrays) -> str | None:
     """What is wrong with a result, if anything.
 
-    Of the largest element of each array outputs and losses may be 0.01 % off, gradients 0.3 %: rounding turns some
-    where ReLU bends. So may losses behind updates of two networks by each other: Adam moves a weight as far where its
-    gradient is rounding alone, and DCGAN's were seen 0.09 % off. The rates of dropout, which is off, must be the same.
+    Of the largest element of each array outputs and losses may be 0.01 % off, gradients 0.3 %:
+    rounding turns some where ReLU bends. So may losses behind updates of two networks by each
+    other: Adam moves a weight as far where its gradient is rounding alone, and DCGAN's were seen
+    0.09 % off. The rates of dropout, which is off, must be the same.
     """
-    gradients = {
+    sizes = {
         name: np.abs(array).max() for name, array in expected.items() if name.startswith("gradient")
     }
-    # As of a bias of attention's keys, which adds as much to all scores of a query.
-    rounding = {
-        name for name, size in gradients.items() if size < ONLY_ROUNDING * max(gradients.values())
-    }
+    # Of gradients those above rounding, which is all that of a bias of attention's keys is: it adds
+    # as much to all scores of a query.
+    least = ONLY_ROUNDING * max(sizes.values())
+    names = [name for name in expected if sizes.get(name, least) >= least]
     later = 3e-3 if len(expected["losses"]) > 1 else 1e-4
     allowed = {"output": 1e-4, "gradient": 3e-3, "dropout": 1e-6, "losses": 1e-4, "later": later}
     for word, share in allowed.items():
-        pair = [
-            {
-                name: array
-                for name, array in arrays.items()
-                if name.startswith(word) and name not in rounding
-            }
-            for arrays in (result, expected)
-        ]
+        some = [name for name in names if name.startswith(word)]
+        pair = [{name: arrays[name] for name in some} for arrays in (result, expected)]
         wrong = verify.difference(*pair, share, relative=True)[1]
         if wrong:
             return wrong
