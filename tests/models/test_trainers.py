@@ -13,7 +13,6 @@ from pomology.errors import Mismatch
 from pomology.experiment.experiment import Experiment
 from pomology.measure.clock import StepClock
 from pomology.models import trainers
-from pomology.results.record import Record
 
 STEP_S = 0.004
 
@@ -31,9 +30,7 @@ class Module(lightning.pytorch.LightningModule):
         self.now.pass_s(STEP_S)
         inputs, targets = batch
         self.seen.append(float(inputs[0]))
-        loss = ((self.line(inputs) - targets) ** 2).mean()
-        self.log("train_loss", loss)
-        return loss
+        return ((self.line(inputs) - targets) ** 2).mean()
 
     def validation_step(self, batch, number):
         self.now.pass_s(STEP_S / 2)
@@ -43,58 +40,43 @@ class Module(lightning.pytorch.LightningModule):
         return torch.optim.SGD(self.parameters(), self.lr)
 
 
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    quiet_machine(monkeypatch)
-
-
-def points(count: int, batch_size: int = 4, **more) -> DataLoader:
+def points(count):
     inputs = torch.arange(count, dtype=torch.float32)[:, None] / count
-    return DataLoader(TensorDataset(inputs, 3 * inputs + 1), batch_size, **more)
+    return DataLoader(TensorDataset(inputs, 3 * inputs + 1), 4)
 
 
-def experiment(folder, profile: str = "quick", budget_s: float = 0.3) -> Experiment:
-    return Experiment(
-        "vae", article="003", devices="cpu", profile=profile, budget_s=budget_s, out=str(folder)
-    )
+@pytest.fixture
+def experiment(tmp_path, monkeypatch):
+    quiet_machine(monkeypatch)
+    settings = {"article": "003", "devices": "cpu", "profile": "article", "out": str(tmp_path)}
+    return Experiment("vae", budget_s=0.1, **settings)
 
 
-def trainer(folder, callback=None, **more) -> lightning.pytorch.Trainer:
-    options = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "num_sanity_val_steps": 0}
-    for name in ("logger", "checkpointing", "progress_bar", "model_summary"):
-        options[name if name == "logger" else f"enable_{name}"] = False
-    callbacks = [callback] if callback else []
-    options |= {"callbacks": callbacks, "default_root_dir": folder}
-    return lightning.pytorch.Trainer(**options | more)
-
-
-def run(folder, model, train, test=None, **settings) -> Record:
-    """One case, trained by Lightning; its record."""
-    here = experiment(folder / "run", **settings)
-    (case,) = here.cases(batch_size=[4])
+def run(experiment, model, train, test):
+    """Return the record of a case that Lightning has trained."""
+    (case,) = experiment.cases(batch_size=[4])
     with case:
         case.clock.clock = model.now
-        callback = trainers.lightning(case)
-        loop = trainer(folder, callback)
-        loop.fit(model, callback.steps(train))
-        if test is not None:
-            loop.validate(model, callback.steps(test, "evaluation"), verbose=False)
-    (record,) = here.records
-    return record
+        clocked = trainers.lightning(case)
+        off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+        options = dict.fromkeys(off, False) | {"default_root_dir": experiment.out, "max_epochs": 1}
+        trainer = lightning.pytorch.Trainer(accelerator="cpu", callbacks=[clocked], **options)
+        trainer.fit(model, clocked.steps(train))
+        trainer.validate(model, clocked.steps(test, "evaluation"), verbose=False)
+    return experiment.records[0]
 
 
-def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
+def test_a_whole_epoch_is_timed_step_by_step(experiment):
     model = Module()
-    record = run(tmp_path, model, points(82), points(40), profile="article", budget_s=0.1)
+    record = run(experiment, model, points(82), points(40))
     assert record.status == "ok", record.reason
     training, evaluation = record.blocks["training"], record.blocks["evaluation"]
     assert training["stopped"] == evaluation["stopped"] == "whole epoch"
     assert (training["epoch_steps"], evaluation["epoch_steps"]) == (20.5, 10)
-    steady = sum(steps for steps, _ in training["steady"] + training["warmup"])
-    assert (
-        steady == 20 - 1 and training["last_step_s"] >= STEP_S
-    )  # the first, nineteen more, and the smaller last
-    # Lightning's own loop saw every batch once and in order, and then ready ones, of the first three.
+    # The first, nineteen more, and the smaller last.
+    assert sum(steps for steps, _ in training["steady"] + training["warmup"]) == 20 - 1
+    assert training["last_step_s"] >= STEP_S
+    # Lightning's own loop saw every batch once and in order, then ready ones, of the first three.
     assert model.seen[:21] == pytest.approx([4 * number / 82 for number in range(21)])
     assert set(model.seen[21:]) <= set(model.seen[:3])
     assert sum(steps for steps, _ in training["ready"]) == len(model.seen) - 21 > 0
@@ -104,9 +86,9 @@ def test_a_whole_epoch_is_timed_step_by_step(tmp_path):
     assert step.value == pytest.approx(STEP_S)
 
 
-def test_losses_are_those_of_lightnings_steps(tmp_path):
+def test_losses_are_those_of_lightnings_steps(experiment):
     torch.manual_seed(1)
-    record = run(tmp_path, Module(lr=0.0), points(40), profile="article", budget_s=0.01)
+    record = run(experiment, Module(lr=0.0), points(40), points(4))
     torch.manual_seed(1)
     line = Module().line
     single = [((line(inputs) - targets) ** 2).mean().item() for inputs, targets in points(40)]
@@ -115,14 +97,14 @@ def test_losses_are_those_of_lightnings_steps(tmp_path):
     assert record.metrics["loss_first"].n == 10
 
 
-def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(tmp_path, monkeypatch):
+def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(experiment, monkeypatch):
     """Lightning moves a GPU's model to the CPU when it ends. `meta` plays the GPU."""
-    (case,) = experiment(tmp_path).cases(batch_size=[4])
+    (case,) = experiment.cases(batch_size=[4])
     case.device = torch.device("meta")
     monkeypatch.setattr(case.backend, "backend", "meta")
-    clocked, model = trainers.lightning(case), Module()
+    clocked = trainers.lightning(case)
     with pytest.raises(Mismatch, match="asked for meta; Lightning trains on cpu"):
-        clocked.on_train_start(None, model)
+        clocked.on_train_start(None, Module())
     moved = Module()
     clocked.teardown(None, moved, "fit")
     assert next(moved.parameters()).device.type == "meta"
