@@ -1,18 +1,12 @@
-"""Commands refuse what they cannot use in a line, and end quietly where nobody reads them."""
-
-import os
-import subprocess
-import sys
+"""Commands refuse what they cannot use in a line."""
 
 import fakes
 import pytest
 import records
 
 from pomology.__main__ import main
-from pomology.paths import root
 
 MACHINE = {"chip": "Apple M9", "python": "3.11.9"}
-LIBRARY = str(root() / "lib")
 
 
 @pytest.mark.parametrize(
@@ -35,14 +29,3 @@ def test_what_is_no_run_is_a_line_before_anything_is_made(
     error = capsys.readouterr().err
     assert error.startswith(f"pomology: {words}") and error.count("\n") == 1
     assert not (own / "index.html").exists()
-
-
-@pytest.mark.parametrize("reader", ["| head -n 1", "| true", ">/dev/full", ">&-"])
-def test_a_run_goes_on_where_nobody_reads_what_it_says(tmp_path, reader):
-    program = "import time\nfrom pomology.command_line import say\nsay('one')\ntime.sleep(0.3)\n"
-    program += "for _ in range(3):\n    say('two')\nopen('done', 'w')"
-    command = ["bash", "-c", f'"{sys.executable}" -c "$PROGRAM" 2>errors {reader}']
-    environment = os.environ | {"PYTHONPATH": LIBRARY, "PROGRAM": program}
-    subprocess.run(command, cwd=tmp_path, env=environment, check=False, stdout=subprocess.DEVNULL)
-    assert (tmp_path / "done").exists()
-    assert (tmp_path / "errors").read_text() == ""

@@ -1,19 +1,16 @@
 """The command line: `pomology reproduce`, `check`, `list`, `report`, and those of the extras.
 
-Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: arguments
-or parameters are wrong, said in one line before anything ran; 3: the run is at its end, and the
-store did not take it; 130: interrupted.
+Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: an
+argument or a parameter is wrong, or the store fails, said in one line; 130: interrupted.
 """
 
 import argparse
 import contextlib
-import errno
 import sys
 
 from pomology import __version__, command_line, extras, format
-from pomology.command_line import Command, extra, say
+from pomology.command_line import Command, argument, extra, say
 from pomology.errors import PomologyError
-from pomology.paths import redact
 
 # Each command imports what it needs, so that help and wrong arguments are answered at once.
 
@@ -23,19 +20,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str):
         raise PomologyError(f"{self.prog}: {message}")
-
-
-def _reproduce_arguments(parser: argparse.ArgumentParser) -> None:
-    command_line.add_run_options(parser)
-    minutes = "choose notebooks so that the run ends in this time (with the profile quick)"
-    parser.add_argument("--minutes", default="", help=minutes)
-
-
-def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="name of the folder in outputs/")
-    beside = "other people's runs, shown next to it: names in outputs/, folders, or shared zips"
-    parser.add_argument("--with", nargs="+", default=(), dest="beside", metavar="RUN", help=beside)
-    command_line.add_store_option(parser)
 
 
 def _reproduce(options: argparse.Namespace) -> int:
@@ -55,17 +39,17 @@ def _reproduce(options: argparse.Namespace) -> int:
     with quiet.alone(say) if options.profile != "smoke" else contextlib.nullcontext():
         status = batch.reproduce(out, jobs, options.profile, limit, say=say, minutes=minutes)
     if options.store and status != 130:
-        status = command_line.put_into_store(out, options.store) or status
+        say(f"put into the store as {extra('store').put(out, options.store)}")
     return status
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(_: argparse.Namespace) -> None:
     from pomology.runner import plan
 
     say(f"{len(plan.check())} notebooks and their parameters are as they should be")
 
 
-def _list(options: argparse.Namespace) -> None:
+def _list(_: argparse.Namespace) -> None:
     from pomology.results.record import PROFILES
     from pomology.runner import notebooks
 
@@ -81,58 +65,49 @@ def _report(options: argparse.Namespace) -> None:
     say(page.build(folder, command_line.places("WITH", options.beside, options.store)))
 
 
+MINUTES = argument("--minutes", "choose notebooks that end in this time (with the profile quick)")
+BESIDE = "other people's runs, shown next to it: names in outputs/, folders, or shared zips"
+WITH = argument("--with", BESIDE, (), nargs="+", dest="beside", metavar="RUN")
+REPRODUCE = (*command_line.SELECTION, command_line.LIMIT, command_line.STORE, MINUTES)
+REPORT = (command_line.RUN, WITH, command_line.STORE)
 CORE = {
-    "reproduce": Command(
-        "run every notebook and build the page of results", _reproduce_arguments, _reproduce
-    ),
-    "check": Command(
-        "validate every notebook and parameter file; run nothing", command_line.no_arguments, _check
-    ),
-    "list": Command("the notebooks", command_line.no_arguments, _list),
-    "report": Command("build the page of a run again", _report_arguments, _report),
+    "reproduce": Command("run every notebook and build the page of results", _reproduce, REPRODUCE),
+    "check": Command("validate every notebook and parameter file; run nothing", _check),
+    "list": Command("the notebooks", _list),
+    "report": Command("build the page of a run again", _report, REPORT),
 }
 
 
-def commands() -> dict[str, Command]:
-    """Return the commands of the core, and of every extra that is there."""
-    found = dict(CORE)
-    for name in extras.names():
-        found |= getattr(extra(name), "COMMANDS", {})
-    return found
-
-
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the arguments with their command's function as `run`."""
+    """Return the arguments with their command's function as `run_command`."""
     parser = _Parser(
         prog="pomology", description="How fast does this machine train neural networks, and why?"
     )
     parser.add_argument("--version", action="version", version=f"pomology {__version__}")
     parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    for name, command in commands().items():
+    commands = dict(CORE)
+    for name in extras.names():
+        commands |= getattr(extra(name), "COMMANDS", {})
+    for name, command in commands.items():
         subparser = parsers.add_parser(name, help=command.help)
         subparser.set_defaults(run_command=command.run)
-        command.add_arguments(subparser)
+        for option, settings in command.arguments:
+            subparser.add_argument(option, **settings)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
-    if hasattr(sys.stdout, "reconfigure"):  # a terminal without a sign must not cost a line
-        sys.stdout.reconfigure(errors="replace")
     try:
         options = _arguments(arguments)
         return options.run_command(options) or 0
     except PomologyError as error:
-        text = str(error)
-        status = 2
-    except OSError as error:  # a full disk, a folder that may not be written
-        text = f"{error.strerror or error}: {redact(str(error.filename or ''))}".rstrip(": ")
-        status = 2 if error.errno == errno.ENAMETOOLONG else 1
+        line = format.one_line(" ".join(str(error).split()), 1000)
+        print(f"pomology: {line}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        text = "interrupted"
-        status = 130
-    print("pomology:", format.one_line(" ".join(text.split()), 1000), file=sys.stderr)
-    return status
+        print("pomology: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

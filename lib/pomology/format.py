@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pomology.measure.estimate import Estimate
 
 FEW = 6  # an interval within a process rests on as many values at least
-WIDE = 50.0  # percent: of a wider interval the bounds are shown
 RATIOS = ("", "x", "%")  # units of ratios: ± 2 % of a share would be read as points
 LARGE = {"T": 1e12, "G": 1e9, "M": 1e6}
 PREFIXES = dict.fromkeys(("FLOP", "FLOP/s", "B/s", "Hz"), LARGE)
@@ -27,9 +24,6 @@ def one_line(text: Any, most: int = 100) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
-# A value and its unit -----------------------------------------------------------------------------
-
-
 def significant(value: float, digits: int = 3) -> str:
     """Return `1,580`, `0.148`; as a power of ten below a ten-thousandth: `7.1e-15`."""
     if value == 0:
@@ -42,34 +36,25 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:,.{places}f}"
 
 
-def seconds(value: float, digits: int = 4) -> str:
+def seconds(value: float) -> str:
     """Return `4.31 s`, `12.0 ms`, `1,584 s`: seconds down to a tenth of one."""
     if value >= 0.1:
-        return f"{significant(value, min(digits, 4 if value >= 1000 else 3))} s"
+        return f"{significant(value, 4 if value >= 1000 else 3)} s"
     factor, unit = (1e3, "ms") if value >= 1e-4 else (1e6, "µs")
-    return f"{significant(factor * value, min(digits, 3))} {unit}"
+    return f"{significant(factor * value)} {unit}"
 
 
-def quantity(value: float, unit: str, digits: int = 4) -> str:
+def quantity(value: float, unit: str) -> str:
     """Return a value with its unit: `12.0 ms`, `256 MB`, `1.25 TFLOP/s`; in powers of 1,000."""
     if unit == "s":
-        return seconds(value, digits)
-    digits = min(digits, 3)
+        return seconds(value)
     for prefix, factor in PREFIXES.get(unit, {}).items():
         if abs(value) >= factor:
-            return f"{significant(value / factor, digits)} {prefix}{unit}"
+            return f"{significant(value / factor)} {prefix}{unit}"
     if unit == "B":
         return f"{value:,.0f} B"
-    text = f"{value:,}" if isinstance(value, int) else significant(value, digits)
+    text = f"{value:,}" if isinstance(value, int) else significant(value)
     return f"{text} {unit}".rstrip()
-
-
-def signed(value: float, unit: str, digits: int = 3) -> str:
-    """Return `+1.20 MB`, `−3.00 kB`, `0 B`: by how much something grew."""
-    shown = quantity(abs(value), unit, digits)
-    if shown.startswith("0 ") or value == 0:
-        return shown
-    return f"{'+' if value > 0 else '−'}{shown}"
 
 
 def clock_time(value: float) -> str:
@@ -78,16 +63,6 @@ def clock_time(value: float) -> str:
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
     return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
-
-
-def time_of_day(seconds: float) -> str:
-    """Return `14:32`, what the clock says in so many seconds; on another day with its name."""
-    now = datetime.now()
-    then = now + timedelta(seconds=seconds)
-    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%a %H:%M}"
-
-
-# An estimate and its interval ---------------------------------------------------------------------
 
 
 def bounded(estimate: Estimate) -> bool:
@@ -111,33 +86,12 @@ def plus_minus(estimate: Estimate) -> str:
     if not (bounded(estimate) and estimate.value):
         return ""
     percent = 100 * estimate.half_width / abs(estimate.value)
-    if percent > WIDE:
+    if percent > 50:
         return ""
     return f" ± {significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)} %"
 
 
-def digits(estimate: Estimate) -> int:
-    """Return how many digits of a value its interval allows; two where it rests on few steps.
-
-    The rule of the Particle Data Group ("Review of particle physics", introduction, 5.3): half the
-    interval in two digits up to 35, in one above.
-    """
-    most = 4 if estimate.unit == "s" and estimate.value >= 1000 else 3
-    half = estimate.half_width
-    if not (bounded(estimate) and half and estimate.value):
-        return 2 if few(estimate) else most
-    size = int(f"{abs(estimate.value):e}".split("e")[1])
-    leading, place = f"{half:e}".split("e")
-    allowed = 1 + size - int(place) + (float(leading) < 3.55)
-    return min(most, max(allowed, 1 if plus_minus(estimate) else 2))
-
-
-def rounded(estimate: Estimate, show: Callable[..., str] = significant) -> str:
-    """Return a value alone, in as many digits as it has."""
-    return show(estimate.value, digits=digits(estimate))
-
-
-def span(low: float, high: float, show: Callable[..., str]) -> str:
+def span(low: float, high: float, show: Callable[[float], str]) -> str:
     """Return `2.5 to 2.8 s`; `2.5 s` where both read alike."""
     first = show(low) if low else "0"
     last = show(high)
@@ -145,36 +99,15 @@ def span(low: float, high: float, show: Callable[..., str]) -> str:
     return last if first == last else f"{first.removesuffix(unit)} to {last}"
 
 
-def with_interval(estimate: Estimate, show: Callable[..., str] = significant) -> str:
-    """Return `12.3 ms ± 4.1 %`; of a ratio `1.58× (1.48 to 1.68)`; from few steps `about 150 s`.
+def with_interval(estimate: Estimate, show: Callable[[float], str] = significant) -> str:
+    """Return `12.3 ms ± 4.1 %`; from few steps `about 150 s`.
 
-    Where half the interval is over 50 %: `about 150 s: 90 to 260 s`. show: writes a value in at
-    most so many digits.
+    Of a ratio, and where half the interval is over 50 %, its bounds: `1.58 (1.48 to 1.68)`.
     """
+    text = show(estimate.value)
     if not bounded(estimate) or estimate.low == estimate.high:  # a count, the same in all repeats
-        return f"about {rounded(estimate, show)}" if few(estimate) else show(estimate.value)
-    text = rounded(estimate, show)
-    between = span(*estimate.bounds, partial(show, digits=digits(estimate)))
-    if estimate.unit in RATIOS:
-        return f"{text} ({between})"
+        return f"about {text}" if few(estimate) else text
     half = plus_minus(estimate)
-    return text + half if half else f"about {text}: {between}"
-
-
-def resolved(part: Estimate) -> str:
-    """Return a part or a difference with its interval, or `not told apart (2 steps)`.
-
-    It is told apart if it is above 0 beyond its interval and rests on 10 steps or more.
-    """
-    steps = part.n or 0
-    if part.bounds[0] <= 0 or steps < 10:
-        return f"not told apart ({steps:,} step{'s' * (steps != 1)})"
-    return with_interval(part, partial(quantity, unit=part.unit))
-
-
-def slope_text(estimate: Estimate) -> str:
-    """Return `+1.20 MB (+0.90 MB to +1.50 MB)`: a slope with its 95 % interval."""
-    show = partial(signed, unit="B" if estimate.unit == "B" else "")
-    if estimate.low is None:
-        return show(estimate.value)
-    return f"{show(estimate.value)} ({show(estimate.low)} to {show(estimate.high)})"
+    if half and estimate.unit not in RATIOS:
+        return text + half
+    return f"{text} ({span(*estimate.bounds, show)})"

@@ -8,7 +8,7 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 
 RESOURCES = Path(__file__).parent / "resources"
-MOST_BYTES = 64 * 2**20  # of a file that is read
+MOST_BYTES = 64 * 2**20  # of a file that is unpacked
 
 
 def root() -> Path:
@@ -25,15 +25,12 @@ def redact(text: str) -> str:
     return text
 
 
-def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return a file's bytes. Raises PomologyError for one that cannot be read, or is larger."""
-    name = one_line(path.name)
+def read_file(path: Path) -> bytes:
+    """Return a file's bytes. Raises PomologyError for one that cannot be read."""
     try:
-        if path.stat().st_size <= most:
-            return path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
-        raise PomologyError(f"{name}: cannot be read: {error.strerror}") from None
-    raise PomologyError(f"{name}: no file of at most {most:,} bytes")
+        raise PomologyError(f"{one_line(path.name)}: cannot be read: {error.strerror}") from None
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -45,9 +42,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 
 def notebook_paths(folder: Path) -> list[Path]:
-    """Return the files of all notebooks, in this folder and in those of the articles.
-
-    JupyterLab keeps copies in hidden folders, which are none.
-    """
+    """Return the files of all notebooks, in this folder and in those of the articles."""
     files = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
+    # JupyterLab keeps copies in hidden folders.
     return sorted(path for path in files if not path.parent.name.startswith("."))

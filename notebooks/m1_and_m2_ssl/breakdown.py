@@ -2,7 +2,7 @@
 
 import itertools
 
-from pomology import format
+from pomology.format import seconds, with_interval
 from pomology.measure import calls, clock, epochs
 from pomology.report.table import Table
 
@@ -62,20 +62,31 @@ def record_split(case):
     record(case, "evaluation_epoch_s", sum(parts.values()))
 
 
+def resolved(part):
+    """Return a part of an epoch with its interval, or `not told apart (2 steps)`.
+
+    It is told apart if it is above 0 beyond its interval and rests on 10 steps or more.
+    """
+    steps = part.n or 0
+    if part.bounds[0] <= 0 or steps < 10:
+        return f"not told apart ({steps:,} step{'s' * (steps != 1)})"
+    return with_interval(part, seconds)
+
+
 def table(records):
     """Return the parts of an epoch, a row for each case."""
     lines = []
     for each in records:
-        seconds = dict(each.metrics)
-        if "loop_epoch_s" in seconds:
-            seconds["waiting_epoch_s"] = seconds["loop_epoch_s"] - seconds["training_epoch_s"]
-        if "views_epoch_s" in seconds:
-            seconds["augmentation_epoch_s"] = seconds["views_epoch_s"] - seconds["reading_epoch_s"]
-        parts = {name: seconds.get(f"{name}_epoch_s") for name in PARTS}
+        times = dict(each.metrics)
+        if "loop_epoch_s" in times:
+            times["waiting_epoch_s"] = times["loop_epoch_s"] - times["training_epoch_s"]
+        if "views_epoch_s" in times:
+            times["augmentation_epoch_s"] = times["views_epoch_s"] - times["reading_epoch_s"]
+        parts = {name: times.get(f"{name}_epoch_s") for name in PARTS}
         missing = "not measured" if each.status == "ok" else each.status
         config = each.config
         cells = [each.backend, str(config["batch_size"]), str(config["workers"])]
-        cells += [format.resolved(part) if part else missing for part in parts.values()]
+        cells += [resolved(part) if part else missing for part in parts.values()]
         lines.append((cells, {f"{name}_s": part and part.value for name, part in parts.items()}))
     headings = ("Device", "Batch size", "Workers", *PARTS.values())
     return Table.of("Parts of an epoch", headings, lines, NOTES)

@@ -4,8 +4,9 @@ import pandas
 
 from pomology.articles import published
 from pomology.format import significant
+from pomology.measure.estimate import Estimate
 from pomology.report.article import achieved
-from pomology.report.figures.points import points_figure, value_line
+from pomology.report.figures.points import Line, points_figure
 from pomology.report.table import SOFTWARE, Table
 from pomology.results import cases
 from pomology.results.pool import pool
@@ -185,13 +186,11 @@ def figure(known):
             panels.values(), names, (row.peak_flops_per_s, row.flops_per_s), strict=True
         ):
             if rate > 0:
-                lines.setdefault(name, value_line(name, kind, rate / row.price_usd, _gigaflops))
+                value = rate / row.price_usd
+                text = f"{significant(value / 1e9)} GFLOP/s"
+                lines.setdefault(name, Line(name, kind, text, [Estimate(value)]))
     panels = {title: list(lines.values()) for title, lines in panels.items()}
     return points_figure(panels, "GFLOP/s per USD (more is better)", 1e9)
-
-
-def _gigaflops(rate):
-    return f"{significant(rate / 1e9)} GFLOP/s"
 
 
 def _table(title, frame, texts, numbers, *notes):

@@ -21,8 +21,6 @@ from pomology.report.declaration import Declaration
 from pomology.report.display import Display, Report
 from pomology.report.figures import style
 from pomology.report.table import Table
-from pomology.results import journal
-from pomology.results import record as results_record
 from pomology.results.run import Run
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -139,8 +137,7 @@ def test_journals_without_notebooks_are_plain_tables(tmp_path):
     )
     out = write(tmp_path / "run", [record(flags=["contended"]), lost], MACHINE)
     page = Page(report_page.build(out))
-    assert "no notebook has shown anything here" in page.text
-    for text in ("7.9 s", "out-of-memory", "16 GB", "1 of the cases: other programs"):
+    for text in ("7.89 s", "out-of-memory", "16 GB", "1 ok, 1 out-of-memory, 1 contended"):
         assert text in page.text
 
 
@@ -149,19 +146,13 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
     assert "Nothing has been measured yet." in empty.text
     assert "machine.json is missing" in empty.text
 
-    out = write(
-        tmp_path / "half", [record("siamese")], MACHINE | {"left_out": {"dcgan": "no time"}}
-    )
-    line = record(case="cpu big").line()
-    fields = results_record.Start.__struct_fields__
-    journal.Journal(out / "vae.jsonl").start({key: line[key] for key in fields if key in line})
+    left_out = {"left_out": {"dcgan": "no time"}}
+    out = write(tmp_path / "half", [record("siamese")], MACHINE | left_out)
     notebook(out / ".partial" / "vae-mlx-1.ipynb", v4.new_code_cell("import x"))
     page = Page(report_page.build(out))
-    assert "Not finished" in page.text
-    assert ".partial/vae-mlx-1.ipynb" in {link["href"] for link in page.all("a")}
-    assert "cpu big: under way, or cut off with its process." in page.text
-    assert "no time" in page.text
-    with pytest.raises(PomologyError, match="nowhere: "):
+    assert "vae-mlx-1 is running, or was stopped" in page.text
+    assert "dcgan is left out: no time; make reproduce RUN=half carries on." in page.text
+    with pytest.raises(PomologyError, match="no such folder"):
         report_page.build(tmp_path / "nowhere")
 
 
@@ -180,7 +171,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
         record(status="error", **fields),
         record("stranger", article=ATTACK, config={ATTACK: ATTACK}),
     ]
-    out = write(tmp_path / "run", cases, MACHINE | {"chip": ATTACK, "power_source": ATTACK})
+    out = write(tmp_path / "run", cases, MACHINE | {"chip": ATTACK, "left_out": {ATTACK: ATTACK}})
     Display(Declaration("vae", "003", title=ATTACK), out).save(table((ATTACK, "1")), "article")
     page = Page(report_page.build(out))
     assert_asks_nobody(page)
@@ -210,11 +201,12 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
 
 
 def test_a_report_combines_the_notebooks_that_it_names(tmp_path):
-    out = write(tmp_path / "run", [record("blas"), record("vae")], MACHINE)
-    report = Report("costs", article="001", out=str(out), combines=["blas"])
-    assert len(report.run.records) == 2 and report.records == []  # it has no cases of its own
-    assert "c0ffeec0ff, with changes" in str(report.machine())
-    assert len(Report("vae", article="003", run=Run(out)).records) == 1
+    out = write(tmp_path / "run", [record("blas"), record("energy"), record("vae")], MACHINE)
+    of_two = Report("costs", article="001", out=str(out), combines=["blas", "missing"])
+    assert "to have more, run missing first" in str(of_two.machine())
+    of_all = Report("summary", article="kit", out=str(out), combines=["*"])
+    assert len(of_all.records) == 3
+    assert len(Report.of(Declaration("vae", "003"), Run(out)).records) == 1
 
 
 TOO_WIDE = """() => [...document.querySelectorAll('main *')].filter(one =>

@@ -44,7 +44,7 @@ def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     assert {path.name for path in out.iterdir()} >= files and checkout.unfinished() == []
     # The cheapest first, and a line for every case.
     starts = re.findall(
-        r"^\[(\d)/2\] (\w+): about .+; the run ends about [\w: ]+$", said, re.MULTILINE
+        r"^\[(\d)/2\] (\w+): about .+; the run ends in about [\w: ]+$", said, re.MULTILINE
     )
     assert starts == [("1", "zeta"), ("2", "alpha")]
     assert said.count("  alpha: cpu, size ") == said.count("  zeta: cpu, size ") == 3
@@ -362,7 +362,7 @@ WRONG_ARGUMENTS = {
     ("reproduce", "--run=a/b"): "RUN=a/b: must be a name",
     ("reproduce", "--repeats=0"): "REPEATS=0: must be from 1 to 100",
     ("reproduce", "--repeats=many"): "'many'",
-    ("reproduce", "--limit-minutes=nan"): "--limit-minutes: nan: must be from 0",
+    ("reproduce", "--limit-minutes=soon"): "--limit-minutes: invalid float value: 'soon'",
     ("reproduce", "--minutes=2"): "MINUTES=2: must be a whole number from 3 to 120",
     ("reproduce", "--minutes=5.5"): "MINUTES=5.5: must be a whole number from 3 to 120",
     (

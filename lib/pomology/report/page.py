@@ -6,7 +6,6 @@ escaped, and figures are pictures.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,21 +19,16 @@ from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import details, table
 from pomology.report.display import ABOUT, About, Item
-from pomology.report.table import PAGE, Table, grouped
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 from pomology.results.run import Run
 
 PROFILES = {
     "smoke": "smoke: tiny shapes that test the kit; the numbers say nothing about speed",
-    "quick": "quick: the article's models and shapes; most epochs are estimates from steady steps",
+    "quick": "quick: the article's models; most epochs are estimates from steady steps",
     "article": "article: whole epochs, as the article ran them",
 }
-PARTS = {published.KIT: "This machine, and the kit itself", "": "Other notebooks"}
-EMPTY = "Nothing has been measured yet."
-PLAIN = "These are plain tables of the journals: no notebook has shown anything here."
-SMOKE = "This is a smoke run: it shows that the kit works here. No article's table has its numbers."
-UNFINISHED = "Not finished: it is still running, or was stopped. The same command carries on."
+LAST = {published.KIT: "This machine, and the kit itself", "": "Other notebooks"}
 
 
 def build(folder: Path, others: Iterable[Path] = ()) -> Path:
@@ -44,46 +38,18 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     Raises PomologyError if there is no such folder or zip.
     """
     run = Run(folder)
-    other_runs = [Run(place) for place in others]
-    problems = [each for place in (run, *other_runs) for each in place.problems]
+    runs = [run, *(Run(place) for place in others)]
+    problems = [problem for each in runs for problem in each.problems]
     problems += _render_notebooks(run.path)
-    shown = _shown(run)
-    articles = {article.id: article for article in published.articles()}
-    parts = []
-    for group in grouped([each for each in shown if not each.opens_report], attrgetter("article")):
-        article = articles.get(group[0].article)
-        title = article.title if article else PARTS.get(group[0].article, PARTS[""])
-        sections = [_section(run, each, other_runs) for each in group]
-        parts.append({"title": title, "article": article, "sections": sections})
-    content = table.filled(
+    page = table.filled(
         "run.html.j2",
-        title=_title(run),
-        notices=[*problems, *_notes(run, shown)],
+        chip=cases.short_chip(run.machine.get("chip")),
+        notices=problems + _notes(run),
         facts=_facts(run),
-        opening=[_section(run, each, other_runs) for each in shown if each.opens_report],
-        parts=parts,
+        sections=[_section(runs, about) for about in _shown(run)],
     )
-    index = run.path / "index.html"
-    write_atomic(index, content)
-    return index
-
-
-# The notebooks ------------------------------------------------------------------------------------
-
-
-def render(notebook: Path) -> str:
-    """Return an executed notebook as an HTML page that opens offline; raise what nbconvert does."""
-    import nbformat
-    from nbconvert import HTMLExporter
-
-    document = nbformat.reads(redact(notebook.read_text(encoding="utf-8")), as_version=4)
-    exporter = HTMLExporter(
-        template_name=PAGE.name,
-        extra_template_basedirs=[str(PAGE.parent)],
-        exclude_anchor_links=True,
-        filters={"address": address},
-    )
-    return exporter.from_notebook_node(document, {"metadata": {"name": notebook.stem}})[0]
+    write_atomic(run.path / "index.html", page)
+    return run.path / "index.html"
 
 
 def address(svg: str) -> str:
@@ -93,80 +59,72 @@ def address(svg: str) -> str:
 
 def _render_notebooks(folder: Path) -> list[str]:
     """Render the notebooks that are newer than their pages; return a line for each failure."""
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    exporter = HTMLExporter(
+        template_name=table.PAGE.name,
+        extra_template_basedirs=[str(table.PAGE.parent)],
+        exclude_anchor_links=True,
+        filters={"address": address},
+    )
     problems = []
     for notebook in sorted(folder.glob("*.ipynb")):
         page = notebook.with_suffix(".html")
         if page.exists() and page.stat().st_mtime_ns >= notebook.stat().st_mtime_ns:
             continue
         try:
-            write_atomic(page, render(notebook))
+            document = nbformat.reads(redact(notebook.read_text(encoding="utf-8")), as_version=4)
+            text, _ = exporter.from_notebook_node(document, {"metadata": {"name": notebook.stem}})
+            write_atomic(page, text)
         except Exception as error:  # whatever nbconvert raises
             page.unlink(missing_ok=True)
             problems.append(f"{notebook.name} cannot be rendered: {type(error).__name__}: {error}.")
     return problems
 
 
-# The sections -------------------------------------------------------------------------------------
-
-
 def _shown(run: Run) -> list[About]:
     """Return what every notebook has shown; of one that has shown nothing its name."""
-    found = {}
-    for place in run.path.glob(f"shown/*/{ABOUT}"):
-        about = msgspec.json.decode(place.read_bytes(), type=About)
-        found[about.name] = about
-    for name, contents in run.journals.items():
-        article = contents.records[0].article if contents.records else ""
-        found.setdefault(name, About(name, name, article))
-    for place in run.path.glob(".partial/*.ipynb"):
-        name = place.stem.partition("-")[0]  # the rest is its variant and repeat
-        found.setdefault(name, About(name, name, ""))
-    last = (published.KIT, "")  # after the articles
-    return sorted(found.values(), key=lambda each: (each.article in last, each.article, each.name))
+    places = run.path.glob(f"shown/*/{ABOUT}")
+    found = [msgspec.json.decode(place.read_bytes(), type=About) for place in places]
+    for name in run.journals.keys() - {about.name for about in found}:
+        records = run.journals[name].records
+        found.append(About(name, name, records[0].article if records else ""))
+    return sorted(found, key=lambda each: (each.article in LAST, each.article, each.name))
 
 
-def _section(run: Run, about: About, others: Sequence[Run]) -> dict[str, Any]:
-    """Return one notebook's part of the page: links, notes, and its tables and figures in order."""
-    name = about.name
-    folder = run.path / "shown" / name
-    journal = run.journals.get(name)
-    unfinished = sorted((run.path / ".partial").glob(f"{name}*.ipynb"))
-    unfinished = [place.name for place in unfinished if place.stem.partition("-")[0] == name]
-    notes = [UNFINISHED] if unfinished else []
-    if journal:
-        notes += [
-            f"{each.case}: under way, or cut off with its process." for each in journal.open_starts
-        ]
-    items = [_item(folder, item) for item in about.items]
-    if journal and journal.records and not items:
-        items = [{"table": plain_table(journal.records)}]
-    for other in others:
-        if name in other.journals:
-            theirs = plain_table(other.journals[name].records, other.name, "other")
-            items.append({"table": theirs})
-    links = {"the notebook, rendered": f"{name}.html"}
-    links |= {f"unfinished: {each}": f".partial/{each}" for each in unfinished}
-    for place in sorted(folder.glob("*.csv")):
-        links[f"{place.stem.partition('-')[2]} (CSV)"] = f"shown/{name}/{place.name}"
-    links["journal"] = next((place.name for place in run.path.glob(f"{name}.jsonl*")), "none")
-    links = {text: quote(place) for text, place in links.items() if (run.path / place).exists()}
-    return {"name": name, "title": about.title, "links": links, "notes": notes, "content": items}
+def _section(runs: Sequence[Run], about: About) -> dict[str, Any]:
+    """Return one notebook's part of the page: its tables and figures in order, and links."""
+    run = runs[0]
+    folder = run.path / "shown" / about.name
+    shown = [_item(folder, item) for item in about.items]
+    plain = [
+        plain_table(
+            each.journals[about.name].records, each.name, "plain" if each is run else "other"
+        )
+        for each in (runs[1:] if shown else runs)
+        if about.name in each.journals
+    ]
+    files = [*run.path.glob(f"{about.name}.html"), *sorted(folder.glob("*.csv"))]
+    files += run.path.glob(f"{about.name}.jsonl*")
+    links = {place.name: quote(place.relative_to(run.path).as_posix()) for place in files}
+    article = next((each for each in published.articles() if each.id == about.article), None)
+    part = article.title if article else LAST.get(about.article, LAST[""])
+    texts = {"about": about, "part": part, "article": article, "links": links}
+    return texts | {"shown": shown, "plain": plain}
 
 
 def _item(folder: Path, item: Item) -> dict[str, Any]:
     """Return a saved table or figure for the template."""
-    shown = {"title": item.file.partition("-")[2].replace("-", " "), "folded": item.folded}
+    title = item.file.partition("-")[2].replace("-", " ")
+    shown = {"title": title, "folded": item.folded, "caption": item.caption}
     drawing = folder / f"{item.file}.svg"
-    saved = folder / f"{item.file}.html"
     if drawing.exists():
-        source = Markup(address(drawing.read_text(encoding="utf-8")))
-        return shown | {"figure": source, "caption": item.caption}
-    if saved.exists():
-        return shown | {"table": Markup(table.saved_html(saved))}
-    return shown | {"missing": f"{saved.name} is missing."}
+        return shown | {"figure": Markup(address(drawing.read_text(encoding="utf-8")))}
+    return shown | {"table": Markup(table.saved_html(folder / f"{item.file}.html"))}
 
 
-def plain_table(records: Iterable[Record], title: str = "", kind: str = "plain") -> Table:
+def plain_table(records: Iterable[Record], title: str = "", kind: str = "plain") -> table.Table:
     """Return the cases of one experiment, a row each, where no notebook has shown them."""
     lines = []
     for record in records:
@@ -176,55 +134,34 @@ def plain_table(records: Iterable[Record], title: str = "", kind: str = "plain")
         cells = [cases.chip_name(record), cases.framework_name(record), cases.settings(record)]
         cells += [record.status, value, "; ".join(filter(None, [record.reason, *record.flags]))]
         lines.append((cells, {}, kind))
-    return Table.of(title, ("Device", "Framework", "Case", "Status", "Value", "Remarks"), lines)
+    return table.Table.of(
+        title, ("Device", "Framework", "Case", "Status", "Value", "Remarks"), lines
+    )
 
 
-# The first lines ----------------------------------------------------------------------------------
-
-
-def _title(run: Run) -> str:
-    chip = cases.short_chip(run.machine.get("chip"))
-    cores = run.machine.get("cpu_cores")  # a server's chip may be two cores of a virtual machine
-    title = chip[:1].upper() + chip[1:]
-    return f"{title}, {cores} cores" if isinstance(cores, int) else title
-
-
-def _notes(run: Run, shown: Sequence[About]) -> list[str]:
-    """Return what a reader must know before any number: what is missing, and what says nothing."""
-    notes = []
-    if not run.records:
-        notes.append(EMPTY)
-    elif not any(about.items for about in shown):
-        notes.append(PLAIN)
+def _notes(run: Run) -> list[str]:
+    """Return what a reader must know before any number: what is missing or says nothing."""
+    notes = [] if run.records else ["Nothing has been measured yet."]
     if any(record.profile == "smoke" for record in run.records):
-        notes.append(SMOKE)
-    left_out = run.machine.get("left_out") or {}
-    if left_out:
-        names = ", ".join(f"{name} ({why})" for name, why in left_out.items())
-        command = f"make reproduce RUN={run.name} carries on"
-        notes.append(f"Left out: MINUTES={run.machine.get('minutes')}: {names}. {command}.")
-    return notes
+        notes.append(f"This is a smoke run, {PROFILES['smoke']}.")
+    unfinished = sorted(place.stem for place in run.path.glob(".partial/*.ipynb"))
+    missing = dict.fromkeys(unfinished, "running, or was stopped")
+    missing |= {name: f"left out: {why}" for name, why in run.machine.get("left_out", {}).items()}
+    again = f"make reproduce RUN={run.name} carries on"
+    return notes + [f"{name} is {why}; {again}." for name, why in missing.items()]
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """Return the machine, the profile, how the cases ended, and each flag with its meaning."""
+    """Return the machine, the kit, the profile, how the cases ended, and the noise."""
     records = run.records
-    machine = run.machine
     profiles = sorted({record.profile for record in records})
-    statuses = Counter(record.status for record in records)
-    data = Counter(record.data for record in records if record.data != "none")
-    times = sorted(record.started for record in records)
+    endings = Counter(record.status for record in records)
+    endings.update(flag for record in records if record.status == "ok" for flag in record.flags)
     facts = {
-        "Machine": snapshot.describe(machine) if machine else "not known",
-        "Power": str(machine.get("power_source") or ""),
+        "Machine": snapshot.describe(run.machine) if run.machine else "not known",
+        "Kit": f"commit {details.commit(run.machine.get('git'))}",
         "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
-        "Data": ", ".join(f"{kind} in {count:,} cases" for kind, count in data.items()),
-        "Measured": f"{times[0]} to {times[-1]}" if times else "",
-        "Software": details.software(machine) if machine else "",
+        "Cases": ", ".join(f"{count:,} {name}" for name, count in endings.most_common()),
         "Noise": details.same_twice(records) if records else "",
-        "Cases": ", ".join(f"{count:,} {status}" for status, count in statuses.most_common()),
     }
-    flags = Counter(flag for record in records if record.status == "ok" for flag in record.flags)
-    for flag, count in flags.most_common():
-        facts[flag] = f"{count:,} of the cases: {cases.FLAGS.get(flag, flag)}"
     return {term: text for term, text in facts.items() if text}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pomology.format import quantity, slope_text, with_interval
+from pomology.format import quantity, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
 from pomology.report import peaks
@@ -26,7 +26,7 @@ YEARS = f"In brackets behind a device: the version of its framework, and the yea
 INTERVALS = (
     "± is the 95 % interval: between repeats, each in a process of its own, where there are "
     "several; else within this run, and another may differ by more (REPEATS=5 tells how much). "
-    "“About”: of fewer than 6 steps or calls, or ± more than 50 %."
+    "“About”: of fewer than 6 steps or calls."
 )
 
 
@@ -131,12 +131,11 @@ def value_text(metric: str, value: Estimate, heading: str = "") -> str:
     """Return a value with its interval and unit, as it stands below a heading."""
     if metric == peaks.SHARE:
         return peaks.percent(value)
-    if metric.endswith(metrics.SLOPES):
-        return slope_text(value)
     if metrics.metric(metric).unit:
         return with_interval(value, metrics.show(metric, heading))
-    unit = "" if value.unit == "count" else value.unit
-    return with_interval(value, functools.partial(quantity, unit=unit))
+    show = functools.partial(quantity, unit="" if value.unit == "count" else value.unit)
+    # A slope may be 0, of which no share is an interval: as for ratios, its bounds are shown.
+    return with_interval(value.replace(unit="") if metric.endswith(metrics.SLOPES) else value, show)
 
 
 def ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:

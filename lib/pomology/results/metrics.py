@@ -72,11 +72,11 @@ class Metric:
     scale: float = 1.0
     sources: tuple[str, ...] = ()
 
-    def show(self, value: float, digits: int = 4) -> str:
-        """Write a value, which is in SI units, with its unit, in so many digits at most."""
+    def show(self, value: float) -> str:
+        """Write a value, which is in SI units, with its unit."""
         if self.unit in ("s", "B", "FLOP", "FLOP/s", "B/s", "Hz"):
-            return quantity(value, self.unit, digits)
-        number = _number(value, self.unit, digits)
+            return quantity(value, self.unit)
+        number = _number(value, self.unit)
         if self.unit == "×":
             return f"{number}×"
         return number if self.unit == "count" else f"{number} {self.unit}".rstrip()
@@ -105,9 +105,9 @@ def show(name: str, heading: str = "") -> Callable[..., str]:
     return Metric("", "min").show if heading.startswith("Minutes") else metric(name).show
 
 
-def _number(value: float, unit: str, digits: int = 3) -> str:
+def _number(value: float, unit: str) -> str:
     factor, form = UNITS.get(unit, (1, ""))
-    return f"{value / factor:{form}}" if form else significant(value / factor, min(digits, 3))
+    return f"{value / factor:{form}}" if form else significant(value / factor)
 
 
 def words(name: str) -> str:

@@ -72,7 +72,7 @@ def reproduce(
         say(f"{count} to run into outputs/{out.name}/: about {about}")
         if minutes < math.inf:
             folders.note(out, minutes=minutes)
-            say(f"MINUTES={minutes}: those that end by {format.time_of_day(60 * minutes)}")
+            say(f"MINUTES={minutes}: those that end in this time")
         failed = _run_all(out, schedule, limit_s, stop, say)
         if stop.is_set():
             say(f"interrupted; what was finished is in outputs/{out.name}/.")
@@ -103,8 +103,8 @@ def _run_all(
             break
         number = count - len(schedule.waiting)
         own = format.clock_time(schedule.expected_s(job))
-        ends = format.time_of_day(schedule.expected_s(job, *schedule.waiting))
-        say(f"[{number}/{count}] {job.label}: about {own}; the run ends about {ends}")
+        ends = format.clock_time(schedule.expected_s(job, *schedule.waiting))
+        say(f"[{number}/{count}] {job.label}: about {own}; the run ends in about {ends}")
         failed |= not Execution(job, out, limit_s, stop, say).run()
         frame.write(Run(out))
         report_page.build(out)

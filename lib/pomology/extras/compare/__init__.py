@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from pomology.command_line import Command, add_store_option, places, say
+from pomology.command_line import STORE, Command, argument, places, say
 from pomology.errors import PomologyError
 from pomology.format import one_line, seconds, with_interval
 from pomology.measure import intervals
@@ -168,10 +168,11 @@ def write(runs: Sequence[str | Path], folder: Path, in_turn: bool = False) -> Ta
     return shown
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("places", nargs="*", metavar="run", help="names in outputs/, paths, zips")
-    parser.add_argument("--runs", default="", help="the same in one text, with quotes")
-    add_store_option(parser)
+ARGUMENTS = (
+    argument("places", "names in outputs/, paths, zips", (), nargs="*", metavar="run"),
+    argument("--runs", "the same in one text, with quotes"),
+    STORE,
+)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -181,4 +182,4 @@ def _run(options: argparse.Namespace) -> None:
     say(f"{write(found, root() / 'outputs')}\nwritten to outputs/compare.csv and compare.html")
 
 
-COMMANDS = {"compare": Command("compare runs, side by side", _arguments, _run)}
+COMMANDS = {"compare": Command("compare runs, side by side", _run, ARGUMENTS)}

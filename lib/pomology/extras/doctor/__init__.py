@@ -5,11 +5,7 @@ import argparse
 from pomology.command_line import Command, say
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing."""
-
-
-def _run(options: argparse.Namespace) -> None:
+def _run(_: argparse.Namespace) -> None:
     from pomology.extras.doctor import doctor
     from pomology.machine import snapshot as machine_snapshot
 
@@ -19,4 +15,4 @@ def _run(options: argparse.Namespace) -> None:
     say(str(doctor.examine(snapshot)))
 
 
-COMMANDS = {"doctor": Command("what this machine can train with, and why not", _arguments, _run)}
+COMMANDS = {"doctor": Command("what this machine can train with, and why not", _run)}

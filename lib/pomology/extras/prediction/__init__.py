@@ -2,17 +2,16 @@
 
 import argparse
 
-from pomology.command_line import Command, add_store_option, places, say
+from pomology.command_line import STORE, Command, argument, places, say
 
-
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    option = parser.add_argument
-    option("target", help="file.py:build, which returns a torch.nn.Module; or 'vae 128'")
-    option("--input", default="", help="sizes of a batch: 32x3x224x224, 16x512:int; or several")
-    option("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
-    option("--on", default="", help="a device, as 'RTX 3090'; with --from cpu or gpu")
-    option("--from", default="", dest="source", metavar="RUN", help="a run with measured peaks")
-    add_store_option(parser)
+ARGUMENTS = (
+    argument("target", "file.py:build, which returns a torch.nn.Module; or 'vae 128'"),
+    argument("--input", "sizes of a batch: 32x3x224x224, 16x512:int; or several"),
+    argument("--precision", "fp32, bf16 or fp16 (default: fp32)", "fp32"),
+    argument("--on", "a device, as 'RTX 3090'; with --from cpu or gpu"),
+    argument("--from", "a run with measured peaks", dest="source", metavar="RUN"),
+    STORE,
+)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -24,4 +23,4 @@ def _run(options: argparse.Namespace) -> None:
     )
 
 
-COMMANDS = {"predict": Command("predict the time of a training step", _arguments, _run)}
+COMMANDS = {"predict": Command("predict the time of a training step", _run, ARGUMENTS)}

@@ -9,7 +9,7 @@ import numpy as np
 
 from pomology.extras.prediction.devices import Device
 from pomology.extras.prediction.model import HELD_BY, Model, errors_of, fit, interval, left_out
-from pomology.report.figures.style import figure_of, styled
+from pomology.report.figures.style import figure_of
 from pomology.report.table import Table
 
 if TYPE_CHECKING:
@@ -81,7 +81,6 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
     return Table.of(title, HEADINGS, lines, NOTES)
 
 
-@styled
 def figure(times: pandas.DataFrame, title: str) -> Any:
     """Return predicted against measured times of the same steps, with the line where they agree."""
     drawn = figure_of(5, 5)

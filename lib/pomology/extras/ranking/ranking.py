@@ -12,7 +12,7 @@ from pomology.extras.ranking.speeds import MEASURED, PUBLISHED, WORK, speeds
 from pomology.format import significant
 from pomology.measure.estimate import Estimate
 from pomology.report.figures import style
-from pomology.report.figures.points import Line, Mark, points_figure
+from pomology.report.figures.points import Line, points_figure
 from pomology.report.table import SOFTWARE, Table
 from pomology.results import cases
 
@@ -186,8 +186,8 @@ def sentences(frame: pandas.DataFrame) -> list[str]:
 def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
     """Return a matplotlib Figure: a row per device, the fastest on top, a mark per model.
 
-    An upright stroke is a mean. A mark is hollow where one of the two times is doubtful. Devices
-    with few models are in the table only.
+    A mark is hollow where one of the two times is doubtful. Devices with few models are in the
+    table only.
     """
     known = speeds(frame)
     name = reference(known, against)
@@ -200,15 +200,15 @@ def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
         return style.nothing()
     lines = []
     for device, own in rows[rows["device"].isin(shown)].groupby("device", sort=False):
-        looks = own["sound"].map({True: "filled", False: "hollow"})
-        marks = [Mark(Estimate(r), look) for r, look in zip(own["ratio"], looks, strict=True)]
+        sound = [Estimate(ratio) for ratio in own["ratio"][own["sound"]]]
+        doubtful = [Estimate(ratio) for ratio in own["ratio"][~own["sound"]]]
         text = words(own)
         if device == name:
-            marks = [Mark(Estimate(1.0))]
+            sound = [Estimate(1.0)]
+            doubtful = []
             text = ITSELF
         kind = (own["kind"].iloc[0], own["role"].iloc[0])
-        mean = own["mean"].iloc[0] if len(marks) > 1 else None
-        lines.append(Line(device, kind, text, marks, mean))
+        lines.append(Line(device, kind, text, sound, doubtful))
     left = len(models) - len(shown)
     heading = f"{left} more devices are in the table" if left else ""
     figure = points_figure({heading: lines}, f"speed, {name} = 1 (right is faster)")

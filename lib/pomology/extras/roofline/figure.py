@@ -18,7 +18,6 @@ LABEL_INCHES = 0.17  # from one label to the next
 TITLES = {"cpu": "Processor", "gpu": "GPU"}
 
 
-@style.styled
 def roofline_figure(frame: pandas.DataFrame, best: Peaks) -> Any:
     """Return a matplotlib Figure with a panel for each kind of device, both axes logarithmic.
 

@@ -3,17 +3,14 @@
 from typing import Any
 
 from pomology.report.declaration import Declaration
-from pomology.report.figures.article import article_figure
 from pomology.report.figures.heatmap import products_figure
 from pomology.report.figures.memory import memory_figure, sustained_figure
+from pomology.report.figures.points import article_figure
 from pomology.results.frame import of_records
 from pomology.results.record import Record
 
 # Figures of what only records hold, as raw times and traces, by the metric that is drawn.
-OF_RECORDS = {
-    "footprint_slope_bytes": memory_figure,
-    "rate_left": sustained_figure,
-}
+OF_RECORDS = {"footprint_slope_bytes": memory_figure, "rate_left": sustained_figure}
 
 
 def draw(about: Declaration, records: list[Record]) -> Any:

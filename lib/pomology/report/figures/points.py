@@ -1,109 +1,143 @@
-"""Marks of devices with their intervals, a panel for each setting, on one logarithmic axis."""
+"""Devices' values with their intervals, a panel for each setting, on one logarithmic axis."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pomology.articles import elsewhere, published
 from pomology.measure.estimate import Estimate
+from pomology.report.article import comparable, resolved
+from pomology.report.declaration import Declaration
 from pomology.report.figures import style
+from pomology.results.pool import Case, pool
 
-MOST_PANELS = 30  # of a figure: more take minutes to lay out, and nobody looks at them
+if TYPE_CHECKING:
+    import pandas
+
 LINE_INCHES = 0.26
-DODGE = 0.25  # how far marks of one line stand above and below it, where it has several
-
-
-class Mark(NamedTuple):
-    """A value and its interval. look: `filled` or `hollow`."""
-
-    number: Estimate
-    look: str = "filled"
 
 
 class Line(NamedTuple):
-    """A line of a panel.
+    """A device's line of a panel; its words stand after the marks, or in place of them.
 
-    about: `published` or `measured`, and the device's role. words: behind the marks, or in place of
-    them. peak: the device's best, an upright stroke. repeats: what the first mark is the mean of.
+    kind: `published`, `measured` or `other`, and the device's role.
     """
 
     label: str
-    about: tuple[str, str]
+    kind: tuple[str, str]
     words: str
-    marks: Sequence[Mark] = ()
-    peak: float | None = None
-    repeats: Sequence[float] = ()
-
-    @property
-    def device(self) -> str:
-        return style.DEVICES.get(self.about, "other devices")
-
-    @property
-    def reach(self) -> list[float]:
-        """All that is drawn of it on a logarithmic axis."""
-        ends = [end for mark in self.marks for end in (mark.number.low, mark.number.high)]
-        values = [mark.number.value for mark in self.marks]
-        return [
-            value for value in (*values, *ends, *self.repeats, self.peak) if value and value > 0
-        ]
+    filled: Sequence[Estimate] = ()
+    hollow: Sequence[Estimate] = ()
 
 
-def value_line(
-    label: str, about: tuple[str, str], value: float, show: Callable[[float], str]
-) -> Line:
-    """Return a line with one mark, which has no interval."""
-    return Line(label, about, show(value), [Mark(Estimate(value))])
+def article_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
+    """Return a figure with the metric of an article's devices and this machine's.
+
+    A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone. A
+    device without a number shows its status.
+    """
+    measured = pool(comparable(frame, about.metric))
+    panels = defaultdict(list)
+    for title, line in _published(about, {_title(about, case.config) for case in measured}):
+        panels[title].append(line)
+    for case in measured:
+        for line in _measured(about, case):
+            panels[_title(about, case.config)].append(line)
+    return points_figure(panels, about.drawn.axis, about.drawn.scale)
+
+
+def _title(about: Declaration, config: dict) -> str:
+    """Return the title of the panel of these settings."""
+    names = [key for key in about.headings if key in config and key not in about.shared_panel]
+    title = ", ".join(f"{about.headings[key].lower()} {config[key]}" for key in names)
+    return title[:1].upper() + title[1:] or "In the article"
+
+
+def _published(about: Declaration, own: set[str]) -> list[tuple[str, Line]]:
+    """Return the published devices, each with its panel; times next to rates as operations/s.
+
+    Of a device in a panel the first row counts: an article prints some twice, and others' rows
+    have the fastest first. own: this machine's panels, in which alone others' rows are drawn.
+    """
+    others = about.article == published.TODAY
+    found = {}
+    for row in about.beside:
+        title = _title(about, row["config"])
+        if about.metric == "flops_per_s" and row["flops_per_s"]:
+            label, value = row["label"], row["flops_per_s"]
+        elif row["metric"] in (about.metric, "status") and not others:
+            label, value = row["device"] or "the article", row["si"]
+        else:
+            continue
+        if (others and title not in own) or (title, label) in found:
+            continue
+        words = about.drawn.show(value) if value else row["printed"] or row["note"]
+        marks = [Estimate(value)] if value else []
+        doubtful = elsewhere.SERIOUS.intersection(row.get("faults", ()))
+        look = {"hollow" if doubtful else "filled": marks}
+        found[title, label] = Line(label, ("published", row["role"]), words, **look)
+    return [(title, line) for (title, _), line in found.items()]
+
+
+def _measured(about: Declaration, case: Case) -> list[Line]:
+    """Return the lines of a case: a line for each metric, or else how it ended."""
+    shared = [key for key in about.shared_panel if case.config.get(key, "none") != "none"]
+    words = [f"{about.headings[key].lower()} {case.config[key]}" for key in shared]
+    label = ", ".join([case.first["device"], case.framework, *words])
+    kind = ("measured", case.kind)
+    lines = []
+    for metric in about.series or (about.metric,):
+        whole = case.values.get(metric)
+        if whole is None or whole.value <= 0:
+            continue
+        name = f"{label}, {metric.split('_')[0]}" if about.series else label
+        part = case.values.get(f"compute_{metric}")
+        parts = [part] if part and resolved(part, whole) else []
+        lines.append(Line(name, kind, about.drawn.show(whole.value), [whole], parts))
+    if not lines and case.status != "ok":
+        lines.append(Line(label, kind, case.status))
+    return lines
 
 
 def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) -> Any:
     """Return the panels below each other. label: of the axis, whose numbers are in `unit`."""
-    shown = dict(list(panels.items())[:MOST_PANELS])
-    if not shown:
+    if not panels:
         return style.nothing()
-    lines = [line for panel in shown.values() for line in panel]
-    reach = [value for line in lines for value in line.reach] or [1.0]
-    low, high = min(reach), max(reach)
-    limits = (low / 1.6, high * 2 * (high / low) ** 0.3)  # room for words behind the last mark
-    heights = [len(panel) + 1.1 for panel in shown.values()]
+    heights = [len(lines) + 1.1 for lines in panels.values()]
     figure = style.figure_of(style.WIDTH, 0.9 + LINE_INCHES * sum(heights))
-    axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, (title, panel) in zip(axes, shown.items(), strict=True):
-        axis.set(title=title, ylim=(len(panel) - 0.4, -0.6), xscale="log", xlim=limits)
-        axis.grid(axis="x")
-        axis.set_yticks(range(len(panel)), [line.label for line in panel])
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    looks = {}
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+        axis.set(title=title, ylim=(len(lines) - 0.4, -0.6), xscale="log")
+        axis.set_yticks(range(len(lines)), [line.label for line in lines])
         axis.tick_params(axis="y", length=0)
-        for place, line in enumerate(panel):
-            _draw(axis, place, line)
-    if len(panels) > len(shown):
-        label += f"; {len(panels) - len(shown):,} more settings are in the table only"
+        axis.grid(axis="x")
+        for y, line in enumerate(lines):
+            name, colour, mark = style.LOOKS.get(line.kind, style.LOOKS["published", ""])
+            _draw(axis, y, line, colour, mark)
+            looks[name] = {"color": colour, "marker": mark, "linestyle": "none"}
+    left, right = axes[0].get_xlim()
+    room = max(1.5, (right / left) ** 0.3)  # for words after the last mark
+    axes[0].set_xlim(left, room * right)
     axes[-1].set_xlabel(label)
     style.plain_ticks(axes[-1].xaxis, unit)
-    style.device_key(figure, (line.device for line in lines))
+    style.key(figure, looks)
     return figure
 
 
-def _draw(axis: Any, place: int, line: Line) -> None:
-    """Draw a line: its peak, its marks with their intervals, its repeats, its words."""
-    edge, _ = axis.get_xlim()
-    if line.peak:
-        ends = (min(line.reach), line.peak)
-        axis.plot(ends, (place, place), color=style.GREY, linewidth=0.6)
-        look = {"markersize": 9, "markeredgewidth": 1.6}
-        axis.plot(line.peak, place, "|", color=style.GREY, **look)
-    colour = style.COLOURS[line.device]
-    shape = style.MARKS[line.device]
-    spread = DODGE if len(line.marks) > 1 else 0
-    for number, mark in enumerate(line.marks):
-        y = place + spread * (2 * number / max(1, len(line.marks) - 1) - 1)
-        value, low, high = mark.number.value, mark.number.low, mark.number.high
-        if high is not None:
-            # An interval down to zero has no end on a logarithmic axis: it is drawn to the edge.
-            span = (max(low, edge), high)
-            axis.plot(span, (y, y), color=colour, linewidth=2, solid_capstyle="butt")
-        fill = "none" if mark.look == "hollow" else colour
-        axis.plot(value, y, shape, color=colour, markerfacecolor=fill)
-    below = [place + DODGE] * len(line.repeats)
-    axis.plot(line.repeats, below, shape, color=colour, markersize=2, linestyle="none")
-    # Words stand behind all that is drawn, a wide interval too, or where the marks would be.
-    right = max(line.reach, default=edge)
-    slant = "normal" if line.reach else "italic"
-    form = {"textcoords": "offset points", "va": "center", "fontsize": 9, "style": slant}
-    axis.annotate(line.words, (right, place), (8, 0), **form)
+def _draw(axis: Any, y: int, line: Line, colour: str, mark: str) -> None:
+    """Draw a line: its marks with their intervals, and its words after all of them."""
+    marks = [(each, colour) for each in line.filled] + [(each, "none") for each in line.hollow]
+    if not marks:  # words at the left edge
+        edge = axis.get_yaxis_transform()
+        axis.text(0.01, y, line.words, transform=edge, va="center", style="italic")
+        return
+    for each, fill in marks:
+        if each.low is not None:
+            axis.plot((each.low, each.high), (y, y), color=colour, linewidth=2)
+        axis.plot(each.value, y, mark, color=colour, markerfacecolor=fill)
+    right = max(each.high or each.value for each, _ in marks)
+    offset = {"xytext": (8, 0), "textcoords": "offset points"}
+    axis.annotate(line.words, (right, y), va="center", **offset)
