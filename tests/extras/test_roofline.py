@@ -1,7 +1,7 @@
 """What lies under the roofs: journals made by hand, roofs computed by hand."""
 
 import pytest
-from records import cached, matvec, metric, product, rate, record, stream
+from records import cached, matvec, product, rate, record, stream
 
 from pomology.extras.roofline import figure, table
 from pomology.report import peaks
@@ -20,11 +20,10 @@ def test_the_lower_roof_by_hand(operations, limit, roof, share):
     best = [product(100e9), stream(10e9)]
     case = record(metrics=rate(5e9), flops_per_step=int(operations * 10**9), bytes_per_step=10**9)
     (point,) = points([case], best)
-    assert (point.limit, point.roof) == (limit, pytest.approx(roof))
+    assert point.limit == limit and 5e9 / point.share_of_roof == pytest.approx(roof)
     assert point.share_of_roof == pytest.approx(share)
-    for records, known in (([case.replace(bytes_per_step=None)], best), ([case], best[:1])):
-        (point,) = points(records, known)
-        assert (point.limit, point.share.value) == ("", 0.05)
+    (point,) = points([case], best[:1])
+    assert (point.limit, point.share.value) == ("", 0.05)
 
 
 @pytest.mark.parametrize(
@@ -41,30 +40,17 @@ def test_what_only_reads_is_held_against_reads_unless_a_cache_holds_it(case, nam
     assert point.share_of_roof == pytest.approx(share)
 
 
-def test_the_best_case_is_shown_also_of_a_smaller_model_and_what_is_missing_is_named():
+def test_the_best_case_is_shown_also_of_a_smaller_model():
     records = [
         record(metrics=rate(r), config={"batch_size": r}, scaled=r > 8e9) for r in (3e9, 9e9, 5e9)
     ]
     records.append(record(metrics=rate(99e9), config={"batch_size": 99}, status="mismatch"))
-    records += [record("kernel_launch", {"launch_s": metric(1e-5, unit="s")})]
-    records += [
-        record("dcgan", status="too-big"),
-        record("siamese", rate(1e9), profile="smoke"),
-        product(1e9),
-    ]
+    records.append(record("siamese", rate(1e9), profile="smoke"))
     shown = table.roofline_table(frame.of_records(records), peaks.peaks([]))
     (row,) = shown.rows
-    assert (
-        row.cells[4:7] == ("9.00 GFLOP/s", "no peak", "not counted") and "scaled" in row.cells[-1]
-    )
-    notes = " ".join(shown.notes)
-    for words in (
-        "(no operations were counted): kernel_launch",
-        "(too-big): dcgan",
-        "(smoke test): siamese",
-    ):
-        assert words in notes
-    assert table.NO_PEAKS in notes
+    texts = dict(zip(shown.columns, row.cells, strict=True))
+    assert (texts["Achieved"], texts[peaks.BEST]) == ("9.00 GFLOP/s", "no peak")
+    assert texts["Remarks"] == "scaled" and shown.notes == (table.NO_PEAKS,)
 
 
 def test_the_peaks_stand_with_what_reached_them():
@@ -73,13 +59,12 @@ def test_the_peaks_stand_with_what_reached_them():
         product(1e12, framework="mlx", backend="mlx-gpu"),
     ]
     shown = [row.cells for row in table.peaks_table(peaks.peaks([*records, stream(9e9)])).rows]
-    assert [cells[:4] for cells in shown] == [
-        ("Apple M9 CPU", "fp32", "80.0 GFLOP/s", ""),
-        ("Apple M9 CPU", "reads and writes", "", "9.0 GB/s ± 10 %"),
-        ("Apple M9 GPU", "fp32", "1.00 TFLOP/s", ""),
+    assert [cells[:3] for cells in shown] == [
+        ("Apple M9 CPU", "fp32", "80.0 GFLOP/s"),
+        ("Apple M9 GPU", "fp32", "1.00 TFLOP/s"),
+        ("Apple M9 CPU", "reads and writes", "9.00 GB/s ± 10 %"),
     ]
-    assert shown[0][4].startswith("PyTorch; peaks: operation matmul")
-    assert "contended" in shown[0][4]
+    assert shown[0][3].startswith("PyTorch: operation matmul") and shown[0][4] == "contended"
 
 
 def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_point():
@@ -92,10 +77,6 @@ def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_poin
     lines = [line.get_data() for line in axis.lines if len(line.get_xdata()) == 2]
     assert [y[0] for _, y in lines if y[0] == y[1]] == [100e9]
     assert sorted(y[1] / x[1] for x, y in lines if y[0] < y[1]) == pytest.approx([8e9, 10e9])
-    texts = [text.get_text() for text in axis.texts]
-    assert any(text.startswith("roof of fp32: 100 GFLOP/s") for text in texts)
-    assert {text.split(":")[0] for text in texts[:2]} == {
-        "vae, PyTorch, fp32",
-        "blas matvec, PyTorch, fp32",
-    }
+    texts = {text.get_text().split(":")[0] for text in axis.texts}
+    assert texts >= {"vae, PyTorch, fp32", "blas matvec, PyTorch, fp32", "roof of fp32"}
     assert figure.roofline_figure(frame.of_records([]), peaks.peaks([])).axes == []

@@ -14,7 +14,6 @@ from pomology.__main__ import main
 from pomology.extras import compare
 from pomology.extras.share import share
 from pomology.paths import root
-from pomology.results import journal
 from pomology.results.run import Run
 
 GPU = {"name": "Apple M9", "memory_bytes": None, "cores": 10}
@@ -80,7 +79,7 @@ def test_no_secret_passes_from_any_place(tmp_path, secret):
     for name, (fields, facts) in places(secret).items():
         out = run(tmp_path / name, MACHINE | facts, **fields)
         (out / "notes.txt").write_text(secret)
-        packed = share.write(out, say=str)
+        packed = share.write(out)
         assert secret not in json.dumps(members(packed)), name
         assert not Run(packed).problems, name
 
@@ -94,24 +93,19 @@ def test_the_reference_run_loads_as_it_is_but_for_its_reasons(tmp_path):
         pomology.load(packed).drop(columns=texts), pomology.load(folder).drop(columns=texts)
     )
     machine, shared = Run(folder).machine, Run(packed).machine
-    # Its packages that bear on no number are no longer noted.
-    assert machine["packages"].items() > shared.pop("packages").items()
+    assert machine["packages"].items() >= shared.pop("packages").items()
     assert {key: machine[key] for key in shared} == shared
     assert machine.keys() - shared.keys() >= {"unknown", "software"}
 
 
-def test_a_shared_zip_compares_and_is_the_same_each_time(tmp_path, capsys):
+def test_a_shared_zip_compares_and_replaces_none(tmp_path, capsys):
     out = run(tmp_path / "mine")
     packed = share.write(out)
     assert packed == tmp_path / "mine.zip"
     assert members(packed).keys() == {"machine.json", "vae.jsonl"}
     assert list(compare.load(packed).batch_size) == list(compare.load(out).batch_size)
     before = packed.read_bytes()
-    assert main(["share", str(out)]) == 0
-    assert packed.read_bytes() == before
-    journal.Journal(out / "vae.jsonl").end(fakes.record(case="another", config={"batch_size": 4}))
-    capsys.readouterr()
-    assert main(["share", str(out)]) == 2, "a zip is not replaced"
+    assert main(["share", str(out)]) == 2
     assert packed.read_bytes() == before
     assert capsys.readouterr().err.startswith("pomology: mine.zip: is there already")
 
@@ -140,26 +134,11 @@ def test_rendered_notebooks_go_along_when_asked_unless_one_has_a_name_or_key(
     monkeypatch.setattr(share.getpass, "getuser", lambda: "zebedee")
     monkeypatch.setenv("LAB_TOKEN", "q1w2e3r4")
     out = run(tmp_path / "mine")
-    for text in ("at <b>zeb</b>edee", "&#122;ebedee", "q1w2e3r4", "AKIAIOSFODNN7EXAMPLE"):
+    for text in ("at <b>zeb</b>edee", "&#122;ebedee", "q1w2e3r4"):
         (out / "vae.html").write_text(f"<h1>VAE</h1><pre>{text}</pre>")
         assert main(["share", "--notebooks", str(out)]) == 2, text
-        error = capsys.readouterr().err
-        assert error.startswith("pomology: vae.html: holds ") and error.count("\n") == 1
+        assert capsys.readouterr().err.startswith("pomology: vae.html: holds ")
         assert not (tmp_path / "mine.zip").exists()
     (out / "vae.html").write_text("<pre>loss 0.1, <ConvolutionBackward0>, 4,111,111 B</pre>")
     assert main(["share", "--notebooks", str(out)]) == 0
     assert "loss 0.1" in members(tmp_path / "mine.zip")["vae.html"]
-
-
-def test_a_user_without_an_account_or_a_home_can_share(tmp_path, monkeypatch):
-    """As `docker run --user 54321` has it."""
-
-    def nobody():
-        raise KeyError("uid not found")
-
-    monkeypatch.setattr(share.getpass, "getuser", nobody)
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr("pwd.getpwuid", lambda uid: nobody())
-    out = run(tmp_path / "mine")
-    (out / "vae.html").write_text("<h1>VAE</h1>")
-    assert "vae.html" in members(share.write(out, notebooks=True, say=str))

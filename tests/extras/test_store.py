@@ -6,11 +6,8 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
-import socket
 import threading
 import urllib.request
-import uuid
 import zipfile
 from pathlib import Path
 
@@ -44,29 +41,21 @@ KEYS = {
     "AWS_ACCESS_KEY_ID": "AKIAPOMOLOGY",
     "AWS_SECRET_ACCESS_KEY": "nobody/knows",
     "AWS_DEFAULT_REGION": "eu-west-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
 }
-LINE = 700  # characters, of which an error line has fewer
-SECRET = ("s3://AKIA:hunter2@lab", "ssh://jo:hunter2@nas/lab", "s3://hunter2@lab/x")
 
 
-@pytest.fixture(scope="module")
-def endpoint():
+@pytest.fixture
+def s3(monkeypatch):
+    """The address of a prefix on an S3 endpoint of this machine."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     url = "http://{}:{}".format(*server.get_host_and_port())
     urllib.request.urlopen(urllib.request.Request(f"{url}/lab", method="PUT"))
-    yield url
-    server.stop()
-
-
-@pytest.fixture
-def s3(endpoint, monkeypatch):
-    """The address of a new prefix there."""
-    for name, value in (
-        KEYS | {"AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
-    ).items():
+    for name, value in (KEYS | {"AWS_ENDPOINT_URL": url}).items():
         monkeypatch.setenv(name, value)
-    return f"s3://lab/{uuid.uuid4()}"
+    yield "s3://lab/prefix"
+    server.stop()
 
 
 @pytest.fixture
@@ -90,9 +79,7 @@ def line(call, *arguments) -> str:
     """Return the one line in which a call is refused."""
     with pytest.raises(PomologyError) as refused:
         call(*arguments)
-    text = str(refused.value)
-    assert text.isprintable() and len(text) < LINE and "nobody/knows" not in text, text
-    return text
+    return str(refused.value)
 
 
 def names(address: str) -> list[str]:
@@ -106,12 +93,10 @@ def cases_of(place: Path) -> list[tuple]:
     return sorted((each.experiment, each.case, each.status) for each in Run(place).records)
 
 
-@pytest.mark.parametrize("kind", ["folder", "s3"])
-def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(
-    kind, tmp_path, own, request
-):
-    (tmp_path / "lab").mkdir()
-    address = f"file://{tmp_path}/lab" if kind == "folder" else request.getfixturevalue("s3")
+@pytest.mark.parametrize("kind", ["lab", "s3"])
+def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(kind, own, request):
+    address = request.getfixturevalue(kind)
+    address = address if "://" in address else f"file://{address}"
     store.check(address)
     name = store.put(own, address)
     assert re.fullmatch(r"a@[a-z0-9-]+-[0-9a-f]{12}", name) and names(address) == [f"{name}.zip"]
@@ -132,8 +117,6 @@ def test_two_runs_of_one_name_never_meet(tmp_path, own, lab):
     assert "several runs have this name" in said and first in said and second in said
     assert "no such run; it has" in line(store.fetch, "b", lab)
     assert cases_of(store.fetch(second, lab)) == cases_of(other)
-    shutil.copytree(own, tmp_path / "copy" / "a")
-    assert store.put(tmp_path / "copy" / "a", lab) == first  # a copy stays the same run
     assert store.put(other, lab, "lab7").startswith("lab7@")
 
 
@@ -151,30 +134,12 @@ def test_a_put_that_fails_half_way_leaves_the_earlier_zip(own, lab, monkeypatch)
     assert cases_of(store.fetch("a", lab)) == before
 
 
-def test_a_key_in_an_address_is_refused_and_never_shown(capsys, monkeypatch):
-    for address in SECRET:
-        for arguments in (["--runs", f"{address}/a b"], ["--store", address, "--runs", "a b"]):
-            assert __main__.main(["compare", *arguments]) == 2
-            said = "".join(capsys.readouterr())
-            assert "key or password in it is refused" in said and "hunter2" not in said
-    assert "Protocol not known" in line(store.check, "nothing://x/y")
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://jo:hunter2@127.0.0.1:9")
-    assert "hunter2" not in line(store.check, "s3://lab")
-
-
-def test_a_store_that_is_not_there_or_silent_is_a_line_and_no_folder_is_made(
-    tmp_path, s3, own, monkeypatch
-):
-    missing = "no such folder or bucket; make it first"
+def test_a_store_that_is_not_there_is_a_line_and_no_folder_is_made(tmp_path, s3, own):
+    missing = "no such folder or bucket"
     assert missing in line(store.put, own, str(tmp_path / "mount" / "lab"))
     assert missing in line(store.put, own, "s3://no-such-bucket/x")
+    assert "Protocol not known" in line(store.check, "nothing://x/y")
     assert not (tmp_path / "mount").exists()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setitem(store.S3, "read_timeout", 0.1)
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert "timeout" in line(store.put, own, s3).lower()
 
 
 def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command(
@@ -183,18 +148,15 @@ def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command
     statuses = iter([0, 1, 130])
     monkeypatch.setattr(plan, "prepare", lambda *_, **__: (own, []))
     monkeypatch.setattr(batch, "reproduce", lambda *_, **__: next(statuses))
-    command = ["reproduce", "--store"]
+    command = ["reproduce", "--profile=smoke", "--store"]
     assert __main__.main([*command, str(tmp_path / "none")]) == 2  # before anything runs
-    before = cases_of(own)
     with monkeypatch.context() as patch:
         patch.setattr(store, "check", lambda _: Path(lab).rmdir())  # and then it is gone
-        capsys.readouterr()
-        assert __main__.main([*command, lab]) == 3 and cases_of(own) == before
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "no such folder" in said and "puts it later" in said
+        assert __main__.main([*command, lab]) == 2
+    assert "no such folder" in capsys.readouterr().err
     Path(lab).mkdir()
     assert __main__.main([*command, lab]) == 1  # a case ended in error
-    assert cases_of(store.fetch("a", lab)) == before
+    assert cases_of(store.fetch("a", lab)) == cases_of(own)
     os.remove(Path(lab, os.listdir(lab)[0]))
     assert __main__.main([*command, lab]) == 130 and not os.listdir(lab)
 
@@ -202,13 +164,11 @@ def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command
 def test_compare_and_report_read_from_a_store(tmp_path, own, lab, monkeypatch, capsys):
     monkeypatch.setattr(compare, "root", lambda: tmp_path)
     other = run(tmp_path / "b", record(chip="Apple M10"))
-    names = [store.put(folder, lab) for folder in (own, other)]
-    assert __main__.main(["compare", "--store", lab, "--runs", "a b"]) == 0
-    assert all(name in capsys.readouterr().out for name in names[:1])
+    name = [store.put(folder, lab) for folder in (own, other)][1]
     assert __main__.main(["compare", "--runs", f"{own} file://{lab}/b"]) == 0
-    assert names[1] in capsys.readouterr().out
+    assert name in capsys.readouterr().out
     (place,) = command_line.places("WITH", ["b"], lab)
-    assert set(compare.load(place).run) == {names[1]}
+    assert set(compare.load(place).run) == {name}
 
 
 @contextlib.contextmanager

@@ -152,14 +152,14 @@ def _notes(run: Run) -> list[str]:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    """Return the machine, the kit, the profile, how the cases ended, and the noise."""
+    """Return the machine, the software, the profile, how the cases ended, and the noise."""
     records = run.records
     profiles = sorted({record.profile for record in records})
     endings = Counter(record.status for record in records)
     endings.update(flag for record in records if record.status == "ok" for flag in record.flags)
     facts = {
         "Machine": snapshot.describe(run.machine) if run.machine else "not known",
-        "Kit": f"commit {details.commit(run.machine.get('git'))}",
+        "Software": details.software(run.machine) if run.machine else "",
         "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
         "Cases": ", ".join(f"{count:,} {name}" for name, count in endings.most_common()),
         "Noise": details.same_twice(records) if records else "",

@@ -2,15 +2,8 @@
 
 import argparse
 
-from pomology.command_line import Command, run_folder, say
+from pomology.command_line import RUN, Command, argument, run_folder, say
 from pomology.paths import redact
-
-
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="name of the folder in outputs/")
-    parser.add_argument(
-        "--notebooks", action="store_true", help="with the rendered notebooks, as they are"
-    )
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -21,4 +14,6 @@ def _run(options: argparse.Namespace) -> None:
     say(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
 
 
-COMMANDS = {"share": Command("pack the numbers of a run into a zip for others", _arguments, _run)}
+NOTEBOOKS = argument("--notebooks", "with the rendered notebooks", False, action="store_true")
+HELP = "pack the numbers of a run into a zip for others"
+COMMANDS = {"share": Command(HELP, _run, (RUN, NOTEBOOKS))}

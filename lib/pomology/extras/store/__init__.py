@@ -15,14 +15,11 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import redact
 
-NOTES = ".store"  # in a run's folder: digits that were drawn for its name in a store
-RUN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
+DRAWN = ".store"  # in a run's folder: digits that were drawn for its name in a store
 OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs")  # buckets, in which a prefix is no folder
-# An endpoint that does not answer must not keep a run waiting: two attempts of at most 30 s.
-S3 = {"connect_timeout": 5, "read_timeout": 30, "retries": {"total_max_attempts": 2}}
 # `()` is the user's own known_hosts; by default sshfs would trust every host.
-SSH = {"known_hosts": (), "connect_timeout": 10, "login_timeout": 20}
-OPTIONS = {"s3": {"config_kwargs": S3}, "ssh": SSH, "sftp": SSH}
+SSH = {"known_hosts": ()}
+OPTIONS = {"ssh": SSH, "sftp": SSH}
 
 
 def check(address: str) -> None:
@@ -34,10 +31,17 @@ def check(address: str) -> None:
 def put(folder: Path, address: str, run: str = "") -> str:
     """Put a run's folder into a store as a zip, in place of an earlier one; return its name there.
 
-    run: its name in the store, where that is not the folder's. Hidden files stay out, and
-    unfinished ones.
+    It is called as `a@apple-m2-max-0123456789ab`. run: its name, where that is not the folder's.
+    Hidden files stay out, and unfinished ones.
     """
-    name = _name(folder, run)
+    from pomology.results.cases import chip_word
+    from pomology.results.run import Run
+
+    drawn = folder / DRAWN
+    if not drawn.exists():
+        drawn.write_text(secrets.token_hex(6))
+    chip = chip_word(Run(folder).machine.get("chip"))
+    name = f"{run or folder.resolve().name}@{chip}-{drawn.read_text()}"
     with tempfile.TemporaryDirectory() as scratch, _connected(address) as (files, root):
         packed = Path(scratch, "run.zip")
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -72,28 +76,10 @@ def fetch(name: str, address: str = "") -> Path:
     return place
 
 
-def _name(folder: Path, run: str) -> str:
-    """Return a run's name in a store, as `a@apple-m2-max-0123456789ab`: its digits are drawn once."""
-    from pomology.results.cases import chip_word
-    from pomology.results.run import Run
-
-    run = run or folder.resolve().name
-    if not re.fullmatch(RUN, run):
-        raise PomologyError(f"RUN={one_line(run)}: must be of letters, digits and . _ -")
-    notes = folder / NOTES
-    if not notes.exists():
-        notes.write_text(secrets.token_hex(6))
-    return f"{run}@{chip_word(Run(folder).machine.get('chip'))}-{notes.read_text().strip()}"
-
-
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[tuple[Any, str]]:
     """Give fsspec's file system of an address, and the path in it; raise PomologyError."""
-    protocol, separator, rest = address.partition("://")
-    user = rest.partition("/")[0].rpartition("@")[0]
-    if ":" in user or (user and protocol in OBJECTS):
-        where = "AWS's are in ~/.aws or its environment, those of ssh in ~/.ssh or its agent"
-        raise PomologyError(f"STORE: an address with a key or password in it is refused; {where}")
+    protocol, separator, _ = address.partition("://")
     place = address if separator else str(Path(address).expanduser().absolute())
     try:
         import fsspec  # with its backends half a second, which only a store needs
@@ -104,15 +90,12 @@ def _connected(address: str) -> Iterator[tuple[Any, str]]:
         # on another disk.
         files.info(root.partition("/")[0] if protocol in OBJECTS else root)
         yield files, root
+    except FileNotFoundError:
+        raise PomologyError(f"STORE={redact(address)}: no such folder or bucket") from None
+    except ImportError as error:
+        raise PomologyError(f"STORE: {error}; `make env EXTRAS=store` installs it") from None
+    except PomologyError:
+        raise
     except Exception as error:  # each backend has its own
-        text = str(error)
-        hint = ""
-        if isinstance(error, FileNotFoundError):
-            text = "no such folder or bucket; make it first"
-        elif not isinstance(error, PomologyError):
-            text = f"{type(error).__name__}: {error}"
-        if isinstance(error, ImportError):
-            hint = "; `make env EXTRAS=store` installs it"
-        text = re.sub(r"//[^/\s]*:[^/\s]*@", "//…@", text)  # an endpoint's password
-        line = one_line(redact(f"{address}: {' '.join(text.split())}"), 500)
-        raise PomologyError(f"STORE={line}{hint}") from error
+        why = one_line(redact(f"{address}: {type(error).__name__}: {error}"), 400)
+        raise PomologyError(f"STORE={why}") from error

@@ -2,12 +2,7 @@
 
 import argparse
 
-from pomology.command_line import Command, add_selection, request, say
-
-
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--versions", default="", help="as 'torch==2.13.0 torch==2.14.1'")
-    add_selection(parser, repeats=5)
+from pomology.command_line import SELECTION, Command, argument, request, say
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -16,4 +11,6 @@ def _run(options: argparse.Namespace) -> int:
     return matrix.run(options.versions, request(options), say)
 
 
-COMMANDS = {"matrix": Command("compare versions of a package, measured in turn", _arguments, _run)}
+VERSIONS = argument("--versions", "as 'torch==2.13.0 torch==2.14.1'")
+HELP = "compare versions of a package, measured in turn"
+COMMANDS = {"matrix": Command(HELP, _run, (VERSIONS, *SELECTION))}

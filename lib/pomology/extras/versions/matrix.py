@@ -1,82 +1,143 @@
 """Versions of a package, measured in turn: each notebook as A B, then B A, in fresh processes.
 
-Each version has a run of its own in outputs/, which every other command reads.
+A version is a requirement, as `torch==2.13.0`. Each has a run of its own in outputs/, which every
+other command reads, and an environment: the kit's own, where uv replaces that package.
 """
 
+import os
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from pomology import command_line
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.extras.versions import environments
-from pomology.paths import root
+from pomology.format import one_line
+from pomology.paths import redact, root
 from pomology.runner import batch, plan
 
-Say = Callable[[str], None]
 
-
-def run(text: str, request: plan.Asked, say: Say) -> int:
+def run(text: str, request: plan.Asked, say: Callable[[str], None]) -> int:
     """Measure what a matrix still lacks, then show it; return the exit status.
 
-    Raises:
-        PomologyError: for an argument that is wrong, or a version that cannot be installed.
+    Raises PomologyError for an argument that is wrong, or a version that cannot be installed.
     """
     compare = command_line.extra("compare")
-    versions = environments.parse(text)
-    uv = environments.find_uv()
+    versions = parse(text)
+    # On PATH, or where setup/environment.sh installs it.
+    uv = shutil.which("uv") or shutil.which(root() / ".venv-uv" / "bin" / "uv")
+    if not uv:
+        raise PomologyError("VERSIONS: needs uv, which is not installed; pipx install uv")
     if request.repeats < 2:
         raise PomologyError(f"REPEATS={request.repeats}: must be 2 or more")
     package = versions[0].partition("==")[0]
-    out = plan.run_folder(request.run, f"matrix-{package}-{request.profile}")
-    runs = {version: f"{out.name}-{environments.folder_name(version)}" for version in versions}
+    name = request.run or f"matrix-{package}-{request.profile}"
+    runs = {version: f"{name}-{folder_name(version)}" for version in versions}
     _, jobs = plan.prepare(request._replace(run=runs[versions[0]]))
     jobs = [job for job in jobs if job.notebook.article != published.KIT and not job.notebook.after]
-    if not jobs:
-        raise PomologyError(f"ONLY={request.only}: names no notebook whose times are compared")
-    going = out / plan.GOING  # by which the same command finds this folder on another day
-    going.parent.mkdir(parents=True, exist_ok=True)
-    going.touch()
     for version in versions:
         say(f"{version}: its environment in .venv-matrix/ is made unless it is there")
-        environments.make(version, uv)
+        make_environment(version, uv)
     status = _measure(runs, jobs, request, say)
-    if status > 1:
-        return status
-    going.unlink()
-    places = [root() / "outputs" / name for name in runs.values()]
-    say(str(compare.write(places, out, in_turn=True)))
-    say(f"written to outputs/{out.name}/compare.csv and compare.html")
+    if status <= 1:
+        places = [root() / "outputs" / run_name for run_name in runs.values()]
+        say(str(compare.write(places, root() / "outputs" / name, in_turn=True)))
+        say(f"written to outputs/{name}/compare.csv and compare.html")
     return status
 
 
-def _measure(runs: dict[str, str], jobs: list[plan.Job], request: plan.Asked, say: Say) -> int:
-    """Run what is missing of each version; return the exit status."""
+def _measure(runs: dict[str, str], jobs: list[plan.Job], request: plan.Asked, say: Callable) -> int:
+    """Run all versions of a notebook in turn, as A B, then B A; return the exit status.
+
+    So what drifts evenly is the same for all versions. What has been run is not run again.
+    """
     status = 0
     with batch.stopped_by_signals() as stop:
-        for name, repeat, version in turns(jobs, list(runs)):
-            planned = [job for job in jobs if (job.notebook.name, job.repeat) == (name, repeat)]
-            if all(batch.finished(job, root() / "outputs" / runs[version]) for job in planned):
-                continue
-            say(f"{name}, {version}, repeat {repeat + 1} of {request.repeats}")
-            command = [environments.python_of(version), "-m", "pomology", "reproduce"]
-            command += [f"--profile={request.profile}", f"--device={request.devices}"]
-            command += [f"--data={request.data}", f"--run={runs[version]}"]
-            command += [f"--only={name}", f"--repeats={repeat + 1}"]
-            # It is of this process's group, so that Ctrl-C reaches it, too.
-            ended = subprocess.run(command, cwd=root(), env=environments.variables())
-            if stop.is_set():
-                return 130
-            if ended.returncode > 1:
-                return ended.returncode
-            status = max(status, ended.returncode)
+        for repeat, name in dict.fromkeys((job.repeat, job.notebook.name) for job in jobs):
+            for version in reversed(runs) if repeat % 2 else runs:
+                say(f"{name}, {version}, repeat {repeat + 1} of {request.repeats}")
+                command = [environment(version) / "bin" / "python", "-m", "pomology", "reproduce"]
+                command += [f"--profile={request.profile}", f"--device={request.devices}"]
+                command += [f"--data={request.data}", f"--run={runs[version]}"]
+                command += [f"--only={name}", f"--repeats={repeat + 1}"]
+                # It is of this process's group, so that Ctrl-C reaches it, too.
+                ended = subprocess.run(command, cwd=root(), env=variables())
+                if stop.is_set():
+                    return 130
+                if ended.returncode > 1:
+                    return ended.returncode
+                status = max(status, ended.returncode)
     return status
 
 
-def turns(jobs: list[plan.Job], versions: list[str]) -> list[tuple[str, int, str]]:
-    """Return who runs when, as A B, then B A: what drifts evenly is the same for all versions."""
-    found = []
-    for repeat, name in dict.fromkeys((job.repeat, job.notebook.name) for job in jobs):
-        order = reversed(versions) if repeat % 2 else versions
-        found += [(name, repeat, version) for version in order]
-    return found
+# An environment for each version ------------------------------------------------------------------
+
+
+def parse(text: str) -> list[str]:
+    """Return the versions that VERSIONS names.
+
+    Raises PomologyError unless these are at least two versions of one package that the kit has.
+    """
+    versions = text.split()
+    right = all(re.fullmatch(r"[a-z0-9][a-z0-9-]*==[0-9][A-Za-z0-9.+]*", each) for each in versions)
+    packages = {version.partition("==")[0] for version in versions}
+    different = 1 < len(versions) == len(set(versions)) and len(packages) == 1
+    if not (right and different and packages <= installed().keys()):
+        example = "two or more versions of one package of the kit: torch==2.13.0 torch==2.14.1"
+        raise PomologyError(f"VERSIONS={one_line(text)}: must name {example}")
+    return versions
+
+
+def installed() -> dict[str, str]:
+    """Return what the kit's own environment has, but for the kit: package -> version number."""
+    found = {canonicalize_name(each.name): each.version for each in metadata.distributions()}
+    return {name: found[name] for name in sorted(found) if name != "pomology"}
+
+
+def folder_name(version: str) -> str:
+    """Return a version's name in that of a folder: `torch-2.13.0`."""
+    return version.replace("==", "-").replace("+", "-")
+
+
+def environment(version: str) -> Path:
+    """Return the folder of a version's environment."""
+    return root() / ".venv-matrix" / folder_name(version)
+
+
+def variables() -> dict[str, str]:
+    """Return the variables of a process that takes packages from one environment alone."""
+    kept = {name: os.environ[name] for name in os.environ if not name.startswith("PYTHON")}
+    return kept | {"PYTHONPATH": str(root() / "lib")}
+
+
+def make_environment(version: str, uv: str) -> None:
+    """Make the environment of a version, unless it is there.
+
+    uv keeps what is installed wherever the version allows it. So other packages change only where
+    they must, as torchvision does with torch. Raises PomologyError where the version cannot be
+    installed, with the last words of uv.
+    """
+    folder = environment(version)
+    own = installed()
+    del own[version.partition("==")[0]]
+    kept = [f"{name}=={number}" for name, number in own.items()]
+    complete = folder / "complete.txt"  # written last
+    if complete.exists() and complete.read_text(encoding="utf-8").split() == kept:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    install = [uv, "pip", "install", "--quiet", "--no-build", "--python", folder]
+    if "+cpu" in metadata.version("torch"):
+        install += ["--torch-backend", "cpu"]
+    make = [uv, "venv", "--quiet", "--python", sys.executable, folder]
+    for command in (make, [*install, "--no-deps", *kept], [*install, version, *own]):
+        ended = subprocess.run(command, env=variables(), capture_output=True, text=True)
+        if ended.returncode:
+            reason = " ".join(redact(ended.stderr).split())[-700:]
+            raise PomologyError(f"VERSIONS: {version} cannot be installed: {reason}")
+    complete.write_text("\n".join(kept), encoding="utf-8")

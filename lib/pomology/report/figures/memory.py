@@ -48,8 +48,8 @@ def sustained_figure(_: Declaration, records: list[Record]) -> Any:
     import pandas
 
     panels = {name: [] for name in (RATE, *HEAT)}
-    for record in cases.comparable(records):
-        if "rate_left" not in record.metrics:
+    for record in records:
+        if "rate_left" not in record.metrics or record.profile == "smoke" or record.scaled:
             continue
         windows = pandas.DataFrame(record.steady("step_s"), columns=["steps", "seconds"])
         middles = (windows["seconds"].cumsum() - windows["seconds"] / 2) / 60
