@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
         client.subscribe_topic(run_name, lambda event: say(event[1]))
         futures = {}
         for name, host in hosts.items():  # another worker of this host does it, too
-            future = client.submit(reproduce, run_name, command, workers=[host], pure=False)
+            future = client.submit(reproduce, name, run_name, command, workers=[host], pure=False)
             futures[future] = name
         say(f"outputs/{run_name}/ there comes back into outputs/{folder.name}/ here")
         status = collect(futures, folder, say)
@@ -162,7 +162,7 @@ def describe() -> dict[str, str]:
     return {"name": name, "machine": snapshot.describe(machine), "kit": kit}
 
 
-def reproduce(run: str, options: list[str]) -> tuple[str, dict[str, bytes]]:
+def reproduce(name: str, run: str, options: list[str]) -> tuple[str, dict[str, bytes]]:
     """Run notebooks on this machine, and send each line of output to the dask topic `run`.
 
     Returns the last line of a command that failed, and the contents of the run's files but for
@@ -178,10 +178,10 @@ def reproduce(run: str, options: list[str]) -> tuple[str, dict[str, bytes]]:
     with subprocess.Popen(command, cwd=root(), **output) as process:
         for text in process.stdout:
             line = text.rstrip()
-            distributed.get_worker().log_event(run, line)
+            distributed.get_worker().log_event(run, f"{name}: {line}")
     failure = f"{line} (exit status {process.returncode})" if process.returncode else ""
     if process.returncode == 2:  # nothing was run
         return failure, {}
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    files = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
-    return failure, {name: content for name, content in files.items() if name[0] != "."}
+    shown = {place: path for place, path in paths.items() if place[0] != "." and path.is_file()}
+    return failure, {place: path.read_bytes() for place, path in shown.items()}

@@ -1,0 +1,134 @@
+"""The fleet: what it refuses, and a run with one worker."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from nbformat import v4
+
+from pomology.errors import PomologyError
+from pomology.paths import root
+
+WHY = "`make env EXTRAS=fleet` installs it (CI does)"
+distributed = pytest.importorskip("distributed", reason=WHY)
+fleet = pytest.importorskip("pomology.extras.fleet.fleet")
+
+PARAMETERS = """
+profile: str = "smoke"  # smoke, quick or article
+devices: str = "auto"  # which ones
+budget_s: float = 0.05  # seconds
+repeat: int = 0  # which repetition
+out: str = ""  # the run's folder
+"""
+CODE = """
+from pomology.experiment.experiment import Experiment
+
+given = {"profile": profile, "devices": "cpu", "budget_s": budget_s, "repeat": repeat, "out": out}
+experiment = Experiment("first", article="003", **given)
+for case in experiment.cases(part=[0, 1]):
+    with case:
+        for _ in case.steps([0] * 4):
+            pass
+"""
+
+
+def write_kit(folder: Path) -> Path:
+    """Write a checkout with this library and one notebook."""
+    shutil.copytree(root() / "lib", folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+    cells = [
+        v4.new_markdown_cell("# A notebook", id="title"),
+        v4.new_code_cell(PARAMETERS.strip(), id="parameters", metadata={"tags": ["parameters"]}),
+        v4.new_code_cell(CODE, id="code"),
+    ]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "pomology": {"article": "003", "seconds": {"smoke": 1}}}
+    path = folder / "notebooks" / "an_article" / "first.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(v4.new_notebook(cells=cells, metadata=metadata)))
+    for profile in ("smoke", "quick", "article"):
+        parameters = folder / "params" / profile / "first.yaml"
+        parameters.parent.mkdir(parents=True)
+        parameters.write_text(f"profile: {profile}\n")
+    return folder
+
+
+def options(**changes: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"scheduler": "", "hosts": "", "insecure": False} | changes)
+
+
+def test_beyond_this_machine_only_tls_or_what_is_named_insecure():
+    clear = [{"scheduler": "tcp://10.0.0.1:1"}, {"scheduler": "tcp://mini1:1"}, {"hosts": "a b"}]
+    for where in clear:
+        with pytest.raises(PomologyError, match="INSECURE=1"):
+            fleet.place(options(**where))
+        assert fleet.place(options(**where, insecure=True))
+    assert fleet.place(options(scheduler="tcp://127.0.0.1:1"))
+    assert fleet.place(options(scheduler="tls://mini1:1"))
+    with fleet.dask.config.set({"distributed.comm.require-encryption": True}):
+        assert fleet.place(options(hosts="a b"))
+
+
+@pytest.mark.parametrize("scheduler", ["tcp://127.0.0.1:1", "tls://127.0.0.1:1", "http://a:1"])
+def test_a_scheduler_that_is_not_reached_is_a_line(monkeypatch, scheduler):
+    monkeypatch.setattr(fleet, "WAIT_S", 0.2)
+    with pytest.raises(PomologyError, match="no scheduler answers"):
+        fleet.connect(options(scheduler=scheduler))
+
+
+def test_machines_that_do_not_fit_are_refused(monkeypatch):
+    here = {"name": "m1-a", "machine": "M1", "kit": "commit 1"}
+    monkeypatch.setattr(fleet, "describe", lambda: here)
+    other = here | {"name": "m1-b"}
+
+    def names(*answers: object) -> dict[str, str]:
+        client = Mock()
+        client.run.return_value = {f"tcp://10.0.0.{n}:1": each for n, each in enumerate(answers)}
+        client.wait_for_workers.side_effect = None if answers else TimeoutError
+        return fleet.find_machines(client, "HOSTS=x", 1, str)
+
+    assert names(here, other) == {"m1-a": "10.0.0.0", "m1-b": "10.0.0.1"}
+    refused = {
+        "fewer than 1 answer": [],
+        "m1-b: has commit 2; here is commit 1": [here, other | {"kit": "commit 2"}],
+        "both are m1-a": [here, here],
+    }
+    for why, answers in refused.items():
+        with pytest.raises(PomologyError, match=why):
+            names(*answers)
+
+
+def environment(kit: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": f"{kit}/lib", "OMP_NUM_THREADS": "1"}
+
+
+FLEET = (sys.executable, "-m", "pomology", "fleet", "--profile=smoke", "--run=r")
+
+
+def test_a_run_on_this_machine(tmp_path):
+    kit = write_kit(tmp_path / "kit")
+
+    def fleet_says(*words: str) -> tuple[int, str]:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run([*FLEET, *words], env=environment(kit), check=False, **streams)
+        return done.returncode, done.stdout
+
+    (tmp_path / "store").mkdir()
+    status, text = fleet_says("--repeats=2", f"--store={tmp_path}/store")
+    assert status == 0, text
+    assert len(list((tmp_path / "store").glob("r@*.zip"))) == 1
+    (folder,) = (kit / "outputs" / "r-fleet").glob("*/")
+    assert f"{folder.name}: done in" in text
+    there = kit / "outputs" / "r"
+    for path in ("machine.json", "first.jsonl", "first.ipynb", "repeats/first-1.ipynb"):
+        assert (folder / path).read_bytes() == (there / path).read_bytes()
+    assert not (folder / ".lock").exists()
+    noted = json.loads((there / "machine.json").read_text())
+    (there / "machine.json").write_text(json.dumps(noted | {"chip": "another"}))
+    status, text = fleet_says()
+    assert status == 1 and f"{folder.name}: failed: pomology: RUN=r" in text
