@@ -41,7 +41,7 @@ def same(rows, kept, names):
 
 
 def test_roofline(run):
-    names = ["flops_per_s", "share_of_best", "flops_per_byte", "roof_flops_per_s", "share_of_roof"]
+    names = ["flops_per_s", "share_of_best", "flops_per_byte", "share_of_roof"]
     # The best case of each experiment: the MLP, CNN and LSTM are one since.
     shown = table.roofline_table(*run).data
     kept = committed("roofline-roofline")

@@ -182,7 +182,7 @@ def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
         "M1 Max CPU (PyTorch, 2022)",
     ]
     assert sorted(labels[:3]) == sorted(theirs) and labels[3:] == [
-        "A10 CUDA, batch size 64, tokens 128"
+        "A10 CUDA, PyTorch, batch size 64, tokens 128"
     ]
     hollow = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
     assert [list(line.get_ydata()) for line in hollow] == [[labels.index(theirs[2])]]

@@ -118,7 +118,7 @@ def test_a_gpu_shows_what_the_framework_reserved_and_how_many_times_as_fast_it_i
     on_cpu, on_gpu = shown(article_table("vae", [cpu, gpu]))
     assert on_gpu["Device"] == "Apple M2 GPU (PyTorch 2.13.0, 2026)"
     assert (on_gpu["Memory"], on_gpu["Remarks"]) == ("3.00 GB", "measured; real")
-    assert (on_cpu[SPEEDUP], on_gpu[SPEEDUP]) == ("", "3.0× (2.0 to 4.0×)")
+    assert (on_cpu[SPEEDUP], on_gpu[SPEEDUP]) == ("", "3.00× (2.00 to 4.00×)")
     smaller = article_table("vae", [vae(config={"batch_size": 64}), gpu])
     assert SPEEDUP not in smaller.columns
 
@@ -149,7 +149,7 @@ def test_repeats_become_their_mean_and_one_that_failed_hides_no_value(vae):
         cases.append(vae(repeat=number, metrics={"epoch_s": time}))
     table = article_table("vae", cases)
     (row,) = shown(table)
-    assert row["Time per epoch"] == "2.2 s ± 24 %"
+    assert row["Time per epoch"] == "2.20 s ± 24 %"
     assert row["Remarks"].endswith("400 steps of 469; stand-in; 3 of 4 repeats; busy")
     data = table.data[-1]
     assert (data["repeats"], data["status"]) == (3, "ok")

@@ -14,7 +14,7 @@ def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
     assert table.columns == ("Device", "Case", "Number", "Repeat 1", "Repeat 2")
     rows = {row.cells[2]: row.cells for row in table.rows}
     device = ("Intel Core i7-9750H CPU", "batch size 128")
-    assert rows["Step"] == (*device, "Step", "9.5 ms ± 5.3 %", "9.5 ms ± 5.3 %")
+    assert rows["Step"] == (*device, "Step", "9.50 ms ± 5.3 %", "9.50 ms ± 5.3 %")
     assert rows["Achieved"][3] == "52.8 GFLOP/s" and rows["Page faults"][3] == "12,345"
     numbers = {row["metric"]: row for row in table.data}
     assert (numbers["step_s"]["repeat_2"], numbers["step_s"]["unit"]) == (0.0095, "s")

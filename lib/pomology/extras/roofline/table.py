@@ -69,7 +69,7 @@ def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
         row["limit"] = "compute"
     elif 0 < size <= best.caches.get(case.kind, UNKNOWN_CACHE):
         row["limit"] = "cache-resident"
-        row["name"] += ", cache-resident"
+        row["name"] += ", cache-resident" if operation else ""
         roof = peak.value
     else:
         row["limit"] = "memory"
@@ -98,6 +98,7 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
         }
         numbers = {"case": first["case"], "flops_per_s": point.value}
         numbers |= {"flops_per_byte": point.intensity, "share_of_roof": point.share_of_roof}
+        numbers["share_of_best"] = point.share and point.share.value
         lines.append((cells, numbers, "measured"))
     notes = [COUNTED, "" if best.rates else NO_PEAKS]
     title = "How far each experiment is below the roofs"

@@ -79,11 +79,7 @@ def rendered(folder: Path) -> dict[str, str]:
     Raises PomologyError for one with the name of this machine, of its user or home, or with a
     secret of the environment.
     """
-    names = [os.path.expanduser("~"), socket.gethostname().partition(".")[0]]
-    names += [value for name, value in os.environ.items() if SECRET.search(name)]
-    with contextlib.suppress(KeyError, OSError):  # an account without a name, as in a container
-        names.append(getpass.getuser())
-    names = [name.lower() for name in names if len(name) > 3 and name not in USUAL]
+    names = [name.lower() for name in own_names()]
     pages = {}
     for path in sorted(set(folder.glob("*.html")) - {folder / "index.html"}):
         page = path.read_text(encoding="utf-8")
@@ -92,3 +88,12 @@ def rendered(folder: Path) -> dict[str, str]:
             raise PomologyError(f"{path.name}: holds a name or key; share without NOTEBOOKS=1")
         pages[path.name] = page
     return pages
+
+
+def own_names() -> list[str]:
+    """Return the names of this machine, its user and home, and secrets of the environment."""
+    names = [os.path.expanduser("~"), socket.gethostname().partition(".")[0]]
+    names += [value for name, value in os.environ.items() if SECRET.search(name)]
+    with contextlib.suppress(KeyError, OSError):  # an account without a name, as in a container
+        names.append(getpass.getuser())
+    return [name for name in names if len(name) > 3 and name not in USUAL]
