@@ -79,9 +79,9 @@ def table(records):
     for each in records:
         times = dict(each.metrics)
         if "loop_epoch_s" in times:
-            times["waiting_epoch_s"] = times["loop_epoch_s"] - times["training_epoch_s"]
+            times["waiting_epoch_s"] = times["loop_epoch_s"] + -1 * times["training_epoch_s"]
         if "views_epoch_s" in times:
-            times["augmentation_epoch_s"] = times["views_epoch_s"] - times["reading_epoch_s"]
+            times["augmentation_epoch_s"] = times["views_epoch_s"] + -1 * times["reading_epoch_s"]
         parts = {name: times.get(f"{name}_epoch_s") for name in PARTS}
         missing = "not measured" if each.status == "ok" else each.status
         config = each.config
