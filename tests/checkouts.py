@@ -36,7 +36,7 @@ from pomology.devices import find
 class Simulated:
     framework, framework_version, name = "simulated", "1", "chip"
     backend, kind, handle, threads = "cpu", "cpu", None, 1
-    uncounted, keeps_graphs = None, False
+    uncounted, keeps_graphs = False, False
     tf32, unified_memory = False, False
     context = lambda self, strict=False: contextlib.nullcontext()
     watch_fallbacks = lambda self: contextlib.nullcontext(set())

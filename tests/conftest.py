@@ -116,7 +116,7 @@ def left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No case is marked because of the other tests, or waits for a lock of theirs."""
     monkeypatch.setattr("pomology.machine.quiet.LOCK", tmp_path / "device.lock")
     monkeypatch.setattr("pomology.machine.quiet.calibrate", lambda: 0.0005)
-    monkeypatch.setattr("pomology.machine.quiet.between", lambda first, last: (0.0, []))
+    monkeypatch.setattr("pomology.machine.quiet.contended", lambda first, last: False)
 
 
 @pytest.fixture

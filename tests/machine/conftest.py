@@ -59,7 +59,6 @@ def nvidia(linux, monkeypatch, clock):
         answers = {
             "Init": lambda: None,
             "DeviceGetHandleByIndex": lambda index: "handle",
-            "DeviceGetHandleByUUID": lambda uuid: "handle",
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
             "DeviceGetClockInfo": lambda handle, clock_of: 1980 if clock.now < 5 else 1500,
             "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),

@@ -47,11 +47,11 @@ def test_a_rail_that_a_chip_or_library_lacks_is_left_out(apple, clock):
     gpu = drive(clock, [0, 10], kind="gpu")
     why = "zeus-apple-silicon does not count all of the cpu of this chip"
     assert cpu.rails == []
-    assert cpu.absent["power_w"] == gpu.absent["energy of the cpu"] == why
+    assert cpu.absent["power_w"] == why
     assert gpu.rails == ["gpu", "dram"]
     assert value(gpu, "power_w") == pytest.approx(0.075 * work_j(10) + 5, 1e-3)
     apple("m2-ultra")  # of whose two dies the library counts one
-    assert energy.meter("gpu").missing == {"cpu": why}
+    assert energy.meter("gpu").rails.keys() == {"gpu", "dram"}
 
 
 def test_the_first_visible_nvidia_gpu_is_metered_and_why_none_is(nvidia, monkeypatch):
@@ -62,13 +62,11 @@ def test_the_first_visible_nvidia_gpu_is_metered_and_why_none_is(nvidia, monkeyp
         energy.meter("gpu")
     with absent("only root"):
         energy.meter("cpu")
-    for visible, chosen in (("2,1", 2), ("GPU-5a1e", "GPU-5a1e")):
-        nvml = nvidia()
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert energy.meter("gpu").rails.keys() == {"gpu"}
-        assert [given for name, *given in nvml.asked if "Handle" in name] == [[chosen]]
-    nvidia("DeviceGetHandleByUUID")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    nvml = nvidia()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
+    assert energy.meter("gpu").rails.keys() == {"gpu"}
+    assert [given for name, *given in nvml.asked if "Handle" in name] == [[2]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with absent("^NVML finds no GPU that CUDA may use"):
         energy.meter("gpu")
 
@@ -83,7 +81,7 @@ class Chip:
         self.stuck = set()
 
     def meter(self, kind):
-        return energy.Meter(dict(self.periods_s), self.joules, {})
+        return energy.Meter(dict(self.periods_s), self.joules)
 
     def joules(self):
         now = self.clock() + self.phase_s
@@ -134,10 +132,8 @@ def test_the_true_joules_of_a_step_are_within_two_periods(monkeypatch, period_s,
 
 def test_a_counter_that_stands_still_is_absent_and_a_gpu_at_rest_takes_no_steps(monkeypatch):
     chip = Chip(Clock(), {"cpu": 0.01, "gpu": 0.01, "dram": 0.01})
-    chip.stuck = {"dram"}
-    counter, found = chip.watch(monkeypatch)
-    assert counter.missing == {"energy of the dram": "its counter stood still"}
-    assert counter.rails == ["cpu", "gpu"] and "energy_gpu_j_per_step" not in found
+    _, found = chip.watch(monkeypatch)
+    assert "energy_j_per_step" in found and "energy_gpu_j_per_step" not in found
     chip = Chip(Clock(), {"cpu": 0.01, "gpu": 0.01})
     _, found = chip.watch(monkeypatch, kind="gpu")
     assert found["energy_gpu_j_per_step"].value == pytest.approx(1.5, rel=0.01)

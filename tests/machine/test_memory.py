@@ -25,16 +25,16 @@ def trace_of(monkeypatch):
 
     def make(allocated, footprint=lambda step: 10**8, steps=200):
         def device():
-            return allocated(trace.steps)
+            return allocated(len(trace.rows))
 
         monkeypatch.setattr(
-            machine_memory, "footprint", lambda: ("footprint", lambda: footprint(trace.steps))
+            machine_memory, "footprint", lambda: ("footprint", lambda: footprint(len(trace.rows)))
         )
         faults = {"page_ins": 0}
         monkeypatch.setattr(
-            machine_memory, "page_faults", lambda: faults | {"page_faults": 5 * trace.steps}
+            machine_memory, "page_faults", lambda: faults | {"page_faults": 5 * len(trace.rows)}
         )
-        trace = machine_memory.MemoryTrace(device, 0.0, lambda: 0.1 * trace.steps)
+        trace = machine_memory.MemoryTrace(device, 0.0, lambda: 0.1 * len(trace.rows))
         for _ in range(steps):
             trace.note()
         return trace
@@ -69,15 +69,11 @@ def test_a_leaking_device_a_flat_one_and_one_that_grows_by_steps(trace_of):
     assert once.low < 0 < once.high
 
 
-def test_what_is_not_counted_is_absent_and_long_traces_stay_short(trace_of):
+def test_what_is_not_counted_in_every_step_is_absent(trace_of):
     def footprint(step):
         return None if step == 152 else 10**8 + 4096 * step
 
-    trace = trace_of(lambda step: {}, footprint, steps=5_000)
-    steps = [row[0] for row in trace.rows]
-    assert len(steps) <= machine_memory.MOST_TRACED
-    assert steps[-1] > 4_990 and steps == sorted(set(steps))
-    metrics = trace.metrics(10)
+    metrics = trace_of(lambda step: {}, footprint).metrics(10)
     assert not [name for name in metrics if name.startswith(("allocated", "reserved", "footprint"))]
     assert metrics["page_faults_slope"].value == pytest.approx(5)
 
@@ -109,8 +105,7 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
     trace = record.memory_trace
     assert trace["columns"] == list(machine_memory.MemoryTrace.COLUMNS)
     assert [row[0] for row in trace["rows"]] == [*range(60)]
-    uncounted = "PyTorch keeps no count of it on this device"
-    assert trace["absent"] == dict.fromkeys(("allocated_bytes", "reserved_bytes"), uncounted)
+    assert trace["rows"][0][2:4] == [None, None]  # PyTorch counts nothing on a CPU
     assert {"footprint_slope_bytes", "page_faults_slope", "page_faults"} <= record.metrics.keys()
     times = [row[1] for row in trace["rows"]]
     assert times == sorted(times) and 0 < times[-1] <= record.seconds

@@ -155,7 +155,6 @@ def test_the_article_times_a_hundred_calls_behind_ten_and_a_gpu_many_at_once(tmp
     assert record.metrics["kernel_s"].n == len(record.blocks["kernel_s"]["steady"]) == 100
     assert len(made) >= 2 + 10 + 100
     assert record.metrics["kernel_stream_s"].value > 0
-    assert record.foreign_load is not None
 
 
 def transposed(a, b, c):

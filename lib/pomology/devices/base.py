@@ -23,7 +23,7 @@ class Device(abc.ABC):
 
     backend: its name in the journal, such as `mps`. kind: `cpu` or `gpu`. handle: what the
     framework's functions take for it. unified_memory: whether it shares the host's memory.
-    uncounted: why the memory counters fail, None if they do not."""
+    uncounted: whether the memory counters fail."""
 
     framework: ClassVar[str]  # as in the journal
     title: ClassVar[str]  # as its makers write it
@@ -41,7 +41,7 @@ class Device(abc.ABC):
         self.framework_version = str(module.__version__)  # PyTorch has a type of its own
         self.kind = "cpu" if backend == "cpu" else "gpu"
         self.unified_memory = backend in ("cpu", self.apple_gpu)
-        self.uncounted: str | None = None
+        self.uncounted = False
 
     @classmethod
     @abc.abstractmethod
@@ -107,6 +107,10 @@ class Device(abc.ABC):
         strict: convolutions in true fp32 even where `tf32` is true."""
         return contextlib.nullcontext()
 
+    def on_cpu(self) -> contextlib.AbstractContextManager:
+        """Inside, the CPU computes."""
+        return type(self)("cpu").context()
+
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """A function that gives its work to the device at once, also if the framework is lazy."""
         return function
@@ -163,14 +167,14 @@ class Device(abc.ABC):
     def reset_peak_memory(self) -> None:
         """Free what the last case left and begin a new peak."""
         self.release()
-        self.uncounted = None
+        self.uncounted = False
         self._counted(self._reset_peak)
 
     def memory(self) -> dict[str, int]:
         """`allocated_bytes` (arrays) and `reserved_bytes` (the allocator's pool) now, and peaks.
 
         Peaks: `allocated_peak_bytes` and `reserved_peak_bytes` since the last reset. Empty on most
-        CPUs, and if the counters fail: see `uncounted`."""
+        CPUs, and if the counters fail."""
         return {} if self.uncounted else self._counted(self._memory)
 
     def peak_memory(self) -> dict[str, int]:
@@ -182,13 +186,13 @@ class Device(abc.ABC):
         gc.collect()
 
     def _counted(self, read: Callable[[], dict[str, int] | None]) -> dict[str, int]:
-        """What a counter answers. No case is lost for an error of it, which `uncounted` keeps."""
+        """What a counter answers. No case is lost for an error of it: it has no number then."""
         if self.kind == "cpu" and not self.counts_on_cpu:
             return {}
         try:
             return read() or {}
-        except Exception as error:
-            self.uncounted = str(error).split("\n")[0]
+        except Exception:
+            self.uncounted = True
             return {}
 
     def _memory(self) -> dict[str, int]:

@@ -338,7 +338,6 @@ class Case:
             "bytes_per_step": workload and workload.moved_bytes,
             "status": status,
             "reason": reason,
-            "foreign_load": self._others.most_cores,
             "flags": self._all_flags(),
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in self._all_metrics().items()},
@@ -346,11 +345,11 @@ class Case:
             "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
         }
         if self._sampler:
-            record |= outcome.sampled(self._sampler, self.backend)
+            record |= outcome.sampled(self._sampler)
         if self._calibration_s:
             record["canary"] = dict(zip(("before_s", "after_s"), self._calibration_s, strict=True))
         if self._trace:
-            record["memory_trace"] = outcome.memory_trace(self._trace, self._training, self.backend)
+            record["memory_trace"] = outcome.memory_trace(self._trace, self._training)
         if self._notes:
             record["note"] = redact("; ".join(self._notes))
         if status == "error" and exception is not None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from pomology.devices import failures
-from pomology.devices.base import Device
 from pomology.devices.torch import fallback_enabled
 from pomology.errors import Mismatch, TooBig, TooSlow
 from pomology.machine.memory import MemoryTrace
@@ -174,14 +173,10 @@ def pairs(blocks: Iterable[clock.Block]) -> list[list[float]]:
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
 
-def sampled(sampler: Sampler, device: Device) -> dict[str, Any]:
+def sampled(sampler: Sampler) -> dict[str, Any]:
     """Return what the sampler adds to a record; of its samples 500 to 1,000 at most."""
-    absent = dict(sampler.absent)
-    if device.uncounted:
-        reason = redact(device.uncounted)
-        absent |= dict.fromkeys(("allocated_peak_bytes", "reserved_peak_bytes"), reason)
     return {
-        "absent": absent,
+        "absent": sampler.absent,
         "rails": sampler.rails,
         "thermal_level": sampler.thermal_level,
         "trace": sampler.samples[:: max(1, len(sampler.samples) // 500)],
@@ -191,17 +186,13 @@ def sampled(sampler: Sampler, device: Device) -> dict[str, Any]:
 def traced_warmup(trace: MemoryTrace, training: clock.Part) -> int:
     """Return how many steps of a trace come before the steady ones."""
     warmup = 1 + clock.steps_in(training.warmup)
-    return warmup if trace.steps - warmup >= FEW_TRACED else 1
+    return warmup if len(trace.rows) - warmup >= FEW_TRACED else 1
 
 
-def memory_trace(trace: MemoryTrace, training: clock.Part, device: Device) -> dict[str, Any]:
+def memory_trace(trace: MemoryTrace, training: clock.Part) -> dict[str, Any]:
     """Return a trace as the journal keeps it."""
-    reason = device.uncounted or f"{device.title} keeps no count of it on this device"
-    columns = zip(trace.COLUMNS, zip(*trace.rows, strict=True), strict=True)
-    absent = [name for name, values in columns if all(value is None for value in values)]
     return {
         "columns": list(trace.COLUMNS),
         "rows": trace.rows,
-        "absent": dict.fromkeys(absent, redact(reason)),
         "warmup": traced_warmup(trace, training),
     }

@@ -28,31 +28,30 @@ class Absent(Exception):
 class Meter(NamedTuple):
     """rails: what it covers -> seconds between two movements of its counter.
 
-    joules: returns a running total of each rail. missing: rails that are not used -> why.
+    joules: returns a running total of each rail.
     """
 
     rails: dict[str, float]
     joules: Callable[[], dict[str, float]]
-    missing: dict[str, str]
 
 
 def meter(kind: str) -> Meter:
     """Return the energy meter of a device, "cpu" or "gpu". Raises Absent where there is none."""
     if sys.platform == "darwin":
         apple = apple_meter()
-        if kind in apple.missing:
-            raise Absent(apple.missing[kind])
+        if kind not in apple.rails:
+            raise Absent(f"zeus-apple-silicon does not count all of the {kind} of this chip")
         return apple
     if kind == "cpu":
         raise Absent("on Linux only root may read the energy counters of a processor")
     nvml, gpu = nvml_gpu()
     energy_mj = nvml.nvmlDeviceGetTotalEnergyConsumption  # Volta and later count it
-    return Meter({"gpu": NVML_PERIOD_S}, lambda: {"gpu": energy_mj(gpu) / 1e3}, {})
+    return Meter({"gpu": NVML_PERIOD_S}, lambda: {"gpu": energy_mj(gpu) / 1e3})
 
 
 def apple_meter() -> Meter:
     """Return the meter of a whole Apple chip: energy as macOS estimates it, in steps of 1 mJ."""
-    if snapshot.virtual_machine():
+    if snapshot.virtual_mac():
         # Where there are no counters, the library would end this process.
         raise Absent("not asked in a virtual machine, which need not have energy counters")
     try:
@@ -66,20 +65,17 @@ def apple_meter() -> Meter:
         raise Absent(f"macOS does not open its energy counters: {error}") from error
     slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
     periods_s = {}
-    missing = {}
     for rail, field in APPLE_RAILS.items():
         # Version 1.1.0 overwrites the CPU counters of an Ultra's first die with the second's.
         half = rail == "cpu" and "Ultra" in (snapshot.chip() or "")
-        if half or getattr(first, field) is None:
-            missing[rail] = f"zeus-apple-silicon does not count all of the {rail} of this chip"
-        else:
+        if not half and getattr(first, field) is not None:
             periods_s[rail] = APPLE_SLOW_PERIOD_S if slow and rail != "gpu" else APPLE_PERIOD_S
 
     def joules() -> dict[str, float]:
         now = monitor.get_cumulative_energy()
         return {rail: getattr(now, APPLE_RAILS[rail]) / 1e3 for rail in periods_s}
 
-    return Meter(periods_s, joules, missing)
+    return Meter(periods_s, joules)
 
 
 def nvml_gpu() -> tuple[Any, Any]:
@@ -88,13 +84,11 @@ def nvml_gpu() -> tuple[Any, Any]:
         import pynvml
     except ImportError as error:
         raise Absent("nvidia-ml-py is not installed") from error
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     try:
         pynvml.nvmlInit()
-        if first.isdecimal():
-            return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(first))
-        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(first)
-    except pynvml.NVMLError as error:
+        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(first))
+    except (pynvml.NVMLError, ValueError) as error:  # a number only, not the UUID of a GPU
         raise Absent(f"NVML finds no GPU that CUDA may use: {error}") from error
 
 
@@ -112,16 +106,16 @@ Span = tuple[Reading, Reading]
 class EnergyCounter:
     """The energy counters of a device from now on, and in its steady steps.
 
-    rails: what they cover. missing: what of it has no number -> why. Raises Absent where no meter
-    answers.
+    rails: what they cover. missing: numbers that are too uncertain -> why. Raises Absent where no
+    meter answers.
     """
 
     def __init__(self, kind: str, clock: Callable[[], float]):
         self._kind = kind
         self._clock = clock
-        self._periods_s, self._joules, missing = meter(kind)
+        self._periods_s, self._joules = meter(kind)
         self.rails = list(self._periods_s)
-        self.missing = {f"energy of the {rail}": reason for rail, reason in missing.items()}
+        self.missing: dict[str, str] = {}
         self._first = self._read()
         self._stretch: Hashable = None
         self._steady: list[Span] = []  # the first and the last reading of each stretch
@@ -143,16 +137,13 @@ class EnergyCounter:
     def metrics(self) -> dict[str, Estimate]:
         """Return joules of a steady step, and watts: of steady steps, else from begin to now.
 
-        Raises Absent if the device's own counter stood still.
+        Raises Absent if a counter stood still.
         """
         last = self._read()
-        for rail in list(self.rails):
+        for rail in self.rails:
             long = last.seconds - self._first.seconds >= 2 * self._periods_s[rail]
             if long and last.joules[rail] == self._first.joules[rail]:
-                self.missing[f"energy of the {rail}"] = "its counter stood still"
-                self.rails.remove(rail)
-        if self._kind not in self.rails:
-            raise Absent("the energy counter stood still")
+                raise Absent(f"the energy counter of the {rail} stood still")
         spans = [(begin, end) for begin, end in self._steady if end.steps > begin.steps]
         steps = sum(end.steps - begin.steps for begin, end in spans)
         found = {}
@@ -163,7 +154,7 @@ class EnergyCounter:
         spans = spans or [(self._first, last)]
         spans_s = sum(end.seconds - begin.seconds for begin, end in spans)
         found["power_w"] = self._per(spans_s, "W", spans, self.rails)
-        self.missing |= {name: value for name, value in found.items() if isinstance(value, str)}
+        self.missing = {name: value for name, value in found.items() if isinstance(value, str)}
         return {name: value for name, value in found.items() if name not in self.missing}
 
     def _read(self, steps: int = 0) -> Reading:

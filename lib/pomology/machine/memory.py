@@ -15,7 +15,6 @@ import psutil
 
 from pomology.measure.estimate import Estimate
 
-MOST_TRACED = 1000  # rows of a trace of memory
 SLOPE_BLOCKS = 9  # a few long ones: each must hold what one part of a trace has to do with the next
 
 
@@ -25,8 +24,7 @@ class MemoryTrace:
     device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it
     counts. since: when the case began, by `clock`. `footprint_bytes` is as `Sampler` counts it;
     `resident_bytes` (on macOS without what only the GPU touched) and page faults are of this
-    process alone. rows: in the order of COLUMNS, of long traces every second, fourth, ...; None is
-    what cannot be read.
+    process alone. rows: in the order of COLUMNS; None is what cannot be read.
     """
 
     COLUMNS = (
@@ -50,29 +48,22 @@ class MemoryTrace:
         self._since = since
         self._clock = clock
         self._footprint = footprint()[1]
-        self._stride = 1
-        self.steps = 0
         self.rows: list[tuple] = []
 
     def note(self) -> None:
         """Note that a step has ended, on the device too."""
-        if self.steps % self._stride == 0:
-            now = {"step": self.steps, "t_s": round(self._clock() - self._since, 6)}
-            now["footprint_bytes"] = self._footprint()
-            now["resident_bytes"] = psutil.Process().memory_info().rss
-            now |= page_faults() | self._device()
-            self.rows.append(tuple(now.get(name) for name in self.COLUMNS))
-            if len(self.rows) > MOST_TRACED:
-                self.rows = self.rows[::2]
-                self._stride *= 2
-        self.steps += 1
+        now = {"step": len(self.rows), "t_s": round(self._clock() - self._since, 6)}
+        now["footprint_bytes"] = self._footprint()
+        now["resident_bytes"] = psutil.Process().memory_info().rss
+        now |= page_faults() | self._device()
+        self.rows.append(tuple(now.get(name) for name in self.COLUMNS))
 
     def metrics(self, warmup: int) -> dict[str, Estimate]:
         """Return growth a step (NAME_slope) and both ends from step `warmup` on.
 
         What was not read in every step has none; no slope with fewer than 3 steps.
         """
-        steps, _, *columns = zip(*(row for row in self.rows if row[0] >= warmup), strict=True)
+        steps, _, *columns = zip(*self.rows[warmup:], strict=True)
         metrics: dict[str, Estimate] = {}
         for name, values in zip(self.COLUMNS[2:], columns, strict=True):
             if None in values:

@@ -6,6 +6,7 @@ import os
 import resource
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from pomology.machine import memory
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # of a container
 TICK_S = 0.01  # of the counters of processor time, on each core
 LEAST_S = 0.02  # what the runner itself takes now and then to note a case
-CALIBRATION_S = 0.02
+CALIBRATION_CALLS = 50  # of about 0.4 ms each
 CALIBRATION_SIZE = 160
 # By so much both products around a case must exceed the fastest of the run. On a virtual machine
 # of two cores that was so for 38 of 1,069 cases.
@@ -64,29 +65,24 @@ def own_s() -> float:
     return used_s
 
 
-def between(first: Edge, last: Edge) -> tuple[float, list[str]]:
-    """Return how many cores others used at least between two edges, and which flags hold.
+def contended(first: Edge, last: Edge) -> bool:
+    """Return whether others used the processor between two edges.
 
-    `contended`: over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
+    That is over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
     """
     cores = psutil.cpu_count() or 1
     wall_s = max(last.t_s - first.t_s, 1e-9)
     others_s = last.busy_s - first.busy_s - (last.own_s - first.own_s)
     # Ticks of all cores, each off by up to one at either edge, as their sum scatters.
     certain_s = max(0.0, others_s - 2 * TICK_S * cores**0.5)
-    load = min(certain_s / wall_s, cores)
-    contended = load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2))
-    return load, ["contended"] if contended else []
+    load = certain_s / wall_s
+    return load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2))
 
 
 class Others:
-    """What other programs did while things were timed, one after the other.
-
-    most_cores: that they used at least, of the worst; None before the first has ended.
-    """
+    """What other programs did while things were timed, one after the other."""
 
     def __init__(self):
-        self.most_cores: float | None = None
         self.flags: list[str] = []
         self._edge: Edge | None = None
 
@@ -98,9 +94,8 @@ class Others:
         """What was timed ends here, and the next thing begins."""
         begin = self._edge
         self.begin()
-        load, flags = between(begin, self._edge)
-        self.most_cores = max(load, self.most_cores or 0.0)
-        self.flags += flags
+        if contended(begin, self._edge):
+            self.flags.append("contended")
 
 
 @contextlib.contextmanager
@@ -125,7 +120,7 @@ def alone(say: Callable[[str], Any]) -> Iterator[None]:
 
 
 def calibrate() -> float:
-    """Return the seconds of a fixed matrix product on one thread: the median of 20 ms of them.
+    """Return the seconds of a fixed matrix product on one thread: the median of 50.
 
     What counters do not see makes it slower, too: a lower clock, a neighbour on the same host.
     """
@@ -133,14 +128,12 @@ def calibrate() -> float:
 
     matrix = numpy.linspace(0.5, 1.5, CALIBRATION_SIZE**2, dtype="float32")
     matrix = matrix.reshape(CALIBRATION_SIZE, -1)
-    calls_s: list[float] = []
-    begin_s = start_s = time.perf_counter()
-    while start_s - begin_s < CALIBRATION_S or len(calls_s) < 8:
+
+    def multiply() -> None:
         numpy.einsum("ij,jk->ik", matrix, matrix)  # not by a BLAS, which has threads of its own
-        end_s = time.perf_counter()
-        calls_s.append(end_s - start_s)
-        start_s = end_s
-    return statistics.median(calls_s[len(calls_s) // 4 :])  # without a warm-up
+
+    calls_s = timeit.repeat(multiply, number=1, repeat=CALIBRATION_CALLS)
+    return statistics.median(calls_s[CALIBRATION_CALLS // 4 :])  # without a warm-up
 
 
 def slowed(around_case_s: Iterable[float], best_s: float) -> bool:

@@ -70,7 +70,6 @@ def snapshot() -> dict[str, Any]:
         "architecture": platform.machine() or None,
         # Intel Macs have another brand.
         "translated": mac and x86 and "Apple" in str(_sysctl("machdep.cpu.brand_string")),
-        "virtual_machine": virtual_machine(),
         "python": platform.python_version(),
         "packages": _packages(),
         "git": _git(),
@@ -147,15 +146,13 @@ def chip() -> str | None:
     """Return the processor's name, such as `Apple M2 Ultra` or `AMD EPYC 7B13`."""
     if sys.platform == "darwin":
         return _sysctl("machdep.cpu.brand_string")
-    return " ".join(_lscpu().get("Model name", "").split()) or None
+    model = re.search(r"Model name:(.*)", run_command("lscpu") or "")
+    return " ".join(model[1].split()) or None if model else None
 
 
-def virtual_machine() -> bool | None:
-    """Return whether this is a virtual machine; None if the system does not say."""
-    if sys.platform == "darwin":
-        return {0: False, 1: True}.get(_sysctl("kern.hv_vmm_present"))
-    lscpu = _lscpu()
-    return "hypervisor" in lscpu["Flags"].split() if "Flags" in lscpu else None
+def virtual_mac() -> bool:
+    """Return whether this Mac is a virtual machine."""
+    return _sysctl("kern.hv_vmm_present") == 1
 
 
 def available_memory_bytes() -> int:
@@ -204,11 +201,6 @@ def run_command(*command: str) -> str | None:
 def _sysctl(name: str) -> int | str | None:
     text = (run_command("sysctl", "-n", name) or "").strip()
     return int(text) if text.isdecimal() else text or None
-
-
-def _lscpu() -> dict[str, str]:
-    lines = [line.partition(":") for line in (run_command("lscpu") or "").splitlines()]
-    return {name.strip(): value.strip() for name, _, value in lines}
 
 
 def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
