@@ -159,7 +159,8 @@ class Experiment:
 
     def slowed(self, around_case_s: list[float]) -> bool:
         """Return whether the machine was slower around a case than at its best in this run."""
-        earlier = [record.calibration or {} for record in self.run.records]
+        # Read anew: `self.run` is as it was when the first case ended.
+        earlier = [record.calibration or {} for record in self.report.run.records]
         earlier_s = [seconds for calibration in earlier for seconds in calibration.values()]
         return quiet.slowed(around_case_s, min(earlier_s + around_case_s))
 
