@@ -107,10 +107,6 @@ class Device(abc.ABC):
         strict: convolutions in true fp32 even where `tf32` is true."""
         return contextlib.nullcontext()
 
-    def on_cpu(self) -> contextlib.AbstractContextManager:
-        """Inside, the CPU computes."""
-        return type(self)("cpu").context()
-
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """A function that gives its work to the device at once, also if the framework is lazy."""
         return function
