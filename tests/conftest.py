@@ -10,48 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import apart
 import psutil
 import pytest
 
-# Of these files, what they have of each notebook is a piece of work by itself.
-BY_NOTEBOOK = ("test_notebooks.py",)
-# The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what takes how long.
-FIRST = (
-    *(
-        "[device_check]",
-        "test_in_mlx.py",
-        "[trainings_",
-        "[whisper_pretraining]",
-        "[simclr]",
-        "test_callbacks.py",
-    ),
-    *("test_page.py", "[capabilities]", "test_doctor.py", "test_memory.py"),
-    *(
-        "[model_sizes",
-        "test_lab.py",
-        "test_batch.py",
-        "test_store.py",
-        "[gpt2_small]",
-        "test_model_memory.py",
-    ),
-    *("[resnet50]", "[instrument_check]", "test_add_an_experiment.py", "test_proof.py"),
-    *("test_offload.py", "test_data.py", "test_roofline.py", "[bert_base]"),
-    *("[whisper_", "[cnn]", "[lstm]", "[mlp]", "test_figures.py", "test_on_a_mac.py"),
-    *(
-        "test_trainings.py",
-        "test_gpt2_pretraining.py",
-        "test_project.py",
-        "test_compare.py",
-        "test_verdicts.py",
-    ),
-    *(
-        "test_statistics.py",
-        "test_experiment.py",
-        "test_lightning.py",
-        *(f"{file}[" for file in BY_NOTEBOOK),
-    ),
-)
+pytest_plugins = ["processes"]
+
+# Of this file, what it has of each notebook is a piece of work by itself.
+BY_NOTEBOOK = "test_smoke.py"
+# The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what
+# takes how long.
+FIRST = ["test_trainings.py", "test_fleet.py", "test_verify.py", "[mlx_or_pytorch-mlx]"]
+FIRST += ["test_keras.py", "test_versions.py", "[simclr]", "[whisper_pretraining]", "test_batch.py"]
+FIRST += ["[mlx_or_pytorch-torch]", "[instrument_check]", "[device_check]", "test_removal.py"]
+FIRST += ["test_counts.py", "test_device_check.py", "[capabilities]", "[prediction]"]
+FIRST += ["[gpt2_small]", "[mlp_cnn_lstm", "[model_sizes", "test_on_a_mac.py"]
+FIRST += ["test_capabilities.py", "test_add_an_experiment.py", "test_article.py", "test_doctor.py"]
+FIRST += ["[resnet50]", "[memory", "[model_memory]", "test_lab.py", f"{BY_NOTEBOOK}["]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.
@@ -60,10 +34,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`: a process for each core, but at most four, and 4 GiB for each. One would be pytest itself."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    """For `-n auto`: a process for each core, but at most four, and 4 GiB for each; not just one."""
+    known = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
     count = min(4, cores, psutil.virtual_memory().total // 2**32)
     return count if count > 1 else 0
 
@@ -72,7 +45,7 @@ def piece(nodeid: str) -> str:
     """What one process runs as a whole: a file, or what a file has of one notebook."""
     path, _, test = nodeid.partition("::")
     file = path.rpartition("/")[2]
-    return f"{file}[{test.partition('[')[2]}" if file in BY_NOTEBOOK else file
+    return f"{file}[{test.partition('[')[2]}" if file == BY_NOTEBOOK else file
 
 
 def place(nodeid: str) -> int:
@@ -105,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_collection() -> Iterator[None]:
-    """Every case collects garbage before it starts; the many objects of the imported packages are none."""
+    """Every case collects garbage before it starts; the many objects of the imports are none."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -119,18 +92,13 @@ def left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("pomology.machine.quiet.contended", lambda first, last: False)
 
 
-@pytest.fixture
-def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Python started by `subprocess.run` has PyTorch loaded already, where a system allows that."""
-    apart.start_with_torch(monkeypatch, tmp_path, apart.LOADED)
-
-
 @contextlib.contextmanager
 def sockets_in_a_folder() -> Iterator[dict[str, str]]:
-    """Settings of a KernelManager that speaks to its kernel through sockets in a folder, not through ports.
+    """Settings of a KernelManager that speaks to its kernel through sockets in a folder.
 
-    Ports are looked for before the kernel takes them, and of two processes that do so at a time, one may find them
-    taken. The folder's name is short, since a socket's may have 104 characters on a Mac.
+    Ports are looked for before the kernel takes them, and of two processes that do so at a time,
+    one may find them taken. The folder's name is short: a Mac allows 103 characters, of which its
+    folder for temporary files has some 49.
     """
     with tempfile.TemporaryDirectory(prefix="k") as folder:
         yield {"transport": "ipc", "ip": f"{folder}/k"}

@@ -1,4 +1,4 @@
-"""Clocks, loaders and devices that tests command: in simulated time where it must be exact, in real time where not."""
+"""Clocks, loaders and devices in simulated time, records, and a quiet machine."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ class Clock:
         self._same = self._same + 1 if self.now == self._last else 0
         self._last = self.now
         # Else what waits for time to pass would wait forever.
-        assert self._same < 5000, (
-            "the clock was read 5,000 times and stood still: nobody waits for the device"
-        )
+        assert self._same < 5000, "the clock stands still: nobody waits for the device"
         return self.now
 
     def pass_s(self, seconds: float) -> None:
@@ -50,16 +48,15 @@ class Batch:
 
 
 class Loader:
-    """Batches that take `load_s` each to load: iterators opened, batches given, iterators closed are counted."""
+    """Batches that take `load_s` each to load.
 
-    def __init__(
-        self,
-        length: int,
-        clock: Clock | None = None,
-        load_s: float = 0.0,
-        batches: int | None = None,
-    ):
-        self.length, self.clock, self.load_s = length, clock or Clock(), load_s
+    It counts iterators opened, batches given and iterators closed.
+    """
+
+    def __init__(self, length: int, clock: Clock | None = None, load_s=0.0, batches=None):
+        self.length = length
+        self.clock = clock or Clock()
+        self.load_s = load_s
         self.batches = length if batches is None else batches
         self.opened = self.given = self.closed = 0
 
@@ -81,9 +78,9 @@ class Loader:
 
 
 class SimulatedDevice:
-    """A GPU in simulated time. Launching costs the program almost nothing; the work is done later, one after another.
+    """A GPU in simulated time: launching costs almost nothing, the work is done later, in turn.
 
-    `events` is the order of things: `launch`, `synchronize` and, with `reading` as the clock, `clock`.
+    events: the order of things: `launch`, `synchronize` and, with `reading` as the clock, `clock`.
     """
 
     def __init__(self, clock: Clock, launch_s: float = 0.0, fence_s: float = 0.0):
@@ -112,7 +109,7 @@ class SimulatedDevice:
 def train(
     clock, batches, step: Callable[[int], None], part: str = "training", steps: float | None = None
 ) -> list:
-    """A training loop that calls `step(number)`. Returns (batch, whether it was a ready one) of every step."""
+    """Run a training loop that calls `step(number)`; give each batch, and whether it was ready."""
     seen = []
     for number, batch in enumerate(clock.steps(batches, part, steps)):
         assert number < 1_000_000, "the loop does not end"
@@ -121,87 +118,36 @@ def train(
     return seen
 
 
-def metric(
-    value: float,
-    low: float | None = None,
-    high: float | None = None,
-    unit: str = "s",
-    how: str = "measured",
-):
+def metric(value: float, low=None, high=None, unit: str = "s", how: str = "measured") -> Estimate:
     return Estimate(value, unit, low, high, 20, how)
 
 
 def record(**changes) -> Record:
-    """A case that ended well, with these fields of its journal's line in place of the usual ones."""
-    fields = {
-        "schema": 1,
-        "event": "end",
-        "experiment": "vae",
-        "article": "003",
-        "config": {"batch_size": 128},
-    }
-    fields |= {
-        "framework": "torch",
-        "framework_version": "2.13.0",
-        "backend": "cpu",
-        "device": None,
-    }
-    fields |= {
-        "chip": "Apple M9",
-        "precision": "fp32",
-        "profile": "quick",
-        "data": "none",
-        "scaled": False,
-    }
-    fields |= {
-        "repeat": 0,
-        "threads": 8,
-        "power_source": "ac",
-        "started": "2026-05-04T03:02:01Z",
-        "parameters": None,
-    }
-    fields |= {
-        "flops_per_step": None,
-        "foreign_load": 0.0,
-        "flags": [],
-        "status": "ok",
-        "reason": None,
-    }
-    fields |= {"seconds": 4.0} | changes
+    """A case that ended well, with these fields of its journal's line in place of the usual."""
+    fields = {"schema": 1, "event": "end", "experiment": "vae", "article": "003"}
+    fields |= {"config": {"batch_size": 128}, "framework": "torch", "framework_version": "2.13.0"}
+    fields |= {"backend": "cpu", "device": None, "chip": "Apple M9", "precision": "fp32"}
+    fields |= {"profile": "quick", "data": "none", "scaled": False, "repeat": 0, "threads": 8}
+    fields |= {"power_source": "ac", "started": "2026-05-04T03:02:01Z", "foreign_load": 0.0}
+    fields |= {"parameters": None, "flops_per_step": None, "flags": [], "status": "ok"}
+    fields |= {"reason": None, "seconds": 4.0, "metrics": {}} | changes
     form = {"unit": "", "low": None, "high": None, "n": 9, "how": "measured"}
-    metrics = {
-        k: form | (v if isinstance(v, dict) else v.metric())
-        for k, v in fields.get("metrics", {}).items()
-    }
+    metrics = {}
+    for name, value in fields["metrics"].items():
+        metrics[name] = form | (value if isinstance(value, dict) else value.metric())
     name = f"{fields['framework']}-{fields['backend']} {fields['config']}"
     return checked({"case": name} | fields | {"metrics": metrics})
 
 
 def cells(name: str) -> list[str]:
     """The code of a notebook, cell by cell."""
-    (place,) = (root() / "notebooks").glob(f"*/{name}.ipynb")
+    (place,) = (root() / "notebooks").glob(f"**/{name}.ipynb")
     return [cell.source for cell in nbformat.read(place, 4).cells if cell.cell_type == "code"]
 
 
 def quiet_machine(patch: pytest.MonkeyPatch) -> None:
     """A machine on which nothing else runs; to find out about the real one takes seconds."""
-    state = {
-        "power_source": "ac",
-        "low_power_mode": False,
-        "thermal_level": None,
-        "load": 0.1,
-        "flags": [],
-    }
-    patch.setattr(snapshot, "conditions", lambda: state)
+    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1}
+    patch.setattr(snapshot, "conditions", lambda: state | {"flags": []})
     patch.setattr(snapshot, "snapshot", lambda: {"python": "3.11.9"})
     patch.setattr(snapshot, "software", lambda: {"python": "3.11.9"})
-
-
-def after(name: str, change: Callable) -> Callable[[dict], None]:
-    """What puts a class into a notebook's names that does something more when it is made."""
-
-    def __init__(self, shape):
-        super(type(self), self).__init__(shape)
-        change(self, shape)
-
-    return lambda scope: scope.update({name: type(name, (scope[name],), {"__init__": __init__})})

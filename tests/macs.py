@@ -98,28 +98,11 @@ def install_commands(folder: str, place: Path) -> Path:
 
 
 # What macOS lacks: of the modules os, resource and psutil, and of psutil's processes.
-NOT_IN_OS = (
-    *(
-        "sched_getaffinity",
-        "sched_setaffinity",
-        "posix_fadvise",
-        "posix_fallocate",
-        "fdatasync",
-        "waitid",
-    ),
-    *(
-        "memfd_create",
-        "pidfd_open",
-        "eventfd",
-        "copy_file_range",
-        "splice",
-        "getrandom",
-        "setns",
-        "unshare",
-    ),
-)
-NOT_IN_PSUTIL = ("sensors_temperatures", "sensors_fans")
-NOT_OF_A_PROCESS = ("io_counters", "cpu_affinity", "memory_maps", "cpu_num", "ionice", "rlimit")
+NOT_IN_OS = ["sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate"]
+NOT_IN_OS += ["fdatasync", "waitid", "memfd_create", "pidfd_open", "eventfd", "copy_file_range"]
+NOT_IN_OS += ["splice", "getrandom", "setns", "unshare"]
+NOT_IN_PSUTIL = ["sensors_temperatures", "sensors_fans"]
+NOT_OF_A_PROCESS = ["io_counters", "cpu_affinity", "memory_maps", "cpu_num", "ionice", "rlimit"]
 NOT_A_COMMAND = ("nvidia-smi", "nproc", "free", "lscpu", "taskset", "numactl", "vmstat", "lspci")
 
 Memory = namedtuple("Memory", "total available percent used free active inactive wired")

@@ -1,24 +1,21 @@
-"""A pretended MPS for people without a Mac: `python tests/pretended_mps.py NOTEBOOK PROFILE RESULT.json`.
+"""A pretended MPS for people without a Mac.
 
-A notebook runs on a *pretended* device: its tensors say that they are on a device of their own, as on a GPU, while the
-CPU computes. So PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet unnoticed, and every
-operator that reaches the device is seen, is looked up in the list of kernels that the PyTorch of Macs was built from
-(`fixtures/mps_operators.txt`: `<what it has> <operator> <overloads>`, and `autocast <precision> <operators>`), and must
-not make double precision, which Metal lacks.
+Its tensors say that they are on a device of their own, as on a GPU, while the CPU computes. So
+PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet unnoticed, and
+every operator that reaches the device is seen. It is looked up in the list of kernels that the
+PyTorch of Macs was built from (`fixtures/mps_operators.txt`: `<what it has> <operator>
+<overloads>`, and `autocast <precision> <operators>`), and must not make double precision, which
+Metal lacks.
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import re
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,51 +29,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
 from pomology.machine import snapshot
-from pomology.results import journal
-from pomology.runner import notebooks, parameters
 
 PRETENDED = "pretended"
-# What PyTorch calls for a device that it does not know, and for MPS instead (2.14: derivatives.yaml, attention.cpp).
-REPLACED = {
-    "_thnn_fused_lstm_cell": "_lstm_mps",
-    "_thnn_fused_lstm_cell_backward_impl": "lstm_mps_backward",
-    "_scaled_dot_product_fused_attention_overrideable": "matmul, softmax, matmul",
-    "_scaled_dot_product_fused_attention_overrideable_backward": "matmul, softmax, matmul",
-}
-# Has an entry for MPS which computes on the CPU, with or without the fallback variable (read in the binary of 2.14.1,
-# where MPSFallback.mm registers no other one).
+# What PyTorch calls for a device that it does not know; for MPS it calls `_lstm_mps`, and matmul,
+# softmax, matmul (2.14: derivatives.yaml, attention.cpp).
+REPLACED = ("_thnn_fused_lstm_cell", "_scaled_dot_product_fused_attention_overrideable")
+# Has an entry for MPS which computes on the CPU, with or without the fallback variable (read in the
+# binary of 2.14.1, where MPSFallback.mm registers no other one).
 SILENT_FALLBACKS = {"embedding_renorm_"}
 # Indices and lengths may stay on the CPU.
-TAKES_HOST_TENSORS = {
-    "index",
-    "index_put",
-    "index_put_",
-    "_index_put_impl_",
-    "_ctc_loss",
-    "_pack_padded_sequence",
-}
-RESULTS = re.compile(r"^experiment\.(table|checks|details|figure|claims)\(", re.MULTILINE)
-
+TAKES_HOST_TENSORS = {"index", "index_put", "index_put_", "_index_put_impl_"}
+TAKES_HOST_TENSORS |= {"_ctc_loss", "_pack_padded_sequence"}
 
 # What MPS may have for an operator.
-KERNEL, COMPOSITE, MISSING, SILENT = (
-    "kernel",
-    "made of others",
-    "no kernel",
-    "kernel that runs on the CPU",
-)
+KERNEL, COMPOSITE, MISSING = "kernel", "made of others", "no kernel"
+SILENT = "kernel that runs on the CPU"
 LIST = Path(__file__).parent / "fixtures" / "mps_operators.txt"
 
 
 @dataclass
 class Use:
-    """What was asked of the device: each operator, how often, and what MPS has for it; each fault, once, that a Mac
-    would refuse, compute on the CPU, or get wrong; and [status, reason] of each case."""
+    """What was asked of the device.
+
+    operators: how often, by name. support: what MPS has for it. faults: each one, once, that a Mac
+    would refuse, compute on the CPU, or get wrong.
+    """
 
     operators: dict[str, int] = field(default_factory=dict)
     support: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
-    cases: dict[str, list] = field(default_factory=dict)
 
     def missing(self) -> list[str]:
         """The operators that would run on the CPU, or fail."""
@@ -99,11 +80,11 @@ KERNELS, AUTOCAST = _read()  # of the PyTorch that Macs get, whichever one is in
 
 
 def support(operator: str) -> str:
-    """What MPS has for an operator such as `add.Tensor`; operators that it replaces by others count as made of them."""
+    """What MPS has for an operator such as `add.Tensor`; a replaced one is made of others."""
     base = operator.split(".")[0]
     if base in SILENT_FALLBACKS:
         return SILENT
-    return COMPOSITE if base in REPLACED else KERNELS.get(operator, MISSING)
+    return COMPOSITE if base.startswith(REPLACED) else KERNELS.get(operator, MISSING)
 
 
 def _meant(device: Any) -> bool:
@@ -113,8 +94,9 @@ def _meant(device: Any) -> bool:
 class Rehearsal:
     """A device like MPS that computes on the CPU: what reaches it is noted in `use`.
 
-    `handle` is its `torch.device`. Enter it before anything is created on it. One to a process, as PyTorch keeps one
-    place for a device of one's own. Raises TypeError for double precision, as MPS does.
+    `handle` is its `torch.device`. Enter it before anything is created on it. One to a process, as
+    PyTorch keeps one place for a device of one's own. Raises TypeError for double precision, as MPS
+    does.
     """
 
     def __init__(self):
@@ -122,10 +104,8 @@ class Rehearsal:
 
         if torch._C._get_privateuse1_backend_name() != PRETENDED:
             _setup_privateuseone_for_python_backend(PRETENDED)
-            getattr(torch, PRETENDED).get_amp_supported_dtype = lambda: [
-                torch.bfloat16,
-                torch.float16,
-            ]
+            halves = [torch.bfloat16, torch.float16]
+            getattr(torch, PRETENDED).get_amp_supported_dtype = lambda: halves
             _register_autocast()
         self.handle = torch.device(PRETENDED, 0)
         self.use = Use()
@@ -142,20 +122,19 @@ class Rehearsal:
                 return rehearsal.run(function, args, kwargs or {})
 
         class FromNumbers(TorchFunctionMode):
-            """What copies numbers straight to a device passes no dispatch mode: it goes by way of the CPU here."""
+            """What copies numbers to a device passes no dispatch mode; here it goes by the CPU."""
 
             def __torch_function__(self, function, types, args=(), kwargs=None):
                 named = dict(kwargs or {})
                 if function is torch.Tensor.new_tensor and isinstance(args[0], rehearsal._tensor):
                     named = {"dtype": args[0].dtype, "device": rehearsal.handle} | named
                     function, args = torch.tensor, args[1:]
-                if function in (torch.tensor, torch.as_tensor, torch.asarray) and _meant(
-                    named.get("device")
-                ):
+                copies = function in (torch.tensor, torch.as_tensor, torch.asarray)
+                if copies and _meant(named.get("device")):
                     return function(*args, **named | {"device": "cpu"}).to(named["device"])
                 return function(*args, **named)
 
-        # Parameters are exchanged for others when a module moves: their data cannot be replaced in place.
+        # Parameters are exchanged for others when a module moves: their data stays what it is.
         swap = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)
         looking = torch.nn.modules.module.register_module_forward_pre_hook(self._look_at_inputs)
@@ -196,18 +175,13 @@ class Rehearsal:
             on_device = isinstance(args[0], mine)
         strangers = any(not isinstance(item, mine) and item.dim() for item in tensors)
         if here and strangers and function not in COPIES and name not in TAKES_HOST_TENSORS:
-            raise RuntimeError(
-                f"{name}: expected all tensors on one device, but found at least two, cpu and mps"
-            )
+            raise RuntimeError(f"{name}: expected all tensors on one device, but found cpu and mps")
         self._note(function, name, args, kwargs)
         if _meant(wanted):
             named["device"] = torch.device("cpu")
         result = BY_HAND.get(function, function)(*inner, **named)
-        written = [
-            value
-            for argument, value in zip(schema.arguments, args, strict=False)
-            if argument.is_write
-        ]
+        arguments = zip(schema.arguments, args, strict=False)
+        written = [value for argument, value in arguments if argument.is_write]
         written = [item for item in (*written, kwargs.get("out")) if isinstance(item, torch.Tensor)]
         if written and isinstance(result, torch.Tensor):
             return written[0]  # the caller's own tensor, whose contents have changed
@@ -219,8 +193,7 @@ class Rehearsal:
                 kind = str(item.dtype).removeprefix("torch.")
                 self._fault(f"{name} makes {kind} on the device, which MPS does not support")
                 raise TypeError(
-                    f"Cannot convert a MPS Tensor to {kind} dtype as the MPS framework doesn't support {kind}. "
-                    "Please use float32 instead."
+                    f"Cannot convert a MPS Tensor to {kind}; please use float32 instead."
                 )
             return mine(item)
 
@@ -231,17 +204,13 @@ class Rehearsal:
         self.counts[full] += 1
         if self.counts[full] == 1 and function._schema.name.startswith("aten::"):
             if support(full) == MISSING:
-                self._fault(
-                    f"MPS has no kernel for {full}: it fails, or runs on the CPU where that is allowed"
-                )
+                self._fault(f"MPS has no kernel for {full}: it fails, or runs on the CPU")
             elif support(full) == SILENT:
                 self._fault(f"MPS hands {full} to the CPU without a word")
         source = args[1 if name == "copy_" else 0] if function in COPIES else None
         at_once = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
         if at_once and not isinstance(source, self._tensor):
-            self._fault(
-                f"{name} with non_blocking=True: on MPS what is read next may not have arrived"
-            )
+            self._fault(f"{name} with non_blocking=True: what is read next may not have arrived")
         if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
             self._fault(f"{name} with channels_last: BatchNorm goes wrong with it on MPS")
 
@@ -249,9 +218,7 @@ class Rehearsal:
         kind = type(module).__name__
         for item in inputs if kind.startswith("BatchNorm") or kind == "LSTM" else ():
             if isinstance(item, self._tensor) and not item.is_contiguous():
-                self._fault(
-                    f"{kind} gets a permuted input: wrong gradients on MPS; call .contiguous() first"
-                )
+                self._fault(f"{kind} gets a permuted input: wrong gradients; call .contiguous()")
 
     def _fault(self, text: str) -> None:
         if text not in self.use.faults:
@@ -259,16 +226,14 @@ class Rehearsal:
 
 
 def _replaced(change: Any, item: Any) -> Any:
-    """An operator's arguments, or what it gives, with `change` of each tensor (PyTorch's trees are slow)."""
+    """Arguments or results with `change` of each tensor (PyTorch's trees are slow)."""
     if isinstance(item, torch.Tensor):
         return change(item)
     if isinstance(item, (list, tuple)):
         return type(item)([_replaced(change, each) for each in item])
-    return (
-        {name: _replaced(change, each) for name, each in item.items()}
-        if isinstance(item, dict)
-        else item
-    )
+    if isinstance(item, dict):
+        return {name: _replaced(change, each) for name, each in item.items()}
+    return item
 
 
 def _tensor_class(rehearsal: Rehearsal) -> type:
@@ -277,14 +242,9 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
 
         @staticmethod
         def __new__(cls, inner: torch.Tensor):
-            layout = {
-                "strides": inner.stride(),
-                "storage_offset": inner.storage_offset(),
-                "dtype": inner.dtype,
-            }
-            made = torch.Tensor._make_wrapper_subclass(
-                cls, inner.shape, device=rehearsal.handle, **layout
-            )
+            layout = {"strides": inner.stride(), "storage_offset": inner.storage_offset()}
+            layout |= {"dtype": inner.dtype, "device": rehearsal.handle}
+            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, **layout)
             made.inner = inner
             return made
 
@@ -300,9 +260,7 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
             return self if from_scaler else super().double(**named)
 
         def numpy(self, **_) -> Any:
-            raise TypeError(
-                "can't convert mps:0 device type tensor to numpy. Use Tensor.cpu() first"
-            )
+            raise TypeError("can't convert mps:0 device type tensor to numpy")
 
         __array__ = numpy
 
@@ -351,15 +309,11 @@ def _register_autocast() -> None:
             kind = torch.get_autocast_dtype(PRETENDED) if lower else torch.float32
 
             def cast(item: Any) -> Any:
-                return (
-                    item.to(kind)
-                    if item.is_floating_point() and item.device.type == PRETENDED
-                    else item
-                )
+                mine = item.is_floating_point() and item.device.type == PRETENDED
+                return item.to(kind) if mine else item
 
-            with torch._C._ExcludeDispatchKeyGuard(
-                torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-            ):
+            keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+            with torch._C._ExcludeDispatchKeyGuard(keys):
                 args, kwargs = _replaced(cast, [args, kwargs])
                 return operator(*args, **kwargs)
 
@@ -379,30 +333,11 @@ def _register_autocast() -> None:
 _LIBRARIES: list = []
 
 
-def run_cells(path: Path, profile: str, out: Path) -> Use:
-    """Execute a notebook's code up to its results, in this process, and note what it asks of the device."""
-    document = notebooks.read_notebook(path)
-    given = path.parents[2] / "params" / profile / f"{path.stem}.yaml"
-    values = parameters.read_yaml(given, parameters.declared(path), given.name)
-    rehearsal = become(any("lightning" in "".join(cell["source"]) for cell in document["cells"]))
-    scope: dict[str, Any] = {"__name__": "__main__"}
-    with rehearsal.entered():
-        for number, cell in enumerate(document["cells"]):
-            source = "".join(cell["source"])
-            if cell["cell_type"] != "code":
-                continue
-            if RESULTS.search(source):
-                break
-            exec(compile(source, f"{path.name}, cell {cell.get('id', number)}", "exec"), scope)
-            if "parameters" in cell["metadata"].get("tags", []):
-                scope |= values | {"data": "stand-in", "out": str(out)}
-    records = journal.read(out / f"{path.stem}.jsonl").records
-    rehearsal.use.cases = {record.case: [record.status, record.reason] for record in records}
-    return rehearsal.use
-
-
 def become(lightning: bool, beside_the_cpu: bool = False) -> Rehearsal:
-    """From here on, MPS is the device that is found in this process, or the second one. lightning: by Lightning too."""
+    """From here on, MPS is the device that is found in this process, or the second one.
+
+    lightning: by Lightning too.
+    """
     rehearsal = Rehearsal()
     there = [*(find.find("cpu") if beside_the_cpu else []), _pretended_mps(rehearsal)]
     find.find = lambda *_, **__: list(there)
@@ -456,14 +391,3 @@ def _play_lightning_s_mps(handle: Any) -> None:
     MPSAccelerator.get_parallel_devices = staticmethod(lambda devices: [handle])
     MPSAccelerator.setup_device = lambda self, device: None
     apply_func._BLOCKING_DEVICE_TYPES = (*apply_func._BLOCKING_DEVICE_TYPES, PRETENDED)
-
-
-if __name__ == "__main__":
-    notebook = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory() as scratch:
-        asked = run_cells(notebook, sys.argv[2], Path(scratch))
-    Path(sys.argv[3]).write_text(json.dumps(asdict(asked)), encoding="utf-8")
-    # Autograd's thread for such a device may outlive the interpreter, which now and then aborts the process at its end.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

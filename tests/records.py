@@ -14,13 +14,11 @@ from pomology.results.journal import Journal
 from pomology.results.record import Record
 
 
-def metric(
-    value: float, low: float | None = None, high: float | None = None, unit: str = ""
-) -> Estimate:
+def metric(value: float, low=None, high=None, unit: str = "") -> Estimate:
     return fakes.metric(value, low, high, unit)
 
 
-def rate(value: float, low: float | None = None, high: float | None = None) -> dict:
+def rate(value: float, low=None, high=None) -> dict:
     return {"flops_per_s": metric(value, low, high, "FLOP/s")}
 
 
@@ -29,17 +27,10 @@ def record(
 ) -> Record:
     config = {"batch_size": 128} if config is None else config
     backend, framework = more.get("backend", "cpu"), more.get("framework", "torch")
-    about = {
-        "experiment": experiment,
-        "config": config,
-        "metrics": metrics or {},
-        "bytes_per_step": None,
-    }
-    about |= {
-        "case": f"{framework}-{backend} {json.dumps(config)}",
-        "device": "cpu" if backend == "cpu" else "gpu",
-    }
-    return fakes.record(**about | {"parameters": 1} | more)
+    fields = {"experiment": experiment, "config": config, "metrics": metrics or {}}
+    fields |= {"case": f"{framework}-{backend} {json.dumps(config)}", "bytes_per_step": None}
+    fields |= {"device": "cpu" if backend == "cpu" else "gpu", "parameters": 1}
+    return fakes.record(**fields | more)
 
 
 def product(
@@ -47,14 +38,9 @@ def product(
 ) -> Record:
     experiment = more.pop("experiment", "peaks")
     config = {"operation": more.pop("operation", "matmul"), "shape": shape, "precision": precision}
-    more = {"article": "kit", "framework": "torch"} | more
-    return record(
-        experiment,
-        rate(value, low, high),
-        config | more.pop("about", {}),
-        precision=precision,
-        **more,
-    )
+    config |= more.pop("about", {})
+    more = {"article": "kit", "framework": "torch", "precision": precision} | more
+    return record(experiment, rate(value, low, high), config, **more)
 
 
 def stream(

@@ -1,4 +1,4 @@
-"""What the kernel of a notebook is made to do in the tests: behave as on a Mac, and without a network.
+"""A notebook's kernel in the tests: it behaves as on a Mac, and has no network.
 
 `begin` goes before the notebook's first cell and `end` behind its last one, in the kernel itself.
 """
@@ -21,35 +21,17 @@ if TYPE_CHECKING:
     from pretended_mps import Use
 
 # A package that belongs to a framework -> the framework. No process may hold two.
-FRAMEWORKS = {
-    **dict.fromkeys(
-        ("torch", "lightning", "pytorch_lightning", "torchmetrics", "transformers", "peft"), "torch"
-    ),
-    "accelerate": "torch",
-    **dict.fromkeys(("tensorflow", "keras", "tf_keras"), "tensorflow"),
-    **dict.fromkeys(("mlx", "mlx_lm"), "mlx"),
-    **dict.fromkeys(("jax", "flax"), "jax"),
-}
+OF_TORCH = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "transformers", "peft")
+FRAMEWORKS = dict.fromkeys((*OF_TORCH, "accelerate"), "torch")
+FRAMEWORKS |= dict.fromkeys(("tensorflow", "keras", "tf_keras"), "tensorflow")
+FRAMEWORKS |= dict.fromkeys(("mlx", "mlx_lm"), "mlx") | dict.fromkeys(("jax", "flax"), "jax")
 UNWANTED = ("sklearn", "zeus")  # each brings a second OpenMP
-
+# What would hide two OpenMPs in one process, and computing on the CPU what MPS lacks.
+HIDES = ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")
 # What PyTorch, Lightning and transformers call on a Mac, too, where it answers or does nothing.
-HARMLESS = {
-    *(
-        "is_available",
-        "is_initialized",
-        "device_count",
-        "empty_cache",
-        "is_current_stream_capturing",
-    ),
-    *(
-        "manual_seed",
-        "manual_seed_all",
-        "seed",
-        "seed_all",
-        "get_rng_state_all",
-        "set_rng_state_all",
-    ),
-}
+HARMLESS = {"is_available", "is_initialized", "device_count", "empty_cache", "manual_seed", "seed"}
+HARMLESS |= {"is_current_stream_capturing", "manual_seed_all", "seed_all"}
+HARMLESS |= {"get_rng_state_all", "set_rng_state_all"}
 
 refused: list[str] = []  # what would have failed on a Mac, whether or not anybody caught the error
 attempts: list[str] = []  # imports of a second framework
@@ -59,29 +41,23 @@ _until_the_end = contextlib.ExitStack()
 uses: list[Use] = []  # what was asked of the pretended MPS
 
 
-def refuse(kind: type[Exception], words: str) -> None:
-    refused.append(words)
-    raise kind(words)
-
-
 def refuse_cuda() -> None:
     """Make the functions of torch.cuda raise, but for those that answer on a Mac; and `.cuda()`."""
     import torch
 
     def refusal(name: str) -> Callable:
-        return lambda *_, **__: refuse(
-            AssertionError, f"{name} was called: it does not exist on a Mac"
-        )
+        def refuse(*_: Any, **__: Any) -> None:
+            refused.append(f"{name} was called: it does not exist on a Mac")
+            raise AssertionError(refused[-1])
+
+        return refuse
 
     for name, item in list(vars(torch.cuda).items()):
-        if (
-            callable(item)
-            and not isinstance(item, type)
-            and not name.startswith("_")
-            and name not in HARMLESS
-        ):
+        function = callable(item) and not isinstance(item, type)
+        if function and not name.startswith("_") and name not in HARMLESS:
             setattr(torch.cuda, name, refusal(f"torch.cuda.{name}"))
-    torch.Tensor.cuda, torch.nn.Module.cuda = refusal("Tensor.cuda"), refusal("Module.cuda")
+    torch.Tensor.cuda = refusal("Tensor.cuda")
+    torch.nn.Module.cuda = refusal("Module.cuda")
 
 
 def note_loaders() -> None:
@@ -97,14 +73,12 @@ def note_loaders() -> None:
 
 
 def hide_other_frameworks(own: str) -> None:
-    """As if the frameworks other than `own` were not installed, nor what must not stand beside it.
+    """As if no other framework were installed, nor what must not stand beside it.
 
-    Packages that look whether another framework is there find that it is not. Who imports one all the same is noted,
-    and gets the error of a missing package; the notebook and pomology get one that names the fault.
+    Who imports one is noted, and gets the error of a missing package. Packages that only look
+    whether one is there find that it is not.
     """
-    hidden = {package for package, framework in FRAMEWORKS.items() if framework != own} | set(
-        UNWANTED
-    )
+    hidden = {package for package, framework in FRAMEWORKS.items() if framework != own}
 
     class Alone(importlib.machinery.PathFinder):
         @classmethod
@@ -112,36 +86,27 @@ def hide_other_frameworks(own: str) -> None:
             package = name.split(".")[0]
             if package == own == "tensorflow" and not remapper:
                 remapper.append(os.environ.get("TURN_OFF_REMAPPER"))
-            if package not in hidden:
+            if package not in hidden and package not in UNWANTED:
                 return super().find_spec(name, path, target)
             asker, only_looks = _asker()
             ours = asker.split(".")[0] in ("__main__", "pomology")
-            # Others may try what the kit does not install, and find it missing (Keras scikit-learn, for one).
-            if not only_looks and (
-                ours or FRAMEWORKS.get(package) in ("torch", "tensorflow", "mlx")
-            ):
+            # Others may try what the kit does not install (Keras scikit-learn, for one).
+            installed = FRAMEWORKS.get(package) in ("torch", "tensorflow", "mlx")
+            if not only_looks and (ours or installed):
                 attempts.append(f"{package} beside {own}, imported by {asker}")
-                if ours:
-                    raise ModuleNotFoundError(
-                        f"a second framework in one process: {attempts[-1]}", name=package
-                    )
             return None
 
-    sys.meta_path[:] = [
-        Alone if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path
-    ]
+    finders = [Alone if each is importlib.machinery.PathFinder else each for each in sys.meta_path]
+    sys.meta_path[:] = finders
 
 
 def _asker() -> tuple[str, bool]:
     """The module that an import goes out from, and whether it only looks if a package is there."""
-    frame, only_looks, machinery = (
-        sys._getframe(2),
-        False,
-        ("importlib", "_frozen_importlib", "pkgutil"),
-    )
+    only_looks = False
+    frame = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.split(".")[0].startswith(machinery):
+        if not module.split(".")[0].startswith(("importlib", "_frozen_importlib", "pkgutil")):
             return module, only_looks
         only_looks |= module in ("importlib.util", "pkgutil")
         frame = frame.f_back
@@ -199,18 +164,17 @@ def end(folder: str) -> None:
             pickle.dumps(loader)
             sent.append(loader)
         except Exception as error:
-            refused.append(
-                f"a DataLoader's worker, which macOS starts by spawn, cannot get its data: {error}"
-            )
+            words = "a DataLoader's worker, which macOS starts by spawn, cannot get its data"
+            refused.append(f"{words}: {error}")
     Path(folder, "loaders.pickle").write_bytes(pickle.dumps(sent))
-    modules = sorted(name for name in sys.modules if "." not in name)
     noticed = {
-        "modules": modules,
+        "modules": sorted(name for name in sys.modules if "." not in name),
         "start_method": multiprocessing.get_start_method(),
         "network": network,
+        "refused": refused,
+        "attempts": attempts,
+        "remapper": remapper,
+        "uses": [vars(use) for use in uses],
+        "environment": {name: os.environ.get(name) for name in HIDES},
     }
-    noticed |= {"refused": refused, "attempts": attempts, "remapper": remapper}
-    noticed["uses"] = [vars(use) for use in uses]
-    variables = ("KMP_DUPLICATE_LIB_OK", "PYTORCH_ENABLE_MPS_FALLBACK")
-    noticed["environment"] = {name: os.environ.get(name) for name in variables}
     Path(folder, "end.json").write_text(json.dumps(noticed), encoding="utf-8")

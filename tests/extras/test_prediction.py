@@ -13,11 +13,10 @@ from torch import nn
 
 from pomology.__main__ import main
 from pomology.errors import PomologyError
-from pomology.extras.prediction import devices, model, times, validate, work
+from pomology.extras.prediction import model, times, validate, work
 from pomology.extras.prediction.devices import Device
 from pomology.extras.prediction.model import Model
 from pomology.extras.prediction.work import Work
-from pomology.models import cost
 from pomology.results import frame
 
 PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
@@ -40,14 +39,6 @@ def test_a_step_is_the_sum_of_computing_moving_and_launching():
     assert bound == "launches"
     with pytest.raises(PomologyError, match=r"^fp16: a card has no peak in it in by hand"):
         MODEL.predict(STEP, CARD._replace(measured=True), "fp16")
-
-
-def test_a_runs_devices_have_its_peaks_but_not_that_of_a_convolution():
-    kernels = [product(2e11), product(1.9e11), product(5e11, operation="convolution")]
-    assert not devices.measured_devices(kernels, "a run")  # no bandwidth
-    (processor,) = devices.measured_devices([*kernels, stream(1e10)], "a run").values()
-    assert (processor.flops_per_s, processor.bytes_per_s) == ({"fp32": 2e11}, 1e10)
-    assert processor.backend == "cpu"
 
 
 def simulated(spread: float = 0.0, cards: int = 12, factor: float = 1.0) -> pandas.DataFrame:
@@ -116,10 +107,6 @@ def counted(build, *inputs, **settings) -> Work:
     return work.count(module, work.step(inputs), **settings)
 
 
-def descent(module: nn.Module) -> list[torch.optim.Optimizer]:
-    return [torch.optim.SGD(module.parameters(), 0.01)]
-
-
 def test_a_product_by_hand():
     """16 x 8 times 8 x 4; the input needs no gradient, so backward is as much once more."""
     step = counted(lambda: nn.Linear(8, 4), empty(16, 8))
@@ -128,7 +115,6 @@ def test_a_product_by_hand():
 
 LAYERS = {
     "grouped": (lambda: nn.Conv2d(8, 16, 3, padding=1, groups=2), 2 * 100 * 16 * 4 * 9),
-    "depthwise": (lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8), 2 * 100 * 8 * 9),
     "transposed": (lambda: nn.ConvTranspose2d(8, 16, 2, stride=2), 2 * 100 * 8 * 16 * 4),
 }
 
@@ -140,19 +126,6 @@ def test_a_convolution_by_hand(name):
     first = 2 * (2 * 2 * 100 * 3 * 8)  # 1 x 1, forward and the kernel's gradient
     step = counted(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), layer()), empty(2, 3, 10, 10))
     assert step.convolutions == first + 3 * 2 * forward
-
-
-def test_a_step_moves_what_the_kits_own_counter_says_and_launches_each_operator():
-    """SGD reads and writes each weight and reads its gradient; a launch for each of two tensors."""
-
-    def build() -> nn.Module:
-        return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
-
-    step = counted(build, empty(16, 8), optimizers=descent)
-    on_paper = cost.workload(build, work.step([empty(16, 8)]))
-    assert (step.products, step.bytes) == (on_paper.flops, on_paper.moved_bytes)
-    deeper = counted(lambda: nn.Sequential(build(), nn.ReLU()), empty(16, 8), optimizers=descent)
-    assert deeper.launches == step.launches + 2  # forward and backward
 
 
 def test_bf16_moves_half_and_computes_as_much():
@@ -186,10 +159,8 @@ class Model(nn.Module):
     def forward(self, data):
         return self.body(self.layer(data))
 def plain(): return Model(lambda y: y)
-def reads_values(): return Model(nn.Dropout(torch.linspace(0, 1, 3)[1].item()))
 def nonzero(): return Model(lambda y: y[y > 0])
 def detached(): return Model(lambda y: y.detach())
-def raises(): raise ValueError("no\\nluck")
 """
 
 
@@ -197,10 +168,8 @@ def raises(): raise ValueError("no\\nluck")
     ("function", "words"),
     [
         ("plain", "predicted for M2 Max GPU from published peaks"),
-        ("reads_values", "predicted for M2 Max GPU"),
         ("nonzero", "mine.py: NotImplementedError: "),
         ("detached", "the model's output does not depend on its weights"),
-        ("raises", "mine.py: ValueError: no luck"),
     ],
 )
 def test_a_users_model_is_predicted_or_refused_in_one_line(tmp_path, capsys, function, words):
@@ -212,10 +181,9 @@ def test_a_users_model_is_predicted_or_refused_in_one_line(tmp_path, capsys, fun
     assert (status, errors) == (0, "") or (status == 2 and errors.count("\n") == 1)
 
 
-@pytest.mark.parametrize("words", ["--on=M2_Maxx", "--precision=int8"])
-def test_wrong_arguments_get_one_line(capsys, words):
-    assert main(["predict", "mlp 128", words]) == 2
-    assert words.split("=")[1] in capsys.readouterr().err
+def test_wrong_arguments_get_one_line(capsys):
+    assert main(["predict", "mlp 128", "--on=M2_Maxx"]) == 2
+    assert "M2_Maxx" in capsys.readouterr().err
 
 
 def test_a_runs_steps_are_the_sums_of_its_records():
@@ -238,14 +206,3 @@ def test_a_training_of_the_kit_is_predicted_on_a_run(tmp_path, capsys):
     write(tmp_path / "mine", [product(2e11), stream(1e10), case], {"chip": "Apple M9"})
     assert main(["predict", "vae 128", f"--from={tmp_path / 'mine'}"]) == 0
     assert "predicted for cpu from the peaks measured in the run mine" in capsys.readouterr().out
-
-
-def test_a_runs_steps_are_shown_beside_their_predictions():
-    own = simulated(cards=1)
-    own.loc[0, "step_s"] /= 1.25
-    known = {"gpu": CARD._replace(name="card 0"), "cpu": CARD}
-    errors = validate.run_errors(own, known, Model(NUMBERS, (-0.2, 0.2)))
-    row = {"n": 8, "median": 0, "mean": 0.25 / 8, "within_30": 1, "covered": 7 / 8}
-    assert list(errors) == ["card 0: peaks alone", "card 0: calibrated on other workloads"]
-    assert validate.summary(errors["card 0: peaks alone"]) == pytest.approx(row, abs=1e-9)
-    assert validate.table("errors", errors).rows[0].cells[1:5] == ("8", "0 %", "3 %", "100 %")

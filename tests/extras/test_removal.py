@@ -10,54 +10,58 @@ import pytest
 from pomology import extras
 from pomology.paths import root
 
-NEEDED_BY = {
-    "prediction": "prediction",
-    "ranking": "summary",
-    "roofline": "roofline",
-    "frameworks": "blas",
-}
-COMMANDS = {"prediction": "predict", "compare": "compare"}
+NEEDED_BY = {"prediction": "prediction", "ranking": "summary", "roofline": "roofline"}
+NEEDED_BY |= {"frameworks": "blas"}
+# Takes each extra away in turn, and has what is left check itself.
+CHECK_WITHOUT_EACH = """
+import pathlib, shutil, sys
+place = pathlib.Path("lib/pomology/extras")
+for name in sys.argv[1:]:
+    shutil.move(place / name, name)
+    for module in [module for module in sys.modules if module.partition(".")[0] == "pomology"]:
+        del sys.modules[module]
+    from pomology.__main__ import main
+    assert main(["check"]) == 0, name
+    shutil.move(name, place / name)
+"""
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory):
-    """A copy of the checkout, as far as a run needs it."""
-    folder = tmp_path_factory.mktemp("removal")
+@pytest.fixture
+def python(tmp_path):
+    """Run Python in a copy of the checkout, as far as a run needs it: its status and what it said."""
     for name in ("lib", "notebooks", "params"):
-        shutil.copytree(
-            root() / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-        )
-    return folder
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(root() / name, tmp_path / name, ignore=ignored)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "lib"), "HF_HUB_OFFLINE": "1"}
+
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, *arguments]
+        options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+        done = subprocess.run(command, check=False, **options)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
 
 
-@pytest.mark.parametrize("name", extras.names())
-def test_an_extra_can_be_removed(copy, tmp_path, name):
-    removed = copy / "lib" / "pomology" / "extras" / name
-    shutil.move(removed, tmp_path / name)
-    environment = os.environ | {"PYTHONPATH": str(copy / "lib"), "HF_HUB_OFFLINE": "1"}
+def test_without_any_one_the_rest_is_as_it_should_be(python):
+    names = extras.names()
+    status, said = python("-c", CHECK_WITHOUT_EACH, *names)
+    assert status == 0, said
+    assert said.count("are as they should be") == len(names)
 
-    def pomology(*arguments: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "pomology", *arguments]
-        return subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, check=False
-        )
 
-    try:
-        checked = pomology("check")
-        assert checked.returncode == 0 and "are as they should be" in checked.stdout, checked.stderr
-        notebook = NEEDED_BY.get(name, "")
-        done = pomology("reproduce", "--profile=smoke", f"--only=vae {notebook}", f"--run={name}")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert (
-            "  vae: cpu, batch size 16" in done.stdout
-            and (copy / "outputs" / name / "index.html").exists()
-        )
-        if name == "store":
-            refused = pomology("compare", "--store", str(tmp_path), "--runs", "a b")
-            assert refused.returncode == 2 and "has no lib/pomology/extras/store" in refused.stderr
-        if notebook:
-            assert f"{notebook} is left out: it needs lib/pomology/extras/{name}" in done.stdout
-        if name in COMMANDS:
-            assert f"invalid choice: '{COMMANDS[name]}'" in pomology(COMMANDS[name]).stderr
-    finally:
-        shutil.move(tmp_path / name, removed)
+def test_without_all_of_them_a_notebook_runs_and_what_needs_one_is_left_out(python, tmp_path):
+    for name in extras.names():
+        shutil.rmtree(tmp_path / "lib" / "pomology" / "extras" / name)
+    only = f"--only=vae {' '.join(NEEDED_BY.values())}"
+    run = ("reproduce", "--profile=smoke", only, "--run=r")
+    status, said = python("-m", "pomology", *run)
+    assert status == 0 and "  vae: cpu, batch size 16" in said, said
+    assert (tmp_path / "outputs" / "r" / "index.html").exists()
+    for name, notebook in NEEDED_BY.items():
+        assert f"{notebook} is left out: it needs lib/pomology/extras/{name}" in said
+    for command in ("predict", "compare"):
+        status, said = python("-m", "pomology", command)
+        assert status == 2 and f"invalid choice: '{command}'" in said
+    status, said = python("-m", "pomology", "report", "r", "--with=gone", "--store=x")
+    assert status == 2 and "has no lib/pomology/extras/store" in said

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_notebooks import definitions
+from notebook_code import definitions
 from torch import nn
 
 from pomology.articles import published

@@ -1,19 +1,14 @@
-"""The instrument check's functions against devices, clocks and meters with planted faults.
+"""The instrument check against planted faults; each check runs as a case of the notebook."""
 
-Each check runs as a case of the notebook, so a test reads what a record would say.
-"""
-
-import math
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import fakes
 import instrument
-import numpy as np
 import pytest
 import torch
 from fakes import Clock, SimulatedDevice
-from test_notebooks import definitions
+from notebook_code import definitions
 
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
@@ -122,36 +117,25 @@ def memory(backend: str, **shares: float) -> tuple:
     return instrument.memory, device, {"megabytes": 256}, replaced
 
 
-class Meter:
-    """A counter that moves every `period_s`, in a time that passes with each clock reading."""
-
-    def __init__(self, idle_w: float, busy_w: float, period_s: float, stops_s: float):
-        self.watts = {False: idle_w, True: busy_w}
-        self.period_s = period_s
-        self.stops_s = stops_s
-        self.now = self.used = self.shown = self.shown_at = 0.0
-
-    def pass_s(self, seconds: float, busy: bool = False) -> None:
-        while seconds > 1e-12:
-            part = min(seconds, self.shown_at + self.period_s - self.now)
-            self.now += part
-            self.used += self.watts[busy] * part
-            seconds -= part
-            if self.now >= self.shown_at + self.period_s - 1e-12:
-                self.shown = self.used if self.now < self.stops_s else self.shown
-                self.shown_at = self.now
-
-    def clock(self) -> float:
-        self.pass_s(1e-3)
-        return self.now
-
-
 def energy(idle_w=5.0, busy_w=20.0, period_s=0.1, stops_s=1e9) -> tuple:
-    meter = Meter(idle_w, busy_w, period_s, stops_s)
-    opened = Opened({"cpu": 0.1}, lambda: {"cpu": meter.shown}, {})
-    products = (lambda: meter.pass_s(0.05, busy=True), lambda: None)
-    replaced = {"meter": lambda kind: opened, "clock": meter.clock, "products": lambda *_: products}
-    replaced["time"] = SimpleNamespace(sleep=meter.pass_s)
+    """A meter that moves every so many seconds, in a time that passes with each clock reading."""
+    clock, used_j, shown = Clock(), [0.0], [0.0]
+
+    def pass_s(seconds: float, watts: float = idle_w) -> None:
+        before = clock.now
+        clock.pass_s(seconds)
+        used_j[0] += watts * seconds
+        if before // period_s != clock.now // period_s and clock.now < stops_s:
+            shown[0] = used_j[0]
+
+    def reading() -> float:
+        pass_s(1e-3)
+        return clock.now
+
+    opened = Opened({"cpu": 0.1}, lambda: {"cpu": shown[0]}, {})
+    products = (lambda: pass_s(0.05, busy_w), lambda: None)
+    replaced = {"meter": lambda kind: opened, "clock": reading, "products": lambda *_: products}
+    replaced["time"] = SimpleNamespace(sleep=pass_s)
     return instrument.energy, FakeDevice("mps"), BUDGET, replaced
 
 
@@ -221,15 +205,6 @@ def test_a_check_passes_what_is_right_and_names_what_is_wrong(check, make, statu
     record = check(function, device, settings, **replaced)
     assert record.status == status, record.reason
     assert words in (record.note if status == "ok" else record.reason)
-
-
-def test_two_runs_differ_by_less_than_their_percentile_in_90_of_100_pairs():
-    normal = np.random.default_rng(1).normal
-    looks = np.exp(normal(0, 0.05, (2000, 6)))
-    pairs = normal(0, 0.05, (2000, 2))
-    bounds = [math.log1p(instrument.percentile_90(look)) for look in looks]
-    within = [abs(x - y) < bound for bound, (x, y) in zip(bounds, pairs, strict=True)]
-    assert np.mean(within) == pytest.approx(0.9, abs=0.02)
 
 
 def test_requirements_that_concern_macs_only_have_no_verdict_elsewhere():

@@ -1,6 +1,4 @@
-"""The notebook that measures a machine's peaks: its counts by hand, and operators that are wrong."""
-
-from types import SimpleNamespace
+"""The notebook `peaks`: its counts by hand, and operators that are wrong."""
 
 import fakes
 import pytest
@@ -96,17 +94,3 @@ def test_sizes_go_on_while_the_rate_rises(measured, monkeypatch):
     wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384
     shapes = [(kind, f"1x{size}x{size}") for kind, some in wanted.items() for size in some]
     assert [(r.precision, r.config["shape"]) for r in tried] == shapes
-
-
-def test_tf32_is_on_for_its_own_row_only(monkeypatch):
-    (source,) = [source for source in fakes.cells("peaks") if "def build" in source]
-    scope = {"torch": torch, "framework": "torch"}
-    exec(compile(source, "peaks.ipynb", "exec"), scope)
-    asked, matmul = [], SimpleNamespace(allow_tf32=False)
-    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
-    product = lambda name, size: asked.append((name, matmul.allow_tf32))  # noqa: E731
-    backend = SimpleNamespace(backend="cuda", product=product)
-    for precision in ("fp32", "tf32", "fp16", "fp32"):
-        case = SimpleNamespace(backend=backend, precision=precision)
-        scope["build"](case, 8)
-    assert asked == [("fp32", False), ("fp32", True), ("fp16", False), ("fp32", False)]

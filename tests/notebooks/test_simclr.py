@@ -11,14 +11,13 @@ import breakdown
 import numpy as np
 import pytest
 import torch
-from fakes import Clock
+from notebook_code import definitions
 from PIL import Image
-from test_notebooks import definitions
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from pomology.data import images as data_images
-from pomology.measure import clock, epochs
+from pomology.measure import clock
 
 # Made by torchvision 0.28.0 and PyTorch 2.13.0 on a CPU with its classes in lightly's order, on
 # `gradient()`, twice in a row after torch.manual_seed(seed): means of red, green and blue of the
@@ -76,20 +75,6 @@ def test_knn_votes_as_counted_by_hand(k, t):
         assert sorted(ordered) == list(range(7))
         by_hand = [scores[label] for label in ordered]  # ties may come either way
         assert by_hand == pytest.approx(sorted(by_hand, reverse=True), rel=1e-4)
-
-
-def test_an_epoch_has_one_and_a_half_feature_banks():
-    """Once an epoch, and once more before the first of two."""
-    now = Clock()
-    steps = clock.StepClock(whole=True, clock=now)
-    for part, per_epoch, step_s in (("training", 1.0, 0.2), ("bank", 1.5, 0.1), ("kNN", 1.0, 0.05)):
-        for _ in steps.steps(range(10), part, per_epoch=per_epoch):
-            now.pass_s(step_s)
-    parts = {name: part.value for name, part in epochs.part_metrics(steps).items()}
-    assert parts == pytest.approx({"training": 2.0, "bank": 1.5, "kNN": 0.5})
-    epoch = epochs.epoch_metrics(steps)["epoch_s"]
-    assert epoch.value == pytest.approx(4.0)
-    assert epoch.how == "estimated"  # no epoch was seen to have 1.5
 
 
 def test_loss_is_nt_xent():

@@ -33,9 +33,8 @@ def test_what_a_process_starts_with_is_run_in_both_ways(
     """Metal's fusion under Keras, and fp32 as MLX ships it; the article's own way comes behind."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(snapshot, "chip", lambda: chip)
-    monkeypatch.setattr(
-        importlib.metadata, "distributions", lambda: [SimpleNamespace(name=package)]
-    )
+    packages = [SimpleNamespace(name=package)]
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: packages)
     jobs = plan.jobs("quick", {"devices": devices, "out": "x"}, repeats=2)
     ways = [job for job in jobs if job.variant.only]
     assert sorted(job.label for job in ways if not job.repeat) == sorted(others)
@@ -43,11 +42,8 @@ def test_what_a_process_starts_with_is_run_in_both_ways(
         keras = job.variant.only == "metal"
         assert job.parameters["devices"] == "gpu"
         assert job.parameters["fusion" if keras else "tf32"] is not keras
-        own = next(
-            one
-            for one in jobs
-            if (one.notebook, one.repeat, one.suffix) == (job.notebook, job.repeat, "")
-        )
+        plain = (job.notebook, job.repeat, "")
+        (own,) = [one for one in jobs if (one.notebook, one.repeat, one.suffix) == plain]
         assert jobs.index(job) < jobs.index(own) and own.parameters["devices"] == devices
     assert len({job.output(tmp_path) for job in jobs}) == len(jobs)
 
@@ -60,7 +56,10 @@ def test_a_first_table_then_the_peaks_and_last_what_shows_the_others():
 
 
 def run_in(minutes: float, speed: float = 1.0) -> tuple[float, list[str], dict[str, str]]:
-    """Run the kit on a machine that takes `speed` times what notebooks state: when it ended, what ran, what did not."""
+    """Run the kit on a machine that takes `speed` times what notebooks state.
+
+    Returns when it ended, what ran, and what did not.
+    """
     clock, ran = fakes.Clock(), []
     schedule = plan.Schedule(plan.jobs("quick", {"out": "x"}), "quick", minutes, lambda: clock.now)
     for job in schedule:
@@ -71,23 +70,17 @@ def run_in(minutes: float, speed: float = 1.0) -> tuple[float, list[str], dict[s
 
 
 @pytest.mark.parametrize("speed", [0.3, 1, 3])
-@pytest.mark.parametrize("minutes", [3, 5, 10, 30])
+@pytest.mark.parametrize("minutes", [3, 10])
 def test_minutes_run_what_fits_by_priority(minutes, speed):
     ended_s, ran, left_out = run_in(minutes, speed)
     assert ended_s < 60 * minutes * 1.25
     assert ran[0] == "vae" and ran[-1] == "summary"
-    known = {notebook.name: notebook for notebook in notebooks.notebooks()}
-    priorities = [known[name].priority for name in ran if name in known and known[name].priority]
+    priority = {notebook.name: notebook.priority for notebook in notebooks.notebooks()}
+    priorities = [priority[name] for name in ran if priority.get(name)]
     assert priorities == sorted(priorities)
-    plain = {job.label for job in plan.jobs("quick", {"out": "x"})}
-    assert {*ran, *left_out} == plain
-
-
-def test_minutes_say_why_something_is_left_out():
-    _, ran, left_out = run_in(3)
-    assert left_out["sustained_load"].startswith("takes about ") and "sustained_load" not in ran
-    assert "summary" in ran  # and shows what there is
-    assert run_in(1000)[2] == {}
+    assert {*ran, *left_out} == {job.label for job in plan.jobs("quick", {"out": "x"})}
+    if minutes == 3:
+        assert left_out["sustained_load"].startswith("takes about ")
 
 
 def test_each_article_has_a_notebook_among_the_first():
@@ -108,9 +101,7 @@ def test_a_run_without_a_name_is_of_today_or_the_one_that_was_stopped(monkeypatc
     assert plan.run_folder("", "quick").name == today
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "a/b", ".hidden", "a" * 81, "lab", "Lab-20261121", "run.zip", "a\nb"]
-)
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "a" * 81, "lab", "run.zip", "a\nb"])
 def test_a_name_that_cannot_be_a_run_s_is_refused(name):
     with pytest.raises(PomologyError, match=r"^RUN="):
         plan.run_folder(name, "quick")

@@ -1,31 +1,27 @@
-"""Tests of the memory notebook in MLX, which must not share a process with PyTorch: `test_in_mlx.py` runs them.
-
-python -m pytest tests/mlx_memory_side.py
-"""
+"""The notebook `memory` in MLX: the plan against what a step then takes."""
 
 from __future__ import annotations
 
-import apart
 import fakes
 import pytest
 
 from pomology.devices import find
 
+pytestmark = [pytest.mark.process("mlx"), pytest.mark.usefixtures("quiet_machine")]
 find.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("quiet_machine")
-
 
 @pytest.fixture
-def scope(tmp_path, monkeypatch) -> dict:
-    apart.start_with_torch(monkeypatch, tmp_path)
+def scope(tmp_path) -> dict:
+    """The names of the notebook up to its cases."""
     scope: dict = {}
+    settings = {"framework": "mlx", "devices": "cpu", "out": str(tmp_path), "batch_size": 256}
+    settings |= {"steps": 12, "profile": "article"}
     for number, source in enumerate(fakes.cells("memory")):
         exec(source.split("\n\n\nfor case in")[0], scope)
         if number == 0:  # the parameters
-            scope |= {"framework": "mlx", "devices": "cpu", "out": str(tmp_path)}
-            scope |= {"batch_size": 256, "steps": 12, "profile": "article"}
+            scope |= settings
         if "def prepare(case)" in source:
             break
     return scope

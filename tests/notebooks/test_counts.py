@@ -1,0 +1,149 @@
+"""What notebooks count of a step before it runs, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import fits
+import offload
+import pytest
+import whisper
+from notebook_code import definitions
+
+from pomology.errors import PomologyError
+from pomology.models import trainings
+
+MIB, GIB = 2**20, 2**30
+METAL = 0.75 * GIB  # of each GiB of memory, what Metal recommends
+
+# Parameters ----------------------------------------------------------------------------------------
+
+# As the articles' models have them; of ResNet-50 torchvision's.
+PARAMETERS = {
+    "vae 1": 652_824,
+    "siamese 2": 11_432_897,
+    "dcgan 2": 6_342_272,
+    "simclr 2": 11_497_792,
+    "transformer_lm 1 200x2x200": 13_828_478,
+    "resnet50 2 64": 25_557_032,
+    "bert_base 1 8": 108_311_810,
+    "mlp 1": 435_402,
+    "cnn 1": 93_322,
+    "lstm 1": 81_674,
+}
+
+
+def test_a_training_of_either_framework_has_the_articles_parameters():
+    counted = trainings.work(trainings.rows(list(PARAMETERS)), trained=True)
+    assert [work.parameters for work in counted] == list(PARAMETERS.values())
+    mlp = counted[list(PARAMETERS).index("mlp 1")]
+    # Two operations a weight forward, four backward, but for the gradient of the picture.
+    assert mlp.flops == 6 * (784 * 512 + 512 * 64 + 64 * 10) - 2 * 784 * 512
+
+
+@pytest.mark.parametrize("text", ["vae", "vae 0", "gan 8", "vae 8 a b"])
+def test_a_training_that_cannot_be_read_is_one_line(text):
+    with pytest.raises(PomologyError, match=f"'{text}' must read `WORKLOAD BATCH`"):
+        trainings.rows([text])
+
+
+# Memory --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("notebook", "row", "state_mib", "saved_mib"),
+    [
+        ("vae", 5120, 10, 48),
+        ("siamese", 1024, 175, 729),
+        ("transformer_lm", 0, 105, 107),
+        ("transformer_lm", 4, 409, 3395),
+    ],
+)
+def test_memory_of_the_m1_ultra_article(notebook, row, state_mib, saved_mib):
+    """At a batch size; of the language model, the article's first and last row."""
+    scope = definitions(notebook)
+    work = scope["work"](scope["rows"][row] if "rows" in scope else row)
+    assert work.state_bytes / MIB == pytest.approx(state_mib, rel=0.01)
+    assert work.saved_bytes / MIB == pytest.approx(saved_mib, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "saved_gib"),
+    [
+        ("whisper-medium", "written out", 23.5),
+        ("whisper-medium", "fused", 10.9),
+        ("gpt2-large", "written out", 12.69),
+        # CUDA's dropout keeps a byte where others keep a float: 73 tensors of 16 x 128 x 1280.
+        ("gpt2-large", "fused", 11.64 - 73 * 16 * 128 * 1280 * 3 / GIB),
+    ],
+)
+def test_memory_with_either_attention(name, attention, saved_gib):
+    """Matrices of attention: batch x heads x rows x columns x 4 bytes, in each layer."""
+    assert fits.work(name, attention).saved_bytes / GIB == pytest.approx(saved_gib, rel=0.01)
+
+
+def test_checkpointing_keeps_the_input_of_each_layer_and_one_layer():
+    plain = fits.work("whisper-large", "written out")
+    again = fits.work("whisper-large", "written out", True)
+    assert plain.saved_bytes / GIB == pytest.approx(312, rel=0.01)
+    inputs = 32 * (1500 + 32) * 1280 * 4 * 32  # batch x positions x width x 4 bytes x layers
+    assert inputs < again.saved_bytes < inputs + 1.2 * 312 * GIB / 32
+    assert again.flops / plain.flops == pytest.approx(4 / 3, rel=0.02)
+
+
+def test_the_large_whisper_fits_a_mac_with_64_gb_only_with_checkpointing():
+    """The article trained it on an M2 Max."""
+    scope = definitions("whisper_pretraining")
+    row, work = scope["large"], scope["work"]
+    found = work(row, "mps")
+    assert found.parameters == whisper.PARAMETERS["whisper-large"] == 1_543_304_960
+    assert 36 * METAL < found.bytes < 64 * METAL
+    assert work(row | {"gradient_checkpointing": False}, "mps").bytes > 64 * METAL
+
+
+def test_the_medium_whisper_fits_a_card_of_8_gb_with_offload_and_checkpointing():
+    """On the card: a layer of the decoder, what is in no layer, and what the step keeps."""
+    d, words, places = 1024, 51_865, 1500 + 448
+    layer = 16 * d * d + 16 * d  # two attentions, two matrices of four widths; three norms
+    outside = (words + places + 3 * 80 + 3 * d) * d
+    counted = whisper.cost("whisper-medium", 4, True, "cuda")
+    found = offload.placed(counted, lambda: whisper.build("whisper-medium", False))
+    assert found.state_bytes == pytest.approx(4 * (layer + outside), rel=0.001)
+    assert found.bytes < 8e9 < counted.bytes
+
+
+# GPT-2 with LoRA -----------------------------------------------------------------------------------
+
+
+def flops(width: int, layers: int, lora: bool) -> float:
+    """Of 16 texts of 128 tokens, with a head of two outputs for each token."""
+    rows = 16 * 128
+    attention = 4 * rows * 128 * width  # scores, and their product with the values
+    dense = 2 * rows * 12 * width**2
+    narrow = 2 * rows * 8 * (width + 3 * width) if lora else 0
+    last = 2 * rows * width * 2
+    forward = layers * (dense + attention + narrow) + last
+    if not lora:
+        return 3 * forward
+    # A frozen matrix needs the gradient of its input only, the first one not even that.
+    first = 2 * rows * width * 3 * width + 2 * rows * 8 * width
+    return forward + layers * (dense + 2 * attention + 2 * narrow) - first + 2 * last
+
+
+def test_lora_has_fewer_operations_and_the_state_of_its_adapters():
+    count = definitions("gpt2_finetuning")["count"]
+    plain, lora = (count("gpt2-large", 16, lora, "mps") for lora in (False, True))
+    for work, adapted in ((plain, False), (lora, True)):
+        assert work.flops == pytest.approx(flops(1280, 36, adapted), rel=1e-9)
+    weights, adapters = 774_030_080 + 2560, 1_474_560 + 2560
+    assert plain.state_bytes == 16 * weights
+    # peft keeps the score that it replaces.
+    assert lora.state_bytes == 4 * (weights + adapters) + 12 * adapters
+    small_plain, small_lora = (count("gpt2-large", 4, lora, "mps") for lora in (False, True))
+    assert small_lora.bytes < 16 * METAL < small_plain.bytes
+
+
+def test_with_offload_the_card_holds_a_block_and_the_host_all_that_training_keeps():
+    work, d = definitions("gpt2_finetuning")["count"]("gpt2", 1, False, "cuda", "fsdp"), 768
+    block = 12 * d * d + 13 * d
+    outside = (50_257 + 1024 + 2 + 2) * d  # embeddings, the last norm, and the score
+    assert work.state_bytes == 4 * (block + outside)
+    assert work.host_bytes == 16 * (12 * block + outside)

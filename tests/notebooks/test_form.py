@@ -1,0 +1,90 @@
+"""The files of notebooks and their parameters, before anything runs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+import nbformat
+import pytest
+from declared import call
+from notebook_code import PATHS, code
+
+from pomology.articles import published
+from pomology.paths import root
+from pomology.results.record import PROFILES
+from pomology.runner import parameters
+
+CELL_LINES = 25  # at most: a cell shows one idea
+LONGER_CELLS = {"costs": 26, "mlx_or_pytorch": 41}
+# What decides how much work a step is.
+SHAPES = re.compile(
+    r"(\w+_)?(batch_sizes?|shapes|rows|columns|samples|image_size|tokens|models|networks)$"
+)
+
+every_notebook = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+
+
+@every_notebook
+def test_it_is_as_jupyterlab_saves_it_without_what_a_run_leaves(path):
+    text = path.read_text(encoding="utf-8")
+    document = nbformat.from_dict(json.loads(text))
+    assert (document.nbformat, document.nbformat_minor) == (4, 5)
+    nbformat.validate(document)
+    assert text == nbformat.writes(document) + "\n"
+    assert set(document.metadata) == {"kernelspec", "language_info", "pomology"}
+    about = document.metadata["pomology"]
+    for variant in about.get("variants", [about]):
+        assert set(variant["seconds"]) == set(PROFILES)
+    for cell in document.cells:
+        assert set(cell.metadata) <= {"tags"}, cell.id
+        assert not cell.get("outputs") and cell.get("execution_count") is None, cell.id
+
+
+@every_notebook
+def test_it_has_a_title_short_cells_and_the_experiment_of_its_name(path):
+    document = nbformat.read(path, 4)
+    about = document.metadata["pomology"]
+    words = "\n".join(cell.source for cell in document.cells if cell.cell_type == "markdown")
+    (title,) = re.findall(r"^# .+", words, re.MULTILINE)
+    assert words.startswith(title)
+    articles = {article.id: article for article in published.articles()}
+    if about["article"] in articles:
+        article = articles[about["article"]]
+        assert path.parent.name == article.slug
+        assert article.title in document.cells[0].source
+        assert article.author in document.cells[0].source
+    longest = max(source.count("\n") + 1 for source in code(document))
+    assert longest <= LONGER_CELLS.get(path.stem, CELL_LINES)
+    assert not re.search(r"<\w+[^>]*>", words), "HTML in Markdown breaks in the page"
+    experiment = call(path)
+    assert experiment.args[0].value == path.stem
+    taken = {keyword.arg: ast.unparse(keyword.value) for keyword in experiment.keywords}
+    assert taken["article"] == repr(about["article"])
+    declared = parameters.declared(path)
+    for name in {"devices", "profile", "budget_s", "out", "repeat"} & set(declared):
+        assert taken[name] == name, f"{name} must come from the parameters"
+
+
+@every_notebook
+def test_it_has_its_parameters_in_every_profile(path):
+    declared, document = parameters.declared(path), nbformat.read(path, 4)
+    defaults = {name: parameter.default for name, parameter in declared.items()}
+    measures = set() if document.metadata["pomology"].get("after") else {"devices", "repeat"}
+    assert {"profile", "out", *measures} <= declared.keys()
+    # Whoever just opens the notebook gets these.
+    assert (defaults["profile"], defaults["out"], defaults.get("repeat", 0)) == ("quick", "", 0)
+    assert all(re.search("[a-z]{3}", parameter.help) for parameter in declared.values())
+    values = {}
+    for profile in PROFILES:
+        where = f"params/{profile}/{path.stem}.yaml"
+        values[profile] = parameters.read_yaml(root() / where, declared, where)
+        assert values[profile]["profile"] == profile
+        assert "budget_s" in values[profile] or "budget_s" not in declared
+        # These are the command line's: a profile that set them would win over it.
+        assert not values[profile].keys() & {"devices", "data", "data_folder", "out", "repeat"}
+    assert values["smoke"].get("budget_s", 0) <= 1
+    quick, article = (defaults | values[profile] for profile in ("quick", "article"))
+    differ = {key for key in defaults if SHAPES.match(key) and quick[key] != article[key]}
+    assert not differ or "case.scaled = " in "\n".join(code(document)), "no case says it is scaled"

@@ -1,0 +1,188 @@
+"""What plays a Mac for the notebooks: the pretended MPS and the kernel, against planted faults."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.util
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import lightning
+import numpy as np
+import pretended_mps
+import pytest
+import rehearsal
+import torch
+from pretended_mps import Use
+from torch import nn
+from torch.nn import functional as F
+
+pytestmark = pytest.mark.process("torch")
+
+
+@pytest.fixture(scope="module")
+def mps() -> pretended_mps.Rehearsal:
+    return pretended_mps.Rehearsal()
+
+
+@pytest.fixture
+def asked(mps) -> Callable[[Callable], SimpleNamespace]:
+    """Run a function of the device; give what it asked of MPS, and its error."""
+
+    def run(function: Callable) -> SimpleNamespace:
+        mps.use = Use()
+        mps.counts.clear()
+        error = ""
+        with mps.entered():
+            try:
+                function(mps.handle)
+            except (RuntimeError, TypeError) as caught:
+                error = f"{type(caught).__name__}: {caught}"
+        use = mps.use
+        return SimpleNamespace(
+            error=error, faults=use.faults, missing=use.missing(), operators=use.operators
+        )
+
+    return run
+
+
+def norm_of_permuted(device):
+    pictures = torch.rand(2, 4, 4, 3, device=device)
+    nn.BatchNorm2d(3).to(device)(pictures.permute(0, 3, 1, 2))
+
+
+def renormed_embedding(device):
+    nn.Embedding(5, 4, max_norm=1.0).to(device)(torch.tensor([1, 2]).to(device))
+
+
+def margin_loss(device):
+    F.multi_margin_loss(torch.ones(2, 3, device=device), torch.tensor([1, 2]).to(device))
+
+
+# A program, and words of the fault that is named.
+PLANTED = [
+    (lambda device: torch.as_tensor(np.ones(3), device=device), "makes float64 on the device"),
+    (margin_loss, "no kernel for multi_"),
+    (renormed_embedding, "embedding_renorm_ to the CPU"),
+    (lambda device: torch.ones(3).to(device, non_blocking=True), "non_blocking=True"),
+    (
+        lambda device: torch.ones(1, 2, 3, 3, device=device).to(memory_format=torch.channels_last),
+        "with channels_last",
+    ),
+    (norm_of_permuted, "BatchNorm2d gets a permuted input"),
+    (
+        lambda device: nn.Linear(3, 3).to(device)(torch.ones(2, 3)),
+        "RuntimeError: addmm: expected all tensors on one device",
+    ),
+    (lambda device: torch.ones(3, device=device).numpy(), "TypeError: can't convert mps"),
+]
+
+
+@pytest.mark.parametrize(("program", "words"), PLANTED)
+def test_a_planted_fault_is_named(asked, program, words):
+    use = asked(program)
+    assert any(words in text for text in (*use.faults, use.error)), use
+
+
+def nothing_wrong(use: SimpleNamespace) -> bool:
+    return (use.error, use.faults, use.missing) == ("", [], [])
+
+
+def test_a_training_ends_there_as_on_the_cpu(asked):
+    """One tensor at a time without `fused`: no multi-tensor kernels."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)]
+    host = nn.Sequential(*layers)
+    images, classes = torch.rand(16, 1, 8, 8), torch.randint(0, 10, (16,))
+    losses = []
+
+    def train(model, x, y):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        losses.append(loss.item())
+
+    def both(device):
+        ours = copy.deepcopy(host).to(device)
+        train(host, images, classes)
+        train(ours, images.to(device), classes.to(device))
+
+    use = asked(both)
+    assert nothing_wrong(use), use
+    assert losses[0] < 1 and losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert use.operators["_fused_adamw_"] == 20 and use.operators["_local_scalar_dense"] == 1
+    assert use.operators["native_batch_norm"] == 20  # the host's model is not counted
+
+
+def test_an_lstm_has_the_gradients_of_the_cpu(asked):
+    torch.manual_seed(0)
+    host, inputs = nn.LSTM(8, 8, 2), torch.randn(5, 2, 8)
+    host(inputs)[0].pow(2).sum().backward()
+    gradients = []
+
+    def backward(device):
+        ours = copy.deepcopy(host).to(device)
+        ours.zero_grad()
+        ours(inputs.to(device))[0].pow(2).sum().backward()
+        gradients.extend(weight.grad.cpu() for weight in ours.parameters())
+
+    assert nothing_wrong(asked(backward))
+    for weight, gradient in zip(host.parameters(), gradients, strict=True):
+        assert torch.allclose(weight.grad, gradient, atol=1e-5)
+
+
+def test_attention_is_made_of_products(asked):
+    def train(device):
+        layer = nn.TransformerEncoderLayer(16, 2, 32).to(device)
+        optimizer = torch.optim.Adam(layer.parameters())
+        layer(torch.rand(5, 3, 16, device=device)).sum().backward()
+        optimizer.step()
+
+    use = asked(train)
+    assert nothing_wrong(use) and use.operators["bmm"] >= 2
+    assert not [name for name in use.operators if "foreach" in name or "scaled_dot" in name]
+
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+
+    def training_step(self, batch, index):
+        return self.net(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), fused=True)
+
+
+def test_a_kernel_refuses_what_a_mac_lacks_and_lets_the_rest_pass(tmp_path):
+    """A training step by Lightning is not refused; what is refused is noted even if caught."""
+    rehearsal.begin("torch")
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = lightning.Trainer(max_steps=1, accelerator="auto", **dict.fromkeys(off, False))
+    trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(4, 2), 2))
+    torch.manual_seed(1)
+    assert importlib.util.find_spec("tensorflow") is None and not torch.cuda.is_available()
+    assert (len(rehearsal.loaders), rehearsal.refused, rehearsal.attempts) == (1, [], [])
+    calls = [torch.cuda.synchronize, torch.ones(1).cuda, nn.Linear(1, 1).cuda]
+    for call in calls:
+        with pytest.raises(AssertionError, match="does not exist on a Mac"):
+            call()
+    for name in ("tensorflow", "mlx", "sklearn"):
+        with contextlib.suppress(ModuleNotFoundError):
+            exec(f"import {name}", {"__name__": "__main__"})
+        assert name not in sys.modules
+        assert rehearsal.attempts[-1] == f"{name} beside torch, imported by __main__"
+    torch.utils.data.DataLoader([1, 2], 2, collate_fn=lambda batch: batch)
+    rehearsal.end(str(tmp_path))
+    *refused, worker = json.loads((tmp_path / "end.json").read_text())["refused"]
+    assert len(refused) == len(calls) and worker.startswith("a DataLoader's worker, which macOS")
+    assert len(pickle.loads((tmp_path / "loaders.pickle").read_bytes())) == 1

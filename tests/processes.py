@@ -1,0 +1,99 @@
+"""Tests in a process of their own: `pytestmark = pytest.mark.process("mlx")` at the top of a module.
+
+No process may hold two frameworks. So pytest does not import such a module: it reads the names of its tests from the
+source, and the first of them runs all of them in one subprocess of that framework.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import apart
+import pytest
+
+INSIDE = "POMOLOGY_TESTS_INSIDE"  # is set in the subprocess
+MARK = re.compile(r"^pytestmark = .*\bpytest\.mark\.process\(\"(\w+)\"\)", re.MULTILINE)
+
+
+@pytest.hookimpl
+def pytest_configure(config: pytest.Config) -> None:
+    text = "process(framework): run a module's tests in a subprocess of this framework"
+    config.addinivalue_line("markers", text)
+
+
+@pytest.hookimpl
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.File | None:
+    mark = MARK.search(module_path.read_text(encoding="utf-8"))
+    if mark is None or INSIDE in os.environ:
+        return None
+    module = OtherModule.from_parent(parent, path=module_path)
+    module.framework = mark[1]
+    return module
+
+
+class OtherModule(pytest.File):
+    """A module that is run elsewhere, by the names of its tests."""
+
+    framework: str
+
+    def collect(self) -> Iterator[pytest.Item]:
+        for node in ast.parse(self.path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                yield OtherTest.from_parent(self, name=node.name)
+
+    def run(self, folder: Path) -> dict[str, list[str]]:
+        """Run the module: of each test, what its failures say."""
+        report = folder / "report.xml"
+        command = [sys.executable, "-m", "pytest", str(self.path), "-p", "no:cacheprovider"]
+        command += ["-p", "no:xdist", f"--junitxml={report}"]
+        environment = os.environ | {INSIDE: self.framework}
+        with pytest.MonkeyPatch.context() as patch:
+            if self.framework == "torch":
+                apart.start_with_torch(patch, folder, apart.LOADED)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+        said = done.stdout[-4000:] + done.stderr[-2000:]
+        assert report.exists(), said
+        failures: dict[str, list[str]] = {}
+        for case in ElementTree.parse(report).iter("testcase"):
+            wrong = [one.text or "" for one in case if one.tag in ("failure", "error")]
+            failures.setdefault(case.get("name", "").partition("[")[0], []).extend(wrong)
+        assert failures, said
+        return failures
+
+    @functools.cached_property
+    def failures(self) -> dict[str, list[str]]:
+        folder = self.config._tmp_path_factory.mktemp(self.path.stem)
+        return self.run(folder)
+
+
+class OtherTest(pytest.Item):
+    """A test of such a module, with all its parameters."""
+
+    parent: OtherModule
+
+    def setup(self) -> None:
+        if importlib.util.find_spec(self.parent.framework) is None:
+            pytest.skip(f"{self.parent.framework} is not installed here")
+
+    def runtest(self) -> None:
+        failures = self.parent.failures
+        assert self.name in failures, "it did not run"
+        if failures[self.name]:
+            raise AssertionError("\n\n".join(failures[self.name]))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo) -> str:
+        return str(excinfo.value)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, self.name

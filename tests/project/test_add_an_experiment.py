@@ -1,0 +1,68 @@
+"""The page on how to add an experiment: its files, in a copy of the kit, are one that runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+from nbformat import v4
+
+from pomology.paths import root
+
+TEXT = (root() / "docs" / "add-an-experiment.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+PYTHON = [text.strip() for kind, text in BLOCKS if kind == "python"]
+OF_KIND = {kind: text for kind, text in BLOCKS if kind != "python"}
+
+
+def run(kit: Path, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(kit / "lib")}
+    command = [sys.executable, "-m", "pomology", *arguments]
+    done = subprocess.run(command, cwd=kit, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def add_files(kit: Path) -> None:
+    """Copy the kit, and write the files of the page into it."""
+    for name in ("lib", "notebooks", "params"):
+        ignored = shutil.ignore_patterns("__pycache__", ".ipynb*")
+        shutil.copytree(root() / name, kit / name, ignore=ignored)
+    parameters, *code = PYTHON
+    cells = [v4.new_markdown_cell(OF_KIND["markdown"])]
+    cells.append(v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}))
+    cells += [v4.new_code_cell(text) for text in code]
+    metadata = json.loads("{" + re.search(r'`("pomology": .*)`', TEXT)[1] + "}")
+    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+    metadata["kernelspec"] = kernel  # as JupyterLab writes it
+    (place,) = re.findall(r"`(notebooks/\S+\.ipynb)`", TEXT)
+    nbformat.write(v4.new_notebook(cells=cells, metadata=metadata), kit / place)
+    for path, text in re.findall(r"`(params/\S+\.yaml)`\n\n```yaml\n(.*?)```", TEXT, re.DOTALL):
+        (kit / path).write_text(text)
+    published = kit / "lib" / "pomology" / "articles" / "data" / "published.csv"
+    with open(published, "a", newline="") as file:
+        file.write(OF_KIND["csv"])
+
+
+def test_it_is_small():
+    lines = [[line for line in text.splitlines() if line.strip()] for text in PYTHON]
+    assert sum(map(len, lines)) < 45 and sum(map(len, lines[1:])) < 40
+
+
+def test_it_runs_and_stands_on_the_page_beside_its_published_rows(tmp_path):
+    add_files(tmp_path)
+    command = ("reproduce", "--profile=smoke", "--only=linear", "--device=cpu", "--run=a")
+    assert "cpu, width 16" in run(tmp_path, *command)
+    out = tmp_path / "outputs" / "a"
+    page = (out / "index.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+    assert ">One linear layer</h3>" in page and "0.41 ms" in page and ">Width</th>" in page
+    with open(out / "shown" / "linear" / "01-article.csv", newline="") as file:
+        rows = [(row["width"], float(row["step_s"])) for row in csv.DictReader(file)]
+    assert rows == [("1024", 0.41e-3), ("1024", 0.35e-3)]

@@ -1,0 +1,66 @@
+"""What importing takes: little for an answer, and no framework for a module."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pomology
+from pomology.paths import root
+
+PACKAGE = root() / "lib" / "pomology"
+FRAMEWORKS = ["torch", "lightning", "transformers", "peft", "tensorflow", "keras", "mlx", "jax"]
+FRAMEWORKS += ["datasets", "sklearn"]
+# What takes longer to import than an answer may take.
+HEAVY = [*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", "IPython", "jinja2"]
+COMMANDS = ["--help", "list", "reproduce --profile=x", "report gone", "share gone", "frobnicate"]
+PROGRAM = """
+import contextlib, importlib, sys
+import pomology
+from pomology.__main__ import main
+for command in {commands}:
+    with contextlib.suppress(SystemExit):
+        main(command.split())
+    loaded = [name for name in {heavy} if name in sys.modules]
+    assert not loaded, f"{{command}} imports {{loaded}}"
+from pomology import Estimate, Experiment
+for module in {modules}:
+    importlib.import_module(module)
+    loaded = [name for name in {frameworks} if name in sys.modules]
+    assert not loaded, f"{{module}} imports {{loaded}}"
+"""
+
+
+def framework_of(path: Path) -> set[str]:
+    """What a module imports at its top, of the frameworks."""
+    lines = rf"^(?:import|from) ({'|'.join(FRAMEWORKS)})\b"
+    return set(re.findall(lines, path.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_answers_load_little_and_modules_load_no_framework():
+    """Frameworks are for calls, but in shared models, each of which is of one framework."""
+    modules = []
+    for place in sorted(PACKAGE.rglob("*.py")):
+        own = framework_of(place)
+        assert not own or (len(own) == 1 and {"models", "data", "extras"} & {*place.parts}), place
+        if place.name not in ("__init__.py", "__main__.py") and not own:
+            parts = place.relative_to(PACKAGE).with_suffix("").parts
+            modules.append(".".join(("pomology", *parts)))
+    if importlib.util.find_spec("distributed") is None:  # `make env EXTRAS=fleet` installs it
+        modules = [name for name in modules if ".fleet" not in name]
+    program = PROGRAM.format(commands=COMMANDS, heavy=HEAVY, modules=modules, frameworks=FRAMEWORKS)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root(), check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_public_names_come_from_their_modules():
+    for name in pomology.__all__:
+        assert getattr(pomology, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'experiments'"):
+        _ = pomology.experiments
+    # The package, not the function of calls.
+    assert pomology.measure is importlib.import_module("pomology.measure")

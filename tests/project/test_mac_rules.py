@@ -1,0 +1,66 @@
+"""What passes on Linux and breaks, or goes wrong unnoticed, on a Mac, in library and notebooks.
+
+What has a dotted name of its own is banned by ruff (`banned-api` in pyproject.toml).
+"""
+
+import re
+
+import nbformat
+import pytest
+from notebook_code import PATHS, code
+
+from pomology.paths import root
+
+EVERYWHERE = {
+    r"non_blocking=True": "on MPS what is read next may not have arrived",
+    r"memory_format=\w*\.?channels_last": "gives wrong gradients on MPS",
+    r"environ\[.PYTORCH_ENABLE_MPS_FALLBACK.\] =": "is read when torch is loaded",
+    r"(get_context|set_start_method)\(.fork": "Metal does not outlive a fork",
+    r"torch\.optim\.AdamW\((?!(?s:.{0,150})fused)": "is a loop over tensors on MPS; fuse it",
+    r"\bGradScaler\(\)": "without a device it is CUDA's",
+    r"ru_maxrss(?!.*sys\.platform)": "KiB, but on macOS bytes",
+}
+IN_NOTEBOOKS = {
+    r"(device=|\.to\()[\"'](cuda|mps)|\.(cuda|mps)\(\)": "a fixed device; take case.device",
+    r"torch\.float64|\.double\(\)": "MPS has no float64",
+    r"\b(perf_counter|process_time|monotonic)\((?!.*# own clock: )": "does not wait for a GPU",
+    r"[\"']/(proc|sys)/": "only Linux has it; ask the library",
+    r"precision=.(bf)?16": "on a CPU Lightning makes bf16-mixed of 16-mixed",
+    r"class \w+\(.*Dataset|def (collate|worker_init)": "spawned workers do not see cells",
+}
+# A line for each rule, in order; the first of the notebooks' has two.
+BAD = """x.to(device, non_blocking=True)
+net.to(memory_format=torch.channels_last)
+os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"
+multiprocessing.set_start_method("fork")
+torch.optim.AdamW(net.parameters())
+GradScaler()
+resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+x.to("cuda:0")
+net.cuda()
+x.to(torch.float64)
+start = time.perf_counter()
+open("/proc/meminfo")
+Trainer(precision="16-mixed")
+class Pairs(Dataset):""".splitlines()
+
+
+def faults(source: str, rules: dict[str, str]) -> list[str]:
+    """Return a line for each match of a rule."""
+    found = [(each[0], why) for rule, why in rules.items() for each in re.finditer(rule, source)]
+    return [f"{text}: {why}" for text, why in found]
+
+
+def test_the_library_has_none():
+    for path in (root() / "lib" / "pomology").rglob("*.py"):
+        assert faults(path.read_text(encoding="utf-8"), EVERYWHERE) == [], path.name
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_notebook_has_none(path):
+    source = "\n".join(code(nbformat.read(path, 4)))
+    assert faults(source, EVERYWHERE | IN_NOTEBOOKS) == []
+
+
+def test_each_rule_finds_its_fault():
+    assert [len(faults(line, EVERYWHERE | IN_NOTEBOOKS)) for line in BAD] == [1] * len(BAD)

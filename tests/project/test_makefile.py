@@ -1,0 +1,89 @@
+"""The Makefile runs with macOS's make, and what a user types behind it reaches no shell."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pomology.paths import root
+
+TEXT = (root() / "Makefile").read_text(encoding="utf-8")
+# What GNU make 3.81, or the tools of macOS, do not have or do differently.
+NOT_ON_A_MAC = {
+    r"\.ONESHELL|\.SHELLFLAGS|\bundefine\b": "make 3.82",
+    r"&\s*:|^\w+\s*!=|:{2,3}=|\$\((file|let|intcmp) ": "make 4",
+    r"\bsed\s+(-\w+\s+)*-i|\b(sed|grep)\s.*\\(t|s|w|\+|\|)|\bgrep\s+-\w*P|\bsed\s+-r": "GNU's",
+    r"\b(realpath|timeout|nproc|tac|shuf|sha256sum|md5sum|free|gsed)\b": "not on macOS",
+    r"\breadlink\s+-f|\bxargs\s+-\w*r|\bdate\s+-(d|-date)|\b(cp|rm|mkdir|touch)\s+--": "GNU's",
+    r"\[\[|\bsource\s|<<<": "bash; make runs sh",
+}
+HOSTILE = ["x'; touch pwned; '", "`touch pwned`", "$(touch pwned)", "$(shell touch pwned)"]
+HOSTILE += ['a" ; touch pwned ; "', "a\ntouch pwned", "--help", "$$(touch pwned)", "~/x", "*"]
+VARIABLES = {
+    "reproduce": ("PROFILE", "DEVICE", "ONLY", "RUN", "DATA", "REPEATS", "STORE"),
+    "report": ("RUN", "WITH", "STORE"),
+    "compare": ("RUNS", "STORE"),
+    "matrix": ("VERSIONS",),
+}
+
+
+def faults(text: str) -> list[str]:
+    """What a Mac's make or tools would do otherwise, but for comments outside recipes."""
+    lines = [line if line.startswith("\t") else line.split("#")[0] for line in text.splitlines()]
+    rules = NOT_ON_A_MAC.items()
+    return [why for line in lines for pattern, why in rules if re.search(pattern, line)]
+
+
+def test_it_keeps_to_make_3_81_and_to_the_tools_of_macos():
+    assert faults(TEXT) == []
+    assert faults("all:\n\tsed -E 's/a\\+/b/' x\n\tmake -j $$(nproc)") == ["GNU's", "not on macOS"]
+
+
+def test_every_target_is_phony_and_what_workflows_call_is_there():
+    targets = set(re.findall(r"^([a-z]+):.*## ", TEXT, re.MULTILINE))
+    assert targets <= set(re.search(r"^\.PHONY:(.*)$", TEXT, re.MULTILINE)[1].split())
+    workflows = (root() / ".github" / "workflows").glob("*.yml")
+    lines = "\n".join(path.read_text(encoding="utf-8") for path in workflows)
+    assert set(re.findall(r"run: make (\w+)", lines)) <= targets
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Call make in a copy whose Python notes its arguments, which are returned."""
+    shutil.copy(root() / "Makefile", tmp_path)
+    noted = tmp_path / "noted.json"
+    program = f"import json, sys; json.dump(sys.argv[1:], open({str(noted)!r}, 'w'))"
+    python = f'#!/bin/sh\nexec "{sys.executable}" -S -c "{program}" "$@"\n'
+    for name, text in (("setup/environment.sh", ""), (".venv/bin/python", python)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+
+    def make(*arguments: str, status: int = 0) -> list[str]:
+        done = subprocess.run(["make", *arguments], cwd=tmp_path, check=False, capture_output=True)
+        assert (done.returncode, (tmp_path / "pwned").exists()) == (status, False), done
+        return json.loads(noted.read_text()) if noted.exists() else []
+
+    return make
+
+
+@pytest.mark.parametrize("target", VARIABLES)
+def test_no_variable_reaches_a_shell(make, target):
+    for text in HOSTILE:
+        names = VARIABLES[target]
+        arguments = make(target, *(f"{name}={text}" for name in names))
+        passed = [one for one in arguments if one == text or one.endswith(f"={text}")]
+        assert len(passed) == len(names), (text, arguments)
+
+
+def test_nor_does_one_that_only_make_or_the_environment_reads(make, tmp_path):
+    assert make("share", "RUN=r", "NOTEBOOKS=1")[2:] == ["share", "--notebooks", "--", "r"]
+    for name in ("setup/environment.sh", "pyproject.toml", "requirements.txt"):
+        shutil.copy(root() / name, tmp_path / name)
+    for text in HOSTILE:
+        make("env", f"PYTHON={text}", status=2)
+        make("env", f"EXTRAS={text}", "PYTHON=/none", status=2)
+        make("env", f"TORCH={text}", status=2)

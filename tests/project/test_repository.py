@@ -1,0 +1,116 @@
+"""What is public: the committed runs, the pages that lead to them, and no trace of a person."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import subprocess
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from pomology.extras.share import share
+from pomology.paths import root
+from pomology.results.record import RENAMED
+from pomology.results.run import Run
+from pomology.runner import notebooks
+
+RUNS = sorted(place for place in root().glob("outputs/reference-*") if place.is_dir())
+README = (root() / "README.md").read_text(encoding="utf-8")
+MEGABYTE = 10**6
+# Findings are of their time, and name files that have gone since.
+PAGES = [path for path in (root() / "docs").glob("*.md") if path.stem != "findings"]
+PAGES = [root() / "README.md", *sorted(PAGES)]
+# Spelt so that this file does not hold them itself.
+FORBIDDEN = {
+    r"\.\./" + "shared": "a folder beside the repository",
+    # But for people whom tests invent.
+    r"/(?:home|Users|work|root|opt(?!/homebrew))/(?!(?:jo|john|jane|you)\b)\w": "somebody's path",
+    r"https?://[^/\s\"'<>)]*(?:pypi|pythonhosted|registry|mirror|artifactory|nexus|devpi)": "a registry",
+    r"(?<!no-emit-)\bindex-" + r"url|find-" + "links|trusted-" + "host": "a registry",
+}
+
+
+@pytest.mark.skipif(not (root() / ".git").exists(), reason="no checkout with git")
+def test_no_file_names_a_machine_or_a_registry_and_no_two_differ_only_by_case():
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root(), capture_output=True, check=True).stdout.decode()
+    names = [name for name in listed.split("\0") if name and (root() / name).is_file()]
+    for name in names:
+        text = (root() / name).read_bytes().decode("utf-8", errors="replace")
+        found = [why for pattern, why in FORBIDDEN.items() if re.search(pattern, text)]
+        assert not found, f"{name}: {found}"
+    places = {*names, *(str(parent) for name in names for parent in Path(name).parents)}
+    assert len({place.casefold() for place in places}) == len(places)  # on a Mac they would be one
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    files = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|csv|md))`", text)
+    files += re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    places = [root(), root() / "lib" / "pomology", page.parent]
+    assert not {file for file in files if not any((place / file).exists() for place in places)}
+
+
+def test_the_readme_leads_to_a_run_without_a_gpu_and_shows_what_it_calls_reliable():
+    assert root() / "outputs" / "reference-cpu" in RUNS
+    assert all(f"outputs/{folder.name}/" in README for folder in RUNS)
+    place = root() / "outputs" / "reference-cpu" / "tables" / "mlp-article.csv"
+    with open(place, encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["source"] == "measured"]
+    reliable = [row for row in rows if row["status"] == "ok" and not row["flags"]]
+    lines = ["| batch size | time per epoch | 95 % confidence interval |", "| --- | --- | --- |"]
+    for row in reliable:
+        value, low, high = (float(row[key]) for key in ("epoch_s", "epoch_s_low", "epoch_s_high"))
+        interval = f"{low:.2f} to {high:.2f} s"
+        lines.append(f"| {row['batch_size']} | {value:.2f} s | {interval} |")
+    table = "\n".join(lines)
+    assert len(reliable) == 3 and f"\n{table}\n" in README, f"README.md must say\n\n{table}"
+
+
+def tracked(folder: Path) -> list[Path]:
+    """Notebooks, figures and what tables are shown from stay out of git: the pages have them."""
+    files = [place for place in folder.rglob("*") if place.is_file()]
+    kept = [place for place in files if place.suffix in (".gz", ".json", ".html")]
+    kept = [place for place in kept if place.parent.name != "tables"]
+    return [*kept, *(place for place in files if place.suffix == ".csv")]
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
+class TestReference:
+    def test_it_is_complete_and_of_clean_code(self, folder):
+        run = Run(folder)
+        assert not run.problems
+        assert not [problem for each in run.journals.values() for problem in each.problems]
+        assert {record.profile for record in run.records} == {"quick"}
+        assert {record.scaled for record in run.records} == {True, False}
+        statuses = {record.status for record in run.records}
+        assert statuses <= {"ok", "too-big", "too-slow", "unsupported"}
+        # Some of its notebooks have another name since, or are parts of one.
+        shown = {RENAMED.get(place.stem, (place.stem,))[0] for place in folder.glob("*.html")}
+        known = {notebook.name for notebook in notebooks.notebooks()}
+        assert shown - known == {"index", "memory_over_time", "trainings"} and known < shown
+        assert run.machine["git"]["dirty"] is False
+        assert re.fullmatch("[0-9a-f]{40}", run.machine["git"]["commit"])
+
+    def test_it_is_small_and_names_nobody(self, folder):
+        data = {place: place.read_bytes() for place in tracked(folder)}
+        assert sum(map(len, data.values())) < 6 * MEGABYTE
+        assert max(len(raw) for place, raw in data.items() if place.suffix == ".html") < 2e6
+        own = share.own_names()
+        for place, raw in data.items():
+            text = (gzip.decompress(raw) if place.suffix == ".gz" else raw).decode()
+            assert [name for name in own if name in text] == [], place.name
+
+    def test_every_link_leads_somewhere(self, folder):
+        for page in folder.glob("*.html"):
+            text = page.read_text(encoding="utf-8")
+            names = set(re.findall(r'\bid="([^"]+)"', text))
+            links = map(unquote, re.findall(r'<a\b[^>]*\bhref="(?!https?://)([^"]+)"', text))
+            for link in links:
+                place, _, anchor = link.partition("#")
+                assert not place or (folder / place).is_file(), f"{page.name}: {link}"
+                assert not anchor or place or anchor in names, f"{page.name}: {link}"
