@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from pomology.command_line import STORE, Command, argument, places, say
 from pomology.errors import PomologyError
 from pomology.format import one_line, seconds, with_interval
-from pomology.measure import intervals
 from pomology.paths import root
 
 if TYPE_CHECKING:
@@ -124,6 +123,8 @@ def joint_confidence(p_values: Sequence[float]) -> float:
     (Benjamini and Hochberg 1995; Benjamini and Yekutieli 2005). One row: 95 %.
     """
     from scipy.stats import false_discovery_control  # half a second, which only this needs
+
+    from pomology.measure import intervals  # not with the command, which only registers
 
     rate = 1 - intervals.CONFIDENCE
     passed = sum(false_discovery_control(p_values) <= rate)
