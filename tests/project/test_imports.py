@@ -1,6 +1,7 @@
 """What importing takes: little for an answer, and no framework for a module."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -53,7 +54,9 @@ def test_answers_load_little_and_modules_load_no_framework():
         modules = [name for name in modules if ".fleet" not in name]
     program = PROGRAM.format(commands=COMMANDS, heavy=HEAVY, modules=modules, frameworks=FRAMEWORKS)
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root(), check=False)
+    environment = os.environ | {"PYTHONPATH": str(root() / "lib")}
+    options = {"cwd": root(), "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(command, check=False, **options)
     assert done.returncode == 0, done.stderr
 
 
