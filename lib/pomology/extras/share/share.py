@@ -76,18 +76,32 @@ def write(folder: Path, notebooks: bool = False) -> Path:
 def rendered(folder: Path) -> dict[str, str]:
     """Return a run's rendered notebooks.
 
-    Raises PomologyError for one with the name of this machine, of its user or home, or with a
-    secret of the environment.
+    Raises PomologyError for one with the name of this machine, of its user or home, with a secret
+    of the environment, or with what looks like a key.
     """
     names = [name.lower() for name in own_names()]
     pages = {}
     for path in sorted(set(folder.glob("*.html")) - {folder / "index.html"}):
         page = path.read_text(encoding="utf-8")
-        text = html.unescape(re.sub(r"data:image/[a-z]+;base64,[\w+/=\s]*", "", page)).lower()
-        if any(name in text or name in re.sub(r"<[^<>]*>", "", text) for name in names):
+        text = html.unescape(re.sub(r"data:image/[a-z]+;base64,[\w+/=\s]*", "", page))
+        words = re.sub(r"<[^<>]*>", "", text)
+        named = any(name in text.lower() or name in words.lower() for name in names)
+        if named or holds_key(words):
             raise PomologyError(f"{path.name}: holds a name or key; share without NOTEBOOKS=1")
         pages[path.name] = page
     return pages
+
+
+def holds_key(text: str) -> bool:
+    """Whether a text holds what looks like a key or password, by detect-secrets."""
+    from detect_secrets.core.scan import scan_line
+    from detect_secrets.settings import default_settings
+
+    with default_settings() as settings:
+        # Numbers and commits look like these.
+        settings.disable_plugins("Base64HighEntropyString", "HexHighEntropyString")
+        lines = re.findall(r".{1,300}", text)  # a longer one takes minutes
+        return any(True for line in lines for _ in scan_line(line))
 
 
 def own_names() -> list[str]:
