@@ -169,3 +169,9 @@ def test_every_record_names_its_software_and_a_run_keeps_what_each_name_means(ma
     assert "POMOLOGY_SECRET" not in environments[0]
     # The package's version; PyTorch's own may say more, as 2.13.0+cu130.
     assert known[names[0]]["packages"]["torch"] == importlib.metadata.version("torch")
+
+
+def test_the_run_of_an_experiment_is_as_it_is_now(make):
+    experiment = make()
+    run(experiment)
+    assert [record.status for record in experiment.run.records] == ["ok"]

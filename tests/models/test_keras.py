@@ -178,7 +178,9 @@ def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
     run, monkeypatch, budget_s, trained, tested
 ):
     calls, clock = Calls(), fakes.Clock()
-    monkeypatch.setattr(trainers, "time", types.SimpleNamespace(perf_counter=clock))
+    monkeypatch.setattr(
+        trainers, "time", types.SimpleNamespace(perf_counter=clock, process_time=clock)
+    )
 
     def body(case):
         case.clock.clock = clock

@@ -132,7 +132,7 @@ def energy(idle_w=5.0, busy_w=20.0, period_s=0.1, stops_s=1e9) -> tuple:
         pass_s(1e-3)
         return clock.now
 
-    opened = Opened({"cpu": 0.1}, lambda: {"cpu": shown[0]}, {})
+    opened = Opened({"cpu": 0.1}, lambda: {"cpu": shown[0]})
     products = (lambda: pass_s(0.05, busy_w), lambda: None)
     replaced = {"meter": lambda kind: opened, "clock": reading, "products": lambda *_: products}
     replaced["time"] = SimpleNamespace(sleep=pass_s)

@@ -71,8 +71,8 @@ class Experiment:
         folder = Path(out) if out else folders.by_hand(name, profile, framework)
         self._hint = "" if out else " (run the set-up cell again to measure it anew)"
         folders.note_machine(folder, profile)
-        self.run = Run(folder)
-        self.report = Report(name, article=article, run=self.run, devices=self.devices, **declared)
+        run = Run(folder)
+        self.report = Report(name, article=article, run=run, devices=self.devices, **declared)
         # What a notebook shows of its records.
         self.show = self.report.show
         self.machine = self.report.machine
@@ -93,6 +93,11 @@ class Experiment:
         # Backends of which the runner gives each case a kernel of its own.
         self._one_case_on = os.environ.get(journal.ONE_CASE_ON, "").split()
         self._kernel_is_used = False
+
+    @property
+    def run(self) -> Run:
+        """The run as it is now."""
+        return self.report.run
 
     @property
     def records(self) -> list[Record]:
@@ -159,8 +164,7 @@ class Experiment:
 
     def slowed(self, around_case_s: list[float]) -> bool:
         """Return whether the machine was slower around a case than at its best in this run."""
-        # Read anew: `self.run` is as it was when the first case ended.
-        earlier = [record.calibration or {} for record in self.report.run.records]
+        earlier = [record.calibration or {} for record in self.run.records]
         earlier_s = [seconds for calibration in earlier for seconds in calibration.values()]
         return quiet.slowed(around_case_s, min(earlier_s + around_case_s))
 

@@ -26,6 +26,10 @@ def keras(
     epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever
     but are stopped after a few steps, and the missing steps are estimated, see `fit_metric`.
     `epochs_done` says how much of it ran.
+
+    `between_epochs_s` is the time of `fit_s` in which this process computed nothing between epochs.
+    TensorFlow's thread that tunes the input may sleep there as long as the epoch took
+    (docs/findings.md); an estimate has none of it.
     """
     import keras as framework
 
@@ -36,6 +40,7 @@ def keras(
             self._began_s = time.perf_counter()
             self._steps = None  # the clock's iterator over the steps of the first epoch
             self._short = False
+            self._idle_s = 0.0
             self._ran = {"training": 0, "validation": 0}  # samples
 
         @property
@@ -46,11 +51,16 @@ def keras(
             self._loss_sum = 0.0
             self._epoch_samples = 0
             self._epoch = epoch
-            self._epoch_s = self._loop_s = time.perf_counter()
+            self._loop_s = time.perf_counter()
+            if epoch == 0:
+                self._ended_s = self._loop_s
+            self._without_s = without_processor_s()
             if epoch == 0:
                 self._begin(samples, "training")
 
         def on_train_batch_begin(self, batch, logs=None):
+            if self._epoch and batch == 0:
+                self._add_idle()
             self.model.stop_training |= self._enough(batch)
 
         def on_train_batch_end(self, batch, logs=None):
@@ -79,11 +89,15 @@ def keras(
 
         def on_test_end(self, logs=None):
             self._end()
+            self._without_s = without_processor_s()
 
         def on_epoch_end(self, epoch, logs=None):
             self._end()
             now_s = time.perf_counter()
-            next_s = now_s + (now_s - self._epoch_s)
+            if validation_samples:
+                self._add_idle()
+            next_s = now_s + (now_s - self._ended_s)
+            self._ended_s = now_s
             whole = all(part.complete for part in case.clock.parts.values())
             long = not whole or next_s - self._began_s > 2 * case.clock.budget_s
             self._short |= long and case.experiment.profile != "article"
@@ -93,9 +107,10 @@ def keras(
             case.backend.synchronize()
             seconds = time.perf_counter() - self._began_s
             steps = {part: count / batch_size for part, count in self._ran.items()}
-            fit = fit_metric(case.clock, epochs, seconds, steps)
+            fit = fit_metric(case.clock, epochs, seconds, steps, self._idle_s)
             if fit and self._epoch == epochs - 1:
                 case.metric("fit_s", fit)
+                case.metric("between_epochs_s", self._idle_s, "s")
 
         def _begin(self, count, part):
             # Its steps begin when Keras says so; what comes between belongs to them.
@@ -111,6 +126,9 @@ def keras(
             most_s = case.clock.budget_s / (4 * epochs)
             return self._short and time.perf_counter() - self._loop_s >= most_s
 
+        def _add_idle(self):
+            self._idle_s += max(0.0, without_processor_s() - self._without_s)
+
         def _end(self):
             if self._steps is not None:
                 next(self._steps, None)  # ends the last step, if it was that of a whole epoch
@@ -121,13 +139,14 @@ def keras(
 
 
 def fit_metric(
-    clock: StepClock, epochs: int, seconds: float, steps: dict[str, float]
+    clock: StepClock, epochs: int, seconds: float, steps: dict[str, float], idle_s: float = 0.0
 ) -> Estimate | None:
     """Return seconds of a training of several epochs, of which some were shortened.
 
     They are `seconds`, of all that ran, and the mean step for each that did not; None if too few
-    ran. steps: that ran, by part. How much another training differs, one cannot tell: an estimate
-    has no bounds.
+    ran. steps: that ran, by part. idle_s: of `seconds`, asleep between epochs, which depends on
+    luck and is no part of an estimate. How much another training differs, one cannot tell: an
+    estimate has no bounds.
     """
     parts = clock.parts.values()
     if not parts or any(not (part.blocks or part.complete) for part in parts):
@@ -142,7 +161,7 @@ def fit_metric(
             missing_s += step.value * (count - steps[part.name])
     training = total(whole)
     if missing_s:
-        return Estimate(seconds + missing_s, "s", n=training.n, how="estimated")
+        return Estimate(seconds - idle_s + missing_s, "s", n=training.n, how="estimated")
     return (training * (seconds / training.value)).replace(value=seconds, how="measured", n=epochs)
 
 
@@ -153,6 +172,11 @@ def _steady_step(part: Part) -> Estimate:
     if part.steps > 1:
         return Estimate((part.seconds - part.first_step_s) / (part.steps - 1), "s")
     return Estimate(part.first_step_s, "s")
+
+
+def without_processor_s() -> float:
+    """Return a time that stands still while this process computes in one thread."""
+    return time.perf_counter() - time.process_time()
 
 
 def lightning(case: Any) -> Any:
