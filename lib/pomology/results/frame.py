@@ -16,7 +16,7 @@ from pomology.errors import PomologyError
 from pomology.paths import write_atomic
 from pomology.results import cases
 from pomology.results.record import Record
-from pomology.results.run import MACHINE, Run, find
+from pomology.results.run import Run, find
 
 if TYPE_CHECKING:
     import pandas
@@ -118,22 +118,28 @@ def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
     if run.path.is_dir() and _is_current(run.path):
         table = parquet.read_table(run.path / PARQUET, filters=condition)
         if table.column_names == list(COLUMNS):  # else of an older kit
-            names = pyarrow.array([run.name] * len(table), TEXT)  # it may have another name now
-            return table.set_column(0, "run", names)
+            for name, text in _place(run).items():  # the folder may have another name now
+                texts = pyarrow.array([text] * len(table), TEXT)
+                table = table.set_column(table.column_names.index(name), name, texts)
+            return table
     return _of_journals(run).filter(condition)
 
 
 def _is_current(folder: Path) -> bool:
     """Whether the Parquet file is as new as the journals that it was made of."""
     table = folder / PARQUET
-    sources = [path for path in (*folder.glob("*.jsonl*"), folder / MACHINE) if path.exists()]
-    newest_ns = max((path.stat().st_mtime_ns for path in sources), default=0)
+    newest_ns = max((path.stat().st_mtime_ns for path in folder.glob("*.jsonl*")), default=0)
     return table.exists() and table.stat().st_mtime_ns >= newest_ns
 
 
 def _of_journals(run: Run) -> pyarrow.Table:
-    place = {"run": run.name, "machine": machine_name(run.machine)}
+    place = _place(run)
     return _table(row | place for record in run.records for row in _rows(record))
+
+
+def _place(run: Run) -> dict[str, str]:
+    """Return the columns that are not in the journals of a run."""
+    return {"run": run.name, "machine": machine_name(run.machine)}
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
