@@ -13,7 +13,16 @@ from collections.abc import Callable
 
 import fakes
 import pytest
-from checkouts import ALL_OK, NO_DEVICES, PACKAGE, RUN_R, alive, notebook_text, wait_until
+from checkouts import (
+    ALL_OK,
+    MISSPELT_ONLY,
+    NO_DEVICES,
+    PACKAGE,
+    RUN_R,
+    alive,
+    notebook_text,
+    wait_until,
+)
 
 from pomology import __main__ as command_line
 from pomology.results import journal as results_journal
@@ -307,6 +316,7 @@ NOTEBOOK = "notebooks/an_article/zeta.ipynb"
         (NOTEBOOK, '{"cells": [', "zeta.ipynb: not a notebook"),
         ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: two folders have one"),
         (NOTEBOOK, NO_DEVICES, "zeta.ipynb: parameters cell: devices is missing"),
+        (NOTEBOOK, MISSPELT_ONLY, "zeta.ipynb: only is 'tf23'; it must be one of metal, tf32"),
     ],
     ids=lambda text: str(text)[:40],
 )

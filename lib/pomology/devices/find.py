@@ -11,6 +11,9 @@ from pomology.devices.base import Device
 from pomology.errors import NoSuchDevice, PomologyError
 from pomology.machine import snapshot
 
+# What a variant of a notebook may be for: TensorFlow's plugin, and fp32 as MLX ships it.
+FEATURES = ("metal", "tf32")
+
 
 def frameworks() -> dict[str, type[Device]]:
     """Each framework of this package -> its class of devices, from Z to A: PyTorch comes first."""
@@ -66,10 +69,7 @@ def no_gpu(framework: str) -> str:
 
 
 def has(feature: str) -> bool:
-    """Return whether this machine may have what a variant of a notebook is for.
-
-    feature: `metal` (TensorFlow's plugin) or `tf32` (fp32 as MLX ships it). Loads no framework.
-    """
+    """Return whether this machine may have one of FEATURES. Loads no framework."""
     if sys.platform == "darwin":  # GPUs before M5 have no TF32
         return feature == "metal" or not re.search(r"\bM[1-4]\b", snapshot.chip() or "")
     packages = [package.name or "" for package in importlib.metadata.distributions()]

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import notebook_paths, read_file, root
@@ -110,7 +111,11 @@ def _notebook(path: Path, names: list[str]) -> Notebook:
     variants = []
     for values in metadata.get("variants", [{"seconds": metadata.get("seconds", {})}]):
         others = {key: value for key, value in values.items() if key not in ("only", "seconds")}
-        variants.append(Variant(others, values.get("only", ""), values.get("seconds", {})))
+        only = values.get("only", "")
+        if only not in ("", *find.FEATURES):
+            allowed = ", ".join(find.FEATURES)
+            raise PomologyError(f"{path.name}: only is {only!r}; it must be one of {allowed}")
+        variants.append(Variant(others, only, values.get("seconds", {})))
     return Notebook(
         name=path.stem,
         path=path,
