@@ -85,7 +85,7 @@ def other_device(experiment):
 
 def test_devices_take_turns_and_what_another_holds_is_freed(make):
     experiment = make()
-    other_device(experiment)
+    other = other_device(experiment)
     freed = []
     for device in experiment.devices:
         device.release = lambda device=device: freed.append(device.backend)
@@ -93,6 +93,16 @@ def test_devices_take_turns_and_what_another_holds_is_freed(make):
     order = [(case["batch_size"], case.backend.backend, freed[-1]) for case in cases]
     turn = [("cpu", "pretended"), ("pretended", "cpu")]
     assert order == [(size, *pair) for size in (8, 16) for pair in turn]
+
+    def lost():
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    other.release = lost
+    (case,) = experiment.cases(batch_size=[32], on=experiment.devices[:1])
+    with case:
+        fit(case, 20)
+    record = experiment.records[-1]
+    assert record.status == "ok" and "of pretended could not be freed: CUDA error" in record.note
 
 
 def test_of_devices_that_keep_graphs_one_new_case_runs_in_a_kernel(make, monkeypatch, capsys):

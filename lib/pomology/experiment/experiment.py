@@ -133,10 +133,7 @@ class Experiment:
             elif self._kernel_is_used:
                 print(f"{case.name}: comes in a kernel of its own, whose memory holds no other row")
             else:
-                # What the last case left on other devices; of its own a case does so itself.
-                for other in self.devices:
-                    if other is not device:
-                        other.release()
+                self._free_memory(case)
                 yield case
 
     def first_that_fits(
@@ -151,7 +148,8 @@ class Experiment:
             for config in rows:
                 yield from self.cases([config], on=[device])
                 name = Case(self, device, config).name
-                statuses = {(each.case, each.repeat): each.status for each in self.records}
+                ended = journal.read(self.journal.path).records
+                statuses = {(each.case, each.repeat): each.status for each in ended}
                 if statuses.get((name, self.repeat)) not in TOO_LARGE:
                     break
 
@@ -172,3 +170,13 @@ class Experiment:
         """Note that a case has ended: on some devices no other may follow in this kernel."""
         if case.backend.backend in self._one_case_on and journal.fills_kernel(status):
             self._kernel_is_used = True
+
+    def _free_memory(self, case: Case) -> None:
+        """Free what the last case left on the other devices; of its own a case does so itself."""
+        for device in self.devices:
+            if device is case.backend:
+                continue
+            try:
+                device.release()
+            except Exception as error:  # a GPU that is lost must not end the CPU's cases
+                case.note(f"the memory of {device.backend} could not be freed: {error}")
