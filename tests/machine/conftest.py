@@ -56,9 +56,16 @@ def nvidia(linux, monkeypatch, clock):
         failed = type("NVMLError", (Exception,), {})
         nvml = types.SimpleNamespace(NVMLError=failed, NVML_TEMPERATURE_GPU=0, NVML_CLOCK_SM=1)
         nvml.asked = []
+
+        def by_uuid(uuid):
+            if not uuid.startswith("GPU-"):
+                raise failed("Not Found")
+            return "handle"
+
         answers = {
             "Init": lambda: None,
             "DeviceGetHandleByIndex": lambda index: "handle",
+            "DeviceGetHandleByUUID": by_uuid,
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
             "DeviceGetClockInfo": lambda handle, clock_of: 1980 if clock.now < 5 else 1500,
             "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),

@@ -62,13 +62,15 @@ def test_the_first_visible_nvidia_gpu_is_metered_and_why_none_is(nvidia, monkeyp
         energy.meter("gpu")
     with absent("only root"):
         energy.meter("cpu")
-    nvml = nvidia()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1")
-    assert energy.meter("gpu").rails.keys() == {"gpu"}
-    assert [given for name, *given in nvml.asked if "Handle" in name] == [[2]]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with absent("^NVML finds no GPU that CUDA may use"):
-        energy.meter("gpu")
+    for visible, chosen in (("2,1", 2), ("GPU-5a1e", "GPU-5a1e")):
+        nvml = nvidia()
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert energy.meter("gpu").rails.keys() == {"gpu"}
+        assert [given for name, *given in nvml.asked if "Handle" in name] == [[chosen]]
+    for hidden in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        with absent("^NVML finds no GPU that CUDA may use"):
+            energy.meter("gpu")
 
 
 class Chip:

@@ -87,8 +87,10 @@ def nvml_gpu() -> tuple[Any, Any]:
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     try:
         pynvml.nvmlInit()
-        return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(first))
-    except (pynvml.NVMLError, ValueError) as error:  # a number only, not the UUID of a GPU
+        if first.isdecimal():
+            return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(first))
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(first)
+    except pynvml.NVMLError as error:
         raise Absent(f"NVML finds no GPU that CUDA may use: {error}") from error
 
 
