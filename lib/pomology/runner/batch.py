@@ -72,7 +72,7 @@ def reproduce(
         say(f"{count} to run into outputs/{out.name}/: about {about}")
         if minutes < math.inf:
             folders.note(out, minutes=minutes)
-            say(f"MINUTES={minutes}: those that end in this time")
+            say(f"MINUTES={minutes}: only notebooks that end in this time are run")
         failed = _run_all(out, schedule, limit_s, stop, say)
         if stop.is_set():
             say(f"interrupted; what was finished is in outputs/{out.name}/.")
