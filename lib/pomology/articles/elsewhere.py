@@ -15,7 +15,8 @@ FAULTS = {line["id"]: line["title"] for line in published.read("faults.csv")}
 SERIOUS = {line["id"] for line in published.read("faults.csv") if line["serious"] == "yes"}
 PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
 SHARED = {"amp", "tf32"}  # two devices that both have it did the same
-# Experiments whose loaders take longer than a GPU computes: 20 to 30 µs a digit (docs/findings.md).
+# Experiments whose loaders take longer than a GPU computes, as 20 to 30 µs a digit
+# (docs/findings.md).
 LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
 
 # Workloads of the same model, in another training.

@@ -1,6 +1,6 @@
-"""What pomology can do beyond measuring: each folder here can be removed, and nothing of the core imports it.
+"""What pomology can do beyond measuring, in folders that the core does without.
 
-An extra has its commands in `COMMANDS`, by name, each a `command_line.Command`.
+Each can be removed. An extra has its commands in `COMMANDS`, by name, each a `command_line.Command`.
 """
 
 import pkgutil

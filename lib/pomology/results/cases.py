@@ -137,8 +137,8 @@ def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     """Return one number of several processes: the geometric mean with the interval between them.
 
     Processes mostly differ far more than the steps inside one (Kalibera and Jones 2013, "Rigorous
-    benchmarking in reasonable time"). Of one process it is the number itself. Where a value is 0 or less (as of swap, which may
-    shrink), the mean is the arithmetic one.
+    benchmarking in reasonable time"). Of one process it is the number itself. Where a value is 0
+    or less (as of swap, which may shrink), the mean is the arithmetic one.
     """
     first = estimates[0]
     if len(estimates) == 1:

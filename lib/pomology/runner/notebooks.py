@@ -65,7 +65,7 @@ class Notebook(NamedTuple):
 
 
 def notebooks(folder: Path | None = None) -> list[Notebook]:
-    """Return all notebooks in the order of a run: by `order`, the cheapest first, after their sources.
+    """Return all notebooks in the order of a run: by `order`, the cheapest first, sources before.
 
     Raises PomologyError if there is none, or two have one name.
     """

@@ -50,7 +50,7 @@ def declared(path: Path) -> dict[str, Parameter]:
 
 
 def check_all(values: dict[str, Any], declared: dict[str, Parameter], where: str) -> None:
-    """Raise PomologyError, beginning with `where`, for an unknown name or a value not of its type."""
+    """Raise PomologyError, beginning with `where`, for an unknown name or a wrong value."""
     for name, value in values.items():
         if name not in declared:
             names = ", ".join(declared)

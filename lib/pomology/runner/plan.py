@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One execution of a notebook's variant. suffix: empty for the last variant, which shows all."""
+    """One execution of a notebook's variant. suffix: "" for the last, which shows all."""
 
     notebook: Notebook
     variant: Variant

@@ -95,7 +95,7 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
 
 
 def _row(base: Case, other: Case) -> dict[str, Any]:
-    """Return the comparison of a case with the first run that has it; repeats are not judged yet."""
+    """Return the comparison of a case with the first run that has it, not judged yet."""
     row = {name: base.first[name] for name in ("article", "experiment", "case", "precision")}
     row |= {"base": base.first["run"], "run": other.first["run"], "verdict": "not timed in both"}
     row |= dict.fromkeys(("metric", "ratio", "low", "high", "base_s", "run_s"))

@@ -32,7 +32,7 @@ HALF_CONVOLUTIONS, FP32_PRODUCTS, COMPUTING = "half_convolutions", "fp32_product
 MEMORY, HALF_MEMORY, LAUNCHES = "memory", "half_memory", "launches"
 COLUMNS = [HALF_CONVOLUTIONS, FP32_PRODUCTS, COMPUTING, MEMORY, HALF_MEMORY, LAUNCHES]
 PARTS = {"operations": COLUMNS[:3], "memory traffic": COLUMNS[3:5], "launches": COLUMNS[5:]}
-# Where a fit begins: what each column is multiplied by, which is 1 / share, and seconds of a launch.
+# Where a fit begins: 1 / share, by which a column is multiplied, and the seconds of a launch.
 START = np.array([1.5, 1.5, 1.5, 1.5, 1.5, 1e-5])
 # A boost clock may beat a data sheet, by a fifth at the most.
 LEAST = np.array([1 / 1.2] * 5 + [1e-8])

@@ -24,7 +24,7 @@ NOTES = (
 
 
 def validation(times: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
-    """Return published times with their `error` and whether it is `inside`, by what was left out."""
+    """Return published times with `error` and whether it is `inside`, by what was left out."""
     import pandas
 
     by_device = left_out(times, "device")
