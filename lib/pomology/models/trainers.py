@@ -52,10 +52,9 @@ def keras(
             self._epoch_samples = 0
             self._epoch = epoch
             self._loop_s = time.perf_counter()
-            if epoch == 0:
-                self._ended_s = self._loop_s
             self._without_s = without_processor_s()
             if epoch == 0:
+                self._ended_s = self._loop_s
                 self._begin(samples, "training")
 
         def on_train_batch_begin(self, batch, logs=None):
