@@ -21,7 +21,9 @@ from pomology.errors import PomologyError
 from pomology.extras.versions import matrix
 from pomology.runner import plan
 
-UV = """#!{python}
+# In place of a shebang, as the checkout's folder may have a space in its name.
+RUN = '#!/bin/sh\n"exec" "{python}" "$0" "$@"\n'
+UV = """
 import pathlib, sys
 arguments = sys.argv[1:]
 if arguments[0] == "venv":
@@ -33,7 +35,7 @@ if "numpy==9.9.9" in arguments:
     sys.exit("× No solution found:\\n  there is no version of numpy==9.9.9")
 """
 # Stands for `python -m pomology reproduce` of a version: numpy 1.26.4 takes 1.2 times as long.
-PYTHON = """#!{python}
+PYTHON = """
 import json, pathlib, sys, time
 options = dict(word[2:].split("=", 1) for word in sys.argv[4:])
 repeat = int(options["repeats"]) - 1
@@ -76,9 +78,9 @@ class Checkout:
             (folder / "params" / profile / "zeta.yaml").write_text(f"profile: {profile}\n")
         case = records.record("zeta", {"step_s": records.metric(1.0)}, profile="smoke")
         (folder / "record.json").write_text(json.dumps({"event": "end"} | case.line()))
-        (folder / "python.txt").write_text(PYTHON.format(python=sys.executable))
+        (folder / "python.txt").write_text((RUN + PYTHON).format(python=sys.executable))
         (folder / "bin").mkdir()
-        (folder / "bin" / "uv").write_text(UV.format(python=sys.executable))
+        (folder / "bin" / "uv").write_text((RUN + UV).format(python=sys.executable))
         (folder / "bin" / "uv").chmod(0o755)
 
     def start(self, versions: str, *options: str) -> subprocess.Popen:
@@ -144,7 +146,7 @@ def test_what_is_wrong_is_said_before_anything_runs(monkeypatch, tmp_path):
         matrix.run(TWO, request, print)
     monkeypatch.setattr(matrix, "root", lambda: tmp_path)
     uv = tmp_path / "uv"
-    uv.write_text(UV.format(python=sys.executable))
+    uv.write_text((RUN + UV).format(python=sys.executable))
     uv.chmod(0o755)
     (tmp_path / "python.txt").touch()
     monkeypatch.chdir(tmp_path)
