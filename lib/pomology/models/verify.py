@@ -165,18 +165,18 @@ def difference(
     largest, complaint = 0.0, None
     for name in reference:
         value, expected = _array(values[name]), _array(reference[name])
-        label = f"{name} " if name else ""
+        label = f"{name}: " if name else ""
         if (value.shape, value.dtype) != (expected.shape, expected.dtype):
             found = f"{value.dtype} of shape {value.shape}"
             wanted = f"{expected.dtype} of shape {expected.shape}"
-            return None, f"{label}is {found}; the reference is {wanted}"
+            return None, f"{label}{found}; the reference is {wanted}"
         if not (np.isfinite(value).all() and np.isfinite(expected).all()):
-            return None, f"{label}has values that are not finite"
+            return None, f"{label}not finite"
         exact = expected.astype(np.float64)
         error = float(np.abs(value.astype(np.float64) - exact).max(initial=0.0))
         allowed = tolerance * (float(np.abs(exact).max(initial=0.0)) if relative else 1.0)
         if error > allowed and complaint is None:
-            complaint = f"{label}is up to {error:.2g} apart, where {allowed:.2g} is allowed"
+            complaint = f"{label}up to {error:.2g} apart, where {allowed:.2g} is allowed"
         largest = max(largest, error)
     return largest, complaint
 
