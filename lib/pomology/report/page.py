@@ -143,7 +143,7 @@ def _notes(run: Run) -> list[str]:
     """Return what a reader must know before any number: what is missing or says nothing."""
     notes = [] if run.records else ["Nothing has been measured yet."]
     if any(record.profile == "smoke" for record in run.records):
-        notes.append(f"This is a smoke run, {PROFILES['smoke']}.")
+        notes.append(f"This is a run of the profile {PROFILES['smoke']}.")
     unfinished = sorted(place.stem for place in run.path.glob(".partial/*.ipynb"))
     missing = dict.fromkeys(unfinished, "running, or was stopped")
     missing |= {name: f"left out: {why}" for name, why in run.machine.get("left_out", {}).items()}
