@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-import json
 import multiprocessing
 import os
 import runpy
@@ -28,33 +27,6 @@ LOADED = ("torch", *PLAIN, "torch._dynamo", "lightning.pytorch")
 MODELS = ("bert", "gpt2", "whisper")
 LOADED += tuple(f"transformers.models.{name}.modeling_{name}" for name in MODELS)
 FORKS = sys.platform != "darwin"  # where it is not safe
-
-
-def tests_of(*files: str) -> Callable[[], None]:
-    """Return a test that runs these files' tests in one process."""
-    places = [Path(__file__).with_name(file) for file in files]
-
-    def test() -> None:
-        command = [sys.executable, "-m", "pytest", *places, "-q", "-p", "no:cacheprovider"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=places[0].parents[1]
-        )
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-
-    return test
-
-
-def answers(folder: Path, program: str, *arguments: str) -> Any:
-    """Return what a program prints in its last line, as JSON; it has PyTorch and one thread."""
-    path = filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path)}
-    program = f"import warnings\nwarnings.simplefilter('ignore')\n{program}"
-    command = [sys.executable, "-c", program, *arguments]
-    with pytest.MonkeyPatch.context() as patch:
-        start_with_torch(patch, folder, LOADED)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def become(env: dict[str, str]) -> None:

@@ -1,51 +1,114 @@
 """The verification of a step, by a mock MPS with planted faults, and by one that only rounds."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import planted
+import pretended_mps
 import pytest
+import torch
+from planted import times
 
+from pomology.experiment.experiment import Experiment
 from pomology.models import verify
 
-TESTS = Path(__file__).parents[1]
+pytestmark = [pytest.mark.process("torch"), pytest.mark.usefixtures("quiet_machine")]
+aten, rehearsal = torch.ops.aten, pretended_mps.become(False)
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def printed(script: Path, *arguments: str):
-    """What a script of the tests prints in its last line, in a process with one thread."""
-    paths = os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", "")))
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    command = [sys.executable, str(script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture
+def verified(tmp_path, monkeypatch):
+    """Returns the record of a case, written as in a notebook, on a device with faults."""
+    monkeypatch.setattr(pretended_mps, "support", lambda name: "kernel")  # looks up for seconds
+
+    def verified(wrong_by_operator, precision="fp32"):
+        with rehearsal.entered(), planted.faults(wrong_by_operator):
+            return train(precision, str(tmp_path))
+
+    return verified
 
 
-@pytest.fixture(scope="module")
-def cases():
-    return printed(Path(__file__).with_name("planted.py"))
+def train(precision, folder):
+    experiment = Experiment("sustained_load", article="kit", budget_s=0.3, out=folder)
+    (case,) = experiment.cases(batch_size=[12], precision=[precision])
+    with case:
+        torch.manual_seed(1)
+        model = case.watch_model(planted.Network().to(case.device))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        half = {"dtype": PRECISIONS[precision], "enabled": precision != "fp32"}
+        with torch.autocast(case.device.type, **half):
+            before = {name: item.cpu().clone() for name, item in model.state_dict().items()}
+            random = torch.get_rng_state()
+            verify.step(case, model, planted.one_step, optimizer)
+            after = model.state_dict()
+            assert all(torch.equal(before[name], after[name].cpu()) for name in before)
+            assert all(weight.grad is None for weight in model.parameters())
+            assert torch.equal(random, torch.get_rng_state()) and not optimizer.state
+        batch = case.backend.to_device(planted.draw(12))
+        for _ in case.steps([batch] * 5, ready=False):
+            optimizer.zero_grad()
+            loss = planted.loss_of(model, *batch)
+            loss.backward()
+            optimizer.step()
+            case.loss(loss.item())
+    return experiment.records[0]
 
 
-def test_a_planted_fault_ends_as_a_mismatch_before_anything_is_timed(cases):
-    right = {*verify.TOLERANCE, "rounding"}
-    planted = {name: case for name, case in cases.items() if name not in right}
-    assert len(planted) == 14
-    for name, (status, reason, metrics, *_) in planted.items():
-        assert status == "mismatch" and "step_s" not in metrics, (name, status, reason)
-    assert "the update of" in planted["update"][1]
-    assert "is not finite" in planted["matmul, a NaN"][1]
+def one_row(result, *_, **__):
+    if len(result) > 20:
+        result[len(result) // 3] = 0.0
+    return result
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "rounding"])
-def test_a_right_device_passes_and_what_was_verified_is_said(cases, precision):
-    status, reason, metrics, note, flags = cases[precision]
-    assert status == "ok", reason
-    assert {"step_s", "proof_s"} <= set(metrics) and "unproved" not in flags
-    assert note.startswith("verified against the CPU before it was timed")
+FAULTS = {
+    "matmul": {aten.mm.default: times(1.01)},
+    "matmul, the second shape": {aten.addmm.default: planted.second_size()},
+    "matmul, a row": {aten.mm.default: one_row},
+    "matmul, a NaN": {aten.mm.default: planted.one_nan},
+    "a batch of matmuls": {aten.bmm.default: times(1.01)},
+    "gradient of pictures": {aten.convolution_backward.default: times(1.02)},
+    "gradient of weights": {aten.convolution_backward.default: times(1.02, 1)},
+    "softmax at a shape": dict.fromkeys(
+        (aten._safe_softmax.default, aten._softmax.default), planted.softmax_at_a_shape
+    ),
+    "gradient of softmax": {aten._softmax_backward_data.default: times(0.9)},
+    "layer norm": {aten.native_layer_norm.default: times(1.01)},
+    "sum": {aten.sum.dim_IntList: lambda result, x, *_, **__: result - 0.05 * result.abs().max()},
+    "gradient of embedding": {
+        aten.embedding_dense_backward.default: lambda result, *_, **__: result.roll(1, 0)
+    },
+    "update": {aten.addcdiv_.default: lambda result, x, *_, **__: x.mul_(1.001)},
+    "average of gradients": {aten.lerp_.Scalar: lambda result, x, y, w: x.copy_(y)},
+}
+SAID = {"update": "the update of", "matmul, a NaN": "is not finite"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_ends_as_a_mismatch_before_anything_is_timed(verified, fault):
+    record = verified(FAULTS[fault])
+    assert record.status == "mismatch" and "step_s" not in record.metrics, record.reason
+    assert SAID.get(fault, "") in record.reason
+
+
+def rounded(result, *_, **__):
+    """What a sum in another order gives: another last digit or two."""
+    return result * (1 + 1e-6 * torch.randn(result.shape, generator=NOISE))
+
+
+NOISE = torch.Generator().manual_seed(1)
+PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default)
+
+
+@pytest.mark.parametrize("precision", [*PRECISIONS, "rounding"])
+def test_a_right_device_passes_and_what_was_verified_is_said(verified, precision):
+    if precision == "rounding":
+        record = verified(dict.fromkeys(PRODUCTS, rounded))
+    else:
+        record = verified({}, precision)
+    assert record.status == "ok", record.reason
+    assert {"step_s", "proof_s"} <= set(record.metrics) and "unproved" not in record.flags
+    assert record.note.startswith("verified against the CPU before it was timed")
 
 
 class Sides:
