@@ -1,7 +1,4 @@
-"""Processes of their own for tests: no process may hold two frameworks.
-
-Those that hold PyTorch are forked from one that has loaded it, which takes seconds.
-"""
+"""Processes that are forked from one that has loaded PyTorch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -10,12 +7,9 @@ import gc
 import importlib
 import multiprocessing
 import os
-import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing import forkserver
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -39,19 +33,13 @@ def become(env: dict[str, str]) -> None:
     gc.freeze()  # to look through what is loaded for garbage, as each case does, would copy it
 
 
-def run_python(command: list[str], env: dict[str, str], out: str, err: str) -> None:
-    """Do in this process what `python -m MODULE`, `python -c PROGRAM` or `python SCRIPT` does."""
-    for place, number in ((out, 1), (err, 2)):
-        os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT), number)
+def run_tests(arguments: list[str], env: dict[str, str], said: str) -> None:
+    """Do in this process what `python -m pytest ARGUMENTS` does; `said` takes what it prints."""
+    file = os.open(said, os.O_WRONLY | os.O_CREAT)
+    for number in (1, 2):
+        os.dup2(file, number)
     become(env)
-    sys.argv = ["-c", *command[3:]] if command[1] in ("-m", "-c") else command[1:]
-    if command[1] == "-m":
-        runpy.run_module(command[2], run_name="__main__", alter_sys=True)
-    elif command[1] == "-c":
-        exec(command[2], {"__name__": "__main__"})
-    else:
-        sys.path.insert(0, str(Path(command[1]).parent))
-        runpy.run_path(command[1], run_name="__main__")
+    sys.exit(pytest.main(arguments))
 
 
 def run_kernel(connection: str, env: dict[str, str], cwd: str | None, ready: Any) -> None:
@@ -103,33 +91,6 @@ def fork(loaded: tuple[str, ...], target: Callable, *arguments: Any) -> Any:
     with mock.patch.object(forkserver, "connect_to_new_process", connect):
         process.start()
     return process
-
-
-def start_with_torch(
-    patch: pytest.MonkeyPatch, folder: Path, loaded: tuple[str, ...] = ("torch",)
-) -> None:
-    """Let `subprocess.run` of Python fork a process that has loaded PyTorch, but not on a Mac.
-
-    folder: for what it prints.
-    """
-    honest = subprocess.run
-
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess:
-        known = {"capture_output", "text", "check", "timeout", "env", "encoding", "errors"}
-        other = not set(options) <= known or options.get("check") or options.get("timeout")
-        if command[0] != sys.executable or other or not options.get("capture_output"):
-            return honest(command, **options)
-        places = [folder / "stdout", folder / "stderr"]
-        for place in places:
-            place.write_text("")
-        env = dict(options.get("env") or os.environ)
-        process = fork(loaded, run_python, command, env, *map(str, places))
-        process.join()
-        texts = [place.read_text(encoding="utf-8") for place in places]
-        return subprocess.CompletedProcess(command, process.exitcode, *texts)
-
-    if FORKS:
-        patch.setattr(subprocess, "run", run)
 
 
 def fork_kernels(patch: pytest.MonkeyPatch, loaded: tuple[str, ...]) -> None:

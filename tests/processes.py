@@ -1,7 +1,7 @@
 """Tests in a process of their own: `pytestmark = pytest.mark.process("mlx")` at the top of a module.
 
-No process may hold two frameworks. So pytest does not import such a module: it reads the names of its tests from the
-source, and the first of them runs all of them in one subprocess of that framework.
+No process may hold two frameworks. So pytest does not import such a module: it reads the names of
+its tests from the source, and the first of them runs all of them in one process of that framework.
 """
 
 from __future__ import annotations
@@ -50,31 +50,27 @@ class OtherModule(pytest.File):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 yield OtherTest.from_parent(self, name=node.name)
 
-    def run(self, folder: Path) -> dict[str, list[str]]:
+    @functools.cached_property
+    def failures(self) -> dict[str, list[str]]:
         """Run the module: of each test, what its failures say."""
-        report = folder / "report.xml"
-        command = [sys.executable, "-m", "pytest", str(self.path), "-p", "no:cacheprovider"]
-        command += ["-p", "no:xdist", f"--junitxml={report}"]
+        folder = self.config._tmp_path_factory.mktemp(self.path.stem)
+        report, said = folder / "report.xml", folder / "said.txt"
+        arguments = [str(self.path), "-p", "no:cacheprovider", "-p", "no:xdist"]
+        arguments.append(f"--junitxml={report}")
         environment = os.environ | {INSIDE: self.framework}
-        with pytest.MonkeyPatch.context() as patch:
-            if self.framework == "torch":
-                apart.start_with_torch(patch, folder, apart.LOADED)
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False
-            )
-        said = done.stdout[-4000:] + done.stderr[-2000:]
-        assert report.exists(), said
+        if self.framework == "torch" and apart.FORKS:
+            apart.fork(apart.LOADED, apart.run_tests, arguments, environment, str(said)).join()
+        else:
+            command = [sys.executable, "-m", "pytest", *arguments]
+            with said.open("w") as file:
+                subprocess.run(command, env=environment, stdout=file, stderr=file, check=False)
+        assert report.exists(), said.read_text()[-4000:]
         failures: dict[str, list[str]] = {}
         for case in ElementTree.parse(report).iter("testcase"):
             wrong = [one.text or "" for one in case if one.tag in ("failure", "error")]
             failures.setdefault(case.get("name", "").partition("[")[0], []).extend(wrong)
-        assert failures, said
+        assert failures, said.read_text()[-4000:]
         return failures
-
-    @functools.cached_property
-    def failures(self) -> dict[str, list[str]]:
-        folder = self.config._tmp_path_factory.mktemp(self.path.stem)
-        return self.run(folder)
 
 
 class OtherTest(pytest.Item):
