@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import re
-import threading
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -14,6 +11,7 @@ from pathlib import Path
 import fsspec
 import pytest
 import records
+from fsspec.asyn import get_loop, sync
 from fsspec.implementations.local import LocalFileSystem
 from moto.server import ThreadedMotoServer
 
@@ -23,26 +21,18 @@ from pomology.extras import compare, store
 from pomology.results.run import Run
 from pomology.runner import batch, plan
 
-MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "python": "3.11.9"}
-EPOCH = {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}
-
-
-def record(experiment="vae", **fields):
-    return records.record(experiment, EPOCH, **fields)
-
-
-def run(folder, *cases):
-    return records.write(folder, cases, MACHINE)
-
-
 asyncssh = pytest.importorskip("asyncssh", reason="`make env EXTRAS=store` installs it (CI does)")
 pytest.importorskip("s3fs", reason="`make env EXTRAS=store` installs it (CI does)")
-KEYS = {
-    "AWS_ACCESS_KEY_ID": "AKIAPOMOLOGY",
-    "AWS_SECRET_ACCESS_KEY": "nobody/knows",
-    "AWS_DEFAULT_REGION": "eu-west-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
+MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "python": "3.11.9"}
+KEYS = {"AWS_ACCESS_KEY_ID": "AKIAPOMOLOGY", "AWS_SECRET_ACCESS_KEY": "nobody/knows"}
+KEYS |= {"AWS_DEFAULT_REGION": "eu-west-1", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def run(folder, *experiments, **fields):
+    """Write a run with a case of each of these, or add one."""
+    metrics = {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}
+    cases = [records.record(experiment, metrics, **fields) for experiment in experiments]
+    return records.write(folder, cases, MACHINE)
 
 
 @pytest.fixture
@@ -61,7 +51,7 @@ def s3(monkeypatch):
 @pytest.fixture
 def own(tmp_path):
     """A run with journals, a page and a table."""
-    folder = run(tmp_path / "outputs" / "a", record(), record("siamese"))
+    folder = run(tmp_path / "outputs" / "a", "vae", "siamese")
     for name in ("index.html", "tables/vae.csv", ".partial/vae.ipynb", ".lock", "index.html.part"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(name)
@@ -103,14 +93,14 @@ def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(kind, own
     with zipfile.ZipFile(store.fetch("a", address)) as archive:
         packed = set(archive.namelist())
     assert packed == {"machine.json", "vae.jsonl", "siamese.jsonl", "index.html", "tables/vae.csv"}
-    run(own, record("vae", case="more"))
+    run(own, "vae", case="more")
     assert store.put(own, address) == name and names(address) == [f"{name}.zip"]
     assert cases_of(store.fetch(name, address)) == cases_of(own)
     assert cases_of(store.fetch(f"{address}/a")) == cases_of(own)
 
 
 def test_two_runs_of_one_name_never_meet(tmp_path, own, lab):
-    other = run(tmp_path / "elsewhere" / "a", record())
+    other = run(tmp_path / "elsewhere" / "a", "vae")
     first, second = store.put(own, lab), store.put(other, lab)
     assert first != second and len(names(lab)) == 2
     said = line(store.fetch, "a", lab)
@@ -123,7 +113,7 @@ def test_two_runs_of_one_name_never_meet(tmp_path, own, lab):
 def test_a_put_that_fails_half_way_leaves_the_earlier_zip(own, lab, monkeypatch):
     store.put(own, lab)
     before = cases_of(own)
-    run(own, record("vae", case="more"))
+    run(own, "vae", case="more")
 
     def full(self, source, target):
         Path(target).write_bytes(Path(source).read_bytes()[:100])
@@ -163,7 +153,7 @@ def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command
 
 def test_compare_and_report_read_from_a_store(tmp_path, own, lab, monkeypatch, capsys):
     monkeypatch.setattr(compare, "root", lambda: tmp_path)
-    other = run(tmp_path / "b", record(chip="Apple M10"))
+    other = run(tmp_path / "b", "vae", chip="Apple M10")
     name = [store.put(folder, lab) for folder in (own, other)][1]
     assert __main__.main(["compare", "--runs", f"{own} file://{lab}/b"]) == 0
     assert name in capsys.readouterr().out
@@ -171,47 +161,28 @@ def test_compare_and_report_read_from_a_store(tmp_path, own, lab, monkeypatch, c
     assert set(compare.load(place).run) == {name}
 
 
-@contextlib.contextmanager
-def ssh_server(home: Path):
-    """An SSH server for the user of this home, whose key and known hosts are in it; its port."""
-    (home / ".ssh").mkdir(parents=True, exist_ok=True)
-    keys = [asyncssh.generate_private_key("ssh-ed25519") for _ in range(2)]
-    keys[0].write_private_key(home / ".ssh" / "id_ed25519")
-    keys[0].write_public_key(home / ".ssh" / "authorized")
-    ready, started = threading.Event(), []
-
-    async def serve():
-        options = {
-            "server_host_keys": [keys[1]],
-            "authorized_client_keys": str(home / ".ssh" / "authorized"),
-        }
-        listener = await asyncssh.listen(
-            "127.0.0.1", 0, sftp_factory=True, allow_scp=False, **options
-        )
-        started.extend((asyncio.get_running_loop(), asyncio.Event(), listener.get_port()))
-        ready.set()
-        await started[1].wait()
-
-    thread = threading.Thread(target=asyncio.run, args=[serve()])
-    thread.start()
-    assert ready.wait(10)
-    loop, ended, port = started
-    try:
-        yield port, f"[127.0.0.1]:{port} {keys[1].export_public_key().decode()}"
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join()
+@pytest.fixture
+def ssh(tmp_path, monkeypatch):
+    """An SSH server for this user: its address, and the line of known hosts for it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    user, host = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
+    (tmp_path / ".ssh").mkdir()
+    user.write_private_key(tmp_path / ".ssh" / "id_ed25519")
+    user.write_public_key(tmp_path / ".ssh" / "authorized")
+    options = {"authorized_client_keys": str(tmp_path / ".ssh" / "authorized")}
+    options |= {"server_host_keys": [host], "sftp_factory": True, "allow_scp": False}
+    server = sync(get_loop(), asyncssh.listen, "127.0.0.1", 0, **options)
+    port = server.get_port()
+    yield f"ssh://jo@127.0.0.1:{port}", f"[127.0.0.1]:{port} {host.export_public_key().decode()}"
+    server.close()
 
 
-def test_over_ssh_only_to_hosts_that_are_known(tmp_path, own, lab, monkeypatch):
-    home = tmp_path / "home"
-    monkeypatch.setenv("HOME", str(home))
-    with ssh_server(home) as (port, known):
-        address = f"ssh://jo@127.0.0.1:{port}{lab}"
-        assert "not trusted" in line(store.put, own, address)
-        (home / ".ssh" / "known_hosts").write_text(known)
-        assert "no such folder" in line(store.check, f"{address}/none")
-        name = store.put(own, address)
-        run(own, record("vae", case="more"))
-        assert store.put(own, address) == name and names(lab) == [f"{name}.zip"]
-        assert cases_of(store.fetch("a", address)) == cases_of(own)
+def test_over_ssh_only_to_hosts_that_are_known(tmp_path, own, lab, ssh):
+    address, known = f"{ssh[0]}{lab}", ssh[1]
+    assert "not trusted" in line(store.put, own, address)
+    (tmp_path / ".ssh" / "known_hosts").write_text(known)
+    assert "no such folder" in line(store.check, f"{address}/none")
+    name = store.put(own, address)
+    run(own, "vae", case="more")
+    assert store.put(own, address) == name and names(lab) == [f"{name}.zip"]
+    assert cases_of(store.fetch("a", address)) == cases_of(own)
