@@ -1,8 +1,5 @@
 """The doctor on recorded Macs, with fakes of what their frameworks would answer."""
 
-import os
-import sys
-
 import pytest
 from machine import test_snapshot
 from macs import SECRETS
@@ -87,23 +84,8 @@ def test_machines_get_their_verdict_and_nobody_is_named(mac, name):
     text = str(doctor.Examination(found, verdict))
     assert [secret for secret in SECRETS if secret in text] == []
     assert all(question in text for question in refused)
-
-
-def answer_to(found: list[doctor.Finding], question: str) -> str:
-    (one,) = [one for one in found if one.question.startswith(question)]
-    return one.answer
-
-
-def test_a_mac_s_answers(mac):
-    mac("m2-ultra")
-    found = doctor.findings(machine_snapshot.snapshot(), [], SEES_MPS)
-    assert answer_to(found, CHIP) == "Apple M2 Ultra"
-    torch = answer_to(found, "Does PyTorch train")
-    assert torch.startswith(
-        "2.13.0 cpu (the processor): fp32, fp16, bf16, fp64; cuda: built without CUDA; "
-    )
-    assert torch.endswith("mps (Apple M2 Ultra): fp32, fp16, bf16")
-    assert answer_to(found, "Is there memory").endswith("are free now for mps")
+    if name == "a Mac":
+        assert "cuda: built without CUDA; mps (Apple M2 Ultra): fp32, fp16, bf16\n" in text
 
 
 # One thing wrong with a good Mac: the question that gets a no, and what it says.
@@ -132,38 +114,28 @@ def test_one_thing_wrong_is_said(mac, monkeypatch, name):
     assert refused.question.startswith(question) and words in refused.answer
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("time.sleep(600)", "it did not answer within 0.5 s"),
-        ("os.abort()", "loading it ended by SIGABRT: no message"),
-        ("sys.exit(3)", "loading it ended with status 3: no message"),
-        ("os.system('echo loud; echo louder >&2')", None),
-    ],
-)
+FAULTS = {
+    "time.sleep(600)": "it did not answer within 0.5 s",
+    "os.abort()": "loading it ended by SIGABRT: no message",
+    "os.system('echo loud; echo louder >&2')": None,
+}
+
+
+@pytest.mark.parametrize("code", FAULTS)
 def test_what_goes_wrong_in_a_framework_is_a_reason_and_nothing_on_the_terminal(
-    tmp_path, monkeypatch, capfd, code, reason
+    tmp_path, monkeypatch, capfd, code
 ):
-    lines = [
-        "import os, sys, time",
-        "def answer(name):",
-        f"    {code}",
-        "    return {'reason': None}",
-    ]
-    (tmp_path / "pretended.py").write_text("\n".join(lines), encoding="utf-8")
+    lines = f"import os, time\ndef answer(name):\n    {code}\n    return {{'reason': None}}\n"
+    (tmp_path / "pretended.py").write_text(lines, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     found = doctor.probe("torch", 0.5 if "sleep" in code else 60, "pretended:answer")
-    assert found["reason"] == reason
+    assert found["reason"] == FAULTS[code]
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("framework", [*doctor.NAMES, "no_such_framework"])
+@pytest.mark.parametrize("framework", doctor.NAMES)
 def test_this_machine_s_frameworks_each_alone(framework):
     found = doctor.probe(framework)
-    if framework == "no_such_framework":
-        assert found == {"version": None, "reason": "not installed", "devices": []}
-        return
     assert found["reason"] is None and found["version"][0].isdigit()
     if framework == "lightning":
         assert found["auto"] in ("cpu", "cuda", "mps")
@@ -175,15 +147,13 @@ def test_this_machine_s_frameworks_each_alone(framework):
 def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine(
     monkeypatch, capsys
 ):
-    monkeypatch.setattr(doctor, "probe", lambda framework: CPU_ONLY[framework])
-    monkeypatch.setattr(
-        machine_snapshot, "snapshot", lambda: LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30}
-    )
+    facts = LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30}
+    monkeypatch.setattr(doctor, "probe", CPU_ONLY.get)
+    monkeypatch.setattr(machine_snapshot, "snapshot", lambda: facts)
     monkeypatch.setattr(machine_snapshot, "conditions", lambda: {"flags": []})
     assert __main__.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
-    assert lines[3].startswith("No: this machine trains on its CPU only")
+    assert lines[3].startswith(ON_CPU)
     words = [line.split()[0] for line in lines[5:]]
     assert words == sorted(words) and {*words} == {"no", "yes"}
-    assert lines[5] == f"{'no':9} {CHIP} none is listed"
