@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import fakes
+import pytest
 
+from pomology.articles import elsewhere, published
 from pomology.measure.estimate import Estimate
 from pomology.results.journal import Journal
 from pomology.results.record import Record
@@ -76,3 +79,21 @@ def write(folder: Path, records: Iterable[Record], machine: dict | None = None) 
     for one in records:
         Journal(folder / f"{one.experiment}.jsonl").end(one)
     return folder
+
+
+def elsewhere_row(device: str, value: object, config: dict | None = None, **more: str) -> dict:
+    """What somebody has published, in the form of `elsewhere.csv`."""
+    text = "source=a row=1 workload=w role=rival framework=pytorch year=2022 precision=fp32 bound= "
+    text += "metric=samples_per_s unit=samples/s printed= faults= place=p checked=text"
+    common = dict(pair.split("=") for pair in text.split())
+    config = {"batch_size": 64} if config is None else config
+    return common | {"device": device, "value": str(value), "config": json.dumps(config)} | more
+
+
+def set_elsewhere(patch: pytest.MonkeyPatch, *rows: dict) -> None:
+    """Let these be what others have published; the articles' tables stay."""
+    source = {"id": "a", "url": "https://x.org/a", "title": "", "author": "", "date": ""}
+    files, read = {"elsewhere.csv": rows, "sources.csv": [source]}, published.read
+    patch.setattr(published, "read", lambda name: files.get(name) or read(name))
+    for name in ("rows", "sources", "workloads"):  # without what they remember
+        patch.setattr(elsewhere, name, inspect.unwrap(getattr(elsewhere, name)))

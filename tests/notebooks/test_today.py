@@ -1,68 +1,43 @@
 """The notebooks of `today/`: their counts by hand, and published rows next to this machine's."""
 
-import json
 from types import SimpleNamespace
 
 import declared
 import fakes
 import pytest
 from notebook_code import definitions
+from records import elsewhere_row, set_elsewhere
 
-from pomology.articles import elsewhere, published
+from pomology.articles import elsewhere
 from pomology.report.figures import draw
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
 PICTURES = {"batch_size": 64, "optimizer": "SGD", "data": "synthetic"}
-ROLES = {"M1 Max GPU": "gpu", "M1 Max CPU": "cpu"}
 # Of a step for one picture: three times the forward pass, less the gradient of its input.
 PICTURE = 2 * (3 * 4.089e9 - 64 * 112**2 * 7**2 * 3)
 # Matrices of 12 blocks, for a token, and GPT-2's vocabulary.
 PRODUCTS = {"bert_base": 12 * 12 * 768**2, "gpt2_small": 12 * 12 * 768**2 + 768 * 50_257}
 
 
-def row(device, metric, value, unit, config=BERT, **more):
-    """A published row in the form of `elsewhere.csv`."""
-    common = {"source": "a", "workload": "bert_base", "precision": "fp32", "bound": ""}
-    common |= {"row": f"{device} {config} {metric}", "framework": "pytorch", "year": "2022"}
-    common |= {"device": device, "role": ROLES.get(device, "rival"), "faults": "", "metric": metric}
-    return (
-        common
-        | {"value": value, "unit": unit, "printed": value, "config": json.dumps(config)}
-        | more
-    )
-
-
+FIT = {"workload": "bert_base", "metric": "fit_s", "unit": "s"}
+TEXTS = {"workload": "bert_base", "unit": "texts/s", "precision": "amp"}
+IMAGES = {"workload": "resnet50", "unit": "images/s"}
+MAC = FIT | {"role": "gpu", "faults": "one-run"}
+SLOW = FIT | {"role": "cpu", "faults": "swapping"}
 ROWS = (
-    row("M1 Max GPU", "fit_s", "177", "s", printed="2m 57s", faults="one-run"),
-    row("V100", "fit_s", "41", "s", printed="41s", faults="one-run"),
-    row("M1 Max CPU", "fit_s", "9000", "s", printed="2h 30m", faults="swapping"),
-    row("V100", "samples_per_s", "600", "texts/s", BERT | {"batch_size": 8}, precision="amp"),
-    row(
-        "T4",
-        "samples_per_s",
-        "300",
-        "images/s",
-        PICTURES | {"image_size": 224},
-        workload="resnet50",
-    ),
-    row(
-        "T4", "samples_per_s", "999", "images/s", PICTURES | {"image_size": 64}, workload="resnet50"
-    ),
+    elsewhere_row("M1 Max GPU", 177, BERT, printed="2m 57s", **MAC),
+    elsewhere_row("V100", 41, BERT, faults="one-run", printed="41s", **FIT),
+    elsewhere_row("M1 Max CPU", 9000, BERT, printed="2h 30m", **SLOW),
+    elsewhere_row("V100", 600, BERT | {"batch_size": 8}, printed="600", **TEXTS),
+    elsewhere_row("T4", 300, PICTURES | {"image_size": 224}, printed="300", **IMAGES),
+    elsewhere_row("T4", 999, PICTURES | {"image_size": 64}, printed="999", **IMAGES),
 )
 
 
 @pytest.fixture
 def others(monkeypatch):
     """These rows in place of the published ones."""
-    source = dict.fromkeys(("title", "author", "date"), "") | {"id": "a", "url": "https://x.org/a"}
-    files = {"elsewhere.csv": ROWS, "sources.csv": (source,)}
-    read, caches = published.read, (elsewhere.rows, elsewhere.sources)
-    monkeypatch.setattr(published, "read", lambda name: files.get(name) or read(name))
-    for cache in caches:
-        cache.cache_clear()
-    yield
-    for cache in caches:
-        cache.cache_clear()
+    set_elsewhere(monkeypatch, *ROWS)
 
 
 def bert(**more):
