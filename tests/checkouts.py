@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import apart
-import nbformat
+import notebook_code
 import psutil
 import pytest
-from nbformat import v4
 
 import pomology
 from pomology import __main__ as command_line
@@ -102,13 +101,10 @@ trouble("end")
 
 
 def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> str:
-    cells = [v4.new_markdown_cell(f"# The {name} experiment"), v4.new_code_cell(parameters.strip())]
-    cells += [v4.new_code_cell(CODE.replace("NAME", name))]
-    cells[1].metadata["tags"] = ["parameters"]
-    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    own = {"article": "003", "seconds": dict.fromkeys(PROFILES, seconds)}
-    metadata = {"kernelspec": kernel, "pomology": own}
-    return nbformat.writes(v4.new_notebook(cells=cells, metadata=metadata))
+    costs = dict.fromkeys(PROFILES, seconds)
+    code = CODE.replace("NAME", name)
+    title = f"# The {name} experiment"
+    return notebook_code.notebook_text(title, parameters, code, article="003", seconds=costs)
 
 
 NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
@@ -122,20 +118,13 @@ class Checkout:
 
     def __init__(self, folder: Path):
         self.folder, self.notebooks = folder, folder / "notebooks" / "an_article"
-        self.notebooks.mkdir(parents=True)
+        for name, seconds in (("zeta", 5), ("alpha", 65)):
+            text = notebook_text(name, seconds)
+            notebook_code.write_notebook(folder, name, text, "lr: 0.2\n")
         (self.notebooks / "simulated.py").write_text(SIMULATED)
-        self.add("zeta", 5)
-        self.add("alpha", 65)
-
-    def add(self, name: str, seconds: float) -> None:
-        (self.notebooks / f"{name}.ipynb").write_text(notebook_text(name, seconds))
-        for profile in PROFILES:
-            self.give(name, f"profile: {profile}\nlr: 0.2\n", profile)
 
     def give(self, name: str, text: str, profile: str = "smoke") -> None:
-        path = self.folder / "params" / profile / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        (self.folder / "params" / profile / f"{name}.yaml").write_text(text)
 
     def fault(self, name: str, text: str = "") -> None:
         """Plan a disaster, or none any more."""

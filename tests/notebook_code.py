@@ -1,17 +1,20 @@
-"""What a notebook defines, without its data and its runs."""
+"""What a notebook defines, without its data and its runs; and notebooks that tests write."""
 
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import numpy as np
 import yaml
+from nbformat import v4
 
 from pomology.data.text import WIKITEXT2
 from pomology.paths import notebook_paths, root
+from pomology.results.record import PROFILES
 from pomology.runner import parameters
 
 PATHS = notebook_paths(root() / "notebooks")
@@ -51,3 +54,24 @@ def definitions(name: str, profile: str = "article", **values: Any) -> dict[str,
             tree.body = [node for node in tree.body if is_definition(node)]
             exec(compile(tree, f"{name}.ipynb", "exec"), scope)
     return scope
+
+
+def notebook_text(title: str, parameters: str, *code: str, **about: Any) -> str:
+    """A notebook of these cells. about: what it says of itself in its metadata."""
+    cells = [v4.new_markdown_cell(title), v4.new_code_cell(parameters.strip())]
+    cells[1].metadata["tags"] = ["parameters"]
+    cells += [v4.new_code_cell(source) for source in code]
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "pomology": about}
+    return nbformat.writes(v4.new_notebook(cells=cells, metadata=metadata))
+
+
+def write_notebook(kit: Path, name: str, text: str, values: str = "") -> None:
+    """Put a notebook into a checkout, with these values of parameters in every profile."""
+    path = kit / "notebooks" / "an_article" / f"{name}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    for profile in PROFILES:
+        file = kit / "params" / profile / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"profile: {profile}\n{values}")

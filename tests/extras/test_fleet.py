@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from nbformat import v4
+from notebook_code import notebook_text, write_notebook
 
 from pomology.errors import PomologyError
 from pomology.paths import root
@@ -41,20 +41,8 @@ for case in experiment.cases(part=[0, 1]):
 def write_kit(folder: Path) -> Path:
     """Write a checkout with this library and one notebook."""
     shutil.copytree(root() / "lib", folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
-    cells = [
-        v4.new_markdown_cell("# A notebook", id="title"),
-        v4.new_code_cell(PARAMETERS.strip(), id="parameters", metadata={"tags": ["parameters"]}),
-        v4.new_code_cell(CODE, id="code"),
-    ]
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "pomology": {"article": "003", "seconds": {"smoke": 1}}}
-    path = folder / "notebooks" / "an_article" / "first.ipynb"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(v4.new_notebook(cells=cells, metadata=metadata)))
-    for profile in ("smoke", "quick", "article"):
-        parameters = folder / "params" / profile / "first.yaml"
-        parameters.parent.mkdir(parents=True)
-        parameters.write_text(f"profile: {profile}\n")
+    text = notebook_text("# A notebook", PARAMETERS, CODE, article="003", seconds={"smoke": 1})
+    write_notebook(folder, "first", text)
     return folder
 
 

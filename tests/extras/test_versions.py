@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-import nbformat
 import pandas
 import pytest
 import records
+from notebook_code import notebook_text, write_notebook
 
 import pomology
 from pomology.errors import PomologyError
@@ -54,7 +54,7 @@ for name in ("repeats", ".partial"):
 with open(out / "zeta.jsonl", "a") as journal:
     print(json.dumps(record), file=journal)
 name = f"repeats/zeta-{{repeat}}.ipynb" if repeat else "zeta.ipynb"
-(out / name).write_text(pathlib.Path("notebooks/zeta.ipynb").read_text())
+(out / name).write_text(pathlib.Path("notebooks/an_article/zeta.ipynb").read_text())
 """
 PARAMETERS = 'profile: str = "smoke"  # a\ndevices: str = "auto"  # b\nrepeat: int = 0  # c\n'
 PARAMETERS += 'data: str = "auto"  # d\nout: str = ""  # e'
@@ -66,16 +66,8 @@ class Checkout:
     def __init__(self, folder: Path):
         self.folder = folder
         shutil.copytree(Path(pomology.__file__).parent, folder / "lib" / "pomology")
-        cells = [nbformat.v4.new_markdown_cell("# Zeta"), nbformat.v4.new_code_cell(PARAMETERS)]
-        cells[1].metadata["tags"] = ["parameters"]
-        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        metadata = {"kernelspec": kernel, "pomology": {"article": "003", "seconds": {"smoke": 1}}}
-        notebook = nbformat.v4.new_notebook(cells=cells, metadata=metadata)
-        (folder / "notebooks").mkdir()
-        (folder / "notebooks" / "zeta.ipynb").write_text(nbformat.writes(notebook))
-        for profile in ("smoke", "quick", "article"):
-            (folder / "params" / profile).mkdir(parents=True)
-            (folder / "params" / profile / "zeta.yaml").write_text(f"profile: {profile}\n")
+        text = notebook_text("# Zeta", PARAMETERS, article="003", seconds={"smoke": 1})
+        write_notebook(folder, "zeta", text)
         case = records.record("zeta", {"step_s": records.metric(1.0)}, profile="smoke")
         (folder / "record.json").write_text(json.dumps({"event": "end"} | case.line()))
         (folder / "python.txt").write_text((RUN + PYTHON).format(python=sys.executable))

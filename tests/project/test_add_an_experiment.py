@@ -11,8 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
-from nbformat import v4
+from notebook_code import notebook_text
 
 from pomology.paths import root
 
@@ -35,15 +34,9 @@ def add_files(kit: Path) -> None:
     for name in ("lib", "notebooks", "params"):
         ignored = shutil.ignore_patterns("__pycache__", ".ipynb*")
         shutil.copytree(root() / name, kit / name, ignore=ignored)
-    parameters, *code = PYTHON
-    cells = [v4.new_markdown_cell(OF_KIND["markdown"])]
-    cells.append(v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}))
-    cells += [v4.new_code_cell(text) for text in code]
-    metadata = json.loads("{" + re.search(r'`("pomology": .*)`', TEXT)[1] + "}")
-    kernel = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
-    metadata["kernelspec"] = kernel  # as JupyterLab writes it
+    about = json.loads("{" + re.search(r'`"pomology": (.*)`', TEXT)[1][1:])
     (place,) = re.findall(r"`(notebooks/\S+\.ipynb)`", TEXT)
-    nbformat.write(v4.new_notebook(cells=cells, metadata=metadata), kit / place)
+    (kit / place).write_text(notebook_text(OF_KIND["markdown"], *PYTHON, **about))
     for path, text in re.findall(r"`(params/\S+\.yaml)`\n\n```yaml\n(.*?)```", TEXT, re.DOTALL):
         (kit / path).write_text(text)
     published = kit / "lib" / "pomology" / "articles" / "data" / "published.csv"
