@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from references.gpt2_trial import LR, STEPS, WEIGHT_DECAY, Trial
+from references import gpt2_trial
+from references.gpt2_trial import LR, STEPS, WEIGHT_DECAY
 from torch import nn
 from torch.nn import functional as F
 
@@ -20,20 +21,9 @@ def reference_model(shape: Shape) -> Any:
         return _Encoder(shape)
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(
-        n_layer=shape.blocks,
-        n_embd=shape.width,
-        n_head=shape.heads,
-        vocab_size=shape.vocabulary,
-        n_positions=shape.positions,
-        bos_token_id=0,
-        eos_token_id=0,
-        use_cache=False,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
-    return GPT2LMHeadModel(config)
+    sizes = {"n_layer": shape.blocks, "n_embd": shape.width, "n_head": shape.heads}
+    sizes |= {"vocab_size": shape.vocabulary, "n_positions": shape.positions}
+    return GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, use_cache=False, **sizes))
 
 
 class _Encoder(nn.Module):
@@ -87,18 +77,18 @@ def _reference_names(shape: Shape, weights: dict[str, Any]) -> dict[str, Any]:
     return named
 
 
-def reference(trial: Trial) -> dict[str, np.ndarray]:
+def reference(shape: Shape) -> dict[str, np.ndarray]:
     """Return what `torch_pass` should give, computed in float64 by `reference_model`."""
-    model = reference_model(trial.shape)
+    model = reference_model(shape).eval()
     weights = {
         name: torch.from_numpy(array.astype(np.float64)).requires_grad_()
-        for name, array in trial.weights.items()
+        for name, array in gpt2_trial.weights(shape).items()
     }
     optimizer = torch.optim.AdamW(weights.values(), LR, weight_decay=WEIGHT_DECAY)
-    tokens = torch.from_numpy(trial.tokens)
+    tokens = torch.from_numpy(gpt2_trial.tokens(shape))
     found, losses = {}, []
     for step in range(STEPS + 1):
-        own = _reference_names(trial.shape, weights)
+        own = _reference_names(shape, weights)
         logits = torch.func.functional_call(model, own, (tokens[:, :-1],))
         logits = getattr(logits, "logits", logits)
         loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())

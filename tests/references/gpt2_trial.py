@@ -9,7 +9,6 @@ import functools
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,36 +21,28 @@ LR = 0.01  # so high that a difference in it shows in the loss
 WEIGHT_DECAY = 0.5
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A small model with weights by name, and tokens, on which three steps are made."""
-
-    shape: Shape
-
-    @functools.cached_property
-    def weights(self) -> dict[str, np.ndarray]:
-        """float32: each number another, and so large that an activation shows its bends."""
-        generator = np.random.default_rng(1)
-        found = {}
-        for name, size in _names(self.shape).items():
-            spread = 2.5 / np.sqrt(size[-1]) if len(size) == 2 else 0.3
-            middle = 1.0 if re.search(r"ln\d?\.weight$", name) else 0.0
-            found[name] = generator.normal(middle, spread, size).astype(np.float32)
-        return found
-
-    @functools.cached_property
-    def tokens(self) -> np.ndarray:
-        """3 sequences, each one token longer than the context."""
-        size = (3, self.shape.context + 1)
-        return np.random.default_rng(2).integers(0, self.shape.vocabulary, size)
-
-
-def trial(architecture: str) -> Trial:
+def shape(architecture: str) -> Shape:
     """Return the small model on which an architecture is proved."""
-    return Trial(Shape(architecture, blocks=2, width=32, heads=4, vocabulary=61, context=12))
+    return Shape(architecture, blocks=2, width=32, heads=4, vocabulary=61, context=12)
 
 
-def _names(shape: Shape) -> dict[str, tuple[int, ...]]:
+def weights(shape: Shape) -> dict[str, np.ndarray]:
+    """float32: each number another, and so large that an activation shows its bends."""
+    generator = np.random.default_rng(1)
+    found = {}
+    for name, size in _sizes(shape).items():
+        spread = 2.5 / np.sqrt(size[-1]) if len(size) == 2 else 0.3
+        middle = 1.0 if re.search(r"ln\d?\.weight$", name) else 0.0
+        found[name] = generator.normal(middle, spread, size).astype(np.float32)
+    return found
+
+
+def tokens(shape: Shape) -> np.ndarray:
+    """3 sequences, each one token longer than the context."""
+    return np.random.default_rng(2).integers(0, shape.vocabulary, (3, shape.context + 1))
+
+
+def _sizes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Return sizes by the names of both frameworks, in the layout of both."""
 
     def part(name: str, *size: int, bias: bool = True) -> dict[str, tuple[int, ...]]:
@@ -70,17 +61,18 @@ def _names(shape: Shape) -> dict[str, tuple[int, ...]]:
     return found | part("out_proj", shape.vocabulary, width)
 
 
-def torch_pass(trial: Trial, code: SimpleNamespace, adamw: Callable) -> dict[str, np.ndarray]:
+def torch_pass(shape: Shape, code: SimpleNamespace, adamw: Callable) -> dict[str, np.ndarray]:
     """Return `logits`, `gradient NAME`, and `losses` before and after each step.
 
     code: of the notebook. adamw: of (model, lr, weight_decay), makes the optimizer.
     """
     import torch
 
-    model = code.LanguageModel(trial.shape)
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in trial.weights.items()})
-    tokens = torch.from_numpy(trial.tokens)
-    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    model = code.LanguageModel(shape)
+    given = weights(shape).items()
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in given})
+    words = torch.from_numpy(tokens(shape))
+    inputs, targets = words[:, :-1].contiguous(), words[:, 1:].contiguous()
     found = {"logits": model(inputs).detach().numpy()}
     optimizer = adamw(model, LR, WEIGHT_DECAY)
     losses = []
@@ -96,15 +88,15 @@ def torch_pass(trial: Trial, code: SimpleNamespace, adamw: Callable) -> dict[str
     return found | {"losses": np.array(losses, np.float32)}
 
 
-def mlx_pass(trial: Trial, code: SimpleNamespace) -> dict[str, np.ndarray]:
+def mlx_pass(shape: Shape, code: SimpleNamespace) -> dict[str, np.ndarray]:
     """Return the same of the notebook's MLX."""
     import mlx.core as mx
     import mlx.nn as nn
     from mlx.utils import tree_flatten
 
-    model = code.LanguageModel(trial.shape)
-    model.load_weights([(name, mx.array(array)) for name, array in trial.weights.items()])
-    inputs, targets = mx.array(trial.tokens[:, :-1]), mx.array(trial.tokens[:, 1:])
+    model, words = code.LanguageModel(shape), mx.array(tokens(shape))
+    model.load_weights([(name, mx.array(array)) for name, array in weights(shape).items()])
+    inputs, targets = words[:, :-1], words[:, 1:]
     found = {"logits": np.array(model(inputs))}
     backward = nn.value_and_grad(model, functools.partial(code.loss_function, model))
     _, gradients = backward(inputs, targets)
@@ -116,6 +108,6 @@ def mlx_pass(trial: Trial, code: SimpleNamespace) -> dict[str, np.ndarray]:
 
 if __name__ == "__main__":
     names = ("LanguageModel", "loss_function", "adamw", "training")
-    settings = {"framework": "mlx", "bias_correction": True}  # as PyTorch always has
-    code = definitions("gpt2_pretraining", *names, **settings)
-    np.savez(sys.argv[1], **mlx_pass(trial(sys.argv[2]), code))
+    # As PyTorch always has it.
+    code = definitions("gpt2_pretraining", *names, framework="mlx", bias_correction=True)
+    np.savez(sys.argv[1], **mlx_pass(shape(sys.argv[2]), code))
