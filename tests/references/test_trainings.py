@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from references import trainings_reference
 
-ROWS = ["vae 4", "mlp 4", "cnn 4", "lstm 4", "siamese 4", "dcgan 2", "simclr 4", "resnet50 4 64"]
+ROWS = ["vae 4", "mlp 4", "cnn 4", "lstm 4", "siamese 4", "dcgan 1", "simclr 4", "resnet50 2 64"]
 ROWS += ["transformer_lm 3 16x2x16x101", "whisper 1 whisper-smoke"]
 
 
