@@ -1,13 +1,9 @@
-"""What the notebook's GPT-2 makes of three steps of AdamW, from weights that no framework made.
-
-`python tests/references/gpt2_trial.py FILE.npz ARCHITECTURE` saves what that in MLX gives.
-"""
+"""What the notebook's GPT-2 makes of three steps of AdamW, from weights that no framework made."""
 
 from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -88,14 +84,18 @@ def torch_pass(shape: Shape, code: SimpleNamespace, adamw: Callable) -> dict[str
     return found | {"losses": np.array(losses, np.float32)}
 
 
-def mlx_pass(shape: Shape, code: SimpleNamespace) -> dict[str, np.ndarray]:
+def mlx_pass(architecture: str) -> dict[str, np.ndarray]:
     """Return the same of the notebook's MLX."""
     import mlx.core as mx
     import mlx.nn as nn
     from mlx.utils import tree_flatten
 
-    model, words = code.LanguageModel(shape), mx.array(tokens(shape))
-    model.load_weights([(name, mx.array(array)) for name, array in weights(shape).items()])
+    names = ("LanguageModel", "loss_function", "adamw", "training")
+    # As PyTorch always has it.
+    code = definitions("gpt2_pretraining", *names, framework="mlx", bias_correction=True)
+    trial = shape(architecture)
+    model, words = code.LanguageModel(trial), mx.array(tokens(trial))
+    model.load_weights([(name, mx.array(array)) for name, array in weights(trial).items()])
     inputs, targets = words[:, :-1], words[:, 1:]
     found = {"logits": np.array(model(inputs))}
     backward = nn.value_and_grad(model, functools.partial(code.loss_function, model))
@@ -104,10 +104,3 @@ def mlx_pass(shape: Shape, code: SimpleNamespace) -> dict[str, np.ndarray]:
     step = code.training(None, model, code.adamw(model, LR, WEIGHT_DECAY))
     losses = [step(inputs, targets, LR) for _ in range(STEPS + 1)]
     return found | {"losses": np.array(losses, np.float32)}
-
-
-if __name__ == "__main__":
-    names = ("LanguageModel", "loss_function", "adamw", "training")
-    # As PyTorch always has it.
-    code = definitions("gpt2_pretraining", *names, framework="mlx", bias_correction=True)
-    np.savez(sys.argv[1], **mlx_pass(shape(sys.argv[2]), code))

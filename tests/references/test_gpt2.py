@@ -1,13 +1,9 @@
 """GPT-2 in both frameworks against transformers' GPT-2, or PyTorch's own encoder, in float64."""
 
-import subprocess
-import sys
-
-import numpy as np
 import pytest
 from references import gpt2_reference, gpt2_trial
 
-from pomology.models import gpt2, verify
+from pomology.models import gpt2, isolated, verify
 from pomology.models.definitions import definitions
 
 # As shares of the largest. fp32 errs by less than one part in a million in logits and losses, and
@@ -41,10 +37,6 @@ def test_the_notebook_in_pytorch(architecture):
 
 
 @pytest.mark.parametrize("architecture", gpt2.ARCHITECTURES)
-def test_the_notebook_in_mlx(tmp_path, architecture):
-    path = tmp_path / "mlx.npz"
-    command = [sys.executable, gpt2_trial.__file__, str(path), architecture]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    with np.load(path) as file:
-        assert complaints(dict(file), architecture) == []
+def test_the_notebook_in_mlx(architecture):
+    found = isolated.call("MLX", "references.gpt2_trial:mlx_pass", architecture)
+    assert complaints(found, architecture) == []

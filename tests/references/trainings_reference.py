@@ -1,14 +1,8 @@
-"""A training in PyTorch and float64, and the same one in MLX: three steps of it.
-
-`python tests/references/trainings_reference.py mlx|torch FOLDER ROW...`: no process holds two
-frameworks.
-"""
+"""A training in PyTorch and float64, and the same one in MLX: two steps of it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -68,7 +62,7 @@ def learning_rate(workload: str) -> float:
 def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, ...]]) -> Arrays:
     """What MLX makes of batches in PyTorch's layout, from `seeded` weights, by PyTorch's names.
 
-    `output N`, `gradient NAME`, `dropout`, and the `losses` before and after each of three steps.
+    `output N`, `gradient NAME`, `dropout`, and the `losses` before and after each step.
     """
     import mlx.core as mx
     import mlx.nn as nn
@@ -217,8 +211,9 @@ def complaint(result: Arrays, expected: Arrays) -> str | None:
     return None
 
 
-def main(framework: str, folder: str, rows: list[str]) -> None:
-    """Save what each row gives, `ROW.npz`, in MLX, or in PyTorch and float64."""
+def results(framework: str, rows: list[str]) -> dict[str, Arrays]:
+    """Return what each row gives in MLX, or in PyTorch and float64."""
+    found = {}
     for text, settings in zip(rows, trainings.rows(rows), strict=True):
         hooks = trainings.load(f"{settings['workload']}_{framework}")
         batches, lr = trainings.batches(1, settings), learning_rate(settings["workload"])
@@ -230,9 +225,5 @@ def main(framework: str, folder: str, rows: list[str]) -> None:
             # Also of a mask, which attention would misread in fp32 (torch 2.13).
             torch.set_default_dtype(torch.float64)
         compute = torch_pass if framework == "torch" else mlx_pass
-        result = compute(hooks, hooks.build(**settings), lr, batches)
-        np.savez(Path(folder, f"{text}.npz"), **result)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+        found[text] = compute(hooks, hooks.build(**settings), lr, batches)
+    return found
