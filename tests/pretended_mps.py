@@ -15,7 +15,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -41,50 +40,31 @@ SILENT_FALLBACKS = {"embedding_renorm_"}
 TAKES_HOST_TENSORS = {"index", "index_put", "index_put_", "_index_put_impl_"}
 TAKES_HOST_TENSORS |= {"_ctc_loss", "_pack_padded_sequence"}
 
-# What MPS may have for an operator.
-KERNEL, COMPOSITE, MISSING = "kernel", "made of others", "no kernel"
-SILENT = "kernel that runs on the CPU"
 LIST = Path(__file__).parent / "fixtures" / "mps_operators.txt"
 
 
-@dataclass
-class Use:
-    """What was asked of the device.
-
-    operators: how often, by name. support: what MPS has for it. faults: each one, once, that a Mac
-    would refuse, compute on the CPU, or get wrong.
-    """
-
-    operators: dict[str, int] = field(default_factory=dict)
-    support: dict[str, str] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
-
-    def missing(self) -> list[str]:
-        """The operators that would run on the CPU, or fail."""
-        return [name for name, has in sorted(self.support.items()) if has in (MISSING, SILENT)]
-
-
-def _read() -> tuple[dict[str, str], dict[str, list[str]]]:
-    """What MPS has for each operator that it has, and autocast's two lists, `lower` and `full`."""
-    has, lists = {}, {}
+def _read() -> tuple[set[str], dict[str, list[str]]]:
+    """What MPS has of operators, `name` or `name.overload`, and autocast's lists by precision."""
+    operators, lists = set(), {}
     for kind, name, *rest in map(str.split, LIST.read_text(encoding="utf-8").splitlines()[1:]):
         if kind == "autocast":
             lists[name] = rest
         else:
-            words = {"kernel": KERNEL, "composite": COMPOSITE}[kind]
-            has |= {name if overload == "-" else f"{name}.{overload}": words for overload in rest}
-    return has, lists
+            operators |= {name if each == "-" else f"{name}.{each}" for each in rest}
+    return operators, lists
 
 
-KERNELS, AUTOCAST = _read()  # of the PyTorch that Macs get, whichever one is installed here
+OPERATORS, AUTOCAST = _read()  # of the PyTorch that Macs get, whichever one is installed here
 
 
-def support(operator: str) -> str:
-    """What MPS has for an operator such as `add.Tensor`; a replaced one is made of others."""
+def lacks(operator: str) -> str | None:
+    """What is wrong with an operator such as `add.Tensor` on MPS."""
     base = operator.split(".")[0]
     if base in SILENT_FALLBACKS:
-        return SILENT
-    return COMPOSITE if base.startswith(REPLACED) else KERNELS.get(operator, MISSING)
+        return f"MPS hands {operator} to the CPU without a word"
+    if operator in OPERATORS or base.startswith(REPLACED):
+        return None
+    return f"MPS has no kernel for {operator}: it fails, or runs on the CPU"
 
 
 def _meant(device: Any) -> bool:
@@ -92,11 +72,12 @@ def _meant(device: Any) -> bool:
 
 
 class Rehearsal:
-    """A device like MPS that computes on the CPU: what reaches it is noted in `use`.
+    """A device like MPS that computes on the CPU; `handle` is its `torch.device`.
 
-    `handle` is its `torch.device`. Enter it before anything is created on it. One to a process, as
-    PyTorch keeps one place for a device of one's own. Raises TypeError for double precision, as MPS
-    does.
+    Enter it before anything is created on it. One to a process, as PyTorch keeps one place for a
+    device of one's own. Raises TypeError for double precision, as MPS does. operators: how often
+    each was asked for. faults: each one, once, that a Mac would refuse, compute on the CPU, or get
+    wrong.
     """
 
     def __init__(self):
@@ -108,8 +89,8 @@ class Rehearsal:
             getattr(torch, PRETENDED).get_amp_supported_dtype = lambda: halves
             _register_autocast()
         self.handle = torch.device(PRETENDED, 0)
-        self.use = Use()
-        self.counts: Counter[str] = Counter()
+        self.operators: Counter[str] = Counter()
+        self.faults: list[str] = []
         self._tensor = _tensor_class(self)
 
     @contextmanager
@@ -153,8 +134,6 @@ class Rehearsal:
         finally:
             torch.__future__.set_swap_module_params_on_conversion(swap)
             looking.remove()
-            self.use.operators = dict(self.counts)
-            self.use.support = {name: support(name) for name in sorted(self.counts)}
 
     def run(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Compute one operator on the CPU, and note what a Mac would say to it."""
@@ -201,12 +180,9 @@ class Rehearsal:
 
     def _note(self, function: Any, name: str, args: tuple, kwargs: dict) -> None:
         full = ".".join(filter(None, (name, function._schema.overload_name)))
-        self.counts[full] += 1
-        if self.counts[full] == 1 and function._schema.name.startswith("aten::"):
-            if support(full) == MISSING:
-                self._fault(f"MPS has no kernel for {full}: it fails, or runs on the CPU")
-            elif support(full) == SILENT:
-                self._fault(f"MPS hands {full} to the CPU without a word")
+        self.operators[full] += 1
+        if self.operators[full] == 1 and function._schema.name.startswith("aten::"):
+            self._fault(lacks(full))
         source = args[1 if name == "copy_" else 0] if function in COPIES else None
         at_once = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
         if at_once and not isinstance(source, self._tensor):
@@ -220,9 +196,9 @@ class Rehearsal:
             if isinstance(item, self._tensor) and not item.is_contiguous():
                 self._fault(f"{kind} gets a permuted input: wrong gradients; call .contiguous()")
 
-    def _fault(self, text: str) -> None:
-        if text not in self.use.faults:
-            self.use.faults.append(text)
+    def _fault(self, text: str | None) -> None:
+        if text and text not in self.faults:
+            self.faults.append(text)
 
 
 def _replaced(change: Any, item: Any) -> Any:
@@ -364,11 +340,11 @@ def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.TorchDevice:
             return super().device_of(item).replace(PRETENDED, "mps")
 
         def precisions(self) -> dict[str, str | None]:
-            before = list(rehearsal.use.faults)  # trying double precision is how to find out
+            before = list(rehearsal.faults)  # trying double precision is how to find out
             try:
                 return super().precisions()
             finally:
-                rehearsal.use.faults = before
+                rehearsal.faults[:] = before
 
         def _memory(self) -> dict[str, int]:
             """It counts no memory."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pretended_mps import Use
+    from pretended_mps import Rehearsal
 
 # A package that belongs to a framework -> the framework. No process may hold two.
 OF_TORCH = ("torch", "lightning", "pytorch_lightning", "torchmetrics", "transformers", "peft")
@@ -38,7 +38,7 @@ attempts: list[str] = []  # imports of a second framework
 loaders: list[tuple] = []  # what each DataLoader would hand to a worker
 remapper: list[str | None] = []  # TURN_OFF_REMAPPER when TensorFlow was loaded
 _until_the_end = contextlib.ExitStack()
-uses: list[Use] = []  # what was asked of the pretended MPS
+played: list[Rehearsal] = []  # the pretended MPS
 
 
 def refuse_cuda() -> None:
@@ -136,7 +136,7 @@ def add_mps(lightning: bool, cpu: bool) -> None:
     import pretended_mps
 
     mps = pretended_mps.become(lightning, beside_the_cpu=cpu)
-    uses.append(mps.use)
+    played.append(mps)
     _until_the_end.enter_context(mps.entered())
 
 
@@ -174,7 +174,7 @@ def end(folder: str) -> None:
         "refused": refused,
         "attempts": attempts,
         "remapper": remapper,
-        "uses": [vars(use) for use in uses],
+        "played": [{"operators": mps.operators, "faults": mps.faults} for mps in played],
         "environment": {name: os.environ.get(name) for name in HIDES},
     }
     Path(folder, "end.json").write_text(json.dumps(noticed), encoding="utf-8")

@@ -14,26 +14,20 @@ pytestmark = pytest.mark.process("torch")
 aten, rehearsal = torch.ops.aten, pretended_mps.Rehearsal()
 
 
-@pytest.fixture
-def prove(monkeypatch):
-    """Prove a step on a device with faults; returns what was noted."""
-    monkeypatch.setattr(pretended_mps, "support", lambda name: "kernel")  # looks up for seconds
-
-    def prove(faults, precision="fp32"):
-        notes = []
-        backend = fakes.FakeCase(kind="gpu", backend="mps", tf32=precision == "tf32")
-        backend.reset_peak_memory = lambda: None
-        case = fakes.FakeCase(backend=backend, device=rehearsal.handle)
-        case.note = lambda *said: notes.extend(said)
-        half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
-        torch.manual_seed(1)
-        with rehearsal.entered(), planted.faults(faults):
-            network = planted.Network().to(rehearsal.handle)
-            with torch.autocast(rehearsal.handle.type, dtype=half, enabled=half is not None):
-                proof.prove(case, network, planted.one_step, 6)
-        return notes
-
-    return prove
+def prove(faults, precision="fp32"):
+    """Prove a step on a device with faults; return what was noted."""
+    notes = []
+    backend = fakes.FakeCase(kind="gpu", backend="mps", tf32=precision == "tf32")
+    backend.reset_peak_memory = lambda: None
+    case = fakes.FakeCase(backend=backend, device=rehearsal.handle)
+    case.note = lambda *said: notes.extend(said)
+    half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+    torch.manual_seed(1)
+    with rehearsal.entered(), planted.faults(faults):
+        network = planted.Network().to(rehearsal.handle)
+        with torch.autocast(rehearsal.handle.type, dtype=half, enabled=half is not None):
+            proof.prove(case, network, planted.one_step, 6)
+    return notes
 
 
 def in_tf32(result, *_, **__):
@@ -58,13 +52,13 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("faults", "precision", "words"), FAULTS)
-def test_a_fault_of_a_kernel_is_found_and_named(prove, faults, precision, words):
+def test_a_fault_of_a_kernel_is_found_and_named(faults, precision, words):
     with pytest.raises(Mismatch, match=words):
         prove(faults, precision)
 
 
 @pytest.mark.parametrize(("faults", "precision"), [({}, "fp32"), ({}, "fp16"), (TF32, "tf32")])
-def test_a_step_that_is_right_passes_and_says_what_was_not_compared(prove, faults, precision):
+def test_a_step_that_is_right_passes_and_says_what_was_not_compared(faults, precision):
     text, flag = prove(faults, precision)
     assert "it draws random numbers" in text and flag == "unproved"
 

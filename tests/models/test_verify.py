@@ -17,16 +17,10 @@ aten, rehearsal = torch.ops.aten, pretended_mps.become(False)
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-@pytest.fixture
-def verified(tmp_path, monkeypatch):
-    """Returns the record of a case, written as in a notebook, on a device with faults."""
-    monkeypatch.setattr(pretended_mps, "support", lambda name: "kernel")  # looks up for seconds
-
-    def verified(wrong_by_operator, precision="fp32"):
-        with rehearsal.entered(), planted.faults(wrong_by_operator):
-            return train(precision, str(tmp_path))
-
-    return verified
+def verified(folder, faults, precision="fp32"):
+    """Return the record of a case, written as in a notebook, on a device with faults."""
+    with rehearsal.entered(), planted.faults(faults):
+        return train(precision, str(folder))
 
 
 def train(precision, folder):
@@ -85,8 +79,8 @@ SAID = {"update": "the update of", "matmul, a NaN": "is not finite"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_ends_as_a_mismatch_before_anything_is_timed(verified, fault):
-    record = verified(FAULTS[fault])
+def test_a_planted_fault_ends_as_a_mismatch_before_anything_is_timed(tmp_path, fault):
+    record = verified(tmp_path, FAULTS[fault])
     assert record.status == "mismatch" and "step_s" not in record.metrics, record.reason
     assert SAID.get(fault, "") in record.reason
 
@@ -101,11 +95,11 @@ PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolut
 
 
 @pytest.mark.parametrize("precision", [*PRECISIONS, "rounding"])
-def test_a_right_device_passes_and_what_was_verified_is_said(verified, precision):
+def test_a_right_device_passes_and_what_was_verified_is_said(tmp_path, precision):
     if precision == "rounding":
-        record = verified(dict.fromkeys(PRODUCTS, rounded))
+        record = verified(tmp_path, dict.fromkeys(PRODUCTS, rounded))
     else:
-        record = verified({}, precision)
+        record = verified(tmp_path, {}, precision)
     assert record.status == "ok", record.reason
     assert {"step_s", "proof_s"} <= set(record.metrics) and "unproved" not in record.flags
     assert record.note.startswith("verified against the CPU before it was timed")

@@ -17,7 +17,6 @@ import pretended_mps
 import pytest
 import rehearsal
 import torch
-from pretended_mps import Use
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,21 +30,18 @@ def mps() -> pretended_mps.Rehearsal:
 
 @pytest.fixture
 def asked(mps) -> Callable[[Callable], SimpleNamespace]:
-    """Run a function of the device; give what it asked of MPS, and its error."""
+    """Run a function of the device; give what it asked of MPS, and what was wrong."""
 
     def run(function: Callable) -> SimpleNamespace:
-        mps.use = Use()
-        mps.counts.clear()
-        error = ""
+        mps.faults.clear()
+        mps.operators.clear()
+        wrong = []
         with mps.entered():
             try:
                 function(mps.handle)
             except (RuntimeError, TypeError) as caught:
-                error = f"{type(caught).__name__}: {caught}"
-        use = mps.use
-        return SimpleNamespace(
-            error=error, faults=use.faults, missing=use.missing(), operators=use.operators
-        )
+                wrong = [f"{type(caught).__name__}: {caught}"]
+        return SimpleNamespace(wrong=[*mps.faults, *wrong], operators=mps.operators)
 
     return run
 
@@ -84,12 +80,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(("program", "words"), PLANTED)
 def test_a_planted_fault_is_named(asked, program, words):
-    use = asked(program)
-    assert any(words in text for text in (*use.faults, use.error)), use
-
-
-def nothing_wrong(use: SimpleNamespace) -> bool:
-    return (use.error, use.faults, use.missing) == ("", [], [])
+    assert any(words in text for text in asked(program).wrong)
 
 
 def test_a_training_ends_there_as_on_the_cpu(asked):
@@ -116,7 +107,7 @@ def test_a_training_ends_there_as_on_the_cpu(asked):
         train(ours, images.to(device), classes.to(device))
 
     use = asked(both)
-    assert nothing_wrong(use), use
+    assert use.wrong == []
     assert losses[0] < 1 and losses[0] == pytest.approx(losses[1], abs=1e-4)
     assert use.operators["_fused_adamw_"] == 20 and use.operators["_local_scalar_dense"] == 1
     assert use.operators["native_batch_norm"] == 20  # the host's model is not counted
@@ -134,7 +125,7 @@ def test_an_lstm_has_the_gradients_of_the_cpu(asked):
         ours(inputs.to(device))[0].pow(2).sum().backward()
         gradients.extend(weight.grad.cpu() for weight in ours.parameters())
 
-    assert nothing_wrong(asked(backward))
+    assert asked(backward).wrong == []
     for weight, gradient in zip(host.parameters(), gradients, strict=True):
         assert torch.allclose(weight.grad, gradient, atol=1e-5)
 
@@ -147,7 +138,7 @@ def test_attention_is_made_of_products(asked):
         optimizer.step()
 
     use = asked(train)
-    assert nothing_wrong(use) and use.operators["bmm"] >= 2
+    assert use.wrong == [] and use.operators["bmm"] >= 2
     assert not [name for name in use.operators if "foreach" in name or "scaled_dot" in name]
 
 
