@@ -1,12 +1,13 @@
 """Macs that answer from fixtures/macos, for the tests of whatever asks macOS something.
 
-`install_commands` and `become` make a whole process believe that it runs on one: nothing of Linux that macOS lacks is
-there, and what is called alike has macOS's form.
+`install_commands` and `become` make a whole process believe that it runs on one: nothing of Linux
+that macOS lacks is there, and what is called alike has macOS's form.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import fcntl
 import io
@@ -24,20 +25,15 @@ from pathlib import Path
 from typing import Any
 
 MACS = Path(__file__).parent / "fixtures" / "macos"
-# Everything in the fixtures that names a machine or a person,.
-SECRETS = (
-    "Anna",
-    "0FACE000-FACE-4ACE-8ACE-00000000FACE",
-    "00006022-000FACE0FACE000E",
-    "ZZFAKE98765",
-    "fd5ea1a1",
-)
+# All that names a machine or a person in the fixtures.
+SECRETS = ["Anna", "0FACE000-FACE-4ACE-8ACE-00000000FACE", "00006022-000FACE0FACE000E"]
+SECRETS += ["ZZFAKE98765", "fd5ea1a1"]
 
 
 class Mac:
-    """Takes the place of `snapshot.run_command`. `asked` are the commands so far; `says` are a test's own answers.
+    """Takes the place of `snapshot.run_command`.
 
-    `later` makes `vm_stat` print what came later.
+    asked: the commands so far. says: a test's own answers. later: `vm_stat` prints what came later.
     """
 
     def __init__(self, folder: str):
@@ -52,10 +48,8 @@ class Mac:
             lines = (self.folder / "sysctl.txt").read_text().splitlines()
             return dict(line.split(": ") for line in lines).get(command[2])
         name = "_".join(command)
-        files = [
-            self.folder / f"{name}{after}.txt"
-            for after in (("_after_10_s", "") if self.later else ("",))
-        ]
+        files = [self.folder / f"{name}_after_10_s.txt"] if self.later else []
+        files.append(self.folder / f"{name}.txt")
         return next((file.read_text() for file in files if file.exists()), None)
 
 
@@ -76,23 +70,18 @@ exec /bin/cat "$file.txt"
 SYSCTL = """#!/bin/sh
 echo "sysctl $*" >> "{log}"
 [ "$1" = -n ] || exit 64
-while IFS= read -r line; do
-  case $line in "$2: "*) echo "${{line#"$2: "}}"; exit 0;; esac
-done < "{folder}/sysctl.txt"
-exit 1
+/usr/bin/sed -n "s/^$2: //p" "{folder}/sysctl.txt" | /usr/bin/grep .
 """
 
 
 def install_commands(folder: str, place: Path) -> Path:
-    """Write the commands of a Mac into `place`, to be the PATH. Returns the file that will list what was asked."""
+    """Write the commands of a Mac into `place`, to be the PATH; return what will list the calls."""
     log = place.parent / "asked.txt"
     place.mkdir()
     log.touch()
     for name in ("sysctl", "vm_stat", "pmset", "system_profiler"):
-        text = (SYSCTL if name == "sysctl" else ANSWER).format(
-            name=name, log=log, folder=MACS / folder
-        )
-        (place / name).write_text(text)
+        text = SYSCTL if name == "sysctl" else ANSWER
+        (place / name).write_text(text.format(name=name, log=log, folder=MACS / folder))
         (place / name).chmod(0o755)
     return log
 
@@ -112,10 +101,10 @@ ProcessMemory = namedtuple("ProcessMemory", "rss vms pfaults pageins")
 
 
 class LibSystem:
-    """What is asked of macOS's libSystem: thermal pressure (1), footprint (3 GB here, else 1; process 4 has ended)."""
+    """macOS's libSystem: thermal pressure 1, a footprint of 3 GB here, else 1; process 4 has ended."""
 
     def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
-        # As <sys/resource.h> has it: 16 bytes of UUID, then ten numbers of 8 bytes; ri_phys_footprint is the eighth.
+        # <sys/resource.h>: 16 bytes of UUID, then ten numbers of 8; ri_phys_footprint is the eighth.
         assert ctypes.sizeof(buffer._obj) == 96
         buffer._obj[8], buffer._obj[9] = 17, (3 if pid == os.getpid() else 1) * 10**9
         ctypes.set_errno(3)  # ESRCH
@@ -129,18 +118,20 @@ class LibSystem:
 
 
 class EnergyMonitor:
-    """zeus_apple_silicon on a chip that draws 10 W in its CPU, 4 W in its GPU and 1 W in its memory, all the time."""
+    """zeus_apple_silicon on a chip that draws 10 W in its CPU, 4 W in its GPU, 1 W in its memory."""
 
     def get_cumulative_energy(self) -> Any:
-        now_s = time.perf_counter()
         watts = {"cpu_total_mj": 10, "gpu_mj": 4, "dram_mj": 1}
-        return types.SimpleNamespace(
-            ane_mj=None, **{name: int(1e3 * power * now_s) for name, power in watts.items()}
-        )
+        now_s = time.perf_counter()
+        used = {name: int(1e3 * power * now_s) for name, power in watts.items()}
+        return types.SimpleNamespace(ane_mj=None, **used)
 
 
 def become() -> None:
-    """From here on, this process runs on an M4 Max. Import the frameworks before, and pomology after it."""
+    """From here on, this process runs on an M4 Max.
+
+    Import the frameworks before, and pomology after it.
+    """
     import psutil
 
     sys.platform = "darwin"
@@ -148,35 +139,25 @@ def become() -> None:
     platform.machine = lambda: "arm64"
     platform.processor = lambda: "arm"
     platform.mac_ver = lambda *ignored, **more: ("15.5", ("", "", ""), "arm64")
-    lacking = (
-        (os, NOT_IN_OS),
-        (psutil, NOT_IN_PSUTIL),
-        (psutil.Process, NOT_OF_A_PROCESS),
-        (resource, ["prlimit"]),
-    )
-    for module, name in [
-        (module, name) for module, names in lacking for name in names if hasattr(module, name)
-    ]:
-        delattr(module, name)
+    lacking = {os: NOT_IN_OS, psutil: NOT_IN_PSUTIL, psutil.Process: NOT_OF_A_PROCESS}
+    for owner, names in (lacking | {resource: ["prlimit"]}).items():
+        for name in names:
+            with contextlib.suppress(AttributeError):
+                delattr(owner, name)
     _hide("/proc", "/sys")
     start = subprocess.Popen.__init__
 
     def popen(self: Any, arguments: Any, *more: Any, **named: Any) -> None:
-        words = (
-            arguments.split()
-            if isinstance(arguments, str)
-            else [os.fspath(word) for word in arguments]
-        )
-        if Path(words[0]).name in NOT_A_COMMAND:
-            raise FileNotFoundError(2, "No such file or directory", words[0])
+        first = arguments.split()[0] if isinstance(arguments, str) else os.fspath(arguments[0])
+        if Path(first).name in NOT_A_COMMAND:
+            raise FileNotFoundError(2, "No such file or directory", first)
         start(self, arguments, *more, **named)
 
     subprocess.Popen.__init__ = popen
 
     times = psutil.cpu_times
-    psutil.virtual_memory = lambda: Memory(
-        *(gib * 2**30 for gib in (128, 96, 25, 30, 60, 40, 36, 8))
-    )
+    memory = Memory(*(gib * 2**30 for gib in (128, 96, 25, 30, 60, 40, 36, 8)))
+    psutil.virtual_memory = lambda: memory
     # Every page that macOS has read and written since it started, which is not swap.
     psutil.swap_memory = lambda: Swap(
         2**30, 2**29, 2**29, 50.0, int(1e15 * time.perf_counter()), 10**15
@@ -186,14 +167,15 @@ def become() -> None:
     psutil.cpu_percent = lambda interval: 1.0
     psutil.Process.memory_info = lambda self: ProcessMemory(10**9, 10**11, 10**6, 10**5)
 
-    load = ctypes.CDLL
-    ctypes.CDLL = lambda name, *more, **named: (
-        LibSystem() if name is None else load(name, *more, **named)
-    )
-    fcntl.F_FULLFSYNC, control = 51, fcntl.fcntl
-    fcntl.fcntl = lambda file, command, *more: (
-        0 if command == fcntl.F_FULLFSYNC else control(file, command, *more)
-    )
+    load, control = ctypes.CDLL, fcntl.fcntl
+
+    def library(name: str | None, *more: Any, **named: Any) -> Any:
+        return LibSystem() if name is None else load(name, *more, **named)
+
+    def fcntl_(file: Any, command: int, *more: Any) -> Any:
+        return 0 if command == fcntl.F_FULLFSYNC else control(file, command, *more)
+
+    ctypes.CDLL, fcntl.fcntl, fcntl.F_FULLFSYNC = library, fcntl_, 51
     energy = types.ModuleType("zeus_apple_silicon")
     energy.AppleEnergyMonitor = EnergyMonitor
     sys.modules["zeus_apple_silicon"] = energy
