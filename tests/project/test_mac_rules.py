@@ -46,9 +46,8 @@ class Pairs(Dataset):""".splitlines()
 
 
 def faults(source: str, rules: dict[str, str]) -> list[str]:
-    """Return a line for each match of a rule."""
-    found = [(each[0], why) for rule, why in rules.items() for each in re.finditer(rule, source)]
-    return [f"{text}: {why}" for text, why in found]
+    """Return why, for each match of a rule."""
+    return [why for rule, why in rules.items() for _ in re.finditer(rule, source)]
 
 
 def test_the_library_has_none():

@@ -45,9 +45,8 @@ def test_it_keeps_to_make_3_81_and_to_the_tools_of_macos():
 def test_every_target_is_phony_and_what_workflows_call_is_there():
     targets = set(re.findall(r"^([a-z]+):.*## ", TEXT, re.MULTILINE))
     assert targets <= set(re.search(r"^\.PHONY:(.*)$", TEXT, re.MULTILINE)[1].split())
-    workflows = (root() / ".github" / "workflows").glob("*.yml")
-    lines = "\n".join(path.read_text(encoding="utf-8") for path in workflows)
-    assert set(re.findall(r"run: make (\w+)", lines)) <= targets
+    for path in (root() / ".github" / "workflows").glob("*.yml"):
+        assert set(re.findall(r"run: make (\w+)", path.read_text(encoding="utf-8"))) <= targets
 
 
 @pytest.fixture
