@@ -1,16 +1,12 @@
 """The measuring, measured: what the clock costs a training loop.
 
-    make bench                     everything, two minutes on two idle cores
-    python tests/bench.py clock    some parts only
-
-Two sides take turns, and the median of their ratios is what counts: a busy machine moves both.
-The parts print a table and write it to outputs/bench.json. `make test` runs none of this, since a
-busy machine could fail it.
+`make bench` runs it: two minutes on two idle cores. Two sides take turns, and the median of their
+ratios is what counts: a busy machine moves both. `make test` runs none of this, since a busy
+machine could fail it.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import deque
@@ -23,13 +19,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pomology.measure import intervals
 from pomology.measure.clock import StepClock
-from pomology.paths import root
 
 
-def row(name: str, value: str, bound: str, within: bool, **raw: Any) -> dict:
-    """Print a line of the table and return it."""
+def show(name: str, value: str, bound: str, within: bool) -> bool:
+    """Print a line of the table."""
     print(f"{name:62} {value:36} {bound:14} {'within' if within else 'OUTSIDE'}", flush=True)
-    return {"name": name, "found": value, "bound": bound, "within": within, **raw}
+    return within
 
 
 def timed(function: Callable[..., Any], *arguments: Any) -> float:
@@ -42,7 +37,7 @@ def clocked(batches: Iterable) -> Iterable:
     return StepClock(whole=True).steps(batches)
 
 
-def clock() -> list[dict]:
+def clock() -> bool:
     """Time what the clock adds to a step that does nothing."""
     steps = range(200_000)
     walk = deque(maxlen=0).extend
@@ -52,10 +47,10 @@ def clock() -> list[dict]:
         costs.append((timed(walk, clocked(steps)) - bare_s) / len(steps) * 1e6)
     best = min(costs)
     name = "clock: cost of a step (least of several)"
-    return [row(name, f"{best:.3f} µs", "at most 1 µs", best <= 1)]
+    return show(name, f"{best:.3f} µs", "at most 1 µs", best <= 1)
 
 
-def loop() -> list[dict]:
+def loop() -> bool:
     """Time epochs of steps of half a millisecond, on the clock and bare in turn."""
     images = torch.rand(128, 784)
     model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 784))
@@ -79,22 +74,9 @@ def loop() -> list[dict]:
     median = intervals.median_interval(ratios)
     value = f"{median.value:.4f} (95 %: {median.low:.3f} to {median.high:.3f})"
     name = "loop: an epoch on the clock against bare"
-    return [row(name, value, "at most 1.01", median.value <= 1.01, ratios=ratios)]
-
-
-PARTS = {"clock": clock, "loop": loop}
-
-
-def main() -> int:
-    names = sys.argv[1:] or list(PARTS)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
-    rows = [line for name in names for line in PARTS[name]()]
-    written = json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n"
-    (root() / "outputs" / "bench.json").write_text(written, encoding="utf-8")
-    outside = [line["name"] for line in rows if not line["within"]]
-    print(f"\n{len(outside)} of {len(rows)} outside their bounds; written to outputs/bench.json")
-    return 1 if outside else 0
+    return show(name, value, "at most 1.01", median.value <= 1.01)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads\n")
+    sys.exit(0 if all([clock(), loop()]) else 1)

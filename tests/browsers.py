@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-APPLICATIONS = (
-    "Google Chrome.app/Contents/MacOS/Google Chrome",
-    "Chromium.app/Contents/MacOS/Chromium",
-)
+BROWSERS += ("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",)
+BROWSERS += ("/Applications/Chromium.app/Contents/MacOS/Chromium",)
 
 
 def browser() -> str | None:
-    places = [shutil.which(name) for name in BROWSERS]
-    places += [
-        str(path) for name in APPLICATIONS if (path := Path("/Applications") / name).exists()
-    ]
-    return next(filter(None, places), None)
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-needs_browser = pytest.mark.skipif(
-    browser() is None, reason=f"none of {', '.join(BROWSERS)} here, nor one on a Mac"
-)
+needs_browser = pytest.mark.skipif(browser() is None, reason=f"none of {BROWSERS} is here")

@@ -63,18 +63,9 @@ def test_the_readme_leads_to_a_run_without_a_gpu_and_shows_what_it_calls_reliabl
     lines = ["| batch size | time per epoch | 95 % confidence interval |", "| --- | --- | --- |"]
     for row in reliable:
         value, low, high = (float(row[key]) for key in ("epoch_s", "epoch_s_low", "epoch_s_high"))
-        interval = f"{low:.2f} to {high:.2f} s"
-        lines.append(f"| {row['batch_size']} | {value:.2f} s | {interval} |")
+        lines.append(f"| {row['batch_size']} | {value:.2f} s | {low:.2f} to {high:.2f} s |")
     table = "\n".join(lines)
     assert len(reliable) == 3 and f"\n{table}\n" in README, f"README.md must say\n\n{table}"
-
-
-def tracked(folder: Path) -> list[Path]:
-    """Notebooks, figures and what tables are shown from stay out of git: the pages have them."""
-    files = [place for place in folder.rglob("*") if place.is_file()]
-    kept = [place for place in files if place.suffix in (".gz", ".json", ".html")]
-    kept = [place for place in kept if place.parent.name != "tables"]
-    return [*kept, *(place for place in files if place.suffix == ".csv")]
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
@@ -94,10 +85,7 @@ class TestReference:
         assert run.machine["git"]["dirty"] is False
         assert re.fullmatch("[0-9a-f]{40}", run.machine["git"]["commit"])
 
-    def test_it_is_small_and_its_pages_name_nobody(self, folder):
-        sizes = {place: place.stat().st_size for place in tracked(folder)}
-        assert sum(sizes.values()) < 6e6
-        assert max(size for place, size in sizes.items() if place.suffix == ".html") < 2e6
+    def test_its_pages_name_nobody(self, folder):
         assert share.rendered(folder)  # else it raises
 
     def test_every_link_leads_somewhere(self, folder):
