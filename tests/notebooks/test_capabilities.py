@@ -61,7 +61,7 @@ def test_one_wrong_gradient_in_bf16_is_found(tried, monkeypatch):
     monkeypatch.setattr(capabilities, "gradients", wrong)
     record = tried("autocast bf16", model="vae")
     assert record.status == "mismatch" and "speedup" not in record.metrics
-    assert record.reason.startswith("the gradient of hidden.weight differs by 9")
+    assert record.reason.startswith("the gradient of hidden.weight")
 
 
 def out_of_memory(images):

@@ -205,14 +205,3 @@ def test_a_check_passes_what_is_right_and_names_what_is_wrong(check, make, statu
     record = check(function, device, settings, **replaced)
     assert record.status == status, record.reason
     assert words in (record.note if status == "ok" else record.reason)
-
-
-def test_requirements_that_concern_macs_only_have_no_verdict_elsewhere():
-    packages = {"torch": "2.12.1", "numpy": "1.26.4", "pyarrow": "26.0.0"}
-    machine = {"os": "macOS", "os_version": "26.1", "architecture": "arm64", "translated": False}
-    machine["packages"] = packages
-    verdicts = {row[0]: row[3] for row in instrument.requirements(machine, {})}
-    assert verdicts["MPS, Metal, MLX"] == "met"
-    assert verdicts["peaks of memory on MPS"] == verdicts["NumPy and PyArrow"] == "not met"
-    elsewhere = {row[3] for row in instrument.requirements(machine | {"os": "Linux"}, {})}
-    assert elsewhere == {"not a Mac", "not met", "met"}

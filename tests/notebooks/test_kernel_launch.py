@@ -12,7 +12,6 @@ import torch
 from fakes import Clock
 
 from pomology.errors import PomologyError
-from pomology.measure import calls
 
 
 class Device:
@@ -114,16 +113,3 @@ def test_cold_launches_are_made_in_processes_of_their_own():
     with pytest.raises(PomologyError, match=rf"^{what}: \S") as error:
         first_launches.cold("mlx", "nonsense", 1)
     assert "\n" not in str(error.value)
-
-
-def test_a_pause_before_each_launch_is_not_timed():
-    clock, pauses = Clock(), []
-
-    def pause():
-        pauses.append(1)
-        clock.pass_s(0.2)
-
-    once = {"calls_per_block": 1, "repeats": 7, "warmup_calls": 0, "warmup_s": 0}
-    found = calls.measure(lambda: clock.pass_s(0.003), before=pause, clock=clock, **once)
-    assert len(pauses) == 8 and found.first_call_s == pytest.approx(0.003)
-    assert [block.seconds for block in found.blocks] == pytest.approx([0.003] * 7)
