@@ -79,34 +79,38 @@ def test_nothing_is_allocated_for_a_module_of_a_trillion_parameters():
     assert psutil.Process().memory_info().rss - before < 10**8
 
 
+SHAPE = BATCH, HEADS, ROWS, WIDTH = 2, 3, 50, 8
+
+
+class Attention(nn.Module):
+    def __init__(self, dropout=0.0, doubled=True):
+        super().__init__()
+        self.inputs = nn.ParameterList(torch.empty(SHAPE) for _ in range(3))
+        self.dropout, self.doubled = dropout, doubled
+
+    def forward(self):
+        inputs = self.inputs
+        if self.doubled:  # as weights that attention keeps are counted elsewhere
+            inputs = [2 * weight for weight in inputs]
+        return nn.functional.scaled_dot_product_attention(*inputs, dropout_p=self.dropout).sum()
+
+
+NUMBERS, LINES = BATCH * HEADS * ROWS * WIDTH, BATCH * HEADS * ROWS
+
+
 @pytest.mark.parametrize(
     ("backend", "dropout", "fused"),
     [("mps", 0.0, False), ("cpu", 0.0, True), ("cpu", 0.1, False), ("cuda", 0.1, True)],
 )
 def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout, fused):
     """q, k, v, the output, and a float for each row; written out also the softmax's matrix."""
-    batch, heads, length, width = 2, 3, 50, 8
-
-    class Attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.queries = nn.Parameter(torch.empty(batch, heads, length, width))
-            self.keys = nn.Parameter(torch.empty_like(self.queries))
-            self.values = nn.Parameter(torch.empty_like(self.queries))
-
-        def forward(self):
-            # Doubled, so that what attention keeps are no weights, which are counted elsewhere.
-            inputs = (2 * weight for weight in (self.queries, self.keys, self.values))
-            return nn.functional.scaled_dot_product_attention(*inputs, dropout_p=dropout)
-
-    work = workload(Attention, lambda model: model().sum().backward(), backend=backend)
-    rows = batch * heads * length
-    numbers, matrix = rows * width, rows * length
+    work = workload(lambda: Attention(dropout), lambda m: m().backward(), backend=backend)
+    matrix = LINES * ROWS
     if fused:
-        assert work.saved_bytes == 4 * (4 * numbers + rows)
+        assert work.saved_bytes == FLOAT * (4 * NUMBERS + LINES)
     else:
-        assert work.saved_bytes >= 4 * (3 * numbers + matrix)
-    assert work.flops == 6 * 2 * matrix * width  # two products forward, four backward
+        assert work.saved_bytes >= FLOAT * (3 * NUMBERS + matrix)
+    assert work.flops == 6 * 2 * matrix * WIDTH  # two products forward, four backward
 
 
 # Bytes that a step reads and writes
@@ -164,18 +168,9 @@ def test_the_bytes_of_a_step_by_hand(build, step, slots, floats):
 
 
 def test_fused_attention_reads_and_writes_each_of_its_tensors_once():
-    shape, rows = (2, 3, 16, 8), 2 * 3 * 16
-
-    class Three(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.all = nn.ParameterList(torch.empty(shape) for _ in range(3))
-
-    def step(model):
-        nn.functional.scaled_dot_product_attention(*model.all).sum().backward()
-
-    one = rows * 8  # queries, keys, values, the output, and each of their gradients
-    forward = 4 * one + rows  # and the logarithm of a sum for each row
-    summed = one + 1 + 1  # the sum, and the gradient that begins, which stands for all the output's
-    backward = 4 * one + rows + 1 + 3 * one
-    assert moved(Three, step, backend="cuda") == FLOAT * (forward + summed + backward + 3 * 3 * one)
+    """Queries, keys, values, the output, and each of their gradients."""
+    forward = 4 * NUMBERS + LINES  # and the logarithm of a sum for each row
+    summed = NUMBERS + 1 + 1  # the sum, and the gradient that begins, for all the output's
+    backward = 4 * NUMBERS + LINES + 1 + 3 * NUMBERS
+    found = moved(lambda: Attention(doubled=False), lambda m: m().backward(), backend="cuda")
+    assert found == FLOAT * (forward + summed + backward + 3 * 3 * NUMBERS)

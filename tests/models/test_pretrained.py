@@ -52,13 +52,7 @@ def test_a_step_counted_with_few_layers_is_the_step_of_all(backend, recompute):
     assert dataclasses.astuple(few) == dataclasses.astuple(whole)
 
 
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        (("gpt3", "language-model"), "model 'gpt3': must be one of gpt2-smoke, gpt2,"),
-        (("gpt2-smoke", "translation"), "task 'translation': must be one of"),
-        (("whisper-smoke", "classification"), "whisper-smoke cannot be built"),
-    ],
-)
-def test_what_cannot_be_built_is_one_line(request_, words):
-    one_line_error(lambda: pretrained.build(*request_), words)
+def test_what_cannot_be_built_is_one_line():
+    words = "model 'gpt3': must be one of gpt2-smoke, gpt2,"
+    one_line_error(lambda: pretrained.build("gpt3", "language-model"), words)
+    one_line_error(lambda: pretrained.build("whisper-smoke", "classification"), "cannot be built")

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torchvision import models
 
 from pomology.models import cost, vision
 
@@ -11,8 +10,6 @@ from pomology.models import cost, vision
     ("build", "side", "parameters", "macs"),
     [
         (vision.vgg16, 224, 138_357_544, 15.470e9),
-        (models.resnet18, 224, 11_689_512, 1.814e9),
-        (models.resnet50, 224, 25_557_032, 4.089e9),
         (lambda: vision.vgg16(classes=10, batch_norm=True), 224, 134_309_962, 15.466e9),
         (vision.cifar_resnet18, 32, 11_168_832, 0.5554e9),
         (vision.simclr_resnet18, 32, 11_497_792, 0.5557e9),
