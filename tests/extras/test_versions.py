@@ -56,6 +56,7 @@ with open(out / "zeta.jsonl", "a") as journal:
 name = f"repeats/zeta-{{repeat}}.ipynb" if repeat else "zeta.ipynb"
 (out / name).write_text(pathlib.Path("notebooks/an_article/zeta.ipynb").read_text())
 """
+TWO = "numpy==1.26.3 numpy==1.26.4"
 PARAMETERS = 'profile: str = "smoke"  # a\ndevices: str = "auto"  # b\nrepeat: int = 0  # c\n'
 PARAMETERS += 'data: str = "auto"  # d\nout: str = ""  # e'
 
@@ -71,20 +72,18 @@ class Checkout:
         case = records.record("zeta", {"step_s": records.metric(1.0)}, profile="smoke")
         (folder / "record.json").write_text(json.dumps({"event": "end"} | case.line()))
         (folder / "python.txt").write_text((RUN + PYTHON).format(python=sys.executable))
-        (folder / "bin").mkdir()
-        (folder / "bin" / "uv").write_text((RUN + UV).format(python=sys.executable))
-        (folder / "bin" / "uv").chmod(0o755)
+        write_uv(folder / "bin")
 
-    def start(self, versions: str, *options: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "pomology", "matrix", f"--versions={versions}"]
+    def start(self, *options: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "pomology", "matrix", f"--versions={TWO}", "--run=m"]
         settings = {"cwd": self.folder, "start_new_session": True, "text": True}
         settings["env"] = os.environ | {"PATH": str(self.folder / "bin"), "PYTHONPATH": "lib"}
         settings |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([*command, "--profile=smoke", "--run=m", *options], **settings)
+        return subprocess.Popen([*command, "--profile=smoke", *options], **settings)
 
-    def run(self, versions: str, *options: str) -> tuple[int, str, str]:
+    def run(self, *options: str) -> tuple[int, str, str]:
         """Return the exit status, and what was printed on both streams."""
-        process = self.start(versions, *options)
+        process = self.start(*options)
         output, errors = process.communicate(timeout=60)
         return process.returncode, output, errors
 
@@ -94,21 +93,23 @@ class Checkout:
         return place.read_text().split("\n")[:-1] if place.exists() else []
 
 
+def write_uv(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "uv").write_text((RUN + UV).format(python=sys.executable))
+    (folder / "uv").chmod(0o755)
+    return folder / "uv"
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-TWO = "numpy==1.26.3 numpy==1.26.4"
-
-
 def test_versions_run_in_turn_and_a_slower_one_is_found(checkout):
-    status, output, errors = checkout.run(TWO, "--repeats=3")
+    status, output, errors = checkout.run("--repeats=3")
     assert (status, errors) == (0, "")
-    first, second = "m-numpy-1.26.3", "m-numpy-1.26.4"
-    in_turn = [f"{first} 0", f"{second} 0", f"{second} 1"]
-    in_turn += [f"{first} 1", f"{first} 2", f"{second} 2"]
-    assert checkout.log() == in_turn
+    a, b = "m-numpy-1.26.3", "m-numpy-1.26.4"
+    assert checkout.log() == [f"{a} 0", f"{b} 0", f"{b} 1", f"{a} 1", f"{a} 2", f"{b} 2"]
     rows = pandas.read_csv(checkout.folder / "outputs" / "m" / "compare.csv")
     assert rows["base_s"].tolist() == ["[1.0, 1.01, 1.02]"]
     assert rows["ratio"][0] == pytest.approx(1.2) and rows["verdict"][0] == "slower"
@@ -118,13 +119,13 @@ def test_versions_run_in_turn_and_a_slower_one_is_found(checkout):
 
 def test_an_interrupted_matrix_carries_on(checkout):
     (checkout.folder / "hang").touch()
-    process = checkout.start(TWO, "--repeats=2")
+    process = checkout.start("--repeats=2")
     while len(checkout.log()) < 3:
         assert process.poll() is None
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=30) == 130
-    assert checkout.run(TWO, "--repeats=2")[0] == 0
+    assert checkout.run("--repeats=2")[0] == 0
     assert checkout.log()[-2:] == ["m-numpy-1.26.4 1", "m-numpy-1.26.3 1"]
 
 
@@ -136,11 +137,9 @@ def test_what_is_wrong_is_said_before_anything_runs(monkeypatch, tmp_path):
     monkeypatch.setattr(matrix.shutil, "which", lambda *_: None)
     with pytest.raises(PomologyError, match="needs uv"):
         matrix.run(TWO, request, print)
-    monkeypatch.setattr(matrix, "root", lambda: tmp_path)
-    uv = tmp_path / "uv"
-    uv.write_text((RUN + UV).format(python=sys.executable))
-    uv.chmod(0o755)
+    uv = write_uv(tmp_path / "bin")
     (tmp_path / "python.txt").touch()
+    monkeypatch.setattr(matrix, "root", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PomologyError, match="cannot be installed: × No solution found"):
         matrix.make_environment("numpy==9.9.9", str(uv))
