@@ -21,6 +21,7 @@ from unittest import mock
 
 import torch
 from rehearsal import ask_no_framework
+from torch._decomp.decompositions import lstm_impl
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,9 +31,9 @@ from pomology.devices import torch as devices_torch
 from pomology.machine import snapshot
 
 PRETENDED = "pretended"
-# What PyTorch calls for a device that it does not know; for MPS it calls `_lstm_mps`, and matmul,
-# softmax, matmul (2.14: derivatives.yaml, attention.cpp).
-REPLACED = ("_thnn_fused_lstm_cell", "_scaled_dot_product_fused_attention_overrideable")
+# What PyTorch calls for a device that it does not know; for MPS it calls matmul, softmax, matmul
+# (2.14: derivatives.yaml, attention.cpp).
+REPLACED = "_scaled_dot_product_fused_attention_overrideable"
 # Has an entry for MPS which computes on the CPU, with or without the fallback variable (read in the
 # binary of 2.14.1, where MPSFallback.mm registers no other one).
 SILENT_FALLBACKS = {"embedding_renorm_"}
@@ -102,7 +103,7 @@ class Rehearsal:
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 return rehearsal.run(function, args, kwargs or {})
 
-        class FromNumbers(TorchFunctionMode):
+        class Functions(TorchFunctionMode):
             """What copies numbers to a device passes no dispatch mode; here it goes by the CPU."""
 
             def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -111,6 +112,8 @@ class Rehearsal:
                     named = {"dtype": args[0].dtype, "device": rehearsal.handle} | named
                     function, args = torch.tensor, args[1:]
                 copies = function in (torch.tensor, torch.as_tensor, torch.asarray)
+                if function is torch.lstm:  # of a device that it does not know: a kernel of CUDA's
+                    return lstm_impl(*args, **named)
                 if copies and _meant(named.get("device")):
                     return function(*args, **named | {"device": "cpu"}).to(named["device"])
                 return function(*args, **named)
@@ -128,7 +131,7 @@ class Rehearsal:
                 mock.patch.object(torch.accelerator, "synchronize", lambda *_: None),
                 sdpa_kernel(SDPBackend.MATH),  # attention as MPS trains it
                 Mode(),
-                FromNumbers(),
+                Functions(),
             ):
                 yield self
         finally:
@@ -250,33 +253,9 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
     return Pretended
 
 
-def _lstm_cell(inputs, hidden, cell, input_bias=None, hidden_bias=None):
-    gates = inputs + hidden
-    if input_bias is not None:
-        gates = gates + input_bias + hidden_bias
-    enter, forget, new, leave = gates.chunk(4, 1)
-    enter, forget, new, leave = enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()
-    after = forget * cell + enter * new
-    return leave * after.tanh(), after, torch.cat([enter, forget, new, leave], 1)
-
-
-def _lstm_cell_backward(hidden_grad, cell_grad, before, after, workspace, has_bias):
-    enter, forget, new, leave = workspace.chunk(4, 1)
-    hidden_grad = torch.zeros_like(after) if hidden_grad is None else hidden_grad
-    level = after.tanh()
-    through = hidden_grad * leave * (1 - level**2) + (0 if cell_grad is None else cell_grad)
-    gates = [through * new * enter * (1 - enter), through * before * forget * (1 - forget)]
-    gates += [through * enter * (1 - new**2), hidden_grad * level * leave * (1 - leave)]
-    gates = torch.cat(gates, 1)
-    return gates, through * forget, gates.sum(0) if has_bias else torch.empty(0)
-
-
 COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
-# No kernel but a GPU's computes these; the arithmetic is that of nn.LSTM.
-BY_HAND = {
-    torch.ops.aten._thnn_fused_lstm_cell.default: _lstm_cell,
-    torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
-}
+# What tests let an operator compute in place of its kernel.
+BY_HAND: dict[Any, Any] = {}
 
 
 def _register_autocast() -> None:

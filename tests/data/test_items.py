@@ -1,7 +1,6 @@
 """Items as the articles' scripts read them, also in DataLoader's workers."""
 
 import pickle
-import random
 import subprocess
 import sys
 
@@ -9,7 +8,6 @@ import lmdb
 import numpy as np
 import torch
 from offline import one_line_error
-from PIL import Image
 
 from pomology.data import digits, images, photographs, synthetic, text
 
@@ -40,15 +38,6 @@ def test_pairs_are_of_one_class_at_even_indices():
     one_line_error(lambda: digits.MNISTPairs(few), "two images of every class")
 
 
-def test_the_shorter_side_becomes_64_and_the_middle_is_taken():
-    halves = np.zeros((256, 512, 3), np.uint8)  # black, then white from 312
-    halves[:, 312:] = 255
-    wide = photographs.TRANSFORM(Image.fromarray(halves))
-    # 512 x 256 becomes 128 x 64, of which 32 to 96 stay; white begins at 78, here at 46.
-    assert wide.shape == (3, 64, 64)
-    assert (wide[:, :, :45] == -1).all() and (wide[:, :, 47:] == 1).all()
-
-
 def test_lsun_is_read_after_it_was_sent_to_a_worker(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "classroom_train_lmdb"  # as LSUN's tool leaves it
@@ -64,16 +53,6 @@ def test_lsun_is_read_after_it_was_sent_to_a_worker(tmp_path, monkeypatch):
     files, received = photographs.JPEGs(jpegs), pickle.loads(sent)
     for index in range(4):
         assert torch.equal(received[index][0], files[index][0])
-
-
-def test_workers_draw_pairs_of_their_own():
-    sent = pickle.dumps(digits.MNISTPairs(images.mnist("stand-in", "", 1000)))
-    drawn = []
-    for seed in (1, 2):
-        random.seed(seed)  # as DataLoader does in each worker
-        pairs = pickle.loads(sent)
-        drawn.append(torch.stack([pairs[index][0] for index in range(8)]))
-    assert not torch.equal(*drawn)
 
 
 def test_batches_of_text_are_as_many_as_the_article_s():

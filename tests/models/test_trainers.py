@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pomology.errors import Mismatch
 from pomology.experiment.experiment import Experiment
-from pomology.measure.clock import StepClock
 from pomology.models import trainers
 
 STEP_S = 0.004
@@ -108,32 +107,3 @@ def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(experime
     moved = Module()
     clocked.teardown(None, moved, "fit")
     assert next(moved.parameters()).device.type == "meta"
-
-
-def drive(clock: StepClock, steps: int, step_s, part: str = "training"):
-    """A trainer that calls back before each of its steps."""
-    loop = clock.steps(range(steps), part, ready=False)
-    for number in range(steps):
-        if next(loop, None) is None:
-            return
-        clock.clock.pass_s(step_s(number))
-    next(loop, None)  # ends the last step
-
-
-def slow_first(number):
-    return 0.004 if number else 2.0
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_training_is_what_ran_of_it_and_the_steps_that_did_not(whole):
-    clock = StepClock(clock=Clock(), whole=whole, budget_s=1.0)
-    drive(clock, 10_000, slow_first)
-    drive(clock, 2000, slow_first, "validation")
-    assert clock.parts["training"].complete == whole
-    parts = clock.parts.values()
-    ran = {part.name: part.steps for part in parts}
-    found = trainers.fit_metric(clock, 5, 0.3 + sum(part.seconds for part in parts), ran)
-    # By hand: both parts trace once, and every other step is like the next.
-    by_hand = 0.3 + 2.0 + (5 * 10_000 - 1) * 0.004 + 2.0 + (5 * 2000 - 1) * 0.004
-    assert (found.value, found.how) == (pytest.approx(by_hand, rel=1e-9), "estimated")
-    assert (found.unit, found.low) == ("s", None)

@@ -37,16 +37,3 @@ def test_the_plan_is_what_mlx_then_takes(scope):
     backend.reset_peak_memory()
     step()
     assert mx.get_peak_memory() == pytest.approx(work.bytes, rel=0.1)
-
-
-def test_a_training_near_the_limit_fills_what_is_free(scope, monkeypatch):
-    (case,) = scope["experiment"].cases(load=["near"])
-    one = scope["step_bytes"](case.backend, 1)
-    two = scope["step_bytes"](case.backend, 2)
-    monkeypatch.setattr(case.backend, "free_memory", lambda: 10**10)
-    monkeypatch.setattr(scope["verify"], "step", lambda *_, **__: None)
-    scope["near_most_gb"] = (one + 2.2 * (two - one)) / 1e9
-    with case:
-        count, _, _ = scope["prepare"](case)
-        case.metric("step_s", 1.0, "s")
-    assert count == 3 * scope["PART"] and case.scaled

@@ -113,35 +113,6 @@ def test_a_training_ends_there_as_on_the_cpu(asked):
     assert use.operators["native_batch_norm"] == 20  # the host's model is not counted
 
 
-def test_an_lstm_has_the_gradients_of_the_cpu(asked):
-    torch.manual_seed(0)
-    host, inputs = nn.LSTM(8, 8, 2), torch.randn(5, 2, 8)
-    host(inputs)[0].pow(2).sum().backward()
-    gradients = []
-
-    def backward(device):
-        ours = copy.deepcopy(host).to(device)
-        ours.zero_grad()
-        ours(inputs.to(device))[0].pow(2).sum().backward()
-        gradients.extend(weight.grad.cpu() for weight in ours.parameters())
-
-    assert asked(backward).wrong == []
-    for weight, gradient in zip(host.parameters(), gradients, strict=True):
-        assert torch.allclose(weight.grad, gradient, atol=1e-5)
-
-
-def test_attention_is_made_of_products(asked):
-    def train(device):
-        layer = nn.TransformerEncoderLayer(16, 2, 32).to(device)
-        optimizer = torch.optim.Adam(layer.parameters())
-        layer(torch.rand(5, 3, 16, device=device)).sum().backward()
-        optimizer.step()
-
-    use = asked(train)
-    assert use.wrong == [] and use.operators["bmm"] >= 2
-    assert not [name for name in use.operators if "foreach" in name or "scaled_dot" in name]
-
-
 class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
