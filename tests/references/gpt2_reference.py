@@ -1,49 +1,129 @@
-"""What a model of GPT-2's shape must give, computed in float64 by PyTorch on the CPU."""
+"""What GPT-2 of the notebook `gpt2_pretraining` gives, and parts that PyTorch or transformers ship."""
 
 from __future__ import annotations
 
+import functools
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
-from references import gpt2_trial
-from references.gpt2_trial import LR, STEPS, WEIGHT_DECAY
-from torch import nn
-from torch.nn import functional as F
+from references.trainings_reference import SHRINK, STEPS, Arrays, mlx_pass, seeded, torch_pass
 
+from pomology.models.definitions import definitions
 from pomology.models.gpt2 import Shape
+
+LR = 0.01  # so high that a difference in it shows in the loss
+CODE = ("LanguageModel", "loss_function", "adamw", "training")
+
+
+def shape(architecture: str) -> Shape:
+    return Shape(architecture, blocks=2, width=32, heads=4, vocabulary=61, context=12)
+
+
+def batches(shape: Shape) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Inputs and targets of three sequences for each step."""
+    size = (STEPS + 1, 3, shape.context + 1)
+    tokens = np.random.default_rng(2).integers(0, shape.vocabulary, size)
+    return [(batch[:, :-1], batch[:, 1:]) for batch in tokens]
+
+
+def in_mlx(architecture: str) -> Arrays:
+    """Return what the notebook's MLX gives, with the losses of its own compiled steps."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    # As PyTorch always has it.
+    code = definitions("gpt2_pretraining", *CODE, framework="mlx", bias_correction=True)
+    model = code.LanguageModel(shape(architecture))
+    some = batches(shape(architecture))
+    hooks = SimpleNamespace(forward=lambda model, inputs, targets: model(inputs))
+    hooks.passes = lambda model: [(model, functools.partial(code.loss_function, model))]
+    hooks.optimizer = functools.partial(code.adamw, model)
+    found = mlx_pass(hooks, model, LR, some)
+    sizes = {name: array.shape for name, array in tree_flatten(model.parameters())}
+    start = seeded(dict(sorted(sizes.items(), reverse=True)))
+    model.load_weights([(name, mx.array(array)) for name, array in start.items()])
+    step = code.training(None, model, code.adamw(model, LR, SHRINK / LR))
+    losses = np.array([step(*batch, LR) for batch in some], np.float32)
+    return found | {"losses": losses[:1], "later losses": losses[1:]}
+
+
+def in_torch(architecture: str) -> dict[str, Arrays]:
+    """Return what the notebook's PyTorch gives in float64, also with half the decay; and what should."""
+    import torch
+    from torch.nn import functional as F
+
+    torch.set_default_dtype(torch.float64)
+    size = shape(architecture)
+    code = definitions("gpt2_pretraining", *CODE, framework="torch", fused=False)
+    shipped = reference_model(size)
+
+    def passed(forward: Any, loss: Any, adamw: Any) -> Arrays:
+        hooks = SimpleNamespace(forward=forward, optimizer=adamw)
+        hooks.passes = lambda model: [(model, functools.partial(loss, model))]
+        return torch_pass(hooks, code.LanguageModel(size), LR, batches(size))
+
+    def own(model: Any, inputs: Any, targets: Any) -> Any:
+        return model(inputs)
+
+    def reference(model: Any, inputs: Any, targets: Any) -> Any:
+        weights = _reference_names(size, dict(model.named_parameters()))
+        logits = torch.func.functional_call(shipped, weights, (inputs,))
+        return getattr(logits, "logits", logits)
+
+    def loss(model: Any, inputs: Any, targets: Any) -> Any:
+        logits = reference(model, inputs, targets)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def adamw(model: Any, lr: float, decay: float) -> Any:
+        return torch.optim.AdamW(model.parameters(), lr, weight_decay=decay)
+
+    def halved(model: Any, lr: float, decay: float) -> Any:
+        return code.adamw(model, lr, decay / 2)
+
+    return {
+        "reference": passed(reference, loss, adamw),
+        "notebook": passed(own, code.loss_function, code.adamw),
+        "half the decay": passed(own, code.loss_function, halved),
+    }
 
 
 def reference_model(shape: Shape) -> Any:
     """Return the model from parts that PyTorch ships, or transformers' GPT-2, without dropout."""
     if not shape.true:
-        return _Encoder(shape)
+        return _encoder(shape)
     from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = {"n_layer": shape.blocks, "n_embd": shape.width, "n_head": shape.heads}
     sizes |= {"vocab_size": shape.vocabulary, "n_positions": shape.positions}
-    return GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, use_cache=False, **sizes))
+    config = GPT2Config(bos_token_id=0, eos_token_id=0, use_cache=False, **sizes)
+    return GPT2LMHeadModel(config).eval()
 
 
-class _Encoder(nn.Module):
-    def __init__(self, shape: Shape):
-        super().__init__()
-        width, heads = shape.width, shape.heads
-        self.embedding = nn.Embedding(shape.vocabulary, width)
-        order = {"batch_first": True, "norm_first": True}
-        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "relu", **order)
-        layer.self_attn = nn.MultiheadAttention(width, heads, bias=False, batch_first=True)
-        norm = nn.LayerNorm(width)
-        self.encoder = nn.TransformerEncoder(layer, shape.blocks, norm, enable_nested_tensor=False)
-        self.head = nn.Linear(width, shape.vocabulary)
-        self.sinusoids = torch.from_numpy(_sinusoids(shape))
+def _encoder(shape: Shape) -> Any:
+    import torch
+    from torch import nn
 
-    def forward(self, tokens):
-        x = self.embedding(tokens)
-        x = x + self.sinusoids[: tokens.shape[1]].to(x)
-        mask = torch.full((tokens.shape[1], tokens.shape[1]), -torch.inf).to(x).triu(1)
-        return self.head(self.encoder(x, mask=mask, is_causal=True))
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            width, heads = shape.width, shape.heads
+            self.embedding = nn.Embedding(shape.vocabulary, width)
+            order = {"batch_first": True, "norm_first": True}
+            layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "relu", **order)
+            layer.self_attn = nn.MultiheadAttention(width, heads, bias=False, batch_first=True)
+            unnested = {"norm": nn.LayerNorm(width), "enable_nested_tensor": False}
+            self.encoder = nn.TransformerEncoder(layer, shape.blocks, **unnested)
+            self.head = nn.Linear(width, shape.vocabulary)
+
+        def forward(self, tokens):
+            length = tokens.shape[1]
+            x = self.embedding(tokens) + torch.from_numpy(_sinusoids(shape)[:length])
+            mask = torch.full((length, length), -torch.inf).triu(1)
+            return self.head(self.encoder(x, mask=mask, is_causal=True))
+
+    return Encoder()
 
 
 def _sinusoids(shape: Shape) -> np.ndarray:
@@ -63,6 +143,8 @@ _ENCODER = """layers.=encoder.layers. inputs.=self_attn.in_proj_ ln1=norm1 ln2=n
 
 def _reference_names(shape: Shape, weights: dict[str, Any]) -> dict[str, Any]:
     """Return our weights by the reference's names; transformers keeps matrices transposed."""
+    import torch
+
     parts: dict[str, list[Any]] = {}
     for name, array in weights.items():  # queries, keys and values come from one matrix there
         joint = re.sub(r"attention\.(query|key|value)_proj", "inputs", name)
@@ -75,29 +157,3 @@ def _reference_names(shape: Shape, weights: dict[str, Any]) -> dict[str, Any]:
         transposed = shape.true and array.dim() == 2 and name.startswith("layers.")
         named[pattern.sub(lambda part: table[part[0]], name)] = array.T if transposed else array
     return named
-
-
-def reference(shape: Shape) -> dict[str, np.ndarray]:
-    """Return what `torch_pass` should give, computed in float64 by `reference_model`."""
-    model = reference_model(shape).eval()
-    weights = {
-        name: torch.from_numpy(array.astype(np.float64)).requires_grad_()
-        for name, array in gpt2_trial.weights(shape).items()
-    }
-    optimizer = torch.optim.AdamW(weights.values(), LR, weight_decay=WEIGHT_DECAY)
-    tokens = torch.from_numpy(gpt2_trial.tokens(shape))
-    found, losses = {}, []
-    for step in range(STEPS + 1):
-        own = _reference_names(shape, weights)
-        logits = torch.func.functional_call(model, own, (tokens[:, :-1],))
-        logits = getattr(logits, "logits", logits)
-        loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        losses.append(loss.item())
-        if step == 0:
-            found = {"logits": logits.detach().float().numpy()}
-            for name, weight in weights.items():
-                found[f"gradient {name}"] = weight.grad.float().numpy()
-        optimizer.step()
-    return found | {"losses": np.array(losses, np.float32)}

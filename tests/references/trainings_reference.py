@@ -185,7 +185,7 @@ def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray
     return result | _numbers(rates, losses)
 
 
-def complaint(result: Arrays, expected: Arrays) -> str | None:
+def complaint(result: Arrays, expected: Arrays, strictness: float = 1.0) -> str | None:
     """What is wrong with a result, if anything.
 
     Of the largest element of each array outputs and losses may be 0.01 % off, gradients 0.3 %:
@@ -205,7 +205,7 @@ def complaint(result: Arrays, expected: Arrays) -> str | None:
     for word, share in allowed.items():
         some = [name for name in names if name.startswith(word)]
         pair = [{name: arrays[name] for name in some} for arrays in (result, expected)]
-        wrong = verify.difference(*pair, share, relative=True)[1]
+        wrong = verify.difference(*pair, share / strictness, relative=True)[1]
         if wrong:
             return wrong
     return None
