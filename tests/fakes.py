@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import journal_lines
 import nbformat
 import pytest
 
@@ -124,19 +125,16 @@ def metric(value: float, low=None, high=None, unit: str = "s", how: str = "measu
 
 def record(**changes) -> Record:
     """A case that ended well, with these fields of its journal's line in place of the usual."""
-    fields = {"schema": 1, "event": "end", "experiment": "vae", "article": "003"}
-    fields |= {"config": {"batch_size": 128}, "framework": "torch", "framework_version": "2.13.0"}
-    fields |= {"backend": "cpu", "device": None, "chip": "Apple M9", "precision": "fp32"}
-    fields |= {"profile": "quick", "data": "none", "scaled": False, "repeat": 0, "threads": 8}
-    fields |= {"power_source": "ac", "started": "2026-05-04T03:02:01Z", "foreign_load": 0.0}
-    fields |= {"parameters": None, "flops_per_step": None, "flags": [], "status": "ok"}
-    fields |= {"reason": None, "seconds": 4.0, "metrics": {}} | changes
+    fields = journal_lines.ENDED | {"config": {"batch_size": 128}, "device": None}
+    fields |= {"chip": "Apple M9", "data": "none", "threads": 8, "started": "2026-05-04T03:02:01Z"}
+    fields |= {"parameters": None, "flops_per_step": None, "foreign_load": 0.0, "flags": []}
+    fields |= {"seconds": 4.0, "metrics": {}} | changes
     form = {"unit": "", "low": None, "high": None, "n": 9, "how": "measured"}
     metrics = {}
     for name, value in fields["metrics"].items():
         metrics[name] = form | (value if isinstance(value, dict) else value.metric())
     name = f"{fields['framework']}-{fields['backend']} {fields['config']}"
-    return checked({"case": name} | fields | {"metrics": metrics})
+    return checked(fields | {"case": changes.get("case", name), "metrics": metrics})
 
 
 def cells(name: str) -> list[str]:

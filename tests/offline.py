@@ -1,4 +1,4 @@
-"""For tests of what obtains datasets: a machine without network and with empty caches, and errors of one line."""
+"""A machine without network and with empty caches, and errors of one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pomology.errors import PomologyError
 
 
 def cut_off(monkeypatch, tmp_path_factory) -> list:
-    """Every look-up or connection fails at once, and is listed in what this returns; caches are empty."""
+    """Every look-up or connection fails at once, and is listed in what this returns."""
     calls: list = []
 
     def refuse(*arguments, **_):
@@ -20,9 +20,8 @@ def cut_off(monkeypatch, tmp_path_factory) -> list:
         raise socket.gaierror(-2, "Name or service not known")
 
     def connect(self, address):
-        return (
-            local(self, address) if self.family == socket.AF_UNIX else refuse(address)
-        )  # how workers talk
+        # Workers talk through sockets in the file system.
+        return local(self, address) if self.family == socket.AF_UNIX else refuse(address)
 
     local = socket.socket.connect
     monkeypatch.setattr(socket, "getaddrinfo", refuse)

@@ -153,11 +153,6 @@ def begin(own: str) -> None:
 def end(folder: str) -> None:
     """Write what was noticed: `loaders.pickle` and `end.json`."""
     _until_the_end.close()
-    try:
-        socket.create_connection(("192.0.2.1", 80), timeout=1)
-        network = True
-    except OSError as error:
-        network = "no network" not in str(error)
     sent = []
     for loader in loaders:
         try:
@@ -170,7 +165,6 @@ def end(folder: str) -> None:
     noticed = {
         "modules": sorted(name for name in sys.modules if "." not in name),
         "start_method": multiprocessing.get_start_method(),
-        "network": network,
         "refused": refused,
         "attempts": attempts,
         "remapper": remapper,

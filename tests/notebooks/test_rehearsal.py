@@ -7,6 +7,7 @@ import copy
 import importlib.util
 import json
 import pickle
+import socket
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -134,6 +135,8 @@ def test_a_kernel_refuses_what_a_mac_lacks_and_lets_the_rest_pass(tmp_path):
     torch.manual_seed(1)
     assert importlib.util.find_spec("tensorflow") is None and not torch.cuda.is_available()
     assert (len(rehearsal.loaders), rehearsal.refused, rehearsal.attempts) == (1, [], [])
+    with pytest.raises(OSError, match="no network"):
+        socket.create_connection(("192.0.2.1", 80))
     calls = [torch.cuda.synchronize, torch.ones(1).cuda, nn.Linear(1, 1).cuda]
     for call in calls:
         with pytest.raises(AssertionError, match="does not exist on a Mac"):
