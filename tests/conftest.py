@@ -19,13 +19,11 @@ pytest_plugins = ["processes"]
 BY_NOTEBOOK = "test_smoke.py"
 # The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what
 # takes how long.
-FIRST = ["test_trainings.py", "test_fleet.py", "test_verify.py", "[mlx_or_pytorch-mlx]"]
-FIRST += ["test_keras.py", "test_versions.py", "[simclr]", "[whisper_pretraining]", "test_batch.py"]
-FIRST += ["[mlx_or_pytorch-torch]", "[instrument_check]", "[device_check]", "test_removal.py"]
-FIRST += ["test_counts.py", "test_device_check.py", "[capabilities]", "[prediction]"]
-FIRST += ["[gpt2_small]", "[mlp_cnn_lstm", "[model_sizes", "test_on_a_mac.py"]
-FIRST += ["test_capabilities.py", "test_add_an_experiment.py", "test_article.py", "test_doctor.py"]
-FIRST += ["[resnet50]", "[memory", "[model_memory]", "test_lab.py", f"{BY_NOTEBOOK}["]
+FIRST = ["test_batch.py", "test_trainings.py", "[capabilities]", "[whisper_pretraining]"]
+FIRST += ["[simclr]", "[instrument_check]", "[model_memory]", "[mlp_cnn_lstm", "[gpt2_small]"]
+FIRST += ["[bert_base]", "test_on_a_mac.py", "test_fleet.py", "test_keras.py", "test_verify.py"]
+FIRST += ["test_today.py", "test_published_flops.py", "test_counts.py", "test_feasibility.py"]
+FIRST += ["test_experiment.py", "test_removal.py", "test_device_check.py", f"{BY_NOTEBOOK}["]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.

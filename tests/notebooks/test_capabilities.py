@@ -80,15 +80,11 @@ def wrong_backward(model):
     return run
 
 
-AUTOCAST, SCALER = torch.autocast, torch.amp.GradScaler
+AUTOCAST = torch.autocast
 
 
 def not_enabled(kind, **_):
     return AUTOCAST(kind, enabled=False)
-
-
-def scaler_not_enabled(kind, **_):
-    return SCALER(kind, enabled=False)
 
 
 # Feature, the function and what it is replaced by, the status and words of the reason.
@@ -96,7 +92,6 @@ PRETENDED = [
     ("torch.compile", "torch.compile", lambda model: out_of_memory, "out-of-memory", "memory"),
     ("torch.compile", "torch.compile", wrong_backward, "mismatch", "the gradient of"),
     ("autocast", "torch.autocast", not_enabled, "unsupported", "silently switched"),
-    ("GradScaler", "torch.amp.GradScaler", scaler_not_enabled, "unsupported", "the scaler"),
 ]
 
 

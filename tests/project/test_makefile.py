@@ -42,13 +42,6 @@ def test_it_keeps_to_make_3_81_and_to_the_tools_of_macos():
     assert faults("all:\n\tsed -E 's/a\\+/b/' x\n\tmake -j $$(nproc)") == ["GNU's", "not on macOS"]
 
 
-def test_every_target_is_phony_and_what_workflows_call_is_there():
-    targets = set(re.findall(r"^([a-z]+):.*## ", TEXT, re.MULTILINE))
-    assert targets <= set(re.search(r"^\.PHONY:(.*)$", TEXT, re.MULTILINE)[1].split())
-    for path in (root() / ".github" / "workflows").glob("*.yml"):
-        assert set(re.findall(r"run: make (\w+)", path.read_text(encoding="utf-8"))) <= targets
-
-
 @pytest.fixture
 def make(tmp_path):
     """Call make in a copy whose Python notes its arguments, which are returned."""
