@@ -1,7 +1,5 @@
 """Processes that are forked from one that has loaded PyTorch, which takes seconds."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import importlib

@@ -5,8 +5,6 @@ ratios is what counts: a busy machine moves both. `make test` runs none of this,
 machine could fail it.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque

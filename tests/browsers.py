@@ -1,7 +1,5 @@
 """The browser of this machine, for tests that need one; none is downloaded."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """`make test` runs the tests in several processes, the slowest first; and what they share."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """What a notebook gives to `Experiment` or `Report`, without running it."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

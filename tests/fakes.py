@@ -1,7 +1,5 @@
 """Clocks, loaders and devices in simulated time, records, and a quiet machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -4,8 +4,6 @@
 that macOS lacks is there, and what is called alike has macOS's form.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import ctypes

@@ -1,7 +1,5 @@
 """What a notebook defines, without its data and its runs; and notebooks that tests write."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from types import SimpleNamespace

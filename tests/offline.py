@@ -1,7 +1,5 @@
 """A machine without network and with empty caches, and errors of one line."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -4,8 +4,6 @@ No process may hold two frameworks. So pytest does not import such a module: it 
 its tests from the source, and the first of them runs all of them in one process of that framework.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.util

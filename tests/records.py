@@ -1,7 +1,5 @@
 """Records as a notebook's journal holds them, made by hand."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Times whose truth is known, in many draws: how often intervals hold it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 

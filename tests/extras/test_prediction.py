@@ -1,7 +1,5 @@
 """Predictions against sums by hand and times that obey the model; counts against PyTorch's own."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

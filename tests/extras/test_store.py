@@ -1,7 +1,5 @@
 """A store of runs: whole or not at all, wherever the line is cut, and never another run's."""
 
-from __future__ import annotations
-
 import os
 import re
 import urllib.request

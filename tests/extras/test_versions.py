@@ -1,7 +1,5 @@
 """Versions of a package in turn: a mock uv makes environments whose Python writes planned times."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

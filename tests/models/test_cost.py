@@ -1,7 +1,5 @@
 """What a step costs on paper, against sums done by hand."""
 
-from __future__ import annotations
-
 import psutil
 import pytest
 import torch

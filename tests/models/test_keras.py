@@ -1,7 +1,5 @@
 """Keras under the kit's clock, and TensorFlow's device, model counts and verification, for real."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import types

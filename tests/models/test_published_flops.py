@@ -1,7 +1,5 @@
 """The operations behind the published times, counted again by the notebooks' own code."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

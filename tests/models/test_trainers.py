@@ -1,7 +1,5 @@
 """Lightning on the clock of the kit."""
 
-from __future__ import annotations
-
 import lightning.pytorch
 import pytest
 import torch

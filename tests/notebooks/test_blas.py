@@ -3,8 +3,6 @@
 The products that are timed are those of the notebook for PyTorch, taken from its own cell.
 """
 
-from __future__ import annotations
-
 import math
 
 import fakes

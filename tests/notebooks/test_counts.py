@@ -1,7 +1,5 @@
 """What notebooks count of a step before it runs, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import fits
 import pytest
 import whisper

@@ -1,7 +1,5 @@
 """The files of notebooks and their parameters, before anything runs."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """GPT-2's shapes against the model, loss and optimizer of the notebook `gpt2_pretraining`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """First launches: what is timed, with a device that tests command; and for real on the CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from types import ModuleType, SimpleNamespace

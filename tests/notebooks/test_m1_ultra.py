@@ -1,7 +1,5 @@
 """The notebooks of the M1 Ultra article have the article's parameters and steps, on paper."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The notebook `memory` in MLX: the plan against what a step then takes."""
 
-from __future__ import annotations
-
 import fakes
 import pytest
 

@@ -1,7 +1,5 @@
 """What plays a Mac for the notebooks: the pretended MPS and the kernel, against planted faults."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import importlib.util

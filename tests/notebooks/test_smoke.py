@@ -4,8 +4,6 @@ A new notebook is found by itself. One of the article "kit" repeats no article: 
 published values and no figure.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

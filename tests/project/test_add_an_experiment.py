@@ -1,7 +1,5 @@
 """The page on how to add an experiment: its files, in a copy of the kit, are one that runs."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

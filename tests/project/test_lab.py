@@ -1,7 +1,5 @@
 """`make lab`: JupyterLab asks for a token, opens the notebooks, and saves them without outputs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What is public: the committed runs, the pages that lead to them, and no trace of a person."""
 
-from __future__ import annotations
-
 import csv
 import re
 import subprocess

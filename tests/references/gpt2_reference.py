@@ -1,7 +1,5 @@
 """What GPT-2 of the notebook `gpt2_pretraining` gives, and parts that PyTorch or transformers ship."""
 
-from __future__ import annotations
-
 import functools
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A training in PyTorch and float64, and the same one in MLX: two steps of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
