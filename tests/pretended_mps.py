@@ -294,7 +294,7 @@ def become(lightning: bool, beside_the_cpu: bool = False) -> Rehearsal:
     lightning: by Lightning too.
     """
     rehearsal = Rehearsal()
-    there = [*(find.find("cpu") if beside_the_cpu else []), _pretended_mps(rehearsal)]
+    there = [*(find.find("cpu") if beside_the_cpu else []), PretendedMPS(rehearsal)]
     find.find = lambda *_, **__: list(there)
     ask_no_framework()
     if lightning:
@@ -302,38 +302,29 @@ def become(lightning: bool, beside_the_cpu: bool = False) -> Rehearsal:
     return rehearsal
 
 
-def _pretended_mps(rehearsal: Rehearsal) -> devices_torch.TorchDevice:
-    class PretendedMPS(devices_torch.TorchDevice):
-        """What a notebook takes for MPS."""
+class PretendedMPS(devices_torch.TorchDevice):
+    """What a notebook takes for MPS. It counts no memory, and the CPU has done what it waits for."""
 
-        def __init__(self):
-            super().__init__("cpu")
-            self.backend, self.kind, self.handle = "mps", "gpu", rehearsal.handle
+    name = "pretended MPS"
+    free_memory = staticmethod(snapshot.available_memory_bytes)
+    release = staticmethod(gc.collect)
 
-        name = "pretended MPS"
+    def __init__(self, rehearsal: Rehearsal):
+        super().__init__("cpu")
+        self.backend, self.kind, self.handle = "mps", "gpu", rehearsal.handle
+        self.rehearsal = rehearsal
+        self.synchronize = lambda: None
+        self._memory = self._reset_peak = dict
 
-        def synchronize(self) -> None:
-            """Nothing to wait for: the CPU has done it."""
+    def device_of(self, item: Any) -> str:
+        return super().device_of(item).replace(PRETENDED, "mps")
 
-        def device_of(self, item: Any) -> str:
-            return super().device_of(item).replace(PRETENDED, "mps")
-
-        def precisions(self) -> dict[str, str | None]:
-            before = list(rehearsal.faults)  # trying double precision is how to find out
-            try:
-                return super().precisions()
-            finally:
-                rehearsal.faults[:] = before
-
-        def _memory(self) -> dict[str, int]:
-            """It counts no memory."""
-            return {}
-
-        _reset_peak = _memory
-        free_memory = staticmethod(snapshot.available_memory_bytes)
-        release = staticmethod(gc.collect)
-
-    return PretendedMPS()
+    def precisions(self) -> dict[str, str | None]:
+        before = list(self.rehearsal.faults)  # trying double precision is how to find out
+        try:
+            return super().precisions()
+        finally:
+            self.rehearsal.faults[:] = before
 
 
 def _play_lightning_s_mps(handle: Any) -> None:

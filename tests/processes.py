@@ -88,6 +88,3 @@ class OtherTest(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo) -> str:
         return str(excinfo.value)
-
-    def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, 0, self.name

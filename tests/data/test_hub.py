@@ -1,5 +1,6 @@
 """Where data come from: the real files, a stand-in without a network, or an error of one line."""
 
+import functools
 import io
 
 import numpy as np
@@ -17,11 +18,8 @@ def network(monkeypatch, tmp_path_factory):
     return cut_off(monkeypatch, tmp_path_factory)
 
 
-LOADS = {
-    "CIFAR-10": images.cifar10,
-    "LSUN classroom": photographs.lsun_classroom,
-    "Penn Treebank": lambda *request: text.corpus(text.PENN_TREEBANK, *request),
-}
+LOADS = {"CIFAR-10": images.cifar10, "LSUN classroom": photographs.lsun_classroom}
+LOADS["Penn Treebank"] = functools.partial(text.corpus, text.PENN_TREEBANK)
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -56,8 +54,7 @@ def png(array):
 
 def test_images_of_the_hub_and_of_a_folder(tmp_path, network):
     def load(folder):
-        shape = (20, 32, 32, 3)
-        return images._image_set(images.CIFAR10, "img", shape, "real", folder, 0, "train")
+        return images._image_set(images.CIFAR10, "img", (20, 32, 32, 3), "real", folder, 0, "train")
 
     pictures = np.random.default_rng(3).integers(0, 256, (20, 32, 32, 3), np.uint8)
     labels = np.arange(20) % 10

@@ -51,7 +51,7 @@ def lab(tmp_path_factory):
 
 def ask(url: str, **options) -> dict:
     with urllib.request.urlopen(urllib.request.Request(url, **options), timeout=20) as answer:
-        return json.loads(answer.read())
+        return json.load(answer)
 
 
 def test_it_asks_for_the_token(lab):

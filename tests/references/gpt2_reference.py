@@ -26,6 +26,10 @@ def batches(shape: Shape) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(batch[:, :-1], batch[:, 1:]) for batch in tokens]
 
 
+def forward(model: Any, inputs: Any, targets: Any) -> Any:
+    return model(inputs)
+
+
 def in_mlx(architecture: str) -> Arrays:
     """Return what the notebook's MLX gives, with the losses of its own compiled steps."""
     import mlx.core as mx
@@ -35,7 +39,7 @@ def in_mlx(architecture: str) -> Arrays:
     code = definitions("gpt2_pretraining", *CODE, framework="mlx", bias_correction=True)
     model = code.LanguageModel(shape(architecture))
     some = batches(shape(architecture))
-    hooks = SimpleNamespace(forward=lambda model, inputs, targets: model(inputs))
+    hooks = SimpleNamespace(forward=forward)
     hooks.passes = lambda model: [(model, functools.partial(code.loss_function, model))]
     hooks.optimizer = functools.partial(code.adamw, model)
     found = mlx_pass(hooks, model, LR, some)
@@ -62,9 +66,6 @@ def in_torch(architecture: str) -> dict[str, Arrays]:
         hooks.passes = lambda model: [(model, functools.partial(loss, model))]
         return torch_pass(hooks, code.LanguageModel(size), LR, batches(size))
 
-    def own(model: Any, inputs: Any, targets: Any) -> Any:
-        return model(inputs)
-
     def reference(model: Any, inputs: Any, targets: Any) -> Any:
         weights = _reference_names(size, dict(model.named_parameters()))
         logits = torch.func.functional_call(shipped, weights, (inputs,))
@@ -82,8 +83,8 @@ def in_torch(architecture: str) -> dict[str, Arrays]:
 
     return {
         "reference": passed(reference, loss, adamw),
-        "notebook": passed(own, code.loss_function, code.adamw),
-        "half the decay": passed(own, code.loss_function, halved),
+        "notebook": passed(forward, code.loss_function, code.adamw),
+        "half the decay": passed(forward, code.loss_function, halved),
     }
 
 
