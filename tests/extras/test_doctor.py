@@ -89,14 +89,12 @@ def test_machines_get_their_verdict_and_nobody_is_named(mac, name):
 
 
 # One thing wrong with a good Mac: the question that gets a no, and what it says.
-SMALL = {"torch": says("2.13.0", MPS | {"free_bytes": 1.5e9})}
 WRONG_FP32 = {"mlx": says("0.32.4", there("mlx-gpu", fp32="gives wrong products"))}
 HIDDEN = {"lightning": CPU_ONLY["lightning"]}
 WITHOUT = {"tensorflow": CPU_ONLY["tensorflow"]}
 WRONG = {
     "hidden from Lightning": (HIDDEN, "Does Lightning", "put /usr/bin first in PATH"),
     "fallback allowed": ({"fallback": "1"}, "Would an operator", "=1"),
-    "little memory": (SMALL, "Is there memory", "1.50 GB"),
     "on battery": ({"flags": ["on-battery"]}, "Is it fit", "on-battery: "),
     "no Metal plugin": (WITHOUT, "Does TensorFlow train", "`make env` installs it"),
     "fp32 that is wrong": (WRONG_FP32, "Does MLX train", f"mlx-gpu ({ULTRA}): fp16, bf16, fp64"),

@@ -75,12 +75,6 @@ def test_what_is_not_the_same_work_is_not_compared(other):
     assert ranking.ranking_table(run_of(other)).notes == (ranking.NOTHING,)
 
 
-def test_a_ratio_is_said_as_people_do():
-    (text,) = ranking.sentences(run_of(epoch(2 * 285.473)))
-    words = "trains the same model 2.0× as long as the RTX 2070 Super (one model)"
-    assert text.startswith(f"The {HERE} {words}")
-
-
 @pytest.mark.parametrize(
     "more", [{"metrics": {"compute_epoch_s": metric(1.0, unit="s")}}, {"flags": ["swapping"]}]
 )

@@ -53,20 +53,6 @@ def test_the_best_case_is_shown_also_of_a_smaller_model():
     assert texts["Remarks"] == "scaled" and table.NO_PEAKS in shown.notes
 
 
-def test_the_peaks_stand_with_what_reached_them():
-    records = [
-        product(80e9, flags=["contended"]),
-        product(1e12, framework="mlx", backend="mlx-gpu"),
-    ]
-    shown = [row.cells for row in table.peaks_table(peaks.peaks([*records, stream(9e9)])).rows]
-    assert [cells[:3] for cells in shown] == [
-        ("Apple M9 CPU", "fp32", "80.0 GFLOP/s"),
-        ("Apple M9 GPU", "fp32", "1.00 TFLOP/s"),
-        ("Apple M9 CPU", "reads and writes", "9.00 GB/s ± 10 %"),
-    ]
-    assert shown[0][3].startswith("PyTorch: operation matmul") and shown[0][4] == "contended"
-
-
 def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_point():
     records = [
         record(metrics=rate(5e9, 4e9, 6e9), flops_per_step=2 * 10**9, bytes_per_step=10**9),

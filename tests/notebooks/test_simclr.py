@@ -1,9 +1,8 @@
 """The notebook `simclr`: its views against torchvision's own, its loss and votes by hand."""
 
 import math
-import multiprocessing.reduction
-import pickle
 import re
+from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 
 import augmentation
@@ -57,8 +56,7 @@ def test_items_come_from_png_files_and_go_to_spawned_workers():
     assert first.shape == (8, 3, 32, 32) and not torch.equal(first, second)
     assert labels.tolist() == source.labels[:8].tolist()
     # A spawned worker gets a handle of the files, and a few bytes a picture.
-    assert len(multiprocessing.reduction.ForkingPickler.dumps(pairs)) < 10_000
-    assert np.array_equal(pickle.loads(pickle.dumps(plain))[3][0], plain[3][0])
+    assert len(ForkingPickler.dumps(pairs)) < 10_000
 
 
 @pytest.mark.parametrize(("k", "t"), [(1, 0.1), (200, 10.0)])
