@@ -99,7 +99,7 @@ ProcessMemory = namedtuple("ProcessMemory", "rss vms pfaults pageins")
 
 
 class LibSystem:
-    """macOS's libSystem: thermal pressure 1, a footprint of 3 GB here, else 1; process 4 has ended."""
+    """libSystem: thermal pressure 1, a footprint of 3 GB here, else 1; process 4 has ended."""
 
     def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
         # <sys/resource.h>: 16 bytes of UUID, then ten numbers of 8; ri_phys_footprint is the eighth.

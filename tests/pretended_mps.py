@@ -303,7 +303,7 @@ def become(lightning: bool, beside_the_cpu: bool = False) -> Rehearsal:
 
 
 class PretendedMPS(devices_torch.TorchDevice):
-    """What a notebook takes for MPS. It counts no memory, and the CPU has done what it waits for."""
+    """What a notebook takes for MPS; it counts no memory, and there is nothing to wait for."""
 
     name = "pretended MPS"
     free_memory = staticmethod(snapshot.available_memory_bytes)

@@ -1,4 +1,4 @@
-"""Tests in a process of their own: `pytestmark = pytest.mark.process("mlx")` at the top of a module.
+"""Tests in a process of their own: a module has `pytestmark = pytest.mark.process("mlx")`.
 
 No process may hold two frameworks. So pytest does not import such a module: it reads the names of
 its tests from the source, and the first of them runs all of them in one process of that framework.

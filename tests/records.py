@@ -81,8 +81,10 @@ def write(folder: Path, records: Iterable[Record], machine: dict | None = None) 
 
 def elsewhere_row(device: str, value: object, config: dict | None = None, **more: str) -> dict:
     """What somebody has published, in the form of `elsewhere.csv`."""
-    text = "source=apxml-2025 row=1 workload=w role=rival framework=pytorch year=2022 precision=fp32 bound= "
-    text += "metric=samples_per_s unit=samples/s printed= faults= place=p checked=text"
+    text = "source=apxml-2025 row=1 workload=w role=rival framework=pytorch year=2022 bound= "
+    text += (
+        "precision=fp32 metric=samples_per_s unit=samples/s printed= faults= place=p checked=text"
+    )
     common = dict(pair.split("=") for pair in text.split())
     config = {"batch_size": 64} if config is None else config
     return common | {"device": device, "value": str(value), "config": json.dumps(config)} | more

@@ -184,7 +184,7 @@ def test_a_runs_steps_are_the_sums_of_its_records():
 
 
 def test_a_training_of_the_kit_is_predicted_on_a_run(tmp_path, capsys):
-    """Its step takes 420 MFLOP at 2e11 a second, and the run has another workload that calibrates."""
+    """Its step takes 420 MFLOP at 2e11 a second; another workload of the run calibrates."""
     case = record("mlp", rate(1e11), **STEPS)
     write(tmp_path / "mine", [product(2e11), stream(1e10), case], {"chip": "Apple M9"})
     assert main(["predict", "vae 128", f"--from={tmp_path / 'mine'}"]) == 0

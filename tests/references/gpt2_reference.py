@@ -1,4 +1,4 @@
-"""What GPT-2 of the notebook `gpt2_pretraining` gives, and parts that PyTorch or transformers ship."""
+"""GPT-2 of the notebook `gpt2_pretraining`, and of parts that PyTorch or transformers ship."""
 
 import functools
 import re
@@ -52,7 +52,7 @@ def in_mlx(architecture: str) -> Arrays:
 
 
 def in_torch(architecture: str) -> dict[str, Arrays]:
-    """Return what the notebook's PyTorch gives in float64, also with half the decay; and what should."""
+    """Return what the notebook gives in float64, also with half the decay, and the reference."""
     import torch
     from torch.nn import functional as F
 
