@@ -58,7 +58,9 @@ def quantity(value: float, unit: str) -> str:
 
 
 def clock_time(value: float) -> str:
-    """Return `40 s`, `1:30 min`, `2:05:00 h`."""
+    """Return `40 s`, `1:30 min`, `2:05:00 h`; of what is infinite `not known`."""
+    if value == math.inf:
+        return "not known"
     minutes, rest = divmod(int(value + 0.5), 60)
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"

@@ -5,7 +5,7 @@ papermill itself takes unknown names, and a text for a number, without a word.
 
 import ast
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -14,73 +14,47 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import read_file
 
-ABOVE_ZERO = "(> 0)"  # in the comment of a parameter whose numbers must be
+# The types of parameters that have `(> 0)` in their comment.
+ABOVE_0 = {kind.__name__: Annotated[kind, msgspec.Meta(gt=0)] for kind in (int, float)}
 
 
-class Parameter(NamedTuple):
-    """A line `name: type = default  # help` of the cell that is tagged `parameters`."""
+def declared(path: Path) -> type[msgspec.Struct]:
+    """Return a struct with the parameters of a notebook, which are in its cell of that tag.
 
-    name: str
-    type: str
-    default: Any
-    help: str
-
-
-def declared(path: Path) -> dict[str, Parameter]:
-    """Return a notebook's parameters, by name.
-
-    Raises PomologyError for a default that is no literal, or does not suit its type.
+    Each is a line `name: type = literal  # help`. Raises PomologyError for any other line.
     """
     import papermill  # takes half a second
 
+    fields = []
+    defaults = {}
+    name = "parameters"
     try:
-        inspected = papermill.inspect_notebook(path)
-    except ValueError as error:  # it says neither its kernel nor its language
-        raise PomologyError(f"{path.name}: {error}") from None
-    parameters = {}
-    for name, found in inspected.items():
-        try:
-            default = ast.literal_eval(found["default"])
-        except (SyntaxError, ValueError):
-            where = f"{path.name}: parameter {name}"
-            raise PomologyError(f"{where}: its default must be a literal") from None
-        parameters[name] = Parameter(name, found["inferred_type_name"], default, found["help"])
-        _check(parameters[name], default, path.name)
-    return parameters
+        for name, found in papermill.inspect_notebook(path).items():
+            types = dict(ABOVE_0 if "(> 0)" in found["help"] else {})
+            fields.append((name, eval(found["inferred_type_name"], types), None))
+            defaults[name] = ast.literal_eval(found["default"])
+    except (NameError, SyntaxError, TypeError, ValueError) as error:
+        line = "`name: type = literal`"
+        raise PomologyError(f"{path.name}: {name}: must be {line}; {one_line(error)}") from None
+    struct = msgspec.defstruct("Parameters", fields, forbid_unknown_fields=True)
+    check(defaults, struct, path.name)
+    return struct
 
 
-def check_all(values: dict[str, Any], declared: dict[str, Parameter], where: str) -> None:
+def check(values: Any, declared: type[msgspec.Struct], where: str) -> None:
     """Raise PomologyError, beginning with `where`, for an unknown name or a wrong value."""
-    for name, value in values.items():
-        if name not in declared:
-            names = ", ".join(declared)
-            raise PomologyError(f"{where}: no parameter is named {name}; there are {names}")
-        _check(declared[name], value, where)
-
-
-def _check(parameter: Parameter, value: Any, where: str) -> None:
-    name, kind, _, help = parameter
-    shown = one_line(repr(value), 60)
     try:
-        msgspec.convert(value, eval(kind))
-    except (NameError, SyntaxError, TypeError):
-        raise PomologyError(f"{where}: parameter {name}: no type `{kind}` is known") from None
-    except msgspec.ValidationError:
-        raise PomologyError(f"{where}: {name} is {shown}; it must be {kind}") from None
-    numbers = [value]
-    while isinstance(numbers[0], list):  # of a list, or of a list of rows
-        numbers = [number for part in numbers for number in part] or [1]
-    if ABOVE_ZERO in help and not all(number > 0 for number in numbers):
-        raise PomologyError(f"{where}: {name} is {shown}; it must be above 0")
+        msgspec.convert(values, declared)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise PomologyError(f"{where}: {error}") from None
 
 
-def read_yaml(path: Path, declared: dict[str, Parameter], where: str) -> dict[str, Any]:
-    """Return a file's values for declared parameters. Raises PomologyError as `check_all` does."""
+def read_yaml(path: Path, declared: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return a file's values for declared parameters. Raises PomologyError as `check` does."""
+    where = "/".join(path.parts[-3:])
     try:
         values = yaml.safe_load(read_file(path)) or {}
     except (PomologyError, yaml.YAMLError, ValueError) as error:
         raise PomologyError(f"{where}: {one_line(' '.join(str(error).split()), 250)}") from None
-    if not isinstance(values, dict):
-        raise PomologyError(f"{where}: must be lines `name: value`")
-    check_all(values, declared, where)
+    check(values, declared, where)
     return values
