@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from pomology.errors import PomologyError
+from pomology.results.record import PROFILES
 from pomology.results.run import find, locate, unknown
 
 
@@ -20,11 +21,11 @@ RUN = argument("run", "name of the folder in outputs/")
 STORE = argument("--store", "where runs are kept: a folder, s3://bucket/prefix, ssh://host/folder")
 # Which notebooks run, on what, and how often.
 SELECTION = (
-    argument("--profile", "smoke, quick or article (default: quick)", "quick"),
+    argument("--profile", "how much to measure (default: quick)", "quick", choices=PROFILES),
     argument("--device", "auto (every device here), cpu, gpu, cuda or mps", "auto"),
     argument("--only", "names or globs of notebooks, separated by spaces"),
     argument("--run", "name of the folder in outputs/ (default: one with the date)"),
-    argument("--data", "auto, real or stand-in", "auto"),
+    argument("--data", "where it comes from", "auto", choices=("auto", "real", "stand-in")),
     argument("--repeats", "how often to run each notebook, in fresh kernels", 1, type=int),
 )
 

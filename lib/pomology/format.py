@@ -1,13 +1,10 @@
 """Numbers as people read them: rounded, with their units."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate
 
 FEW = 6  # an interval within a process rests on as many values at least
 RATIOS = ("", "x", "%")  # units of ratios: ± 2 % of a share would be read as points

@@ -8,7 +8,6 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 
 RESOURCES = Path(__file__).parent / "resources"
-MOST_BYTES = 64 * 2**20  # of a file that is unpacked
 
 
 def root() -> Path:

@@ -9,13 +9,14 @@ import re
 import nbformat
 import papermill
 import pytest
+import yaml
 from declared import call
 from notebook_code import PATHS, code
 
 from pomology.articles import published
 from pomology.paths import root
 from pomology.results.record import PROFILES
-from pomology.runner import parameters
+from pomology.runner import notebooks
 
 CELL_LINES = 25  # at most: a cell shows one idea
 LONGER_CELLS = {"costs": 26, "mlx_or_pytorch": 41}
@@ -63,14 +64,14 @@ def test_it_has_a_title_short_cells_and_the_experiment_of_its_name(path):
     assert experiment.args[0].value == path.stem
     taken = {keyword.arg: ast.unparse(keyword.value) for keyword in experiment.keywords}
     assert taken["article"] == repr(about["article"])
-    declared = parameters.declared(path).__struct_fields__
+    declared = notebooks.declared(path).__struct_fields__
     for name in {"devices", "profile", "budget_s", "out", "repeat"} & set(declared):
         assert taken[name] == name, f"{name} must come from the parameters"
 
 
 @every_notebook
 def test_it_has_its_parameters_in_every_profile(path):
-    declared, document = parameters.declared(path), nbformat.read(path, 4)
+    document = nbformat.read(path, 4)
     inspected = papermill.inspect_notebook(path)
     defaults = {name: ast.literal_eval(each["default"]) for name, each in inspected.items()}
     measures = set() if document.metadata["pomology"].get("after") else {"devices", "repeat"}
@@ -81,7 +82,7 @@ def test_it_has_its_parameters_in_every_profile(path):
     values = {}
     for profile in PROFILES:
         file = root() / "params" / profile / f"{path.stem}.yaml"
-        values[profile] = parameters.read_yaml(file, declared)
+        values[profile] = yaml.safe_load(file.read_text(encoding="utf-8"))
         assert values[profile]["profile"] == profile
         assert "budget_s" in values[profile] or "budget_s" not in defaults
         # These are the command line's: a profile that set them would win over it.

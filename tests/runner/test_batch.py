@@ -294,8 +294,8 @@ def refused(checkout, capsys, monkeypatch):
 NOT_HERE = "cuda" if sys.platform == "darwin" else "mps"
 # Arguments behind `reproduce` -> words that the line must have.
 WRONG_ARGUMENTS = {
-    "--profile=fast": "PROFILE=fast: must be one of smoke, quick, article",
-    "--device=tpu": "DEVICE=tpu: must be one of auto, cpu, gpu, cuda, mps",
+    "--profile=fast": "argument --profile: invalid choice: 'fast'",
+    "--device=tpu": "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps",
     "--only=vea": "ONLY=vea: no notebook is named so; there are alpha, zeta",
     "--run=a/b": "RUN=a/b: must be a name",
     "--repeats=0": "REPEATS=0: must be from 1 to 100",

@@ -95,7 +95,7 @@ def test_a_run_without_a_name_is_of_today_or_the_one_that_was_stopped(monkeypatc
     assert plan.run_folder("", "quick").name == today
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "a" * 81, "lab", "run.zip", "a\nb"])
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "a" * 81, "a\nb"])
 def test_a_name_that_cannot_be_a_run_s_is_refused(name):
     with pytest.raises(PomologyError, match=r"^RUN="):
         plan.run_folder(name, "quick")

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import papermill
 from jupyter_client.manager import KernelManager
@@ -61,8 +60,6 @@ def reproduce(
         count = len(missing)
         about = clock_time(sum(job.seconds for job in missing))
         print(f"{count} of {len(jobs)} notebooks to run into outputs/{out.name}/: about {about}")
-        if minutes < math.inf:
-            print(f"MINUTES={minutes}: only notebooks that end in this time are run")
         left_out: dict[str, str] = {}
         planned = schedule(missing, minutes, left_out)
         for number, (job, takes_s, ends_s) in enumerate(planned, start=1):
@@ -74,13 +71,15 @@ def reproduce(
             frame.write(Run(out))
             report_page.build(out)
         if stop.is_set():
-            print(f"interrupted; what was finished is in outputs/{out.name}/.")
-            print("The same command carries on.")
+            print(
+                f"interrupted; what was finished is in outputs/{out.name}/: run it again to go on"
+            )
             return 130
         folders.note(out, left_out=left_out)
         if left_out:
-            more = f"`make reproduce RUN={out.name}` carries on"
-            print(f"left out: {len(left_out)} notebooks. {more}.")
+            print(
+                f"left out: {len(left_out)} notebooks. `make reproduce RUN={out.name}` carries on."
+            )
         page = report_page.build(out)
         (out / GOING).unlink(missing_ok=True)
     errors = [record for record in Run(out).records if record.status == "error"]
@@ -93,8 +92,6 @@ def reproduce(
 
 def finished(job: Job, out: Path) -> bool:
     """Whether a job's notebook is there, and its journal has an end for each case that it began."""
-    if job.notebook.after:  # it has no cases
-        return job.output(out).exists()
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
     framework = job.parameters.get("framework", "")
     begun = [
@@ -103,28 +100,20 @@ def finished(job: Job, out: Path) -> bool:
         if record.repeat == job.repeat and framework in ("", record.framework)
     ]
     ended = all(journal.done(case, job.repeat) for case in begun)
-    return job.output(out).exists() and bool(begun) and ended
+    return job.output(out).exists() and ended and bool(begun or job.notebook.after)
 
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and a closing terminal set; a third signal ends this process.
+    """An event that Ctrl-C, SIGTERM and a closing terminal set.
 
     Nothing is raised, as nbclient's tasks would print tracebacks, or swallow the exception.
     """
     stop = threading.Event()
-    received = []
-
-    def handle(number: int, frame: Any) -> None:
-        stop.set()
-        received.append(number)
-        if len(received) > 2:  # the second one may be impatience, while the kernel is ended
-            os._exit(130)
-
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as of what a shell starts with `&`
-            before[number] = signal.signal(number, handle)
+            before[number] = signal.signal(number, lambda *_: stop.set())
     try:
         yield stop
     finally:
@@ -169,7 +158,7 @@ class Execution:
             print(f"  {name}: started again after {', '.join(lost)}")
 
     def watch(self) -> Outcome:
-        """Print a line for every case that has ended; return why the kernel must end, if it must."""
+        """Print a line for every case that has ended; return why the kernel must end, if so."""
         size = self.journal.path.stat().st_size if self.journal.path.exists() else 0
         if size != self._bytes:
             self._bytes = size
@@ -210,12 +199,8 @@ class Execution:
         if not os.access(os.path.expanduser("~"), os.W_OK):  # no home, as in a container
             os.environ["HOME"] = str(partial.parent)
         try:
-            with (
-                open(partial.with_suffix(".log"), "ab") as log,
-                _kernel(self.watch, cwd=source.parent, stderr=log) as manager,
-            ):
-                # Whatever kernel the notebook was last opened with, this one is meant.
-                options = {"kernel_name": "python3", "progress_bar": False, "km": manager}
+            with _kernel(source.parent, partial.with_suffix(".log"), self.watch) as manager:
+                options = {"progress_bar": False, "km": manager}
                 papermill.execute_notebook(source, partial, self.job.parameters, **options)
         except DeadKernelError:
             return self.watch() or ("crashed", "its kernel died (killed, or out of memory)")
@@ -234,13 +219,14 @@ class Execution:
 
 
 @contextlib.contextmanager
-def _kernel(watch: Callable[[], Outcome], **options: Any) -> Iterator[KernelManager]:
+def _kernel(folder: Path, log: Path, watch: Callable[[], Outcome]) -> Iterator[KernelManager]:
     """A kernel, killed with what it started: in the end, once `watch` gives a reason, or with us.
 
-    options: of the kernel's process.
+    log: the file for its stderr.
     """
     manager = KernelManager(kernel_name="python3", client_class=CLIENT, **KERNEL)
-    manager.start_kernel(**options)
+    with open(log, "ab") as stderr:
+        manager.start_kernel(cwd=folder, stderr=stderr)
     # The shell waits for this process to close the pipe, or to be killed.
     command = ["/bin/sh", "-c", f"read _; kill -9 -{manager.provisioner.pid} 2>&-"]
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

@@ -1,17 +1,24 @@
-"""The notebooks of the kit: where they are, their titles and times, and the order of a run."""
+"""The notebooks of the kit: their metadata and parameters, and their order in a run."""
 
+import ast
 import fnmatch
 import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+import yaml
 
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import notebook_paths, read_file, root
+
+# The types of parameters that have `(> 0)` in their comment.
+ABOVE_0 = {kind.__name__: Annotated[kind, msgspec.Meta(gt=0)] for kind in (int, float)}
 
 
 class Variant:
@@ -69,6 +76,32 @@ class Notebook:
         everywhere = [variant for variant in self.variants if not variant.only]
         return sum(variant.seconds.get(profile, math.inf) for variant in everywhere)
 
+    def values(self, profile: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """Return its parameters as a profile's file has them, and as a command asks for them.
+
+        asked: values of those that it has; `auto` leaves what the file says. Raises PomologyError
+        for what is wrong in its parameters' cell, its variants, or that file.
+        """
+        parameters = declared(self.path)
+        names = parameters.__struct_fields__
+        # What only shows others' numbers measures nothing.
+        for name in ("profile", "out") if self.after else ("profile", "out", "devices", "repeat"):
+            if name not in names:
+                raise PomologyError(f"{self.path.name}: parameters cell: {name} is missing")
+        for variant in self.variants:
+            check(variant.parameters, parameters, f"{self.path.name}: variants")
+        place = f"params/{profile}/{self.name}.yaml"
+        try:
+            values = yaml.safe_load(read_file(root() / place)) or {}
+        except (PomologyError, yaml.YAMLError, ValueError) as error:
+            line = one_line(" ".join(str(error).split()), 250)
+            raise PomologyError(f"{place}: {line}") from None
+        check(values, parameters, place)
+        if values.get("profile") != profile:
+            raise PomologyError(f"{place}: profile must be {profile!r}")
+        known = {name: value for name, value in asked.items() if name in names}
+        return known | values | {name: known[name] for name in known if known[name] != "auto"}
+
 
 def notebooks() -> list[Notebook]:
     """Return all notebooks in the order of a run: by `order`, the cheapest first, sources before.
@@ -85,13 +118,25 @@ def notebooks() -> list[Notebook]:
     for each in found.values():
         for name in each.after:
             if name not in (*found, "*"):
-                raise PomologyError(f"{each.name}.ipynb: after {name!r}, and no notebook is that")
+                raise PomologyError(f"{each.path.name}: after {name!r}, and no notebook is that")
 
     def place(each: Notebook) -> tuple:
         shows = bool(each.after), "*" in each.after
         return *shows, each.order, each.seconds("quick"), each.name
 
     return sorted(found.values(), key=place)
+
+
+def select(only: str = "") -> list[Notebook]:
+    """Return those that `only` names: names or globs with spaces between; all if it is empty."""
+    known = notebooks()
+    patterns = only.split() or ["*"]
+    names = sorted(notebook.name for notebook in known)
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            listed = ", ".join(names)
+            raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {listed}")
+    return [each for each in known if any(fnmatch.fnmatch(each.name, one) for one in patterns)]
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
@@ -117,13 +162,35 @@ def _notebook(path: Path) -> Notebook:
         raise PomologyError(f"{path.name}: metadata: {error}") from None
 
 
-def select(only: str = "") -> list[Notebook]:
-    """Return those that `only` names: names or globs with spaces between; all if it is empty."""
-    known = notebooks()
-    patterns = only.split() or ["*"]
-    names = sorted(notebook.name for notebook in known)
-    for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
-            listed = ", ".join(names)
-            raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {listed}")
-    return [each for each in known if any(fnmatch.fnmatch(each.name, one) for one in patterns)]
+def declared(path: Path) -> type[msgspec.Struct]:
+    """Return a struct with the parameters of a notebook, which are in its cell of that tag.
+
+    Each is a line `name: type = literal  # help`. Raises PomologyError for any other line.
+    """
+    import papermill  # takes half a second
+
+    fields = []
+    defaults = {}
+    name = "parameters"
+    try:
+        for name, found in papermill.inspect_notebook(path).items():
+            types = dict(ABOVE_0 if "(> 0)" in found["help"] else {})
+            fields.append((name, eval(found["inferred_type_name"], types), None))
+            defaults[name] = ast.literal_eval(found["default"])
+    except (NameError, SyntaxError, TypeError, ValueError) as error:
+        line = "`name: type = literal`"
+        raise PomologyError(f"{path.name}: {name}: must be {line}; {one_line(error)}") from None
+    parameters = msgspec.defstruct("Parameters", fields, forbid_unknown_fields=True)
+    check(defaults, parameters, path.name)
+    return parameters
+
+
+def check(values: Any, parameters: type[msgspec.Struct], where: str) -> None:
+    """Raise PomologyError, beginning with `where`, for an unknown name or a wrong value.
+
+    papermill itself takes unknown names, and a text for a number, without a word.
+    """
+    try:
+        msgspec.convert(values, parameters)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise PomologyError(f"{where}: {error}") from None

@@ -16,11 +16,8 @@ from pomology.format import clock_time
 from pomology.paths import root
 from pomology.results import folders
 from pomology.results.record import PROFILES
-from pomology.runner import parameters
 from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
 
-DATA = ("auto", "real", "stand-in")
-REPEATS = range(1, 101)
 GOING = ".partial/going"  # in a run's folder until the run has come to its end
 PAGE_S = 6.0  # that the page takes on two CPU cores
 PRIOR_S = 20.0  # of expected time: the weight of 1 in the pace of the first notebooks
@@ -94,70 +91,32 @@ def prepare(options: argparse.Namespace, run: str) -> tuple[Path, list[Job]]:
 def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
     """Return the executions of a run in order: all notebooks, then their first repeat, and so on.
 
-    values: parameters in place of the profile's; `auto` leaves what the profile says.
+    Of a notebook's variants the last one shows the results of all. values: parameters in place of
+    the profile's; `auto` leaves what the profile says.
     """
-    choices = (
-        ("PROFILE", profile, PROFILES),
-        ("DEVICE", values.get("devices", "auto"), find.choices()),
-        ("DATA", values.get("data", "auto"), DATA),
-        ("REPEATS", repeats, REPEATS),
-    )
-    for name, value, allowed in choices:
-        if value not in allowed:
-            either = "from 1 to 100" if allowed is REPEATS else f"one of {', '.join(allowed)}"
-            raise PomologyError(f"{name}={value}: must be {either}")
-    planned: list[Job] = []
+    if not 1 <= repeats <= 100:
+        raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
+    planned = []
     for notebook in select(only):
         spec = importlib.util.find_spec
         lost = [name for name in notebook.extras if not spec(f"pomology.extras.{name}")]
         if lost:
             print(f"{notebook.name} is left out: it needs lib/pomology/extras/{lost[0]}")
-        else:
-            planned += _jobs_of(notebook, profile, values, repeats)
+            continue
+        of_all = notebook.values(profile, {"repeat": 0} | values)
+        for variant in notebook.variants:
+            settings = of_all | variant.parameters
+            if variant.only:
+                if settings.get("devices") == "cpu" or not find.has(variant.only):
+                    continue
+                settings["devices"] = "gpu"
+            suffix = "" if variant is notebook.variants[-1] else variant.name
+            for repeat in range(repeats):
+                name = notebook.name + suffix + (f"-{repeat}" if repeat else "")
+                numbered = {"repeat": repeat} if "repeat" in settings else {}
+                seconds = variant.seconds.get(profile, 0)
+                planned.append(Job(notebook, name, settings | numbered, repeat, seconds))
     return sorted(planned, key=lambda job: job.repeat)
-
-
-def _jobs_of(notebook: Notebook, profile: str, values: dict[str, Any], repeats: int) -> list[Job]:
-    """Return the executions of a notebook's variants, of which the last one shows all results."""
-    of_profile, names = _of_profile(notebook, profile)
-    for name in values.keys() & names:
-        if values[name] != "auto" or name not in of_profile:
-            of_profile[name] = values[name]
-    found = []
-    for variant in notebook.variants:
-        settings = of_profile | variant.parameters
-        if variant.only:
-            if settings.get("devices") == "cpu" or not find.has(variant.only):
-                continue
-            settings["devices"] = "gpu"
-        suffix = "" if variant is notebook.variants[-1] else variant.name
-        for repeat in range(repeats):
-            name = notebook.name + suffix + (f"-{repeat}" if repeat else "")
-            numbered = {"repeat": repeat} if "repeat" in names else {}
-            seconds = variant.seconds.get(profile, 0)
-            found.append(Job(notebook, name, settings | numbered, repeat, seconds))
-    return found
-
-
-def _of_profile(notebook: Notebook, profile: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return what a profile's YAML file says for a notebook, and the names of all parameters.
-
-    Raises PomologyError for what is wrong in either file.
-    """
-    declared = parameters.declared(notebook.path)
-    names = declared.__struct_fields__
-    # What only shows others' numbers measures nothing.
-    needed = ("profile", "out") if notebook.after else ("profile", "out", "devices", "repeat")
-    for name in needed:
-        if name not in names:
-            raise PomologyError(f"{notebook.path.name}: parameters cell: {name} is missing")
-    for variant in notebook.variants:
-        parameters.check(variant.parameters, declared, f"{notebook.path.name}: variants")
-    path = root() / "params" / profile / f"{notebook.name}.yaml"
-    values = parameters.read_yaml(path, declared)
-    if values.get("profile") != profile:
-        raise PomologyError(f"{path.relative_to(root())}: profile must be {profile!r}")
-    return values, names
 
 
 def check() -> int:
@@ -165,7 +124,7 @@ def check() -> int:
     known = notebooks()
     for notebook in known:
         for profile in PROFILES:
-            _of_profile(notebook, profile)
+            notebook.values(profile, {})
     files = [f"{notebook.name}.yaml" for notebook in known]
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
         if path.parent.name not in PROFILES or path.name not in files:
@@ -176,7 +135,7 @@ def check() -> int:
 def run_folder(run: str, profile: str) -> Path:
     """Return a run's folder. Without a name: today's, or one of the last 3 days that was stopped.
 
-    Raises PomologyError if the name is no plain folder name, or has another meaning.
+    Raises PomologyError for a name that no folder should have.
     """
     outputs = root() / "outputs"
     if not run:
@@ -187,8 +146,6 @@ def run_folder(run: str, profile: str) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
         allowed = "letters, digits, points, dashes, underscores"
         raise PomologyError(f"RUN={run}: must be a name of {allowed}")
-    if re.fullmatch(r"lab(-.*)?|.*\.(zip|html|csv|json|part)", run, re.IGNORECASE):
-        raise PomologyError(f"RUN={run}: begins as a folder of JupyterLab, or ends as a file does")
     return outputs / run
 
 
@@ -197,7 +154,8 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
     if not (out / "machine.json").exists():
         return
     before = folders.noted(out).get("profile")
-    problem = f"holds profile {before!r}, not {profile!r}" if before != profile else ""
+    if before != profile:
+        raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}")
     for job in planned:
         for path in (job.partial(out), job.output(out)):
             try:
@@ -207,6 +165,4 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
             for name in used.keys() - {"out", "repeat"}:  # the folder may have moved
                 if used[name] != job.parameters.get(name):
                     was = f"{name}={used[name]}, not {job.parameters.get(name)}"
-                    problem = problem or f"{job.notebook.name} was run with {was}"
-    if problem:
-        raise PomologyError(f"RUN={out.name}: {problem}; choose another RUN")
+                    raise PomologyError(f"RUN={out.name}: {job.name} was run with {was}")
