@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import fakes
+import psutil
 import pytest
 from checkouts import (
     ALL_OK,
@@ -91,8 +92,12 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
 def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     """Repeats take turns in fresh kernels; a crash is a result, and is not tried again."""
     checkout.fault("zeta", "kill 2")
+    before = psutil.Process().num_fds(), threading.active_count()
     status, said = reproduce("--only=z*", "--repeats=2")
     assert status == 0 and checkout.pids("alpha") == []
+    # Of four kernels nothing is left open; the first one made an event loop, and loaded modules.
+    after = psutil.Process().num_fds(), threading.active_count()
+    assert after[0] - before[0] < 12 and after[1] == before[1]
     records = results_journal.read(checkout.out() / "zeta.jsonl").records
     statuses = {(record.repeat, record.config["size"]): record.status for record in records}
     of_sizes = {1: "ok", 2: "crashed", 3: "ok"}

@@ -6,6 +6,8 @@ status of a case whose kernel died.
 """
 
 import contextlib
+import functools
+import logging
 import math
 import os
 import signal
@@ -34,6 +36,7 @@ LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 i
 KERNEL = {"transport_encryption": "auto"}
 CLIENT = "jupyter_client.asynchronous.AsyncKernelClient"  # which nbclient needs
 
+logging.getLogger("papermill").disabled = True  # why a kernel ended is said in a line of ours
 Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a status, and why
 
 
@@ -191,7 +194,8 @@ class Execution:
     def _run_kernel(self) -> Outcome:
         """Execute in a fresh kernel, which ends early once `watch` gives a reason."""
         source = self.job.notebook.path
-        partial, final = self.job.partial(self.out), self.job.output(self.out)
+        partial = self.out / ".partial" / f"{self.job.name}.ipynb"
+        final = self.job.output(self.out)
         final.parent.mkdir(parents=True, exist_ok=True)
         os.environ[results_journal.ONE_CASE_ON] = " ".join(self.job.notebook.one_case_per_kernel)
         os.environ["IPYTHONDIR"] = str(partial.parent / "ipython")  # not the user's start-up files
@@ -225,6 +229,8 @@ def _kernel(folder: Path, log: Path, watch: Callable[[], Outcome]) -> Iterator[K
     log: the file for its stderr.
     """
     manager = KernelManager(kernel_name="python3", client_class=CLIENT, **KERNEL)
+    # The one client that nbclient asks for, and leaves open.
+    manager.client = functools.cache(manager.client)
     with open(log, "ab") as stderr:
         manager.start_kernel(cwd=folder, stderr=stderr)
     # The shell waits for this process to close the pipe, or to be killed.
@@ -248,4 +254,5 @@ def _kernel(folder: Path, log: Path, watch: Callable[[], Outcome]) -> Iterator[K
         if manager.is_alive():
             manager.shutdown_kernel()
         guard.communicate()
+        manager.client().stop_channels()
         manager.cleanup_resources()

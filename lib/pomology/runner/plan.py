@@ -37,11 +37,9 @@ class Job(NamedTuple):
     seconds: float
 
     def output(self, out: Path) -> Path:
+        """Return where its notebook lies in a run's folder, once it has ended."""
         folder = out if self.name == self.notebook.name else out / "repeats"
         return folder / f"{self.name}.ipynb"
-
-    def partial(self, out: Path) -> Path:
-        return out / ".partial" / f"{self.name}.ipynb"
 
 
 def schedule(
@@ -157,7 +155,7 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
     if before != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}")
     for job in planned:
-        for path in (job.partial(out), job.output(out)):
+        for path in (out / ".partial" / f"{job.name}.ipynb", job.output(out)):
             try:
                 used = read_notebook(path)["metadata"]["papermill"]["parameters"]
             except (PomologyError, KeyError):  # missing or cut off: it will be written anew
