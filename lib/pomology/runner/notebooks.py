@@ -1,16 +1,19 @@
-"""The notebooks of the kit: their metadata and parameters, and their order in a run."""
+"""The notebooks of the kit: their metadata and parameters, and their order in a run.
+
+All is checked here: papermill takes unknown names, and a text for a number, without a word.
+"""
 
 import ast
+import contextlib
 import fnmatch
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import yaml
 
 from pomology.devices import find
 from pomology.errors import PomologyError
@@ -89,14 +92,12 @@ class Notebook:
             if name not in names:
                 raise PomologyError(f"{self.path.name}: parameters cell: {name} is missing")
         for variant in self.variants:
-            check(variant.parameters, parameters, f"{self.path.name}: variants")
+            with _naming(f"{self.path.name}: variants"):
+                msgspec.convert(variant.parameters, parameters)
         place = f"params/{profile}/{self.name}.yaml"
-        try:
-            values = yaml.safe_load(read_file(root() / place)) or {}
-        except (PomologyError, yaml.YAMLError, ValueError) as error:
-            line = one_line(" ".join(str(error).split()), 250)
-            raise PomologyError(f"{place}: {line}") from None
-        check(values, parameters, place)
+        with _naming(place):
+            values = msgspec.yaml.decode(read_file(root() / place)) or {}
+            msgspec.convert(values, parameters)
         if values.get("profile") != profile:
             raise PomologyError(f"{place}: profile must be {profile!r}")
         known = {name: value for name, value in asked.items() if name in names}
@@ -141,12 +142,10 @@ def select(only: str = "") -> list[Notebook]:
 
 def read_notebook(path: Path) -> dict[str, Any]:
     """Return a notebook as JSON. Raises PomologyError for a file that is none."""
-    try:
+    with _naming(f"{path.name}: not a notebook"):
         document = json.loads(read_file(path))
         if not (document["cells"] and isinstance(document["metadata"], dict)):
             raise ValueError("it has no cells")
-    except (ValueError, LookupError, TypeError) as error:
-        raise PomologyError(f"{path.name}: not a notebook: {one_line(error)}") from None
     return document
 
 
@@ -155,11 +154,9 @@ def _notebook(path: Path) -> Notebook:
     title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
     metadata = dict(document["metadata"].get("pomology", {}))
     seconds = metadata.pop("seconds", {})
-    try:
+    with _naming(f"{path.name}: metadata"):  # also for a word that is none of theirs
         variants = [Variant(**each) for each in metadata.pop("variants", [{"seconds": seconds}])]
         return Notebook(path, title, variants, **metadata)
-    except (TypeError, ValueError) as error:  # also for a word that is none of theirs
-        raise PomologyError(f"{path.name}: metadata: {error}") from None
 
 
 def declared(path: Path) -> type[msgspec.Struct]:
@@ -171,26 +168,24 @@ def declared(path: Path) -> type[msgspec.Struct]:
 
     fields = []
     defaults = {}
-    name = "parameters"
-    try:
-        for name, found in papermill.inspect_notebook(path).items():
-            types = dict(ABOVE_0 if "(> 0)" in found["help"] else {})
+    with _naming(path.name):
+        inspected = papermill.inspect_notebook(path)
+    for name, found in inspected.items():
+        types = dict(ABOVE_0 if "(> 0)" in found["help"] else {})
+        with _naming(f"{path.name}: parameter {name}"):
             fields.append((name, eval(found["inferred_type_name"], types), None))
             defaults[name] = ast.literal_eval(found["default"])
-    except (NameError, SyntaxError, TypeError, ValueError) as error:
-        line = "`name: type = literal`"
-        raise PomologyError(f"{path.name}: {name}: must be {line}; {one_line(error)}") from None
     parameters = msgspec.defstruct("Parameters", fields, forbid_unknown_fields=True)
-    check(defaults, parameters, path.name)
+    with _naming(f"{path.name}: parameters"):
+        msgspec.convert(defaults, parameters)
     return parameters
 
 
-def check(values: Any, parameters: type[msgspec.Struct], where: str) -> None:
-    """Raise PomologyError, beginning with `where`, for an unknown name or a wrong value.
-
-    papermill itself takes unknown names, and a text for a number, without a word.
-    """
+@contextlib.contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Raise whatever is wrong with a file as a PomologyError, in a line that begins with `what`."""
     try:
-        msgspec.convert(values, parameters)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise PomologyError(f"{where}: {error}") from None
+        yield
+    except Exception as error:
+        line = one_line(" ".join(str(error).split()), 250)
+        raise PomologyError(f"{what}: {line}") from None
