@@ -48,9 +48,7 @@ def quantity(value: float, unit: str) -> str:
     for prefix, factor in PREFIXES.get(unit, {}).items():
         if abs(value) >= factor:
             return f"{significant(value / factor)} {prefix}{unit}"
-    if unit == "B":
-        return f"{value:,.0f} B"
-    text = f"{value:,}" if isinstance(value, int) else significant(value)
+    text = f"{value:,.0f}" if unit == "B" or isinstance(value, int) else significant(value)
     return f"{text} {unit}".rstrip()
 
 
@@ -72,12 +70,10 @@ def bounded(estimate: Estimate) -> bool:
 
 def few(estimate: Estimate) -> bool:
     """Whether it is a time, a rate or a ratio from too few steps or calls for an interval."""
-    if bounded(estimate) or estimate.unit not in (*RATIOS, *TIMED):
-        return False
-    if estimate.how in ("counted", "published") or (estimate.n or FEW) >= FEW:
-        return False
+    timed = estimate.unit in (*RATIOS, *TIMED) and estimate.how in ("measured", "estimated")
     # One duration, or a count.
-    return not (estimate.n == 1 and estimate.how == "measured" and estimate.unit in ("s", ""))
+    single = estimate.n == 1 and estimate.how == "measured" and estimate.unit in ("s", "")
+    return timed and not single and (estimate.n or FEW) < FEW and not bounded(estimate)
 
 
 def plus_minus(estimate: Estimate) -> str:

@@ -88,8 +88,7 @@ def reproduce(
     errors = [record for record in Run(out).records if record.status == "error"]
     for record in errors:
         print(f"error in {record.experiment}, {record.case}: {record.reason}")
-    took = clock_time(time.monotonic() - begun_s)
-    print(f"done in {took}: {page.relative_to(root())}")
+    print(f"done in {clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
     return 1 if failed or errors else 0
 
 

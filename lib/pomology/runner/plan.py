@@ -52,7 +52,9 @@ def schedule(
     """
     begun_s = time.monotonic()
     expected_s = 0.0
-    waiting = sorted(jobs, key=_importance) if minutes < math.inf else list(jobs)
+    waiting = list(jobs)
+    if minutes < math.inf:
+        waiting.sort(key=lambda job: (job.repeat, bool(job.notebook.after), job.notebook.priority))
     while waiting:
         elapsed_s = time.monotonic() - begun_s
         pace = (PRIOR_S + elapsed_s) / (PRIOR_S + expected_s)
@@ -66,10 +68,6 @@ def schedule(
             continue
         yield job, takes_s, ends_s
         expected_s += job.seconds
-
-
-def _importance(job: Job) -> tuple:
-    return job.repeat, bool(job.notebook.after), job.notebook.priority or math.inf
 
 
 def prepare(options: argparse.Namespace, run: str) -> tuple[Path, list[Job]]:
