@@ -17,8 +17,8 @@ RATIO = "epoch_s(cpu) / epoch_s(gpu)"
 
 
 def claim(value: str, claimed: str, about: str = "", **for_each) -> Claim:
-    condition = Condition("CPU / GPU", value, claimed, for_each)
-    return Claim("x", "003", ("vae",), "A.", "", "", "yes", "two", about, "", (condition,))
+    condition = Condition(name="CPU / GPU", value=value, claimed=claimed, for_each=for_each)
+    return Claim(experiments=["vae"], about=about, conditions=[condition])
 
 
 def times(cpu, gpu) -> list[Number]:

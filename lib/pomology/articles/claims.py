@@ -27,7 +27,7 @@ import math
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -120,41 +120,10 @@ def judged(
     decisions = []
     for claim in claims:
         here = chips is None or any(_is_of(chip, claim.about) for chip in chips)
-        comparisons = [
-            Comparison(
-                condition, settings, *_evaluated(condition.value, chosen, claim.experiment, known)
-            )
-            for condition in claim.conditions
-            for chosen, settings in _combinations(condition, claim.experiment, known)
-        ]
-        decisions.append(Decision(comparisons, here))
+        compared = [_compared(each, claim.experiments[0], known) for each in claim.conditions]
+        decisions.append(Decision(list(itertools.chain(*compared)), here))
     _judge_together(decisions)
     return decisions
-
-
-def _judge_together(decisions: list[Decision]) -> None:
-    """Judge claims so that of the verdicts from repeats at most 5 % are wrong, on average.
-
-    Of m claims that repeats can test, R have a verdict at the confidence 1 - 0.05 R / m (Benjamini
-    and Hochberg 1995; intervals after selection: Benjamini and Yekutieli 2005).
-    """
-    confidence = intervals.CONFIDENCE
-    while True:
-        for decision in decisions:
-            for comparison in decision.comparisons:
-                _judge(comparison, len(decision.comparisons), confidence)
-        tested = [
-            each for each in decisions if each.here and any(map(_is_tested, each.comparisons))
-        ]
-        shown = sum(each.status in (SUPPORTED, CONTRADICTED) for each in tested)
-        needed = 1 - (1 - intervals.CONFIDENCE) * max(shown, 1) / max(len(tested), 1)
-        if needed <= confidence:
-            return
-        confidence = needed
-
-
-def _is_tested(comparison: Comparison) -> bool:
-    return isinstance(comparison.numbers, np.ndarray) and not comparison.doubts
 
 
 def _is_of(chip: str, about: str) -> bool:
@@ -162,21 +131,19 @@ def _is_of(chip: str, about: str) -> bool:
     return f" {chip}".endswith(f" {about}") or chip.startswith(f"{about} ") or not about
 
 
-def _combinations(
-    condition: Condition, experiment: str, known: Numbers
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield each combination of a condition's `for_each`, and those that have several values."""
+def _compared(condition: Condition, experiment: str, known: Numbers) -> list[Comparison]:
+    """Return a condition with its value, for each combination of its `for_each`."""
     choices = dict(condition.for_each)
     for role, values in choices.items():
         if values == "each":
             choices[role] = _devices(known, experiment, role)
+    comparisons = []
     for values in itertools.product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
-        yield chosen, {key: chosen[key] for key in chosen if len(choices[key]) > 1}
-
-
-def metrics_of(expression: str) -> list[str]:
-    return [name for name in re.findall(r"\w+(?=\()", expression) if name not in NAMES]
+        settings = {key: value for key, value in chosen.items() if len(choices[key]) > 1}
+        numbers, doubts = _evaluated(condition.value, chosen, experiment, known)
+        comparisons.append(Comparison(condition, settings, numbers, doubts))
+    return comparisons
 
 
 def _devices(known: Numbers, experiment: str, role: str) -> list[str]:
@@ -191,6 +158,10 @@ def _devices(known: Numbers, experiment: str, role: str) -> list[str]:
     return list(dict.fromkeys(found)) or [role]
 
 
+def metrics_of(expression: str) -> list[str]:
+    return [name for name in re.findall(r"\w+(?=\()", expression) if name not in NAMES]
+
+
 def _evaluated(
     expression: str, chosen: dict[str, Any], experiment: str, known: Numbers
 ) -> tuple[Any, tuple[str, ...]]:
@@ -201,12 +172,13 @@ def _evaluated(
 
     def term(metric: str, device: str | None = None, **settings: Any) -> Any:
         settings = common | settings
-        found = [
+        place = settings.pop("experiment", experiment), metric
+        numbers = [
             number
-            for number in known.get((settings.pop("experiment", experiment), metric), ())
+            for number in known.get(place, ())
             if device in (None, *number.device) and settings.items() <= number.settings.items()
+            if number.value is not None
         ]
-        numbers = [number for number in found if number.value is not None]
         if device is None:  # counted, and the same on all
             values = {x for number in numbers for x in np.atleast_1d(number.value) if x == x}
             return values.pop() if len(values) == 1 else math.nan
@@ -231,6 +203,27 @@ NAMES = {name: name for name in ("cpu", "gpu", "rival", "cuda", "mps")} | {"mlx"
 NAMES |= {"min": functools.partial(functools.reduce, np.minimum)}
 NAMES |= {"max": functools.partial(functools.reduce, np.maximum)}
 NAMES |= {"average": _average, "__builtins__": {}}
+
+
+def _judge_together(decisions: list[Decision]) -> None:
+    """Judge claims so that of the verdicts from repeats at most 5 % are wrong, on average.
+
+    Of m claims that repeats can test, R have a verdict at the confidence 1 - 0.05 R / m (Benjamini
+    and Hochberg 1995; intervals after selection: Benjamini and Yekutieli 2005).
+    """
+    confidence = intervals.CONFIDENCE
+    while True:
+        for decision in decisions:
+            for comparison in decision.comparisons:
+                _judge(comparison, len(decision.comparisons), confidence)
+        tested = [
+            each for each in decisions if each.here and any(c.interval for c in each.comparisons)
+        ]
+        shown = sum(each.status in (SUPPORTED, CONTRADICTED) for each in tested)
+        needed = 1 - (1 - intervals.CONFIDENCE) * max(shown, 1) / max(len(tested), 1)
+        if needed <= confidence:
+            return
+        confidence = needed
 
 
 def _judge(comparison: Comparison, count: int, confidence: float) -> None:
@@ -297,12 +290,14 @@ def printed(article: str) -> list[Number]:
     for row in rows(article):
         device = (row["role"], row["backend"], row["device"])
         settings = row["config"] | {name: row[name] for name in ("framework", "precision")}
-        number = Number(row["experiment"], row["metric"], device, settings, None)
-        found = []
+        values = {}
         if row["metric"] == "status" or row["metric"].endswith("_s"):  # a case ends as its time
-            found.append(number._replace(metric="status", value=row["status"]))
+            values["status"] = row["status"]
         if row["si"] is not None:
-            value = Estimate(row["si"], "", row["low"], row["high"], how="published")
-            found.append(number._replace(value=value))
-        numbers += [each for each in found if each not in numbers]  # one is printed twice
+            ends = row["low"], row["high"]
+            values[row["metric"]] = Estimate(row["si"], "", *ends, how="published")
+        for metric, value in values.items():
+            number = Number(row["experiment"], metric, device, settings, value)
+            if number not in numbers:  # one is printed twice
+                numbers.append(number)
     return numbers

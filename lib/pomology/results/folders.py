@@ -2,8 +2,7 @@
 
 Notebooks that are run by hand share one, `lab-<digits>`, so that a notebook that combines others
 has them. The digits stand for a profile, this machine and the state of its software. A set-up cell
-that is run again measures anew; what its notebook had measured there moves to `earlier/` in the
-folder, and stands in no table any more.
+that is run again measures anew.
 """
 
 import hashlib
@@ -28,16 +27,15 @@ IDENTITY = ("chip", "cpu_cores", "memory_bytes", "gpus", "os")  # of a machine, 
 
 def note_machine(out: Path, profile: str) -> dict:
     """Write `machine.json` into a run's folder, unless it is there, and return what it says."""
-    if (out / MACHINE).exists():
-        return noted(out)
-    power_source = machine_snapshot.conditions()["power_source"]
-    snapshot = machine_snapshot.snapshot() | {"profile": profile, "power_source": power_source}
-    _write(out, snapshot)
-    (out / LOCK).touch()
-    return snapshot
+    if not (out / MACHINE).exists():
+        power_source = machine_snapshot.conditions()["power_source"]
+        snapshot = machine_snapshot.snapshot() | {"profile": profile, "power_source": power_source}
+        _write(out, snapshot)
+        (out / LOCK).touch()
+    return noted(out)
 
 
-def locked(out: Path, run: str, command: str) -> AbstractContextManager:
+def locked(out: Path) -> AbstractContextManager:
     """Return the lock of a folder, held; it goes with its process, however that ends.
 
     Raises PomologyError if another process holds it.
@@ -47,7 +45,8 @@ def locked(out: Path, run: str, command: str) -> AbstractContextManager:
     try:
         return filelock.FileLock(out / LOCK, blocking=False).acquire()
     except filelock.Timeout:
-        raise PomologyError(f"RUN={run}: another `pomology {command}` is running there") from None
+        problem = "another `pomology reproduce` is running there"
+        raise PomologyError(f"RUN={out.name}: {problem}") from None
 
 
 def check_machine(out: Path) -> None:
@@ -59,8 +58,7 @@ def check_machine(out: Path) -> None:
     if any(out.glob("*.jsonl*")) and not (out / LOCK).exists():
         problem = "is a copy of a run, not one of this checkout"
     elif (out / MACHINE).exists():
-        before = noted(out)
-        now = machine_snapshot.snapshot()
+        before, now = noted(out), machine_snapshot.snapshot()
         # A kernel keeps a little more or less of the memory for itself.
         sizes = (before.get("memory_bytes") or 0, now.get("memory_bytes") or 0)
         if math.isclose(*sizes, rel_tol=0.01):
@@ -108,33 +106,25 @@ def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     """Return the folder for notebooks that are run by hand, and clear it for this one.
 
     Another commit of the kit has another folder, but not a changed file: another parameter in a
-    notebook changes one, and each record names its software, see `note_software`.
+    notebook changes one, and each record names its software, see `note_software`. What the notebook
+    measured there moves to `earlier/`, but for what it measured with another framework, so that
+    both stand in its tables.
     """
     snapshot = machine_snapshot.snapshot()
     commit = (snapshot.pop("git", None) or {}).get("commit")
-    digits = _digits([snapshot, commit, profile], 6)
-    folder = root() / "outputs" / f"lab-{digits}"
-    _put_aside(folder, experiment, framework)
-    return folder
-
-
-def _put_aside(folder: Path, experiment: str, framework: str) -> None:
-    """Move what a notebook has measured in a folder with a framework to `earlier/`.
-
-    What it has measured there with another one stays, so that both stand in its tables.
-    """
+    folder = root() / "outputs" / f"lab-{_digits([snapshot, commit, profile], 6)}"
     journal = folder / f"{experiment}.jsonl"
-    if not journal.exists():
-        return
-    earlier = folder / "earlier"
-    earlier.mkdir(exist_ok=True)
-    number = 1 + len(list(earlier.glob(f"{experiment}-*.jsonl")))
-    lines = journal.read_bytes().splitlines(keepends=True)
-    mine = f'"framework":"{framework}"'.encode()
-    kept = [line for line in lines if framework and mine not in line]
-    journal.rename(earlier / f"{experiment}-{number}.jsonl")
-    if kept:
-        write_atomic(journal, b"".join(kept))
+    if journal.exists():
+        earlier = folder / "earlier"
+        earlier.mkdir(exist_ok=True)
+        number = 1 + len(list(earlier.glob(f"{experiment}-*.jsonl")))
+        lines = journal.read_bytes().splitlines(keepends=True)
+        mine = f'"framework":"{framework}"'.encode()
+        kept = [line for line in lines if framework and mine not in line]
+        journal.rename(earlier / f"{experiment}-{number}.jsonl")
+        if kept:
+            write_atomic(journal, b"".join(kept))
+    return folder
 
 
 def latest(names: Iterable[str], profile: str) -> Path | None:
@@ -147,5 +137,4 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
 
 
 def _write(out: Path, snapshot: dict) -> None:
-    text = json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n"
-    write_atomic(out / MACHINE, text)
+    write_atomic(out / MACHINE, json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")
