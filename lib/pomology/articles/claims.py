@@ -120,8 +120,9 @@ def judged(
     decisions = []
     for claim in claims:
         here = chips is None or any(_is_of(chip, claim.about) for chip in chips)
-        compared = [_compared(each, claim.experiments[0], known) for each in claim.conditions]
-        decisions.append(Decision(list(itertools.chain(*compared)), here))
+        first = claim.experiments[0]
+        compared = [x for each in claim.conditions for x in _compared(each, first, known)]
+        decisions.append(Decision(compared, here))
     _judge_together(decisions)
     return decisions
 
@@ -263,12 +264,10 @@ def _judge(comparison: Comparison, count: int, confidence: float) -> None:
 
 def _interval(values: np.ndarray, logarithmic: bool, confidence: float) -> tuple[float, float]:
     """Return the interval of the mean of repeats, or of their geometric mean."""
-    from scipy import stats  # half a second, which nothing else needs
-
     values = np.log(values) if logarithmic else values
     variance = max(values.var(ddof=1), RESOLUTION**2)
     error = math.sqrt(variance * (1 / values.size + BETWEEN_SETS / 2))
-    half = error * stats.t.ppf((1 + confidence) / 2, values.size - 1)
+    half = error * intervals.t_quantile(confidence, values.size - 1)
     ends = values.mean() - half, values.mean() + half
     low, high = np.exp(ends) if logarithmic else ends
     return float(low), float(high)

@@ -18,16 +18,9 @@ FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
 # `16-mixed`.
 PRECISIONS = {"bf": "bf16", "tf32": "tf32", "16": "fp16", "32": "fp32"}
 # The number that a case is about is the first of these that it has.
-TIMES = {
-    "fit_s": "training",
-    "pass_s": "pass",
-    "epoch_s": "epoch",
-    "step_s": "step",
-    "forward_s": "forward",
-    "kernel_s": "call",
-    "launch_s": "launch",
-    "backward_s": "backward",
-}
+TIMES = {"fit_s": "training", "pass_s": "pass", "epoch_s": "epoch", "step_s": "step"}
+TIMES |= {"forward_s": "forward", "kernel_s": "call", "launch_s": "launch"}
+TIMES |= {"backward_s": "backward"}
 # Those with a doubt leave a number without a verdict. Some are in older journals only.
 LINES = read_csv(RESOURCES / "flags.csv")
 FLAGS = {line["flag"]: line["meaning"] for line in LINES}

@@ -16,7 +16,7 @@ from typing import Any
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import redact, root, write_atomic
+from pomology.paths import root, write_atomic
 from pomology.results.run import MACHINE, Run
 
 # Of who measures in a run's folder. It stays, also after `make clean`; neither git nor `share`
@@ -28,9 +28,10 @@ IDENTITY = ("chip", "cpu_cores", "memory_bytes", "gpus", "os")  # of a machine, 
 def note_machine(out: Path, profile: str) -> dict:
     """Write `machine.json` into a run's folder, unless it is there, and return what it says."""
     if not (out / MACHINE).exists():
+        out.mkdir(parents=True, exist_ok=True)
         power_source = machine_snapshot.conditions()["power_source"]
-        snapshot = machine_snapshot.snapshot() | {"profile": profile, "power_source": power_source}
-        _write(out, snapshot)
+        facts = {"profile": profile, "power_source": power_source}
+        note(out, **machine_snapshot.snapshot() | facts)
         (out / LOCK).touch()
     return noted(out)
 
@@ -59,20 +60,20 @@ def check_machine(out: Path) -> None:
         problem = "is a copy of a run, not one of this checkout"
     elif (out / MACHINE).exists():
         before, now = noted(out), machine_snapshot.snapshot()
-        # A kernel keeps a little more or less of the memory for itself.
-        sizes = (before.get("memory_bytes") or 0, now.get("memory_bytes") or 0)
-        if math.isclose(*sizes, rel_tol=0.01):
-            before["memory_bytes"] = now.get("memory_bytes")
         for name in IDENTITY:
-            if before.get(name) != now.get(name):
-                problem = f"has {name} {before.get(name)}, this machine {now.get(name)}"
+            was, is_now = before.get(name), now.get(name)
+            # A kernel keeps a little more or less of the memory for itself.
+            close = name == "memory_bytes" and math.isclose(was or 0, is_now or 0, rel_tol=0.01)
+            if was != is_now and not close:
+                problem = f"has {name} {was}, this machine {is_now}"
     if problem:
         raise PomologyError(f"RUN={out.name}: {one_line(problem, 200)}; choose another RUN")
 
 
 def note(out: Path, **facts: Any) -> None:
     """Keep facts about a run in its `machine.json`, while none of its notebooks runs."""
-    _write(out, noted(out) | facts)
+    text = json.dumps(Run(out).machine | facts, indent=1, ensure_ascii=False)
+    write_atomic(out / MACHINE, text + "\n")
 
 
 def note_software(out: Path, threads: int | None) -> str:
@@ -83,7 +84,7 @@ def note_software(out: Path, threads: int | None) -> str:
     """
     software = machine_snapshot.software() | {"threads": threads}
     name = _digits(software, 12)
-    note(out, software=noted(out).get("software", {}) | {name: software})
+    note(out, software=Run(out).machine.get("software", {}) | {name: software})
     return name
 
 
@@ -97,8 +98,7 @@ def noted(out: Path) -> dict:
     """Return what a run's `machine.json` says; raise PomologyError if it describes no machine."""
     machine = Run(out).machine
     if not machine:
-        place = redact(str(out / MACHINE))
-        raise PomologyError(f"{place}: describes no machine; choose another folder")
+        raise PomologyError(f"RUN={out.name}: {MACHINE} describes no machine; choose another RUN")
     return machine
 
 
@@ -134,7 +134,3 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
         if Run(journal.parent).machine.get("profile") == profile:
             return journal.parent
     return None
-
-
-def _write(out: Path, snapshot: dict) -> None:
-    write_atomic(out / MACHINE, json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n")
