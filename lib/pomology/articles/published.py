@@ -49,16 +49,13 @@ def rows(article: str | None = None, experiment: str | None = None) -> tuple[dic
     year: of the article, or of what it ran with.
     """
     years = {article.id: article.date[:4] for article in articles()}
-    return tuple(
-        typed(line)
-        | {
-            "row": int(line["row"]),
-            "flops": float(line["flops"]) if line["flops"] else None,
-            "year": line["year"] or years[line["article"]],
-        }
-        for line in read("published.csv")
-        if article in (None, line["article"]) and experiment in (None, line["experiment"])
-    )
+    found = []
+    for line in read("published.csv"):
+        if article in (None, line["article"]) and experiment in (None, line["experiment"]):
+            flops = float(line["flops"]) if line["flops"] else None
+            year = line["year"] or years[line["article"]]
+            found.append(typed(line) | {"row": int(line["row"]), "flops": flops, "year": year})
+    return tuple(found)
 
 
 def typed(line: dict[str, str]) -> dict[str, Any]:

@@ -74,14 +74,13 @@ def of_records(records: Iterable[Record]) -> pandas.DataFrame:
     return _frame(_table(row for record in records for row in _rows(record)))
 
 
-def write(run: Run) -> Path:
-    """Write the table of a run into its folder as Parquet, and return that file."""
+def write(run: Run) -> None:
+    """Write the table of a run into its folder as Parquet."""
     from pyarrow import parquet
 
     buffer = io.BytesIO()
     parquet.write_table(_of_journals(run), buffer, compression="zstd")
     write_atomic(run.path / PARQUET, buffer.getvalue())
-    return run.path / PARQUET
 
 
 def machine_name(machine: dict[str, Any]) -> str:
