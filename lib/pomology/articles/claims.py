@@ -87,18 +87,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Decision:
-    """The verdict on a claim. here: whether it is about the chips that the numbers are of."""
+    """The verdict on a claim; without comparisons it cannot be tested."""
 
     comparisons: list[Comparison]
-    here: bool
 
     @property
     def status(self) -> str:
         holds = [each.holds for each in self.comparisons]
         known = [each.value == each.value for each in self.comparisons]  # NaN is not itself
-        if self.here and False in holds:
+        if False in holds:
             return CONTRADICTED
-        if self.here and known and all(known):
+        if known and all(known):
             return INCONCLUSIVE if None in holds else SUPPORTED
         return NOT_TESTABLE
 
@@ -119,10 +118,11 @@ def judged(
         known[number.experiment, number.metric].append(number)
     decisions = []
     for claim in claims:
-        here = chips is None or any(_is_of(chip, claim.about) for chip in chips)
-        first = claim.experiments[0]
-        compared = [x for each in claim.conditions for x in _compared(each, first, known)]
-        decisions.append(Decision(compared, here))
+        comparisons = []
+        if chips is None or any(_is_of(chip, claim.about) for chip in chips):
+            for condition in claim.conditions:
+                comparisons += _compared(condition, claim.experiments[0], known)
+        decisions.append(Decision(comparisons))
     _judge_together(decisions)
     return decisions
 
@@ -217,9 +217,7 @@ def _judge_together(decisions: list[Decision]) -> None:
         for decision in decisions:
             for comparison in decision.comparisons:
                 _judge(comparison, len(decision.comparisons), confidence)
-        tested = [
-            each for each in decisions if each.here and any(c.interval for c in each.comparisons)
-        ]
+        tested = [each for each in decisions if any(c.interval for c in each.comparisons)]
         shown = sum(each.status in (SUPPORTED, CONTRADICTED) for each in tested)
         needed = 1 - (1 - intervals.CONFIDENCE) * max(shown, 1) / max(len(tested), 1)
         if needed <= confidence:
