@@ -48,7 +48,6 @@ BETWEEN_SETS = 0.19
 REPEATS = 3  # that a verdict needs, of everything that was measured
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 OPERATORS |= {"==": operator.eq, "!=": operator.ne}  # of a status
-Numbers = dict[tuple[str, str], list["Number"]]  # by experiment and metric
 
 
 class Number(NamedTuple):
@@ -115,7 +114,7 @@ def judged(
     """
     known = defaultdict(list)
     for number in numbers:
-        known[number.experiment, number.metric].append(number)
+        known[number.experiment].append(number)
     decisions = []
     for claim in claims:
         comparisons = []
@@ -132,12 +131,14 @@ def _is_of(chip: str, about: str) -> bool:
     return f" {chip}".endswith(f" {about}") or chip.startswith(f"{about} ") or not about
 
 
-def _compared(condition: Condition, experiment: str, known: Numbers) -> list[Comparison]:
+def _compared(
+    condition: Condition, experiment: str, known: dict[str, list[Number]]
+) -> list[Comparison]:
     """Return a condition with its value, for each combination of its `for_each`."""
     choices = dict(condition.for_each)
     for role, values in choices.items():
         if values == "each":
-            choices[role] = _devices(known, experiment, role)
+            choices[role] = _devices(known[experiment], role)
     comparisons = []
     for values in itertools.product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
@@ -147,24 +148,15 @@ def _compared(condition: Condition, experiment: str, known: Numbers) -> list[Com
     return comparisons
 
 
-def _devices(known: Numbers, experiment: str, role: str) -> list[str]:
+def _devices(numbers: list[Number], role: str) -> list[str]:
     """Return the names of the devices of a role that have numbers; `device` is any GPU."""
     roles = {"gpu", "rival"} if role == "device" else {role}
-    found = [
-        number.device[-1]
-        for (name, _), numbers in known.items()
-        for number in numbers
-        if name == experiment and roles & {*number.device} and number.value is not None
-    ]
-    return list(dict.fromkeys(found)) or [role]
-
-
-def metrics_of(expression: str) -> list[str]:
-    return [name for name in re.findall(r"\w+(?=\()", expression) if name not in NAMES]
+    having = [each for each in numbers if each.value is not None and roles & {*each.device}]
+    return list(dict.fromkeys(each.device[-1] for each in having)) or [role]
 
 
 def _evaluated(
-    expression: str, chosen: dict[str, Any], experiment: str, known: Numbers
+    expression: str, chosen: dict[str, Any], experiment: str, known: dict[str, list[Number]]
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the value of an expression, NaN where a term has not one value; and its doubts."""
     names = set(re.findall(r"\w+", expression))
@@ -173,12 +165,11 @@ def _evaluated(
 
     def term(metric: str, device: str | None = None, **settings: Any) -> Any:
         settings = common | settings
-        place = settings.pop("experiment", experiment), metric
         numbers = [
             number
-            for number in known.get(place, ())
+            for number in known[settings.pop("experiment", experiment)]
+            if number.metric == metric and number.value is not None
             if device in (None, *number.device) and settings.items() <= number.settings.items()
-            if number.value is not None
         ]
         if device is None:  # counted, and the same on all
             values = {x for number in numbers for x in np.atleast_1d(number.value) if x == x}
@@ -188,9 +179,10 @@ def _evaluated(
         doubts.extend(numbers[0].doubts)
         return numbers[0].value
 
-    scope = {metric: functools.partial(term, metric) for metric in metrics_of(expression)}
+    called = re.findall(r"\w+(?=\()", expression)
+    scope = {name: functools.partial(term, name) for name in called} | NAMES | chosen
     with np.errstate(all="ignore"):
-        value = eval(expression, scope | NAMES | chosen)
+        value = eval(expression, scope)
     return value, tuple(doubts)
 
 
