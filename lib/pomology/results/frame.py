@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 PARQUET = "results.parquet"
-# Column -> its type in Arrow.
+# Column -> its type in Arrow; that of texts is how pandas hands them over.
 COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
 
