@@ -34,8 +34,7 @@ def rows(workload: str | None = None) -> tuple[dict, ...]:
 
     config: what must be equal for two rows to have done the same. faults: of FAULTS. place: where
     in the source it is. checked: `text` where it was read a second time from the source's own text,
-    else why it could not be. flops_per_s: the printed speed times the operations on paper; None
-    where those are not known.
+    else why it could not be.
     """
     found = []
     for line in published.read("elsewhere.csv"):
@@ -46,8 +45,6 @@ def rows(workload: str | None = None) -> tuple[dict, ...]:
         row["faults"] = tuple(row["faults"].split())
         if row["config"].get("data") in MADE_UP:
             row["config"]["data"] = "random"
-        flops = work(row)
-        row["flops_per_s"] = flops * rate(row) if flops else None
         found.append(row)
     return tuple(found)
 

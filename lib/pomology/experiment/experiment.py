@@ -168,7 +168,7 @@ class Experiment:
 
     def ended(self, case: Case, status: str) -> None:
         """Note that a case has ended: on some devices no other may follow in this kernel."""
-        if case.backend.backend in self._one_case_on and status not in journal.KERNEL_IS_FREE:
+        if case.backend.backend in self._one_case_on and journal.fills_kernel(status):
             self._kernel_is_used = True
 
     def _free_memory(self, case: Case) -> None:

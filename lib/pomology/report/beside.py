@@ -1,5 +1,6 @@
 """The published rows that stand beside a machine's own: an article's, or those of other sources."""
 
+import itertools
 from typing import Any
 
 from pomology.articles import elsewhere, published
@@ -43,7 +44,11 @@ def of_others(workload: str) -> list[dict[str, Any]]:
         return elsewhere.PRECISIONS.index(row["precision"]), -(row["flops_per_s"] or 0.0)
 
     names = (workload, *ALIKE.get(workload, ()))
-    timed = [row for name in names for row in elsewhere.rows(name) if row["metric"] not in PARTS]
+    timed = []
+    for row in itertools.chain(*map(elsewhere.rows, names)):
+        if row["metric"] not in PARTS:
+            flops = elsewhere.work(row)
+            timed.append(row | {"flops_per_s": flops * elsewhere.rate(row) if flops else None})
     rows: dict[tuple, dict] = {}
     for row in sorted(timed, key=order):
         config = row["config"] | {"precision": row["precision"]}

@@ -131,8 +131,7 @@ def plain_table(records: Iterable[Record], title: str = "", kind: str = "plain")
         # The number of a case that computed wrongly stays in its journal.
         name = "" if record.status == "mismatch" else cases.headline(record)
         value = with_interval(record.metrics[name], metrics.show(name)) if name else ""
-        framework = cases.framework_name(record.framework)
-        cells = [cases.chip_name(record), framework, cases.config_text(record.config)]
+        cells = [cases.chip_name(record), cases.framework_name(record), cases.settings(record)]
         cells += [record.status, value, "; ".join(filter(None, [record.reason, *record.flags]))]
         lines.append((cells, {}, kind))
     return table.Table.of(

@@ -56,9 +56,9 @@ def peaks(records: Iterable[Record]) -> Peaks:
     operators = [record for record in good if "operation" in record.config]
     for record in operators:
         if "cache_bytes" in record.metrics:
-            best.caches[cases.kind(record.backend)] = record.metrics["cache_bytes"].value
+            best.caches[cases.kind(record)] = record.metrics["cache_bytes"].value
     for record in operators:
-        kind = cases.kind(record.backend)
+        kind = cases.kind(record)
         operation = record.config["operation"]
         _keep_best(best.rates, (kind, cases.precision(record)), record, "flops_per_s")
         rate = record.metrics.get("bytes_per_s")

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,10 @@ def config_text(config: dict) -> str:
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in config.items())
 
 
+def settings(record: Record) -> str:
+    return config_text(record.config)
+
+
 def short_chip(chip: str | None) -> str:
     """`AMD EPYC 7B13`: the processor or GPU without its maker's ornaments."""
     return ORNAMENTS.sub("", chip or "this machine").strip()
@@ -50,21 +55,25 @@ def chip_name(record: Record) -> str:
     return f"{short_chip(record.chip)} {DEVICES.get(record.backend, 'GPU')}"
 
 
-def framework_name(framework: str) -> str:
-    """`PyTorch`, of `torch`, and of `pytorch 1.12.0`."""
-    name = framework.partition(" ")[0].replace("pytorch", "torch")
-    return FRAMEWORKS.get(name, name)
+def framework_name(case: Any) -> str:
+    """`PyTorch`: of a record, or of whatever else has a framework."""
+    return FRAMEWORKS.get(case.framework, case.framework)
 
 
 def with_software(device: str, framework: str, version: str, year: str) -> str:
     """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what is known of its software."""
-    software = f"{framework_name(framework)} {version.partition('+')[0]}".strip()
-    known = ", ".join(filter(None, (software, year)))
+    name = framework.partition(" ")[0].replace("pytorch", "torch")
+    name = FRAMEWORKS.get(name, name)
+    known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
     return f"{device} ({known})" if known else device
 
 
-def kind(backend: str) -> str:
+def kind(record: Record) -> str:
     """`cpu` or `gpu`: the device that was asked for."""
+    return kind_of(record.backend)
+
+
+def kind_of(backend: str) -> str:
     return "cpu" if backend == "cpu" else "gpu"
 
 

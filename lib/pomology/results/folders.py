@@ -36,7 +36,7 @@ def note_machine(out: Path, profile: str) -> dict:
     return noted(out)
 
 
-def locked(out: Path) -> AbstractContextManager:
+def locked(out: Path, run: str, command: str) -> AbstractContextManager:
     """Return the lock of a folder, held; it goes with its process, however that ends.
 
     Raises PomologyError if another process holds it.
@@ -46,8 +46,7 @@ def locked(out: Path) -> AbstractContextManager:
     try:
         return filelock.FileLock(out / LOCK, blocking=False).acquire()
     except filelock.Timeout:
-        problem = "another `pomology reproduce` is running there"
-        raise PomologyError(f"RUN={out.name}: {problem}") from None
+        raise PomologyError(f"RUN={run}: another `pomology {command}` is running there") from None
 
 
 def check_machine(out: Path) -> None:

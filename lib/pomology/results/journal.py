@@ -22,8 +22,6 @@ KILLED = "began and never ended: its process was killed"
 # The variable by which the runner names the backends of which a kernel measures one case, since
 # what a case compiled stays in the memory of its process (a notebook's `one_case_per_kernel`).
 ONE_CASE_ON = "POMOLOGY_ONE_CASE_ON"
-# Ends of a case that was not tried, or is tried again: its kernel may measure another.
-KERNEL_IS_FREE = (*RETRIED, *UNTRIED, "unsupported")
 
 
 class Journal:
@@ -126,3 +124,8 @@ def contents(name: str, data: bytes) -> Contents:
         what = f"{len(bad_lines):,} of its lines passed over, the first {bad_lines[0]}"
         problems.append(f"{one_line(name)}: {what}.")
     return Contents(records, [latest[key] for key in attempts], attempts, problems)
+
+
+def fills_kernel(status: str) -> bool:
+    """Return whether a case with this status was tried, and is not tried again."""
+    return status not in (*RETRIED, *UNTRIED, "unsupported")

@@ -19,6 +19,10 @@ LINES = read_csv(RESOURCES / "units.csv")
 ENDS = {end: line["unit"] for line in LINES for end in line["ends"].split()}
 UNITS = {line["unit"]: (float(line["factor"]), line["form"]) for line in LINES if line["factor"]}
 
+# What an article prints -> its own name, and those in a record; the first that is there counts.
+MEMORY = ("peak_memory_bytes", "reserved_peak_bytes", "footprint_peak_bytes")
+SOURCES = {"peak_memory_bytes": MEMORY}
+
 # Whole pieces of work, which devices and frameworks are compared by; the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
 SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
@@ -29,8 +33,8 @@ class Metric:
     """How tables and figures show a metric.
 
     unit: of the numbers in a table. axis: the words below a figure of it, whose numbers are divided
-    by `scale`; empty where none draws it. sources: its names in a record where it has another one
-    there; the first that is there counts.
+    by `scale`; empty where none draws it. sources: its names in a record. meaning: what a note
+    behind a table says of it.
     """
 
     heading: str
@@ -38,6 +42,7 @@ class Metric:
     axis: str = ""
     scale: float = 1.0
     sources: tuple[str, ...] = ()
+    meaning: str = ""
 
     def show(self, value: float) -> str:
         """Write a value, which is in SI units, with its unit."""
@@ -57,8 +62,8 @@ def metric(name: str) -> Metric:
     heading = line.get("heading") or words(name.removesuffix(end)) + growth
     unit = line.get("unit") or ENDS.get(end, "")
     scale = float(line.get("scale") or 1)
-    sources = tuple(line.get("sources", "").split())
-    return Metric(heading, unit, line.get("axis", ""), scale, sources)
+    sources = SOURCES.get(name, (name,))
+    return Metric(heading, unit, line.get("axis", ""), scale, sources, line.get("meaning", ""))
 
 
 def show(name: str, heading: str = "") -> Callable[..., str]:

@@ -37,8 +37,8 @@ class Case:
         self.flags = sorted({flag for flags in self.flags_of.values() for flag in flags})
         self.status = "ok" if well else self.last["status"]
         self.config = self.first["config"]
-        self.framework = cases.framework_name(self.first["framework"])
-        self.kind = cases.kind(self.first["backend"])
+        self.framework = cases.FRAMEWORKS.get(self.first["framework"], self.first["framework"])
+        self.kind = cases.kind_of(self.first["backend"])
         self.each: dict[str, list[Estimate]] = {}
         for values in self.good.values():
             for metric, value in values.items():

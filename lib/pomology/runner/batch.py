@@ -58,7 +58,7 @@ def reproduce(
     limit_s = 60 * (LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes)
     folders.check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
-    with folders.locked(out), stopped_by_signals() as stop:
+    with folders.locked(out, out.name, "reproduce"), stopped_by_signals() as stop:
         (out / GOING).touch()
         say(machine_snapshot.describe(folders.note_machine(out, profile)))
         for flag in machine_snapshot.conditions()["flags"]:
@@ -223,7 +223,7 @@ class Execution:
             record.case
             for record in self._records()
             if record.backend in self.job.notebook.one_case_per_kernel
-            and record.status not in results_journal.KERNEL_IS_FREE
+            and results_journal.fills_kernel(record.status)
         }
 
     def _run_kernel(self) -> Outcome:

@@ -110,12 +110,11 @@ def peaks_table(best: Peaks) -> Table:
     lines = []
     for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):
         for (_, what), (rate, record) in sorted(measured.items(), key=lambda item: item[0]):
-            framework = cases.framework_name(record.framework)
             texts = {
                 "Device": cases.chip_name(record),
                 "Precision, or traffic": what,
                 "Best rate": with_interval(rate, metrics.show(name)),
-                "Reached by": f"{framework}: {cases.config_text(record.config)}",
+                "Reached by": f"{cases.framework_name(record)}: {cases.settings(record)}",
                 "Remarks": ", ".join(record.flags),
             }
             lines.append((texts, {name: rate.value, "blocks": rate.n}, "measured"))

@@ -73,10 +73,10 @@ def _panels_figure(panels: dict[str, list[tuple]], x: str) -> Any:
     looks = {}
     for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
         for record, values, name in curves:
-            colour = style.SHADES.get((record.framework, cases.kind(record.backend)), style.GREY)
+            colour = style.SHADES.get((record.framework, cases.kind(record)), style.GREY)
             mark = "." if len(values) < 30 else ""
             axis.plot(values, color=colour, linestyle=DASHES.get(name), marker=mark)
-            looks[f"{cases.framework_name(record.framework)}, {record.backend}"] = {"color": colour}
+            looks[f"{cases.framework_name(record)}, {record.backend}"] = {"color": colour}
             if name:
                 looks[name] = {"color": style.GREY, "linestyle": DASHES[name]}
         axis.set(ylabel=quantity, ylim=(0, 1.08 * axis.get_ylim()[1]))
