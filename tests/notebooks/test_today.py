@@ -55,14 +55,14 @@ ROWS = (
 def others(monkeypatch):
     """These rows in place of the published ones."""
     source = dict.fromkeys(("title", "author", "date"), "") | {"id": "a", "url": "https://x.org/a"}
-    files = {"elsewhere.csv": ROWS, "sources.csv": (source,)}
-    read, caches = published.read, (elsewhere.rows, elsewhere.sources)
-    monkeypatch.setattr(published, "read", lambda name: files.get(name) or read(name))
-    for cache in caches:
-        cache.cache_clear()
+    read = published.read
+    monkeypatch.setitem(elsewhere.SOURCES, "a", source)
+    monkeypatch.setattr(
+        published, "read", lambda name: ROWS if name == "elsewhere.csv" else read(name)
+    )
+    elsewhere.rows.cache_clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    elsewhere.rows.cache_clear()
 
 
 def bert(**more):
