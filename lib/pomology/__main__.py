@@ -5,7 +5,6 @@ argument or a parameter is wrong, or the store fails, said in one line; 130: int
 """
 
 import argparse
-import contextlib
 import sys
 
 from pomology import __version__, command_line, extras, format
@@ -31,13 +30,10 @@ def _reproduce(options: argparse.Namespace) -> int:
         say(line)
     if options.store:
         extra("store").check(options.store)
-    from pomology.machine import quiet
     from pomology.runner import batch
 
     limit = options.limit_minutes
-    # The profile smoke measures nothing that counts: it waits for nobody.
-    with quiet.alone(say) if options.profile != "smoke" else contextlib.nullcontext():
-        status = batch.reproduce(out, jobs, options.profile, limit, say=say, minutes=minutes)
+    status = batch.reproduce(out, jobs, options.profile, limit, say=say, minutes=minutes)
     if options.store and status != 130:
         say(f"put into the store as {extra('store').put(out, options.store)}")
     return status

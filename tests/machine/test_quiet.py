@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -60,23 +58,3 @@ def test_a_calibration_is_the_median_after_a_warm_up(monkeypatch):
 
     monkeypatch.setattr(quiet.timeit, "repeat", repeat)
     assert quiet.calibrate() == 0.001
-
-
-def test_a_case_is_slowed_where_the_product_was_slow_before_and_after_it():
-    assert quiet.slowed([1.31, 1.4], best_s=1.0)
-    assert not quiet.slowed([1.31, 1.2], best_s=1.0)  # a neighbour that comes and goes
-
-
-def test_two_measurements_do_not_share_the_machine(monkeypatch, tmp_path):
-    monkeypatch.setattr(quiet, "LOCK", tmp_path / "lock")
-    lines: list[str] = []
-    code = (
-        "import sys; from pathlib import Path; from pomology.machine import quiet\n"
-        "quiet.LOCK = Path(sys.argv[1])\n"
-        "with quiet.alone(lambda line: print('waits', flush=True)): pass"
-    )
-    with quiet.alone(lines.append):
-        command = [sys.executable, "-c", code, str(quiet.LOCK)]
-        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert other.stdout.readline() == "waits\n" and other.poll() is None
-    assert other.wait(timeout=30) == 0 and lines == []

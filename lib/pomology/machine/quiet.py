@@ -1,15 +1,13 @@
 """What other programs take of this machine while something is timed, and how fast it is then."""
 
 import contextlib
-import fcntl
 import os
 import resource
 import statistics
 import time
 import timeit
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -20,11 +18,6 @@ TICK_S = 0.01  # of the counters of processor time, on each core
 LEAST_S = 0.02  # what the runner itself takes now and then to note a case
 CALIBRATION_CALLS = 50  # of about 0.4 ms each
 CALIBRATION_SIZE = 160
-# By so much both products around a case must exceed the fastest of the run. On a virtual machine
-# of two cores that was so for 38 of 1,069 cases.
-SLOWED = 0.3
-# Of this machine, whoever measures: not in TMPDIR, which each user of a Mac has.
-LOCK = Path("/tmp/pomology-device.lock")
 
 
 def usable_threads() -> int:
@@ -44,15 +37,6 @@ class Edge(NamedTuple):
     t_s: float
     busy_s: float
     own_s: float
-
-
-def edge() -> Edge:
-    """Return the counters now, where something timed begins or ends; takes about 0.5 ms."""
-    times = psutil.cpu_times()._asdict()
-    # Linux counts guests within user and nice already.
-    idle = ("idle", "iowait", "guest", "guest_nice")
-    busy_s = sum(seconds for name, seconds in times.items() if name not in idle)
-    return Edge(time.perf_counter(), busy_s, own_s())
 
 
 def own_s() -> float:
@@ -87,8 +71,12 @@ class Others:
         self._edge: Edge | None = None
 
     def begin(self) -> None:
-        """Something timed begins here."""
-        self._edge = edge()
+        """Something timed begins here: read the counters, which takes about 0.5 ms."""
+        times = psutil.cpu_times()._asdict()
+        # Linux counts guests within user and nice already.
+        idle = ("idle", "iowait", "guest", "guest_nice")
+        busy_s = sum(seconds for name, seconds in times.items() if name not in idle)
+        self._edge = Edge(time.perf_counter(), busy_s, own_s())
 
     def end(self) -> None:
         """What was timed ends here, and the next thing begins."""
@@ -96,27 +84,6 @@ class Others:
         self.begin()
         if contended(begin, self._edge):
             self.flags.append("contended")
-
-
-@contextlib.contextmanager
-def alone(say: Callable[[str], Any]) -> Iterator[None]:
-    """Hold this machine for one measurement, after the one that holds it now has ended.
-
-    say: gets a line if there is one. The lock goes with this process, however that ends.
-    """
-    try:  # in two steps, as Linux opens no other user's file in /tmp with O_CREAT
-        lock = os.open(LOCK, os.O_RDONLY)
-    except FileNotFoundError:
-        lock = os.open(LOCK, os.O_RDONLY | os.O_CREAT, 0o444)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"  another run measures on this machine, and holds {LOCK}: this one waits for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def calibrate() -> float:
@@ -134,8 +101,3 @@ def calibrate() -> float:
 
     calls_s = timeit.repeat(multiply, number=1, repeat=CALIBRATION_CALLS)
     return statistics.median(calls_s[CALIBRATION_CALLS // 4 :])  # without a warm-up
-
-
-def slowed(around_case_s: Iterable[float], best_s: float) -> bool:
-    """Return whether the calibrations around a case were all slower than the run's best."""
-    return min(around_case_s) > (1 + SLOWED) * best_s
