@@ -43,7 +43,6 @@ VARIABLES = re.compile(
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
 REPOSITORY = Path(__file__).resolve().parents[3]
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def snapshot() -> dict[str, Any]:
@@ -271,9 +270,3 @@ def _power() -> tuple[str | None, bool | None]:
 def _gigabytes(count: int | None) -> str:
     # As memory is sold: 206158430208 bytes are "192 GB".
     return f"{round(count / 2**30)} GB" if count else ""
-
-
-def cache_bytes() -> int | None:
-    """Return the size of this processor's last-level cache; None where the system lists none."""
-    sizes = [int(file.read_text().strip("K\n")) for file in CACHES.glob("index*/size")]
-    return 1024 * max(sizes) if sizes else None
