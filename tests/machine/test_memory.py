@@ -27,9 +27,7 @@ def trace_of(monkeypatch):
         def device():
             return allocated(len(trace.rows))
 
-        monkeypatch.setattr(
-            machine_memory, "footprint", lambda: ("footprint", lambda: footprint(len(trace.rows)))
-        )
+        monkeypatch.setattr(machine_memory, "footprint", lambda: footprint(len(trace.rows)))
         faults = {"page_ins": 0}
         monkeypatch.setattr(
             machine_memory, "page_faults", lambda: faults | {"page_faults": 5 * len(trace.rows)}

@@ -142,8 +142,10 @@ class Case:
         """
         count = self.backend.count(model)
         if self._workload and count != self._workload.parameters:
-            counted = f"{self._workload.parameters:,} were counted beforehand"
-            raise Mismatch(f"the model has {count:,} parameters; {counted}")
+            counted = self._workload.parameters
+            raise Mismatch(
+                f"the model has {count:,} parameters; {counted:,} were counted beforehand"
+            )
         self._model = model
         self._weights = self.backend.weight_sample(model)
         self._offloaded = offloaded
@@ -184,13 +186,12 @@ class Case:
 
     def _note_block(self) -> None:
         """Hear from the clock that a block begins or has ended."""
-        if self.clock.running is None:  # the part has ended, and so has what is timed
-            self._others.end()
-        training_alone = len(self.clock.parts) == 1
-        if training_alone:
-            self._sampler.steady(*outcome.stretch(self.clock))
         if self.clock.running:
             self._progress.step(self.clock.running)
+        else:  # the part has ended, and so has what is timed
+            self._others.end()
+        if len(self.clock.parts) == 1:  # the training, which other parts may follow
+            self._sampler.steady(*outcome.stretch(self.clock))
 
     def _keep_ready(self, batch: Any) -> Any:
         """Return a batch on the device, for the clock's loop on ready batches.
@@ -201,7 +202,7 @@ class Case:
             self._peaks = self.backend.peak_memory()
             sampled = [sample.footprint_bytes or 0 for sample in self._sampler.samples]
             if any(sampled):
-                self._peaks["footprint_peak_bytes"] = max(*sampled, memory.footprint()[1]())
+                self._peaks["footprint_peak_bytes"] = max(*sampled, memory.footprint())
         return self.backend.to_device(batch)
 
     @property
@@ -239,15 +240,12 @@ class Case:
         """Add the time of a call, as `calls.measure` gave it, with its interval and raw times."""
         self._others.end()
         self._metrics[name] = timed.seconds
-        warmup = outcome.pairs(timed.warmup)
-        first_s = timed.first_call_s
-        self.raw(name, timed.blocks, first_call_s=first_s, warmup=warmup, stopped=timed.stopped)
+        facts = {"first_call_s": timed.first_call_s, "stopped": timed.stopped}
+        self.raw(name, timed.blocks, warmup=outcome.pairs(timed.warmup), **facts)
 
     def raw(self, name: str, blocks: Iterable[clock.Block | float], **facts: Any) -> None:
         """Keep the raw times, blocks of calls or the seconds of each, that a number is made of."""
-        timed = [
-            block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks
-        ]
+        timed = [each if isinstance(each, clock.Block) else clock.Block(1, each) for each in blocks]
         self._kernels[name] = {"steady": outcome.pairs(timed)} | facts
 
     def note(self, text: str, *flags: str) -> None:
@@ -345,11 +343,18 @@ class Case:
             "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
         }
         if self._sampler:
-            record |= outcome.sampled(self._sampler)
+            samples = self._sampler.samples
+            record["trace"] = samples[:: max(1, len(samples) // 500)]  # 500 to 1,000 at most
+            for name in ("absent", "rails", "thermal_level"):
+                record[name] = getattr(self._sampler, name)
         if self._calibration_s:
             record["canary"] = dict(zip(("before_s", "after_s"), self._calibration_s, strict=True))
         if self._trace:
-            record["memory_trace"] = outcome.memory_trace(self._trace, self._training)
+            record["memory_trace"] = {
+                "columns": list(MemoryTrace.COLUMNS),
+                "rows": self._trace.rows,
+                "warmup": outcome.traced_warmup(self._trace, self._training),
+            }
         if self._notes:
             record["note"] = redact("; ".join(self._notes))
         if status == "error" and exception is not None:
@@ -369,7 +374,7 @@ class Case:
         training = self._training
         metrics = epochs.epoch_metrics(self.clock)
         if self._sampler:
-            metrics |= self._sampler.metrics()
+            metrics |= self._sampler.metrics
         if training:
             peaks = self._peaks or self.backend.peak_memory()
             metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}

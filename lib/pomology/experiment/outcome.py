@@ -173,26 +173,7 @@ def pairs(blocks: Iterable[clock.Block]) -> list[list[float]]:
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
 
-def sampled(sampler: Sampler) -> dict[str, Any]:
-    """Return what the sampler adds to a record; of its samples 500 to 1,000 at most."""
-    return {
-        "absent": sampler.absent,
-        "rails": sampler.rails,
-        "thermal_level": sampler.thermal_level,
-        "trace": sampler.samples[:: max(1, len(sampler.samples) // 500)],
-    }
-
-
 def traced_warmup(trace: MemoryTrace, training: clock.Part) -> int:
     """Return how many steps of a trace come before the steady ones."""
     warmup = 1 + clock.steps_in(training.warmup)
     return warmup if len(trace.rows) - warmup >= FEW_TRACED else 1
-
-
-def memory_trace(trace: MemoryTrace, training: clock.Part) -> dict[str, Any]:
-    """Return a trace as the journal keeps it."""
-    return {
-        "columns": list(trace.COLUMNS),
-        "rows": trace.rows,
-        "warmup": traced_warmup(trace, training),
-    }

@@ -38,7 +38,7 @@ class Meter(NamedTuple):
 def meter(kind: str) -> Meter:
     """Return the energy meter of a device, "cpu" or "gpu". Raises Absent where there is none."""
     if sys.platform == "darwin":
-        apple = apple_meter()
+        apple = _apple_meter()
         if kind not in apple.rails:
             raise Absent(f"zeus-apple-silicon does not count all of the {kind} of this chip")
         return apple
@@ -49,8 +49,8 @@ def meter(kind: str) -> Meter:
     return Meter({"gpu": NVML_PERIOD_S}, lambda: {"gpu": energy_mj(gpu) / 1e3})
 
 
-def apple_meter() -> Meter:
-    """Return the meter of a whole Apple chip: energy as macOS estimates it, in steps of 1 mJ."""
+def _apple_meter() -> Meter:
+    """Return the meter of an Apple chip: energy as macOS estimates it, in steps of 1 mJ."""
     if snapshot.virtual_mac():
         # Where there are no counters, the library would end this process.
         raise Absent("not asked in a virtual machine, which need not have energy counters")
@@ -119,22 +119,19 @@ class EnergyCounter:
         self.rails = list(self._periods_s)
         self.missing: dict[str, str] = {}
         self._first = self._read()
-        self._stretch: Hashable = None
-        self._steady: list[Span] = []  # the first and the last reading of each stretch
+        self._spans: dict[Hashable, Span] = {}  # the first and the last reading of each stretch
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends, after so many steady steps.
 
         stretch: another one where something else ran between two blocks.
         """
-        if stretch != self._stretch:
-            self._stretch = stretch
-            begin = self._read(steps)
-            self._steady.append((begin, begin))
-            return
-        begin, last = self._steady[-1]
-        if self._clock() - last.seconds >= SPACING_S:
-            self._steady[-1] = (begin, self._read(steps))
+        begin, last = self._spans.get(stretch, (None, None))
+        if begin is None:
+            now = self._read(steps)
+            self._spans[stretch] = (now, now)
+        elif self._clock() - last.seconds >= SPACING_S:
+            self._spans[stretch] = (begin, self._read(steps))
 
     def metrics(self) -> dict[str, Estimate]:
         """Return joules of a steady step, and watts: of steady steps, else from begin to now.
@@ -146,7 +143,7 @@ class EnergyCounter:
             long = last.seconds - self._first.seconds >= 2 * self._periods_s[rail]
             if long and last.joules[rail] == self._first.joules[rail]:
                 raise Absent(f"the energy counter of the {rail} stood still")
-        spans = [(begin, end) for begin, end in self._steady if end.steps > begin.steps]
+        spans = [(begin, end) for begin, end in self._spans.values() if end.steps > begin.steps]
         steps = sum(end.steps - begin.steps for begin, end in spans)
         found = {}
         if steps:

@@ -1,6 +1,5 @@
 """The memory of this process and its workers, sampled while a case runs."""
 
-import contextlib
 import ctypes
 import math
 import mmap
@@ -47,13 +46,12 @@ class MemoryTrace:
         self._device = device
         self._since = since
         self._clock = clock
-        self._footprint = footprint()[1]
         self.rows: list[tuple] = []
 
     def note(self) -> None:
         """Note that a step has ended, on the device too."""
         now = {"step": len(self.rows), "t_s": round(self._clock() - self._since, 6)}
-        now["footprint_bytes"] = self._footprint()
+        now["footprint_bytes"] = footprint()
         now["resident_bytes"] = psutil.Process().memory_info().rss
         now |= page_faults() | self._device()
         self.rows.append(tuple(now.get(name) for name in self.COLUMNS))
@@ -131,29 +129,22 @@ def live_children() -> list[int]:
     return pids
 
 
-def footprint() -> tuple[str, Callable[[], int]]:
-    """Return what the footprint is, and what reads it of this process.
+def footprint() -> int:
+    """Return the resident memory of this process; on macOS its physical footprint.
 
-    On macOS it is with its living children, of which each imports PyTorch; on Linux they are forks,
-    and share its pages.
+    There its living children count too, of which each imports PyTorch; on Linux they are forks, and
+    share its pages.
     """
     if sys.platform != "darwin":
-        return "resident memory", lambda: psutil.Process().memory_info().rss
-    proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
-
-    def physical(pid: int) -> int:
+        return psutil.Process().memory_info().rss
+    proc_pid_rusage = ctypes.CDLL(None).proc_pid_rusage
+    total = 0
+    for pid in [os.getpid(), *live_children()]:
         # `struct rusage_info_v0` of <sys/resource.h>: 16 bytes of UUID, then ten numbers, the
         # eighth the footprint
         info = (ctypes.c_uint64 * 12)()
-        if proc_pid_rusage(pid, 0, ctypes.byref(info)) != 0:
-            raise OSError(ctypes.get_errno(), "proc_pid_rusage failed")
-        return info[9]
-
-    def read() -> int:
-        total = physical(os.getpid())
-        for pid in live_children():
-            with contextlib.suppress(ProcessLookupError):  # ended since it was listed
-                total += physical(pid)
-        return total
-
-    return "physical footprint", read
+        if proc_pid_rusage(pid, 0, ctypes.byref(info)) == 0:
+            total += info[9]
+        elif pid == os.getpid():  # a child may have ended since it was listed
+            raise OSError("proc_pid_rusage failed")
+    return total
