@@ -52,10 +52,9 @@ class TorchDevice(Device):
     def backends(cls) -> dict[str, str | None]:
         import torch
 
-        reasons: dict[str, str | None] = {"cpu": None}
-        for name, reason in GPUS.items():
-            reasons[name] = None if torch.get_device_module(name).is_available() else reason
-        return reasons
+        reasons = {"cpu": None} | GPUS
+        present = [name for name in GPUS if torch.get_device_module(name).is_available()]
+        return reasons | dict.fromkeys(present)
 
     @property
     def name(self) -> str | None:
@@ -160,8 +159,3 @@ class TorchDevice(Device):
                 yield operators
         finally:
             self._torch.set_warn_always(False)
-
-
-def fallback_enabled() -> bool:
-    """Whether operators that MPS lacks may run on the CPU instead."""
-    return os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")

@@ -61,7 +61,6 @@ class Experiment:
                 f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0"
             )
         self.devices = find.find(devices, framework)
-        self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.framework = framework
         self.profile = profile
         self.budget_s = float(budget_s)
@@ -129,8 +128,6 @@ class Experiment:
         before = journal.read(self.journal.path)
         for config, device in itertools.product(rows, self.devices if on is None else on):
             case = Case(self, device, config)
-            if self._no_gpu:
-                case.note(self._no_gpu)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._hint}")
             elif self._kernel_is_used:

@@ -1,15 +1,16 @@
 """How a case ended, whether its model learned, and what casts doubt on its number."""
 
 import math
+import os
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from pomology.devices import failures
-from pomology.devices.torch import fallback_enabled
-from pomology.errors import Mismatch, TooBig, TooSlow
+from pomology.devices.torch import FALLBACK_VARIABLE
+from pomology.errors import Mismatch, TooBig, TooSlow, Unsupported
 from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Sampler
 from pomology.measure import clock, epochs, intervals
@@ -21,8 +22,34 @@ from pomology.results import cases
 STEPS_FEW = 20  # steady steps, below which a case is marked
 DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
 DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
-STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
+
+STATUS_OF = {
+    TooBig: "too-big",
+    TooSlow: "too-slow",
+    Mismatch: "mismatch",
+    Unsupported: "unsupported",
+}
+# MPS and the CPU allocator raise plain RuntimeErrors; only CUDA has a class of its own, which its
+# libraries do not use.
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|(can't|cannot|unable to|failed to) allocate"
+    r"|Invalid buffer size"  # one buffer of MPS, larger than Metal allows
+    r"|Insufficient Memory"  # what Metal notices while it runs a command buffer
+    r"|\[metal::malloc\] Attempting to allocate"  # MLX
+    r"|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+UNSUPPORTED = re.compile(
+    r"(unsupported|not (currently |yet )?(supported|implemented)) (on|for) (the )?MPS"
+    r"|MPS (doesn't|does not) support|(doesn't|does not) support (float64|complex128)"
+    r"|not implemented for '(Half|BFloat16)'|Could not run '[^']+' with arguments from the"
+    # TensorFlow: an operator without a kernel, and XLA, which knows no Metal
+    r"|No OpKernel was registered to support|no supported kernel for [GC]PU devices"
+    r"|Could not find registered platform"
+    r"|not (yet )?supported on the GPU",  # MLX
+    re.IGNORECASE,
+)
 
 
 def of_exception(exception: BaseException) -> tuple[str, str]:
@@ -30,8 +57,23 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
-    status = STATUS_OF.get(type(exception)) or failures.failure(exception)
+    status = STATUS_OF.get(type(exception)) or _of_framework(exception)
     return (status, reason) if status else ("error", f"{type(exception).__name__}: {reason}")
+
+
+def _of_framework(exception: Exception) -> str | None:
+    """Return the status that an exception of a framework stands for, or None for a bug."""
+    text = str(exception)
+    kinds = {kind.__name__ for kind in type(exception).__mro__}
+    if kinds & {"MemoryError", "OutOfMemoryError", "ResourceExhaustedError"}:
+        return "out-of-memory"
+    if kinds & {"RuntimeError", "OpError"} and OUT_OF_MEMORY.search(text):
+        return "out-of-memory"
+    # MPS raises NotImplementedError (a RuntimeError) for a missing operator and TypeError for
+    # float64; MLX raises ValueError.
+    if kinds & {"RuntimeError", "TypeError", "ValueError", "OpError"} and UNSUPPORTED.search(text):
+        return "unsupported"
+    return None
 
 
 def rates(
@@ -54,8 +96,7 @@ def rates(
             metric = "flops_per_s" if name == "step" else f"{name}_flops_per_s"
             found[metric] = epochs.rate(count, seconds[name], "FLOP/s")
     if workload.flops and "energy_j_per_step" in metrics:
-        per_tflop = metrics["energy_j_per_step"] * (1e12 / workload.flops)
-        found["energy_j_per_tflop"] = per_tflop
+        found["energy_j_per_tflop"] = metrics["energy_j_per_step"] * (1e12 / workload.flops)
     return found
 
 
@@ -100,7 +141,7 @@ def flags(
         found.append("few-steps")
     if any(map(_drifts, timed)):
         found.append("drift")
-    if backend == "mps" and fallback_enabled():
+    if backend == "mps" and os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0"):
         found.append("fallback-enabled")
     return found
 
