@@ -17,7 +17,6 @@ from pomology.errors import Mismatch, Unsupported
 from pomology.experiment import feasibility, outcome
 from pomology.experiment.progress import Progress
 from pomology.machine import memory, quiet
-from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
@@ -36,8 +35,8 @@ class Case:
 
     How the block ends, also by an exception, becomes the status. `case["batch_size"]` is a setting.
     backend: the kit's device. device: what the framework's `.to()` takes. scaled: whether the model
-    is a smaller one than the article's. clock: inside of the block, its `StepClock`; `phase` and
-    `occasional` are the clock's.
+    is a smaller one than the article's. traced: a row of `memory.TRACED` for each `trace`. clock:
+    inside of the block, its `StepClock`; `phase` and `occasional` are the clock's.
     """
 
     clock: clock.StepClock
@@ -53,9 +52,9 @@ class Case:
         settings = " ".join(f"{key}={value}" for key, value in config.items())
         self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
         self.scaled = False
+        self.traced: list[tuple] = []
         self._workload: Workload | None = None
         self._sampler: Sampler | None = None
-        self._trace: MemoryTrace | None = None
         self._others = quiet.Others()
         self._calibration_s: list[float] = []
         self._model: Any = None
@@ -180,9 +179,8 @@ class Case:
     def trace(self) -> None:
         """Note memory and page faults of the step that ends here: the last line of every step."""
         self.backend.synchronize()
-        if self._trace is None:
-            self._trace = MemoryTrace(self.backend.memory, self._start_s)
-        self._trace.note()
+        t_s = time.perf_counter() - self._start_s
+        self.traced.append(memory.trace_row(len(self.traced), t_s, self.backend.memory()))
 
     def _note_block(self) -> None:
         """Hear from the clock that a block begins or has ended."""
@@ -349,12 +347,10 @@ class Case:
                 record[name] = getattr(self._sampler, name)
         if self._calibration_s:
             record["canary"] = dict(zip(("before_s", "after_s"), self._calibration_s, strict=True))
-        if self._trace:
-            record["memory_trace"] = {
-                "columns": list(MemoryTrace.COLUMNS),
-                "rows": self._trace.rows,
-                "warmup": outcome.traced_warmup(self._trace, self._training),
-            }
+        if self.traced:
+            warmup = outcome.traced_warmup(len(self.traced), self._training)
+            trace = {"columns": list(memory.TRACED), "rows": self.traced, "warmup": warmup}
+            record["memory_trace"] = trace
         if self._notes:
             record["note"] = redact("; ".join(self._notes))
         if status == "error" and exception is not None:
@@ -381,8 +377,6 @@ class Case:
         for name, loss in outcome.loss_ends(self._losses).items():
             if math.isfinite(loss):
                 metrics[name] = Estimate(loss, n=len(self._losses))
-        if self._trace:
-            metrics |= self._trace.metrics(outcome.traced_warmup(self._trace, training))
         metrics |= self._metrics
         if self._workload:
             metrics = outcome.rates(self._workload, training, metrics) | metrics

@@ -11,7 +11,6 @@ import numpy as np
 
 from pomology.devices.torch import FALLBACK_VARIABLE
 from pomology.errors import Mismatch, TooBig, TooSlow, Unsupported
-from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Sampler
 from pomology.measure import clock, epochs, intervals
 from pomology.measure.estimate import Estimate
@@ -214,7 +213,7 @@ def pairs(blocks: Iterable[clock.Block]) -> list[list[float]]:
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
 
-def traced_warmup(trace: MemoryTrace, training: clock.Part) -> int:
-    """Return how many steps of a trace come before the steady ones."""
+def traced_warmup(rows: int, training: clock.Part) -> int:
+    """Return how many of the rows of a trace, one a step, come before the steady steps."""
     warmup = 1 + clock.steps_in(training.warmup)
-    return warmup if len(trace.rows) - warmup >= FEW_TRACED else 1
+    return warmup if rows - warmup >= FEW_TRACED else 1
