@@ -79,10 +79,6 @@ class MLXDevice(Device):
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         return self._mx.stream(self.handle)
 
-    def on_cpu(self) -> contextlib.AbstractContextManager:
-        """Inside, the CPU computes."""
-        return self._mx.stream(self._mx.cpu)
-
     def synchronize(self) -> None:
         self._mx.synchronize(self.handle)
 

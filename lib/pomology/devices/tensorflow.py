@@ -84,10 +84,6 @@ class TensorFlowDevice(Device):
         """Inside, this device computes what it has a kernel for."""
         return self._tf.device(self.handle)
 
-    def on_cpu(self) -> contextlib.AbstractContextManager:
-        """Inside, the CPU computes."""
-        return self._tf.device("/CPU:0")
-
     def synchronize(self) -> None:
         self._tf.test.experimental.sync_devices()
         if self.backend == "metal":

@@ -136,13 +136,10 @@ def flags(
         timed.append(training.blocks)
         steps = clock.steps_in(training.blocks)
         few = few or (steps < STEPS_FEW and not training.complete)
-    if few:
-        found.append("few-steps")
-    if any(map(_drifts, timed)):
-        found.append("drift")
-    if backend == "mps" and os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0"):
-        found.append("fallback-enabled")
-    return found
+    falls_back = backend == "mps" and os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
+    drifts = any(map(_drifts, timed))
+    doubts = {"few-steps": few, "drift": drifts, "fallback-enabled": falls_back}
+    return found + [flag for flag, holds in doubts.items() if holds]
 
 
 def _drifts(blocks: list[clock.Block]) -> bool:

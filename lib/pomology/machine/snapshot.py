@@ -68,7 +68,7 @@ def snapshot() -> dict[str, Any]:
         "os_version": version or None,
         "architecture": platform.machine() or None,
         # Intel Macs have another brand.
-        "translated": mac and x86 and "Apple" in str(_sysctl("machdep.cpu.brand_string")),
+        "translated": mac and x86 and "Apple" in str(sysctl("machdep.cpu.brand_string")),
         "python": platform.python_version(),
         "packages": _packages(),
         "git": _git(),
@@ -108,19 +108,17 @@ def conditions() -> dict[str, Any]:
     """
     power_source, low_power = _power()
     busy = psutil.cpu_percent(0.25) / 100  # of all cores; this process waits meanwhile
-    flags = []
-    if power_source == "battery":
-        flags.append("on-battery")
-    if low_power:
-        flags.append("low-power")
-    if busy > max(0.25 / (psutil.cpu_count() or 1), 0.05):
-        flags.append("busy")
+    doubts = {
+        "on-battery": power_source == "battery",
+        "low-power": low_power,
+        "busy": busy > max(0.25 / (psutil.cpu_count() or 1), 0.05),
+    }
     return {
         "power_source": power_source,
         "low_power_mode": low_power,
         "thermal_level": thermal_level(),
         "load": os.getloadavg()[0],
-        "flags": flags,
+        "flags": [flag for flag, holds in doubts.items() if holds],
     }
 
 
@@ -144,14 +142,9 @@ def describe(snapshot: dict[str, Any]) -> str:
 def chip() -> str | None:
     """Return the processor's name, such as `Apple M2 Ultra` or `AMD EPYC 7B13`."""
     if sys.platform == "darwin":
-        return _sysctl("machdep.cpu.brand_string")
+        return sysctl("machdep.cpu.brand_string")
     model = re.search(r"Model name:(.*)", run_command("lscpu") or "")
     return " ".join(model[1].split()) or None if model else None
-
-
-def virtual_mac() -> bool:
-    """Return whether this Mac is a virtual machine."""
-    return _sysctl("kern.hv_vmm_present") == 1
 
 
 def available_memory_bytes() -> int:
@@ -197,7 +190,8 @@ def run_command(*command: str) -> str | None:
     return done.stdout
 
 
-def _sysctl(name: str) -> int | str | None:
+def sysctl(name: str) -> int | str | None:
+    """Return a setting of macOS's kernel."""
     text = (run_command("sysctl", "-n", name) or "").strip()
     return int(text) if text.isdecimal() else text or None
 
@@ -205,8 +199,8 @@ def _sysctl(name: str) -> int | str | None:
 def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
     """Return performance and efficiency cores of an Apple chip."""
     kinds: Counter[Any] = Counter()
-    for level in range(_sysctl("hw.nperflevels") or 0):
-        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl(f"hw.perflevel{level}.physicalcpu")
+    for level in range(sysctl("hw.nperflevels") or 0):
+        kinds[sysctl(f"hw.perflevel{level}.name")] += sysctl(f"hw.perflevel{level}.physicalcpu")
     # An M5 calls its fastest `Super`.
     if not kinds or kinds.keys() - {"Super", "Performance", "Efficiency"}:
         return None, None
