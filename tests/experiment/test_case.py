@@ -300,7 +300,7 @@ def test_flags_say_what_others_did_and_how_slow_the_machine_was(make, monkeypatc
     speeds = iter([1.0, 1.0, 1.4, 1.5, 1.4, 1.2])  # a neighbour, and one that comes and goes
     monkeypatch.setattr(quiet, "calibrate", lambda: next(speeds))
     contended = iter([False, False, True, False, False, False])  # a loop, and the rest
-    monkeypatch.setattr(quiet, "contended", lambda first, last: next(contended))
+    monkeypatch.setattr(quiet, "contended", lambda *_: next(contended))
     experiment = make()
     for case in experiment.cases(number=[1, 2, 3]):
         with case:
@@ -309,7 +309,7 @@ def test_flags_say_what_others_did_and_how_slow_the_machine_was(make, monkeypatc
     assert first.flags == third.flags == []
     assert second.flags == ["contended", "slowed"]
     assert second.calibration == {"before_s": 1.4, "after_s": 1.5}
-    monkeypatch.setattr(quiet, "contended", lambda first, last: False)
+    monkeypatch.setattr(quiet, "contended", lambda *_: False)
     experiment = make(profile="smoke", out=str(experiment.out / "smoke"))
     assert not run(experiment).calibration  # its numbers say nothing
 

@@ -40,7 +40,7 @@ def test_a_case_keeps_its_trace_and_what_is_not_counted_with_the_reason(tmp_path
             assert len(fenced) > before, "what a GPU still does is not in its memory yet"
     (record,) = journal.read(tmp_path / "memory.jsonl").records
     trace = record.memory_trace
-    assert trace["columns"] == list(machine_memory.TRACED)
+    assert trace["columns"] == machine_memory.TRACED
     assert [row[0] for row in trace["rows"]] == [*range(60)]
     assert trace["rows"][0][2:4] == [None, None]  # PyTorch counts nothing on a CPU
     times = [row[1] for row in trace["rows"]]

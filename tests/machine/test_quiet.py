@@ -8,7 +8,6 @@ import psutil
 import pytest
 
 from pomology.machine import quiet
-from pomology.machine.quiet import Edge
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +32,6 @@ def test_threads_follow_the_quota_of_a_container_and_the_affinity(
     assert quiet.usable_threads() == (10 if threads == 8 else threads)
 
 
-IDLE = Edge(10.0, 500.0, 30.0)
 BETWEEN = {
     "0.1 of a core, less what the ticks may err by": (10, 21.0, 20.0, False),
     "more": (10, 21.5, 20.0, True),
@@ -46,10 +44,9 @@ BETWEEN = {
 
 
 @pytest.mark.parametrize(("wall_s", "busy_s", "own_s", "contended"), BETWEEN.values(), ids=BETWEEN)
-def test_what_others_did_between_two_edges(monkeypatch, wall_s, busy_s, own_s, contended):
+def test_what_others_did_meanwhile(monkeypatch, wall_s, busy_s, own_s, contended):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2)
-    last = Edge(IDLE.t_s + wall_s, IDLE.busy_s + busy_s, IDLE.own_s + own_s)
-    assert quiet.contended(IDLE, last) == contended
+    assert quiet.contended(wall_s, busy_s, own_s) == contended
 
 
 def test_a_calibration_is_the_median_after_a_warm_up(monkeypatch):

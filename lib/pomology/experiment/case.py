@@ -349,7 +349,7 @@ class Case:
             record["canary"] = dict(zip(("before_s", "after_s"), self._calibration_s, strict=True))
         if self.traced:
             warmup = outcome.traced_warmup(len(self.traced), self._training)
-            trace = {"columns": list(memory.TRACED), "rows": self.traced, "warmup": warmup}
+            trace = {"columns": memory.TRACED, "rows": self.traced, "warmup": warmup}
             record["memory_trace"] = trace
         if self._notes:
             record["note"] = redact("; ".join(self._notes))

@@ -198,10 +198,8 @@ def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:
             "last_step_s": part.last_step_s,
             "stopped": part.stopped,
         }
-        for name in clock.PHASES:
-            if part.blocks and all(name in block.phases for block in part.blocks):
-                seconds = [round(block.phases[name], 9) for block in part.blocks]
-                raw[part.name][f"steady_{name}"] = seconds
+        for name, blocks in epochs.phases(part.blocks).items():
+            raw[part.name][f"steady_{name}"] = [round(block.seconds, 9) for block in blocks]
     return raw
 
 

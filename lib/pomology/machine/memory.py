@@ -11,16 +11,8 @@ import psutil
 # What is noted of each step of a traced training, which takes 0.1 ms. `footprint_bytes` is as
 # `footprint` counts it; `resident_bytes` (on macOS without what only the GPU touched) and page
 # faults are of this process alone.
-TRACED = (
-    "step",
-    "t_s",
-    "allocated_bytes",
-    "reserved_bytes",
-    "footprint_bytes",
-    "resident_bytes",
-    "page_faults",
-    "page_ins",
-)
+TRACED = ["step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes"]
+TRACED += ["resident_bytes", "page_faults", "page_ins"]
 
 
 def trace_row(step: int, t_s: float, device: dict[str, int]) -> tuple:

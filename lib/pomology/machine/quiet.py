@@ -7,7 +7,6 @@ import statistics
 import time
 import timeit
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -31,14 +30,6 @@ def usable_threads() -> int:
     return max(1, min(allowed, cores))
 
 
-class Edge(NamedTuple):
-    """Seconds: the time, the CPU time of all processes, and that of this one and its children."""
-
-    t_s: float
-    busy_s: float
-    own_s: float
-
-
 def own_s() -> float:
     """Return the CPU seconds of this process and its children, living and ended ones."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -49,17 +40,15 @@ def own_s() -> float:
     return used_s
 
 
-def contended(first: Edge, last: Edge) -> bool:
-    """Return whether others used the processor between two edges.
+def contended(wall_s: float, busy_s: float, used_s: float) -> bool:
+    """Return whether others used over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
 
-    That is over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
+    busy_s, used_s: CPU seconds of all processes, and those of this one and its children.
     """
     cores = psutil.cpu_count() or 1
-    wall_s = max(last.t_s - first.t_s, 1e-9)
-    others_s = last.busy_s - first.busy_s - (last.own_s - first.own_s)
-    # Ticks of all cores, each off by up to one at either edge, as their sum scatters.
-    certain_s = max(0.0, others_s - 2 * TICK_S * cores**0.5)
-    load = certain_s / wall_s
+    wall_s = max(wall_s, 1e-9)
+    # Ticks of all cores, each off by up to one at either end, as their sum scatters.
+    load = (busy_s - used_s - 2 * TICK_S * cores**0.5) / wall_s
     return load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2))
 
 
@@ -68,7 +57,7 @@ class Others:
 
     def __init__(self):
         self.flags: list[str] = []
-        self._edge: Edge | None = None
+        self._began: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def begin(self) -> None:
         """Something timed begins here: read the counters, which takes about 0.5 ms."""
@@ -76,13 +65,13 @@ class Others:
         # Linux counts guests within user and nice already.
         idle = ("idle", "iowait", "guest", "guest_nice")
         busy_s = sum(seconds for name, seconds in times.items() if name not in idle)
-        self._edge = Edge(time.perf_counter(), busy_s, own_s())
+        self._began = (time.perf_counter(), busy_s, own_s())
 
     def end(self) -> None:
         """What was timed ends here, and the next thing begins."""
-        begin = self._edge
+        began = self._began
         self.begin()
-        if contended(begin, self._edge):
+        if contended(*(now - then for now, then in zip(self._began, began, strict=True))):
             self.flags.append("contended")
 
 

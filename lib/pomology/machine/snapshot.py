@@ -20,20 +20,8 @@ import psutil
 
 from pomology.paths import redact
 
-PACKAGES = (
-    "torch",
-    "lightning",
-    "transformers",
-    "peft",
-    "tensorflow",
-    "tensorflow-metal",
-    "keras",
-    "mlx",
-    "pyarrow",
-    "numpy",
-    "zeus-apple-silicon",
-    "pomology",
-)
+PACKAGES = ["torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-metal", "keras"]
+PACKAGES += ["mlx", "pyarrow", "numpy", "zeus-apple-silicon", "pomology"]
 # Variables of the environment that bear on how frameworks compute. Others of TF_ are secrets, and
 # folders are private.
 VARIABLES = re.compile(
@@ -125,18 +113,15 @@ def conditions() -> dict[str, Any]:
 def describe(snapshot: dict[str, Any]) -> str:
     """Return a line, as `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     chip_name = snapshot.get("chip") or "unknown chip"
-    parts = [chip_name]
-    if snapshot.get("cpu_cores"):
-        parts.append(f"{snapshot['cpu_cores']} cores")
+    cores = f"{snapshot['cpu_cores']} cores" if snapshot.get("cpu_cores") else ""
     if snapshot.get("performance_cores") and snapshot.get("efficiency_cores"):
-        parts[-1] += f" ({snapshot['performance_cores']}P+{snapshot['efficiency_cores']}E)"
-    parts.append(_gigabytes(snapshot.get("memory_bytes")))
+        cores += f" ({snapshot['performance_cores']}P+{snapshot['efficiency_cores']}E)"
     gpus = [gpu for gpu in snapshot.get("gpus") or [] if gpu["name"] != chip_name]
     names = Counter(f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}".strip() for gpu in gpus)
-    parts += [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
-    parts.append(f"{snapshot.get('os') or ''} {snapshot.get('os_version') or ''}".strip())
-    parts.append(f"Python {snapshot['python']}")
-    return ", ".join(part for part in parts if part)
+    cards = [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
+    system = f"{snapshot.get('os') or ''} {snapshot.get('os_version') or ''}".strip()
+    parts = [chip_name, cores, _gigabytes(snapshot.get("memory_bytes")), *cards, system]
+    return ", ".join(filter(None, [*parts, f"Python {snapshot['python']}"]))
 
 
 def chip() -> str | None:
