@@ -136,8 +136,8 @@ class Case:
     def watch_model(self, model: Any, offloaded: bool = False) -> Any:
         """Return the model, and record where its weights really are, and whether they change.
 
-        offloaded: whether its weights are meant to lie elsewhere between steps; then `ran_on` says
-        what computes. Raises Mismatch if the workload said another number of parameters.
+        offloaded: whether they are meant to lie elsewhere between steps; then `ran_on` says what
+        computes. Raises Mismatch if the workload said another number of parameters.
         """
         count = self.backend.count(model)
         if self._workload and count != self._workload.parameters:
@@ -192,11 +192,8 @@ class Case:
             self._sampler.steady(*outcome.stretch(self.clock))
 
     def _keep_ready(self, batch: Any) -> Any:
-        """Return a batch on the device, for the clock's loop on ready batches.
-
-        Before the first it notes the peaks of the loop: the kit's own batches are no part of it.
-        """
-        if not self._peaks:
+        """Return a batch on the device, for the clock's loop on ready batches."""
+        if not self._peaks:  # of the loop, of which the kit's own batches are no part
             self._peaks = self.backend.peak_memory()
             sampled = [sample.footprint_bytes or 0 for sample in self._sampler.samples]
             if any(sampled):
@@ -218,8 +215,7 @@ class Case:
     def accuracy(self, value: float, samples: int, trained: float) -> None:
         """Note the share of held-out samples that the model gets right.
 
-        trained: the share of the training that ran; after less than all of it the metric is
-        `accuracy_unfinished`.
+        trained: the share of the training that ran. Before its end it is `accuracy_unfinished`.
         """
         self.metric("accuracy_unfinished" if trained < 1 else "accuracy", value, n=samples)
         if trained < 1:
@@ -279,9 +275,9 @@ class Case:
         if self._fallbacks:
             return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
         wanted = self.backend.backend
-        if places - {wanted}:
-            found = ", ".join(sorted(places - {wanted}))
-            return "fallback", f"asked for {wanted}, computed on {found}"
+        elsewhere = ", ".join(sorted(places - {wanted}))
+        if elsewhere:
+            return "fallback", f"asked for {wanted}, computed on {elsewhere}"
         timed = [part for part in self.clock.parts.values() if part.first_step_s is not None]
         if not self._metrics and not timed:
             return "error", "nothing was timed"
