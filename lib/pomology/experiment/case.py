@@ -39,10 +39,6 @@ class Case:
     inside of the block, its `StepClock`; `phase` and `occasional` are the clock's.
     """
 
-    clock: clock.StepClock
-    phase: Callable
-    occasional: Callable
-
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
         self.experiment = experiment
         self.backend = backend
@@ -142,9 +138,7 @@ class Case:
         count = self.backend.count(model)
         if self._workload and count != self._workload.parameters:
             counted = self._workload.parameters
-            raise Mismatch(
-                f"the model has {count:,} parameters; {counted:,} were counted beforehand"
-            )
+            raise Mismatch(f"the model has {count:,} parameters; {counted:,} were counted before")
         self._model = model
         self._weights = self.backend.weight_sample(model)
         self._offloaded = offloaded

@@ -57,9 +57,7 @@ class Experiment:
             allowed = ", ".join(PROFILES)
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {allowed}")
         if not 0 < budget_s < math.inf:
-            raise PomologyError(
-                f"{name}: budget_s is {budget_s!r}; it must be a number of seconds above 0"
-            )
+            raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be seconds above 0")
         self.devices = find.find(devices, framework)
         self.framework = framework
         self.profile = profile
@@ -95,11 +93,6 @@ class Experiment:
         # Backends of which the runner gives each case a kernel of its own.
         self._one_case_on = os.environ.get(journal.ONE_CASE_ON, "").split()
         self._kernel_is_used = False
-
-    @property
-    def run(self) -> Run:
-        """The run as it is now."""
-        return self.report.run
 
     @property
     def records(self) -> list[Record]:
@@ -161,7 +154,7 @@ class Experiment:
 
     def slowed(self, around_case_s: list[float]) -> bool:
         """Return whether the machine was slower around a case than at its best in this run."""
-        records = self.run.records
+        records = self.report.run.records
         earlier_s = [seconds for record in records for seconds in record.calibration.values()]
         return min(around_case_s) > (1 + SLOWED) * min(earlier_s + around_case_s)
 
@@ -172,9 +165,7 @@ class Experiment:
 
     def _free_memory(self, case: Case) -> None:
         """Free what the last case left on the other devices; of its own a case does so itself."""
-        for device in self.devices:
-            if device is case.backend:
-                continue
+        for device in [each for each in self.devices if each is not case.backend]:
             try:
                 device.release()
             except Exception as error:  # a GPU that is lost must not end the CPU's cases

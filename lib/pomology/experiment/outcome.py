@@ -23,12 +23,8 @@ DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
 DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
 
-STATUS_OF = {
-    TooBig: "too-big",
-    TooSlow: "too-slow",
-    Mismatch: "mismatch",
-    Unsupported: "unsupported",
-}
+STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
+STATUS_OF[Unsupported] = "unsupported"
 # MPS and the CPU allocator raise plain RuntimeErrors; only CUDA has a class of its own, which its
 # libraries do not use.
 OUT_OF_MEMORY = re.compile(
@@ -109,10 +105,7 @@ def loss_ends(losses: list[float]) -> dict[str, float]:
 
 
 def not_learning(losses: list[float], expected: bool) -> str | None:
-    """Return why the losses say that a model does not learn; None if they do not.
-
-    expected: whether they should fall.
-    """
+    """Return why the losses say that a model does not learn. expected: whether they should fall."""
     if not all(map(math.isfinite, losses)):
         return "the loss is not a finite number"
     if expected and len(losses) >= cases.JUDGED_STEPS:
@@ -137,16 +130,11 @@ def flags(
         steps = clock.steps_in(training.blocks)
         few = few or (steps < STEPS_FEW and not training.complete)
     falls_back = backend == "mps" and os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
-    drifts = any(map(_drifts, timed))
+    long = [blocks for blocks in timed if sum(block.seconds for block in blocks) >= DRIFT_S]
+    changes = [drift([block.step_s for block in blocks]) or 0 for blocks in long]
+    drifts = any(abs(change) > DRIFT_THRESHOLD for change in changes)
     doubts = {"few-steps": few, "drift": drifts, "fallback-enabled": falls_back}
     return found + [flag for flag, holds in doubts.items() if holds]
-
-
-def _drifts(blocks: list[clock.Block]) -> bool:
-    if sum(block.seconds for block in blocks) < DRIFT_S:
-        return False
-    change = drift([block.step_s for block in blocks]) or 0
-    return abs(change) > DRIFT_THRESHOLD
 
 
 def drift(durations: Sequence[float]) -> float | None:

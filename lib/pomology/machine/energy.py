@@ -145,32 +145,28 @@ class EnergyCounter:
                 raise Absent(f"the energy counter of the {rail} stood still")
         spans = [(begin, end) for begin, end in self._spans.values() if end.steps > begin.steps]
         steps = sum(end.steps - begin.steps for begin, end in spans)
-        found = {}
-        if steps:
-            found["energy_j_per_step"] = self._per(steps, "J", spans, self.rails)
-            if self._kind == "gpu":
-                found["energy_gpu_j_per_step"] = self._per(steps, "J", spans, ["gpu"])
         spans = spans or [(self._first, last)]
-        spans_s = sum(end.seconds - begin.seconds for begin, end in spans)
-        found["power_w"] = self._per(spans_s, "W", spans, self.rails)
-        self.missing = {name: value for name, value in found.items() if isinstance(value, str)}
-        return {name: value for name, value in found.items() if name not in self.missing}
+        seconds = sum(end.seconds - begin.seconds for begin, end in spans)
+        wanted = {"power_w": (self.rails, seconds, "W")}
+        if steps:
+            wanted["energy_j_per_step"] = (self.rails, steps, "J")
+            if self._kind == "gpu":
+                wanted["energy_gpu_j_per_step"] = (["gpu"], steps, "J")
+        found = {}
+        for name, (rails, amount, unit) in wanted.items():
+            # A reading is as old as the last movement of its counter, so each of n spans may be
+            # wrong by up to two periods of power, and all of them by sqrt(n) times as much.
+            period_s = max(self._periods_s[rail] for rail in rails)
+            share = 2 * period_s * math.sqrt(len(spans)) / seconds
+            if share > COARSE:
+                why = f"a counter that moves every {period_s:g} s is too coarse for {seconds:.3g} s"
+                self.missing[name] = why
+                continue
+            used = [end.joules[rail] - begin.joules[rail] for begin, end in spans for rail in rails]
+            value = sum(used) / amount
+            half = share * value
+            found[name] = Estimate(value, unit, value - half, value + half, n=max(1, steps))
+        return found
 
     def _read(self, steps: int = 0) -> Reading:
         return Reading(self._clock(), steps, self._joules())
-
-    def _per(self, amount: float, unit: str, spans: list[Span], rails: list[str]) -> Estimate | str:
-        """Return the energy of spans over their steps or seconds, or why it is too uncertain.
-
-        A reading is as old as the last movement of its counter, so each of n spans may be wrong by
-        up to two periods of power, and all of them by sqrt(n) times as much.
-        """
-        seconds = sum(end.seconds - begin.seconds for begin, end in spans)
-        period_s = max(self._periods_s[rail] for rail in rails)
-        share = 2 * period_s * math.sqrt(len(spans)) / seconds
-        if share > COARSE:
-            return f"a counter that moves every {period_s:g} s is too coarse for {seconds:.3g} s"
-        used = [end.joules[rail] - begin.joules[rail] for begin, end in spans for rail in rails]
-        value = sum(used) / amount
-        steps = sum(end.steps - begin.steps for begin, end in spans)
-        return Estimate(value, unit, value * (1 - share), value * (1 + share), n=max(1, steps))

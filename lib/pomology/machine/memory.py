@@ -37,12 +37,8 @@ def live_children() -> list[int]:
     """Return the process ids of the multiprocessing children that have not ended."""
     # multiprocessing.active_children() would also collect the ended ones, behind the back of the
     # thread that waits for them: PyTorch would then learn only late that a worker was killed.
-    pids = []
-    for child in list(multiprocessing.process._children):
-        process = child._popen
-        if process is not None and process.returncode is None:
-            pids.append(process.pid)
-    return pids
+    processes = [child._popen for child in list(multiprocessing.process._children)]
+    return [each.pid for each in processes if each is not None and each.returncode is None]
 
 
 def footprint() -> int:

@@ -21,10 +21,8 @@ CALIBRATION_SIZE = 160
 
 def usable_threads() -> int:
     """Return how many threads can run at a time: cores by affinity, and by a container's quota."""
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        allowed = os.cpu_count() or 1
+    on_linux = hasattr(os, "sched_getaffinity")
+    allowed = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
     granted, _, period = (CPU_MAX.read_text() if CPU_MAX.is_file() else "max").partition(" ")
     cores = int(granted) // int(period) if granted.isdecimal() else allowed
     return max(1, min(allowed, cores))

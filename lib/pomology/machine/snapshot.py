@@ -90,17 +90,13 @@ def _packages() -> dict[str, str]:
 def conditions() -> dict[str, Any]:
     """Return what would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average. flags: those of
-    "on-battery", "low-power" and "busy" (others used over a quarter of a core and 5 % of all, for
-    0.25 s) that hold.
+    power_source: "ac", "battery" or None. load: the 1-minute load average. flags: which hold, where
+    `busy` is that others used over a quarter of a core and 5 % of all, for 0.25 s.
     """
     power_source, low_power = _power()
-    busy = psutil.cpu_percent(0.25) / 100  # of all cores; this process waits meanwhile
-    doubts = {
-        "on-battery": power_source == "battery",
-        "low-power": low_power,
-        "busy": busy > max(0.25 / (psutil.cpu_count() or 1), 0.05),
-    }
+    share = psutil.cpu_percent(0.25) / 100  # of all cores; this process waits meanwhile
+    busy = share > max(0.25 / (psutil.cpu_count() or 1), 0.05)
+    doubts = {"on-battery": power_source == "battery", "low-power": low_power, "busy": busy}
     return {
         "power_source": power_source,
         "low_power_mode": low_power,
@@ -160,16 +156,9 @@ def run_command(*command: str) -> str | None:
     try:
         # close_fds=False: Python then spawns it. A fork would write-protect the memory of this
         # process for a moment, and a model in training would fault on every page.
-        done = subprocess.run(
-            (program, *command[1:]),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=os.environ | {"LC_ALL": "C"},
-            close_fds=False,
-            timeout=30,
-            check=True,
-        )
+        options = {"env": os.environ | {"LC_ALL": "C"}, "close_fds": False, "timeout": 30}
+        options |= {"capture_output": True, "text": True, "errors": "replace", "check": True}
+        done = subprocess.run((program, *command[1:]), **options)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
