@@ -79,8 +79,7 @@ class Case:
     ) -> None:
         """Raise TooSlow, which ends the case, if so many steps surely cannot end in `limit_s`.
 
-        precision: other than the case's, where the same model is trained in several. flops: of a
-        step; by default those that `require_memory` was told.
+        precision: if not the case's. flops: of a step; if not those that `require_memory` was told.
         """
         flops = flops or self._workload.flops
         feasibility.require_time(self.backend, flops, limit_s, steps, precision or self.precision)
@@ -178,12 +177,12 @@ class Case:
 
     def _note_block(self) -> None:
         """Hear from the clock that a block begins or has ended."""
-        if self.clock.running:
-            self._progress.step(self.clock.running)
-        else:  # the part has ended, and so has what is timed
+        if self.clock.running is None:  # the part has ended, and so has what is timed
             self._others.end()
         if len(self.clock.parts) == 1:  # the training, which other parts may follow
             self._sampler.steady(*outcome.stretch(self.clock))
+        if self.clock.running:
+            self._progress.step(self.clock.running)
 
     def _keep_ready(self, batch: Any) -> Any:
         """Return a batch on the device, for the clock's loop on ready batches."""

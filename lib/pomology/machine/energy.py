@@ -26,10 +26,7 @@ class Absent(Exception):
 
 
 class Meter(NamedTuple):
-    """rails: what it covers -> seconds between two movements of its counter.
-
-    joules: returns a running total of each rail.
-    """
+    """rails: seconds between two movements of a counter, by what it covers. joules: reads them."""
 
     rails: dict[str, float]
     joules: Callable[[], dict[str, float]]
@@ -102,9 +99,6 @@ class Reading(NamedTuple):
     joules: dict[str, float]
 
 
-Span = tuple[Reading, Reading]
-
-
 class EnergyCounter:
     """The energy counters of a device from now on, and in its steady steps.
 
@@ -119,7 +113,8 @@ class EnergyCounter:
         self.rails = list(self._periods_s)
         self.missing: dict[str, str] = {}
         self._first = self._read()
-        self._spans: dict[Hashable, Span] = {}  # the first and the last reading of each stretch
+        # The first and the last reading of each stretch.
+        self._spans: dict[Hashable, tuple[Reading, Reading]] = {}
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends, after so many steady steps.

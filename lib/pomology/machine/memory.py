@@ -42,10 +42,9 @@ def live_children() -> list[int]:
 
 
 def footprint() -> int:
-    """Return the resident memory of this process; on macOS its physical footprint.
+    """Return the resident memory of this process; on macOS its footprint, with living children.
 
-    There its living children count too, of which each imports PyTorch; on Linux they are forks, and
-    share its pages.
+    There each of them imports PyTorch; on Linux they are forks, and share its pages.
     """
     if sys.platform != "darwin":
         return psutil.Process().memory_info().rss

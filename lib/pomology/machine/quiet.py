@@ -16,7 +16,6 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # of a container
 TICK_S = 0.01  # of the counters of processor time, on each core
 LEAST_S = 0.02  # what the runner itself takes now and then to note a case
 CALIBRATION_CALLS = 50  # of about 0.4 ms each
-CALIBRATION_SIZE = 160
 
 
 def usable_threads() -> int:
@@ -55,7 +54,6 @@ class Others:
 
     def __init__(self):
         self.flags: list[str] = []
-        self._began: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def begin(self) -> None:
         """Something timed begins here: read the counters, which takes about 0.5 ms."""
@@ -80,8 +78,7 @@ def calibrate() -> float:
     """
     import numpy  # slow to import
 
-    matrix = numpy.linspace(0.5, 1.5, CALIBRATION_SIZE**2, dtype="float32")
-    matrix = matrix.reshape(CALIBRATION_SIZE, -1)
+    matrix = numpy.linspace(0.5, 1.5, 160 * 160, dtype="float32").reshape(160, 160)
 
     def multiply() -> None:
         numpy.einsum("ij,jk->ik", matrix, matrix)  # not by a BLAS, which has threads of its own

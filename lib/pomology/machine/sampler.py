@@ -21,9 +21,7 @@ from pomology.measure.estimate import Estimate
 
 SENSORS = ("temperature_c", "clock_hz")
 SWAP = ("swap_bytes", "swapped_bytes", "compressed_bytes")
-UNITS = dict.fromkeys(("page_faults", "page_ins"), "count")
-UNITS |= dict.fromkeys((*SWAP, "footprint_peak_bytes"), "B")
-UNITS |= {"temperature_c": "°C", "clock_hz": "Hz"}
+UNITS = {"page_faults": "count", "page_ins": "count", "temperature_c": "°C", "clock_hz": "Hz"}
 # Traffic above that, in bytes a second, counts as a shortage of memory. A disk that swapped single
 # pages at 100 MB/s, or a core that compressed at 1 GB/s, would be busy for 1 % of the time.
 SHORTAGE = {"swapped_bytes": 1e6, "compressed_bytes": 10e6}
@@ -149,9 +147,9 @@ class Sampler:
 
     def _end(self) -> None:
         self._tick()
+        before = self._before
         after = self._counters()
-        both = after.keys() & self._before.keys()
-        values: dict[str, float] = {name: after[name] - self._before[name] for name in both}
+        values = {name: after[name] - before[name] for name in after if name in before}
         seconds = max(SHORTAGE_S, self.samples[-1].t_s)
         if any(values.get(name, 0) > rate * seconds for name, rate in SHORTAGE.items()):
             self.flags.append("swapping")
@@ -167,7 +165,9 @@ class Sampler:
             else:
                 values[name.replace("footprint", "footprint_peak")] = max(readings)
         n = len(self.samples)
-        metrics = {name: Estimate(value, UNITS[name], n=n) for name, value in values.items()}
+        metrics = {
+            name: Estimate(value, UNITS.get(name, "B"), n=n) for name, value in values.items()
+        }
         energy_metrics = self._attempt(("power_w",), self._energy.metrics) if self._energy else None
         if energy_metrics is not None:
             metrics |= energy_metrics

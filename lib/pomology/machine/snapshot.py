@@ -90,20 +90,15 @@ def _packages() -> dict[str, str]:
 def conditions() -> dict[str, Any]:
     """Return what would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average. flags: which hold, where
-    `busy` is that others used over a quarter of a core and 5 % of all, for 0.25 s.
+    power_source: "ac", "battery" or None. flags: `on-battery`, `low-power` and `busy` (others used
+    over a quarter of a core and 5 % of all, for 0.25 s), where they hold.
     """
     power_source, low_power = _power()
     share = psutil.cpu_percent(0.25) / 100  # of all cores; this process waits meanwhile
     busy = share > max(0.25 / (psutil.cpu_count() or 1), 0.05)
     doubts = {"on-battery": power_source == "battery", "low-power": low_power, "busy": busy}
-    return {
-        "power_source": power_source,
-        "low_power_mode": low_power,
-        "thermal_level": thermal_level(),
-        "load": os.getloadavg()[0],
-        "flags": [flag for flag, holds in doubts.items() if holds],
-    }
+    flags = [flag for flag, holds in doubts.items() if holds]
+    return {"power_source": power_source, "low_power_mode": low_power, "flags": flags}
 
 
 def describe(snapshot: dict[str, Any]) -> str:

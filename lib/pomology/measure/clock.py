@@ -150,10 +150,7 @@ class StepClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a part of every step by itself: `forward`, `backward` or `update`.
-
-        It synchronizes, so the device cannot overlap a phase with the next one.
-        """
+        """Time `forward`, `backward` or `update` of every step, which then cannot overlap."""
         assert name in PHASES, name
         self.synchronize()
         start = self._now()
