@@ -24,7 +24,7 @@ DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for goo
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
 
 STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
-STATUS_OF[Unsupported] = "unsupported"
+STATUS_OF |= {Unsupported: "unsupported"}
 # MPS and the CPU allocator raise plain RuntimeErrors; only CUDA has a class of its own, which its
 # libraries do not use.
 OUT_OF_MEMORY = re.compile(
