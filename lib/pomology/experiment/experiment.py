@@ -68,10 +68,10 @@ class Experiment:
         self.repeat = repeat
         self.precision = precision
         self.expects_learning = expects_learning
-        folder = Path(out) if out else folders.by_hand(name, profile, framework)
+        self.out = Path(out) if out else folders.by_hand(name, profile, framework)
         self._hint = "" if out else " (run the set-up cell again to measure it anew)"
-        folders.note_machine(folder, profile)
-        run = Run(folder)
+        folders.note_machine(self.out, profile)
+        run = Run(self.out)
         self.report = Report(name, article=article, run=run, devices=self.devices, **declared)
         # What a notebook shows of its records.
         self.show = self.report.show
@@ -83,11 +83,10 @@ class Experiment:
         self.claims = self.report.claims
         self.name = name
         self.article = article
-        self.out = folder
-        self.journal = journal.Journal(folder / f"{name}.jsonl")
+        self.journal = journal.Journal(self.out / f"{name}.jsonl")
         self.data_kind = "none"
         self.data_origin = ""
-        self.software = folders.note_software(folder, self.devices[0].threads)
+        self.software = folders.note_software(self.out, self.devices[0].threads)
         self._conditions: dict[str, Any] = {}
         self._looked_s = -math.inf
         # Backends of which the runner gives each case a kernel of its own.
@@ -141,7 +140,8 @@ class Experiment:
             for config in rows:
                 yield from self.cases([config], on=[device])
                 name = Case(self, device, config).name
-                statuses = {(each.case, each.repeat): each.status for each in self.records}
+                ended = journal.read(self.journal.path).records
+                statuses = {(each.case, each.repeat): each.status for each in ended}
                 if statuses.get((name, self.repeat)) not in TOO_LARGE:
                     break
 

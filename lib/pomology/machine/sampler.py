@@ -147,9 +147,8 @@ class Sampler:
 
     def _end(self) -> None:
         self._tick()
-        before = self._before
         after = self._counters()
-        values = {name: after[name] - before[name] for name in after if name in before}
+        values = {name: after[name] - self._before[name] for name in after if name in self._before}
         seconds = max(SHORTAGE_S, self.samples[-1].t_s)
         if any(values.get(name, 0) > rate * seconds for name, rate in SHORTAGE.items()):
             self.flags.append("swapping")
