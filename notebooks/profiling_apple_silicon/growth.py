@@ -20,8 +20,8 @@ def noted(case):
     try:
         yield
     finally:
-        warmup = outcome.traced_warmup(len(case.traced), case.clock.parts["training"])
-        if len(case.traced) > warmup:
+        if case.traced:
+            warmup = outcome.traced_warmup(len(case.traced), case.clock.parts["training"])
             for name, value in metrics(case.traced[warmup:]).items():
                 case.metric(name, value)
 
@@ -31,6 +31,8 @@ def metrics(rows):
 
     What was not read in every step has none; no slope with fewer than 3 steps.
     """
+    if not rows:
+        return {}
     found = {}
     columns = dict(zip(memory.TRACED, zip(*rows, strict=True), strict=True))
     for name in memory.TRACED[2:]:

@@ -85,6 +85,11 @@ def test_growth_is_noted_behind_the_warm_up_also_where_the_loop_fails():
     with pytest.raises(MemoryError), growth.noted(case):
         raise MemoryError
     assert noted == metrics_of()
+    noted.clear()
+    case.traced = case.traced[:1]
+    with growth.noted(case):
+        pass
+    assert noted == {}  # which is all warm-up
 
 
 def random_walk(rng, steps, rho, per_step):
