@@ -5,7 +5,7 @@ argument or a parameter is wrong, or the store fails, said in one line; 130: int
 """
 
 import argparse
-import contextlib
+import argparse
 import math
 import sys
 
@@ -33,13 +33,10 @@ def _reproduce(options: argparse.Namespace) -> int:
     out, jobs = plan.prepare(options, options.run)
     if options.store:
         extra("store").check(options.store)
-    from pomology.machine import quiet
     from pomology.runner import batch
 
-    # The profile smoke measures nothing that counts: it waits for nobody.
-    with quiet.alone(print) if options.profile != "smoke" else contextlib.nullcontext():
-        limit = options.limit_minutes
-        status = batch.reproduce(out, jobs, options.profile, limit, minutes or math.inf)
+    limit = options.limit_minutes
+    status = batch.reproduce(out, jobs, options.profile, limit, minutes or math.inf)
     if options.store and status != 130:
         print(f"put into the store as {extra('store').put(out, options.store)}")
     return status

@@ -80,7 +80,7 @@ def plus_minus(estimate: Estimate) -> str:
     """Return ` ± 2.1 %`: half the interval over the value; "" for none, and above 50 %."""
     if not (bounded(estimate) and estimate.value):
         return ""
-    percent = 100 * estimate.half_width / abs(estimate.value)
+    percent = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
     if percent > 50:
         return ""
     return f" ± {significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)} %"
