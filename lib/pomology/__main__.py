@@ -5,7 +5,6 @@ argument or a parameter is wrong, or the store fails, said in one line; 130: int
 """
 
 import argparse
-import argparse
 import math
 import sys
 
