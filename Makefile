@@ -62,7 +62,7 @@ help:  ## this list
 reproduce: ready  ## run every notebook on this machine and build the page of results
 	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
 	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" \
-	  --minutes="$$POMOLOGY_MINUTES" --store="$$POMOLOGY_STORE"
+	  --minutes="$${POMOLOGY_MINUTES:-0}" --store="$$POMOLOGY_STORE"
 
 test: dev  ## run all tests
 	@$(PY) -m pytest -n auto --dist=loadfile

@@ -1,7 +1,6 @@
 """What JupyterLab shows first: a page of links to the notebooks, with what each finds out and how long it takes."""
 
 import html
-import math
 import os
 import re
 from pathlib import Path
@@ -36,8 +35,7 @@ def entry(notebook: notebooks.Notebook) -> str:
     first = "".join(notebooks.read_notebook(notebook.path)["cells"][0]["source"])
     paragraphs = re.split(r"\n\s*\n", first)[1:]
     about = next((text for text in paragraphs if re.match(r"\*\*What", text)), (*paragraphs, "")[0])
-    seconds = notebook.seconds("quick")
-    time = format.clock_time(seconds) if math.isfinite(seconds) else "not known"
+    time = format.clock_time(notebook.seconds("quick"))
     return f"### [{plain(notebook.title)}]({link})\n\n{about}\n\n**How long:** {time}\n"
 
 

@@ -5,7 +5,6 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -81,11 +80,10 @@ def quick_collection() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No case is marked because of the other tests, or waits for a lock of theirs."""
-    monkeypatch.setattr("pomology.machine.quiet.LOCK", tmp_path / "device.lock")
+def left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No case is marked because of the other tests."""
     monkeypatch.setattr("pomology.machine.quiet.calibrate", lambda: 0.0005)
-    monkeypatch.setattr("pomology.machine.quiet.contended", lambda first, last: False)
+    monkeypatch.setattr("pomology.machine.quiet.contended", lambda *_: False)
 
 
 @contextlib.contextmanager

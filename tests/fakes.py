@@ -143,7 +143,7 @@ def cells(name: str) -> list[str]:
 
 def quiet_machine(patch: pytest.MonkeyPatch) -> None:
     """A machine on which nothing else runs; to find out about the real one takes seconds."""
-    state = {"power_source": "ac", "low_power_mode": False, "thermal_level": None, "load": 0.1}
+    state = {"power_source": "ac", "low_power_mode": False}
     patch.setattr(snapshot, "conditions", lambda: state | {"flags": []})
     patch.setattr(snapshot, "snapshot", lambda: {"python": "3.11.9"})
     patch.setattr(snapshot, "software", lambda: {"python": "3.11.9"})

@@ -13,7 +13,6 @@ from nbformat import v4
 from pomology.data.text import WIKITEXT2
 from pomology.paths import notebook_paths, root
 from pomology.results.record import PROFILES
-from pomology.runner import parameters
 
 PATHS = notebook_paths(root() / "notebooks")
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
@@ -21,6 +20,11 @@ DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 def code(document: nbformat.NotebookNode) -> list[str]:
     return [cell.source for cell in document.cells if cell.cell_type == "code"]
+
+
+def parameters_cell(document: nbformat.NotebookNode) -> str:
+    (cell,) = [cell for cell in document.cells if "parameters" in cell.metadata.get("tags", [])]
+    return cell.source
 
 
 def is_definition(node: ast.stmt) -> bool:
@@ -41,12 +45,14 @@ def definitions(name: str, profile: str = "article", **values: Any) -> dict[str,
     """
     (path,) = [path for path in PATHS if path.stem == name]
     file = root() / "params" / profile / f"{name}.yaml"
-    scope = {key: each.default for key, each in parameters.declared(path).items()}
+    document = nbformat.read(path, 4)
+    scope: dict[str, Any] = {}
+    exec(parameters_cell(document), scope)
     scope |= yaml.safe_load(file.read_text(encoding="utf-8"))
     parts = {part: np.zeros(count, np.int64) for part, count in WIKITEXT2.tokens.items()}
     scope["corpus"] = SimpleNamespace(**parts, vocabulary=WIKITEXT2.vocabulary)
     scope |= values
-    for source in code(nbformat.read(path, 4)):
+    for source in code(document):
         tree = ast.parse(source)
         if any(isinstance(node, (*DEFINITIONS, ast.If)) for node in tree.body):
             tree.body = [node for node in tree.body if is_definition(node)]

@@ -18,7 +18,7 @@ def drive(clock, times, before_sample=lambda: None, kind="cpu"):
 
 
 def value(watch, name):
-    return watch.metrics()[name].value
+    return watch.metrics[name].value
 
 
 def work_j(t_s):

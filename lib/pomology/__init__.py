@@ -1,8 +1,7 @@
 """pomology: how fast does this machine train neural networks, and why?
 
 What most users need is here: `from pomology import Experiment, load, Estimate, workload, TooBig`.
-The rest is in the packages below, each of which says in its first line what it is for. `measure` is
-one of them: the function that times a call is `from pomology.measure.calls import measure`.
+`measure` is a package: what times a call is `from pomology.measure.calls import measure`.
 
 Importing this takes no numpy and no framework: a name is imported when it is first asked for.
 """

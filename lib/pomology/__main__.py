@@ -5,11 +5,11 @@ argument or a parameter is wrong, or the store fails, said in one line; 130: int
 """
 
 import argparse
-import contextlib
+import math
 import sys
 
-from pomology import __version__, command_line, extras, format
-from pomology.command_line import Command, argument, extra, say
+from pomology import __version__, extras, format
+from pomology.command_line import RUN, SELECTION, STORE, argument, extra, places, run_folder
 from pomology.errors import PomologyError
 
 # Each command imports what it needs, so that help and wrong arguments are answered at once.
@@ -23,81 +23,81 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _reproduce(options: argparse.Namespace) -> int:
+    """Run every notebook and build the page of results."""
     from pomology.runner import plan
 
-    minutes = plan.minutes_of(options.minutes, options.profile)
-    out, jobs = plan.prepare(command_line.request(options))
-    for line in plan.left_out(options.only):
-        say(line)
+    minutes = options.minutes
+    if minutes and not (3 <= minutes <= 120 and options.profile == "quick"):
+        raise PomologyError(f"MINUTES={minutes}: must be from 3 to 120, and PROFILE=quick")
+    out, jobs = plan.prepare(options, options.run)
     if options.store:
         extra("store").check(options.store)
-    from pomology.machine import quiet
     from pomology.runner import batch
 
     limit = options.limit_minutes
-    # The profile smoke measures nothing that counts: it waits for nobody.
-    with quiet.alone(say) if options.profile != "smoke" else contextlib.nullcontext():
-        status = batch.reproduce(out, jobs, options.profile, limit, say=say, minutes=minutes)
+    status = batch.reproduce(out, jobs, options.profile, limit, minutes or math.inf)
     if options.store and status != 130:
-        say(f"put into the store as {extra('store').put(out, options.store)}")
+        print(f"put into the store as {extra('store').put(out, options.store)}")
     return status
 
 
 def _check(_: argparse.Namespace) -> None:
+    """Validate every notebook and parameter file; run nothing."""
     from pomology.runner import plan
 
-    say(f"{len(plan.check())} notebooks and their parameters are as they should be")
+    print(f"{plan.check()} notebooks and their parameters are as they should be")
 
 
 def _list(_: argparse.Namespace) -> None:
+    """List the notebooks."""
     from pomology.results.record import PROFILES
     from pomology.runner import notebooks
 
     for each in notebooks.notebooks():
         times = [f"{name} {format.clock_time(each.seconds(name))}" for name in PROFILES]
-        say(f"{each.name:20} {each.title} ({', '.join(times)})")
+        print(f"{each.name:20} {each.title} ({', '.join(times)})")
 
 
 def _report(options: argparse.Namespace) -> None:
-    folder = command_line.run_folder(options.run)
+    """Build the page of a run again."""
+    folder = run_folder(options.run)
     from pomology.report import page
 
-    say(page.build(folder, command_line.places("WITH", options.beside, options.store)))
+    print(page.build(folder, places("WITH", options.beside, options.store)))
 
 
-MINUTES = argument("--minutes", "choose notebooks that end in this time (with the profile quick)")
+LIMIT = argument("--limit-minutes", "time limit of one notebook (0: none)", None, type=float)
+FITS = argument("--minutes", "only what fits this time (with the profile quick)", 0, type=int)
 BESIDE = "other people's runs, shown next to it: names in outputs/, folders, or shared zips"
 WITH = argument("--with", BESIDE, (), nargs="+", dest="beside", metavar="RUN")
-REPRODUCE = (*command_line.SELECTION, command_line.LIMIT, command_line.STORE, MINUTES)
-REPORT = (command_line.RUN, WITH, command_line.STORE)
 CORE = {
-    "reproduce": Command("run every notebook and build the page of results", _reproduce, REPRODUCE),
-    "check": Command("validate every notebook and parameter file; run nothing", _check),
-    "list": Command("the notebooks", _list),
-    "report": Command("build the page of a run again", _report, REPORT),
+    "reproduce": (_reproduce, *SELECTION, LIMIT, FITS, STORE),
+    "check": (_check,),
+    "list": (_list,),
+    "report": (_report, RUN, WITH, STORE),
 }
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Return the arguments with their command's function as `run_command`."""
-    parser = _Parser(
-        prog="pomology", description="How fast does this machine train neural networks, and why?"
-    )
+    about = "How fast does this machine train neural networks, and why?"
+    parser = _Parser(prog="pomology", description=about)
     parser.add_argument("--version", action="version", version=f"pomology {__version__}")
-    parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     commands = dict(CORE)
     for name in extras.names():
         commands |= getattr(extra(name), "COMMANDS", {})
-    for name, command in commands.items():
-        subparser = parsers.add_parser(name, help=command.help)
-        subparser.set_defaults(run_command=command.run)
-        for option, settings in command.arguments:
+    for name, (run_command, *options) in commands.items():
+        subparser = parsers.add_parser(name, help=run_command.__doc__)
+        subparser.set_defaults(run_command=run_command)
+        for option, settings in options:
             subparser.add_argument(option, **settings)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; return the exit status."""
+    sys.stdout.reconfigure(line_buffering=True)  # a line is seen at once, also through a pipe
     try:
         options = _arguments(arguments)
         return options.run_command(options) or 0

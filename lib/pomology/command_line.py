@@ -1,25 +1,15 @@
-"""What the commands of the core and of the extras share: their form, options and output."""
+"""What the commands of the core and of the extras share: their form and their options."""
 
-import argparse
-import functools
 import importlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from pomology.errors import PomologyError
-
-say = functools.partial(print, flush=True)  # at once, also into a pipe or a file
-
-
-class Command(NamedTuple):
-    """A command: its line in the help, what runs it, and its arguments, each by `argument`."""
-
-    help: str
-    run: Callable[[argparse.Namespace], int | None]
-    arguments: Sequence[tuple] = ()
+from pomology.results.record import PROFILES
+from pomology.results.run import find, locate, unknown
 
 
 def argument(name: str, help: str, default: Any = "", **settings: Any) -> tuple[str, dict]:
@@ -31,14 +21,13 @@ RUN = argument("run", "name of the folder in outputs/")
 STORE = argument("--store", "where runs are kept: a folder, s3://bucket/prefix, ssh://host/folder")
 # Which notebooks run, on what, and how often.
 SELECTION = (
-    argument("--profile", "smoke, quick or article (default: quick)", "quick"),
+    argument("--profile", "how much to measure (default: quick)", "quick", choices=PROFILES),
     argument("--device", "auto (every device here), cpu, gpu, cuda or mps", "auto"),
     argument("--only", "names or globs of notebooks, separated by spaces"),
     argument("--run", "name of the folder in outputs/ (default: one with the date)"),
-    argument("--data", "auto, real or stand-in", "auto"),
+    argument("--data", "where it comes from", "auto", choices=("auto", "real", "stand-in")),
     argument("--repeats", "how often to run each notebook, in fresh kernels", 1, type=int),
 )
-LIMIT = argument("--limit-minutes", "time limit of one notebook (0: none)", None, type=float)
 
 
 def extra(name: str) -> ModuleType:
@@ -46,18 +35,9 @@ def extra(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"pomology.extras.{name}")
     except ModuleNotFoundError as error:
-        if error.name not in ("pomology.extras", f"pomology.extras.{name}"):
+        if error.name != f"pomology.extras.{name}":
             raise
         raise PomologyError(f"this copy of pomology has no lib/pomology/extras/{name}") from None
-
-
-def request(options: argparse.Namespace):
-    """Return the `plan.Asked` of a command that runs notebooks."""
-    from pomology.runner.plan import Asked
-
-    return Asked(
-        options.profile, options.device, options.only, options.run, options.data, options.repeats
-    )
 
 
 def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
@@ -65,16 +45,13 @@ def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
 
     texts: each names a run, or several, separated by spaces, those with spaces in quotes.
     """
-    from pomology.results.run import find, locate
-
     try:
         names = shlex.split(" ".join(texts))
     except ValueError as error:
         raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
     found = []
     for name in names:
-        here = locate(name) is not None or Path(name).exists()
-        if not here and (address or "://" in name):
+        if (address or "://" in name) and not (locate(name) or Path(name).exists()):
             name = str(extra("store").fetch(name, address))
         found.append(name)
     return find(found, variable)
@@ -82,9 +59,7 @@ def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
 
 def run_folder(run: str) -> Path:
     """Return a run's folder, by its name in outputs/ or its path."""
-    from pomology.results import run as results_run
-
-    place = results_run.locate(run)
+    place = locate(run)
     if place is None or not place.is_dir():
-        raise results_run.unknown(f"RUN={run}")
+        raise unknown(f"RUN={run}")
     return place

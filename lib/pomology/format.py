@@ -1,13 +1,10 @@
 """Numbers as people read them: rounded, with their units."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate
 
 FEW = 6  # an interval within a process rests on as many values at least
 RATIOS = ("", "x", "%")  # units of ratios: ± 2 % of a share would be read as points
@@ -51,14 +48,14 @@ def quantity(value: float, unit: str) -> str:
     for prefix, factor in PREFIXES.get(unit, {}).items():
         if abs(value) >= factor:
             return f"{significant(value / factor)} {prefix}{unit}"
-    if unit == "B":
-        return f"{value:,.0f} B"
-    text = f"{value:,}" if isinstance(value, int) else significant(value)
+    text = f"{value:,.0f}" if unit == "B" or isinstance(value, int) else significant(value)
     return f"{text} {unit}".rstrip()
 
 
 def clock_time(value: float) -> str:
-    """Return `40 s`, `1:30 min`, `2:05:00 h`."""
+    """Return `40 s`, `1:30 min`, `2:05:00 h`; of what is infinite `not known`."""
+    if value == math.inf:
+        return "not known"
     minutes, rest = divmod(int(value + 0.5), 60)
     if minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02}:{rest:02} h"
@@ -73,19 +70,17 @@ def bounded(estimate: Estimate) -> bool:
 
 def few(estimate: Estimate) -> bool:
     """Whether it is a time, a rate or a ratio from too few steps or calls for an interval."""
-    if bounded(estimate) or estimate.unit not in (*RATIOS, *TIMED):
-        return False
-    if estimate.how in ("counted", "published") or (estimate.n or FEW) >= FEW:
-        return False
+    timed = estimate.unit in (*RATIOS, *TIMED) and estimate.how in ("measured", "estimated")
     # One duration, or a count.
-    return not (estimate.n == 1 and estimate.how == "measured" and estimate.unit in ("s", ""))
+    single = estimate.n == 1 and estimate.how == "measured" and estimate.unit in ("s", "")
+    return timed and not single and (estimate.n or FEW) < FEW and not bounded(estimate)
 
 
 def plus_minus(estimate: Estimate) -> str:
     """Return ` ± 2.1 %`: half the interval over the value; "" for none, and above 50 %."""
     if not (bounded(estimate) and estimate.value):
         return ""
-    percent = 100 * estimate.half_width / abs(estimate.value)
+    percent = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
     if percent > 50:
         return ""
     return f" ± {significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)} %"

@@ -1,5 +1,6 @@
 """Where the kit's files are, and how it reads and writes them."""
 
+import csv
 import os
 import re
 from pathlib import Path
@@ -8,7 +9,6 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 
 RESOURCES = Path(__file__).parent / "resources"
-MOST_BYTES = 64 * 2**20  # of a file that is unpacked
 
 
 def root() -> Path:
@@ -31,6 +31,11 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise PomologyError(f"{one_line(path.name)}: cannot be read: {error.strerror}") from None
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table of the kit's own, as text."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

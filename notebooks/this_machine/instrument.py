@@ -9,6 +9,7 @@ import itertools
 import math
 import re
 import statistics
+import sys
 import time
 
 import torch
@@ -20,7 +21,6 @@ from pomology import format
 from pomology.devices import find
 from pomology.errors import Mismatch, PomologyError, Unsupported
 from pomology.extras.verify_operators import proof
-from pomology.machine import memory as machine_memory
 from pomology.machine.energy import Absent, meter
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, intervals
@@ -306,9 +306,10 @@ def counters(case):
     with Sampler(case.backend.kind) as sampler:
         pass
     found = {name.split("_")[0]: count for name, count in case.backend.peak_memory().items()}
-    footprint = sampler.metrics().get("footprint_peak_bytes")
+    footprint = sampler.metrics.get("footprint_peak_bytes")
     if footprint:
-        found[f"footprint ({machine_memory.footprint()[0]})"] = footprint.value
+        kind = "physical footprint" if sys.platform == "darwin" else "resident memory"
+        found[f"footprint ({kind})"] = footprint.value
     return found
 
 

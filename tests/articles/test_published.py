@@ -105,7 +105,7 @@ def test_rows_are_well_formed():
     assert upstream["source"].str.contains("rasbt/machine-learning-notes@8c8e867|lightly").all()
     # A unit that the kit's metric names promise and that nobody converts would be silently wrong.
     promised = frame["metric"].str.contains("_s$|_bytes$|_w$|_c$|_j_per_step$")
-    assert set(frame.loc[promised & frame["value"].notna(), "unit"]) <= published.units().keys()
+    assert set(frame.loc[promised & frame["value"].notna(), "unit"]) <= published.UNITS.keys()
 
 
 M1_PRO = {"device": "M1 Pro GPU", "experiment": "simclr"}

@@ -16,7 +16,7 @@ from small_model import FEATURES, WORK, batches, fit, run
 from torch import nn
 
 from pomology import errors
-from pomology.machine import energy, quiet
+from pomology.machine import energy, memory, quiet
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
 
@@ -86,6 +86,25 @@ def test_memory_is_that_of_the_loop_without_the_batches_that_are_kept_ready(make
     record = run(experiment)
     assert len(kept) == 3 and record.metrics["reserved_peak_bytes"].value == 5
     assert record.metrics["footprint_peak_bytes"].value > 1e6
+
+
+def test_a_trace_is_of_steps_that_have_ended_on_the_device_too(make, monkeypatch):
+    fenced = []
+
+    def body(case):
+        monkeypatch.setattr(case.backend, "synchronize", lambda: fenced.append(1))
+        for _ in case.steps(range(60), ready=False):
+            before = len(fenced)
+            case.trace()
+            assert len(fenced) > before, "what a GPU still does is not in its memory yet"
+
+    record = run(make(budget_s=5.0), body)
+    trace = record.memory_trace
+    assert trace["columns"] == memory.TRACED
+    assert [row[0] for row in trace["rows"]] == [*range(60)]
+    assert trace["rows"][0][2:4] == [None, None]  # PyTorch counts nothing on a CPU
+    times = [row[1] for row in trace["rows"]]
+    assert times == sorted(times) and 0 < times[-1] <= record.seconds
 
 
 def test_parts_phases_occasional_work_and_own_metrics_are_in_the_record(make):
@@ -297,19 +316,19 @@ def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatc
 
 
 def test_flags_say_what_others_did_and_how_slow_the_machine_was(make, monkeypatch):
-    speeds = iter([1.0, 1.0, 1.4, 1.5])
+    speeds = iter([1.0, 1.0, 1.4, 1.5, 1.4, 1.2])  # a neighbour, and one that comes and goes
     monkeypatch.setattr(quiet, "calibrate", lambda: next(speeds))
-    contended = iter([False, False, True, False])  # a loop, and the rest
-    monkeypatch.setattr(quiet, "contended", lambda first, last: next(contended))
+    contended = iter([False, False, True, False, False, False])  # a loop, and the rest
+    monkeypatch.setattr(quiet, "contended", lambda *_: next(contended))
     experiment = make()
-    for case in experiment.cases(number=[1, 2]):
+    for case in experiment.cases(number=[1, 2, 3]):
         with case:
             case.measure("kernel_s", lambda: None, budget_s=0.01)
-    first, second = experiment.records
-    assert first.flags == []
+    first, second, third = experiment.records
+    assert first.flags == third.flags == []
     assert second.flags == ["contended", "slowed"]
     assert second.calibration == {"before_s": 1.4, "after_s": 1.5}
-    monkeypatch.setattr(quiet, "contended", lambda first, last: False)
+    monkeypatch.setattr(quiet, "contended", lambda *_: False)
     experiment = make(profile="smoke", out=str(experiment.out / "smoke"))
     assert not run(experiment).calibration  # its numbers say nothing
 

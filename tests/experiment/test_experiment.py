@@ -55,7 +55,7 @@ def test_what_the_journal_has_is_skipped_and_said(make, capsys):
     ("settings", "words"),
     [
         ({"profile": "Quick"}, "vae: profile is 'Quick'; it must be one of smoke, quick, article"),
-        ({"budget_s": 0}, "vae: budget_s is 0; it must be a number of seconds above 0"),
+        ({"budget_s": 0}, "vae: budget_s is 0; it must be seconds above 0"),
         ({"framework": "theano"}, "framework: 'theano' is not known"),
         ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu"),
     ],
@@ -73,7 +73,7 @@ def test_the_machine_is_noted_once(make, tmp_path, monkeypatch):
     assert {"chip", "memory_bytes", "os", "packages", "git"} <= noted.keys()
     assert (noted["profile"], noted["power_source"]) == ("quick", "ac")
     monkeypatch.setattr(snapshot, "snapshot", lambda: pytest.fail("looked at again"))
-    assert make(name="dcgan").run.machine == noted
+    assert make(name="dcgan").report.run.machine == noted
 
 
 def other_device(experiment):
@@ -184,4 +184,4 @@ def test_every_record_names_its_software_and_a_run_keeps_what_each_name_means(ma
 def test_the_run_of_an_experiment_is_as_it_is_now(make):
     experiment = make()
     run(experiment)
-    assert [record.status for record in experiment.run.records] == ["ok"]
+    assert [record.status for record in experiment.report.run.records] == ["ok"]

@@ -1,5 +1,6 @@
 """Versions of a package in turn: a mock uv makes environments whose Python writes planned times."""
 
+import argparse
 import json
 import os
 import shutil
@@ -17,7 +18,6 @@ from notebook_code import notebook_text, write_notebook
 import pomology
 from pomology.errors import PomologyError
 from pomology.extras.versions import matrix
-from pomology.runner import plan
 
 # In place of a shebang, as the checkout's folder may have a space in its name.
 RUN = '#!/bin/sh\n"exec" "{python}" "$0" "$@"\n'
@@ -128,13 +128,13 @@ def test_an_interrupted_matrix_carries_on(checkout):
 
 
 def test_what_is_wrong_is_said_before_anything_runs(monkeypatch, tmp_path):
-    request = plan.Asked("smoke", "auto", "", "m", "auto", 1)
+    options = argparse.Namespace(versions=TWO, profile="smoke", repeats=1)
     monkeypatch.setattr(matrix.shutil, "which", lambda *_: "uv")
     with pytest.raises(PomologyError, match="REPEATS=1: must be 2"):
-        matrix.run(TWO, request, print)
+        matrix.run(options, print)
     monkeypatch.setattr(matrix.shutil, "which", lambda *_: None)
     with pytest.raises(PomologyError, match="needs uv"):
-        matrix.run(TWO, request, print)
+        matrix.run(options, print)
     uv = write_uv(tmp_path / "bin")
     (tmp_path / "python.txt").touch()
     monkeypatch.setattr(matrix, "root", lambda: tmp_path)

@@ -14,7 +14,7 @@ def test_energy_of_an_apple_chip(apple, clock):
     apple()
     watch = drive(clock, [2 + 0.5 * tick for tick in range(21)])
     expected_w = (work_j(12) - work_j(2)) / 10
-    power = watch.metrics()["power_w"]
+    power = watch.metrics["power_w"]
     assert power.value == pytest.approx(expected_w + 5, rel=1e-4)
     assert power.high / power.value - 1 == pytest.approx(2 * 0.01 / 10)  # two periods over 10 s
     assert watch.rails == ["cpu", "gpu", "dram"]
@@ -38,7 +38,7 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
     watch = drive(clock, [0, 2])
     assert watch.absent["power_w"] == "zeus-apple-silicon is not installed"
-    assert "power_w" not in watch.metrics()
+    assert "power_w" not in watch.metrics
 
 
 def test_a_rail_that_a_chip_or_library_lacks_is_left_out(apple, clock):

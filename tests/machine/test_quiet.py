@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import psutil
 import pytest
 
 from pomology.machine import quiet
-from pomology.machine.quiet import Edge
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +32,6 @@ def test_threads_follow_the_quota_of_a_container_and_the_affinity(
     assert quiet.usable_threads() == (10 if threads == 8 else threads)
 
 
-IDLE = Edge(10.0, 500.0, 30.0)
 BETWEEN = {
     "0.1 of a core, less what the ticks may err by": (10, 21.0, 20.0, False),
     "more": (10, 21.5, 20.0, True),
@@ -48,10 +44,9 @@ BETWEEN = {
 
 
 @pytest.mark.parametrize(("wall_s", "busy_s", "own_s", "contended"), BETWEEN.values(), ids=BETWEEN)
-def test_what_others_did_between_two_edges(monkeypatch, wall_s, busy_s, own_s, contended):
+def test_what_others_did_meanwhile(monkeypatch, wall_s, busy_s, own_s, contended):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2)
-    last = Edge(IDLE.t_s + wall_s, IDLE.busy_s + busy_s, IDLE.own_s + own_s)
-    assert quiet.contended(IDLE, last) == contended
+    assert quiet.contended(wall_s, busy_s, own_s) == contended
 
 
 def test_a_calibration_is_the_median_after_a_warm_up(monkeypatch):
@@ -60,23 +55,3 @@ def test_a_calibration_is_the_median_after_a_warm_up(monkeypatch):
 
     monkeypatch.setattr(quiet.timeit, "repeat", repeat)
     assert quiet.calibrate() == 0.001
-
-
-def test_a_case_is_slowed_where_the_product_was_slow_before_and_after_it():
-    assert quiet.slowed([1.31, 1.4], best_s=1.0)
-    assert not quiet.slowed([1.31, 1.2], best_s=1.0)  # a neighbour that comes and goes
-
-
-def test_two_measurements_do_not_share_the_machine(monkeypatch, tmp_path):
-    monkeypatch.setattr(quiet, "LOCK", tmp_path / "lock")
-    lines: list[str] = []
-    code = (
-        "import sys; from pathlib import Path; from pomology.machine import quiet\n"
-        "quiet.LOCK = Path(sys.argv[1])\n"
-        "with quiet.alone(lambda line: print('waits', flush=True)): pass"
-    )
-    with quiet.alone(lines.append):
-        command = [sys.executable, "-c", code, str(quiet.LOCK)]
-        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert other.stdout.readline() == "waits\n" and other.poll() is None
-    assert other.wait(timeout=30) == 0 and lines == []

@@ -21,9 +21,9 @@ def test_energy_temperature_and_clock_of_an_nvidia_gpu(nvidia, clock):
     watch = drive(clock, range(11), kind="gpu")
     assert watch.rails == ["gpu"]
     assert value(watch, "power_w") == pytest.approx(work_j(10) / 10, abs=0.001)
-    assert watch.metrics()["temperature_c"] == Estimate(70, "°C", n=11)
+    assert watch.metrics["temperature_c"] == Estimate(70, "°C", n=11)
     mean_hz = (5 * 1980 + 6 * 1500) / 11 * 1e6
-    assert watch.metrics()["clock_hz"] == Estimate(pytest.approx(mean_hz), "Hz", n=11)
+    assert watch.metrics["clock_hz"] == Estimate(pytest.approx(mean_hz), "Hz", n=11)
 
 
 def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(
@@ -36,7 +36,6 @@ def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_
     watch = drive(clock, [0, 1, 2])
     assert watch.thermal_level == 3
     assert [sample.thermal_level for sample in watch.samples] == [0, 3, 2]
-    assert machine_memory.footprint()[0] == "physical footprint"
     assert value(watch, "footprint_peak_bytes") == 4 * 10**9
 
 
@@ -61,7 +60,7 @@ def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, page
     times = [0.5 * tick for tick in range(21)]
     watch = drive(clock, times, lambda: setattr(mac, "later", clock.now >= 10), "gpu")
     expected = [Estimate(16384 * count, "B", n=21) for count in pages]
-    assert [watch.metrics()[name] for name in PRESSURE] == expected
+    assert [watch.metrics[name] for name in PRESSURE] == expected
     assert value(watch, "swap_bytes") == -10 * 2**20 and watch.flags == flags
     assert mac.asked.count(("vm_stat",)) == 2  # at the edges only
     assert secrets_in([watch.samples, watch.absent, watch.flags]) == []
@@ -95,7 +94,7 @@ def test_real_page_faults_are_those_of_the_block():
 def test_an_error_in_the_block_gets_out_and_the_thread_ends():
     with pytest.raises(KeyError), Sampler() as watch:
         raise KeyError("mine")
-    assert not watch._thread.is_alive() and "footprint_peak_bytes" in watch.metrics()
+    assert not watch._thread.is_alive() and "footprint_peak_bytes" in watch.metrics
 
 
 def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(nvidia, clock):
@@ -108,7 +107,7 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(nvi
     watch = drive(clock, range(6), sample, "gpu")
     assert watch.absent["temperature_c"].startswith("failed after 3 samples: ZeroDivisionError")
     rest = {"footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "swapped_bytes"}
-    assert watch.metrics().keys() == rest | {"clock_hz", "power_w"}
+    assert watch.metrics.keys() == rest | {"clock_hz", "power_w"}
     assert [sample.temperature_c for sample in watch.samples] == [67, 68, 69, None, None, None]
 
 

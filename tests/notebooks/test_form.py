@@ -5,14 +5,16 @@ import json
 import re
 
 import nbformat
+import papermill
 import pytest
+import yaml
 from declared import call
 from notebook_code import PATHS, code
 
 from pomology.articles import published
 from pomology.paths import root
 from pomology.results.record import PROFILES
-from pomology.runner import parameters
+from pomology.runner import notebooks
 
 # What decides how much work a step is.
 SHAPES = re.compile(
@@ -56,23 +58,23 @@ def test_it_has_a_title_short_cells_and_the_experiment_of_its_name(path):
     assert experiment.args[0].value == path.stem
     taken = {keyword.arg: ast.unparse(keyword.value) for keyword in experiment.keywords}
     assert taken["article"] == repr(about["article"])
-    declared = parameters.declared(path)
+    declared = notebooks.declared(path).__struct_fields__
     for name in {"devices", "profile", "budget_s", "out", "repeat"} & set(declared):
         assert taken[name] == name, f"{name} must come from the parameters"
 
 
 @every_notebook
 def test_it_has_its_parameters_in_every_profile(path):
-    declared = parameters.declared(path)
-    defaults = {name: parameter.default for name, parameter in declared.items()}
+    inspected = papermill.inspect_notebook(path)
+    defaults = {name: ast.literal_eval(each["default"]) for name, each in inspected.items()}
     # Whoever just opens the notebook gets these.
     assert (defaults["profile"], defaults["out"], defaults.get("repeat", 0)) == ("quick", "", 0)
-    assert all(re.search("[a-z]{3}", parameter.help) for parameter in declared.values())
+    assert all(re.search("[a-z]{3}", each["help"]) for each in inspected.values())
     values = {}
     for profile in PROFILES:
-        where = f"params/{profile}/{path.stem}.yaml"
-        values[profile] = parameters.read_yaml(root() / where, declared, where)
-        assert "budget_s" in values[profile] or "budget_s" not in declared
+        file = root() / "params" / profile / f"{path.stem}.yaml"
+        values[profile] = yaml.safe_load(file.read_text(encoding="utf-8"))
+        assert "budget_s" in values[profile] or "budget_s" not in defaults
         # These are the command line's: a profile that set them would win over it.
         assert not values[profile].keys() & {"devices", "data", "data_folder", "out", "repeat"}
     assert values["smoke"].get("budget_s", 0) <= 1

@@ -111,9 +111,12 @@ def memory(backend: str, **shares: float) -> tuple:
     device = FakeDevice(backend)
     names = () if backend == "cpu" else ("allocated", "reserved")
     device.peak_memory = lambda: {f"{name}_peak_bytes": count(name) for name in names}
-    peak = SimpleNamespace()
-    peak.metrics = lambda: {"footprint_peak_bytes": SimpleNamespace(value=count("footprint"))}
-    replaced = {"torch": SimpleNamespace(ones=Tensor), "Sampler": lambda kind: nullcontext(peak)}
+
+    def sampler(kind):
+        peak = SimpleNamespace(value=count("footprint"))
+        return nullcontext(SimpleNamespace(metrics={"footprint_peak_bytes": peak}))
+
+    replaced = {"torch": SimpleNamespace(ones=Tensor), "Sampler": sampler}
     return instrument.memory, device, {"megabytes": 256}, replaced
 
 

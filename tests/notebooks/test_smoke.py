@@ -130,7 +130,7 @@ def variants() -> dict[str, tuple[Path, dict]]:
             notebook.path,
             variant.parameters,
         )
-        for notebook in notebooks.notebooks(root() / "notebooks")
+        for notebook in notebooks.notebooks()
         for variant in notebook.variants
         if variant.only != "tf32"
     }

@@ -1,5 +1,7 @@
 """Numbers as people read them, each typed in by hand."""
 
+import math
+
 import pytest
 from fakes import metric
 
@@ -17,6 +19,7 @@ def rough(value, low, high, n, covers="run"):
         (format.significant, (123_456, 2), "120,000"),
         (format.quantity, (1.234e12, "FLOP/s"), "1.23 TFLOP/s"),
         (format.clock_time, (59.5,), "1:00 min"),
+        (format.clock_time, (math.inf,), "not known"),
         (format.plus_minus, (metric(4.5, 4.4, 4.6),), " ± 2.2 %"),
         (format.plus_minus, (metric(4.5, 2.2, 6.8),), ""),  # over 50 %
         (format.with_interval, (metric(1234.5, 1199.1, 1269.9), format.seconds), "1,234 s ± 2.9 %"),

@@ -35,9 +35,14 @@ def thrice(record: Record, spread: float = 0.02) -> list[Record]:
 
 def verdict(condition: tuple[str, str] | None, *records: Record, about: str = "") -> str:
     """What the table says of a claim on this machine."""
-    conditions = (Condition("CPU / GPU", *condition, {}),) if condition else ()
-    texts = ("003-X", "003", ("vae",), "The GPU is faster.", "", "", "yes", "a CPU and a GPU")
-    table = claims_table([Claim(*texts, about, "", conditions)], of_records(records))
+    (faster,) = [each for each in published.claims("003") if each.id == "003-C1"]
+    texts = vars(faster) | {"needs": "a CPU and a GPU", "about": about, "conditions": []}
+    if condition:
+        value, claimed = condition
+        texts["conditions"] = [
+            Condition(name="CPU / GPU", value=value, claimed=claimed, for_each={})
+        ]
+    table = claims_table([Claim(**texts)], of_records(records))
     *_, own, here = table.rows[0].cells
     if condition == FASTER:  # the article's own: 3.746 s over 8.760 s
         assert own == "contradicted: CPU / GPU = 0.428; claimed > 1"

@@ -20,6 +20,7 @@ from pomology.articles import published as articles_published
 from pomology.paths import root
 from pomology.results import frame as results_frame
 from pomology.results.pool import pool
+from pomology.results.record import RENAMED
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
@@ -35,19 +36,12 @@ def numbers(row: dict) -> tuple:
 
 def today(experiment: str, case: str) -> tuple[str, str]:
     """The name of an experiment since notebooks of several frameworks or models were merged."""
-    device, _, settings = case.partition(" ")
-    if experiment in ("mlp", "cnn", "lstm"):
-        return "mlp_cnn_lstm", f"{device} model={experiment} {settings}"
-    if experiment.startswith("model_sizes"):
-        words = settings.split()
-        size = next((word for word in words if word.startswith("image_size")), "image_size=224")
-        others = [word for word in words if word != size]
-        return "model_sizes", " ".join([device, size, *others])
-    if experiment.startswith("trainings_"):
-        return "mlx_or_pytorch", case
-    if experiment.startswith("ceilings"):
-        return "peaks", case
-    return experiment.removesuffix("_torch").removesuffix("_mlx"), case
+    name, settings = RENAMED.get(experiment, (experiment, {}))
+    if settings:
+        device, *words = case.split(" ")
+        texts = settings | dict(word.split("=") for word in words)
+        case = " ".join([device, *(f"{key}={value}" for key, value in texts.items())])
+    return name, case
 
 
 def test_the_reference_run_has_the_values_that_it_always_had():
@@ -71,8 +65,8 @@ def test_a_table_from_parquet_is_that_from_the_journals(tmp_path, monkeypatch):
         REFERENCE, tmp_path / "a", ignore=shutil.ignore_patterns("*.html", "tables", "figures")
     )
     plain = pomology.load(folder)
-    place = results_frame.write(Run(folder))
-    assert place.name == "results.parquet" and place.stat().st_size < 10**6
+    results_frame.write(Run(folder))
+    assert (folder / "results.parquet").stat().st_size < 10**6
     assert_frame_equal(pomology.load(folder), plain)
     named = pomology.load(folder.rename(tmp_path / "b"))
     assert set(named["run"]) == {"b"} and named.drop(columns="run").equals(

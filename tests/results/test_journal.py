@@ -54,7 +54,7 @@ def test_a_torn_last_line_is_reported_and_the_next_one_is_not_glued_to_it(journa
     torn = journal.path.read_bytes()[: first + keep if keep > 0 else keep]
     journal.path.write_bytes(torn)
     (told,) = read(journal.path).problems
-    assert told.startswith("vae.jsonl: 1 line passed over, the first line 2 (")
+    assert told.startswith("vae.jsonl: 1 of its lines passed over, the first line 2 (")
     assert cases(journal) == ["a"]
     Journal(journal.path).end(ENDED | {"case": "c"})
     assert cases(journal) == ["a", "c"] and read(journal.path).problems == [told]
@@ -165,7 +165,7 @@ def test_a_malformed_line_is_passed_over_and_named(journal, malformed):
     contents = read(journal.path)
     assert [record.case for record in contents.records] == ["a", "b"] and not contents.open_starts
     (problem,) = contents.problems
-    assert problem.startswith("vae.jsonl: 1 line passed over, the first line 2 (")
+    assert problem.startswith("vae.jsonl: 1 of its lines passed over, the first line 2 (")
     assert "\n" not in problem and len(problem) < 300
 
 

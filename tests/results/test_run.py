@@ -46,7 +46,11 @@ def test_a_run_says_what_it_measured_on_which_machine_and_what_is_wrong_with_its
     (folder / "machine.json").write_text(json.dumps(MACHINE))
     assert Run(folder).machine == MACHINE and Run(folder).problems == []
     (folder / "dcgan.jsonl").write_text(json.dumps(ENDED | {"schema": 2}) + "\n")
-    assert Run(folder).problems[0].startswith("dcgan.jsonl: 1 line passed over, the first line 1")
+    assert (
+        Run(folder)
+        .problems[0]
+        .startswith("dcgan.jsonl: 1 of its lines passed over, the first line 1")
+    )
 
 
 def test_journals_of_a_run_that_is_kept_may_be_packed(journal):

@@ -27,7 +27,7 @@ import math
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -48,7 +48,6 @@ BETWEEN_SETS = 0.19
 REPEATS = 3  # that a verdict needs, of everything that was measured
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 OPERATORS |= {"==": operator.eq, "!=": operator.ne}  # of a status
-Numbers = dict[tuple[str, str], list["Number"]]  # by experiment and metric
 
 
 class Number(NamedTuple):
@@ -87,18 +86,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Decision:
-    """The verdict on a claim. here: whether it is about the chips that the numbers are of."""
+    """The verdict on a claim; without comparisons it cannot be tested."""
 
     comparisons: list[Comparison]
-    here: bool
 
     @property
     def status(self) -> str:
         holds = [each.holds for each in self.comparisons]
         known = [each.value == each.value for each in self.comparisons]  # NaN is not itself
-        if self.here and False in holds:
+        if False in holds:
             return CONTRADICTED
-        if self.here and known and all(known):
+        if known and all(known):
             return INCONCLUSIVE if None in holds else SUPPORTED
         return NOT_TESTABLE
 
@@ -116,45 +114,16 @@ def judged(
     """
     known = defaultdict(list)
     for number in numbers:
-        known[number.experiment, number.metric].append(number)
+        known[number.experiment].append(number)
     decisions = []
     for claim in claims:
-        here = chips is None or any(_is_of(chip, claim.about) for chip in chips)
-        comparisons = [
-            Comparison(
-                condition, settings, *_evaluated(condition.value, chosen, claim.experiment, known)
-            )
-            for condition in claim.conditions
-            for chosen, settings in _combinations(condition, claim.experiment, known)
-        ]
-        decisions.append(Decision(comparisons, here))
+        comparisons = []
+        if chips is None or any(_is_of(chip, claim.about) for chip in chips):
+            for condition in claim.conditions:
+                comparisons += _compared(condition, claim.experiments[0], known)
+        decisions.append(Decision(comparisons))
     _judge_together(decisions)
     return decisions
-
-
-def _judge_together(decisions: list[Decision]) -> None:
-    """Judge claims so that of the verdicts from repeats at most 5 % are wrong, on average.
-
-    Of m claims that repeats can test, R have a verdict at the confidence 1 - 0.05 R / m (Benjamini
-    and Hochberg 1995; intervals after selection: Benjamini and Yekutieli 2005).
-    """
-    confidence = intervals.CONFIDENCE
-    while True:
-        for decision in decisions:
-            for comparison in decision.comparisons:
-                _judge(comparison, len(decision.comparisons), confidence)
-        tested = [
-            each for each in decisions if each.here and any(map(_is_tested, each.comparisons))
-        ]
-        shown = sum(each.status in (SUPPORTED, CONTRADICTED) for each in tested)
-        needed = 1 - (1 - intervals.CONFIDENCE) * max(shown, 1) / max(len(tested), 1)
-        if needed <= confidence:
-            return
-        confidence = needed
-
-
-def _is_tested(comparison: Comparison) -> bool:
-    return isinstance(comparison.numbers, np.ndarray) and not comparison.doubts
 
 
 def _is_of(chip: str, about: str) -> bool:
@@ -162,37 +131,32 @@ def _is_of(chip: str, about: str) -> bool:
     return f" {chip}".endswith(f" {about}") or chip.startswith(f"{about} ") or not about
 
 
-def _combinations(
-    condition: Condition, experiment: str, known: Numbers
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield each combination of a condition's `for_each`, and those that have several values."""
+def _compared(
+    condition: Condition, experiment: str, known: dict[str, list[Number]]
+) -> list[Comparison]:
+    """Return a condition with its value, for each combination of its `for_each`."""
     choices = dict(condition.for_each)
     for role, values in choices.items():
         if values == "each":
-            choices[role] = _devices(known, experiment, role)
+            choices[role] = _devices(known[experiment], role)
+    comparisons = []
     for values in itertools.product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
-        yield chosen, {key: chosen[key] for key in chosen if len(choices[key]) > 1}
+        settings = {key: value for key, value in chosen.items() if len(choices[key]) > 1}
+        numbers, doubts = _evaluated(condition.value, chosen, experiment, known)
+        comparisons.append(Comparison(condition, settings, numbers, doubts))
+    return comparisons
 
 
-def metrics_of(expression: str) -> list[str]:
-    return [name for name in re.findall(r"\w+(?=\()", expression) if name not in NAMES]
-
-
-def _devices(known: Numbers, experiment: str, role: str) -> list[str]:
+def _devices(numbers: list[Number], role: str) -> list[str]:
     """Return the names of the devices of a role that have numbers; `device` is any GPU."""
     roles = {"gpu", "rival"} if role == "device" else {role}
-    found = [
-        number.device[-1]
-        for (name, _), numbers in known.items()
-        for number in numbers
-        if name == experiment and roles & {*number.device} and number.value is not None
-    ]
-    return list(dict.fromkeys(found)) or [role]
+    having = [each for each in numbers if each.value is not None and roles & {*each.device}]
+    return list(dict.fromkeys(each.device[-1] for each in having)) or [role]
 
 
 def _evaluated(
-    expression: str, chosen: dict[str, Any], experiment: str, known: Numbers
+    expression: str, chosen: dict[str, Any], experiment: str, known: dict[str, list[Number]]
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the value of an expression, NaN where a term has not one value; and its doubts."""
     names = set(re.findall(r"\w+", expression))
@@ -201,12 +165,12 @@ def _evaluated(
 
     def term(metric: str, device: str | None = None, **settings: Any) -> Any:
         settings = common | settings
-        found = [
+        numbers = [
             number
-            for number in known.get((settings.pop("experiment", experiment), metric), ())
+            for number in known[settings.pop("experiment", experiment)]
+            if number.metric == metric and number.value is not None
             if device in (None, *number.device) and settings.items() <= number.settings.items()
         ]
-        numbers = [number for number in found if number.value is not None]
         if device is None:  # counted, and the same on all
             values = {x for number in numbers for x in np.atleast_1d(number.value) if x == x}
             return values.pop() if len(values) == 1 else math.nan
@@ -215,9 +179,10 @@ def _evaluated(
         doubts.extend(numbers[0].doubts)
         return numbers[0].value
 
-    scope = {metric: functools.partial(term, metric) for metric in metrics_of(expression)}
+    called = re.findall(r"\w+(?=\()", expression)
+    scope = {name: functools.partial(term, name) for name in called} | NAMES | chosen
     with np.errstate(all="ignore"):
-        value = eval(expression, scope | NAMES | chosen)
+        value = eval(expression, scope)
     return value, tuple(doubts)
 
 
@@ -231,6 +196,25 @@ NAMES = {name: name for name in ("cpu", "gpu", "rival", "cuda", "mps")} | {"mlx"
 NAMES |= {"min": functools.partial(functools.reduce, np.minimum)}
 NAMES |= {"max": functools.partial(functools.reduce, np.maximum)}
 NAMES |= {"average": _average, "__builtins__": {}}
+
+
+def _judge_together(decisions: list[Decision]) -> None:
+    """Judge claims so that of the verdicts from repeats at most 5 % are wrong, on average.
+
+    Of m claims that repeats can test, R have a verdict at the confidence 1 - 0.05 R / m (Benjamini
+    and Hochberg 1995; intervals after selection: Benjamini and Yekutieli 2005).
+    """
+    confidence = intervals.CONFIDENCE
+    while True:
+        for decision in decisions:
+            for comparison in decision.comparisons:
+                _judge(comparison, len(decision.comparisons), confidence)
+        tested = [each for each in decisions if any(c.interval for c in each.comparisons)]
+        shown = sum(each.status in (SUPPORTED, CONTRADICTED) for each in tested)
+        needed = 1 - (1 - intervals.CONFIDENCE) * max(shown, 1) / max(len(tested), 1)
+        if needed <= confidence:
+            return
+        confidence = needed
 
 
 def _judge(comparison: Comparison, count: int, confidence: float) -> None:
@@ -270,12 +254,10 @@ def _judge(comparison: Comparison, count: int, confidence: float) -> None:
 
 def _interval(values: np.ndarray, logarithmic: bool, confidence: float) -> tuple[float, float]:
     """Return the interval of the mean of repeats, or of their geometric mean."""
-    from scipy import stats  # half a second, which nothing else needs
-
     values = np.log(values) if logarithmic else values
     variance = max(values.var(ddof=1), RESOLUTION**2)
     error = math.sqrt(variance * (1 / values.size + BETWEEN_SETS / 2))
-    half = error * stats.t.ppf((1 + confidence) / 2, values.size - 1)
+    half = error * intervals.t_quantile(confidence, values.size - 1)
     ends = values.mean() - half, values.mean() + half
     low, high = np.exp(ends) if logarithmic else ends
     return float(low), float(high)
@@ -297,12 +279,14 @@ def printed(article: str) -> list[Number]:
     for row in rows(article):
         device = (row["role"], row["backend"], row["device"])
         settings = row["config"] | {name: row[name] for name in ("framework", "precision")}
-        number = Number(row["experiment"], row["metric"], device, settings, None)
-        found = []
+        values = {}
         if row["metric"] == "status" or row["metric"].endswith("_s"):  # a case ends as its time
-            found.append(number._replace(metric="status", value=row["status"]))
+            values["status"] = row["status"]
         if row["si"] is not None:
-            value = Estimate(row["si"], "", row["low"], row["high"], how="published")
-            found.append(number._replace(value=value))
-        numbers += [each for each in found if each not in numbers]  # one is printed twice
+            ends = row["low"], row["high"]
+            values[row["metric"]] = Estimate(row["si"], "", *ends, how="published")
+        for metric, value in values.items():
+            number = Number(row["experiment"], metric, device, settings, value)
+            if number not in numbers:  # one is printed twice
+                numbers.append(number)
     return numbers

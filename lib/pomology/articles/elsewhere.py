@@ -14,33 +14,18 @@ from pomology.articles import published
 FAULTS = {line["id"]: line["title"] for line in published.read("faults.csv")}
 SERIOUS = {line["id"] for line in published.read("faults.csv") if line["serious"] == "yes"}
 PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
-SHARED = {"amp", "tf32"}  # two devices that both have it did the same
-# Experiments whose loaders take longer than a GPU computes, as 20 to 30 µs a digit
-# (docs/findings.md).
-LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
-
-# Workloads of the same model, in another training.
-ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
+# id -> title, author, date, licence, note and address.
+SOURCES = {line["id"]: line for line in published.read("sources.csv")}
+# What the sources trained: id -> title; the kit's experiments by their names.
+WORKLOADS = {line["id"]: line["title"] for line in published.read("workloads.csv")}
 # What sources call random numbers that are on the device already.
 MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
-
-
-@functools.cache
-def sources() -> dict[str, dict[str, str]]:
-    """Return all sources by id: title, author, date, licence, note and address."""
-    return {line["id"]: line for line in published.read("sources.csv")}
-
-
-@functools.cache
-def workloads() -> dict[str, str]:
-    """Return what the sources trained: id -> title; the kit's experiments by their names."""
-    return {line["id"]: line["title"] for line in published.read("workloads.csv")}
-
-
-@functools.cache
-def devices() -> dict[str, str]:
-    """Return the names of devices: as articles and sources print them -> one name for each."""
-    return {line["printed"]: line["device"] for line in published.read("devices.csv")}
+# Workload, and size of a sample -> operations for one, forward and backward.
+WORK = {
+    (line["workload"], line["size"]): float(line["convolutions"]) + float(line["products"])
+    for line in published.read("work.csv")
+    if line["precision"] == "fp32"
+}
 
 
 @functools.cache
@@ -55,35 +40,13 @@ def rows(workload: str | None = None) -> tuple[dict, ...]:
     for line in published.read("elsewhere.csv"):
         if workload not in (None, line["workload"]):
             continue
-        row = published.typed(line)
-        config, faults = row["config"], row["faults"].split()
-        if config.get("data") in MADE_UP:
-            config["data"] = "random"
-        if isinstance(config.get("batch_size"), str):  # in words, as the largest that fits
-            faults.append("own-batch")
-        row |= {"faults": tuple(faults), "year": row["year"][:4], "experiment": row["workload"]}
-        row["device"] = devices().get(row["device"], row["device"])
-        found.append(dict.fromkeys(("article", "backend", "note"), "") | {"status": "ok"} | row)
+        row = dict.fromkeys(("article", "backend", "note"), "") | published.typed(line)
+        row |= {"status": "ok", "experiment": row["workload"]}
+        row["faults"] = tuple(row["faults"].split())
+        if row["config"].get("data") in MADE_UP:
+            row["config"]["data"] = "random"
+        found.append(row)
     return tuple(found)
-
-
-def beside(workload: str) -> list[dict]:
-    """Return the rows of a workload, and of those ALIKE, in the form of `published.rows`.
-
-    flops_per_s: the printed speed times the operations on paper; None where those are not known.
-    """
-    found = []
-    for row in [row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)]:
-        if row["metric"] in ("forward_s", "backward_s"):  # parts of a pass
-            continue
-        config = row["config"] | {"precision": row["precision"]}
-        if row["workload"] != workload:
-            config["training"] = workloads()[row["workload"]]
-        metric = "throughput" if row["metric"].endswith("_per_s") else row["metric"]
-        flops = work(row)
-        flops_per_s = flops * rate(row) if flops else None
-        found.append(row | {"config": config, "metric": metric, "flops_per_s": flops_per_s})
-    return found
 
 
 def samples(row: dict) -> float:
@@ -104,22 +67,9 @@ def samples(row: dict) -> float:
 def work(row: dict) -> float | None:
     """Return the operations of what `rate` counts, forward and backward; None if not known."""
     size = row["config"].get("image_size") or row["config"].get("sequence")
-    known = (row["workload"], str(size), "fp32")
-    flops = sum(
-        float(line["convolutions"]) + float(line["products"])
-        for line in published.read("work.csv")
-        if (line["workload"], line["size"], line["precision"]) == known
-    )
-    return flops * samples(row) or None
+    return WORK.get((row["workload"], str(size)), 0) * samples(row) or None
 
 
 def rate(row: dict) -> float:
     """Return samples or tokens a second where those are printed, else whole pieces of work."""
     return row["si"] if row["metric"].endswith("_per_s") else 1 / row["si"]
-
-
-def faults(row: dict) -> frozenset[str]:
-    """Return those of an article's row: slow loading, and TF32 where PyTorch had it by default."""
-    found = {"loader-bound"} if row["experiment"] in LOADER_BOUND else set()
-    peaks = {(line["device"], line["precision"]) for line in published.read("peaks.csv")}
-    return frozenset(found | ({"tf32"} if (row["device"], "tf32") in peaks else set()))

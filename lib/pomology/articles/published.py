@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
 import math
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
+
+from pomology.paths import read_csv
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
 TODAY = "today"  # likewise: what others have timed on newer machines, see `elsewhere`
@@ -17,54 +18,28 @@ TODAY = "today"  # likewise: what others have timed on newer machines, see `else
 ABOUT = 0.10  # what `~35W` may be off by
 
 
-class Condition(NamedTuple):
-    """What must hold for a claim to hold, see `claims`."""
-
-    name: str
-    value: str
-    claimed: str
-    for_each: dict[str, Any]
+class Condition(SimpleNamespace):
+    """What must hold for a claim to hold, with the columns of conditions.csv; see `claims`."""
 
 
-class Claim(NamedTuple):
-    """A sentence of an article that numbers can test; without conditions it cannot be tested.
+class Claim(SimpleNamespace):
+    """A sentence of an article, with the columns of claims.csv.
 
     experiments: those whose numbers it needs; terms that name none mean the first. about: the chip
     that the sentence is about, or its maker. assumes: what a verdict on this machine rests on, and
-    the article does not state.
+    the article does not state. conditions: without them it cannot be tested.
     """
-
-    id: str
-    article: str
-    experiments: tuple[str, ...]
-    claim: str
-    terms: str
-    recomputed: str
-    holds_in_published: str
-    needs: str
-    about: str = ""
-    assumes: str = ""
-    conditions: tuple[Condition, ...] = ()
-
-    @property
-    def experiment(self) -> str:
-        return self.experiments[0]
 
 
 @functools.cache
 def read(name: str) -> tuple[dict[str, str], ...]:
     """The rows of a file in articles/data, as text."""
-    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
+    return tuple(read_csv(Path(__file__).parent / "data" / name))
 
 
-@functools.cache
-def units() -> dict[str, tuple[float, str]]:
-    """Return the printed units that are rounded where they are printed: factor to SI, SI unit.
-
-    All others, as cores and USD, are counted.
-    """
-    return {line["unit"]: (float(line["factor"]), line["si_unit"]) for line in read("units.csv")}
+# Units that are rounded where they are printed -> factor to SI, SI unit. All others, as cores and
+# USD, are counted.
+UNITS = {line["unit"]: (float(line["factor"]), line["si_unit"]) for line in read("units.csv")}
 
 
 @functools.cache
@@ -74,16 +49,13 @@ def rows(article: str | None = None, experiment: str | None = None) -> tuple[dic
     year: of the article, or of what it ran with.
     """
     years = {article.id: article.date[:4] for article in articles()}
-    return tuple(
-        typed(line)
-        | {
-            "row": int(line["row"]),
-            "flops": float(line["flops"]) if line["flops"] else None,
-            "year": line["year"] or years[line["article"]],
-        }
-        for line in read("published.csv")
-        if article in (None, line["article"]) and experiment in (None, line["experiment"])
-    )
+    found = []
+    for line in read("published.csv"):
+        if article in (None, line["article"]) and experiment in (None, line["experiment"]):
+            flops = float(line["flops"]) if line["flops"] else None
+            year = line["year"] or years[line["article"]]
+            found.append(typed(line) | {"row": int(line["row"]), "flops": flops, "year": year})
+    return tuple(found)
 
 
 def typed(line: dict[str, str]) -> dict[str, Any]:
@@ -97,8 +69,8 @@ def typed(line: dict[str, str]) -> dict[str, Any]:
     row["version"] = line["framework"].partition(" ")[2]
     if value is None:
         return row
-    factor, unit = units().get(line["unit"], (1.0, ""))
-    half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in units() else 0.0
+    factor, unit = UNITS.get(line["unit"], (1.0, ""))
+    half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in UNITS else 0.0
     if "~" in line["printed"]:
         half = max(half, ABOUT * value)
     low, high = value - half, value + half
@@ -106,8 +78,8 @@ def typed(line: dict[str, str]) -> dict[str, Any]:
         low, high = 0.0, value
     elif line["bound"] == ">":
         low, high = value, math.inf
-    bounds = {"low": low * factor, "high": high * factor}
-    return row | {"si": value * factor, "si_unit": unit} | bounds
+    row |= {"si": value * factor, "si_unit": unit}
+    return row | {"low": low * factor, "high": high * factor}
 
 
 def articles() -> list[SimpleNamespace]:
@@ -123,14 +95,12 @@ def claims(article: str | None = None) -> tuple[Claim, ...]:
     """The articles' claims, by id."""
     conditions = defaultdict(list)
     for line in read("conditions.csv"):
-        for_each = json.loads(line["for_each"] or "{}")
-        condition = Condition(line["name"], line["value"], line["claimed"], for_each)
+        condition = Condition(**line | {"for_each": json.loads(line["for_each"] or "{}")})
         conditions[line["claim"]].append(condition)
-    return tuple(
-        Claim(
-            **line | {"experiments": tuple(line["experiments"].split())},
-            conditions=tuple(conditions[line["id"]]),
-        )
-        for line in read("claims.csv")
-        if article in (None, line["article"])
-    )
+    found = []
+    for line in read("claims.csv"):
+        if article in (None, line["article"]):
+            experiments = line["experiments"].split()
+            parts = {"experiments": experiments, "conditions": conditions[line["id"]]}
+            found.append(Claim(**line | parts))
+    return tuple(found)

@@ -91,7 +91,7 @@ class Device(abc.ABC):
 
     @staticmethod
     def _one_of(backends: set[str], item: Any) -> str:
-        """The backend of all weights of an item, or `mixed`; raises ValueError without any."""
+        """What `device_of` answers for an item whose weights these backends hold."""
         if not backends:
             raise ValueError(f"{type(item).__name__} has no parameters, so no device")
         return backends.pop() if len(backends) == 1 else "mixed"
@@ -151,8 +151,8 @@ class Device(abc.ABC):
 
     def weight_sample(self, model: Any) -> list[float]:
         """A few of the trained weights, to see whether training changed them."""
-        some = [weight.reshape(-1)[:64].tolist() for weight in self._trained(model)[-4:]]
-        return [number for numbers in some for number in numbers]
+        weights = self._trained(model)[-4:]
+        return [number for weight in weights for number in weight.reshape(-1)[:64].tolist()]
 
     # Memory, in bytes
 
@@ -171,7 +171,7 @@ class Device(abc.ABC):
 
         Peaks: `allocated_peak_bytes` and `reserved_peak_bytes` since the last reset. Empty on most
         CPUs, and if the counters fail."""
-        return {} if self.uncounted else self._counted(self._memory)
+        return self._counted(self._memory)
 
     def peak_memory(self) -> dict[str, int]:
         """Of `memory` the peaks."""
@@ -183,7 +183,7 @@ class Device(abc.ABC):
 
     def _counted(self, read: Callable[[], dict[str, int] | None]) -> dict[str, int]:
         """What a counter answers. No case is lost for an error of it: it has no number then."""
-        if self.kind == "cpu" and not self.counts_on_cpu:
+        if self.uncounted or (self.kind == "cpu" and not self.counts_on_cpu):
             return {}
         try:
             return read() or {}

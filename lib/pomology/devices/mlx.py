@@ -12,7 +12,6 @@ from typing import Any
 from pomology.devices.base import Device
 from pomology.errors import NoSuchDevice
 
-TF32 = "MLX_ENABLE_TF32"
 GPU = "mlx-gpu"
 
 
@@ -54,7 +53,7 @@ class MLXDevice(Device):
         in the last call, else false: fp32 means fp32."""
         if tf32 is not None:
             cls._tf32 = str(int(tf32))
-        cls._before_import("mlx.core", TF32, cls._tf32)
+        cls._before_import("mlx.core", "MLX_ENABLE_TF32", cls._tf32)
 
     @functools.cached_property
     def tf32(self) -> bool:
@@ -78,10 +77,6 @@ class MLXDevice(Device):
 
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         return self._mx.stream(self.handle)
-
-    def on_cpu(self) -> contextlib.AbstractContextManager:
-        """Inside, the CPU computes."""
-        return self._mx.stream(self._mx.cpu)
 
     def synchronize(self) -> None:
         self._mx.synchronize(self.handle)

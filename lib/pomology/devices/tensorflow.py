@@ -60,14 +60,14 @@ class TensorFlowDevice(Device):
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
-        present = bool(load().config.list_physical_devices("GPU"))
         reasons = {
+            "cpu": None,
             "cuda": "no NVIDIA GPU, or not the CUDA that TensorFlow was built for",
             "metal": "no Metal GPU, or no tensorflow-metal, which Python 3.13 and later lack",
         }
-        if present:
+        if load().config.list_physical_devices("GPU"):
             reasons["metal" if sys.platform == "darwin" else "cuda"] = None
-        return {"cpu": None} | reasons
+        return reasons
 
     @property
     def name(self) -> str | None:
@@ -83,10 +83,6 @@ class TensorFlowDevice(Device):
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         """Inside, this device computes what it has a kernel for."""
         return self._tf.device(self.handle)
-
-    def on_cpu(self) -> contextlib.AbstractContextManager:
-        """Inside, the CPU computes."""
-        return self._tf.device("/CPU:0")
 
     def synchronize(self) -> None:
         self._tf.test.experimental.sync_devices()

@@ -16,8 +16,6 @@ GPUS = {
     "mps": "no Metal GPU (MPS needs macOS 14, a native arm64 Python and no virtual machine)",
 }
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"
-HIGH_WATERMARK = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
-LOW_WATERMARK = "PYTORCH_MPS_LOW_WATERMARK_RATIO"
 FALLBACK_WARNING = re.compile(r"The operator '([^']+)' is not currently supported on the MPS")
 
 
@@ -45,17 +43,16 @@ class TorchDevice(Device):
         if backend == "mps":
             # Not PyTorch's 1.7 times what Metal recommends, which a Mac reaches only after long
             # swapping. Read when the first tensor is allocated. The low one must not be higher.
-            high = os.environ.setdefault(HIGH_WATERMARK, "1.0")
-            os.environ.setdefault(LOW_WATERMARK, high)
+            high = os.environ.setdefault("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "1.0")
+            os.environ.setdefault("PYTORCH_MPS_LOW_WATERMARK_RATIO", high)
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         import torch
 
-        reasons: dict[str, str | None] = {"cpu": None}
-        for name, reason in GPUS.items():
-            reasons[name] = None if torch.get_device_module(name).is_available() else reason
-        return reasons
+        reasons = {"cpu": None} | GPUS
+        present = [name for name in GPUS if torch.get_device_module(name).is_available()]
+        return reasons | dict.fromkeys(present)
 
     @property
     def name(self) -> str | None:
@@ -160,8 +157,3 @@ class TorchDevice(Device):
                 yield operators
         finally:
             self._torch.set_warn_always(False)
-
-
-def fallback_enabled() -> bool:
-    """Whether operators that MPS lacks may run on the CPU instead."""
-    return os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")

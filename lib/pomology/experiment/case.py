@@ -17,7 +17,6 @@ from pomology.errors import Mismatch, Unsupported
 from pomology.experiment import feasibility, outcome
 from pomology.experiment.progress import Progress
 from pomology.machine import memory, quiet
-from pomology.machine.memory import MemoryTrace
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
@@ -36,13 +35,9 @@ class Case:
 
     How the block ends, also by an exception, becomes the status. `case["batch_size"]` is a setting.
     backend: the kit's device. device: what the framework's `.to()` takes. scaled: whether the model
-    is a smaller one than the article's. clock: inside of the block, its `StepClock`; `phase` and
-    `occasional` are the clock's.
+    is a smaller one than the article's. traced: a row of `memory.TRACED` for each `trace`. clock:
+    inside of the block, its `StepClock`; `phase` and `occasional` are the clock's.
     """
-
-    clock: clock.StepClock
-    phase: Callable
-    occasional: Callable
 
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
         self.experiment = experiment
@@ -53,9 +48,9 @@ class Case:
         settings = " ".join(f"{key}={value}" for key, value in config.items())
         self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
         self.scaled = False
+        self.traced: list[tuple] = []
         self._workload: Workload | None = None
         self._sampler: Sampler | None = None
-        self._trace: MemoryTrace | None = None
         self._others = quiet.Others()
         self._calibration_s: list[float] = []
         self._model: Any = None
@@ -84,8 +79,7 @@ class Case:
     ) -> None:
         """Raise TooSlow, which ends the case, if so many steps surely cannot end in `limit_s`.
 
-        precision: other than the case's, where the same model is trained in several. flops: of a
-        step; by default those that `require_memory` was told.
+        precision: if not the case's. flops: of a step; if not those that `require_memory` was told.
         """
         flops = flops or self._workload.flops
         feasibility.require_time(self.backend, flops, limit_s, steps, precision or self.precision)
@@ -137,13 +131,13 @@ class Case:
     def watch_model(self, model: Any, offloaded: bool = False) -> Any:
         """Return the model, and record where its weights really are, and whether they change.
 
-        offloaded: whether its weights are meant to lie elsewhere between steps; then `ran_on` says
-        what computes. Raises Mismatch if the workload said another number of parameters.
+        offloaded: whether they are meant to lie elsewhere between steps; then `ran_on` says what
+        computes. Raises Mismatch if the workload said another number of parameters.
         """
         count = self.backend.count(model)
         if self._workload and count != self._workload.parameters:
-            counted = f"{self._workload.parameters:,} were counted beforehand"
-            raise Mismatch(f"the model has {count:,} parameters; {counted}")
+            counted = self._workload.parameters
+            raise Mismatch(f"the model has {count:,} parameters; {counted:,} were counted before")
         self._model = model
         self._weights = self.backend.weight_sample(model)
         self._offloaded = offloaded
@@ -178,30 +172,25 @@ class Case:
     def trace(self) -> None:
         """Note memory and page faults of the step that ends here: the last line of every step."""
         self.backend.synchronize()
-        if self._trace is None:
-            self._trace = MemoryTrace(self.backend.memory, self._start_s)
-        self._trace.note()
+        t_s = time.perf_counter() - self._start_s
+        self.traced.append(memory.trace_row(len(self.traced), t_s, self.backend.memory()))
 
     def _note_block(self) -> None:
         """Hear from the clock that a block begins or has ended."""
         if self.clock.running is None:  # the part has ended, and so has what is timed
             self._others.end()
-        training_alone = len(self.clock.parts) == 1
-        if training_alone:
+        if len(self.clock.parts) == 1:  # the training, which other parts may follow
             self._sampler.steady(*outcome.stretch(self.clock))
         if self.clock.running:
             self._progress.step(self.clock.running)
 
     def _keep_ready(self, batch: Any) -> Any:
-        """Return a batch on the device, for the clock's loop on ready batches.
-
-        Before the first it notes the peaks of the loop: the kit's own batches are no part of it.
-        """
-        if not self._peaks:
+        """Return a batch on the device, for the clock's loop on ready batches."""
+        if not self._peaks:  # of the loop, of which the kit's own batches are no part
             self._peaks = self.backend.peak_memory()
             sampled = [sample.footprint_bytes or 0 for sample in self._sampler.samples]
             if any(sampled):
-                self._peaks["footprint_peak_bytes"] = max(*sampled, memory.footprint()[1]())
+                self._peaks["footprint_peak_bytes"] = max(*sampled, memory.footprint())
         return self.backend.to_device(batch)
 
     @property
@@ -219,8 +208,7 @@ class Case:
     def accuracy(self, value: float, samples: int, trained: float) -> None:
         """Note the share of held-out samples that the model gets right.
 
-        trained: the share of the training that ran; after less than all of it the metric is
-        `accuracy_unfinished`.
+        trained: the share of the training that ran. Before its end it is `accuracy_unfinished`.
         """
         self.metric("accuracy_unfinished" if trained < 1 else "accuracy", value, n=samples)
         if trained < 1:
@@ -239,15 +227,12 @@ class Case:
         """Add the time of a call, as `calls.measure` gave it, with its interval and raw times."""
         self._others.end()
         self._metrics[name] = timed.seconds
-        warmup = outcome.pairs(timed.warmup)
-        first_s = timed.first_call_s
-        self.raw(name, timed.blocks, first_call_s=first_s, warmup=warmup, stopped=timed.stopped)
+        facts = {"first_call_s": timed.first_call_s, "stopped": timed.stopped}
+        self.raw(name, timed.blocks, warmup=outcome.pairs(timed.warmup), **facts)
 
     def raw(self, name: str, blocks: Iterable[clock.Block | float], **facts: Any) -> None:
         """Keep the raw times, blocks of calls or the seconds of each, that a number is made of."""
-        timed = [
-            block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks
-        ]
+        timed = [each if isinstance(each, clock.Block) else clock.Block(1, each) for each in blocks]
         self._kernels[name] = {"steady": outcome.pairs(timed)} | facts
 
     def note(self, text: str, *flags: str) -> None:
@@ -283,9 +268,9 @@ class Case:
         if self._fallbacks:
             return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
         wanted = self.backend.backend
-        if places - {wanted}:
-            found = ", ".join(sorted(places - {wanted}))
-            return "fallback", f"asked for {wanted}, computed on {found}"
+        elsewhere = ", ".join(sorted(places - {wanted}))
+        if elsewhere:
+            return "fallback", f"asked for {wanted}, computed on {elsewhere}"
         timed = [part for part in self.clock.parts.values() if part.first_step_s is not None]
         if not self._metrics and not timed:
             return "error", "nothing was timed"
@@ -345,11 +330,16 @@ class Case:
             "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
         }
         if self._sampler:
-            record |= outcome.sampled(self._sampler)
+            samples = self._sampler.samples
+            record["trace"] = samples[:: max(1, len(samples) // 500)]  # 500 to 1,000 at most
+            for name in ("absent", "rails", "thermal_level"):
+                record[name] = getattr(self._sampler, name)
         if self._calibration_s:
             record["canary"] = dict(zip(("before_s", "after_s"), self._calibration_s, strict=True))
-        if self._trace:
-            record["memory_trace"] = outcome.memory_trace(self._trace, self._training)
+        if self.traced:
+            warmup = outcome.traced_warmup(len(self.traced), self._training)
+            trace = {"columns": memory.TRACED, "rows": self.traced, "warmup": warmup}
+            record["memory_trace"] = trace
         if self._notes:
             record["note"] = redact("; ".join(self._notes))
         if status == "error" and exception is not None:
@@ -369,15 +359,13 @@ class Case:
         training = self._training
         metrics = epochs.epoch_metrics(self.clock)
         if self._sampler:
-            metrics |= self._sampler.metrics()
+            metrics |= self._sampler.metrics
         if training:
             peaks = self._peaks or self.backend.peak_memory()
             metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
         for name, loss in outcome.loss_ends(self._losses).items():
             if math.isfinite(loss):
                 metrics[name] = Estimate(loss, n=len(self._losses))
-        if self._trace:
-            metrics |= self._trace.metrics(outcome.traced_warmup(self._trace, training))
         metrics |= self._metrics
         if self._workload:
             metrics = outcome.rates(self._workload, training, metrics) | metrics

@@ -16,19 +16,16 @@ def require_memory(device: Device, workload: Workload) -> None:
         f"weights, gradients and optimiser {workload.state_bytes / 1e9:.1f}, "
         f"kept for the backward pass {workload.saved_bytes / 1e9:.1f}"
     )
-    require_bytes(device, workload.bytes, f"GB at the least ({parts})")
+    require_bytes(workload.bytes, device.free_memory(), f"GB at the least ({parts})")
     if workload.host_bytes:
         # A GPU with a memory of its own takes nothing of the host's.
         needed = workload.host_bytes + (workload.bytes if device.unified_memory else 0)
-        _require(needed, snapshot.available_memory_bytes(), "GB of the host's memory at the least")
+        free = snapshot.available_memory_bytes()
+        require_bytes(needed, free, "GB of the host's memory at the least")
 
 
-def require_bytes(device: Device, needed: float, what: str = "GB") -> None:
-    """Raise TooBig if less memory of a device is free."""
-    _require(needed, device.free_memory(), what)
-
-
-def _require(needed: float, free: float, what: str) -> None:
+def require_bytes(needed: float, free: float, what: str = "GB") -> None:
+    """Raise TooBig if less memory is free."""
     if needed > free:
         raise TooBig(f"needs {needed / 1e9:.1f} {what}; {free / 1e9:.1f} GB are free")
 

@@ -1,16 +1,16 @@
 """How a case ended, whether its model learned, and what casts doubt on its number."""
 
 import math
+import os
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from pomology.devices import failures
-from pomology.devices.torch import fallback_enabled
-from pomology.errors import Mismatch, TooBig, TooSlow
-from pomology.machine.memory import MemoryTrace
+from pomology.devices.torch import FALLBACK_VARIABLE
+from pomology.errors import Mismatch, TooBig, TooSlow, Unsupported
 from pomology.machine.sampler import Sampler
 from pomology.measure import clock, epochs, intervals
 from pomology.measure.estimate import Estimate
@@ -21,8 +21,30 @@ from pomology.results import cases
 STEPS_FEW = 20  # steady steps, below which a case is marked
 DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
 DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
-STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
+
+STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
+STATUS_OF |= {Unsupported: "unsupported"}
+# MPS and the CPU allocator raise plain RuntimeErrors; only CUDA has a class of its own, which its
+# libraries do not use.
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|(can't|cannot|unable to|failed to) allocate"
+    r"|Invalid buffer size"  # one buffer of MPS, larger than Metal allows
+    r"|Insufficient Memory"  # what Metal notices while it runs a command buffer
+    r"|\[metal::malloc\] Attempting to allocate"  # MLX
+    r"|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
+)
+UNSUPPORTED = re.compile(
+    r"(unsupported|not (currently |yet )?(supported|implemented)) (on|for) (the )?MPS"
+    r"|MPS (doesn't|does not) support|(doesn't|does not) support (float64|complex128)"
+    r"|not implemented for '(Half|BFloat16)'|Could not run '[^']+' with arguments from the"
+    # TensorFlow: an operator without a kernel, and XLA, which knows no Metal
+    r"|No OpKernel was registered to support|no supported kernel for [GC]PU devices"
+    r"|Could not find registered platform"
+    r"|not (yet )?supported on the GPU",  # MLX
+    re.IGNORECASE,
+)
 
 
 def of_exception(exception: BaseException) -> tuple[str, str]:
@@ -30,8 +52,23 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
-    status = STATUS_OF.get(type(exception)) or failures.failure(exception)
+    status = STATUS_OF.get(type(exception)) or _of_framework(exception)
     return (status, reason) if status else ("error", f"{type(exception).__name__}: {reason}")
+
+
+def _of_framework(exception: Exception) -> str | None:
+    """Return the status that an exception of a framework stands for, or None for a bug."""
+    text = str(exception)
+    kinds = {kind.__name__ for kind in type(exception).__mro__}
+    if kinds & {"MemoryError", "OutOfMemoryError", "ResourceExhaustedError"}:
+        return "out-of-memory"
+    if kinds & {"RuntimeError", "OpError"} and OUT_OF_MEMORY.search(text):
+        return "out-of-memory"
+    # MPS raises NotImplementedError (a RuntimeError) for a missing operator and TypeError for
+    # float64; MLX raises ValueError.
+    if kinds & {"RuntimeError", "TypeError", "ValueError", "OpError"} and UNSUPPORTED.search(text):
+        return "unsupported"
+    return None
 
 
 def rates(
@@ -54,8 +91,7 @@ def rates(
             metric = "flops_per_s" if name == "step" else f"{name}_flops_per_s"
             found[metric] = epochs.rate(count, seconds[name], "FLOP/s")
     if workload.flops and "energy_j_per_step" in metrics:
-        per_tflop = metrics["energy_j_per_step"] * (1e12 / workload.flops)
-        found["energy_j_per_tflop"] = per_tflop
+        found["energy_j_per_tflop"] = metrics["energy_j_per_step"] * (1e12 / workload.flops)
     return found
 
 
@@ -69,10 +105,7 @@ def loss_ends(losses: list[float]) -> dict[str, float]:
 
 
 def not_learning(losses: list[float], expected: bool) -> str | None:
-    """Return why the losses say that a model does not learn; None if they do not.
-
-    expected: whether they should fall.
-    """
+    """Return why the losses say that a model does not learn. expected: whether they should fall."""
     if not all(map(math.isfinite, losses)):
         return "the loss is not a finite number"
     if expected and len(losses) >= cases.JUDGED_STEPS:
@@ -96,20 +129,12 @@ def flags(
         timed.append(training.blocks)
         steps = clock.steps_in(training.blocks)
         few = few or (steps < STEPS_FEW and not training.complete)
-    if few:
-        found.append("few-steps")
-    if any(map(_drifts, timed)):
-        found.append("drift")
-    if backend == "mps" and fallback_enabled():
-        found.append("fallback-enabled")
-    return found
-
-
-def _drifts(blocks: list[clock.Block]) -> bool:
-    if sum(block.seconds for block in blocks) < DRIFT_S:
-        return False
-    change = drift([block.step_s for block in blocks]) or 0
-    return abs(change) > DRIFT_THRESHOLD
+    falls_back = backend == "mps" and os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
+    long = [blocks for blocks in timed if sum(block.seconds for block in blocks) >= DRIFT_S]
+    changes = [drift([block.step_s for block in blocks]) or 0 for blocks in long]
+    drifts = any(abs(change) > DRIFT_THRESHOLD for change in changes)
+    doubts = {"few-steps": few, "drift": drifts, "fallback-enabled": falls_back}
+    return found + [flag for flag, holds in doubts.items() if holds]
 
 
 def drift(durations: Sequence[float]) -> float | None:
@@ -161,10 +186,8 @@ def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:
             "last_step_s": part.last_step_s,
             "stopped": part.stopped,
         }
-        for name in clock.PHASES:
-            if part.blocks and all(name in block.phases for block in part.blocks):
-                seconds = [round(block.phases[name], 9) for block in part.blocks]
-                raw[part.name][f"steady_{name}"] = seconds
+        for name, blocks in epochs.phases(part.blocks).items():
+            raw[part.name][f"steady_{name}"] = [round(block.seconds, 9) for block in blocks]
     return raw
 
 
@@ -173,26 +196,7 @@ def pairs(blocks: Iterable[clock.Block]) -> list[list[float]]:
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
 
 
-def sampled(sampler: Sampler) -> dict[str, Any]:
-    """Return what the sampler adds to a record; of its samples 500 to 1,000 at most."""
-    return {
-        "absent": sampler.absent,
-        "rails": sampler.rails,
-        "thermal_level": sampler.thermal_level,
-        "trace": sampler.samples[:: max(1, len(sampler.samples) // 500)],
-    }
-
-
-def traced_warmup(trace: MemoryTrace, training: clock.Part) -> int:
-    """Return how many steps of a trace come before the steady ones."""
+def traced_warmup(rows: int, training: clock.Part) -> int:
+    """Return how many of the rows of a trace, one a step, come before the steady steps."""
     warmup = 1 + clock.steps_in(training.warmup)
-    return warmup if len(trace.rows) - warmup >= FEW_TRACED else 1
-
-
-def memory_trace(trace: MemoryTrace, training: clock.Part) -> dict[str, Any]:
-    """Return a trace as the journal keeps it."""
-    return {
-        "columns": list(trace.COLUMNS),
-        "rows": trace.rows,
-        "warmup": traced_warmup(trace, training),
-    }
+    return warmup if rows - warmup >= FEW_TRACED else 1

@@ -26,10 +26,7 @@ class Absent(Exception):
 
 
 class Meter(NamedTuple):
-    """rails: what it covers -> seconds between two movements of its counter.
-
-    joules: returns a running total of each rail.
-    """
+    """rails: seconds between two movements of a counter, by what it covers. joules: reads them."""
 
     rails: dict[str, float]
     joules: Callable[[], dict[str, float]]
@@ -38,7 +35,7 @@ class Meter(NamedTuple):
 def meter(kind: str) -> Meter:
     """Return the energy meter of a device, "cpu" or "gpu". Raises Absent where there is none."""
     if sys.platform == "darwin":
-        apple = apple_meter()
+        apple = _apple_meter()
         if kind not in apple.rails:
             raise Absent(f"zeus-apple-silicon does not count all of the {kind} of this chip")
         return apple
@@ -49,9 +46,9 @@ def meter(kind: str) -> Meter:
     return Meter({"gpu": NVML_PERIOD_S}, lambda: {"gpu": energy_mj(gpu) / 1e3})
 
 
-def apple_meter() -> Meter:
-    """Return the meter of a whole Apple chip: energy as macOS estimates it, in steps of 1 mJ."""
-    if snapshot.virtual_mac():
+def _apple_meter() -> Meter:
+    """Return the meter of an Apple chip: energy as macOS estimates it, in steps of 1 mJ."""
+    if snapshot.sysctl("kern.hv_vmm_present") == 1:
         # Where there are no counters, the library would end this process.
         raise Absent("not asked in a virtual machine, which need not have energy counters")
     try:
@@ -102,9 +99,6 @@ class Reading(NamedTuple):
     joules: dict[str, float]
 
 
-Span = tuple[Reading, Reading]
-
-
 class EnergyCounter:
     """The energy counters of a device from now on, and in its steady steps.
 
@@ -119,22 +113,20 @@ class EnergyCounter:
         self.rails = list(self._periods_s)
         self.missing: dict[str, str] = {}
         self._first = self._read()
-        self._stretch: Hashable = None
-        self._steady: list[Span] = []  # the first and the last reading of each stretch
+        # The first and the last reading of each stretch.
+        self._spans: dict[Hashable, tuple[Reading, Reading]] = {}
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends, after so many steady steps.
 
         stretch: another one where something else ran between two blocks.
         """
-        if stretch != self._stretch:
-            self._stretch = stretch
-            begin = self._read(steps)
-            self._steady.append((begin, begin))
-            return
-        begin, last = self._steady[-1]
-        if self._clock() - last.seconds >= SPACING_S:
-            self._steady[-1] = (begin, self._read(steps))
+        begin, last = self._spans.get(stretch, (None, None))
+        if begin is None:
+            now = self._read(steps)
+            self._spans[stretch] = (now, now)
+        elif self._clock() - last.seconds >= SPACING_S:
+            self._spans[stretch] = (begin, self._read(steps))
 
     def metrics(self) -> dict[str, Estimate]:
         """Return joules of a steady step, and watts: of steady steps, else from begin to now.
@@ -146,34 +138,30 @@ class EnergyCounter:
             long = last.seconds - self._first.seconds >= 2 * self._periods_s[rail]
             if long and last.joules[rail] == self._first.joules[rail]:
                 raise Absent(f"the energy counter of the {rail} stood still")
-        spans = [(begin, end) for begin, end in self._steady if end.steps > begin.steps]
+        spans = [(begin, end) for begin, end in self._spans.values() if end.steps > begin.steps]
         steps = sum(end.steps - begin.steps for begin, end in spans)
-        found = {}
-        if steps:
-            found["energy_j_per_step"] = self._per(steps, "J", spans, self.rails)
-            if self._kind == "gpu":
-                found["energy_gpu_j_per_step"] = self._per(steps, "J", spans, ["gpu"])
         spans = spans or [(self._first, last)]
-        spans_s = sum(end.seconds - begin.seconds for begin, end in spans)
-        found["power_w"] = self._per(spans_s, "W", spans, self.rails)
-        self.missing = {name: value for name, value in found.items() if isinstance(value, str)}
-        return {name: value for name, value in found.items() if name not in self.missing}
+        seconds = sum(end.seconds - begin.seconds for begin, end in spans)
+        wanted = {"power_w": (self.rails, seconds, "W")}
+        if steps:
+            wanted["energy_j_per_step"] = (self.rails, steps, "J")
+            if self._kind == "gpu":
+                wanted["energy_gpu_j_per_step"] = (["gpu"], steps, "J")
+        found = {}
+        for name, (rails, amount, unit) in wanted.items():
+            # A reading is as old as the last movement of its counter, so each of n spans may be
+            # wrong by up to two periods of power, and all of them by sqrt(n) times as much.
+            period_s = max(self._periods_s[rail] for rail in rails)
+            share = 2 * period_s * math.sqrt(len(spans)) / seconds
+            if share > COARSE:
+                why = f"a counter that moves every {period_s:g} s is too coarse for {seconds:.3g} s"
+                self.missing[name] = why
+                continue
+            used = [end.joules[rail] - begin.joules[rail] for begin, end in spans for rail in rails]
+            value = sum(used) / amount
+            half = share * value
+            found[name] = Estimate(value, unit, value - half, value + half, n=max(1, steps))
+        return found
 
     def _read(self, steps: int = 0) -> Reading:
         return Reading(self._clock(), steps, self._joules())
-
-    def _per(self, amount: float, unit: str, spans: list[Span], rails: list[str]) -> Estimate | str:
-        """Return the energy of spans over their steps or seconds, or why it is too uncertain.
-
-        A reading is as old as the last movement of its counter, so each of n spans may be wrong by
-        up to two periods of power, and all of them by sqrt(n) times as much.
-        """
-        seconds = sum(end.seconds - begin.seconds for begin, end in spans)
-        period_s = max(self._periods_s[rail] for rail in rails)
-        share = 2 * period_s * math.sqrt(len(spans)) / seconds
-        if share > COARSE:
-            return f"a counter that moves every {period_s:g} s is too coarse for {seconds:.3g} s"
-        used = [end.joules[rail] - begin.joules[rail] for begin, end in spans for rail in rails]
-        value = sum(used) / amount
-        steps = sum(end.steps - begin.steps for begin, end in spans)
-        return Estimate(value, unit, value * (1 - share), value * (1 + share), n=max(1, steps))

@@ -1,116 +1,30 @@
-"""The memory of this process and its workers, sampled while a case runs."""
+"""The memory of this process and its workers."""
 
-import contextlib
 import ctypes
-import math
-import mmap
 import multiprocessing.process
 import os
 import resource
 import sys
-import time
-from collections.abc import Callable, Sequence
 
 import psutil
 
-from pomology.measure.estimate import Estimate
+# What is noted of each step of a traced training, which takes 0.1 ms. `footprint_bytes` is as
+# `footprint` counts it; `resident_bytes` (on macOS without what only the GPU touched) and page
+# faults are of this process alone.
+TRACED = ["step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes"]
+TRACED += ["resident_bytes", "page_faults", "page_ins"]
 
-SLOPE_BLOCKS = 9  # a few long ones: each must hold what one part of a trace has to do with the next
 
+def trace_row(step: int, t_s: float, device: dict[str, int]) -> tuple:
+    """Return TRACED after a step; None is what cannot be read.
 
-class MemoryTrace:
-    """Memory and page faults of a training, a row a step, which takes 0.1 ms.
-
-    device: gives `allocated_bytes` and `reserved_bytes` of the device now, or what of them it
-    counts. since: when the case began, by `clock`. `footprint_bytes` is as `Sampler` counts it;
-    `resident_bytes` (on macOS without what only the GPU touched) and page faults are of this
-    process alone. rows: in the order of COLUMNS; None is what cannot be read.
+    t_s: seconds since the case began. device: `allocated_bytes` and `reserved_bytes`, or what of
+    them the device counts.
     """
-
-    COLUMNS = (
-        "step",
-        "t_s",
-        "allocated_bytes",
-        "reserved_bytes",
-        "footprint_bytes",
-        "resident_bytes",
-        "page_faults",
-        "page_ins",
-    )
-
-    def __init__(
-        self,
-        device: Callable[[], dict],
-        since: float,
-        clock: Callable[[], float] = time.perf_counter,
-    ):
-        self._device = device
-        self._since = since
-        self._clock = clock
-        self._footprint = footprint()[1]
-        self.rows: list[tuple] = []
-
-    def note(self) -> None:
-        """Note that a step has ended, on the device too."""
-        now = {"step": len(self.rows), "t_s": round(self._clock() - self._since, 6)}
-        now["footprint_bytes"] = self._footprint()
-        now["resident_bytes"] = psutil.Process().memory_info().rss
-        now |= page_faults() | self._device()
-        self.rows.append(tuple(now.get(name) for name in self.COLUMNS))
-
-    def metrics(self, warmup: int) -> dict[str, Estimate]:
-        """Return growth a step (NAME_slope) and both ends from step `warmup` on.
-
-        What was not read in every step has none; no slope with fewer than 3 steps.
-        """
-        steps, _, *columns = zip(*self.rows[warmup:], strict=True)
-        metrics: dict[str, Estimate] = {}
-        for name, values in zip(self.COLUMNS[2:], columns, strict=True):
-            if None in values:
-                continue
-            short, memory, _ = name.partition("_bytes")
-            if len(values) >= 3:
-                # The system gives a process pages; frameworks count what they were asked for.
-                resolution = mmap.PAGESIZE if short in ("footprint", "resident") else 1
-                grows = slope(values, steps, resolution)
-                metrics[f"{short}_slope{memory}"] = grows.replace(unit="B" if memory else "count")
-            if memory:
-                metrics[f"{short}_start_bytes"] = Estimate(values[0], "B")
-                metrics[f"{short}_end_bytes"] = Estimate(values[-1], "B")
-        return metrics
-
-
-def slope(values: Sequence[float], steps: Sequence[float], resolution: float = 0.0) -> Estimate:
-    """Return by how much a quantity grows a step, with an interval that holds for memory.
-
-    The slope from the first of 9 blocks to the last, with a t interval of the slopes in between
-    (Ibragimov and Mueller 2010), as wide as a random walk needs it (Working 1960), and never less
-    than the largest jump.
-
-    Args:
-        values: 3 or more, one at each of `steps`, which rise.
-        resolution: the smallest change that they show.
-    """
-    import numpy as np  # which the sampler does not need
-
-    from pomology.measure import intervals
-
-    y = np.asarray(values, dtype=float)
-    x = np.asarray(steps, dtype=float)
-    blocks = np.array_split(np.arange(y.size), min(SLOPE_BLOCKS, y.size))
-    means = np.array([y[block].mean() for block in blocks])
-    places = np.array([x[block].mean() for block in blocks])
-    span = places[-1] - places[0]
-    per_step = float((means[-1] - means[0]) / span)
-    lengths = np.diff(places)
-    deviations = np.diff(means) / lengths - per_step
-    dof = len(blocks) - 2
-    size = y.size / len(blocks)
-    correlation = (size**2 - 1) / (2 * (2 * size**2 + 1))
-    error = math.sqrt((1 + 2 * correlation) * (lengths @ deviations**2) / dof / span)
-    least = max(float(np.abs(np.diff(y)).max()), resolution) / span
-    half_width = float(max(intervals.t_quantile(intervals.CONFIDENCE, dof) * error, least))
-    return Estimate(per_step, "", per_step - half_width, per_step + half_width, y.size)
+    row = {"step": step, "t_s": round(t_s, 6), "footprint_bytes": footprint()}
+    row["resident_bytes"] = psutil.Process().memory_info().rss
+    row |= page_faults() | device
+    return tuple(row.get(name) for name in TRACED)
 
 
 def page_faults() -> dict[str, int]:
@@ -123,37 +37,25 @@ def live_children() -> list[int]:
     """Return the process ids of the multiprocessing children that have not ended."""
     # multiprocessing.active_children() would also collect the ended ones, behind the back of the
     # thread that waits for them: PyTorch would then learn only late that a worker was killed.
-    pids = []
-    for child in list(multiprocessing.process._children):
-        process = child._popen
-        if process is not None and process.returncode is None:
-            pids.append(process.pid)
-    return pids
+    processes = [child._popen for child in list(multiprocessing.process._children)]
+    return [each.pid for each in processes if each is not None and each.returncode is None]
 
 
-def footprint() -> tuple[str, Callable[[], int]]:
-    """Return what the footprint is, and what reads it of this process.
+def footprint() -> int:
+    """Return the resident memory of this process; on macOS its footprint, with living children.
 
-    On macOS it is with its living children, of which each imports PyTorch; on Linux they are forks,
-    and share its pages.
+    There each of them imports PyTorch; on Linux they are forks, and share its pages.
     """
     if sys.platform != "darwin":
-        return "resident memory", lambda: psutil.Process().memory_info().rss
-    proc_pid_rusage = ctypes.CDLL(None, use_errno=True).proc_pid_rusage
-
-    def physical(pid: int) -> int:
+        return psutil.Process().memory_info().rss
+    proc_pid_rusage = ctypes.CDLL(None).proc_pid_rusage
+    total = 0
+    for pid in [os.getpid(), *live_children()]:
         # `struct rusage_info_v0` of <sys/resource.h>: 16 bytes of UUID, then ten numbers, the
         # eighth the footprint
         info = (ctypes.c_uint64 * 12)()
-        if proc_pid_rusage(pid, 0, ctypes.byref(info)) != 0:
-            raise OSError(ctypes.get_errno(), "proc_pid_rusage failed")
-        return info[9]
-
-    def read() -> int:
-        total = physical(os.getpid())
-        for pid in live_children():
-            with contextlib.suppress(ProcessLookupError):  # ended since it was listed
-                total += physical(pid)
-        return total
-
-    return "physical footprint", read
+        if proc_pid_rusage(pid, 0, ctypes.byref(info)) == 0:
+            total += info[9]
+        elif pid == os.getpid():  # a child may have ended since it was listed
+            raise OSError("proc_pid_rusage failed")
+    return total

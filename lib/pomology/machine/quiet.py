@@ -1,15 +1,12 @@
 """What other programs take of this machine while something is timed, and how fast it is then."""
 
 import contextlib
-import fcntl
 import os
 import resource
 import statistics
 import time
 import timeit
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import psutil
 
@@ -19,40 +16,15 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # of a container
 TICK_S = 0.01  # of the counters of processor time, on each core
 LEAST_S = 0.02  # what the runner itself takes now and then to note a case
 CALIBRATION_CALLS = 50  # of about 0.4 ms each
-CALIBRATION_SIZE = 160
-# By so much both products around a case must exceed the fastest of the run. On a virtual machine
-# of two cores that was so for 38 of 1,069 cases.
-SLOWED = 0.3
-# Of this machine, whoever measures: not in TMPDIR, which each user of a Mac has.
-LOCK = Path("/tmp/pomology-device.lock")
 
 
 def usable_threads() -> int:
     """Return how many threads can run at a time: cores by affinity, and by a container's quota."""
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        allowed = os.cpu_count() or 1
+    on_linux = hasattr(os, "sched_getaffinity")
+    allowed = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
     granted, _, period = (CPU_MAX.read_text() if CPU_MAX.is_file() else "max").partition(" ")
     cores = int(granted) // int(period) if granted.isdecimal() else allowed
     return max(1, min(allowed, cores))
-
-
-class Edge(NamedTuple):
-    """Seconds: the time, the CPU time of all processes, and that of this one and its children."""
-
-    t_s: float
-    busy_s: float
-    own_s: float
-
-
-def edge() -> Edge:
-    """Return the counters now, where something timed begins or ends; takes about 0.5 ms."""
-    times = psutil.cpu_times()._asdict()
-    # Linux counts guests within user and nice already.
-    idle = ("idle", "iowait", "guest", "guest_nice")
-    busy_s = sum(seconds for name, seconds in times.items() if name not in idle)
-    return Edge(time.perf_counter(), busy_s, own_s())
 
 
 def own_s() -> float:
@@ -65,17 +37,15 @@ def own_s() -> float:
     return used_s
 
 
-def contended(first: Edge, last: Edge) -> bool:
-    """Return whether others used the processor between two edges.
+def contended(wall_s: float, busy_s: float, used_s: float) -> bool:
+    """Return whether others used over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
 
-    That is over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
+    busy_s, used_s: CPU seconds of all processes, and those of this one and its children.
     """
     cores = psutil.cpu_count() or 1
-    wall_s = max(last.t_s - first.t_s, 1e-9)
-    others_s = last.busy_s - first.busy_s - (last.own_s - first.own_s)
-    # Ticks of all cores, each off by up to one at either edge, as their sum scatters.
-    certain_s = max(0.0, others_s - 2 * TICK_S * cores**0.5)
-    load = certain_s / wall_s
+    wall_s = max(wall_s, 1e-9)
+    # Ticks of all cores, each off by up to one at either end, as their sum scatters.
+    load = (busy_s - used_s - 2 * TICK_S * cores**0.5) / wall_s
     return load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2))
 
 
@@ -84,39 +54,21 @@ class Others:
 
     def __init__(self):
         self.flags: list[str] = []
-        self._edge: Edge | None = None
 
     def begin(self) -> None:
-        """Something timed begins here."""
-        self._edge = edge()
+        """Something timed begins here: read the counters, which takes about 0.5 ms."""
+        times = psutil.cpu_times()._asdict()
+        # Linux counts guests within user and nice already.
+        idle = ("idle", "iowait", "guest", "guest_nice")
+        busy_s = sum(seconds for name, seconds in times.items() if name not in idle)
+        self._began = (time.perf_counter(), busy_s, own_s())
 
     def end(self) -> None:
         """What was timed ends here, and the next thing begins."""
-        begin = self._edge
+        began = self._began
         self.begin()
-        if contended(begin, self._edge):
+        if contended(*(now - then for now, then in zip(self._began, began, strict=True))):
             self.flags.append("contended")
-
-
-@contextlib.contextmanager
-def alone(say: Callable[[str], Any]) -> Iterator[None]:
-    """Hold this machine for one measurement, after the one that holds it now has ended.
-
-    say: gets a line if there is one. The lock goes with this process, however that ends.
-    """
-    try:  # in two steps, as Linux opens no other user's file in /tmp with O_CREAT
-        lock = os.open(LOCK, os.O_RDONLY)
-    except FileNotFoundError:
-        lock = os.open(LOCK, os.O_RDONLY | os.O_CREAT, 0o444)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"  another run measures on this machine, and holds {LOCK}: this one waits for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def calibrate() -> float:
@@ -126,16 +78,10 @@ def calibrate() -> float:
     """
     import numpy  # slow to import
 
-    matrix = numpy.linspace(0.5, 1.5, CALIBRATION_SIZE**2, dtype="float32")
-    matrix = matrix.reshape(CALIBRATION_SIZE, -1)
+    matrix = numpy.linspace(0.5, 1.5, 160 * 160, dtype="float32").reshape(160, 160)
 
     def multiply() -> None:
         numpy.einsum("ij,jk->ik", matrix, matrix)  # not by a BLAS, which has threads of its own
 
     calls_s = timeit.repeat(multiply, number=1, repeat=CALIBRATION_CALLS)
     return statistics.median(calls_s[CALIBRATION_CALLS // 4 :])  # without a warm-up
-
-
-def slowed(around_case_s: Iterable[float], best_s: float) -> bool:
-    """Return whether the calibrations around a case were all slower than the run's best."""
-    return min(around_case_s) > (1 + SLOWED) * best_s

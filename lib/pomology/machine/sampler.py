@@ -21,12 +21,11 @@ from pomology.measure.estimate import Estimate
 
 SENSORS = ("temperature_c", "clock_hz")
 SWAP = ("swap_bytes", "swapped_bytes", "compressed_bytes")
-UNITS = dict.fromkeys(("page_faults", "page_ins"), "count")
-UNITS |= dict.fromkeys((*SWAP, "footprint_peak_bytes"), "B")
-UNITS |= {"temperature_c": "°C", "clock_hz": "Hz"}
+UNITS = {"page_faults": "count", "page_ins": "count", "temperature_c": "°C", "clock_hz": "Hz"}
 # Traffic above that, in bytes a second, counts as a shortage of memory. A disk that swapped single
 # pages at 100 MB/s, or a core that compressed at 1 GB/s, would be busy for 1 % of the time.
 SHORTAGE = {"swapped_bytes": 1e6, "compressed_bytes": 10e6}
+INTERVAL_S = 0.5  # between two samples
 LATE_S = 1.0  # by which a sample is late where the process was stopped
 IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
 SHORTAGE_S = 10.0  # of such traffic at least, also in a shorter block
@@ -87,25 +86,19 @@ class Sampler:
     use grew.
     """
 
-    def __init__(
-        self,
-        kind: str = "cpu",
-        interval_s: float = 0.5,
-        clock: Callable[[], float] = time.perf_counter,
-    ):
-        self.kind = kind
+    def __init__(self, kind: str = "cpu", clock: Callable[[], float] = time.perf_counter):
         self.samples: list[Sample] = []
+        self.metrics: dict[str, Estimate] = {}
         self.rails: list[str] = []
         self.flags: list[str] = []
         self.absent: dict[str, str] = {}
         self.thermal_level: int | None = None
-        self._interval_s = interval_s
+        self._kind = kind
         self._clock = clock
         self._gauges: dict[str, Callable[[], float | None]] = {
-            "footprint_bytes": memory.footprint()[1],
+            "footprint_bytes": memory.footprint,
             "thermal_level": snapshot.thermal_level,
         }
-        self._metrics: dict[str, Estimate] = {}
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._stop = threading.Event()
 
@@ -119,72 +112,67 @@ class Sampler:
         self._thread.join()
         self._end()
 
-    def metrics(self) -> dict[str, Estimate]:
-        """Return what was measured, after the block."""
-        return self._metrics
-
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends here, see `EnergyCounter.steady`."""
         if self._energy:
             self._attempt(("power_w",), self._energy.steady, stretch, steps)
 
     def _begin(self) -> None:
-        self._energy = self._attempt(("power_w",), EnergyCounter, self.kind, self._clock)
-        self._gauges |= self._attempt(SENSORS, sensors, self.kind) or {}
+        self._energy = self._attempt(("power_w",), EnergyCounter, self._kind, self._clock)
+        self._gauges |= self._attempt(SENSORS, sensors, self._kind) or {}
         self._before = self._counters()
-        self._start_s = self._clock()
-        self._last = (self._start_s, quiet.own_s())
+        self._start_s = self._last_s = self._clock()
+        self._last_own_s = quiet.own_s()
         self._tick()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
+        while not self._stop.wait(INTERVAL_S):
             self._tick()
 
     def _tick(self) -> None:
-        gauges = {
-            name: self._attempt((name,), read)
-            for name, read in self._gauges.items()
-            if name not in self.absent
-        }
+        gauges = {}
+        for name, read in self._gauges.items():
+            if name not in self.absent:
+                gauges[name] = self._attempt((name,), read)
         now_s = self._clock()
-        self._note_stop(now_s, quiet.own_s())
         self.samples.append(Sample(now_s - self._start_s, **gauges))
-
-    def _note_stop(self, now_s: float, own_s: float) -> None:
-        """Flag `paused` where a sample is late and this process has computed nothing meanwhile."""
-        last_s, last_own_s = self._last
-        self._last = (now_s, own_s)
-        late_s = now_s - last_s - self._interval_s
-        if late_s > LATE_S and own_s - last_own_s < IDLE * late_s and "paused" not in self.flags:
+        own_s = quiet.own_s()
+        late_s = now_s - self._last_s - INTERVAL_S
+        # This process has computed nothing meanwhile: it was stopped.
+        idle = own_s - self._last_own_s < IDLE * late_s
+        if late_s > LATE_S and idle and "paused" not in self.flags:
             self.flags.append("paused")
+        self._last_s = now_s
+        self._last_own_s = own_s
 
     def _end(self) -> None:
         self._tick()
         after = self._counters()
-        both = after.keys() & self._before.keys()
-        values: dict[str, float] = {name: after[name] - self._before[name] for name in both}
+        values = {name: after[name] - self._before[name] for name in after if name in self._before}
         seconds = max(SHORTAGE_S, self.samples[-1].t_s)
         if any(values.get(name, 0) > rate * seconds for name, rate in SHORTAGE.items()):
             self.flags.append("swapping")
-        seen = {name: self._seen(name) for name in self._gauges if name not in self.absent}
-        self.thermal_level = max(seen.pop("thermal_level", []), default=None)
-        for name, readings in seen.items():
-            if readings and name == "clock_hz":
+        for name in self._gauges:
+            readings = [getattr(sample, name) for sample in self.samples]
+            readings = [reading for reading in readings if reading is not None]
+            if name in self.absent or not readings:
+                continue
+            if name == "thermal_level":
+                self.thermal_level = max(readings)
+            elif name == "clock_hz":
                 values[name] = statistics.fmean(readings)
-            elif readings:
+            else:
                 values[name.replace("footprint", "footprint_peak")] = max(readings)
         n = len(self.samples)
-        metrics = {name: Estimate(value, UNITS[name], n=n) for name, value in values.items()}
-        found = self._attempt(("power_w",), self._energy.metrics) if self._energy else None
-        if found is not None:
-            metrics |= found
+        metrics = {
+            name: Estimate(value, UNITS.get(name, "B"), n=n) for name, value in values.items()
+        }
+        energy_metrics = self._attempt(("power_w",), self._energy.metrics) if self._energy else None
+        if energy_metrics is not None:
+            metrics |= energy_metrics
             self.rails = self._energy.rails
             self.absent |= self._energy.missing
-        self._metrics = dict(sorted(metrics.items()))
-
-    def _seen(self, name: str) -> list[float]:
-        readings = [getattr(sample, name) for sample in self.samples]
-        return [reading for reading in readings if reading is not None]
+        self.metrics = dict(sorted(metrics.items()))
 
     def _counters(self) -> dict[str, int]:
         """Return what the system counts all the time."""

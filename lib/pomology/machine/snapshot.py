@@ -20,20 +20,8 @@ import psutil
 
 from pomology.paths import redact
 
-PACKAGES = (
-    "torch",
-    "lightning",
-    "transformers",
-    "peft",
-    "tensorflow",
-    "tensorflow-metal",
-    "keras",
-    "mlx",
-    "pyarrow",
-    "numpy",
-    "zeus-apple-silicon",
-    "pomology",
-)
+PACKAGES = ["torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-metal", "keras"]
+PACKAGES += ["mlx", "pyarrow", "numpy", "zeus-apple-silicon", "pomology"]
 # Variables of the environment that bear on how frameworks compute. Others of TF_ are secrets, and
 # folders are private.
 VARIABLES = re.compile(
@@ -43,7 +31,6 @@ VARIABLES = re.compile(
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
 REPOSITORY = Path(__file__).resolve().parents[3]
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def snapshot() -> dict[str, Any]:
@@ -69,7 +56,7 @@ def snapshot() -> dict[str, Any]:
         "os_version": version or None,
         "architecture": platform.machine() or None,
         # Intel Macs have another brand.
-        "translated": mac and x86 and "Apple" in str(_sysctl("machdep.cpu.brand_string")),
+        "translated": mac and x86 and "Apple" in str(sysctl("machdep.cpu.brand_string")),
         "python": platform.python_version(),
         "packages": _packages(),
         "git": _git(),
@@ -103,56 +90,37 @@ def _packages() -> dict[str, str]:
 def conditions() -> dict[str, Any]:
     """Return what would spoil a measurement that began now.
 
-    power_source: "ac", "battery" or None. load: the 1-minute load average. flags: those of
-    "on-battery", "low-power" and "busy" (others used over a quarter of a core and 5 % of all, for
-    0.25 s) that hold.
+    power_source: "ac", "battery" or None. flags: `on-battery`, `low-power` and `busy` (others used
+    over a quarter of a core and 5 % of all, for 0.25 s), where they hold.
     """
     power_source, low_power = _power()
-    busy = psutil.cpu_percent(0.25) / 100  # of all cores; this process waits meanwhile
-    flags = []
-    if power_source == "battery":
-        flags.append("on-battery")
-    if low_power:
-        flags.append("low-power")
-    if busy > max(0.25 / (psutil.cpu_count() or 1), 0.05):
-        flags.append("busy")
-    return {
-        "power_source": power_source,
-        "low_power_mode": low_power,
-        "thermal_level": thermal_level(),
-        "load": os.getloadavg()[0],
-        "flags": flags,
-    }
+    share = psutil.cpu_percent(0.25) / 100  # of all cores; this process waits meanwhile
+    busy = share > max(0.25 / (psutil.cpu_count() or 1), 0.05)
+    doubts = {"on-battery": power_source == "battery", "low-power": low_power, "busy": busy}
+    flags = [flag for flag, holds in doubts.items() if holds]
+    return {"power_source": power_source, "low_power_mode": low_power, "flags": flags}
 
 
 def describe(snapshot: dict[str, Any]) -> str:
     """Return a line, as `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     chip_name = snapshot.get("chip") or "unknown chip"
-    parts = [chip_name]
-    if snapshot.get("cpu_cores"):
-        parts.append(f"{snapshot['cpu_cores']} cores")
+    cores = f"{snapshot['cpu_cores']} cores" if snapshot.get("cpu_cores") else ""
     if snapshot.get("performance_cores") and snapshot.get("efficiency_cores"):
-        parts[-1] += f" ({snapshot['performance_cores']}P+{snapshot['efficiency_cores']}E)"
-    parts.append(_gigabytes(snapshot.get("memory_bytes")))
+        cores += f" ({snapshot['performance_cores']}P+{snapshot['efficiency_cores']}E)"
     gpus = [gpu for gpu in snapshot.get("gpus") or [] if gpu["name"] != chip_name]
     names = Counter(f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}".strip() for gpu in gpus)
-    parts += [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
-    parts.append(f"{snapshot.get('os') or ''} {snapshot.get('os_version') or ''}".strip())
-    parts.append(f"Python {snapshot['python']}")
-    return ", ".join(part for part in parts if part)
+    cards = [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
+    system = f"{snapshot.get('os') or ''} {snapshot.get('os_version') or ''}".strip()
+    parts = [chip_name, cores, _gigabytes(snapshot.get("memory_bytes")), *cards, system]
+    return ", ".join(filter(None, [*parts, f"Python {snapshot['python']}"]))
 
 
 def chip() -> str | None:
     """Return the processor's name, such as `Apple M2 Ultra` or `AMD EPYC 7B13`."""
     if sys.platform == "darwin":
-        return _sysctl("machdep.cpu.brand_string")
+        return sysctl("machdep.cpu.brand_string")
     model = re.search(r"Model name:(.*)", run_command("lscpu") or "")
     return " ".join(model[1].split()) or None if model else None
-
-
-def virtual_mac() -> bool:
-    """Return whether this Mac is a virtual machine."""
-    return _sysctl("kern.hv_vmm_present") == 1
 
 
 def available_memory_bytes() -> int:
@@ -183,22 +151,16 @@ def run_command(*command: str) -> str | None:
     try:
         # close_fds=False: Python then spawns it. A fork would write-protect the memory of this
         # process for a moment, and a model in training would fault on every page.
-        done = subprocess.run(
-            (program, *command[1:]),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=os.environ | {"LC_ALL": "C"},
-            close_fds=False,
-            timeout=30,
-            check=True,
-        )
+        options = {"env": os.environ | {"LC_ALL": "C"}, "close_fds": False, "timeout": 30}
+        options |= {"capture_output": True, "text": True, "errors": "replace", "check": True}
+        done = subprocess.run((program, *command[1:]), **options)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
 
 
-def _sysctl(name: str) -> int | str | None:
+def sysctl(name: str) -> int | str | None:
+    """Return a setting of macOS's kernel."""
     text = (run_command("sysctl", "-n", name) or "").strip()
     return int(text) if text.isdecimal() else text or None
 
@@ -206,8 +168,8 @@ def _sysctl(name: str) -> int | str | None:
 def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
     """Return performance and efficiency cores of an Apple chip."""
     kinds: Counter[Any] = Counter()
-    for level in range(_sysctl("hw.nperflevels") or 0):
-        kinds[_sysctl(f"hw.perflevel{level}.name")] += _sysctl(f"hw.perflevel{level}.physicalcpu")
+    for level in range(sysctl("hw.nperflevels") or 0):
+        kinds[sysctl(f"hw.perflevel{level}.name")] += sysctl(f"hw.perflevel{level}.physicalcpu")
     # An M5 calls its fastest `Super`.
     if not kinds or kinds.keys() - {"Super", "Performance", "Efficiency"}:
         return None, None
@@ -271,9 +233,3 @@ def _power() -> tuple[str | None, bool | None]:
 def _gigabytes(count: int | None) -> str:
     # As memory is sold: 206158430208 bytes are "192 GB".
     return f"{round(count / 2**30)} GB" if count else ""
-
-
-def cache_bytes() -> int | None:
-    """Return the size of this processor's last-level cache; None where the system lists none."""
-    sizes = [int(file.read_text().strip("K\n")) for file in CACHES.glob("index*/size")]
-    return 1024 * max(sizes) if sizes else None

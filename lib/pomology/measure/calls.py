@@ -63,8 +63,7 @@ def measure(
             break
         warmup.append(block(min(2 ** len(warmup), 1024)))
     pace_s = (warmup or [first])[-1].step_s
-    # A fiftieth of the budget, so that there are blocks enough.
-    block_s = min(BLOCK_S, budget_s / 50)
+    block_s = min(BLOCK_S, budget_s / 50)  # so that there are blocks enough
     size = calls_per_block or block_steps(pace_s, block_s, synchronize, clock)
     blocks: list[Block] = []
     stopped = ""

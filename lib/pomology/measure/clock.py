@@ -9,6 +9,7 @@ import copy
 import itertools
 import math
 import time
+import timeit
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -99,8 +100,7 @@ class StepClock:
     ready batches, which are left out where it is too short for 10 steps. limit_s: what a part may
     take in all; then it stops with what it has. whole: run whole epochs whatever they take.
     to_device: moves a batch that is kept ready to the device; None times no ready batches.
-    on_block: called where steady blocks begin or end, and at the end. on_ready: whether the step is
-    on a ready batch. running: the part under way.
+    on_block: called where steady blocks begin or end, and at the end.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -113,9 +113,8 @@ class StepClock:
     on_block: Callable[[], None] = lambda: None
     parts: dict[str, Part] = field(default_factory=dict, init=False)
     occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
-    on_ready: bool = field(default=False, init=False)
-    running: Part | None = field(default=None, init=False)
-
+    on_ready: bool = field(default=False, init=False)  # whether the step is on a ready batch
+    running: Part | None = field(default=None, init=False)  # the part under way
     _aside_s = 0.0  # seconds of occasional work so far
 
     def steps(
@@ -129,8 +128,7 @@ class StepClock:
         """Iterate over `batches`, timing what the loop does with them.
 
         steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop would
-        train on ready batches that it is given. per_epoch: how often an epoch has this loop; 0
-        where the steps are of no epoch.
+        train on ready batches. per_epoch: how often an epoch has this loop; 0 for steps of none.
         """
         assert part not in self.parts and not self.running, f"part {part!r} would count twice"
         training = not self.parts
@@ -152,10 +150,7 @@ class StepClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a part of every step by itself: `forward`, `backward` or `update`.
-
-        It synchronizes, so the device cannot overlap a phase with the next one.
-        """
+        """Time `forward`, `backward` or `update` of every step, which then cannot overlap."""
         assert name in PHASES, name
         self.synchronize()
         start = self._now()
@@ -205,18 +200,15 @@ class StepClock:
         part = self.running
         pace_s = part.first_step_s
         self._lost_s = 0.0
-        size = 1
-        spent_s = 0.0
+        enough_s = min(WARM_UP_S, self._budget_s / 5)
         most = max(1, int(part.epoch_steps / 10))
-        while spent_s < min(WARM_UP_S, self._budget_s / 5) and not self._late():
-            size = min(size, most + 1 - part.steps, part.left)
+        while sum(block.seconds for block in part.warmup) < enough_s and not self._late():
+            size = min(2 ** len(part.warmup), most + 1 - part.steps, part.left)
             if size <= 0:
                 break
             block = yield from self._block(source, size)
             part.warmup.append(block)
             pace_s = block.step_s
-            spent_s += block.seconds
-            size *= 2
         if part.warmup and self.clock() + STEPS_LEAST * pace_s > self._until:
             part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
         return pace_s
@@ -251,26 +243,26 @@ class StepClock:
         later = size if ready and not in_turns else 0
         pool: list = []
         begin = self._now()
-        for burst in itertools.count(1):
-            if not part.left or self._late():
-                return later
+        bursts = 0
+        while part.left and not self._late():
             self.on_block()
-            yield from self._burst(source, part.blocks, size, burst_s)
+            yield from self._burst(source, size, burst_s)
             if in_turns:
                 yield from self._ready(batches, pool, size, BURSTS)
+            bursts += 1
             enough = all(steps_in(blocks) >= least for blocks in loops)
             if enough and self._now() - begin >= self._budget_s:
                 part.stopped = "budget"
-                return later
+                break
             # Not before the third burst: an interval from one stretch knows nothing of slow wander.
-            if burst >= 3 and all(map(narrow, loops)):
+            if bursts >= 3 and all(map(narrow, loops)):
                 part.stopped = "interval"
-                return later
+                break
+        return later
 
-    def _burst(
-        self, source: Iterator, blocks: list[Block], size: int, least_s: float, least: float = 1
-    ) -> Iterator:
+    def _burst(self, source: Iterator, size: int, least_s: float, least: float = 1) -> Iterator:
         """Yield blocks for so many seconds and steps at the least, within the epoch and limit."""
+        blocks = self.running.ready_blocks if self.on_ready else self.running.blocks
         begin = self._now()
         done = 0
         while not self._late() and (done < least or self._now() - begin < least_s):
@@ -286,8 +278,7 @@ class StepClock:
     def _ready(self, batches: Iterable, pool: list, size: int, bursts: int) -> Iterator:
         """Yield a burst of batches that are on the device. pool: keeps them from burst to burst.
 
-        They come from an iterator of their own. Kept from the loop, they would be in the memory
-        that its steps are said to take.
+        They are no batches of the loop, in whose memory they would be.
         """
         start = self.clock()
         if not pool:
@@ -298,9 +289,8 @@ class StepClock:
             pool += [self.to_device(batch) for batch in itertools.islice(batches, few)]
             self.synchronize()
         self.on_ready = True
-        blocks = self.running.ready_blocks
         least_s = self._budget_s * READY_SHARE / bursts
-        yield from self._burst(itertools.cycle(pool), blocks, size, least_s, SPLIT_STEPS / bursts)
+        yield from self._burst(itertools.cycle(pool), size, least_s, SPLIT_STEPS / bursts)
         self.on_ready = False
         self._ready_s += self.clock() - start
 
@@ -364,12 +354,8 @@ def block_steps(
 
     lost_s: work that a synchronization keeps from overlapping.
     """
-    syncs_s = []
-    for _ in range(3):
-        start = clock()
-        synchronize()
-        syncs_s.append(clock() - start)
-    least_s = (min(syncs_s) + lost_s) / FENCE_SHARE
+    sync_s = min(timeit.repeat(synchronize, number=1, repeat=3, timer=clock))
+    least_s = (sync_s + lost_s) / FENCE_SHARE
     return max(1, math.ceil(max(block_s, least_s) / max(pace_s, 1e-9)))
 
 

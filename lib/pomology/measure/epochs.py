@@ -19,11 +19,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     blocks = training.blocks
     if blocks:
         metrics["step_s"] = interval(blocks)
-    for name in PHASES:
-        # A phase that some blocks lack is no part of every step.
-        if blocks and all(name in block.phases for block in blocks):
-            phase = [Block(block.steps, block.phases[name]) for block in blocks]
-            metrics[f"{name}_s"] = interval(phase)
+    metrics |= {f"{name}_s": interval(phase) for name, phase in phases(blocks).items()}
     epochs = list(part_metrics(clock).values())
     if len(epochs) < len(clock.parts):
         return metrics
@@ -40,6 +36,12 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
         compute = epoch_estimate(ready.value, ready, training.epoch_steps)
         metrics["compute_epoch_s"] = total([compute, *epochs[1:]])
     return metrics
+
+
+def phases(blocks: list[Block]) -> dict[str, list[Block]]:
+    """Return the blocks of each phase by itself: of those that every block has."""
+    names = [name for name in PHASES if blocks and all(name in block.phases for block in blocks)]
+    return {name: [Block(each.steps, each.phases[name]) for each in blocks] for name in names}
 
 
 def part_metrics(clock: StepClock) -> dict[str, Estimate]:

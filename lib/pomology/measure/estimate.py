@@ -51,10 +51,6 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
             return (self.value, self.value) if self.covers == "exact" else (-math.inf, math.inf)
         return self.low, self.high
 
-    @property
-    def half_width(self) -> float | None:
-        return None if self.low is None else (self.high - self.low) / 2
-
     def metric(self) -> dict:
         """The form of a journal, in which it is measured or estimated."""
         form = {name: getattr(self, name) for name in ("value", "unit", "low", "high", "n", "how")}

@@ -16,7 +16,7 @@ class BothDevices:
         self.case = case
         self.model = model
         self.weights = model.get_weights()
-        with case.backend.on_cpu():
+        with devices_tensorflow.load().device("/CPU:0"):
             self.twin = twin()
 
     def gradients(
@@ -44,7 +44,7 @@ class BothDevices:
                 loss = tensorflow.reduce_mean(losses)
             return loss, outputs, tape.gradient(loss, variables)
 
-        with self.case.backend.on_cpu() if on_cpu else self.case.backend.context():
+        with tensorflow.device("/CPU:0") if on_cpu else self.case.backend.context():
             loss, outputs, gradients = step(*map(tensorflow.constant, (images, labels)))
         if not on_cpu:
             self.case.ran_on(outputs)

@@ -25,7 +25,7 @@ class BothDevices:
         def changed(weight: Any) -> Any:
             return weight * (1 + change * mx.random.normal(weight.shape))
 
-        with self.backend.on_cpu() if on_cpu else self.backend.context():
+        with mx.stream(mx.cpu) if on_cpu else self.backend.context():
             self.model.update(tree_map(changed, self.weights) if change else self.weights)
             mx.random.seed(seed)
             loss, gradients = self.one_step(self.model, size)

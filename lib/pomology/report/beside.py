@@ -1,11 +1,15 @@
 """The published rows that stand beside a machine's own: an article's, or those of other sources."""
 
+import itertools
 from typing import Any
 
 from pomology.articles import elsewhere, published
 from pomology.results import cases
 
 AXES = {"batch_size", "precision"}  # settings that other sources vary in one measurement
+PARTS = ("forward_s", "backward_s")  # of a pass
+# Workloads of the same model, in another training.
+ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
 
 
 def of_article(experiment: str) -> list[dict[str, Any]]:
@@ -39,24 +43,29 @@ def of_others(workload: str) -> list[dict[str, Any]]:
     def order(row: dict) -> tuple:
         return elsewhere.PRECISIONS.index(row["precision"]), -(row["flops_per_s"] or 0.0)
 
+    names = (workload, *ALIKE.get(workload, ()))
+    timed = []
+    for row in itertools.chain(*map(elsewhere.rows, names)):
+        if row["metric"] not in PARTS:
+            flops = elsewhere.work(row)
+            timed.append(row | {"flops_per_s": flops * elsewhere.rate(row) if flops else None})
     rows: dict[tuple, dict] = {}
-    for row in sorted(elsewhere.beside(workload), key=order):
-        name, _, version = row["framework"].partition(" ")
-        name = cases.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
-        software = f"{name} {version.partition('+')[0]}".strip()
-        label = f"{row['device']} ({', '.join(filter(None, (software, row['year'][:4])))})"
-        config = {key: value for key, value in row["config"].items() if key not in AXES}
-        setting = cases.config_text(config)
-        line = (label, row["precision"], row["faults"], setting)
+    for row in sorted(timed, key=order):
+        config = row["config"] | {"precision": row["precision"]}
+        if row["workload"] != workload:
+            config["training"] = elsewhere.WORKLOADS[row["workload"]]
+        label = cases.with_software(row["device"], row["framework"], row["version"], row["year"])
+        setting = cases.config_text({key: config[key] for key in config if key not in AXES})
         remarks = [row["source"], setting, *(elsewhere.FAULTS[fault] for fault in row["faults"])]
+        source = elsewhere.SOURCES[row["source"]]
         added = {
+            "config": config,
+            "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
             "label": label,
-            "line": line,
+            "line": (label, row["precision"], row["faults"], setting),
             "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
             "remark": "; ".join(filter(None, remarks)),
-            "note": "{id}: {title}, {author}, {date}, {url}".format_map(
-                elsewhere.sources()[row["source"]]
-            ),
+            "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
         }
-        rows.setdefault(line, row | added | {"status": "ok", "backend": ""})
+        rows.setdefault(added["line"], row | added)
     return list(rows.values())

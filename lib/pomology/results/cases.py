@@ -1,6 +1,5 @@
 """What records have in common: names, flags, the mean of repeats, a line of text."""
 
-import csv
 import math
 import re
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ import numpy as np
 from pomology.format import FEW, clock_time, few, seconds, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
-from pomology.paths import RESOURCES
+from pomology.paths import RESOURCES, read_csv
 from pomology.results.record import Record
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
@@ -20,24 +19,17 @@ FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
 # `16-mixed`.
 PRECISIONS = {"bf": "bf16", "tf32": "tf32", "16": "fp16", "32": "fp32"}
 # The number that a case is about is the first of these that it has.
-TIMES = {
-    "fit_s": "training",
-    "pass_s": "pass",
-    "epoch_s": "epoch",
-    "step_s": "step",
-    "forward_s": "forward",
-    "kernel_s": "call",
-    "launch_s": "launch",
-    "backward_s": "backward",
-}
+TIMES = {"fit_s": "training", "pass_s": "pass", "epoch_s": "epoch", "step_s": "step"}
+TIMES |= {"forward_s": "forward", "kernel_s": "call", "launch_s": "launch"}
+TIMES |= {"backward_s": "backward"}
 # Those with a doubt leave a number without a verdict. Some are in older journals only.
-with (RESOURCES / "flags.csv").open(encoding="utf-8") as file:
-    LINES = list(csv.DictReader(file))
+LINES = read_csv(RESOURCES / "flags.csv")
 FLAGS = {line["flag"]: line["meaning"] for line in LINES}
 DOUBTS = {line["flag"] for line in LINES if line["doubt"] == "yes"}
 JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
 LEAST_CALLS = 6  # with fewer a time of a call has no interval
-ORNAMENTS = ("(R)", "(TM)", "(tm)", " Processor", " CPU", "NVIDIA ", "GeForce ")
+# Of a chip's name: what its maker adds, and the clock behind it.
+ORNAMENTS = re.compile(r"\((R|TM|tm)\)| Processor| CPU|NVIDIA |GeForce | @ .*")
 
 
 def config_text(config: dict) -> str:
@@ -50,10 +42,7 @@ def settings(record: Record) -> str:
 
 def short_chip(chip: str | None) -> str:
     """`AMD EPYC 7B13`: the processor or GPU without its maker's ornaments."""
-    name = chip or "this machine"
-    for ornament in ORNAMENTS:
-        name = name.replace(ornament, "")
-    return name.split(" @ ")[0].strip()
+    return ORNAMENTS.sub("", chip or "this machine").strip()
 
 
 def chip_word(chip: str | None) -> str:
@@ -73,7 +62,8 @@ def framework_name(case: Any) -> str:
 
 def with_software(device: str, framework: str, version: str, year: str) -> str:
     """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what is known of its software."""
-    name = FRAMEWORKS.get(framework.partition(" ")[0].replace("pytorch", "torch"), "")
+    name = framework.partition(" ")[0].replace("pytorch", "torch")
+    name = FRAMEWORKS.get(name, name)
     known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
     return f"{device} ({known})" if known else device
 
@@ -101,19 +91,18 @@ def headline(record: Record) -> str:
 def line(record: Record) -> str:
     """A finished case in one line: what it is about, its loss, remarks and flags."""
     metrics = record.metrics
-    about = f"{record.backend}, {settings(record)}" if record.config else record.case
+    about = f"{record.backend}, {config_text(record.config)}" if record.config else record.case
     parts = [f"{record.experiment}: {about}"]
+    # A loop with a throughput has as many steps as it was told to, and no epochs.
+    name = "step_s" if {"throughput", "step_s"} <= metrics.keys() else headline(record)
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
-    else:
-        # A loop with a throughput has as many steps as it was told to, and no epochs.
-        name = "step_s" if {"throughput", "step_s"} <= metrics.keys() else headline(record)
-        if name:
-            how = "" if metrics[name].how == "measured" else f" {metrics[name].how}"
-            parts.append(f"{TIMES[name]} {with_interval(metrics[name], seconds)}{how}")
-    ends = [metrics[name] for name in ("loss_first", "loss_last") if name in metrics]
+    elif name:
+        how = "" if metrics[name].how == "measured" else f" {metrics[name].how}"
+        parts.append(f"{TIMES[name]} {with_interval(metrics[name], seconds)}{how}")
+    ends = [f"{metrics[name].value:.4g}" for name in ("loss_first", "loss_last") if name in metrics]
     if ends:
-        parts.append(f"loss {' → '.join(f'{end.value:.4g}' for end in ends)}")
+        parts.append(f"loss {' → '.join(ends)}")
     parts += [record.note, ", ".join(record.flags)]
     if record.seconds is not None:
         parts.append(f"took {clock_time(record.seconds)}")
@@ -149,17 +138,13 @@ def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
     half = intervals.t_quantile(intervals.CONFIDENCE, len(values) - 1) * error
-    value, low, high = mean, mean - half, mean + half
-    if geometric:
-        value, low, high = exp(value), exp(low), exp(high)
+    low, high = mean - half, mean + half
+    if geometric:  # an end may be larger than any float
+        mean, low, high = (math.exp(x) if x < 700 else math.inf for x in (mean, low, high))
     if min(numbers) == max(numbers):  # without the rounding of logarithms
-        value = low = high = first.value
+        mean = low = high = first.value
     if min(numbers) >= 0:  # as of counts
         low = max(low, 0.0)
     measured = all(estimate.how == "measured" for estimate in estimates)
     how = "measured" if measured else "estimated"
-    return Estimate(value, first.unit, low, high, len(values), how, "repeats")
-
-
-def exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf  # larger than any float
+    return Estimate(mean, first.unit, low, high, len(values), how, "repeats")

@@ -2,8 +2,7 @@
 
 Notebooks that are run by hand share one, `lab-<digits>`, so that a notebook that combines others
 has them. The digits stand for a profile, this machine and the state of its software. A set-up cell
-that is run again measures anew; what its notebook had measured there moves to `earlier/` in the
-folder, and stands in no table any more.
+that is run again measures anew.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from typing import Any
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import redact, root, write_atomic
+from pomology.paths import root, write_atomic
 from pomology.results.run import MACHINE, Run
 
 # Of who measures in a run's folder. It stays, also after `make clean`; neither git nor `share`
@@ -28,13 +27,13 @@ IDENTITY = ("chip", "cpu_cores", "memory_bytes", "gpus", "os")  # of a machine, 
 
 def note_machine(out: Path, profile: str) -> dict:
     """Write `machine.json` into a run's folder, unless it is there, and return what it says."""
-    if (out / MACHINE).exists():
-        return noted(out)
-    power_source = machine_snapshot.conditions()["power_source"]
-    snapshot = machine_snapshot.snapshot() | {"profile": profile, "power_source": power_source}
-    _write(out, snapshot)
-    (out / LOCK).touch()
-    return snapshot
+    if not (out / MACHINE).exists():
+        out.mkdir(parents=True, exist_ok=True)
+        power_source = machine_snapshot.conditions()["power_source"]
+        facts = {"profile": profile, "power_source": power_source}
+        note(out, **machine_snapshot.snapshot() | facts)
+        (out / LOCK).touch()
+    return noted(out)
 
 
 def locked(out: Path, run: str, command: str) -> AbstractContextManager:
@@ -59,22 +58,21 @@ def check_machine(out: Path) -> None:
     if any(out.glob("*.jsonl*")) and not (out / LOCK).exists():
         problem = "is a copy of a run, not one of this checkout"
     elif (out / MACHINE).exists():
-        before = noted(out)
-        now = machine_snapshot.snapshot()
-        # A kernel keeps a little more or less of the memory for itself.
-        sizes = (before.get("memory_bytes") or 0, now.get("memory_bytes") or 0)
-        if math.isclose(*sizes, rel_tol=0.01):
-            before["memory_bytes"] = now.get("memory_bytes")
+        before, now = noted(out), machine_snapshot.snapshot()
         for name in IDENTITY:
-            if before.get(name) != now.get(name):
-                problem = f"has {name} {before.get(name)}, this machine {now.get(name)}"
+            was, is_now = before.get(name), now.get(name)
+            # A kernel keeps a little more or less of the memory for itself.
+            close = name == "memory_bytes" and math.isclose(was or 0, is_now or 0, rel_tol=0.01)
+            if was != is_now and not close:
+                problem = f"has {name} {was}, this machine {is_now}"
     if problem:
         raise PomologyError(f"RUN={out.name}: {one_line(problem, 200)}; choose another RUN")
 
 
 def note(out: Path, **facts: Any) -> None:
     """Keep facts about a run in its `machine.json`, while none of its notebooks runs."""
-    _write(out, noted(out) | facts)
+    text = json.dumps(Run(out).machine | facts, indent=1, ensure_ascii=False)
+    write_atomic(out / MACHINE, text + "\n")
 
 
 def note_software(out: Path, threads: int | None) -> str:
@@ -85,7 +83,7 @@ def note_software(out: Path, threads: int | None) -> str:
     """
     software = machine_snapshot.software() | {"threads": threads}
     name = _digits(software, 12)
-    note(out, software=noted(out).get("software", {}) | {name: software})
+    note(out, software=Run(out).machine.get("software", {}) | {name: software})
     return name
 
 
@@ -99,8 +97,7 @@ def noted(out: Path) -> dict:
     """Return what a run's `machine.json` says; raise PomologyError if it describes no machine."""
     machine = Run(out).machine
     if not machine:
-        place = redact(str(out / MACHINE))
-        raise PomologyError(f"{place}: describes no machine; choose another folder")
+        raise PomologyError(f"RUN={out.name}: {MACHINE} describes no machine; choose another RUN")
     return machine
 
 
@@ -108,33 +105,25 @@ def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     """Return the folder for notebooks that are run by hand, and clear it for this one.
 
     Another commit of the kit has another folder, but not a changed file: another parameter in a
-    notebook changes one, and each record names its software, see `note_software`.
+    notebook changes one, and each record names its software, see `note_software`. What the notebook
+    measured there moves to `earlier/`, but for what it measured with another framework, so that
+    both stand in its tables.
     """
     snapshot = machine_snapshot.snapshot()
     commit = (snapshot.pop("git", None) or {}).get("commit")
-    digits = _digits([snapshot, commit, profile], 6)
-    folder = root() / "outputs" / f"lab-{digits}"
-    _put_aside(folder, experiment, framework)
-    return folder
-
-
-def _put_aside(folder: Path, experiment: str, framework: str) -> None:
-    """Move what a notebook has measured in a folder with a framework to `earlier/`.
-
-    What it has measured there with another one stays, so that both stand in its tables.
-    """
+    folder = root() / "outputs" / f"lab-{_digits([snapshot, commit, profile], 6)}"
     journal = folder / f"{experiment}.jsonl"
-    if not journal.exists():
-        return
-    earlier = folder / "earlier"
-    earlier.mkdir(exist_ok=True)
-    number = 1 + len(list(earlier.glob(f"{experiment}-*.jsonl")))
-    lines = journal.read_bytes().splitlines(keepends=True)
-    mine = f'"framework":"{framework}"'.encode()
-    kept = [line for line in lines if framework and mine not in line]
-    journal.rename(earlier / f"{experiment}-{number}.jsonl")
-    if kept:
-        write_atomic(journal, b"".join(kept))
+    if journal.exists():
+        earlier = folder / "earlier"
+        earlier.mkdir(exist_ok=True)
+        number = 1 + len(list(earlier.glob(f"{experiment}-*.jsonl")))
+        lines = journal.read_bytes().splitlines(keepends=True)
+        mine = f'"framework":"{framework}"'.encode()
+        kept = [line for line in lines if framework and mine not in line]
+        journal.rename(earlier / f"{experiment}-{number}.jsonl")
+        if kept:
+            write_atomic(journal, b"".join(kept))
+    return folder
 
 
 def latest(names: Iterable[str], profile: str) -> Path | None:
@@ -144,8 +133,3 @@ def latest(names: Iterable[str], profile: str) -> Path | None:
         if Run(journal.parent).machine.get("profile") == profile:
             return journal.parent
     return None
-
-
-def _write(out: Path, snapshot: dict) -> None:
-    text = json.dumps(snapshot, indent=1, ensure_ascii=False) + "\n"
-    write_atomic(out / MACHINE, text)

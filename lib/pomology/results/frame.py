@@ -13,7 +13,7 @@ import msgspec
 from pomology.articles import elsewhere
 from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
-from pomology.paths import write_atomic
+from pomology.paths import RESOURCES, read_csv, write_atomic
 from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.run import Run, find
@@ -23,19 +23,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 PARQUET = "results.parquet"
-TEXT = "large_string"  # as pandas gives its texts to Arrow
-# Column -> its type in Arrow.
-COLUMNS = dict.fromkeys(("run", "machine", "chip", "article", "experiment", "case"), TEXT)
-COLUMNS |= dict.fromkeys(("framework", "framework_version", "device", "backend"), TEXT)
-COLUMNS |= dict.fromkeys(("precision", "profile"), TEXT)
-COLUMNS |= {"repeat": "int64", "scaled": "bool"}
-COLUMNS |= dict.fromkeys(("threads", "parameters", "flops_per_step", "bytes_per_step"), "int64")
-COLUMNS |= dict.fromkeys(("data", "status", "reason", "flags", "metric"), TEXT)
-COLUMNS |= {"headline": "bool", "value": "float64", "unit": TEXT}
-COLUMNS |= {"low": "float64", "high": "float64", "n": "int64"}
-COLUMNS |= {"how": TEXT, "covers": TEXT, "source": TEXT, "year": "int64"}
-COLUMNS |= dict.fromkeys(("config", "note", "data_origin", "rails"), TEXT)
-COLUMNS |= {"steady_steps": "int64", "epoch_steps": "float64"}
+# Column -> its type in Arrow; that of texts is how pandas hands them over.
+COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
 
 def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
@@ -46,10 +35,9 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
         metric: only these metrics; "headline" is the one that each case is about.
 
     Returns:
-        A frame with the columns of COLUMNS, then one column per setting (`batch_size`, `model`, …).
-        Values are in SI units, `config` has all settings as JSON. A case without numbers has one
-        row with an empty `metric`, so that its status is there. `flags` are separated by spaces. A
-        setting with the name of another column is `setting_<name>`.
+        A frame with the columns of resources/columns.csv, then one column per setting
+        (`batch_size`, `model`, …). A case without numbers has one row with an empty `metric`, so
+        that its status is there. A setting with the name of another column is `setting_<name>`.
 
     Raises:
         PomologyError: for a place that is no run.
@@ -86,14 +74,13 @@ def of_records(records: Iterable[Record]) -> pandas.DataFrame:
     return _frame(_table(row for record in records for row in _rows(record)))
 
 
-def write(run: Run) -> Path:
-    """Write the table of a run into its folder as Parquet, and return that file."""
+def write(run: Run) -> None:
+    """Write the table of a run into its folder as Parquet."""
     from pyarrow import parquet
 
     buffer = io.BytesIO()
     parquet.write_table(_of_journals(run), buffer, compression="zstd")
     write_atomic(run.path / PARQUET, buffer.getvalue())
-    return run.path / PARQUET
 
 
 def machine_name(machine: dict[str, Any]) -> str:
@@ -118,10 +105,9 @@ def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
     if run.path.is_dir() and _is_current(run.path):
         table = parquet.read_table(run.path / PARQUET, filters=condition)
         if table.column_names == list(COLUMNS):  # else of an older kit
-            for name, text in _place(run).items():  # the folder may have another name now
-                texts = pyarrow.array([text] * len(table), TEXT)
-                table = table.set_column(table.column_names.index(name), name, texts)
-            return table
+            # The folder may have another name now.
+            names = pyarrow.array([run.name] * len(table), COLUMNS["run"])
+            return table.set_column(table.column_names.index("run"), "run", names)
     return _of_journals(run).filter(condition)
 
 
@@ -133,13 +119,8 @@ def _is_current(folder: Path) -> bool:
 
 
 def _of_journals(run: Run) -> pyarrow.Table:
-    place = _place(run)
+    place = {"run": run.name, "machine": machine_name(run.machine)}
     return _table(row | place for record in run.records for row in _rows(record))
-
-
-def _place(run: Run) -> dict[str, str]:
-    """Return the columns that are not in the journals of a run."""
-    return {"run": run.name, "machine": machine_name(run.machine)}
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
@@ -170,19 +151,15 @@ def _frame(table: pyarrow.Table) -> pandas.DataFrame:
 
 def _rows(record: Record) -> Iterable[dict[str, Any]]:
     """Yield a row for each metric of a record, or one for a record without numbers."""
-    fields = {name: getattr(record, name, None) or None for name in COLUMNS}
+    fields = {name: getattr(record, name, None) for name in COLUMNS}
     fields |= {
         "device": cases.chip_name(record),
         "precision": cases.precision(record),
-        "repeat": record.repeat,
-        "scaled": record.scaled,
         "flags": " ".join(record.flags),
         "headline": False,
         "source": "measured",
         "year": int(record.started[:4]),
         "config": json.dumps(record.config),
-        "note": record.note,
-        "data_origin": record.data_origin,
         "rails": ", ".join(record.rails),
         "steady_steps": sum(count for count, _ in record.steady()),
         "epoch_steps": record.blocks.get("training", {}).get("epoch_steps"),
@@ -198,26 +175,22 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
 
 def _published_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of an article, or of another source, in the columns of a frame."""
-    texts = ("article", "experiment", "backend", "status", "device", "precision", "metric")
-    number = {}
-    if row["si"] is not None:
-        number = {name: row[name] for name in ("low", "high")}
-        number |= {"value": row["si"], "unit": row["si_unit"] or row["unit"], "covers": "printed"}
-    return (
-        {name: row[name] for name in (*texts, "source")}
-        | number
-        | {
-            "chip": row["device"],
-            "case": cases.config_text(row["config"]),
-            "framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"),
-            "framework_version": row["version"],
-            "repeat": 0,
-            "scaled": False,
-            "reason": row["note"],
-            "flags": " ".join(row.get("faults", ())),
-            "headline": row["metric"] in cases.TIMES,
-            "how": "published",
-            "year": int(row["year"]),
-            "config": json.dumps(row["config"]),
-        }
-    )
+    printed = row["si"] is not None
+    return {name: row.get(name) for name in COLUMNS} | {
+        "chip": row["device"],
+        "case": cases.config_text(row["config"]),
+        "framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"),
+        "framework_version": row["version"],
+        "repeat": 0,
+        "scaled": False,
+        "reason": row["note"],
+        "note": None,
+        "flags": " ".join(row.get("faults", ())),
+        "headline": row["metric"] in cases.TIMES,
+        "value": row["si"],
+        "unit": (row["si_unit"] or row["unit"]) if printed else None,
+        "how": "published",
+        "covers": "printed" if printed else None,
+        "year": int(row["year"]),
+        "config": json.dumps(row["config"]),
+    }

@@ -8,7 +8,7 @@ and no other. Journals may come from other people's machines: nothing in them is
 import fcntl
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pomology.format import one_line
@@ -32,18 +32,18 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def start(self, record: Start | dict) -> Start:
-        """Append the line of a case that begins. Raises ValueError as `end` does."""
+        """Append the line of a case that begins."""
         return self._append("start", record)
 
     def end(self, record: Record | dict) -> Record:
-        """Append the line of a finished case.
-
-        Raises ValueError for what the schema or JSON does not have, as a wrong status or NaN.
-        """
+        """Append the line of a finished case."""
         return self._append("end", record)
 
     def _append(self, event: str, record: Start | dict) -> Start | Record:
-        """Write one line and wait until the disk has it."""
+        """Write one line and wait until the disk has it.
+
+        Raises ValueError for what the schema or JSON does not have, as a wrong status or NaN.
+        """
         fields = record.line() if isinstance(record, Start) else record
         entry = checked({"schema": 1} | fields | {"event": event})
         line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -75,10 +75,10 @@ class Contents:
     began since it last ended. problems: a sentence if some of its lines could not be used.
     """
 
-    records: list[Record] = field(default_factory=list)
-    open_starts: list[Start] = field(default_factory=list)
-    attempts: dict[tuple[str, int], int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    records: list[Record]
+    open_starts: list[Start]
+    attempts: dict[tuple[str, int], int]
+    problems: list[str]
 
     def done(self, case: str, repeat: int) -> bool:
         """Whether this case needs no further attempt."""
@@ -93,7 +93,7 @@ class Contents:
 
 def read(path: Path) -> Contents:
     """Read a journal, as `read_file` does; one that is not there reads as empty."""
-    return contents(path.name, read_file(path)) if path.exists() else Contents()
+    return contents(path.name, read_file(path) if path.exists() else b"")
 
 
 def contents(name: str, data: bytes) -> Contents:
@@ -121,8 +121,8 @@ def contents(name: str, data: bytes) -> Contents:
     ]
     problems = []
     if bad_lines:
-        count = "1 line" if len(bad_lines) == 1 else f"{len(bad_lines):,} lines"
-        problems.append(f"{one_line(name)}: {count} passed over, the first {bad_lines[0]}.")
+        what = f"{len(bad_lines):,} of its lines passed over, the first {bad_lines[0]}"
+        problems.append(f"{one_line(name)}: {what}.")
     return Contents(records, [latest[key] for key in attempts], attempts, problems)
 
 

@@ -12,8 +12,6 @@ from pomology.results import cases
 if TYPE_CHECKING:
     import pandas
 
-ESTIMATE = ("value", "unit", "low", "high", "n", "how", "covers")
-
 
 class Case:
     """One case over its repeats.
@@ -51,8 +49,8 @@ class Case:
         """Metric -> the geometric mean of the repeats that ended well, and its interval."""
         means = {}
         for metric, estimates in self.each.items():
-            # A whole training counts its epochs, of many steps each.
             timed = [values for values in self.good.values() if metric in values]
+            # A whole training counts its epochs, of many steps each.
             steps = [values.get("step_s", values[metric]) for values in timed]
             means[metric] = cases.together(estimates, steps)
         return means
@@ -70,6 +68,5 @@ def pool(frame: pandas.DataFrame) -> list[Case]:
 
 def _estimates(rows: list[dict[str, Any]]) -> dict[str, Estimate]:
     """Return the values of one repeat, with their intervals, by metric."""
-    return {
-        row["metric"]: Estimate(*(row[name] for name in ESTIMATE)) for row in rows if row["metric"]
-    }
+    fields = Estimate.__struct_fields__
+    return {row["metric"]: Estimate(*map(row.get, fields)) for row in rows if row["metric"]}

@@ -4,12 +4,14 @@ A line of a journal has the fields of `Start` or `Record`, led by `event`, and e
 form of `Estimate.metric`. What a case lacks is left out of its line.
 """
 
+import json
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 import msgspec
 
 from pomology.measure.estimate import Estimate
+from pomology.paths import RESOURCES, read_csv
 
 PROFILES = ("smoke", "quick", "article")
 
@@ -24,23 +26,8 @@ Status = Literal[*STATUSES]
 
 # What older journals call an experiment: its name today, and settings that went without saying.
 RENAMED: dict[str, tuple[str, dict[str, Any]]] = {
-    "blas_mlx": ("blas", {}),
-    "blas_torch": ("blas", {}),
-    "ceilings": ("peaks", {}),
-    "ceilings_mlx": ("peaks", {}),
-    "gpt2_pretraining_mlx": ("gpt2_pretraining", {}),
-    "gpt2_pretraining_torch": ("gpt2_pretraining", {}),
-    "kernel_launch_mlx": ("kernel_launch", {}),
-    "kernel_launch_torch": ("kernel_launch", {}),
-    "memory_mlx": ("memory", {}),
-    "memory_torch": ("memory", {}),
-    "mlp": ("mlp_cnn_lstm", {"model": "mlp"}),
-    "cnn": ("mlp_cnn_lstm", {"model": "cnn"}),
-    "lstm": ("mlp_cnn_lstm", {"model": "lstm"}),
-    "model_sizes": ("model_sizes", {"image_size": 224}),
-    "model_sizes_mlx": ("model_sizes", {"image_size": 224}),
-    "trainings_mlx": ("mlx_or_pytorch", {}),
-    "trainings_torch": ("mlx_or_pytorch", {}),
+    line["was"]: (line["experiment"], json.loads(line["settings"]))
+    for line in read_csv(RESOURCES / "renamed.csv")
 }
 
 

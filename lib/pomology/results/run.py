@@ -11,13 +11,14 @@ from pathlib import Path
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.paths import MOST_BYTES, read_file, root
+from pomology.paths import read_file, root
 from pomology.results import journal
 from pomology.results.record import RENAMED, Record
 
 MACHINE = "machine.json"
 MOST_FILES = 10_000  # of a zip
 MOST_UNPACKED_BYTES = 256 * 2**20
+MOST_BYTES = 64 * 2**20  # of a journal that is packed by itself
 # The files of a run that are read: those of the reference run are packed. In a zip they may be in a
 # folder, as the Finder packs a run.
 READ = re.compile(r"([\w][\w.+ -]*/)?(machine\.json|\w[\w.+ -]*\.jsonl(\.gz)?)")

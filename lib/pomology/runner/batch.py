@@ -6,6 +6,8 @@ status of a case whose kernel died.
 """
 
 import contextlib
+import functools
+import logging
 import math
 import os
 import signal
@@ -14,16 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import papermill
+from jupyter_client.manager import KernelManager
 from nbclient.exceptions import DeadKernelError
-from papermill.clientwrap import PapermillNotebookClient
-from papermill.engines import NBClientEngine, papermill_engines
-from traitlets.config import Config
 
-from pomology import format
-from pomology.errors import PomologyError
+from pomology.format import clock_time
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root
 from pomology.report import page as report_page
@@ -31,24 +29,19 @@ from pomology.results import cases, folders, frame
 from pomology.results import journal as results_journal
 from pomology.results.record import Record
 from pomology.results.run import Run
-from pomology.runner.notebooks import read_notebook
-from pomology.runner.plan import GOING, Job, Schedule
+from pomology.runner.plan import GOING, Job, schedule
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
 # ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
 KERNEL = {"transport_encryption": "auto"}
+CLIENT = "jupyter_client.asynchronous.AsyncKernelClient"  # which nbclient needs
 
-Say = Callable[[str], None]
+logging.getLogger("papermill").disabled = True  # why a kernel ended is said in a line of ours
 Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a status, and why
 
 
 def reproduce(
-    out: Path,
-    jobs: list[Job],
-    profile: str,
-    limit_minutes: float | None = None,
-    say: Say = print,
-    minutes: float = math.inf,
+    out: Path, jobs: list[Job], profile: str, limit_minutes: float | None, minutes: float
 ) -> int:
     """Run what is missing of a run and fits `minutes`, and build its page.
 
@@ -56,98 +49,73 @@ def reproduce(
     """
     begun_s = time.monotonic()
     limit_s = 60 * (LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes)
+    failed = False
     folders.check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
     with folders.locked(out, out.name, "reproduce"), stopped_by_signals() as stop:
         (out / GOING).touch()
-        say(machine_snapshot.describe(folders.note_machine(out, profile)))
+        print(machine_snapshot.describe(folders.note_machine(out, profile)))
         for flag in machine_snapshot.conditions()["flags"]:
-            say(f"note: {cases.FLAGS[flag]}")
+            print(f"note: {cases.FLAGS[flag]}")
         missing = [job for job in jobs if not finished(job, out)]
         if missing:  # what shows others' numbers shows the new ones, too
             missing = [job for job in jobs if job in missing or job.notebook.after]
-        schedule = Schedule(missing, profile, minutes)
-        about = format.clock_time(schedule.expected_s(*missing))
-        count = f"{len(missing)} of {len(jobs)} notebooks"
-        say(f"{count} to run into outputs/{out.name}/: about {about}")
-        if minutes < math.inf:
-            folders.note(out, minutes=minutes)
-            say(f"MINUTES={minutes}: only notebooks that end in this time are run")
-        failed = _run_all(out, schedule, limit_s, stop, say)
+        count = len(missing)
+        about = clock_time(sum(job.seconds for job in missing))
+        print(f"{count} of {len(jobs)} notebooks to run into outputs/{out.name}/: about {about}")
+        left_out: dict[str, str] = {}
+        planned = schedule(missing, minutes, left_out)
+        for number, (job, takes_s, ends_s) in enumerate(planned, start=1):
+            if stop.is_set():
+                break
+            times = f"about {clock_time(takes_s)}; the run ends in about {clock_time(ends_s)}"
+            print(f"[{number}/{count}] {job.name}: {times}")
+            failed |= not Execution(job, out, limit_s, stop).run()
+            frame.write(Run(out))
+            report_page.build(out)
         if stop.is_set():
-            say(f"interrupted; what was finished is in outputs/{out.name}/.")
-            say("The same command carries on.")
+            print(
+                f"interrupted; what was finished is in outputs/{out.name}/: run it again to go on"
+            )
             return 130
-        folders.note(out, left_out=schedule.left_out)
-        if schedule.left_out:
-            count = len(schedule.left_out)
-            say(f"left out: {count} notebooks. `make reproduce RUN={out.name}` carries on.")
+        folders.note(out, left_out=left_out)
+        if left_out:
+            print(
+                f"left out: {len(left_out)} notebooks. `make reproduce RUN={out.name}` carries on."
+            )
         page = report_page.build(out)
         (out / GOING).unlink(missing_ok=True)
     errors = [record for record in Run(out).records if record.status == "error"]
     for record in errors:
-        say(f"error in {record.experiment}, {record.case}: {record.reason}")
-    took = format.clock_time(time.monotonic() - begun_s)
-    say(f"done in {took}: {page.relative_to(root())}")
+        print(f"error in {record.experiment}, {record.case}: {record.reason}")
+    print(f"done in {clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
     return 1 if failed or errors else 0
-
-
-def _run_all(
-    out: Path, schedule: Schedule, limit_s: float, stop: threading.Event, say: Say
-) -> bool:
-    """Execute the jobs of a schedule until `stop` is set; return whether one did not finish."""
-    count = len(schedule.waiting)
-    failed = False
-    for job in schedule:
-        if stop.is_set():
-            break
-        number = count - len(schedule.waiting)
-        own = format.clock_time(schedule.expected_s(job))
-        ends = format.clock_time(schedule.expected_s(job, *schedule.waiting))
-        say(f"[{number}/{count}] {job.label}: about {own}; the run ends in about {ends}")
-        failed |= not Execution(job, out, limit_s, stop, say).run()
-        frame.write(Run(out))
-        report_page.build(out)
-    return failed
 
 
 def finished(job: Job, out: Path) -> bool:
     """Whether a job's notebook is there, and its journal has an end for each case that it began."""
-    try:
-        read_notebook(job.output(out))
-    except PomologyError:  # missing, or damaged
-        return False
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
     framework = job.parameters.get("framework", "")
-    records = [
-        record
+    begun = [
+        record.case
         for record in journal.records
         if record.repeat == job.repeat and framework in ("", record.framework)
     ]
-    if job.notebook.after:  # it has no cases
-        return True
-    return bool(records) and all(journal.done(record.case, job.repeat) for record in records)
+    ended = all(journal.done(case, job.repeat) for case in begun)
+    return job.output(out).exists() and ended and bool(begun or job.notebook.after)
 
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and a closing terminal set; a third signal ends this process.
+    """An event that Ctrl-C, SIGTERM and a closing terminal set.
 
     Nothing is raised, as nbclient's tasks would print tracebacks, or swallow the exception.
     """
     stop = threading.Event()
-    received = []
-
-    def handle(number: int, frame: Any) -> None:
-        stop.set()
-        received.append(number)
-        if len(received) > 2:  # the second one may be impatience, while the kernel is ended
-            os._exit(130)
-
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as of what a shell starts with `&`
-            before[number] = signal.signal(number, handle)
+            before[number] = signal.signal(number, lambda *_: stop.set())
     try:
         yield stop
     finally:
@@ -158,19 +126,18 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 class Execution:
     """One job: its notebook in a fresh kernel, again after each case that kills the kernel."""
 
-    def __init__(self, job: Job, out: Path, limit_s: float, stop: threading.Event, say: Say):
+    def __init__(self, job: Job, out: Path, limit_s: float, stop: threading.Event):
         self.job = job
         self.out = out
         self.journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
         self._stop = stop
-        self._say = say
         self._deadline_s = time.monotonic() + (limit_s or math.inf)
         self._bytes = 0
-        self._said = {record.case for record in self._records()}
+        self._shown = {record.case for record in self._records()}
 
     def run(self) -> bool:
         """Execute until every case has an end; return whether the notebook got to its own."""
-        label = self.job.label
+        name = self.job.name
         while True:  # each start has one case less to run
             used = self._used_kernels()
             outcome = self._run_kernel()
@@ -180,27 +147,27 @@ class Execution:
                 return True
             status, reason = outcome
             if status == "no device":  # DEVICE=cuda means those frameworks that see it
-                self._say(f"  {label} is left out: {reason}")
+                print(f"  {name} is left out: {reason}")
                 return True
             lost = [] if status == "error" else self.journal.finish_open(status, reason)
             for case in lost:
-                self._say(f"  {case}: {status} ({reason})")
+                print(f"  {case}: {status} ({reason})")
             if status != "crashed" or not lost:
                 if not self._stop.is_set():
                     place = f"outputs/{self.out.name}/.partial/"
-                    self._say(f"  {label} did not finish: {reason} (see {place})")
+                    print(f"  {name} did not finish: {reason} (see {place})")
                 return False
-            self._say(f"  {label}: started again after {', '.join(lost)}")
+            print(f"  {name}: started again after {', '.join(lost)}")
 
     def watch(self) -> Outcome:
-        """Say a line for every case that has ended; return why the kernel must end, if it must."""
+        """Print a line for every case that has ended; return why the kernel must end, if so."""
         size = self.journal.path.stat().st_size if self.journal.path.exists() else 0
         if size != self._bytes:
             self._bytes = size
             for record in self._records():
-                if record.case not in self._said:
-                    self._said.add(record.case)
-                    self._say("  " + cases.line(record))
+                if record.case not in self._shown:
+                    self._shown.add(record.case)
+                    print("  " + cases.line(record))
         if self._stop.is_set():
             return "interrupted", "stopped by the user"
         if time.monotonic() > self._deadline_s:
@@ -217,38 +184,36 @@ class Execution:
             if record.repeat == self.job.repeat and record.case not in open_cases
         ]
 
-    def _used_kernels(self) -> set[str]:
-        """Return the cases that had a kernel of their own, as their backend keeps compiled code."""
-        return {
-            record.case
-            for record in self._records()
-            if record.backend in self.job.notebook.one_case_per_kernel
-            and results_journal.fills_kernel(record.status)
-        }
+    def _used_kernels(self) -> int:
+        """Return how many cases had a kernel of their own, whose backend keeps compiled code."""
+        backends = self.job.notebook.one_case_per_kernel
+        own = [record.status for record in self._records() if record.backend in backends]
+        return sum(map(results_journal.fills_kernel, own))
 
     def _run_kernel(self) -> Outcome:
         """Execute in a fresh kernel, which ends early once `watch` gives a reason."""
-        job = self.job
-        partial, final = job.partial(self.out), job.output(self.out)
+        source = self.job.notebook.path
+        partial = self.out / ".partial" / f"{self.job.name}.ipynb"
+        final = self.job.output(self.out)
         final.parent.mkdir(parents=True, exist_ok=True)
-        _set_environment(job, self.out)
-        papermill_engines.register("pomology", Engine)
-        with open(partial.with_suffix(".log"), "ab") as log:
-            try:
-                papermill.execute_notebook(
-                    job.notebook.path,
-                    partial,
-                    job.parameters,
-                    engine_name="pomology",
-                    kernel_name="python3",  # whatever the notebook was last opened with
-                    progress_bar=False,
-                    resources={"metadata": {"path": str(job.notebook.path.parent)}},
-                    config=Config(KernelManager=KERNEL),
-                    kernel_log=log,
-                    watch=self.watch,
-                )
-            except Exception as error:  # one notebook that papermill cannot take costs no other
-                return self.watch() or _why(error)
+        os.environ[results_journal.ONE_CASE_ON] = " ".join(self.job.notebook.one_case_per_kernel)
+        os.environ["IPYTHONDIR"] = str(partial.parent / "ipython")  # not the user's start-up files
+        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # not a kernel `python3` that a user registered
+        if not os.access(os.path.expanduser("~"), os.W_OK):  # no home, as in a container
+            os.environ["HOME"] = str(partial.parent)
+        try:
+            with _kernel(source.parent, partial.with_suffix(".log"), self.watch) as manager:
+                options = {"progress_bar": False, "km": manager}
+                papermill.execute_notebook(source, partial, self.job.parameters, **options)
+        except DeadKernelError:
+            return self.watch() or ("crashed", "its kernel died (killed, or out of memory)")
+        except Exception as error:  # one notebook that papermill cannot take costs no other
+            # Of papermill's error: that of what a cell raised.
+            name = getattr(error, "ename", type(error).__name__)
+            reason = getattr(error, "evalue", str(error)).split("\n")[0]
+            if name == "NoSuchDevice":
+                return "no device", reason
+            return self.watch() or ("error", f"{name}: {reason}")
         # papermill notes the folders of this machine in the file.
         partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
         final.with_suffix(".html").unlink(missing_ok=True)
@@ -256,69 +221,37 @@ class Execution:
         return None
 
 
-def _set_environment(job: Job, out: Path) -> None:
-    """Set what a kernel inherits."""
-    os.environ[results_journal.ONE_CASE_ON] = " ".join(job.notebook.one_case_per_kernel)
-    os.environ["IPYTHONDIR"] = str(out / ".partial" / "ipython")  # not the user's start-up files
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # not a kernel `python3` that a user registered
-    if not os.access(os.path.expanduser("~"), os.W_OK):  # a user without a home, as in a container
-        os.environ["HOME"] = str(out / ".partial")
+@contextlib.contextmanager
+def _kernel(folder: Path, log: Path, watch: Callable[[], Outcome]) -> Iterator[KernelManager]:
+    """A kernel, killed with what it started: in the end, once `watch` gives a reason, or with us.
 
+    log: the file for its stderr.
+    """
+    manager = KernelManager(kernel_name="python3", client_class=CLIENT, **KERNEL)
+    # The one client that nbclient asks for, and leaves open.
+    manager.client = functools.cache(manager.client)
+    with open(log, "ab") as stderr:
+        manager.start_kernel(cwd=folder, stderr=stderr)
+    # The shell waits for this process to close the pipe, or to be killed.
+    command = ["/bin/sh", "-c", f"read _; kill -9 -{manager.provisioner.pid} 2>&-"]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    ended = threading.Event()
 
-def _why(error: Exception) -> Outcome:
-    """Return what an exception that ended a notebook means."""
-    if isinstance(error, DeadKernelError):
-        return "crashed", "its kernel died (killed, or out of memory)"
-    if type(error) is RuntimeError:
-        return "error", f"its kernel did not start: {error}"
-    # Of papermill's error: that of what a cell raised.
-    name = getattr(error, "ename", type(error).__name__)
-    reason = getattr(error, "evalue", str(error)).split("\n")[0]
-    if name == "NoSuchDevice":
-        return "no device", reason
-    return "error", f"{name}: {reason}"
+    def keep_watching() -> None:
+        while not ended.wait(0.2):
+            if watch():
+                guard.communicate()
 
-
-class Engine(NBClientEngine):
-    """Papermill's engine with a log of the kernel's stderr, and with `watch`, which may end it."""
-
-    @classmethod
-    def execute_managed_notebook(
-        cls,
-        nb_man,
-        kernel_name,
-        input_path,
-        start_timeout,
-        kernel_log: BinaryIO,
-        watch: Callable[[], Outcome],
-        **options,
-    ):
-        options |= {"kernel_name": kernel_name, "startup_timeout": start_timeout}
-        client = PapermillNotebookClient(nb_man, **options)
-        ended = threading.Event()
-        guard = threading.Thread(target=_guard, args=(client, watch, ended), daemon=True)
-        guard.start()
-        try:
-            return client.execute(stderr=kernel_log)
-        finally:
-            ended.set()
-            guard.join()
-
-
-def _guard(
-    client: PapermillNotebookClient, watch: Callable[[], Outcome], ended: threading.Event
-) -> None:
-    """Kill a kernel and what it started: after its notebook, if `watch` says so, or with us."""
-    guard = None
-    while not ended.wait(0.2):
-        # Perhaps there is no process yet.
-        process = getattr(getattr(client.km, "provisioner", None), "process", None)
-        if process and guard is None:
-            # It waits for this process to close the pipe, or to be killed.
-            command = ["/bin/sh", "-c", f"read _; kill -9 -{process.pid} 2>&-"]
-            guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        if watch() and guard:
-            guard.communicate()
-    watch()
-    if guard:
+    thread = threading.Thread(target=keep_watching)
+    thread.start()
+    try:
+        yield manager
+    finally:
+        ended.set()
+        thread.join()
+        watch()
+        if manager.is_alive():
+            manager.shutdown_kernel()
         guard.communicate()
+        manager.client().stop_channels()
+        manager.cleanup_resources()

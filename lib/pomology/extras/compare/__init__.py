@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
-from pomology.command_line import STORE, Command, argument, places, say
+from pomology.command_line import STORE, argument, places
 from pomology.errors import PomologyError
 from pomology.format import one_line, seconds, with_interval
 from pomology.paths import root
@@ -177,10 +177,11 @@ ARGUMENTS = (
 
 
 def _run(options: argparse.Namespace) -> None:
+    """Compare runs, side by side."""
     found = places("RUNS", [*options.places, options.runs], options.store)
     if len(found) < 2:
         raise PomologyError("RUNS: name at least two different runs")
-    say(f"{write(found, root() / 'outputs')}\nwritten to outputs/compare.csv and compare.html")
+    print(f"{write(found, root() / 'outputs')}\nwritten to outputs/compare.csv and compare.html")
 
 
-COMMANDS = {"compare": Command("compare runs, side by side", _run, ARGUMENTS)}
+COMMANDS = {"compare": (_run, *ARGUMENTS)}

@@ -2,17 +2,16 @@
 
 import argparse
 
-from pomology.command_line import Command, say
-
 
 def _run(_: argparse.Namespace) -> None:
+    """What this machine can train with, and why not."""
     from pomology.extras.doctor import doctor
     from pomology.machine import snapshot as machine_snapshot
 
     snapshot = machine_snapshot.snapshot()
-    say(machine_snapshot.describe(snapshot))
-    say("Asking each framework in a process of its own; this can take a minute.\n")
-    say(str(doctor.examine(snapshot)))
+    print(machine_snapshot.describe(snapshot))
+    print("Asking each framework in a process of its own; this can take a minute.\n")
+    print(str(doctor.examine(snapshot)))
 
 
-COMMANDS = {"doctor": Command("what this machine can train with, and why not", _run)}
+COMMANDS = {"doctor": (_run,)}

@@ -2,11 +2,12 @@
 
 import argparse
 
-from pomology.command_line import SELECTION, STORE, Command, argument, extra, say
+from pomology.command_line import SELECTION, STORE, argument, extra
 from pomology.errors import PomologyError
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Run every notebook on many machines, and compare them."""
     try:
         from pomology.extras.fleet import fleet
     except ModuleNotFoundError as error:
@@ -14,10 +15,10 @@ def _run(options: argparse.Namespace) -> int:
         raise PomologyError(f"fleet needs {error.name}: {install}") from None
     if options.store:
         extra("store").check(options.store)
-    status, run, machines = fleet.run(options, say)
+    status, run, machines = fleet.run(options, print)
     if options.store:
         for folder in machines:
-            say(f"put into the store as {extra('store').put(folder, options.store, run)}")
+            print(f"put into the store as {extra('store').put(folder, options.store, run)}")
     return status
 
 
@@ -28,5 +29,4 @@ ARGUMENTS = (
     argument("--hosts", "where ssh starts the workers: user@host:port, separated by spaces"),
     argument("--insecure", "do without TLS", False, action="store_true"),
 )
-HELP = "run every notebook on many machines, and compare them"
-COMMANDS = {"fleet": Command(HELP, _run, ARGUMENTS)}
+COMMANDS = {"fleet": (_run, *ARGUMENTS)}

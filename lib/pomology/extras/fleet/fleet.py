@@ -34,8 +34,8 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
     a machine has failed. Raises PomologyError for a wrong option, or machines that do not fit.
     """
     where = place(options)
-    plan.check_choices(options.profile, options.device, options.data)
-    plan.jobs(options.profile, {"devices": options.device}, options.only, options.repeats)
+    values = {"devices": options.device, "data": options.data}
+    plan.jobs(options.profile, values, options.only, options.repeats)
     command = [f"--{name}={getattr(options, name)}" for name in PASSED]
     run_name = plan.run_folder(options.run, options.profile).name
     folder = root() / "outputs" / f"{run_name}-fleet"

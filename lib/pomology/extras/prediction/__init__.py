@@ -2,7 +2,7 @@
 
 import argparse
 
-from pomology.command_line import STORE, Command, argument, places, say
+from pomology.command_line import STORE, argument, places
 
 ARGUMENTS = (
     argument("target", "file.py:build, which returns a torch.nn.Module; or 'vae 128'"),
@@ -15,12 +15,12 @@ ARGUMENTS = (
 
 
 def _run(options: argparse.Namespace) -> None:
+    """Predict the time of a training step."""
     from pomology.extras.prediction import predict
 
     run = places("--from", [options.source], options.store)[0] if options.source else None
-    say(
-        "\n".join(predict.answer(options.target, options.input, options.precision, options.on, run))
-    )
+    lines = predict.answer(options.target, options.input, options.precision, options.on, run)
+    print("\n".join(lines))
 
 
-COMMANDS = {"predict": Command("predict the time of a training step", _run, ARGUMENTS)}
+COMMANDS = {"predict": (_run, *ARGUMENTS)}

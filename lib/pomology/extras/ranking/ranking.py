@@ -16,6 +16,7 @@ from pomology.report.figures.points import Line, points_figure
 from pomology.report.table import SOFTWARE, Table
 from pomology.results import cases
 
+SHARED = {"amp", "tf32"}  # faults of no effect where two devices both have them
 MOST_ROWS = 28  # of the figure
 ITSELF = "1 (the reference)"
 NOTES = (
@@ -65,7 +66,7 @@ def compared(known: pandas.DataFrame, reference: str) -> pandas.DataFrame:
 
 def _sound(faults: frozenset[str], others: frozenset[str]) -> bool:
     """Return whether two times are of the same work; a fault of both may make no difference."""
-    shared = faults & others & elsewhere.SHARED
+    shared = faults & others & SHARED
     return elsewhere.SERIOUS.isdisjoint((faults | others) - shared)
 
 
@@ -119,7 +120,7 @@ def words(rows: pandas.DataFrame, to: str = "") -> str:
 
 
 def title(workload: str) -> str:
-    return elsewhere.workloads().get(workload, workload.replace("_", " "))
+    return elsewhere.WORKLOADS.get(workload, workload.replace("_", " "))
 
 
 def software(rows: pandas.DataFrame) -> str:

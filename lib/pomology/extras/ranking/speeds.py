@@ -16,6 +16,11 @@ from pomology.results.pool import Case, pool
 MEASURED, OTHER, PUBLISHED = "measured", "other", "published"  # other: a further run of the frame
 # Experiments of an article whose workload has another name.
 WORKLOAD_OF = {"rasbt_vgg16": "vgg16", "memory": "memory_over_time"}
+# Devices as articles print them -> one name for each.
+DEVICES = {line["printed"]: line["device"] for line in published.read("devices.csv")}
+# Experiments whose loaders take longer than a GPU computes, as 20 to 30 µs a digit
+# (docs/findings.md).
+LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
 ALIASES = {"samples_per_s": "throughput", "steps_per_s": "step_s"}  # the kit's names of such rates
 WORK = ["workload", "terms"]
 ALIKE = [*WORK, "device", "role", "source", "framework", "version", "faults"]
@@ -55,7 +60,7 @@ def _published() -> tuple[dict[str, Any], ...]:
         if row["flops"] and row["metric"].endswith("_s"):
             about = {"source": row["article"]}
             about["workload"] = WORKLOAD_OF.get(row["experiment"], row["experiment"])
-            about["faults"] = elsewhere.faults(row)
+            about["faults"] = _published_faults(row)
             rows.append(_published_speed(row | about, strict=False))
     for row in elsewhere.rows():
         about = {"experiment": row["workload"], "faults": frozenset(row["faults"])}
@@ -76,7 +81,7 @@ def _published_speed(row: dict[str, Any], strict: bool) -> dict[str, Any]:
         "terms": json.dumps(terms, sort_keys=True),
         "config": config,
         "strict": strict,
-        "device": elsewhere.devices().get(row["device"], row["device"]),
+        "device": DEVICES.get(row["device"], row["device"]),
         "framework": framework.replace("py", ""),
         "version": version,
         "value": elsewhere.rate(row),
@@ -131,6 +136,13 @@ def _speed(case: Case, wanted: dict[str, Any]) -> float | None:
     ):
         return None
     return number.value if metric.endswith("_per_s") and number.unit != "s" else 1 / number.value
+
+
+def _published_faults(row: dict[str, Any]) -> frozenset[str]:
+    """Return those of an article's row: slow loading, and TF32 where PyTorch had it by default."""
+    found = {"loader-bound"} if row["experiment"] in LOADER_BOUND else set()
+    peaks = {(line["device"], line["precision"]) for line in published.read("peaks.csv")}
+    return frozenset(found | ({"tf32"} if (row["device"], "tf32") in peaks else set()))
 
 
 def _faults(case: Case) -> frozenset[str]:

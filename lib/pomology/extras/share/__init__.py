@@ -2,18 +2,18 @@
 
 import argparse
 
-from pomology.command_line import RUN, Command, argument, run_folder, say
+from pomology.command_line import RUN, argument, run_folder
 from pomology.paths import redact
 
 
 def _run(options: argparse.Namespace) -> None:
+    """Pack the numbers of a run into a zip for others."""
     folder = run_folder(options.run)
     from pomology.extras.share import share
 
     place = share.write(folder, options.notebooks)
-    say(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
+    print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
 
 
 NOTEBOOKS = argument("--notebooks", "with the rendered notebooks", False, action="store_true")
-HELP = "pack the numbers of a run into a zip for others"
-COMMANDS = {"share": Command(HELP, _run, (RUN, NOTEBOOKS))}
+COMMANDS = {"share": (_run, RUN, NOTEBOOKS)}

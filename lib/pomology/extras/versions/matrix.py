@@ -4,6 +4,7 @@ A version is a requirement, as `torch==2.13.0`. Each has a run of its own in out
 other command reads, and an environment: the kit's own, where uv replaces that package.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -23,28 +24,28 @@ from pomology.paths import redact, root
 from pomology.runner import batch, plan
 
 
-def run(text: str, request: plan.Asked, say: Callable[[str], None]) -> int:
+def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
     """Measure what a matrix still lacks, then show it; return the exit status.
 
     Raises PomologyError for an argument that is wrong, or a version that cannot be installed.
     """
     compare = command_line.extra("compare")
-    versions = parse(text)
+    versions = parse(options.versions)
     # On PATH, or where setup/environment.sh installs it.
     uv = shutil.which("uv") or shutil.which(root() / ".venv-uv" / "bin" / "uv")
     if not uv:
         raise PomologyError("VERSIONS: needs uv, which is not installed; pipx install uv")
-    if request.repeats < 2:
-        raise PomologyError(f"REPEATS={request.repeats}: must be 2 or more")
+    if options.repeats < 2:
+        raise PomologyError(f"REPEATS={options.repeats}: must be 2 or more")
     package = versions[0].partition("==")[0]
-    name = request.run or f"matrix-{package}-{request.profile}"
+    name = options.run or f"matrix-{package}-{options.profile}"
     runs = {version: f"{name}-{folder_name(version)}" for version in versions}
-    _, jobs = plan.prepare(request._replace(run=runs[versions[0]]))
+    _, jobs = plan.prepare(options, runs[versions[0]])
     jobs = [job for job in jobs if job.notebook.article != published.KIT and not job.notebook.after]
     for version in versions:
         say(f"{version}: its environment in .venv-matrix/ is made unless it is there")
         make_environment(version, uv)
-    status = _measure(runs, jobs, request, say)
+    status = _measure(runs, jobs, options, say)
     if status <= 1:
         places = [root() / "outputs" / run_name for run_name in runs.values()]
         say(str(compare.write(places, root() / "outputs" / name, in_turn=True)))
@@ -52,7 +53,9 @@ def run(text: str, request: plan.Asked, say: Callable[[str], None]) -> int:
     return status
 
 
-def _measure(runs: dict[str, str], jobs: list[plan.Job], request: plan.Asked, say: Callable) -> int:
+def _measure(
+    runs: dict[str, str], jobs: list[plan.Job], options: argparse.Namespace, say: Callable
+) -> int:
     """Run all versions of a notebook in turn, as A B, then B A; return the exit status.
 
     So what drifts evenly is the same for all versions. What has been run is not run again.
@@ -61,10 +64,10 @@ def _measure(runs: dict[str, str], jobs: list[plan.Job], request: plan.Asked, sa
     with batch.stopped_by_signals() as stop:
         for repeat, name in dict.fromkeys((job.repeat, job.notebook.name) for job in jobs):
             for version in reversed(runs) if repeat % 2 else runs:
-                say(f"{name}, {version}, repeat {repeat + 1} of {request.repeats}")
+                say(f"{name}, {version}, repeat {repeat + 1} of {options.repeats}")
                 command = [environment(version) / "bin" / "python", "-m", "pomology", "reproduce"]
-                command += [f"--profile={request.profile}", f"--device={request.devices}"]
-                command += [f"--data={request.data}", f"--run={runs[version]}"]
+                command += [f"--profile={options.profile}", f"--device={options.device}"]
+                command += [f"--data={options.data}", f"--run={runs[version]}"]
                 command += [f"--only={name}", f"--repeats={repeat + 1}"]
                 # It is of this process's group, so that Ctrl-C reaches it, too.
                 ended = subprocess.run(command, cwd=root(), env=variables())
