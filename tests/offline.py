@@ -1,7 +1,6 @@
 """A machine without network and with empty caches, and errors of one line."""
 
 import socket
-from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
@@ -27,18 +26,6 @@ def cut_off(monkeypatch, tmp_path_factory) -> list:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("hub")))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     return calls
-
-
-def hub_folder(repository: str, kind: str = "models", revision: str = "main") -> Path:
-    """A snapshot in the hub's cache, as its client leaves one, of a commit or of a branch."""
-    base = Path(constants.HF_HUB_CACHE) / f"{kind}--{repository.replace('/', '--')}"
-    commit = revision if len(revision) == 40 else "5f91d94bd9cd7190a9f3216ff93cd1dd95f2c7be"
-    if commit != revision:
-        (base / "refs" / revision).parent.mkdir(parents=True, exist_ok=True)
-        (base / "refs" / revision).write_text(commit)
-    folder = base / "snapshots" / commit
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def one_line_error(call, *fragments):

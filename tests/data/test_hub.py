@@ -2,11 +2,13 @@
 
 import functools
 import io
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
-from offline import cut_off, hub_folder, one_line_error
+from huggingface_hub import constants
+from offline import cut_off, one_line_error
 from PIL import Image
 
 from pomology.data import images, photographs, text
@@ -59,10 +61,10 @@ def test_images_of_the_hub_and_of_a_folder(tmp_path, network):
     pictures = np.random.default_rng(3).integers(0, 256, (20, 32, 32, 3), np.uint8)
     labels = np.arange(20) % 10
     encoded = [png(picture) for picture in pictures]
-    cache = hub_folder("uoft-cs/cifar10", "datasets", images.CIFAR10.revision)
+    cache = Path(constants.HF_HUB_CACHE, "datasets--uoft-cs--cifar10", "snapshots")
     path = tmp_path / "train-00000-of-00001.parquet"
     write(path, img=encoded, label=labels)
-    write(cache / "plain_text" / path.name, img=encoded, label=labels)
+    write(cache / images.CIFAR10.revision / "plain_text" / path.name, img=encoded, label=labels)
     for folder, where in ((str(tmp_path), "local folder"), ("", "uoft-cs/cifar10, cached")):
         real = load(folder)
         assert np.array_equal(real.images, pictures) and np.array_equal(real.labels, labels)
