@@ -15,7 +15,7 @@ from fakes import metric
 from pomology.articles import published
 from pomology.paths import notebook_paths, root
 from pomology.report import article
-from pomology.report.article import SCALED, SMOKE, SPEEDUP
+from pomology.report.article import SCALED, SMOKE
 from pomology.report.claims import claims_table
 from pomology.report.peaks import peaks
 from pomology.report.table import INTERVALS, YEARS
@@ -29,13 +29,14 @@ VERDICTS = root() / "tests" / "fixtures" / "reference_verdicts.csv"
 TABLES = {place.stem[: -len("-article")]: place for place in REFERENCE.glob("tables/*-article.csv")}
 NOTEBOOKS = [path for path in notebook_paths(root() / "notebooks") if path.stem in TABLES]
 NOTEBOOKS = [path for path in NOTEBOOKS if path.stem not in ("costs", "roofline")]  # own tables
+SPEEDUP = "Times the CPU's speed"
 DEVICE = "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)"
 
 
 def shown(table, kind="measured") -> list[dict]:
     """The rows of this machine, by heading."""
     rows = [row.cells for row in table.rows if row.kind == kind]
-    return [dict(zip(table.columns, cells, strict=True)) for cells in rows]
+    return [{name: cells[name] for name in table.columns} for cells in rows]
 
 
 def numbers(row: dict) -> dict:

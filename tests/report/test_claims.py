@@ -38,7 +38,7 @@ def verdict(condition: tuple[str, str] | None, *records: Record, about: str = ""
     conditions = (Condition("CPU / GPU", *condition, {}),) if condition else ()
     texts = ("003-X", "003", ("vae",), "The GPU is faster.", "", "", "yes", "a CPU and a GPU")
     table = claims_table([Claim(*texts, about, "", conditions)], of_records(records))
-    *_, own, here = table.rows[0].cells
+    *_, own, here = table.rows[0].cells.values()
     if condition == FASTER:  # the article's own: 3.746 s over 8.760 s
         assert own == "contradicted: CPU / GPU = 0.428; claimed > 1"
     assert here.startswith(table.data[0]["here"])
@@ -132,7 +132,7 @@ def test_two_frameworks_on_one_chip_decide_a_claim_about_them():
 def test_of_several_comparisons_that_which_decides_is_shown():
     def own(name: str) -> str:
         (claim,) = [each for each in published.claims(name[:3]) if each.id == name]
-        return claims_table([claim], of_records([])).rows[0].cells[2]
+        return claims_table([claim], of_records([])).rows[0].cells["On its own numbers"]
 
     assert own("001-C6").startswith("supported: device M2 Ultra: cold / following = 5.31; claimed")
     assert own("003-C3").startswith("contradicted: batch size 128: VAE: NVIDIA GPU / CPU = 1.75;")

@@ -19,8 +19,6 @@ SHARED = {"amp", "tf32"}  # two devices that both have it did the same
 # (docs/findings.md).
 LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
 
-# Workloads of the same model, in another training.
-ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
 # What sources call random numbers that are on the device already.
 MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
 
@@ -65,25 +63,6 @@ def rows(workload: str | None = None) -> tuple[dict, ...]:
         row["device"] = devices().get(row["device"], row["device"])
         found.append(dict.fromkeys(("article", "backend", "note"), "") | {"status": "ok"} | row)
     return tuple(found)
-
-
-def beside(workload: str) -> list[dict]:
-    """Return the rows of a workload, and of those ALIKE, in the form of `published.rows`.
-
-    flops_per_s: the printed speed times the operations on paper; None where those are not known.
-    """
-    found = []
-    for row in [row for name in (workload, *ALIKE.get(workload, ())) for row in rows(name)]:
-        if row["metric"] in ("forward_s", "backward_s"):  # parts of a pass
-            continue
-        config = row["config"] | {"precision": row["precision"]}
-        if row["workload"] != workload:
-            config["training"] = workloads()[row["workload"]]
-        metric = "throughput" if row["metric"].endswith("_per_s") else row["metric"]
-        flops = work(row)
-        flops_per_s = flops * rate(row) if flops else None
-        found.append(row | {"config": config, "metric": metric, "flops_per_s": flops_per_s})
-    return found
 
 
 def samples(row: dict) -> float:

@@ -70,9 +70,8 @@ class Experiment:
         self.expects_learning = expects_learning
         folder = Path(out) if out else folders.by_hand(name, profile, framework)
         self._hint = "" if out else " (run the set-up cell again to measure it anew)"
-        folders.note_machine(folder, profile)
-        run = Run(folder)
-        self.report = Report(name, article=article, run=run, devices=self.devices, **declared)
+        places = {"profile": profile, "out": folder, "devices": self.devices}
+        self.report = Report(name, article=article, **places, **declared)
         # What a notebook shows of its records.
         self.show = self.report.show
         self.machine = self.report.machine

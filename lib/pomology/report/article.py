@@ -6,33 +6,22 @@ what others have timed stands in place of an article's rows.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from pomology.format import bounded, quantity
-from pomology.measure.estimate import Estimate, estimate
+from pomology.format import quantity
 from pomology.report import peaks
 from pomology.report.declaration import Declaration
-from pomology.report.table import (
-    INTERVALS,
-    YEARS,
-    Table,
-    ends,
-    grouped,
-    notes_of_flags,
-    value_text,
-)
+from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
-from pomology.results.cases import with_software
 from pomology.results.pool import Case, pool
 
 if TYPE_CHECKING:
     import pandas
 
+TIMED = ("device", "framework", "backend")  # what was timed
 TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
-SPEEDUP = "Times the CPU's speed"  # of a GPU, with the same settings
 
 SMOKE = "Smoke tests, with tiny shapes, do not stand beside the article's numbers."
 SCALED = "scaled: a smaller model; compare its FLOP/s. A table of times leaves it to the details."
@@ -59,15 +48,16 @@ def article_table(
     frame: the cases of one experiment, as `frame.of_records` has them. best: this machine's
     measured peaks, of which a case reaches a share.
     """
+    lines = defaultdict(list)
+    for value in about.beside:
+        lines[value["line"]].append(value)
+    rows = [_published(about, values) for values in lines.values()]
+    rows = [row for row in rows if any(row.cells[heading] for heading in about.shown)]
     measured = pool(comparable(frame, about.metric))
-    lines = [_published(about, values) for values in grouped(about.beside, itemgetter("line"))]
-    lines = [line for line in lines if line]
     on_cpu = {_work(case): case for case in measured if case.kind == "cpu"}
-    lines += [_measured(about, case, on_cpu.get(_work(case)), best) for case in measured]
-    columns = ("Device", *about.headings.values(), *about.shown, SPEEDUP, "Remarks")
-    table = Table.of(about.title or about.name, columns, lines)
-    shown = [metric for heading, metric in about.shown.items() if heading in table.columns]
-    return replace(table, notes=_notes(about, frame, measured, shown))
+    rows += [_measured(about, case, on_cpu.get(_work(case)), best) for case in measured]
+    shown = [name for heading, name in about.shown.items() if any(r.cells[heading] for r in rows)]
+    return Table(about.title or about.name, rows, _notes(about, frame, measured, shown))
 
 
 def comparable(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
@@ -78,46 +68,28 @@ def comparable(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
     return frame[chosen]
 
 
-def achieved(case: Case) -> Estimate | None:
-    """Return the operations a second of a case; None if it failed, or nobody counted them."""
-    if "flops_per_s" in case.values:
-        return case.values["flops_per_s"]
-    flops = case.first["flops_per_step"]
-    steps = case.each.get("step_s", ()) if flops else ()
-    return cases.together([estimate(flops, "FLOP") / step for step in steps])
-
-
-def resolved(part: Estimate, whole: Estimate) -> bool:
-    """Return whether a part is smaller than the whole beyond the intervals of both."""
-    return bounded(part) and bounded(whole) and part.high < whole.low
-
-
-def _published(about: Declaration, values: Sequence[dict]) -> tuple | None:
-    """Return texts by heading, numbers and kind of a printed row; None without a column's text."""
+def _published(about: Declaration, values: Sequence[dict]) -> Row:
+    """Return a printed row, of which values are those with one `line`."""
     first = values[0]
-    row = {"source": "published", "device": first["device"], "framework": first["framework"]}
-    row |= {"backend": first["backend"], "origin": first["source"], **first["config"]}
-    row["status"] = first["status"]
-    texts: dict[str, str] = {}
+    remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
+    cells = about.cells(first["label"], first["config"], "; ".join(remarks) or "published")
+    data = {"source": "published"} | {name: first[name] for name in TIMED}
+    data |= {"origin": first["source"], **first["config"], "status": first["status"]}
     for value in values:
         for heading, metric in about.shown.items():
-            if value["metric"] in (metric, *metrics.metric(metric).sources):
+            if value["metric"] in metrics.metric(metric).sources:
                 # What is printed only in an image has no text.
-                texts[heading] = value["printed"] or value["note"]
-            elif metric == "flops_per_s" and value["flops_per_s"]:
-                texts.setdefault(heading, quantity(value["flops_per_s"], "FLOP/s"))
+                cells[heading] = value["printed"] or value["note"]
+            elif metric == "flops_per_s" and value["flops_per_s"] and not cells[heading]:
+                cells[heading] = quantity(value["flops_per_s"], "FLOP/s")
         if value["si"] is not None:
-            row[value["metric"]] = value["si"]
+            data[value["metric"]] = value["si"]
         if value["flops_per_s"]:
-            row.setdefault("flops_per_s", value["flops_per_s"])
-    if not texts:
-        return None
-    if {about.shown[heading] for heading in texts} == {"flops_per_s"}:  # made of a time
-        what = cases.TIMES.get(first["metric"], first["metric"])
-        texts[next(iter(about.shown))] = f"{first['printed']} ({what})"
-    remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
-    texts |= {"Device": first["label"], "Remarks": "; ".join(remarks) or "published"}
-    return texts | about.texts(first["config"]), row, "published"
+            data.setdefault("flops_per_s", value["flops_per_s"])
+    if {metric for heading, metric in about.shown.items() if cells[heading]} == {"flops_per_s"}:
+        what = cases.TIMES.get(first["metric"], first["metric"])  # that the rate is made of
+        cells[next(iter(about.shown))] = f"{first['printed']} ({what})"
+    return Row(cells, data, "published")
 
 
 def _work(case: Case) -> tuple:
@@ -125,41 +97,35 @@ def _work(case: Case) -> tuple:
     return case.first["framework"], case.first["precision"], str(case.config)
 
 
-def _measured(
-    about: Declaration, case: Case, on_cpu: Case | None, best: peaks.Peaks | None
-) -> tuple:
-    """Return texts by heading, numbers and kind of a case. on_cpu: the same on the CPU."""
+def _measured(about: Declaration, case: Case, on_cpu: Case | None, best: peaks.Peaks | None) -> Row:
+    """Return the row of a case. on_cpu: the same on the CPU."""
     first = case.first
     values = dict(case.values)
-    rate = achieved(case)
-    if rate:
-        values["flops_per_s"] = rate
-        share = best and best.share(rate, case.kind, first["precision"])
+    if best and "flops_per_s" in values:
+        share = best.share(values["flops_per_s"], case.kind, first["precision"])
         values |= {peaks.SHARE: share} if share else {}
     if case.kind == "gpu" and on_cpu and {about.time} <= values.keys() & on_cpu.values.keys():
         values["times_cpu"] = on_cpu.values[about.time] / values[about.time]
-    texts = {}
-    for heading, metric in {**about.shown, SPEEDUP: "times_cpu"}.items():
-        names = metrics.metric(metric).sources or (metric,)
-        value = next((values[name] for name in names if name in values), None)
-        texts[heading] = value_text(metric, value, heading) if value else ""
+    software = (first["framework"], first["framework_version"], str(first["year"]))
+    device = cases.with_software(first["device"], *software)
+    cells = about.cells(device, case.config, _remarks(about, case))
+    for heading, metric in about.shown.items():
+        sources = metrics.metric(metric).sources
+        value = next((values[name] for name in sources if name in values), None)
+        cells[heading] = value_text(metric, value, heading) if value else ""
         if metric == "status":  # of several repeats the first that did not end well
             good = "cannot be told" if "too-noisy" in case.flags else "yes"
-            texts[heading] = case.endings[0][0] if case.endings else good
+            cells[heading] = case.endings[0][0] if case.endings else good
     if not case.good_repeats and "status" not in about.shown.values():
         times = (heading for heading, metric in about.shown.items() if metric == about.time)
-        texts[next(times, next(iter(about.shown)))] = case.status
-    software = (first["framework"], first["framework_version"], str(first["year"]))
-    texts |= {"Device": with_software(first["device"], *software)}
-    texts |= {"Remarks": _remarks(about, case)} | about.texts(case.config)
-    row = {"source": "measured", "device": first["device"], "framework": first["framework"]}
-    row |= {"backend": first["backend"], **case.config}
+        cells[next(times, next(iter(about.shown)))] = case.status
+    data = {"source": "measured"} | {name: first[name] for name in TIMED} | case.config
     for name, value in values.items():
-        row |= {name: value.value} | ends(name, value)
+        data |= numbers(name, value)
         if name in (*TRAININGS, "compute_epoch_s"):
-            row[f"{name}_how"] = value.how
-    row |= {"status": case.status, "repeats": case.good_repeats or case.repeats}
-    return texts, row | {"flags": " ".join(case.flags)}, "measured"
+            data[f"{name}_how"] = value.how
+    data |= {"status": case.status, "repeats": case.good_repeats or case.repeats}
+    return Row(cells, data | {"flags": " ".join(case.flags)}, "measured")
 
 
 def _remarks(about: Declaration, case: Case) -> str:
@@ -185,7 +151,7 @@ def _remarks(about: Declaration, case: Case) -> str:
 
 def _notes(
     about: Declaration, frame: pandas.DataFrame, measured: Sequence[Case], shown: Sequence[str]
-) -> tuple[str, ...]:
+) -> list[str]:
     """Return what the numbers mean, where they are from, and what they may be compared with."""
     notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
     notes += [MEANING[metric] for metric in shown if metric in MEANING]
@@ -200,4 +166,5 @@ def _notes(
         if row["note"] and row["si"] is not None and (row["metric"] in shown or row["flops_per_s"])
     )
     notes += [f"Published: {remark}." for remark in remarks]
-    return (*notes, *notes_of_flags(flag for case in measured for flag in case.flags))
+    flags = sorted({flag for case in measured for flag in case.flags})
+    return notes + [f"{flag}: {cases.FLAGS.get(flag, flag)}." for flag in flags]

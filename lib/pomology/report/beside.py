@@ -1,11 +1,14 @@
 """The published rows that stand beside a machine's own: an article's, or those of other sources."""
 
+import itertools
 from typing import Any
 
 from pomology.articles import elsewhere, published
 from pomology.results import cases
 
 AXES = {"batch_size", "precision"}  # settings that other sources vary in one measurement
+# Workloads of the same model, in another training.
+ALIKE = {"bert_base": ("bert_base_squad",), "gpt2_small": ("gpt2_small_book",)}
 
 
 def of_article(experiment: str) -> list[dict[str, Any]]:
@@ -17,11 +20,9 @@ def of_article(experiment: str) -> list[dict[str, Any]]:
     """
     rows = []
     for row in published.rows(experiment=experiment):
-        software = (row["framework"], row["version"], row["year"])
-        label = cases.with_software(row["device"], *software)
         timed = row["flops"] and row["si"] and row["si_unit"] == "s"
         added = {
-            "label": label if row["device"] else "the article",
+            "label": _label(row) if row["device"] else "the article",
             "line": (row["item"], row["row"], row["framework"], row["backend"]),
             "flops_per_s": row["flops"] / row["si"] if timed else None,
             "remark": row["note"] if row["printed"] and row["si"] is None else "",
@@ -33,30 +34,41 @@ def of_article(experiment: str) -> list[dict[str, Any]]:
 def of_others(workload: str) -> list[dict[str, Any]]:
     """Return what other sources have timed, with the same keys: by precision, the fastest first.
 
-    Of the same measurement at several batch sizes the fastest is a row.
+    Of the same measurement at several batch sizes the fastest is a row. flops_per_s: the printed
+    speed times the operations on paper, None where those are not known.
     """
 
     def order(row: dict) -> tuple:
         return elsewhere.PRECISIONS.index(row["precision"]), -(row["flops_per_s"] or 0.0)
 
-    rows: dict[tuple, dict] = {}
-    for row in sorted(elsewhere.beside(workload), key=order):
-        name, _, version = row["framework"].partition(" ")
-        name = cases.FRAMEWORKS.get(name.replace("pytorch", "torch"), name)
-        software = f"{name} {version.partition('+')[0]}".strip()
-        label = f"{row['device']} ({', '.join(filter(None, (software, row['year'][:4])))})"
-        config = {key: value for key, value in row["config"].items() if key not in AXES}
-        setting = cases.config_text(config)
-        line = (label, row["precision"], row["faults"], setting)
+    found = []
+    workloads = (workload, *ALIKE.get(workload, ()))
+    for row in itertools.chain.from_iterable(map(elsewhere.rows, workloads)):
+        if row["metric"] in ("forward_s", "backward_s"):  # parts of a pass
+            continue
+        config = row["config"] | {"precision": row["precision"]}
+        if row["workload"] != workload:
+            config["training"] = elsewhere.workloads()[row["workload"]]
+        setting = cases.config_text({key: config[key] for key in config if key not in AXES})
         remarks = [row["source"], setting, *(elsewhere.FAULTS[fault] for fault in row["faults"])]
+        flops = elsewhere.work(row)
+        source = elsewhere.sources()[row["source"]]
         added = {
-            "label": label,
-            "line": line,
+            "config": config,
+            "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
+            "label": _label(row),
+            "line": (_label(row), row["precision"], row["faults"], setting),
+            "flops_per_s": flops * elsewhere.rate(row) if flops else None,
             "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
             "remark": "; ".join(filter(None, remarks)),
-            "note": "{id}: {title}, {author}, {date}, {url}".format_map(
-                elsewhere.sources()[row["source"]]
-            ),
+            "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
         }
-        rows.setdefault(line, row | added | {"status": "ok", "backend": ""})
+        found.append(row | added)
+    rows: dict[tuple, dict] = {}
+    for row in sorted(found, key=order):
+        rows.setdefault(row["line"], row)
     return list(rows.values())
+
+
+def _label(row: dict[str, Any]) -> str:
+    return cases.with_software(row["device"], row["framework"], row["version"], row["year"])

@@ -12,7 +12,7 @@ from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.articles.claims import REPEATS, Decision, Number
 from pomology.format import significant
-from pomology.report.table import Table
+from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS, config_text
 from pomology.results.pool import Case, pool
 from pomology.results.record import UNTRIED
@@ -81,15 +81,18 @@ def _in_repeats(
 def claims_table(claims: Sequence[published.Claim], frame: pandas.DataFrame) -> Table:
     """Return each claim with two verdicts: on the article's own numbers, and on this machine's."""
     decisions = articles_claims.judged(claims, measured(frame), frame.chip.dropna().unique())
-    lines = []
+    rows = []
     for claim, here in zip(claims, decisions, strict=True):
         (own,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
-        why = claim.holds_in_published.partition(": ")[2]
-        cells = (claim.id, claim.claim, _cell(own, why), _cell(here, f"needs {claim.needs}"))
+        cells = {
+            "Claim": claim.id,
+            "The article says": claim.claim,
+            "On its own numbers": _cell(own, claim.holds_in_published.partition(": ")[2]),
+            "On this machine": _cell(here, f"needs {claim.needs}"),
+        }
         data = {"id": claim.id, "claim": claim.claim, "published": own.status, "here": here.status}
-        lines.append((cells, data))
-    columns = ("Claim", "The article says", "On its own numbers", "On this machine")
-    return Table.of("Claims", columns, lines, [NOTE])
+        rows.append(Row(cells, data))
+    return Table("Claims", rows, [NOTE])
 
 
 def _cell(decision: Decision, lacks: str) -> str:

@@ -60,6 +60,11 @@ class Declaration:
         """Return the settings of a case or a published row, by heading."""
         return {heading: str(config.get(key, "")) for key, heading in self.headings.items()}
 
+    def cells(self, device: str, config: dict, remarks: str) -> dict[str, str]:
+        """Return a row of its table by heading, without the texts of its columns."""
+        columns = dict.fromkeys(self.shown, "")
+        return {"Device": device} | self.texts(config) | columns | {"Remarks": remarks}
+
     @functools.cached_property
     def shown(self) -> dict[str, str]:
         """The columns: heading -> metric; behind a rate its share of the peak."""
@@ -69,7 +74,7 @@ class Declaration:
             shown[heading or metrics.metric(name).heading] = name
             if name == "flops_per_s":
                 shown[peaks.BEST] = peaks.SHARE
-        return shown
+        return shown | {metrics.metric("times_cpu").heading: "times_cpu"}
 
     @functools.cached_property
     def metric(self) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pomology.format import significant
 from pomology.machine import snapshot
-from pomology.measure.estimate import estimate
 from pomology.report.table import INTERVALS, Row, Table, value_text
 from pomology.results import cases, metrics
 from pomology.results.frame import of_records
@@ -38,15 +37,15 @@ def same_twice(records: Sequence[Record]) -> str:
 
 def machine_table(machine: dict, devices: Sequence[Any], place: str) -> Table:
     """Return what machine.json says, and where the numbers are, for the top of a notebook."""
-    pairs = {
+    texts = {
         "Machine": snapshot.describe(machine),
         "Software": software(machine),
         "Power source": machine.get("power_source"),
         "Devices timed": ", ".join(f"{each.backend} ({each.name})" for each in devices),
         "Numbers": place,
     }
-    rows = [Row((name, text)) for name, text in pairs.items() if text]
-    return Table("This machine", ("", ""), tuple(rows))
+    rows = [Row({"What": what, "Here": text}) for what, text in texts.items() if text]
+    return Table("This machine", rows)
 
 
 def software(machine: dict) -> str:
@@ -57,42 +56,37 @@ def software(machine: dict) -> str:
         changed = ", with changes" if git.get("dirty") else ""
         packages = state.get("packages") or {}
         frameworks = [f"{name} {packages[name]}" for name in cases.FRAMEWORKS if name in packages]
-        parts = [f"commit {git.get('commit', 'not known')[:10]}{changed}"]
-        texts.append(", ".join([*parts, f"Python {state.get('python')}", *frameworks]))
+        commit = f"commit {git.get('commit', 'not known')[:10]}{changed}"
+        texts.append(", ".join([commit, f"Python {state.get('python')}", *frameworks]))
     return "; ".join(dict.fromkeys(texts))
 
 
 def published_table(title: str, values: Sequence[dict]) -> Table:
     """Return published values as they are printed, a row each."""
-    settings = list(dict.fromkeys(key for value in values for key in value["config"]))
-    lines = []
+    settings = dict.fromkeys(key for value in values for key in value["config"])
+    rows = []
     for value in values:
-        what = metrics.words(metrics.metric(value["metric"]).heading)
-        cells = [value["item"], value["device"]]
-        cells += [str(value["config"].get(key, "")) for key in settings]
-        lines.append(([*cells, what, value["printed"], value["note"]], {}))
-    columns = ("Part of the article", "Device", *map(metrics.words, settings))
-    return Table.of(title, (*columns, "What", "As printed", "Note"), lines)
+        cells = {"Part of the article": value["item"], "Device": value["device"]}
+        cells |= {metrics.words(key): str(value["config"].get(key, "")) for key in settings}
+        cells["What"] = metrics.words(metrics.metric(value["metric"]).heading)
+        rows.append(Row(cells | {"As printed": value["printed"], "Note": value["note"]}))
+    return Table(title, rows)
 
 
 def details_table(frame: pandas.DataFrame) -> Table:
     """Return every number of these cases: a row for each metric, a column for each repeat."""
-    lines = []
     repeats = {repeat: f"Repeat {repeat + 1}" for repeat in sorted(frame["repeat"].unique())}
+    rows = []
     for case in pool(frame):
-        numbers = {repeat: dict(values) for repeat, values in case.good.items()}
-        for values in numbers.values():
-            flops, step = case.first["flops_per_step"], values.get("step_s")
-            if flops and step:
-                values.setdefault("flops_per_s", estimate(flops, "FLOP") / step)
-        for name in dict.fromkeys(name for values in numbers.values() for name in values):
-            found = {repeat: values[name] for repeat, values in numbers.items() if name in values}
-            texts = {"Device": case.first["device"], "Case": cases.config_text(case.config)}
-            texts["Number"] = metrics.words(metrics.metric(name).heading)
-            row = {"case": case.first["case"], "metric": name}
-            for repeat, value in found.items():
-                texts[repeats[repeat]] = value_text(name, value)
-                row |= {"unit": value.unit, f"repeat_{repeat + 1}": value.value}
-            lines.append((texts, row))
-    columns = ("Device", "Case", "Number", *repeats.values())
-    return Table.of("What else was measured", columns, lines, [INTERVALS])
+        for name in case.each:
+            cells = {"Device": case.first["device"], "Case": cases.config_text(case.config)}
+            cells["Number"] = metrics.words(metrics.metric(name).heading)
+            cells |= dict.fromkeys(repeats.values(), "")
+            data = {"case": case.first["case"], "metric": name}
+            for repeat, values in case.good.items():
+                if name in values:
+                    cells[repeats[repeat]] = value_text(name, values[name])
+                    data["unit"] = values[name].unit
+                    data[f"repeat_{repeat + 1}"] = values[name].value
+            rows.append(Row(cells, data))
+    return Table("What else was measured", rows, [INTERVALS])

@@ -4,13 +4,13 @@ Pages run and request nothing, and a content security policy forbids both. Texts
 escaped, and figures are pictures.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 from markupsafe import Markup
 
 from pomology.articles import published
@@ -18,7 +18,7 @@ from pomology.format import with_interval
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import details, table
-from pomology.report.display import ABOUT, About, Item
+from pomology.report.display import ABOUT
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 from pomology.results.run import Run
@@ -83,60 +83,62 @@ def _render_notebooks(folder: Path) -> list[str]:
     return problems
 
 
-def _shown(run: Run) -> list[About]:
+def _shown(run: Run) -> list[dict[str, Any]]:
     """Return what every notebook has shown; of one that has shown nothing its name."""
     places = run.path.glob(f"shown/*/{ABOUT}")
-    found = [msgspec.json.decode(place.read_bytes(), type=About) for place in places]
-    for name in run.journals.keys() - {about.name for about in found}:
-        records = run.journals[name].records
-        found.append(About(name, name, records[0].article if records else ""))
-    return sorted(found, key=lambda each: (each.article in LAST, each.article, each.name))
+    found = [json.loads(place.read_bytes()) for place in places]
+    for name in run.journals.keys() - {about["name"] for about in found}:
+        article = next((record.article for record in run.journals[name].records), "")
+        found.append({"name": name, "title": name, "article": article, "items": []})
+    return sorted(found, key=lambda each: (each["article"] in LAST, each["article"], each["name"]))
 
 
-def _section(runs: Sequence[Run], about: About) -> dict[str, Any]:
+def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
     """Return one notebook's part of the page: its tables and figures in order, and links."""
-    run = runs[0]
-    folder = run.path / "shown" / about.name
-    shown = [_item(folder, item) for item in about.items]
+    name = about["name"]
+    folder = runs[0].path / "shown" / name
     plain = [
-        plain_table(
-            each.journals[about.name].records, each.name, "plain" if each is run else "other"
-        )
-        for each in (runs[1:] if shown else runs)
-        if about.name in each.journals
+        plain_table(run.journals[name].records, run.name, "plain" if run is runs[0] else "other")
+        for run in (runs[1:] if about["items"] else runs)
+        if name in run.journals
     ]
-    files = [*run.path.glob(f"{about.name}.html"), *sorted(folder.glob("*.csv"))]
-    files += run.path.glob(f"{about.name}.jsonl*")
-    links = {place.name: quote(place.relative_to(run.path).as_posix()) for place in files}
-    article = next((each for each in published.articles() if each.id == about.article), None)
-    part = article.title if article else LAST.get(about.article, LAST[""])
-    texts = {"about": about, "part": part, "article": article, "links": links}
-    return texts | {"shown": shown, "plain": plain}
+    files = [*runs[0].path.glob(f"{name}.html"), *sorted(folder.glob("*.csv"))]
+    files += runs[0].path.glob(f"{name}.jsonl*")
+    article = next((each for each in published.articles() if each.id == about["article"]), None)
+    return about | {
+        "part": article.title if article else LAST.get(about["article"], LAST[""]),
+        "article": article,
+        "links": {place.name: quote(place.relative_to(runs[0].path).as_posix()) for place in files},
+        "shown": [item | _contents(folder / item["file"]) for item in about["items"]],
+        "plain": plain,
+    }
 
 
-def _item(folder: Path, item: Item) -> dict[str, Any]:
-    """Return a saved table or figure for the template."""
-    title = item.file.partition("-")[2].replace("-", " ")
-    shown = {"title": title, "folded": item.folded, "caption": item.caption}
-    drawing = folder / f"{item.file}.svg"
+def _contents(place: Path) -> dict[str, Any]:
+    """Return a saved table or figure for the template. place: without an ending."""
+    title = place.name.partition("-")[2].replace("-", " ")
+    drawing = place.with_name(f"{place.name}.svg")
     if drawing.exists():
-        return shown | {"figure": Markup(address(drawing.read_text(encoding="utf-8")))}
-    return shown | {"table": Markup(table.saved_html(folder / f"{item.file}.html"))}
+        return {"title": title, "figure": Markup(address(drawing.read_text(encoding="utf-8")))}
+    return {"title": title, "table": Markup(table.saved_html(place.with_suffix(".html")))}
 
 
-def plain_table(records: Iterable[Record], title: str = "", kind: str = "plain") -> table.Table:
+def plain_table(records: Iterable[Record], title: str, kind: str) -> table.Table:
     """Return the cases of one experiment, a row each, where no notebook has shown them."""
-    lines = []
+    rows = []
     for record in records:
         # The number of a case that computed wrongly stays in its journal.
         name = "" if record.status == "mismatch" else cases.headline(record)
-        value = with_interval(record.metrics[name], metrics.show(name)) if name else ""
-        cells = [cases.chip_name(record), cases.framework_name(record), cases.settings(record)]
-        cells += [record.status, value, "; ".join(filter(None, [record.reason, *record.flags]))]
-        lines.append((cells, {}, kind))
-    return table.Table.of(
-        title, ("Device", "Framework", "Case", "Status", "Value", "Remarks"), lines
-    )
+        cells = {
+            "Device": cases.chip_name(record),
+            "Framework": cases.framework_name(record),
+            "Case": cases.settings(record),
+            "Status": record.status,
+            "Value": with_interval(record.metrics[name], metrics.show(name)) if name else "",
+            "Remarks": "; ".join(filter(None, [record.reason, *record.flags])),
+        }
+        rows.append(table.Row(cells, kind=kind))
+    return table.Table(title, rows)
 
 
 def _notes(run: Run) -> list[str]:

@@ -73,7 +73,8 @@ def framework_name(case: Any) -> str:
 
 def with_software(device: str, framework: str, version: str, year: str) -> str:
     """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what is known of its software."""
-    name = FRAMEWORKS.get(framework.partition(" ")[0].replace("pytorch", "torch"), "")
+    name = framework.partition(" ")[0].replace("pytorch", "torch")
+    name = FRAMEWORKS.get(name, name)
     known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
     return f"{device} ({known})" if known else device
 

@@ -50,8 +50,9 @@ UNITS = {
     "GB": (2**30, ".0f"),  # memory comes in powers of two, whatever its makers call it
     "GiB": (2**30, ".2f"),
 }
-# The names in a record of a metric that has another one there; the first that is there counts.
-SOURCES = {"peak_memory_bytes": ("reserved_peak_bytes", "footprint_peak_bytes")}
+# What an article prints -> its own name, and those in a record; the first that is there counts.
+MEMORY = ("peak_memory_bytes", "reserved_peak_bytes", "footprint_peak_bytes")
+SOURCES = {"peak_memory_bytes": MEMORY}
 
 # Whole pieces of work, which devices and frameworks are compared by; the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
@@ -90,7 +91,7 @@ def metric(name: str) -> Metric:
     heading = METRICS.get(name) or words(name.removesuffix(end)) + growth
     unit = line.get("unit") or ENDS.get(end, "")
     scale = float(line.get("scale") or 1)
-    return Metric(heading, unit, line.get("axis", ""), scale, SOURCES.get(name, ()))
+    return Metric(heading, unit, line.get("axis", ""), scale, SOURCES.get(name, (name,)))
 
 
 def show(name: str, heading: str = "") -> Callable[..., str]:

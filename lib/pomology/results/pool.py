@@ -6,7 +6,7 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate, estimate
 from pomology.results import cases
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ class Case:
     """One case over its repeats.
 
     first: the columns of its first repeat. last: those of the last repeat that ended well, or of
-    the last one. good: repeat -> its values by metric, of the repeats that ended well. each:
+    the last one. good: repeat -> its values by metric, of the repeats that ended well; operations a
+    second follow from the counted step where they are not among them. each:
     metric -> its values in those. flags_of: repeat -> its flags. endings: (status, reason) of the
     repeats that did not end well. kind: `cpu` or `gpu`, the device that was asked for.
     """
@@ -42,7 +43,10 @@ class Case:
         self.framework = cases.FRAMEWORKS.get(self.first["framework"], self.first["framework"])
         self.kind = cases.kind_of(self.first["backend"])
         self.each: dict[str, list[Estimate]] = {}
+        flops = self.first["flops_per_step"]
         for values in self.good.values():
+            if flops and "step_s" in values:
+                values.setdefault("flops_per_s", estimate(flops, "FLOP") / values["step_s"])
             for metric, value in values.items():
                 self.each.setdefault(metric, []).append(value)
 

@@ -13,7 +13,7 @@ from pomology.format import significant
 from pomology.measure.estimate import Estimate
 from pomology.report.figures import style
 from pomology.report.figures.points import Line, points_figure
-from pomology.report.table import SOFTWARE, Table
+from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases
 
 MOST_ROWS = 28  # of the figure
@@ -158,11 +158,11 @@ def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
             "models": int(rows["sound"].sum()),
             "doubtful": int((~rows["sound"]).sum()),
         }
-        cells = (device, text, ", ".join(models), software(rows))
-        lines.append((cells, numbers, rows["kind"].iloc[0]))
-    columns = ("Device", f"Trains, against the {name}", "By model", "Measured with")
+        cells = {"Device": device, f"Trains, against the {name}": text}
+        cells |= {"By model": ", ".join(models), "Measured with": software(rows)}
+        lines.append(Row(cells, numbers, rows["kind"].iloc[0]))
     heading = f"How fast every device trains, against {name or 'others'}"
-    return Table.of(heading, columns, lines, NOTES if lines else (NOTHING,))
+    return Table(heading, lines, NOTES if lines else (NOTHING,))
 
 
 def sentences(frame: pandas.DataFrame) -> list[str]:

@@ -8,9 +8,8 @@ from pomology.articles.published import KIT
 from pomology.format import significant, with_interval
 from pomology.measure.estimate import Estimate, estimate
 from pomology.report import peaks
-from pomology.report.article import achieved
 from pomology.report.peaks import BOTH, READERS, READS, UNKNOWN_CACHE, Peaks
-from pomology.report.table import Table
+from pomology.report.table import Row, Table
 from pomology.results import cases, metrics
 from pomology.results.pool import Case, pool
 
@@ -20,8 +19,6 @@ COUNTED = (
     "optimiser's update. Fused operators and caches move less, so a case may be above the memory's "
     "roof: its share is over 100 %. Cache-resident: the memory is no roof."
 )
-COLUMNS = ("Experiment", "Device", "Precision", "Best case", "Achieved", peaks.BEST)
-COLUMNS += ("Operations per byte", "Limited by", "Share of that roof", "Remarks")
 KEY = ["kind", "name", "framework", "backend", "precision"]
 
 
@@ -35,7 +32,7 @@ def points(frame: pandas.DataFrame, best: Peaks) -> pandas.DataFrame:
     """
     found = []
     for case in pool(frame[frame["profile"].ne("smoke")]):
-        rate = achieved(case)
+        rate = case.values.get("flops_per_s")
         if rate and not (case.first["article"] == KIT and case.config.get("operation")):
             found.append(_point(case, rate, best))
     columns = [*KEY, "case", "rate", "value", "share", "intensity", "limit", "share_of_roof"]
@@ -78,7 +75,7 @@ def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
 
 def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
     """Return the best case of every experiment with its roof."""
-    lines = []
+    rows = []
     for point in points(frame, best).itertuples():
         first = point.case.first
         config = {name: value for name, value in point.case.config.items() if value}
@@ -99,15 +96,14 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
         numbers = {"case": first["case"], "flops_per_s": point.value}
         numbers |= {"flops_per_byte": point.intensity, "share_of_roof": point.share_of_roof}
         numbers["share_of_best"] = point.share and point.share.value
-        lines.append((cells, numbers, "measured"))
-    notes = [COUNTED, "" if best.rates else NO_PEAKS]
-    title = "How far each experiment is below the roofs"
-    return Table.of(title, COLUMNS, lines, notes)
+        rows.append(Row(cells, numbers, "measured"))
+    notes = [COUNTED] if best.rates else [COUNTED, NO_PEAKS]
+    return Table("How far each experiment is below the roofs", rows, notes)
 
 
 def peaks_table(best: Peaks) -> Table:
     """Return the best rates of a run, and what reached them."""
-    lines = []
+    rows = []
     for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):
         for (_, what), (rate, record) in sorted(measured.items(), key=lambda item: item[0]):
             texts = {
@@ -117,7 +113,6 @@ def peaks_table(best: Peaks) -> Table:
                 "Reached by": f"{cases.framework_name(record)}: {cases.settings(record)}",
                 "Remarks": ", ".join(record.flags),
             }
-            lines.append((texts, {name: rate.value, "blocks": rate.n}, "measured"))
+            rows.append(Row(texts, {name: rate.value, "blocks": rate.n}, "measured"))
     meaning = "A measured peak is the rate of the fastest of its timed blocks of calls."
-    columns = ("Device", "Precision, or traffic", "Best rate", "Reached by", "Remarks")
-    return Table.of("Peaks", columns, lines, [meaning if lines else NO_PEAKS])
+    return Table("Peaks", rows, [meaning if rows else NO_PEAKS])

@@ -1,20 +1,18 @@
 """Devices' values with their intervals, a panel for each setting, on one logarithmic axis."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from pomology.articles import elsewhere, published
+from pomology.format import bounded
 from pomology.measure.estimate import Estimate
-from pomology.report.article import comparable, resolved
+from pomology.report.article import comparable
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
+from pomology.results.frame import of_records
 from pomology.results.pool import Case, pool
-
-if TYPE_CHECKING:
-    import pandas
+from pomology.results.record import Record
 
 LINE_INCHES = 0.26
 
@@ -32,15 +30,24 @@ class Line(NamedTuple):
     hollow: Sequence[Estimate] = ()
 
 
-def article_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
+def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     """Return a figure with the metric of an article's devices and this machine's.
 
     A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone. A
     device without a number shows its status.
     """
-    measured = pool(comparable(frame, about.metric))
+    measured = pool(comparable(of_records(records), about.metric))
+    own = {_title(about, case.config) for case in measured}
+    # Of a device in a panel the first row counts: an article prints some twice, and others' rows
+    # have the fastest first. Those are drawn in this machine's panels alone.
+    printed: dict[tuple[str, str], Line] = {}
+    for row in about.beside:
+        title = _title(about, row["config"])
+        line = _published(about, row)
+        if line and (title in own or about.article != published.TODAY):
+            printed.setdefault((title, line.label), line)
     panels = defaultdict(list)
-    for title, line in _published(about, {_title(about, case.config) for case in measured}):
+    for (title, _), line in printed.items():
         panels[title].append(line)
     for case in measured:
         for line in _measured(about, case):
@@ -55,50 +62,38 @@ def _title(about: Declaration, config: dict) -> str:
     return title[:1].upper() + title[1:] or "In the article"
 
 
-def _published(about: Declaration, own: set[str]) -> list[tuple[str, Line]]:
-    """Return the published devices, each with its panel; times next to rates as operations/s.
-
-    Of a device in a panel the first row counts: an article prints some twice, and others' rows
-    have the fastest first. own: this machine's panels, in which alone others' rows are drawn.
-    """
-    others = about.article == published.TODAY
-    found = {}
-    for row in about.beside:
-        title = _title(about, row["config"])
-        if about.metric == "flops_per_s" and row["flops_per_s"]:
-            label, value = row["label"], row["flops_per_s"]
-        elif row["metric"] in (about.metric, "status") and not others:
-            label, value = row["device"] or "the article", row["si"]
-        else:
-            continue
-        if (others and title not in own) or (title, label) in found:
-            continue
-        words = about.drawn.show(value) if value else row["printed"] or row["note"]
-        marks = [Estimate(value)] if value else []
-        doubtful = elsewhere.SERIOUS.intersection(row.get("faults", ()))
-        look = {"hollow" if doubtful else "filled": marks}
-        found[title, label] = Line(label, ("published", row["role"]), words, **look)
-    return [(title, line) for (title, _), line in found.items()]
+def _published(about: Declaration, row: dict) -> Line | None:
+    """Return the line of a published value, of a time next to rates as operations a second."""
+    if about.metric == "flops_per_s" and row["flops_per_s"]:
+        label, value = row["label"], row["flops_per_s"]
+    elif row["metric"] in (about.metric, "status") and about.article != published.TODAY:
+        label, value = row["device"] or "the article", row["si"]
+    else:
+        return None
+    words = about.drawn.show(value) if value else row["printed"] or row["note"]
+    marks = [Estimate(value)] if value else []
+    doubtful = elsewhere.SERIOUS.intersection(row.get("faults", ()))
+    look = {"hollow" if doubtful else "filled": marks}
+    return Line(label, ("published", row["role"]), words, **look)
 
 
-def _measured(about: Declaration, case: Case) -> list[Line]:
-    """Return the lines of a case: a line for each metric, or else how it ended."""
+def _measured(about: Declaration, case: Case) -> Iterator[Line]:
+    """Yield the lines of a case: a line for each metric, or else how it ended."""
     shared = [key for key in about.shared_panel if case.config.get(key, "none") != "none"]
     words = [f"{about.headings[key].lower()} {case.config[key]}" for key in shared]
     label = ", ".join([case.first["device"], case.framework, *words])
     kind = ("measured", case.kind)
-    lines = []
-    for metric in about.series or (about.metric,):
-        whole = case.values.get(metric)
-        if whole is None or whole.value <= 0:
-            continue
-        name = f"{label}, {metric.split('_')[0]}" if about.series else label
-        part = case.values.get(f"compute_{metric}")
-        parts = [part] if part and resolved(part, whole) else []
-        lines.append(Line(name, kind, about.drawn.show(whole.value), [whole], parts))
-    if not lines and case.status != "ok":
-        lines.append(Line(label, kind, case.status))
-    return lines
+    metrics = about.series or (about.metric,)
+    values = {metric: case.values[metric] for metric in metrics if metric in case.values}
+    for metric, whole in values.items():
+        if whole.value > 0:
+            name = f"{label}, {metric.split('_')[0]}" if about.series else label
+            part = case.values.get(f"compute_{metric}")
+            apart = part and bounded(part) and bounded(whole) and part.high < whole.low
+            parts = [part] if apart else []
+            yield Line(name, kind, about.drawn.show(whole.value), [whole], parts)
+    if not values and case.status != "ok":
+        yield Line(label, kind, case.status)
 
 
 def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) -> Any:

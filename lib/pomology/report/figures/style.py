@@ -7,10 +7,7 @@ mark repeats what its colour says.
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-from pomology.paths import write_atomic
 
 GREY = "#767676"
 WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
@@ -97,7 +94,6 @@ def pictures(images: Sequence, titles: Sequence = ()) -> Any:
     images: arrays of one size, height x width, or height x width x 3 between 0 and 1.
     """
     import numpy
-    from IPython.display import SVG
 
     row = numpy.hstack(list(images))
     figure = figure_of(0.8 * len(images), 1.0)
@@ -106,20 +102,13 @@ def pictures(images: Sequence, titles: Sequence = ()) -> Any:
     middles = (numpy.arange(len(titles)) + 0.5) * row.shape[1] / len(images)
     axis.set_xticks(middles, titles)
     axis.set(yticks=[], frame_on=False)
-    return SVG(data=_svg(figure))
+    return drawing(figure)
 
 
-def _svg(figure: Any) -> str:
-    """Return a figure as SVG, whose words stay text."""
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]
-
-
-def save(figure: Any, path: Path) -> Any:
-    """Save a figure as SVG, and return what a notebook displays of it."""
+def drawing(figure: Any) -> Any:
+    """Return a figure as the SVG that Jupyter displays, whose words stay text."""
     from IPython.display import SVG
 
-    text = _svg(figure)
-    write_atomic(path, text)
-    return SVG(data=text)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return SVG(data=text.getvalue()[text.getvalue().index("<svg") :])

@@ -1,30 +1,26 @@
-"""A grid of settings by device and precision, where a mark for each would be a cloud."""
+"""For the notebook `blas`: a grid of products by device and precision.
 
-from __future__ import annotations
+A mark for each product would be a cloud.
+"""
 
-from typing import TYPE_CHECKING, Any
+import pandas
+import seaborn
+from matplotlib.colors import LogNorm
 
 from pomology.format import plus_minus, significant
 from pomology.report.article import comparable
-from pomology.report.declaration import Declaration
 from pomology.report.figures import style
+from pomology.results.frame import of_records
 from pomology.results.pool import pool
 
-if TYPE_CHECKING:
-    import pandas
 
-
-def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
+def figure(about, records):
     """Return a figure with the rate of every product and its interval, or the status of the case.
 
     A row is an operation and shape, a column a framework, device and precision.
     """
-    import pandas
-    import seaborn
-    from matplotlib.colors import LogNorm
-
     cells = []
-    for case in pool(comparable(frame, about.metric)):
+    for case in pool(comparable(of_records(records), about.metric)):
         rate = case.values.get(about.metric)
         config = case.config
         operation = " ".join(filter(None, (config["operation"], config.get("wrt"))))
@@ -41,8 +37,8 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     grid = cells.pivot_table(["value", "words"], "row", "column", "first", sort=False, dropna=False)
     values = grid["value"].astype(float)
     words = grid["words"]
-    figure = style.figure_of(style.WIDTH, 1.6 + 0.25 * len(values))
-    axis = figure.subplots()
+    drawn = style.figure_of(style.WIDTH, 1.6 + 0.25 * len(values))
+    axis = drawn.subplots()
     form = {"ha": "center", "va": "center", "fontsize": 8}
     annotated = {"annot": words, "fmt": "", "annot_kws": form}
     seaborn.heatmap(values, norm=LogNorm(), cmap="viridis", cbar=False, ax=axis, **annotated)
@@ -51,7 +47,7 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     axis.set(xlabel=None, ylabel=None)
     axis.tick_params(length=0, labelsize=8, rotation=0)
     place = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": about.drawn.axis}
-    bar = figure.colorbar(axis.collections[0], ax=axis, **place)
+    bar = drawn.colorbar(axis.collections[0], ax=axis, **place)
     bar.outline.set_visible(False)
     style.plain_ticks(bar.ax.xaxis)
-    return figure
+    return drawn
