@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import nbformat
+import others
 
 from pomology.paths import notebook_paths, root
 from pomology.report import article
@@ -40,6 +41,6 @@ def article_table(name: str, records: list[Record]) -> Table:
 def declaration(path: Path) -> Declaration:
     fields = Declaration.__dataclass_fields__
     words = {word.arg: word.value for word in call(path).keywords if word.arg in fields}
-    return Declaration(
-        path.stem, **{name: ast.literal_eval(value) for name, value in words.items()}
-    )
+    rows = {"beside": others.rows(path.stem)} if words.pop("beside", None) else {}
+    values = {name: ast.literal_eval(value) for name, value in words.items()}
+    return Declaration(path.stem, **rows, **values)

@@ -50,7 +50,7 @@ def offers(frame, best, memory_bytes, price_usd):
 
     Args:
         frame: of one run, by `pomology.load`.
-        best: that run's peaks.
+        best: its peaks, by `peaks.rates`.
         memory_bytes: of this machine, which is not that of an NVIDIA card.
         price_usd: of this machine; 0 is not known.
     """
@@ -74,7 +74,7 @@ def offers(frame, best, memory_bytes, price_usd):
             continue
         first = case.first
         time = case.values.get("pass_s")
-        peak = best.rates.get((case.kind, "fp32"))
+        peak = best.get((case.kind, "fp32"))
         work = f"{case.config['model']}, {first['backend']}"
         known.loc[len(known)] = {
             "device": first["device"],

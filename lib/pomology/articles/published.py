@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
-TODAY = "today"  # likewise: what others have timed on newer machines, see `elsewhere`
 
 ABOUT = 0.10  # what `~35W` may be off by
 

@@ -1,7 +1,6 @@
 """An article's table with this machine in it: rows of text for people, and as numbers for a file.
 
-A case that did not end well shows its status, as in the articles. In the notebooks of `today/`,
-what others have timed stands in place of an article's rows.
+A case that did not end well shows its status, as in the articles.
 """
 
 from __future__ import annotations
@@ -25,19 +24,6 @@ TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
 
 SMOKE = "Smoke tests, with tiny shapes, do not stand beside the article's numbers."
 SCALED = "scaled: a smaller model; compare its FLOP/s. A table of times leaves it to the details."
-# What the numbers of a column mean, by its metric.
-MEANING = {
-    "compute_epoch_s": "“Of it computing” is an epoch of the same loop on batches that are on the "
-    "device already.",
-    "flops_per_s": "Published operations a second are counted: the work on paper over the printed "
-    "time.",
-    "peak_memory_bytes": "Memory is the whole process on a CPU, what the framework reserved on "
-    "a GPU; the article does not say which.",
-    "footprint_slope_bytes": "Growth: a slope over the steps behind the warm-up, with its 95 % "
-    "interval. One that holds 0 shows neither growth nor its absence.",
-    peaks.SHARE: f"{peaks.BEST}: achieved, over the best rate of one operator in the whole run, on "
-    "this device in this precision.",
-}
 
 
 def article_table(
@@ -49,7 +35,7 @@ def article_table(
     measured peaks, of which a case reaches a share.
     """
     lines = defaultdict(list)
-    for value in about.beside:
+    for value in about.published_rows:
         lines[value["line"]].append(value)
     rows = [_published(about, values) for values in lines.values()]
     rows = [row for row in rows if any(row.cells[heading] for heading in about.shown)]
@@ -101,9 +87,9 @@ def _measured(about: Declaration, case: Case, on_cpu: Case | None, best: peaks.P
     """Return the row of a case. on_cpu: the same on the CPU."""
     first = case.first
     values = dict(case.values)
-    if best and "flops_per_s" in values:
-        share = best.share(values["flops_per_s"], case.kind, first["precision"])
-        values |= {peaks.SHARE: share} if share else {}
+    peak = (best or {}).get((case.kind, first["precision"]))
+    if peak and "flops_per_s" in values:
+        values[peaks.SHARE] = values["flops_per_s"] / peak.rate
     if case.kind == "gpu" and on_cpu and {about.time} <= values.keys() & on_cpu.values.keys():
         values["times_cpu"] = on_cpu.values[about.time] / values[about.time]
     software = (first["framework"], first["framework_version"], str(first["year"]))
@@ -115,7 +101,8 @@ def _measured(about: Declaration, case: Case, on_cpu: Case | None, best: peaks.P
         cells[heading] = value_text(metric, value, heading) if value else ""
         if metric == "status":  # of several repeats the first that did not end well
             good = "cannot be told" if "too-noisy" in case.flags else "yes"
-            cells[heading] = case.endings[0][0] if case.endings else good
+            failed = [status for status, _ in case.endings.values()]
+            cells[heading] = failed[0] if failed else good
     if not case.good_repeats and "status" not in about.shown.values():
         times = (heading for heading, metric in about.shown.items() if metric == about.time)
         cells[next(times, next(iter(about.shown)))] = case.status
@@ -154,15 +141,15 @@ def _notes(
 ) -> list[str]:
     """Return what the numbers mean, where they are from, and what they may be compared with."""
     notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
-    notes += [MEANING[metric] for metric in shown if metric in MEANING]
+    notes += filter(None, (metrics.metric(metric).meaning for metric in shown))
     notes += [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
     smoke = frame["profile"] == "smoke"
     notes += [SMOKE] if smoke.any() else []
     notes += [SCALED] if frame["scaled"][~smoke].any() else []
-    notes += [YEARS] if measured and about.beside else []
+    notes += [YEARS] if measured and about.published_rows else []
     remarks = dict.fromkeys(
         row["note"]
-        for row in about.beside
+        for row in about.published_rows
         if row["note"] and row["si"] is not None and (row["metric"] in shown or row["flops_per_s"])
     )
     notes += [f"Published: {remark}." for remark in remarks]

@@ -54,7 +54,7 @@ def measured(frame: pandas.DataFrame) -> list[Number]:
 
 def _status(case: Case) -> tuple[str | None, tuple[str, ...]]:
     """Return how all repeats of a case ended; if they differ, None and the ends."""
-    ends = {status for status, _ in case.endings} | ({"ok"} if case.good else set())
+    ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
     if len(ends) == 1 and not ends & NOT_SHOWN:
         return ends.pop(), ()
     return None, (", ".join(sorted(ends)),)

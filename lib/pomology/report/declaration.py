@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pomology.articles import published
-from pomology.report import beside, peaks
+from pomology.report import peaks
 from pomology.results import metrics
+from pomology.results.cases import with_software
 
 EPOCH = (
     "epoch_s",
@@ -28,8 +29,9 @@ class Declaration:
     out, those of the published rows. columns: metrics, likewise; left out, those of an epoch.
     figure: the metric that it draws; left out, the first column with an axis. series: metrics that
     are marks of their own in it. shared_panel: settings that share a panel of it. claims_of: other
-    experiments whose claims no notebook of their own would show. opens_report: whether the report
-    begins with what this notebook shows.
+    experiments whose claims no notebook of their own would show. beside: the rows of others in place
+    of the article's, as `published_rows` has them. opens_report: whether the report begins with what
+    this notebook shows.
     """
 
     name: str
@@ -41,19 +43,38 @@ class Declaration:
     series: Sequence[str] = ()
     shared_panel: Sequence[str] = ()
     claims_of: Sequence[str] = ()
+    beside: Sequence[dict] = ()
     opens_report: bool = False
 
     @functools.cached_property
-    def beside(self) -> list[dict]:
-        """The published rows of its table: the article's, or those of other sources."""
-        if self.article == published.TODAY:
-            return beside.of_others(self.name)
-        return beside.of_article(self.name)
+    def published_rows(self) -> list[dict]:
+        """The published rows of its table, in the order of the article, with these keys more.
+
+        label: the device, and what it was timed with. line: what is equal in the values of one row
+        of the article. flops_per_s: the operations on paper over the printed time, None where
+        either is missing. remark: why a value is no number.
+        """
+        if self.beside:
+            return list(self.beside)
+        rows = []
+        for row in published.rows(experiment=self.name):
+            label = with_software(row["device"], row["framework"], row["version"], row["year"])
+            timed = row["flops"] and row["si"] and row["si_unit"] == "s"
+            added = {
+                "label": label if row["device"] else "the article",
+                "line": (row["item"], row["row"], row["framework"], row["backend"]),
+                "flops_per_s": row["flops"] / row["si"] if timed else None,
+                "remark": row["note"] if row["printed"] and row["si"] is None else "",
+            }
+            rows.append(row | added)
+        return rows
 
     @functools.cached_property
     def headings(self) -> dict[str, str]:
         """Of the settings: key -> heading."""
-        keys = self.settings or dict.fromkeys(key for row in self.beside for key in row["config"])
+        keys = self.settings or dict.fromkeys(
+            key for row in self.published_rows for key in row["config"]
+        )
         return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in keys)
 
     def texts(self, config: dict) -> dict[str, str]:

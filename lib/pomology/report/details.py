@@ -16,23 +16,20 @@ from pomology.results.record import Record
 if TYPE_CHECKING:
     import pandas
 
+DIFFERENCE = "between_process_difference"
 UNKNOWN = "How much two runs of the same thing differ was not measured (instrument_check does)."
 
 
 def same_twice(records: Sequence[Record]) -> str:
     """Return how much two runs of the same thing differ here."""
-    checks = [record for record in records if record.config.get("check") == "same thing twice"]
-    parts = []
-    for case in pool(of_records(record for record in checks if record.profile != "smoke")):
-        difference = case.values.get("between_process_difference")
-        if difference:
-            percent = significant(100 * difference.value, 2)
-            parts.append(f"{percent} % ({case.first['backend']})")
-    if not parts:
-        return UNKNOWN
-    return (
-        f"Nine of ten pairs of runs of the same thing differ here by less than {', '.join(parts)}."
-    )
+    checks = [each for each in records if DIFFERENCE in each.metrics and each.profile != "smoke"]
+    parts = [
+        f"{significant(100 * case.values[DIFFERENCE].value, 2)} % ({case.first['backend']})"
+        for case in pool(of_records(checks))
+        if case.good
+    ]
+    words = "Nine of ten pairs of runs of the same thing differ here by less than"
+    return f"{words} {', '.join(parts)}." if parts else UNKNOWN
 
 
 def machine_table(machine: dict, devices: Sequence[Any], place: str) -> Table:
@@ -73,20 +70,33 @@ def published_table(title: str, values: Sequence[dict]) -> Table:
     return Table(title, rows)
 
 
-def details_table(frame: pandas.DataFrame) -> Table:
-    """Return every number of these cases: a row for each metric, a column for each repeat."""
+def details_table(
+    frame: pandas.DataFrame, title: str = "What else was measured", kind: str = "plain"
+) -> Table:
+    """Return every number of these cases: a row for each metric, a column for each repeat.
+
+    Of repeats that did not end well a further row says how they ended, and why.
+    """
     repeats = {repeat: f"Repeat {repeat + 1}" for repeat in sorted(frame["repeat"].unique())}
+    empty = dict.fromkeys(repeats.values(), "")
     rows = []
     for case in pool(frame):
+        cells = {"Device": case.first["device"], "Framework": case.framework}
+        cells["Case"] = cases.config_text(case.config)
         for name in case.each:
-            cells = {"Device": case.first["device"], "Case": cases.config_text(case.config)}
-            cells["Number"] = metrics.words(metrics.metric(name).heading)
-            cells |= dict.fromkeys(repeats.values(), "")
+            what = {"Number": metrics.words(metrics.metric(name).heading)}
             data = {"case": case.first["case"], "metric": name}
+            texts = {}
             for repeat, values in case.good.items():
                 if name in values:
-                    cells[repeats[repeat]] = value_text(name, values[name])
+                    texts[repeats[repeat]] = value_text(name, values[name])
                     data["unit"] = values[name].unit
                     data[f"repeat_{repeat + 1}"] = values[name].value
-            rows.append(Row(cells, data))
-    return Table("What else was measured", rows, [INTERVALS])
+            rows.append(Row(cells | what | empty | texts, data, kind))
+        if case.endings:
+            ends = {
+                repeats[repeat]: ": ".join(filter(None, end))
+                for repeat, end in case.endings.items()
+            }
+            rows.append(Row(cells | {"Number": "Status"} | empty | ends, kind=kind))
+    return Table(title, rows, [INTERVALS] if rows else [])

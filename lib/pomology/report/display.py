@@ -96,7 +96,7 @@ class Report:
 
     def table(self) -> Table:
         """The article's table with this machine in it."""
-        best = peaks.peaks(self.run.records)
+        best = peaks.rates(self.run.records)
         records = frame.of_records(self.records)
         return self.save(article.article_table(self.declaration, records, best), "article")
 

@@ -14,13 +14,11 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from pomology.articles import published
-from pomology.format import with_interval
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import details, table
 from pomology.report.display import ABOUT
-from pomology.results import cases, metrics
-from pomology.results.record import Record
+from pomology.results import cases, frame
 from pomology.results.run import Run
 
 PROFILES = {
@@ -98,7 +96,7 @@ def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
     name = about["name"]
     folder = runs[0].path / "shown" / name
     plain = [
-        plain_table(run.journals[name].records, run.name, "plain" if run is runs[0] else "other")
+        _plain_table(run, name, "plain" if run is runs[0] else "other")
         for run in (runs[1:] if about["items"] else runs)
         if name in run.journals
     ]
@@ -123,22 +121,11 @@ def _contents(place: Path) -> dict[str, Any]:
     return {"title": title, "table": Markup(table.saved_html(place.with_suffix(".html")))}
 
 
-def plain_table(records: Iterable[Record], title: str, kind: str) -> table.Table:
-    """Return the cases of one experiment, a row each, where no notebook has shown them."""
-    rows = []
-    for record in records:
-        # The number of a case that computed wrongly stays in its journal.
-        name = "" if record.status == "mismatch" else cases.headline(record)
-        cells = {
-            "Device": cases.chip_name(record),
-            "Framework": cases.framework_name(record),
-            "Case": cases.settings(record),
-            "Status": record.status,
-            "Value": with_interval(record.metrics[name], metrics.show(name)) if name else "",
-            "Remarks": "; ".join(filter(None, [record.reason, *record.flags])),
-        }
-        rows.append(table.Row(cells, kind=kind))
-    return table.Table(title, rows)
+def _plain_table(run: Run, name: str, kind: str) -> table.Table:
+    """Return what each case of a notebook is about, where no notebook has shown it."""
+    rows = frame.of_records(run.journals[name].records)
+    rows = rows.sort_values("headline", ascending=False, kind="stable")
+    return details.details_table(rows.drop_duplicates(["case", "repeat"]), run.name, kind)
 
 
 def _notes(run: Run) -> list[str]:

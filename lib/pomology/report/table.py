@@ -70,7 +70,7 @@ class Table:
         self.title = title
         self.rows = list(rows)
         self.notes = notes
-        self.data = [row.data or {} for row in self.rows] if data is None else data
+        self.data = [row.data for row in self.rows if row.data] if data is None else data
         headings = self.rows[0].cells if self.rows else ()
         self.columns = [name for name in headings if any(row.cells[name] for row in self.rows)]
 
@@ -98,7 +98,7 @@ def save(table: Table, place: Path) -> None:
     style = (PAGE / "table.css").read_text(encoding="utf-8")
     page = f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{table.html()}\n'
     write_atomic(place.with_suffix(".html"), page)
-    if any(table.data):
+    if table.data:
         import pandas
 
         frame = pandas.DataFrame(table.data, dtype=object)

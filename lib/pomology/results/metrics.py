@@ -64,7 +64,8 @@ class Metric:
     """How tables and figures show a metric.
 
     unit: of the numbers in a table. axis: the words below a figure of it, whose numbers are divided
-    by `scale`; empty where none draws it. sources: its names in a record.
+    by `scale`; empty where none draws it. sources: its names in a record. meaning: what a note
+    behind a table says of it.
     """
 
     heading: str
@@ -72,6 +73,7 @@ class Metric:
     axis: str = ""
     scale: float = 1.0
     sources: tuple[str, ...] = ()
+    meaning: str = ""
 
     def show(self, value: float) -> str:
         """Write a value, which is in SI units, with its unit."""
@@ -91,7 +93,8 @@ def metric(name: str) -> Metric:
     heading = METRICS.get(name) or words(name.removesuffix(end)) + growth
     unit = line.get("unit") or ENDS.get(end, "")
     scale = float(line.get("scale") or 1)
-    return Metric(heading, unit, line.get("axis", ""), scale, SOURCES.get(name, (name,)))
+    sources = SOURCES.get(name, (name,))
+    return Metric(heading, unit, line.get("axis", ""), scale, sources, line.get("meaning", ""))
 
 
 def show(name: str, heading: str = "") -> Callable[..., str]:

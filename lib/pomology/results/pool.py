@@ -21,8 +21,8 @@ class Case:
     first: the columns of its first repeat. last: those of the last repeat that ended well, or of
     the last one. good: repeat -> its values by metric, of the repeats that ended well; operations a
     second follow from the counted step where they are not among them. each:
-    metric -> its values in those. flags_of: repeat -> its flags. endings: (status, reason) of the
-    repeats that did not end well. kind: `cpu` or `gpu`, the device that was asked for.
+    metric -> its values in those. flags_of: repeat -> its flags. endings: repeat -> its status and
+    reason, of the repeats that did not end well. kind: `cpu` or `gpu`, the device that was asked for.
     """
 
     def __init__(self, repeats: list[list[dict[str, Any]]]):
@@ -34,7 +34,7 @@ class Case:
         self.last = (well or repeats)[-1][0]
         self.good = {rows[0]["repeat"]: _estimates(rows) for rows in well}
         self.flags_of = {row["repeat"]: (row["flags"] or "").split() for row in firsts}
-        self.endings = [(row["status"], row["reason"] or "") for row in failed]
+        self.endings = {row["repeat"]: (row["status"], row["reason"] or "") for row in failed}
         self.repeats = len(repeats)
         self.good_repeats = len(well)
         self.flags = sorted({flag for flags in self.flags_of.values() for flag in flags})

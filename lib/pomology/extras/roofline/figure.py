@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pandas
 
+from pomology.extras.roofline.roofs import Roofs
 from pomology.extras.roofline.table import points
 from pomology.format import quantity, significant
 from pomology.report.figures import style
-from pomology.report.peaks import Peaks
 
 LABEL_INCHES = 0.17  # from one label to the next
 TITLES = {"cpu": "Processor", "gpu": "GPU"}
 
 
-def roofline_figure(frame: pandas.DataFrame, best: Peaks) -> Any:
+def roofline_figure(frame: pandas.DataFrame, best: Roofs) -> Any:
     """Return a matplotlib Figure with a panel for each kind of device, both axes logarithmic.
 
     The sloping roofs are the memory's, the flat ones the best rates by precision. Labels stand
@@ -35,7 +35,7 @@ def roofline_figure(frame: pandas.DataFrame, best: Peaks) -> Any:
     return figure
 
 
-def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Peaks) -> None:
+def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Roofs) -> None:
     """Draw a panel. found: its points."""
     labels = []
     for point in found.itertuples():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas
 
 from pomology.articles.published import KIT
+from pomology.extras.roofline.roofs import BOTH, READERS, READS, UNKNOWN_CACHE, Roofs
 from pomology.format import significant, with_interval
 from pomology.measure.estimate import Estimate, estimate
 from pomology.report import peaks
-from pomology.report.peaks import BOTH, READERS, READS, UNKNOWN_CACHE, Peaks
 from pomology.report.table import Row, Table
 from pomology.results import cases, metrics
 from pomology.results.pool import Case, pool
@@ -22,7 +22,7 @@ COUNTED = (
 KEY = ["kind", "name", "framework", "backend", "precision"]
 
 
-def points(frame: pandas.DataFrame, best: Peaks) -> pandas.DataFrame:
+def points(frame: pandas.DataFrame, best: Roofs) -> pandas.DataFrame:
     """Return the best case of each experiment, operation, framework, device and precision.
 
     frame: of one run. Smoke tests are left out, and the cases that measure the peaks. Columns: the
@@ -40,14 +40,15 @@ def points(frame: pandas.DataFrame, best: Peaks) -> pandas.DataFrame:
     return table.drop_duplicates(KEY).sort_values(KEY)
 
 
-def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
+def _point(case: Case, rate: Estimate, best: Roofs) -> dict:
     """Return a case as a row of `points`."""
     first = case.first
     operation = case.config.get("operation") or ""
     row = {name: first[name] for name in ("framework", "backend", "precision")}
     row |= {"kind": case.kind, "case": case, "rate": rate, "value": rate.value}
     row["name"] = f"{first['experiment']} {operation}".strip()
-    row["share"] = best.share(rate, case.kind, first["precision"])
+    peak = best.rates.get((case.kind, first["precision"]))
+    row["share"] = peak and rate / peak.rate
     row |= {"intensity": 0.0, "limit": "", "share_of_roof": float("nan")}
     bandwidth = case.values.get("bytes_per_s")
     call = case.values.get("kernel_s")
@@ -56,7 +57,6 @@ def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
         row["intensity"] = first["flops_per_step"] / first["bytes_per_step"]
     elif bandwidth:
         row["intensity"] = rate.value / bandwidth.value
-    peak = best.rates.get((case.kind, first["precision"]))
     memory = best.bandwidths.get((case.kind, READS if operation in READERS else BOTH))
     if not (peak and memory and row["intensity"]):
         return row
@@ -73,7 +73,7 @@ def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
     return row | {"share_of_roof": rate.value / roof}
 
 
-def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
+def roofline_table(frame: pandas.DataFrame, best: Roofs) -> Table:
     """Return the best case of every experiment with its roof."""
     rows = []
     for point in points(frame, best).itertuples():
@@ -101,7 +101,7 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
     return Table("How far each experiment is below the roofs", rows, notes)
 
 
-def peaks_table(best: Peaks) -> Table:
+def peaks_table(best: Roofs) -> Table:
     """Return the best rates of a run, and what reached them."""
     rows = []
     for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):

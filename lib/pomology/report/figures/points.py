@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pomology.articles import elsewhere, published
+from pomology.articles import elsewhere
 from pomology.format import bounded
 from pomology.measure.estimate import Estimate
 from pomology.report.article import comparable
@@ -41,10 +41,10 @@ def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     # Of a device in a panel the first row counts: an article prints some twice, and others' rows
     # have the fastest first. Those are drawn in this machine's panels alone.
     printed: dict[tuple[str, str], Line] = {}
-    for row in about.beside:
+    for row in about.published_rows:
         title = _title(about, row["config"])
         line = _published(about, row)
-        if line and (title in own or about.article != published.TODAY):
+        if line and (title in own or not about.beside):
             printed.setdefault((title, line.label), line)
     panels = defaultdict(list)
     for (title, _), line in printed.items():
@@ -66,7 +66,7 @@ def _published(about: Declaration, row: dict) -> Line | None:
     """Return the line of a published value, of a time next to rates as operations a second."""
     if about.metric == "flops_per_s" and row["flops_per_s"]:
         label, value = row["label"], row["flops_per_s"]
-    elif row["metric"] in (about.metric, "status") and about.article != published.TODAY:
+    elif row["metric"] in (about.metric, "status"):
         label, value = row["device"] or "the article", row["si"]
     else:
         return None

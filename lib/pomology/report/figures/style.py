@@ -1,6 +1,5 @@
 """The style of figures: a device has one colour everywhere, on white, on black and in print.
 
-Backgrounds are transparent, and text is a grey with contrast enough on both white and black.
 Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart; the shape of a
 mark repeats what its colour says.
 """
@@ -8,6 +7,8 @@ mark repeats what its colour says.
 import io
 from collections.abc import Sequence
 from typing import Any
+
+from pomology.paths import RESOURCES
 
 GREY = "#767676"
 WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
@@ -32,33 +33,17 @@ SHADES = {
     ("tensorflow", "cpu"): "#F0A060",
     ("tensorflow", "gpu"): "#E6B3D0",
 }
-GROUNDS = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-TEXTS = ("axes.labelcolor", "axes.titlecolor", "text.color", "xtick.color", "ytick.color")
-STYLE = dict.fromkeys(GROUNDS, "none") | dict.fromkeys(TEXTS, GREY)
-STYLE |= {
-    "axes.edgecolor": GREY,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "font.size": 9,
-    "grid.alpha": 0.25,
-    "grid.color": GREY,
-    "legend.frameon": False,
-    "svg.fonttype": "none",  # text can be read aloud and searched, and takes a tenth of the bytes
-    "svg.hashsalt": "pomology",  # the same data give the same file
-    "text.parse_math": False,  # a chip's name is text, whatever is in it
-}
 
 
 def figure_of(width: float, height: float) -> Any:
     """Return an empty figure, in inches; what is drawn from then on has this style."""
-    import matplotlib
+    import matplotlib.style
 
     # Not pyplot's: that keeps every figure, which a notebook would show a second time beside the
     # saved one, and opens a window on a Mac.
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams.update(STYLE)
+    matplotlib.style.use(RESOURCES / "figures.mplstyle")
     return Figure(figsize=(width, height), layout="constrained")
 
 
