@@ -83,7 +83,7 @@ def offers(frame, best, memory_bytes, price_usd):
             "work": f"{work} (scaled)" if first["scaled"] else work,
             "price_usd": price_usd or None,
             "memory_bytes": None if first["backend"] == "cuda" else memory_bytes,
-            "peak_flops_per_s": peak and peak.value,
+            "peak_flops_per_s": peak and peak.rate.value,
             "batch_size": case.config["batch_size"],
             "pass_s": time.value if time and not first["scaled"] else None,
             "flops_per_s": rate.value,

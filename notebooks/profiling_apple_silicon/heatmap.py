@@ -3,15 +3,9 @@
 A mark for each product would be a cloud.
 """
 
-import pandas
-import seaborn
-from matplotlib.colors import LogNorm
-
 from pomology.format import plus_minus, significant
 from pomology.report.article import comparable
 from pomology.report.figures import style
-from pomology.results.frame import of_records
-from pomology.results.pool import pool
 
 
 def figure(about, records):
@@ -19,8 +13,12 @@ def figure(about, records):
 
     A row is an operation and shape, a column a framework, device and precision.
     """
+    import pandas
+    import seaborn
+    from matplotlib.colors import LogNorm
+
     cells = []
-    for case in pool(comparable(of_records(records), about.metric)):
+    for case in comparable(records, about.metric):
         rate = case.values.get(about.metric)
         config = case.config
         operation = " ".join(filter(None, (config["operation"], config.get("wrt"))))

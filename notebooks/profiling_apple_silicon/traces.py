@@ -2,8 +2,6 @@
 
 from collections import defaultdict
 
-import pandas
-
 from pomology.report.figures.curves import DASHES, curves_figure
 
 
@@ -12,6 +10,8 @@ def figure(_, records):
 
     What was not read in every step is left out, and so are smoke tests.
     """
+    import pandas  # not before the memory is measured
+
     panels = defaultdict(list)
     for record in records:
         if record.profile == "smoke" or not record.memory_trace:

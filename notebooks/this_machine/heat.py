@@ -1,7 +1,5 @@
 """For the notebook `sustained_load`: a rate over time, with the machine's heat."""
 
-import pandas
-
 from pomology.machine.sampler import Sample
 from pomology.report.figures.curves import curves_figure
 
@@ -16,6 +14,8 @@ HEAT = {
 
 def figure(_, records):
     """Return a figure of the rate in % of the first minute's, and of what was traced of heat."""
+    import pandas  # not before the memory is measured
+
     panels = {name: [] for name in (RATE, *HEAT)}
     for record in records:
         if "rate_left" not in record.metrics or record.profile == "smoke" or record.scaled:

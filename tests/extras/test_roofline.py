@@ -47,9 +47,9 @@ def test_each_kind_of_traffic_has_a_peak_and_what_a_cache_holds_raises_none():
     wanted = {("cpu", "reads and writes"): 9e9, ("gpu", "reads and writes"): 90e9}
     wanted["cpu", "reads"] = 12e9
     found = roofs(records).bandwidths
-    assert {key: peak.value for key, peak in found.items()} == wanted
+    assert {key: peak.rate.value for key, peak in found.items()} == wanted
     # A matrix larger than four caches is no cache's; an unknown cache may be as large as any.
-    assert roofs([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].value == 13e9
+    assert roofs([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].rate.value == 13e9
     assert ("gpu", "reads") not in roofs([matvec(530, 13e9, backend="mps")]).bandwidths
 
 

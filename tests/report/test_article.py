@@ -21,7 +21,6 @@ from pomology.report.claims import claims_table
 from pomology.report.peaks import rates
 from pomology.report.table import INTERVALS, YEARS
 from pomology.results.cases import FLAGS
-from pomology.results.frame import of_records
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
@@ -54,7 +53,7 @@ def numbers(row: dict) -> dict:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_table_has_the_committed_numbers(path):
     records = RUN.journals[path.stem].records
-    made = article.article_table(of(path.stem), of_records(records), rates(RUN.records))
+    made = article.article_table(of(path.stem), records, rates(RUN.records))
     with open(TABLES[path.stem], encoding="utf-8", newline="") as file:
         kept = list(csv.DictReader(file))
     if path.parent.name == "today":  # of several measurements of others the fastest is a row since
@@ -71,7 +70,7 @@ def test_claims_have_the_committed_verdicts():
         kept = {
             row["claim"]: [row["published"], row["reference-cpu"]] for row in csv.DictReader(file)
         }
-    table = claims_table(published.claims(), of_records(RUN.records))
+    table = claims_table(published.claims(), RUN.records)
     words = {"supported": "holds", "contradicted": "does not hold"}
     other = "cannot be told here"
     made = {
@@ -129,7 +128,7 @@ def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision(vae):
     rates_of = rates([product(100e9, low=80e9, high=125e9)])
     values = {"epoch_s": metric(4.5), "flops_per_s": metric(25e9, 20e9, 30e9, unit="FLOP/s")}
     for changes, share in (({}, 0.25), ({"precision": "bf16"}, None), ({"backend": "mps"}, None)):
-        case = of_records([vae(metrics=values, **changes)])
+        case = [vae(metrics=values, **changes)]
         row = article.article_table(of("vae"), case, rates_of).data[-1]
         assert row.get("share_of_best") == share
     assert (row["flops_per_s_low"], row["flops_per_s_high"]) == (20e9, 30e9)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from records import metric, record
 
 from pomology.report import details
-from pomology.results.frame import of_records
 
 
 def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
     repeats = [vae(), vae(repeat=1), vae(repeat=2, status="error", reason="why")]
-    table = details.details_table(of_records(repeats))
+    table = details.details_table(repeats)
     columns = ["Device", "Framework", "Case", "Number", "Repeat 1", "Repeat 2", "Repeat 3"]
     assert table.columns == columns
     rows = {row.cells["Number"]: row.cells for row in table.rows}

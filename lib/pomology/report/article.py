@@ -3,21 +3,17 @@
 A case that did not end well shows its status, as in the articles.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from pomology.format import quantity
 from pomology.report import peaks
 from pomology.report.declaration import Declaration
 from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
+from pomology.results.frame import of_records
 from pomology.results.pool import Case, pool
-
-if TYPE_CHECKING:
-    import pandas
+from pomology.results.record import Record
 
 TIMED = ("device", "framework", "backend")  # what was timed
 TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
@@ -27,31 +23,31 @@ SCALED = "scaled: a smaller model; compare its FLOP/s. A table of times leaves i
 
 
 def article_table(
-    about: Declaration, frame: pandas.DataFrame, best: peaks.Peaks | None = None
+    about: Declaration, records: Sequence[Record], best: peaks.Peaks | None = None
 ) -> Table:
     """Return the published rows as printed, in the article's order, then this machine's.
 
-    frame: the cases of one experiment, as `frame.of_records` has them. best: this machine's
-    measured peaks, of which a case reaches a share.
+    records: the cases of one experiment. best: this machine's measured peaks, of which a case
+    reaches a share.
     """
     lines = defaultdict(list)
     for value in about.published_rows:
         lines[value["line"]].append(value)
     rows = [_published(about, values) for values in lines.values()]
     rows = [row for row in rows if any(row.cells[heading] for heading in about.shown)]
-    measured = pool(comparable(frame, about.metric))
+    measured = comparable(records, about.metric)
     on_cpu = {_work(case): case for case in measured if case.kind == "cpu"}
     rows += [_measured(about, case, on_cpu.get(_work(case)), best) for case in measured]
     shown = [name for heading, name in about.shown.items() if any(r.cells[heading] for r in rows)]
-    return Table(about.title or about.name, rows, _notes(about, frame, measured, shown))
+    return Table(about.title or about.name, rows, _notes(about, records, measured, shown))
 
 
-def comparable(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
+def comparable(records: Iterable[Record], metric: str) -> list[Case]:
     """Return the cases that may stand beside published ones: no smoke, no smaller model's time."""
-    chosen = frame["profile"] != "smoke"
+    chosen = [record for record in records if record.profile != "smoke"]
     if metric in TRAININGS:
-        chosen &= ~frame["scaled"]
-    return frame[chosen]
+        chosen = [record for record in chosen if not record.scaled]
+    return pool(of_records(chosen))
 
 
 def _published(about: Declaration, values: Sequence[dict]) -> Row:
@@ -137,15 +133,15 @@ def _remarks(about: Declaration, case: Case) -> str:
 
 
 def _notes(
-    about: Declaration, frame: pandas.DataFrame, measured: Sequence[Case], shown: Sequence[str]
+    about: Declaration, records: Sequence[Record], measured: Sequence[Case], shown: Sequence[str]
 ) -> list[str]:
     """Return what the numbers mean, where they are from, and what they may be compared with."""
     notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
     notes += filter(None, (metrics.metric(metric).meaning for metric in shown))
-    notes += [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
-    smoke = frame["profile"] == "smoke"
-    notes += [SMOKE] if smoke.any() else []
-    notes += [SCALED] if frame["scaled"][~smoke].any() else []
+    origins = dict.fromkeys(record.data_origin for record in records if record.data_origin)
+    notes += [f"Data: {origin}." for origin in origins]
+    notes += [SMOKE] if any(each.profile == "smoke" for each in records) else []
+    notes += [SCALED] if any(each.scaled and each.profile != "smoke" for each in records) else []
     notes += [YEARS] if measured and about.published_rows else []
     remarks = dict.fromkeys(
         row["note"]

@@ -1,10 +1,7 @@
 """The articles' claims, tested with what was measured."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,11 +11,9 @@ from pomology.articles.claims import REPEATS, Decision, Number
 from pomology.format import significant
 from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS, config_text
+from pomology.results.frame import of_records
 from pomology.results.pool import Case, pool
-from pomology.results.record import UNTRIED
-
-if TYPE_CHECKING:
-    import pandas
+from pomology.results.record import UNTRIED, Record
 
 # Ends that do not show what a case would have done.
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}
@@ -31,10 +26,10 @@ NOTE = (
 )
 
 
-def measured(frame: pandas.DataFrame) -> list[Number]:
+def measured(records: Iterable[Record]) -> list[Number]:
     """Return what was measured in each repeat; a device is `cpu` or `gpu`, and its backend."""
-    cases = [case for case in pool(frame) if case.first["profile"] != "smoke"]
-    cases = [case for case in cases if "other-way" not in case.flags]
+    pooled = pool(of_records(record for record in records if record.profile != "smoke"))
+    cases = [case for case in pooled if "other-way" not in case.flags]
     repeats = sorted({repeat for case in cases for repeat in case.flags_of})
     numbers = []
     for case in cases:
@@ -78,9 +73,10 @@ def _in_repeats(
     return np.array(values, dtype=float), tuple(doubts)
 
 
-def claims_table(claims: Sequence[published.Claim], frame: pandas.DataFrame) -> Table:
+def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -> Table:
     """Return each claim with two verdicts: on the article's own numbers, and on this machine's."""
-    decisions = articles_claims.judged(claims, measured(frame), frame.chip.dropna().unique())
+    chips = sorted({record.chip for record in records if record.chip})
+    decisions = articles_claims.judged(claims, measured(records), chips)
     rows = []
     for claim, here in zip(claims, decisions, strict=True):
         (own,) = articles_claims.judged([claim], articles_claims.printed(claim.article))

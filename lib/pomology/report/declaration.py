@@ -4,7 +4,7 @@ The notebook gives these to `Experiment(...)`, or to `Report(...)` where it has 
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pomology.articles import published
@@ -12,13 +12,7 @@ from pomology.report import peaks
 from pomology.results import metrics
 from pomology.results.cases import with_software
 
-EPOCH = (
-    "epoch_s",
-    ("compute_epoch_s", "Of it computing"),
-    "temperature_c",
-    "peak_memory_bytes",
-    "power_w",
-)
+EPOCH = ("epoch_s", "compute_epoch_s", "temperature_c", "peak_memory_bytes", "power_w")
 
 
 @dataclass(frozen=True)
@@ -29,8 +23,8 @@ class Declaration:
     out, those of the published rows. columns: metrics, likewise; left out, those of an epoch.
     figure: the metric that it draws; left out, the first column with an axis. series: metrics that
     are marks of their own in it. shared_panel: settings that share a panel of it. claims_of: other
-    experiments whose claims no notebook of their own would show. beside: the rows of others in place
-    of the article's, as `published_rows` has them. opens_report: whether the report begins with what
+    experiments whose claims no notebook of their own would show. beside: the function that returns
+    the rows of others, as `published_rows`, in place of the article's. opens_report: whether the report begins with what
     this notebook shows.
     """
 
@@ -43,7 +37,7 @@ class Declaration:
     series: Sequence[str] = ()
     shared_panel: Sequence[str] = ()
     claims_of: Sequence[str] = ()
-    beside: Sequence[dict] = ()
+    beside: Callable[[str], list[dict]] | None = None
     opens_report: bool = False
 
     @functools.cached_property
@@ -55,7 +49,7 @@ class Declaration:
         either is missing. remark: why a value is no number.
         """
         if self.beside:
-            return list(self.beside)
+            return self.beside(self.name)
         rows = []
         for row in published.rows(experiment=self.name):
             label = with_software(row["device"], row["framework"], row["version"], row["year"])

@@ -1,9 +1,7 @@
 """Every number of a case, the machine, and how much two runs differ."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pomology.format import significant
 from pomology.machine import snapshot
@@ -12,9 +10,6 @@ from pomology.results import cases, metrics
 from pomology.results.frame import of_records
 from pomology.results.pool import pool
 from pomology.results.record import Record
-
-if TYPE_CHECKING:
-    import pandas
 
 DIFFERENCE = "between_process_difference"
 UNKNOWN = "How much two runs of the same thing differ was not measured (instrument_check does)."
@@ -71,16 +66,18 @@ def published_table(title: str, values: Sequence[dict]) -> Table:
 
 
 def details_table(
-    frame: pandas.DataFrame, title: str = "What else was measured", kind: str = "plain"
+    records: Iterable[Record], title: str = "What else was measured", kind: str = "plain"
 ) -> Table:
     """Return every number of these cases: a row for each metric, a column for each repeat.
 
     Of repeats that did not end well a further row says how they ended, and why.
     """
-    repeats = {repeat: f"Repeat {repeat + 1}" for repeat in sorted(frame["repeat"].unique())}
+    pooled = pool(of_records(records))
+    numbers = sorted({repeat for case in pooled for repeat in case.flags_of})
+    repeats = {repeat: f"Repeat {repeat + 1}" for repeat in numbers}
     empty = dict.fromkeys(repeats.values(), "")
     rows = []
-    for case in pool(frame):
+    for case in pooled:
         cells = {"Device": case.first["device"], "Framework": case.framework}
         cells["Case"] = cases.config_text(case.config)
         for name in case.each:

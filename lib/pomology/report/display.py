@@ -12,7 +12,7 @@ from pomology.report import article, claims, details, peaks, table
 from pomology.report.declaration import Declaration
 from pomology.report.figures import points, style
 from pomology.report.table import Table
-from pomology.results import folders, frame
+from pomology.results import folders
 from pomology.results.record import Record
 from pomology.results.run import Run
 
@@ -97,13 +97,11 @@ class Report:
     def table(self) -> Table:
         """The article's table with this machine in it."""
         best = peaks.rates(self.run.records)
-        records = frame.of_records(self.records)
-        return self.save(article.article_table(self.declaration, records, best), "article")
+        return self.save(article.article_table(self.declaration, self.records, best), "article")
 
     def details(self) -> Table:
         """Every number of every case."""
-        shown = details.details_table(frame.of_records(self.records))
-        return self.save(shown, "details", folded=True)
+        return self.save(details.details_table(self.records), "details", folded=True)
 
     def printed(self) -> Table:
         """Everything that the article prints of this experiment."""
@@ -113,8 +111,8 @@ class Report:
 
     def claims(self) -> Table:
         """What the article says, tested on its own numbers and on this machine's."""
-        records = frame.of_records(self.run.records)
-        return self.save(claims.claims_table(self.declaration.claims, records), "claims")
+        shown = claims.claims_table(self.declaration.claims, self.run.records)
+        return self.save(shown, "claims")
 
     def figure(self, draw: Callable[..., Any] = points.article_figure) -> Any:
         """The article's devices and this machine's on one axis, or what the notebook draws.

@@ -18,7 +18,7 @@ from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import details, table
 from pomology.report.display import ABOUT
-from pomology.results import cases, frame
+from pomology.results import cases
 from pomology.results.run import Run
 
 PROFILES = {
@@ -39,8 +39,7 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     runs = [run, *(Run(place) for place in others)]
     problems = [problem for each in runs for problem in each.problems]
     problems += _render_notebooks(run.path)
-    page = table.filled(
-        "run.html.j2",
+    page = table.template("run.html.j2").render(
         chip=cases.short_chip(run.machine.get("chip")),
         notices=problems + _notes(run),
         facts=_facts(run),
@@ -122,10 +121,13 @@ def _contents(place: Path) -> dict[str, Any]:
 
 
 def _plain_table(run: Run, name: str, kind: str) -> table.Table:
-    """Return what each case of a notebook is about, where no notebook has shown it."""
-    rows = frame.of_records(run.journals[name].records)
-    rows = rows.sort_values("headline", ascending=False, kind="stable")
-    return details.details_table(rows.drop_duplicates(["case", "repeat"]), run.name, kind)
+    """Return the number that each case of a notebook is about, where nothing was shown of it."""
+    records = []
+    for record in run.journals[name].records:
+        about = cases.headline(record) or next(iter(record.metrics), "")
+        metrics = {about: record.metrics[about]} if about else {}
+        records.append(record.replace(metrics=metrics))
+    return details.details_table(records, run.name, kind)
 
 
 def _notes(run: Run) -> list[str]:

@@ -18,10 +18,6 @@ class Peak(NamedTuple):
     rate: Estimate
     record: Record
 
-    @property
-    def value(self) -> float:
-        return self.rate.value
-
 
 Peaks = dict[tuple[str, str], Peak]  # by kind of device, `cpu` or `gpu`, and precision or traffic
 
@@ -44,7 +40,7 @@ def best(records: Iterable[Record], metric: str, group: Callable[[Record], str])
             continue
         place = (cases.kind(record), group(record))
         rate = _fastest(record, metric)
-        if place[1] and (place not in found or rate.value > found[place].value):
+        if place[1] and (place not in found or rate.value > found[place].rate.value):
             found[place] = Peak(rate, record)
     return found
 

@@ -29,20 +29,12 @@ INTERVALS = (
 
 
 @functools.cache
-def _templates() -> Any:
+def template(name: str) -> Any:
+    """Return one of the kit's Jinja templates, which escape the texts that they show."""
     import jinja2
-    from markupsafe import Markup
 
-    environment = jinja2.Environment(
-        autoescape=True, loader=jinja2.FileSystemLoader(PAGE), trim_blocks=True
-    )
-    environment.globals["style"] = Markup((PAGE / "style.css").read_text(encoding="utf-8"))
-    return environment
-
-
-def filled(template: str, **values: Any) -> str:
-    """Return one of the kit's templates with what it shows; texts are escaped there."""
-    return _templates().get_template(template).render(values)
+    loader = jinja2.FileSystemLoader(PAGE)
+    return jinja2.Environment(autoescape=True, loader=loader, trim_blocks=True).get_template(name)
 
 
 class Row(NamedTuple):
@@ -76,7 +68,7 @@ class Table:
 
     def html(self, styled: bool = False) -> str:
         """Return the table as markup, which looks as its page does, or `styled` by itself."""
-        return filled("table.html.j2", table=self, styled=styled)
+        return template("table.html.j2").render(table=self, styled=styled)
 
     __html__ = html  # what a template asks for
 
@@ -95,8 +87,7 @@ class Table:
 
 def save(table: Table, place: Path) -> None:
     """Write a table as HTML, and its numbers as CSV where it has any. place: without an ending."""
-    style = (PAGE / "table.css").read_text(encoding="utf-8")
-    page = f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{table.html()}\n'
+    page = f'<!DOCTYPE html><meta charset="utf-8">{table.html(styled=True)}'
     write_atomic(place.with_suffix(".html"), page)
     if table.data:
         import pandas
@@ -107,7 +98,7 @@ def save(table: Table, place: Path) -> None:
 
 def saved_html(place: Path) -> str:
     """Return the markup of a table that `save` has written."""
-    return place.read_text(encoding="utf-8").partition("</style>\n")[2]
+    return place.read_text(encoding="utf-8").partition("</style>")[2]
 
 
 def value_text(metric: str, value: Estimate, heading: str = "") -> str:

@@ -73,8 +73,8 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
             continue
         devices[kind] = Device(
             name=cases.chip_name(fp32.record),
-            flops_per_s={name: each.value for (of, name), each in rates.items() if of == kind},
-            bytes_per_s=bandwidth.value,
+            flops_per_s={name: each.rate.value for (of, name), each in rates.items() if of == kind},
+            bytes_per_s=bandwidth.rate.value,
             backend="cpu" if kind == "cpu" else fp32.record.backend.rpartition("-")[2],
             source=f"the peaks measured in the run {run}",
             measured=True,

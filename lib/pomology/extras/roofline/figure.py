@@ -48,8 +48,8 @@ def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Roofs) -> None:
     axis.set(xscale="log", yscale="log", title=TITLES[kind], ylabel="GFLOP/s")
     axis.set_xlabel("operations per byte, counted on paper")
     ends = np.array(axis.get_xlim()) * (0.5, 2)
-    peaks = {name: peak.value for (of, name), peak in best.rates.items() if of == kind}
-    memory = {name: peak.value for (of, name), peak in best.bandwidths.items() if of == kind}
+    peaks = {name: peak.rate.value for (of, name), peak in best.rates.items() if of == kind}
+    memory = {name: peak.rate.value for (of, name), peak in best.bandwidths.items() if of == kind}
     for precision, rate in peaks.items():
         axis.plot(ends, [rate] * 2, color=style.GREY)
         labels.append((rate, ends[1], f"roof of {precision}: {quantity(rate, 'FLOP/s')}"))

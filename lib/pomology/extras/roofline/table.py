@@ -60,14 +60,14 @@ def _point(case: Case, rate: Estimate, best: Roofs) -> dict:
     memory = best.bandwidths.get((case.kind, READS if operation in READERS else BOTH))
     if not (peak and memory and row["intensity"]):
         return row
-    slope = row["intensity"] * memory.value
-    roof = min(slope, peak.value)
-    if slope >= peak.value:
+    slope = row["intensity"] * memory.rate.value
+    roof = min(slope, peak.rate.value)
+    if slope >= peak.rate.value:
         row["limit"] = "compute"
     elif 0 < size <= best.caches.get(case.kind, UNKNOWN_CACHE):
         row["limit"] = "cache-resident"
         row["name"] += ", cache-resident" if operation else ""
-        roof = peak.value
+        roof = peak.rate.value
     else:
         row["limit"] = "memory"
     return row | {"share_of_roof": rate.value / roof}

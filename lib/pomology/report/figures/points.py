@@ -10,8 +10,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report.article import comparable
 from pomology.report.declaration import Declaration
 from pomology.report.figures import style
-from pomology.results.frame import of_records
-from pomology.results.pool import Case, pool
+from pomology.results.pool import Case
 from pomology.results.record import Record
 
 LINE_INCHES = 0.26
@@ -36,7 +35,7 @@ def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone. A
     device without a number shows its status.
     """
-    measured = pool(comparable(of_records(records), about.metric))
+    measured = comparable(records, about.metric)
     own = {_title(about, case.config) for case in measured}
     # Of a device in a panel the first row counts: an article prints some twice, and others' rows
     # have the fastest first. Those are drawn in this machine's panels alone.
