@@ -5,7 +5,7 @@ import pandas
 from pomology.articles import published
 from pomology.format import significant
 from pomology.measure.estimate import Estimate
-from pomology.report.figures.points import Line, points_figure
+from pomology.report.figures import Line, points_figure
 from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases
 from pomology.results.pool import pool

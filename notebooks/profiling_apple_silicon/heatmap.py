@@ -4,8 +4,8 @@ A mark for each product would be a cloud.
 """
 
 from pomology.format import plus_minus, significant
+from pomology.report import figures
 from pomology.report.article import comparable
-from pomology.report.figures import style
 
 
 def figure(about, records):
@@ -29,23 +29,23 @@ def figure(about, records):
         cells.append((config["operation"], row, column, value, words))
     cells = pandas.DataFrame(cells, columns=["operation", "row", "column", "value", "words"])
     if not cells["value"].notna().any():
-        return style.nothing()
+        return figures.nothing()
     # The rows of an operation together, all in order of first appearance.
     cells = pandas.concat(rows for _, rows in cells.groupby("operation", sort=False))
     grid = cells.pivot_table(["value", "words"], "row", "column", "first", sort=False, dropna=False)
     values = grid["value"].astype(float)
     words = grid["words"]
-    drawn = style.figure_of(style.WIDTH, 1.6 + 0.25 * len(values))
+    drawn = figures.figure_of(figures.WIDTH, 1.6 + 0.25 * len(values))
     axis = drawn.subplots()
     form = {"ha": "center", "va": "center", "fontsize": 8}
     annotated = {"annot": words, "fmt": "", "annot_kws": form}
     seaborn.heatmap(values, norm=LogNorm(), cmap="viridis", cbar=False, ax=axis, **annotated)
     for y, x in zip(*(values.isna() & words.notna()).to_numpy().nonzero(), strict=True):
-        axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=style.GREY, **form)
+        axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=figures.GREY, **form)
     axis.set(xlabel=None, ylabel=None)
     axis.tick_params(length=0, labelsize=8, rotation=0)
     place = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": about.drawn.axis}
     bar = drawn.colorbar(axis.collections[0], ax=axis, **place)
     bar.outline.set_visible(False)
-    style.plain_ticks(bar.ax.xaxis)
+    figures.plain_ticks(bar.ax.xaxis)
     return drawn

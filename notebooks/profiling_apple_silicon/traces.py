@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from pomology.report.figures.curves import DASHES, curves_figure
+from pomology.report.figures import DASHES, curves_figure
 
 
 def figure(_, records):

@@ -1,7 +1,7 @@
 """For the notebook `sustained_load`: a rate over time, with the machine's heat."""
 
 from pomology.machine.sampler import Sample
-from pomology.report.figures.curves import curves_figure
+from pomology.report.figures import curves_figure
 
 RATE = "% of the first rate"
 HEAT = {

@@ -9,7 +9,7 @@ import pytest
 from notebook_code import definitions
 
 from pomology.articles import elsewhere, published
-from pomology.report.figures.points import article_figure
+from pomology.report.figures import article_figure
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
 PICTURES = {"batch_size": 64, "optimizer": "SGD", "data": "synthetic"}

@@ -16,13 +16,13 @@ import pytest
 import traces
 from records import metric, product, rate, record
 
-from pomology.report.figures import style
-from pomology.report.figures.points import article_figure
+from pomology.report import figures
+from pomology.report.figures import article_figure
 
 pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
-COLOURS = {kind: colour for kind, (_, colour, _) in style.LOOKS.items()}
+COLOURS = {kind: colour for kind, (_, colour, _) in figures.LOOKS.items()}
 HERE_CPU, HERE_GPU = COLOURS["measured", "cpu"], COLOURS["measured", "gpu"]
 NOTHING = "Nothing was measured that can be drawn"
 MACHINE = [
@@ -180,7 +180,7 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     easy, faults, *_ = figure.axes
     assert curves(easy) == 2 * [([0, 1, 3], [5.0, 6.0, 7.0])]
     assert curves(faults) == 2 * [([0, 1, 3], pytest.approx([0, 0.1, 0.8]))]
-    assert {line.get_color() for line in easy.lines} == {HERE_CPU, style.SHADES["mlx", "gpu"]}
+    assert {line.get_color() for line in easy.lines} == {HERE_CPU, figures.SHADES["mlx", "gpu"]}
     key = {text.get_text() for text in figure.legends[0].get_texts()}
     assert key == {"PyTorch, cpu", "MLX, mlx-gpu", "footprint"}  # allocated was not always read
     assert drawn("memory", [smoke], traces.figure).texts[0].get_text() == NOTHING
@@ -211,7 +211,7 @@ def test_the_svg_refers_to_nothing_outside_and_runs_nothing():
     nasty = record(
         metrics={"epoch_s": metric(1.0)}, chip='</text><script>alert("$1")</script> $\\frac{'
     )
-    shown = style.drawing(article_figure(declared.of("vae"), [*MACHINE, nasty]))
+    shown = figures.drawing(article_figure(declared.of("vae"), [*MACHINE, nasty]))
     # A notebook would show what pyplot keeps a second time, and a Mac would open a window for it.
     assert not _pylab_helpers.Gcf.figs
     svg = ElementTree.fromstring(shown.data)

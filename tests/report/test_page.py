@@ -16,9 +16,9 @@ from records import write
 import pomology.paths
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
+from pomology.report import figures
 from pomology.report import page as report_page
 from pomology.report.display import Report
-from pomology.report.figures import style
 from pomology.report.table import Row, Table
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -40,7 +40,7 @@ def table(*rows: tuple[str, ...]) -> Table:
 
 
 def figure():
-    drawn = style.figure_of(4, 2)
+    drawn = figures.figure_of(4, 2)
     drawn.subplots().plot([1, 2], label="a <line>")
     return drawn
 

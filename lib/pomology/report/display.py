@@ -8,9 +8,8 @@ from typing import Any
 
 from pomology.articles import published
 from pomology.paths import write_atomic
-from pomology.report import article, claims, details, peaks, table
+from pomology.report import article, claims, details, figures, peaks, table
 from pomology.report.declaration import Declaration
-from pomology.report.figures import points, style
 from pomology.report.table import Table
 from pomology.results import folders
 from pomology.results.record import Record
@@ -70,7 +69,7 @@ class Report:
         if isinstance(shown, Table):
             table.save(shown, folder / item["file"])
         else:
-            shown = style.drawing(shown)
+            shown = figures.drawing(shown)
             write_atomic(folder / f"{item['file']}.svg", shown.data)
         about = {"name": self.name, "title": self.declaration.title or self.name}
         about |= {"article": self.declaration.article, "items": list(self._items.values())}
@@ -114,7 +113,7 @@ class Report:
         shown = claims.claims_table(self.declaration.claims, self.run.records)
         return self.save(shown, "claims")
 
-    def figure(self, draw: Callable[..., Any] = points.article_figure) -> Any:
+    def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
         """The article's devices and this machine's on one axis, or what the notebook draws.
 
         draw: takes the `Declaration` and the records, and returns a matplotlib Figure.

@@ -9,7 +9,7 @@ import numpy as np
 
 from pomology.extras.prediction.devices import Device
 from pomology.extras.prediction.model import HELD_BY, Model, errors_of, fit, interval, left_out
-from pomology.report.figures.style import figure_of
+from pomology.report.figures import figure_of
 from pomology.report.table import Row, Table
 
 if TYPE_CHECKING:

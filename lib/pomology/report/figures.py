@@ -1,5 +1,11 @@
-"""Devices' values with their intervals, a panel for each setting, on one logarithmic axis."""
+"""Figures: devices' values in panels, curves over time, and the style of both.
 
+A device has one colour everywhere, on white, on black and in print. Colours are those of Okabe and
+Ito (2008), which colour-blind readers can tell apart; the shape of a mark repeats what its colour
+says. A figure that a single notebook draws is in a file beside that notebook.
+"""
+
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -7,13 +13,38 @@ from typing import Any, NamedTuple
 from pomology.articles import elsewhere
 from pomology.format import bounded
 from pomology.measure.estimate import Estimate
+from pomology.paths import RESOURCES
 from pomology.report.article import comparable
 from pomology.report.declaration import Declaration
-from pomology.report.figures import style
+from pomology.results import cases
 from pomology.results.pool import Case
 from pomology.results.record import Record
 
+GREY = "#767676"
+WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
+
+# (`published`, `measured`, or `other` in somebody else's run; role) -> a name in the key, a colour
+# and a mark.
+LOOKS = {
+    ("published", "cpu"): ("processors", "#56B4E9", "^"),
+    ("published", "gpu"): ("Apple GPUs", "#0072B2", "o"),
+    ("published", "rival"): ("other GPUs", "#009E73", "s"),
+    ("published", ""): ("other devices", GREY, "v"),
+    ("measured", "cpu"): ("this machine's processor", "#D55E00", "D"),
+    ("measured", "gpu"): ("this machine's GPU", "#CC79A7", "d"),
+    ("other", ""): ("other people's machines", "#E69F00", "P"),
+}
+# Frameworks on this machine's devices: shades of their colours, which differ in grey as well.
+SHADES = {
+    ("torch", "cpu"): "#D55E00",
+    ("torch", "gpu"): "#CC79A7",
+    ("mlx", "cpu"): "#8C3F00",
+    ("mlx", "gpu"): "#8E3A70",
+    ("tensorflow", "cpu"): "#F0A060",
+    ("tensorflow", "gpu"): "#E6B3D0",
+}
 LINE_INCHES = 0.26
+DASHES = {"footprint": "solid", "allocated": "dashed", "reserved": "dotted"}
 
 
 class Line(NamedTuple):
@@ -98,9 +129,9 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
 def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) -> Any:
     """Return the panels below each other. label: of the axis, whose numbers are in `unit`."""
     if not panels:
-        return style.nothing()
+        return nothing()
     heights = [len(lines) + 1.1 for lines in panels.values()]
-    figure = style.figure_of(style.WIDTH, 0.9 + LINE_INCHES * sum(heights))
+    figure = figure_of(WIDTH, 0.9 + LINE_INCHES * sum(heights))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     looks = {}
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
@@ -109,15 +140,15 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x")
         for y, line in enumerate(lines):
-            name, colour, mark = style.LOOKS.get(line.kind, style.LOOKS["published", ""])
+            name, colour, mark = LOOKS.get(line.kind, LOOKS["published", ""])
             _draw(axis, y, line, colour, mark)
             looks[name] = {"color": colour, "marker": mark, "linestyle": "none"}
     left, right = axes[0].get_xlim()
     room = max(1.5, (right / left) ** 0.3)  # for words after the last mark
     axes[0].set_xlim(left, room * right)
     axes[-1].set_xlabel(label)
-    style.plain_ticks(axes[-1].xaxis, unit)
-    style.key(figure, looks)
+    plain_ticks(axes[-1].xaxis, unit)
+    key(figure, looks)
     return figure
 
 
@@ -135,3 +166,76 @@ def _draw(axis: Any, y: int, line: Line, colour: str, mark: str) -> None:
     right = max(each.high or each.value for each, _ in marks)
     offset = {"xytext": (8, 0), "textcoords": "offset points"}
     axis.annotate(line.words, (right, y), va="center", **offset)
+
+
+def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
+    """Return panels below each other, one for each quantity that has curves. x: words of the axis.
+
+    A curve is a record, a pandas Series, and a name of DASHES or "".
+    """
+    panels = {quantity: curves for quantity, curves in panels.items() if curves}
+    if not panels:
+        return nothing()
+    figure = figure_of(WIDTH, 1 + 1.8 * len(panels))
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    looks = {}
+    for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
+        for record, values, name in curves:
+            colour = SHADES.get((record.framework, cases.kind(record)), GREY)
+            mark = "." if len(values) < 30 else ""
+            axis.plot(values, color=colour, linestyle=DASHES.get(name), marker=mark)
+            looks[f"{cases.framework_name(record)}, {record.backend}"] = {"color": colour}
+            if name:
+                looks[name] = {"color": GREY, "linestyle": DASHES[name]}
+        axis.set(ylabel=quantity, ylim=(0, 1.08 * axis.get_ylim()[1]))
+        axis.grid(axis="y")
+    axes[-1].set_xlabel(x)
+    key(figure, looks)
+    return figure
+
+
+def figure_of(width: float, height: float) -> Any:
+    """Return an empty figure, in inches; what is drawn from then on has this style."""
+    import matplotlib.style
+
+    # Not pyplot's: that keeps every figure, which a notebook would show a second time beside the
+    # saved one, and opens a window on a Mac.
+    from matplotlib.figure import Figure
+
+    matplotlib.style.use(RESOURCES / "figures.mplstyle")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def nothing() -> Any:
+    """Return the figure of records that hold nothing to draw."""
+    figure = figure_of(WIDTH, 0.5)
+    figure.text(0.01, 0.5, "Nothing was measured that can be drawn", va="center")
+    return figure
+
+
+def plain_ticks(axis: Any, unit: float = 1.0) -> None:
+    """Label a logarithmic axis in plain numbers. unit: of the labels, in that of the axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = sorted(axis.get_view_interval())
+    subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
+    axis.set_minor_locator(NullLocator())  # hundreds of strokes, of no use
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
+
+
+def key(figure: Any, looks: dict[str, dict]) -> None:
+    """Draw a key below a figure. looks: name -> how its line or mark looks."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+
+
+def drawing(figure: Any) -> Any:
+    """Return a figure as the SVG that Jupyter displays, whose words stay text."""
+    from IPython.display import SVG
+
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return SVG(data=text.getvalue()[text.getvalue().index("<svg") :])

@@ -1,1 +1,0 @@
-"""Figures of results, in one style. One that a single notebook draws is beside that notebook."""
