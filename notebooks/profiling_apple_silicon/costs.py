@@ -50,7 +50,7 @@ def offers(frame, best, memory_bytes, price_usd):
 
     Args:
         frame: of one run, by `pomology.load`.
-        best: its peaks, by `peaks.rates`.
+        best: its peaks, by `peaks.best`.
         memory_bytes: of this machine, which is not that of an NVIDIA card.
         price_usd: of this machine; 0 is not known.
     """

@@ -6,6 +6,7 @@ A mark for each product would be a cloud.
 from pomology.format import plus_minus, significant
 from pomology.report import figures
 from pomology.report.article import comparable
+from pomology.results import metrics
 
 
 def figure(about, records):
@@ -17,6 +18,7 @@ def figure(about, records):
     import seaborn
     from matplotlib.colors import LogNorm
 
+    metric = metrics.metric(about.metric)
     cells = []
     for case in comparable(records, about.metric):
         rate = case.values.get(about.metric)
@@ -24,7 +26,7 @@ def figure(about, records):
         operation = " ".join(filter(None, (config["operation"], config.get("wrt"))))
         row = f"{operation} {config['shape'].replace('x', '×')}"
         column = f"{case.framework}\n{case.first['backend']}\n{case.first['precision']}"
-        value = rate.value / about.drawn.scale if rate else None
+        value = rate.value / metric.scale if rate else None
         words = f"{significant(value)}{plus_minus(rate)}" if rate else case.status
         cells.append((config["operation"], row, column, value, words))
     cells = pandas.DataFrame(cells, columns=["operation", "row", "column", "value", "words"])
@@ -44,7 +46,7 @@ def figure(about, records):
         axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=figures.GREY, **form)
     axis.set(xlabel=None, ylabel=None)
     axis.tick_params(length=0, labelsize=8, rotation=0)
-    place = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": about.drawn.axis}
+    place = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": metric.axis}
     bar = drawn.colorbar(axis.collections[0], ax=axis, **place)
     bar.outline.set_visible(False)
     figures.plain_ticks(bar.ax.xaxis)

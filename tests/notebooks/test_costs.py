@@ -10,7 +10,7 @@ from pomology.results import frame
 
 GIB = 2**30
 LARGE, SMALL = {"model": "gpt2-large", "batch_size": 4}, {"model": "gpt2", "batch_size": 1}
-BEST = peaks.rates([product(12e12, backend="mps"), product(99e12, "fp16", backend="mps")])
+BEST = peaks.best([product(12e12, backend="mps"), product(99e12, "fp16", backend="mps")])
 
 
 def case(experiment, config, metrics, **more):

@@ -18,7 +18,7 @@ from pomology.paths import notebook_paths, root
 from pomology.report import article
 from pomology.report.article import SCALED, SMOKE
 from pomology.report.claims import claims_table
-from pomology.report.peaks import rates
+from pomology.report.peaks import best
 from pomology.report.table import INTERVALS, YEARS
 from pomology.results.cases import FLAGS
 from pomology.results.run import Run
@@ -53,7 +53,7 @@ def numbers(row: dict) -> dict:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_table_has_the_committed_numbers(path):
     records = RUN.journals[path.stem].records
-    made = article.article_table(of(path.stem), records, rates(RUN.records))
+    made = article.article_table(of(path.stem), records, best(RUN.records))
     with open(TABLES[path.stem], encoding="utf-8", newline="") as file:
         kept = list(csv.DictReader(file))
     if path.parent.name == "today":  # of several measurements of others the fastest is a row since
@@ -125,11 +125,11 @@ def test_a_gpu_shows_what_the_framework_reserved_and_how_many_times_as_fast_it_i
 
 
 def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision(vae):
-    rates_of = rates([product(100e9, low=80e9, high=125e9)])
+    peaks = best([product(100e9, low=80e9, high=125e9)])
     values = {"epoch_s": metric(4.5), "flops_per_s": metric(25e9, 20e9, 30e9, unit="FLOP/s")}
     for changes, share in (({}, 0.25), ({"precision": "bf16"}, None), ({"backend": "mps"}, None)):
         case = [vae(metrics=values, **changes)]
-        row = article.article_table(of("vae"), case, rates_of).data[-1]
+        row = article.article_table(of("vae"), case, peaks).data[-1]
         assert row.get("share_of_best") == share
     assert (row["flops_per_s_low"], row["flops_per_s_high"]) == (20e9, 30e9)
 

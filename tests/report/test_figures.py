@@ -18,11 +18,12 @@ from records import metric, product, rate, record
 
 from pomology.report import figures
 from pomology.report.figures import article_figure
+from pomology.results import metrics
 
 pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
-COLOURS = {kind: colour for kind, (_, colour, _) in figures.LOOKS.items()}
+COLOURS = {kind: look["colour"] for kind, look in figures.LOOKS.items()}
 HERE_CPU, HERE_GPU = COLOURS["measured", "cpu"], COLOURS["measured", "gpu"]
 NOTHING = "Nothing was measured that can be drawn"
 MACHINE = [
@@ -166,7 +167,7 @@ def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
     assert list(cells[0]) == pytest.approx([1.234] * 3 + [50] * 3 + [700] * 3)
     assert words(axis)[0] == "1.23 ± 10 %"
     assert words(axis).count("too-big") == 1 and len(words(axis)) == 3 * 9 + 1
-    assert bar.get_xlabel() == declared.of("blas").drawn.axis
+    assert bar.get_xlabel() == metrics.metric("flops_per_s").axis
     assert drawn("blas", [], heatmap.figure).texts[0].get_text() == NOTHING
 
 
@@ -180,7 +181,7 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     easy, faults, *_ = figure.axes
     assert curves(easy) == 2 * [([0, 1, 3], [5.0, 6.0, 7.0])]
     assert curves(faults) == 2 * [([0, 1, 3], pytest.approx([0, 0.1, 0.8]))]
-    assert {line.get_color() for line in easy.lines} == {HERE_CPU, figures.SHADES["mlx", "gpu"]}
+    assert {line.get_color() for line in easy.lines} == {HERE_CPU, COLOURS["mlx", "gpu"]}
     key = {text.get_text() for text in figure.legends[0].get_texts()}
     assert key == {"PyTorch, cpu", "MLX, mlx-gpu", "footprint"}  # allocated was not always read
     assert drawn("memory", [smoke], traces.figure).texts[0].get_text() == NOTHING

@@ -19,16 +19,16 @@ def test_a_peak_is_the_best_over_sizes_frameworks_and_notebooks():
     records += [product(99e9, status="mismatch"), product(5e12, profile="smoke")]
     records += [product(70e9, framework="mlx"), product(60e9, "fp16", experiment="another")]
     records += [product(900e9, backend="mps"), product(1200e9, backend="mlx-gpu")]
-    best = peaks.rates([*records, record("vae", rate(7e12))])
+    best = peaks.best([*records, record("vae", rate(7e12))])
     wanted = {("cpu", "fp32"): 80e9, ("cpu", "fp16"): 60e9, ("gpu", "fp32"): 1200e9}
     assert {key: peak.rate.value for key, peak in best.items()} == wanted
-    assert not peaks.rates([])
+    assert not peaks.best([])
 
 
 def test_it_is_the_rate_of_the_fastest_block():
     steady, lucky = of_blocks([0.5, 0.5, 0.5]), of_blocks([0.8, 0.4, 0.9])
     for turn in ([steady, lucky], [lucky, steady]):
-        rate, fastest = peaks.rates(turn)["cpu", "fp32"]
+        rate, fastest = peaks.best(turn)["cpu", "fp32"]
         assert fastest == lucky  # others only slow it down
         assert (rate.value, rate.n, rate.covers) == (pytest.approx(1e9 / 0.4), 3, "exact")
 

@@ -37,8 +37,11 @@ def measured(records: Iterable[Record]) -> list[Number]:
         settings = case.config | {name: case.first[name] for name in ("framework", "precision")}
         # The device that was asked for: what ran out of memory at once was observed nowhere.
         device = (case.kind, case.first["backend"])
-        values = {"status": _status(case)}
-        values |= {metric: _in_repeats(case, experiment, metric, repeats) for metric in case.each}
+        values = {metric: _in_repeats(case, metric, repeats) for metric in case.each}
+        # How all repeats ended, if they ended alike.
+        ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
+        alike = len(ends) == 1 and not ends & NOT_SHOWN
+        values["status"] = (min(ends), ()) if alike else (None, (", ".join(sorted(ends)),))
         for metric, (value, doubts) in values.items():
             if case.first["scaled"]:  # a count holds for any device
                 numbers.append(Number(experiment, metric, (), settings, value))
@@ -47,22 +50,13 @@ def measured(records: Iterable[Record]) -> list[Number]:
     return numbers
 
 
-def _status(case: Case) -> tuple[str | None, tuple[str, ...]]:
-    """Return how all repeats of a case ended; if they differ, None and the ends."""
-    ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
-    if len(ends) == 1 and not ends & NOT_SHOWN:
-        return ends.pop(), ()
-    return None, (", ".join(sorted(ends)),)
-
-
-def _in_repeats(
-    case: Case, experiment: str, metric: str, repeats: list[int]
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the value in each repeat: in the clean ones, or in all with the doubts about them."""
     found = {repeat: each[metric].value for repeat, each in case.good.items() if metric in each}
     clean = [repeat for repeat in found if not DOUBTS.intersection(case.flags_of[repeat])]
     doubts = []
-    if metric in LOADED and experiment in DECODED and case.last["data"] == "stand-in":
+    decoded = metric in LOADED and case.first["experiment"] in DECODED
+    if decoded and case.last["data"] == "stand-in":
         doubts.append("stand-in data")
     if len(clean) < REPEATS:
         if len(found) < REPEATS:

@@ -104,11 +104,6 @@ class Declaration:
         return next((name for name in metrics.WHOLE if name in names), "step_s")
 
     @property
-    def drawn(self) -> metrics.Metric:
-        """The axis and the format of the figure."""
-        return metrics.metric(self.metric)
-
-    @property
     def claims(self) -> list[published.Claim]:
         """The article's claims about it; of the kit's own experiments, every article's."""
         article = None if self.article == published.KIT else self.article

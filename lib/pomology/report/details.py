@@ -65,9 +65,7 @@ def published_table(title: str, values: Sequence[dict]) -> Table:
     return Table(title, rows)
 
 
-def details_table(
-    records: Iterable[Record], title: str = "What else was measured", kind: str = "plain"
-) -> Table:
+def details_table(records: Iterable[Record], title: str = "What else was measured") -> Table:
     """Return every number of these cases: a row for each metric, a column for each repeat.
 
     Of repeats that did not end well a further row says how they ended, and why.
@@ -89,11 +87,11 @@ def details_table(
                     texts[repeats[repeat]] = value_text(name, values[name])
                     data["unit"] = values[name].unit
                     data[f"repeat_{repeat + 1}"] = values[name].value
-            rows.append(Row(cells | what | empty | texts, data, kind))
+            rows.append(Row(cells | what | empty | texts, data))
         if case.endings:
             ends = {
                 repeats[repeat]: ": ".join(filter(None, end))
                 for repeat, end in case.endings.items()
             }
-            rows.append(Row(cells | {"Number": "Status"} | empty | ends, kind=kind))
+            rows.append(Row(cells | {"Number": "Status"} | empty | ends))
     return Table(title, rows, [INTERVALS] if rows else [])

@@ -95,7 +95,7 @@ class Report:
 
     def table(self) -> Table:
         """The article's table with this machine in it."""
-        best = peaks.rates(self.run.records)
+        best = peaks.best(self.run.records)
         return self.save(article.article_table(self.declaration, self.records, best), "article")
 
     def details(self) -> Table:

@@ -5,6 +5,7 @@ Ito (2008), which colour-blind readers can tell apart; the shape of a mark repea
 says. A figure that a single notebook draws is in a file beside that notebook.
 """
 
+import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,33 +17,17 @@ from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES
 from pomology.report.article import comparable
 from pomology.report.declaration import Declaration
-from pomology.results import cases
+from pomology.results import cases, metrics
 from pomology.results.pool import Case
 from pomology.results.record import Record
 
 GREY = "#767676"
 WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
 
-# (`published`, `measured`, or `other` in somebody else's run; role) -> a name in the key, a colour
-# and a mark.
-LOOKS = {
-    ("published", "cpu"): ("processors", "#56B4E9", "^"),
-    ("published", "gpu"): ("Apple GPUs", "#0072B2", "o"),
-    ("published", "rival"): ("other GPUs", "#009E73", "s"),
-    ("published", ""): ("other devices", GREY, "v"),
-    ("measured", "cpu"): ("this machine's processor", "#D55E00", "D"),
-    ("measured", "gpu"): ("this machine's GPU", "#CC79A7", "d"),
-    ("other", ""): ("other people's machines", "#E69F00", "P"),
-}
-# Frameworks on this machine's devices: shades of their colours, which differ in grey as well.
-SHADES = {
-    ("torch", "cpu"): "#D55E00",
-    ("torch", "gpu"): "#CC79A7",
-    ("mlx", "cpu"): "#8C3F00",
-    ("mlx", "gpu"): "#8E3A70",
-    ("tensorflow", "cpu"): "#F0A060",
-    ("tensorflow", "gpu"): "#E6B3D0",
-}
+# By kind (`published`, `measured`, or `other` in somebody else's run) and role; and by framework and
+# kind of device, in shades that differ in grey as well.
+with (RESOURCES / "colours.csv").open(encoding="utf-8") as file:
+    LOOKS = {(line["kind"], line["role"]): line for line in csv.DictReader(file)}
 LINE_INCHES = 0.26
 DASHES = {"footprint": "solid", "allocated": "dashed", "reserved": "dotted"}
 
@@ -82,7 +67,8 @@ def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     for case in measured:
         for line in _measured(about, case):
             panels[_title(about, case.config)].append(line)
-    return points_figure(panels, about.drawn.axis, about.drawn.scale)
+    metric = metrics.metric(about.metric)
+    return points_figure(panels, metric.axis, metric.scale)
 
 
 def _title(about: Declaration, config: dict) -> str:
@@ -100,7 +86,7 @@ def _published(about: Declaration, row: dict) -> Line | None:
         label, value = row["device"] or "the article", row["si"]
     else:
         return None
-    words = about.drawn.show(value) if value else row["printed"] or row["note"]
+    words = metrics.show(about.metric)(value) if value else row["printed"] or row["note"]
     marks = [Estimate(value)] if value else []
     doubtful = elsewhere.SERIOUS.intersection(row.get("faults", ()))
     look = {"hollow" if doubtful else "filled": marks}
@@ -113,15 +99,15 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
     words = [f"{about.headings[key].lower()} {case.config[key]}" for key in shared]
     label = ", ".join([case.first["device"], case.framework, *words])
     kind = ("measured", case.kind)
-    metrics = about.series or (about.metric,)
-    values = {metric: case.values[metric] for metric in metrics if metric in case.values}
+    series = about.series or (about.metric,)
+    values = {metric: case.values[metric] for metric in series if metric in case.values}
     for metric, whole in values.items():
         if whole.value > 0:
             name = f"{label}, {metric.split('_')[0]}" if about.series else label
             part = case.values.get(f"compute_{metric}")
             apart = part and bounded(part) and bounded(whole) and part.high < whole.low
             parts = [part] if apart else []
-            yield Line(name, kind, about.drawn.show(whole.value), [whole], parts)
+            yield Line(name, kind, metrics.show(about.metric)(whole.value), [whole], parts)
     if not values and case.status != "ok":
         yield Line(label, kind, case.status)
 
@@ -140,9 +126,10 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x")
         for y, line in enumerate(lines):
-            name, colour, mark = LOOKS.get(line.kind, LOOKS["published", ""])
-            _draw(axis, y, line, colour, mark)
-            looks[name] = {"color": colour, "marker": mark, "linestyle": "none"}
+            look = LOOKS.get(line.kind, LOOKS["published", ""])
+            _draw(axis, y, line, look["colour"], look["mark"])
+            form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
+            looks[look["name"]] = form
     left, right = axes[0].get_xlim()
     room = max(1.5, (right / left) ** 0.3)  # for words after the last mark
     axes[0].set_xlim(left, room * right)
@@ -181,7 +168,7 @@ def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
     looks = {}
     for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
         for record, values, name in curves:
-            colour = SHADES.get((record.framework, cases.kind(record)), GREY)
+            colour = colour_of(record.framework, cases.kind(record))
             mark = "." if len(values) < 30 else ""
             axis.plot(values, color=colour, linestyle=DASHES.get(name), marker=mark)
             looks[f"{cases.framework_name(record)}, {record.backend}"] = {"color": colour}
@@ -192,6 +179,11 @@ def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
     axes[-1].set_xlabel(x)
     key(figure, looks)
     return figure
+
+
+def colour_of(framework: str, kind: str) -> str:
+    """Return the colour of a framework on a kind of device, `cpu` or `gpu`."""
+    return LOOKS.get((framework, kind), LOOKS["published", ""])["colour"]
 
 
 def figure_of(width: float, height: float) -> Any:

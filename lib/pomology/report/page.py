@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
@@ -94,11 +92,7 @@ def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
     """Return one notebook's part of the page: its tables and figures in order, and links."""
     name = about["name"]
     folder = runs[0].path / "shown" / name
-    plain = [
-        _plain_table(run, name, "plain" if run is runs[0] else "other")
-        for run in (runs[1:] if about["items"] else runs)
-        if name in run.journals
-    ]
+    others = [run for run in (runs[1:] if about["items"] else runs) if name in run.journals]
     files = [*runs[0].path.glob(f"{name}.html"), *sorted(folder.glob("*.csv"))]
     files += runs[0].path.glob(f"{name}.jsonl*")
     article = next((each for each in published.articles() if each.id == about["article"]), None)
@@ -107,27 +101,28 @@ def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
         "article": article,
         "links": {place.name: quote(place.relative_to(runs[0].path).as_posix()) for place in files},
         "shown": [item | _contents(folder / item["file"]) for item in about["items"]],
-        "plain": plain,
+        "plain": [_plain_table(run, name) for run in others],
     }
 
 
 def _contents(place: Path) -> dict[str, Any]:
-    """Return a saved table or figure for the template. place: without an ending."""
+    """Return a saved figure or table for the template. place: without an ending."""
     title = place.name.partition("-")[2].replace("-", " ")
     drawing = place.with_name(f"{place.name}.svg")
     if drawing.exists():
-        return {"title": title, "figure": Markup(address(drawing.read_text(encoding="utf-8")))}
-    return {"title": title, "table": Markup(table.saved_html(place.with_suffix(".html")))}
+        return {"title": title, "figure": address(drawing.read_text(encoding="utf-8"))}
+    text = place.with_suffix(".html").read_text(encoding="utf-8")
+    return {"title": title, "table": text.partition("</style>")[2]}  # the page has its own style
 
 
-def _plain_table(run: Run, name: str, kind: str) -> table.Table:
+def _plain_table(run: Run, name: str) -> table.Table:
     """Return the number that each case of a notebook is about, where nothing was shown of it."""
     records = []
     for record in run.journals[name].records:
         about = cases.headline(record) or next(iter(record.metrics), "")
         metrics = {about: record.metrics[about]} if about else {}
         records.append(record.replace(metrics=metrics))
-    return details.details_table(records, run.name, kind)
+    return details.details_table(records, run.name)
 
 
 def _notes(run: Run) -> list[str]:

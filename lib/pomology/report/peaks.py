@@ -22,13 +22,12 @@ class Peak(NamedTuple):
 Peaks = dict[tuple[str, str], Peak]  # by kind of device, `cpu` or `gpu`, and precision or traffic
 
 
-def rates(records: Iterable[Record]) -> Peaks:
-    """Return the best operations a second of a run, by kind of device and precision."""
-    return best(records, "flops_per_s", cases.precision)
-
-
-def best(records: Iterable[Record], metric: str, group: Callable[[Record], str]) -> Peaks:
-    """Return the best rates of the cases that time one operator (a setting `operation`).
+def best(
+    records: Iterable[Record],
+    metric: str = "flops_per_s",
+    group: Callable[[Record], str] = cases.precision,
+) -> Peaks:
+    """Return the best rates of a run's cases that time one operator (a setting `operation`).
 
     A rate is that of the fastest block of calls, as in STREAM, and without raw times the median.
     Smoke tests are left out. group: the precision or traffic of a case, "" for none.
@@ -38,22 +37,17 @@ def best(records: Iterable[Record], metric: str, group: Callable[[Record], str])
         timed = "operation" in record.config and metric in record.metrics
         if not timed or record.status != "ok" or record.profile == "smoke":
             continue
+        rate = record.metrics[metric]
+        call = record.metrics.get("kernel_s")
+        blocks = record.steady("kernel_s")
+        each_s = [seconds / calls for calls, seconds in blocks if calls and seconds]
+        if call and each_s:
+            fastest = rate.value * call.value / min(each_s)
+            rate = Estimate(fastest, rate.unit, n=len(each_s), covers="exact")
         place = (cases.kind(record), group(record))
-        rate = _fastest(record, metric)
         if place[1] and (place not in found or rate.value > found[place].rate.value):
             found[place] = Peak(rate, record)
     return found
-
-
-def _fastest(record: Record, metric: str) -> Estimate:
-    """Return the rate of the fastest block of calls."""
-    rate = record.metrics[metric]
-    call = record.metrics.get("kernel_s")
-    each_s = [seconds / calls for calls, seconds in record.steady("kernel_s") if calls and seconds]
-    if not call or not each_s:
-        return rate
-    fastest = rate.value * call.value / min(each_s)
-    return Estimate(fastest, rate.unit, n=len(each_s), covers="exact")
 
 
 def percent(share: Estimate | None) -> str:

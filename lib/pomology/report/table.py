@@ -96,11 +96,6 @@ def save(table: Table, place: Path) -> None:
         write_atomic(place.with_suffix(".csv"), frame.to_csv(index=False))
 
 
-def saved_html(place: Path) -> str:
-    """Return the markup of a table that `save` has written."""
-    return place.read_text(encoding="utf-8").partition("</style>")[2]
-
-
 def value_text(metric: str, value: Estimate, heading: str = "") -> str:
     """Return a value with its interval and unit, as it stands below a heading."""
     if metric == peaks.SHARE:

@@ -63,7 +63,7 @@ def published_devices() -> dict[str, Device]:
 def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
     """Return the devices of a run that has measured its peaks, by `cpu` and `gpu`."""
     # On a processor another library computes convolutions: its rate is no product's peak.
-    rates = peaks.rates(r for r in records if r.config.get("operation") != "convolution")
+    rates = peaks.best(r for r in records if r.config.get("operation") != "convolution")
     bandwidths = peaks.best(records, "bytes_per_s", _copying)
     devices = {}
     for kind in ("cpu", "gpu"):

@@ -49,4 +49,4 @@ def roofs(records: Iterable[Record]) -> Roofs:
             return READS if operation in READERS else BOTH
         return ""
 
-    return Roofs(peaks.rates(records), peaks.best(records, "bytes_per_s", traffic), caches)
+    return Roofs(peaks.best(records), peaks.best(records, "bytes_per_s", traffic), caches)
