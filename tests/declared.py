@@ -10,7 +10,7 @@ import others
 
 from pomology.paths import notebook_paths, root
 from pomology.report import article
-from pomology.report.declaration import Declaration
+from pomology.report.article import Declaration
 from pomology.report.table import Table
 from pomology.results.record import Record
 

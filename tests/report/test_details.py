@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from records import metric, record
-
 from pomology.report import details
 
 
@@ -21,15 +19,3 @@ def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
     assert rows["Page faults"]["Repeat 1"] == "12,345"
     numbers = {row["metric"]: row for row in table.data}
     assert (numbers["step_s"]["repeat_2"], numbers["step_s"]["unit"]) == (0.0095, "s")
-
-
-def test_how_much_two_runs_of_the_same_thing_differ():
-    checks = []
-    for repeat, factor in enumerate((0.5, 2.0)):  # their geometric mean is 1
-        values = {"between_process_difference": metric(0.09 * factor).replace(n=20)}
-        config = {"check": "same thing twice"}
-        checks.append(record("instrument_check", values, config, repeat=repeat))
-    assert "by less than 9.0 % (cpu)" in details.same_twice(checks)
-    for changes in ({"profile": "smoke"}, {"status": "mismatch"}):
-        without = [check.replace(**changes) for check in checks]
-        assert "was not measured" in details.same_twice(without)

@@ -139,6 +139,16 @@ def test_journals_without_notebooks_are_plain_tables(tmp_path):
         assert text in page.text
 
 
+def test_the_page_says_how_much_two_runs_of_the_same_differ(tmp_path):
+    check = {"config": {"check": "same thing twice"}, "note": "two runs differ by up to 9 %"}
+    for number, changes in enumerate(({}, {"profile": "smoke"}, {"status": "mismatch"})):
+        case = record("instrument_check", **check | changes)
+        page = Page(report_page.build(write(tmp_path / str(number), [case], MACHINE)))
+        words = page.text.partition("Noise")[2].partition("vae")[0]
+        assert ("mps: two runs differ by up to 9 %" in words) == (not changes)
+        assert ("was not measured" in words) == bool(changes)
+
+
 def test_an_unfinished_run_says_what_is_missing(tmp_path):
     empty = Page(report_page.build(write(tmp_path / "empty", [], None)))
     assert "Nothing has been measured yet." in empty.text

@@ -32,7 +32,7 @@ class Experiment:
     the steady steps of a case. out: the run's folder; empty takes `folders.by_hand`. repeat: which
     repetition of the run this is. precision: of cases without a setting of that name.
     expects_learning: whether a loss must fall (a GAN's need not). declared: how it is shown, see
-    `report.declaration.Declaration`. Raises PomologyError for a wrong value.
+    `report.article.Declaration`. Raises PomologyError for a wrong value.
     """
 
     def __init__(

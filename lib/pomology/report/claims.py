@@ -54,10 +54,8 @@ def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray
     """Return the value in each repeat: in the clean ones, or in all with the doubts about them."""
     found = {repeat: each[metric].value for repeat, each in case.good.items() if metric in each}
     clean = [repeat for repeat in found if not DOUBTS.intersection(case.flags_of[repeat])]
-    doubts = []
     decoded = metric in LOADED and case.first["experiment"] in DECODED
-    if decoded and case.last["data"] == "stand-in":
-        doubts.append("stand-in data")
+    doubts = ["stand-in data"] if decoded and case.last["data"] == "stand-in" else []
     if len(clean) < REPEATS:
         if len(found) < REPEATS:
             doubts.append("too few repeats")

@@ -1,30 +1,14 @@
-"""Every number of a case, the machine, and how much two runs differ."""
+"""Every number of a case, what an article prints, and the machine."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pomology.format import significant
 from pomology.machine import snapshot
 from pomology.report.table import INTERVALS, Row, Table, value_text
 from pomology.results import cases, metrics
 from pomology.results.frame import of_records
 from pomology.results.pool import pool
 from pomology.results.record import Record
-
-DIFFERENCE = "between_process_difference"
-UNKNOWN = "How much two runs of the same thing differ was not measured (instrument_check does)."
-
-
-def same_twice(records: Sequence[Record]) -> str:
-    """Return how much two runs of the same thing differ here."""
-    checks = [each for each in records if DIFFERENCE in each.metrics and each.profile != "smoke"]
-    parts = [
-        f"{significant(100 * case.values[DIFFERENCE].value, 2)} % ({case.first['backend']})"
-        for case in pool(of_records(checks))
-        if case.good
-    ]
-    words = "Nine of ten pairs of runs of the same thing differ here by less than"
-    return f"{words} {', '.join(parts)}." if parts else UNKNOWN
 
 
 def machine_table(machine: dict, devices: Sequence[Any], place: str) -> Table:
@@ -53,7 +37,7 @@ def software(machine: dict) -> str:
     return "; ".join(dict.fromkeys(texts))
 
 
-def published_table(title: str, values: Sequence[dict]) -> Table:
+def published_table(values: Sequence[dict], title: str = "What the article prints") -> Table:
     """Return published values as they are printed, a row each."""
     settings = dict.fromkeys(key for value in values for key in value["config"])
     rows = []

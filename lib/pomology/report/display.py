@@ -9,7 +9,7 @@ from typing import Any
 from pomology.articles import published
 from pomology.paths import write_atomic
 from pomology.report import article, claims, details, figures, peaks, table
-from pomology.report.declaration import Declaration
+from pomology.report.article import Declaration
 from pomology.report.table import Table
 from pomology.results import folders
 from pomology.results.record import Record
@@ -104,8 +104,7 @@ class Report:
 
     def printed(self) -> Table:
         """Everything that the article prints of this experiment."""
-        rows = published.rows(experiment=self.name)
-        shown = details.published_table("What the article prints", rows)
+        shown = details.published_table(published.rows(experiment=self.name))
         return self.save(shown, "printed", folded=True)
 
     def claims(self) -> Table:

@@ -15,8 +15,7 @@ from pomology.articles import elsewhere
 from pomology.format import bounded
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES
-from pomology.report.article import comparable
-from pomology.report.declaration import Declaration
+from pomology.report.article import Declaration, comparable
 from pomology.results import cases, metrics
 from pomology.results.pool import Case
 from pomology.results.record import Record
@@ -24,11 +23,11 @@ from pomology.results.record import Record
 GREY = "#767676"
 WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
 
-# By kind (`published`, `measured`, or `other` in somebody else's run) and role; and by framework and
-# kind of device, in shades that differ in grey as well.
+# By kind (`published`, `measured`, or `other` in somebody else's run) and role; by framework and
+# kind of device, too, in shades that differ in grey as well.
 with (RESOURCES / "colours.csv").open(encoding="utf-8") as file:
     LOOKS = {(line["kind"], line["role"]): line for line in csv.DictReader(file)}
-LINE_INCHES = 0.26
+OTHER = LOOKS["published", ""]  # of what has no colour of its own
 DASHES = {"footprint": "solid", "allocated": "dashed", "reserved": "dotted"}
 
 
@@ -56,7 +55,7 @@ def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     # Of a device in a panel the first row counts: an article prints some twice, and others' rows
     # have the fastest first. Those are drawn in this machine's panels alone.
     printed: dict[tuple[str, str], Line] = {}
-    for row in about.published_rows:
+    for row in about.printed:
         title = _title(about, row["config"])
         line = _published(about, row)
         if line and (title in own or not about.beside):
@@ -117,7 +116,7 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
     if not panels:
         return nothing()
     heights = [len(lines) + 1.1 for lines in panels.values()]
-    figure = figure_of(WIDTH, 0.9 + LINE_INCHES * sum(heights))
+    figure = figure_of(WIDTH, 0.9 + 0.26 * sum(heights))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     looks = {}
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
@@ -126,7 +125,7 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x")
         for y, line in enumerate(lines):
-            look = LOOKS.get(line.kind, LOOKS["published", ""])
+            look = LOOKS.get(line.kind, OTHER)
             _draw(axis, y, line, look["colour"], look["mark"])
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
             looks[look["name"]] = form
@@ -168,7 +167,7 @@ def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
     looks = {}
     for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
         for record, values, name in curves:
-            colour = colour_of(record.framework, cases.kind(record))
+            colour = LOOKS.get((record.framework, cases.kind(record)), OTHER)["colour"]
             mark = "." if len(values) < 30 else ""
             axis.plot(values, color=colour, linestyle=DASHES.get(name), marker=mark)
             looks[f"{cases.framework_name(record)}, {record.backend}"] = {"color": colour}
@@ -179,11 +178,6 @@ def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
     axes[-1].set_xlabel(x)
     key(figure, looks)
     return figure
-
-
-def colour_of(framework: str, kind: str) -> str:
-    """Return the colour of a framework on a kind of device, `cpu` or `gpu`."""
-    return LOOKS.get((framework, kind), LOOKS["published", ""])["colour"]
 
 
 def figure_of(width: float, height: float) -> Any:

@@ -19,11 +19,6 @@ from pomology.report.display import ABOUT
 from pomology.results import cases
 from pomology.results.run import Run
 
-PROFILES = {
-    "smoke": "smoke: tiny shapes that test the kit; the numbers say nothing about speed",
-    "quick": "quick: the article's models; most epochs are estimates from steady steps",
-    "article": "article: whole epochs, as the article ran them",
-}
 LAST = {published.KIT: "This machine, and the kit itself", "": "Other notebooks"}
 
 
@@ -36,11 +31,20 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     run = Run(folder)
     runs = [run, *(Run(place) for place in others)]
     problems = [problem for each in runs for problem in each.problems]
-    problems += _render_notebooks(run.path)
+    endings = Counter(record.status for record in run.records)
+    good = [record for record in run.records if record.status == "ok"]
+    endings.update(flag for record in good for flag in record.flags)
+    checks = [record for record in good if record.config.get("check") == "same thing twice"]
     page = table.template("run.html.j2").render(
+        run=run,
         chip=cases.short_chip(run.machine.get("chip")),
-        notices=problems + _notes(run),
-        facts=_facts(run),
+        machine=snapshot.describe(run.machine) if run.machine else "not known",
+        software=details.software(run.machine) if run.machine else "",
+        profiles=sorted({record.profile for record in run.records}),
+        endings=endings.most_common(),
+        noise={record.backend: record.note for record in checks},
+        problems=problems + _render_notebooks(run.path),
+        unfinished=sorted(place.stem for place in run.path.glob(".partial/*.ipynb")),
         sections=[_section(runs, about) for about in _shown(run)],
     )
     write_atomic(run.path / "index.html", page)
@@ -101,7 +105,7 @@ def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
         "article": article,
         "links": {place.name: quote(place.relative_to(runs[0].path).as_posix()) for place in files},
         "shown": [item | _contents(folder / item["file"]) for item in about["items"]],
-        "plain": [_plain_table(run, name) for run in others],
+        "plain": [details.details_table(run.journals[name].records, run.name) for run in others],
     }
 
 
@@ -113,41 +117,3 @@ def _contents(place: Path) -> dict[str, Any]:
         return {"title": title, "figure": address(drawing.read_text(encoding="utf-8"))}
     text = place.with_suffix(".html").read_text(encoding="utf-8")
     return {"title": title, "table": text.partition("</style>")[2]}  # the page has its own style
-
-
-def _plain_table(run: Run, name: str) -> table.Table:
-    """Return the number that each case of a notebook is about, where nothing was shown of it."""
-    records = []
-    for record in run.journals[name].records:
-        about = cases.headline(record) or next(iter(record.metrics), "")
-        metrics = {about: record.metrics[about]} if about else {}
-        records.append(record.replace(metrics=metrics))
-    return details.details_table(records, run.name)
-
-
-def _notes(run: Run) -> list[str]:
-    """Return what a reader must know before any number: what is missing or says nothing."""
-    notes = [] if run.records else ["Nothing has been measured yet."]
-    if any(record.profile == "smoke" for record in run.records):
-        notes.append(f"This is a run of the profile {PROFILES['smoke']}.")
-    unfinished = sorted(place.stem for place in run.path.glob(".partial/*.ipynb"))
-    missing = dict.fromkeys(unfinished, "running, or was stopped")
-    missing |= {name: f"left out: {why}" for name, why in run.machine.get("left_out", {}).items()}
-    again = f"make reproduce RUN={run.name} carries on"
-    return notes + [f"{name} is {why}; {again}." for name, why in missing.items()]
-
-
-def _facts(run: Run) -> dict[str, str]:
-    """Return the machine, the software, the profile, how the cases ended, and the noise."""
-    records = run.records
-    profiles = sorted({record.profile for record in records})
-    endings = Counter(record.status for record in records)
-    endings.update(flag for record in records if record.status == "ok" for flag in record.flags)
-    facts = {
-        "Machine": snapshot.describe(run.machine) if run.machine else "not known",
-        "Software": details.software(run.machine) if run.machine else "",
-        "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
-        "Cases": ", ".join(f"{count:,} {name}" for name, count in endings.most_common()),
-        "Noise": details.same_twice(records) if records else "",
-    }
-    return {term: text for term, text in facts.items() if text}

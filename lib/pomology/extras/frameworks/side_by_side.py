@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from pomology.format import with_interval
-from pomology.report.declaration import Declaration
+from pomology.report.article import Declaration
 from pomology.report.table import INTERVALS, Row, Table, numbers, value_text
 from pomology.results import metrics
 from pomology.results.pool import Case, pool

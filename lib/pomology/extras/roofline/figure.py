@@ -43,7 +43,7 @@ def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Roofs) -> None:
         if point.limit:
             text += f": {significant(100 * min(point.share_of_roof, 1), 2)} %"
         labels.append((point.value, point.intensity, text))
-        colour = figures.colour_of(point.framework, kind)
+        colour = figures.LOOKS.get((point.framework, kind), figures.OTHER)["colour"]
         axis.plot(point.intensity, point.value, "o", color=colour, markersize=5)
     axis.set(xscale="log", yscale="log", title=TITLES[kind], ylabel="GFLOP/s")
     axis.set_xlabel("operations per byte, counted on paper")
