@@ -161,8 +161,7 @@ def _published(about: Declaration, values: Sequence[dict]) -> Row:
     for value in values:
         for heading, metric in about.shown.items():
             if value["metric"] in metrics.metric(metric).sources:
-                # What is printed only in an image has no text.
-                cells[heading] = value["printed"] or value["note"]
+                cells[heading] = value["printed"] or value["note"]  # an image has no text
             elif metric == "flops_per_s" and value["flops_per_s"] and not cells[heading]:
                 cells[heading] = quantity(value["flops_per_s"], "FLOP/s")
         if value["si"] is not None:

@@ -96,7 +96,7 @@ def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
     """Return one notebook's part of the page: its tables and figures in order, and links."""
     name = about["name"]
     folder = runs[0].path / "shown" / name
-    others = [run for run in (runs[1:] if about["items"] else runs) if name in run.journals]
+    unshown = [run for run in (runs[1:] if about["items"] else runs) if name in run.journals]
     files = [*runs[0].path.glob(f"{name}.html"), *sorted(folder.glob("*.csv"))]
     files += runs[0].path.glob(f"{name}.jsonl*")
     article = next((each for each in published.articles() if each.id == about["article"]), None)
@@ -105,7 +105,7 @@ def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
         "article": article,
         "links": {place.name: quote(place.relative_to(runs[0].path).as_posix()) for place in files},
         "shown": [item | _contents(folder / item["file"]) for item in about["items"]],
-        "plain": [details.details_table(run.journals[name].records, run.name) for run in others],
+        "plain": [details.details_table(run.journals[name].records, run.name) for run in unshown],
     }
 
 
