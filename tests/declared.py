@@ -4,12 +4,12 @@ import ast
 from pathlib import Path
 
 import nbformat
+import others
 
 from pomology.paths import notebook_paths, root
 from pomology.report import article
-from pomology.report.declaration import Declaration
+from pomology.report.article import Declaration
 from pomology.report.table import Table
-from pomology.results import frame
 from pomology.results.record import Record
 
 
@@ -32,12 +32,12 @@ def of(name: str) -> Declaration:
 
 def article_table(name: str, records: list[Record]) -> Table:
     """The table of a notebook with these cases as this machine's."""
-    return article.article_table(of(name), frame.of_records(records))
+    return article.article_table(of(name), records)
 
 
 def declaration(path: Path) -> Declaration:
     fields = Declaration.__dataclass_fields__
     words = {word.arg: word.value for word in call(path).keywords if word.arg in fields}
-    return Declaration(
-        path.stem, **{name: ast.literal_eval(value) for name, value in words.items()}
-    )
+    beside = others.rows if words.pop("beside", None) else None
+    values = {name: ast.literal_eval(value) for name, value in words.items()}
+    return Declaration(path.stem, beside=beside, **values)

@@ -4,7 +4,7 @@ import itertools
 
 from pomology.format import seconds, with_interval
 from pomology.measure import calls, clock, epochs
-from pomology.report.table import Table
+from pomology.report.table import Row, Table
 
 PARTS = {
     "training": "Training",
@@ -75,7 +75,7 @@ def resolved(part):
 
 def table(records):
     """Return the parts of an epoch, a row for each case."""
-    lines = []
+    rows = []
     for each in records:
         times = dict(each.metrics)
         if "loop_epoch_s" in times:
@@ -84,9 +84,10 @@ def table(records):
             times["augmentation_epoch_s"] = times["views_epoch_s"] + -1 * times["reading_epoch_s"]
         parts = {name: times.get(f"{name}_epoch_s") for name in PARTS}
         missing = "not measured" if each.status == "ok" else each.status
-        config = each.config
-        cells = [each.backend, str(config["batch_size"]), str(config["workers"])]
-        cells += [resolved(part) if part else missing for part in parts.values()]
-        lines.append((cells, {f"{name}_s": part and part.value for name, part in parts.items()}))
-    headings = ("Device", "Batch size", "Workers", *PARTS.values())
-    return Table.of("Parts of an epoch", headings, lines, NOTES)
+        cells = {"Device": each.backend, "Batch size": str(each.config["batch_size"])}
+        cells["Workers"] = str(each.config["workers"])
+        for name, part in parts.items():
+            cells[PARTS[name]] = resolved(part) if part else missing
+        data = {f"{name}_s": part and part.value for name, part in parts.items()}
+        rows.append(Row(cells, data))
+    return Table("Parts of an epoch", rows, NOTES)

@@ -5,9 +5,8 @@ import pandas
 from pomology.articles import published
 from pomology.format import significant
 from pomology.measure.estimate import Estimate
-from pomology.report.article import achieved
-from pomology.report.figures.points import Line, points_figure
-from pomology.report.table import SOFTWARE, Table
+from pomology.report.figures import Line, points_figure
+from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases
 from pomology.results.pool import pool
 
@@ -51,7 +50,7 @@ def offers(frame, best, memory_bytes, price_usd):
 
     Args:
         frame: of one run, by `pomology.load`.
-        best: that run's peaks.
+        best: its peaks, by `peaks.best`.
         memory_bytes: of this machine, which is not that of an NVIDIA card.
         price_usd: of this machine; 0 is not known.
     """
@@ -70,12 +69,12 @@ def offers(frame, best, memory_bytes, price_usd):
     )
     own = frame[frame.experiment.eq("gpt2_pretraining")]
     for case in pool(own[own.profile.ne("smoke")]):
-        rate = achieved(case)
+        rate = case.values.get("flops_per_s")
         if not rate:
             continue
         first = case.first
         time = case.values.get("pass_s")
-        peak = best.rates.get((case.kind, "fp32"))
+        peak = best.get((case.kind, "fp32"))
         work = f"{case.config['model']}, {first['backend']}"
         known.loc[len(known)] = {
             "device": first["device"],
@@ -84,7 +83,7 @@ def offers(frame, best, memory_bytes, price_usd):
             "work": f"{work} (scaled)" if first["scaled"] else work,
             "price_usd": price_usd or None,
             "memory_bytes": None if first["backend"] == "cuda" else memory_bytes,
-            "peak_flops_per_s": peak and peak.value,
+            "peak_flops_per_s": peak and peak.rate.value,
             "batch_size": case.config["batch_size"],
             "pass_s": time.value if time and not first["scaled"] else None,
             "flops_per_s": rate.value,
@@ -198,14 +197,13 @@ def _table(title, frame, texts, numbers, *notes):
 
     texts: its first columns with their headings; numbers: heading, unit and its name.
     """
-    lines = []
+    rows = []
     for row in frame.to_dict("records"):
-        cells = [row[name] for name in texts]
-        for name, (_, unit, words) in numbers.items():
+        cells = {heading: row[name] for name, heading in texts.items()}
+        for name, (heading, unit, words) in numbers.items():
             known = not pandas.isna(row[name])
-            cells.append(f"{significant(row[name] / unit)}{words}" if known else "")
+            cells[heading] = f"{significant(row[name] / unit)}{words}" if known else ""
         kind = "measured" if row["maker"] == "here" else "published"
-        cells = ["" if pandas.isna(cell) else cell for cell in cells]
-        lines.append((cells, {name: row[name] for name in (*texts, *numbers)}, kind))
-    columns = (*texts.values(), *(heading for heading, *_ in numbers.values()))
-    return Table.of(title, columns, lines, notes)
+        cells = {name: "" if pandas.isna(cell) else cell for name, cell in cells.items()}
+        rows.append(Row(cells, {name: row[name] for name in (*texts, *numbers)}, kind))
+    return Table(title, rows, notes)

@@ -70,7 +70,7 @@ def theoretical_table():
         (row["config"]["model"], row["metric"]): row["value"]
         for row in published.rows("001", "model_memory")
     }
-    lines = []
+    rows = []
     for name in BATCH_SIZES:
         count, trained = parameters(name)
         card, gib = printed[name, "parameters"], printed[name, "theoretical_bytes"]
@@ -78,8 +78,9 @@ def theoretical_table():
         cells = [name, f"{card:g} M", f"{count:,}", f"{trained:,}", f"{card * 16 / 1024:.3f} “GiB”"]
         cells += [f"{4 * size / GIB:.3f} GiB" for size in (count, trained, 2 * trained)]
         cells += [f"{together / GIB:.3f} GiB", f"{together / 1e9:.2f} GB"]
-        lines.append(Row((*cells, f"{100 * (gib * GIB / together - 1):.1f} %")))
-    return Table("Where the numbers of table 2 come from", columns, tuple(lines))
+        cells.append(f"{100 * (gib * GIB / together - 1):.1f} %")
+        rows.append(Row(dict(zip(columns, cells, strict=True))))
+    return Table("Where the numbers of table 2 come from", rows)
 
 
 def _ways(name, nvidia):
@@ -113,7 +114,7 @@ def workload_table():
         sizes = plain.state_bytes, plain.saved_bytes, plain.bytes
         cells += [f"{size / GIB:.1f} GiB" for size in sizes]
         cells += [f"{100 * shares[0][1]:.0f} %", fits[0] if fits else "in no way"]
-        lines.append(Row(tuple(cells), "published"))
+        lines.append(Row(dict(zip(columns, cells, strict=True)), kind="published"))
     title = "Table 3: what its workloads need, and what its devices have"
     note = f"GPT-2 with texts of {TEXT_TOKENS} tokens, Whisper with labels of {LABEL_TOKENS}"
-    return Table(title, columns, tuple(lines), (f"{note}; shorter ones need less.",))
+    return Table(title, lines, [f"{note}; shorter ones need less."])

@@ -74,3 +74,10 @@ images.fashion_mnist("stand-in", "", 20), text.corpus(text.PENN_TREEBANK, "stand
 assert not {"torch", "tensorflow", "mlx", "jax"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_pictures_stand_in_a_row_and_keep_their_greys():
+    row = images.pictures([np.array([[0, 51], [102, 255]]), np.zeros((2, 2))])
+    assert row.size == (2 * 64, 64) and [row.getpixel((x, 0)) for x in (0, 32, 64)] == [0, 51, 0]
+    colours = images.pictures([np.full((64, 8, 3), 0.6)])
+    assert colours.size == (8, 64) and colours.getpixel((0, 0)) == (153, 153, 153)

@@ -46,8 +46,8 @@ def test_runs_side_by_side(tmp_path):
     shown = table_of(slow, fast, again)
     (faster,) = [row for row in shown.data if row["verdict"] == "faster"]
     assert faster["ratio"] == pytest.approx(0.5, rel=1e-3) and faster["low"] < 0.5 < faster["high"]
-    assert shown.columns == ("Case", "Time of", "run (1)", "run (2)", "c (3)")
-    text = " ".join(cell for row in shown.rows for cell in row.cells)
+    assert shown.columns == ["Case", "Time of", "run (1)", "run (2)", "c (3)"]
+    text = " ".join(cell for row in shown.rows for cell in row.cells.values())
     assert "must not be compared: threads 8 and 2" in text and "7.00 s" in text
     assert "run (1): Apple M9, 8 cores, 16 GB." in shown.notes
 
@@ -95,7 +95,10 @@ def test_a_case_is_laid_against_the_first_run_that_has_it(tmp_path):
     shown = table_of(a, b, c)
     bases = [(row["experiment"], row["base"], row["verdict"]) for row in shown.data]
     assert sorted(bases) == [("dcgan", "a", "single runs"), ("vae", "b", "slower")]
-    assert [row.cells[2:4] for row in shown.rows] == [("1.00 s", ""), ("", "5.00 s ± 2.5 %")]
+    assert [(row.cells["a"], row.cells["b"]) for row in shown.rows] == [
+        ("1.00 s", ""),
+        ("", "5.00 s ± 2.5 %"),
+    ]
 
 
 def drawn(generator, shared, drift, count=3):

@@ -93,7 +93,7 @@ def test_the_reference_can_be_chosen_and_runs_of_others_stand_under_their_names(
         ranking.ranking_table(run_of(*own), "M9")
     both = pandas.concat([run_of(epoch(900.0)), run_of(epoch(450.0), run="theirs.zip")])
     shown = ranking.ranking_table(both, HERE)
-    kinds = {row.cells[0]: row.kind for row in shown.rows}
+    kinds = {row.cells["Device"]: row.kind for row in shown.rows}
     assert kinds[HERE] == "measured" and kinds[f"{HERE} (theirs.zip)"] == "other"
     (axis,) = ranking.ranking_figure(both, "RTX 2070 Super").axes
     labels = [label.get_text() for label in axis.get_yticklabels()]

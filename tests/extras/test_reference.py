@@ -9,8 +9,8 @@ import pomology
 from pomology.extras.frameworks import side_by_side
 from pomology.extras.ranking import ranking
 from pomology.extras.roofline import table
+from pomology.extras.roofline.roofs import roofs
 from pomology.paths import root
-from pomology.report import peaks
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
@@ -18,7 +18,7 @@ REFERENCE = root() / "outputs" / "reference-cpu"
 
 @pytest.fixture(scope="module")
 def run():
-    return pomology.load(REFERENCE), peaks.peaks(Run(REFERENCE).records)
+    return pomology.load(REFERENCE), roofs(Run(REFERENCE).records)
 
 
 def committed(name):

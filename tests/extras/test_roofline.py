@@ -4,12 +4,13 @@ import pytest
 from records import cached, matvec, product, rate, record, stream
 
 from pomology.extras.roofline import figure, table
+from pomology.extras.roofline.roofs import roofs
 from pomology.report import peaks
 from pomology.results import frame
 
 
 def points(records, of):
-    return list(table.points(frame.of_records(records), peaks.peaks(of)).itertuples())
+    return list(table.points(frame.of_records(records), roofs(of)).itertuples())
 
 
 @pytest.mark.parametrize(
@@ -40,15 +41,27 @@ def test_what_only_reads_is_held_against_reads_unless_a_cache_holds_it(case, nam
     assert point.share_of_roof == pytest.approx(share)
 
 
+def test_each_kind_of_traffic_has_a_peak_and_what_a_cache_holds_raises_none():
+    records = [stream(8e9, "copy"), stream(9e9), stream(7e9, "add"), stream(90e9, backend="mps")]
+    records += [cached(12e9, "sum", 32), stream(11e9, "dot"), matvec(40, 77e9), matvec(127, 20e9)]
+    wanted = {("cpu", "reads and writes"): 9e9, ("gpu", "reads and writes"): 90e9}
+    wanted["cpu", "reads"] = 12e9
+    found = roofs(records).bandwidths
+    assert {key: peak.rate.value for key, peak in found.items()} == wanted
+    # A matrix larger than four caches is no cache's; an unknown cache may be as large as any.
+    assert roofs([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].rate.value == 13e9
+    assert ("gpu", "reads") not in roofs([matvec(530, 13e9, backend="mps")]).bandwidths
+
+
 def test_the_best_case_is_shown_also_of_a_smaller_model():
     records = [
         record(metrics=rate(r), config={"batch_size": r}, scaled=r > 8e9) for r in (3e9, 9e9, 5e9)
     ]
     records.append(record(metrics=rate(99e9), config={"batch_size": 99}, status="mismatch"))
     records.append(record("siamese", rate(1e9), profile="smoke"))
-    shown = table.roofline_table(frame.of_records(records), peaks.peaks([]))
+    shown = table.roofline_table(frame.of_records(records), roofs([]))
     (row,) = shown.rows
-    texts = dict(zip(shown.columns, row.cells, strict=True))
+    texts = row.cells
     assert (texts["Achieved"], texts[peaks.BEST]) == ("9.00 GFLOP/s", "no peak")
     assert texts["Remarks"] == "scaled" and table.NO_PEAKS in shown.notes
 
@@ -58,11 +71,11 @@ def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_poin
         record(metrics=rate(5e9, 4e9, 6e9), flops_per_step=2 * 10**9, bytes_per_step=10**9),
         matvec(400, 9e9),
     ]
-    best = peaks.peaks([product(100e9), stream(10e9), cached(8e9, "sum", 32)])
+    best = roofs([product(100e9), stream(10e9), cached(8e9, "sum", 32)])
     (axis,) = figure.roofline_figure(frame.of_records(records), best).axes
     lines = [line.get_data() for line in axis.lines if len(line.get_xdata()) == 2]
     assert [y[0] for _, y in lines if y[0] == y[1]] == [100e9]
     assert sorted(y[1] / x[1] for x, y in lines if y[0] < y[1]) == pytest.approx([8e9, 10e9])
     texts = {text.get_text().split(":")[0] for text in axis.texts}
     assert texts >= {"vae, PyTorch, fp32", "blas matvec, PyTorch, fp32", "roof of fp32"}
-    assert figure.roofline_figure(frame.of_records([]), peaks.peaks([])).axes == []
+    assert figure.roofline_figure(frame.of_records([]), roofs([])).axes == []

@@ -59,7 +59,12 @@ def check(tmp_path, monkeypatch):
 
 def clock(step) -> tuple:
     replaced = {"clock": map(step, range(50_000)).__next__}
-    return definitions("instrument_check")["clock_moves"], FakeDevice("cpu"), {}, replaced
+    return (
+        definitions("instrument_check", requirements=())["clock_moves"],
+        FakeDevice("cpu"),
+        {},
+        replaced,
+    )
 
 
 def fence(fence_s: float, behind_s: float = 0.0) -> tuple:

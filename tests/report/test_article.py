@@ -11,16 +11,16 @@ import csv
 import pytest
 from declared import article_table, of
 from fakes import metric
+from records import product
 
 from pomology.articles import published
 from pomology.paths import notebook_paths, root
 from pomology.report import article
-from pomology.report.article import SCALED, SMOKE, SPEEDUP
+from pomology.report.article import SCALED, SMOKE
 from pomology.report.claims import claims_table
-from pomology.report.peaks import peaks
+from pomology.report.peaks import best
 from pomology.report.table import INTERVALS, YEARS
 from pomology.results.cases import FLAGS
-from pomology.results.frame import of_records
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
@@ -29,13 +29,14 @@ VERDICTS = root() / "tests" / "fixtures" / "reference_verdicts.csv"
 TABLES = {place.stem[: -len("-article")]: place for place in REFERENCE.glob("tables/*-article.csv")}
 NOTEBOOKS = [path for path in notebook_paths(root() / "notebooks") if path.stem in TABLES]
 NOTEBOOKS = [path for path in NOTEBOOKS if path.stem not in ("costs", "roofline")]  # own tables
+SPEEDUP = "Times the CPU's speed"
 DEVICE = "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)"
 
 
 def shown(table, kind="measured") -> list[dict]:
     """The rows of this machine, by heading."""
     rows = [row.cells for row in table.rows if row.kind == kind]
-    return [dict(zip(table.columns, cells, strict=True)) for cells in rows]
+    return [{name: cells[name] for name in table.columns} for cells in rows]
 
 
 def numbers(row: dict) -> dict:
@@ -52,7 +53,7 @@ def numbers(row: dict) -> dict:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_a_table_has_the_committed_numbers(path):
     records = RUN.journals[path.stem].records
-    made = article.article_table(of(path.stem), of_records(records), peaks(RUN.records))
+    made = article.article_table(of(path.stem), records, best(RUN.records))
     with open(TABLES[path.stem], encoding="utf-8", newline="") as file:
         kept = list(csv.DictReader(file))
     if path.parent.name == "today":  # of several measurements of others the fastest is a row since
@@ -69,7 +70,7 @@ def test_claims_have_the_committed_verdicts():
         kept = {
             row["claim"]: [row["published"], row["reference-cpu"]] for row in csv.DictReader(file)
         }
-    table = claims_table(published.claims(), of_records(RUN.records))
+    table = claims_table(published.claims(), RUN.records)
     words = {"supported": "holds", "contradicted": "does not hold"}
     other = "cannot be told here"
     made = {
@@ -121,6 +122,16 @@ def test_a_gpu_shows_what_the_framework_reserved_and_how_many_times_as_fast_it_i
     assert (on_cpu[SPEEDUP], on_gpu[SPEEDUP]) == ("", "3.00× (2.00 to 4.00×)")
     smaller = article_table("vae", [vae(config={"batch_size": 64}), gpu])
     assert SPEEDUP not in smaller.columns
+
+
+def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision(vae):
+    peaks = best([product(100e9, low=80e9, high=125e9)])
+    values = {"epoch_s": metric(4.5), "flops_per_s": metric(25e9, 20e9, 30e9, unit="FLOP/s")}
+    for changes, share in (({}, 0.25), ({"precision": "bf16"}, None), ({"backend": "mps"}, None)):
+        case = [vae(metrics=values, **changes)]
+        row = article.article_table(of("vae"), case, peaks).data[-1]
+        assert row.get("share_of_best") == share
+    assert (row["flops_per_s_low"], row["flops_per_s_high"]) == (20e9, 30e9)
 
 
 def test_a_case_that_did_not_end_well_shows_its_status_and_no_number(vae):

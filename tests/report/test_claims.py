@@ -10,7 +10,6 @@ from pomology.articles.claims import NOT_TESTABLE
 from pomology.articles.published import Claim, Condition
 from pomology.measure.estimate import Estimate
 from pomology.report.claims import claims_table
-from pomology.results.frame import of_records
 from pomology.results.record import Record
 
 LACKING = f"{NOT_TESTABLE}: needs a CPU and a GPU"
@@ -42,8 +41,8 @@ def verdict(condition: tuple[str, str] | None, *records: Record, about: str = ""
         texts["conditions"] = [
             Condition(name="CPU / GPU", value=value, claimed=claimed, for_each={})
         ]
-    table = claims_table([Claim(**texts)], of_records(records))
-    *_, own, here = table.rows[0].cells
+    table = claims_table([Claim(**texts)], records)
+    *_, own, here = table.rows[0].cells.values()
     if condition == FASTER:  # the article's own: 3.746 s over 8.760 s
         assert own == "contradicted: CPU / GPU = 0.428; claimed > 1"
     assert here.startswith(table.data[0]["here"])
@@ -131,13 +130,13 @@ def test_two_frameworks_on_one_chip_decide_a_claim_about_them():
         (passes(2.5, 2.7), "contradicted"),
         (passes(3.2, 2.7)[:3], NOT_TESTABLE),
     ):
-        assert claims_table([claim], of_records(records)).data[0]["here"] == here
+        assert claims_table([claim], records).data[0]["here"] == here
 
 
 def test_of_several_comparisons_that_which_decides_is_shown():
     def own(name: str) -> str:
         (claim,) = [each for each in published.claims(name[:3]) if each.id == name]
-        return claims_table([claim], of_records([])).rows[0].cells[2]
+        return claims_table([claim], []).rows[0].cells["On its own numbers"]
 
     assert own("001-C6").startswith("supported: device M2 Ultra: cold / following = 5.31; claimed")
     assert own("003-C3").startswith("contradicted: batch size 128: VAE: NVIDIA GPU / CPU = 1.75;")

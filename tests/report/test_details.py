@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from records import metric, record
-
 from pomology.report import details
-from pomology.results.frame import of_records
 
 
 def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
-    repeats = [vae(), vae(repeat=1), vae(repeat=2, status="error")]
-    table = details.details_table(of_records(repeats))
-    assert table.columns == ("Device", "Case", "Number", "Repeat 1", "Repeat 2")
-    rows = {row.cells[2]: row.cells for row in table.rows}
-    device = ("Intel Core i7-9750H CPU", "batch size 128")
-    assert rows["Step"] == (*device, "Step", "9.50 ms ± 5.3 %", "9.50 ms ± 5.3 %")
-    assert rows["Achieved"][3] == "52.8 GFLOP/s" and rows["Page faults"][3] == "12,345"
+    repeats = [vae(), vae(repeat=1), vae(repeat=2, status="error", reason="why")]
+    table = details.details_table(repeats)
+    columns = ["Device", "Framework", "Case", "Number", "Repeat 1", "Repeat 2", "Repeat 3"]
+    assert table.columns == columns
+    rows = {row.cells["Number"]: row.cells for row in table.rows}
+    device = ("Intel Core i7-9750H CPU", "PyTorch", "batch size 128")
+    step = [rows["Step"][name] for name in table.columns]
+    assert step == [*device, "Step", "9.50 ms ± 5.3 %", "9.50 ms ± 5.3 %", ""]
+    assert rows["Status"]["Repeat 3"] == "error: why"
+    assert rows["Achieved"]["Repeat 1"] == "52.8 GFLOP/s"
+    assert rows["Page faults"]["Repeat 1"] == "12,345"
     numbers = {row["metric"]: row for row in table.data}
     assert (numbers["step_s"]["repeat_2"], numbers["step_s"]["unit"]) == (0.0095, "s")
-
-
-def test_how_much_two_runs_of_the_same_thing_differ():
-    checks = []
-    for repeat, factor in enumerate((0.5, 2.0)):  # their geometric mean is 1
-        values = {"between_process_difference": metric(0.09 * factor).replace(n=20)}
-        config = {"check": "same thing twice"}
-        checks.append(record("instrument_check", values, config, repeat=repeat))
-    assert "by less than 9.0 % (cpu)" in details.same_twice(checks)
-    for changes in ({"profile": "smoke"}, {"status": "mismatch"}):
-        without = [check.replace(**changes) for check in checks]
-        assert "was not measured" in details.same_twice(without)

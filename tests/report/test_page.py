@@ -16,12 +16,10 @@ from records import write
 import pomology.paths
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
+from pomology.report import figures
 from pomology.report import page as report_page
-from pomology.report.declaration import Declaration
-from pomology.report.display import Display, Report
-from pomology.report.figures import style
-from pomology.report.table import Table
-from pomology.results.run import Run
+from pomology.report.display import Report
+from pomology.report.table import Row, Table
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 16 * 2**30, "os": "macOS"}
@@ -37,11 +35,12 @@ def record(experiment="vae", **changes):
 
 
 def table(*rows: tuple[str, ...]) -> Table:
-    return Table.of("Times", ("Device", "Value"), [(row, {"device": row[0]}) for row in rows])
+    lines = [Row({"Device": name, "Value": value}, {"device": name}) for name, value in rows]
+    return Table("Times", lines)
 
 
 def figure():
-    drawn = style.figure_of(4, 2)
+    drawn = figures.figure_of(4, 2)
     drawn.subplots().plot([1, 2], label="a <line>")
     return drawn
 
@@ -89,11 +88,11 @@ def assert_asks_nobody(page: Page) -> None:
 def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     out = write(tmp_path / "run", [record(), record("siamese"), record("dcgan")], MACHINE)
     for name in ("vae", "siamese", "dcgan"):
-        display = Display(Declaration(name, "003", title=f"The {name}"), out)
+        display = Report(name, article="003", title=f"The {name}", out=out)
         display.save(table((name, "7.9 s")), "article")
         display.save(figure(), "figure", caption=f"Figure of {name}")
         display.save(table(("all numbers", "1 s")), "details", folded=True)
-    opening = Display(Declaration("summary", "kit", title="All", opens_report=True), out)
+    opening = Report("summary", article="kit", title="All", opens_report=True, out=out)
     opening.save(table(("first of all", "2 s")), "ranking")
     page = Page(report_page.build(out))
     assert_asks_nobody(page)
@@ -109,7 +108,7 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
 
 def test_nothing_that_was_shown_is_made_again(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    Display(Declaration("vae", "003"), out).save(table(("here", "7.9 s")), "article")
+    Report("vae", article="003", out=out).save(table(("here", "7.9 s")), "article")
     report_page.build(out)
     write(out, [record(case="later", metrics={"epoch_s": Estimate(4.56, "s")})])
     page = Page(report_page.build(out))
@@ -118,11 +117,10 @@ def test_nothing_that_was_shown_is_made_again(tmp_path):
 
 def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    about = Declaration("vae", "003")
-    first = Display(about, out)
+    first = Report("vae", article="003", out=out)
     first.save(table(("first try", "1 s")), "article")
     first.save(figure(), "figure")
-    second = Display(about, out)
+    second = Report("vae", article="003", out=out)
     second.save(table(("second try", "2 s")), "article")
     second.save(table(("new", "3 s")), "article")  # a cell that was run again
     files = sorted(place.name for place in (out / "shown" / "vae").iterdir())
@@ -139,6 +137,16 @@ def test_journals_without_notebooks_are_plain_tables(tmp_path):
     page = Page(report_page.build(out))
     for text in ("7.89 s", "out-of-memory", "16 GB", "1 ok, 1 out-of-memory, 1 contended"):
         assert text in page.text
+
+
+def test_the_page_says_how_much_two_runs_of_the_same_differ(tmp_path):
+    check = {"config": {"check": "same thing twice"}, "note": "two runs differ by up to 9 %"}
+    for number, changes in enumerate(({}, {"profile": "smoke"}, {"status": "mismatch"})):
+        case = record("instrument_check", **check | changes)
+        page = Page(report_page.build(write(tmp_path / str(number), [case], MACHINE)))
+        words = page.text.partition("Noise")[2].partition("vae")[0]
+        assert ("mps: two runs differ by up to 9 %" in words) == (not changes)
+        assert ("was not measured" in words) == bool(changes)
 
 
 def test_an_unfinished_run_says_what_is_missing(tmp_path):
@@ -158,7 +166,7 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
 
 def test_other_peoples_runs_stand_after_this_one(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    Display(Declaration("vae", "003"), out).save(table(("here", "7.9 s")), "article")
+    Report("vae", article="003", out=out).save(table(("here", "7.9 s")), "article")
     slow = {"epoch_s": Estimate(99.0, "s")}
     other = write(tmp_path / "friend", [record(metrics=slow)], MACHINE | {"chip": "M1"})
     page = Page(report_page.build(out, [other]))
@@ -172,7 +180,8 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
         record("stranger", article=ATTACK, config={ATTACK: ATTACK}),
     ]
     out = write(tmp_path / "run", cases, MACHINE | {"chip": ATTACK, "left_out": {ATTACK: ATTACK}})
-    Display(Declaration("vae", "003", title=ATTACK), out).save(table((ATTACK, "1")), "article")
+    report = Report("vae", article="003", title=ATTACK, out=out)
+    report.save(table((ATTACK, "1")), "article")
     page = Page(report_page.build(out))
     assert_asks_nobody(page)
     assert page.text.count("alert(1)") > 5
@@ -202,10 +211,10 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
 
 def test_a_report_combines_the_notebooks_that_it_names(tmp_path):
     out = write(tmp_path / "run", [record("blas"), record("vae")], MACHINE)
-    report = Report("costs", article="001", out=str(out), combines=["blas"])
+    report = Report("costs", article="001", out=out, combines=["blas"])
     assert len(report.run.records) == 2 and report.records == []  # it has no cases of its own
     assert "c0ffeec0ff, with changes" in str(report.machine())
-    assert len(Report("vae", article="003", run=Run(out)).records) == 1
+    assert len(Report("vae", article="003", out=out).records) == 1
 
 
 TOO_WIDE = """() => [...document.querySelectorAll('main *')].filter(one =>
@@ -219,9 +228,8 @@ def test_the_page_fits_a_phone_and_asks_nobody(tmp_path, width, scheme):
     from playwright.sync_api import sync_playwright
 
     out = write(tmp_path / "run", [record()], MACHINE)
-    display = Display(Declaration("vae", "003"), out)
-    columns = tuple("abcdefghijkl")
-    wide = Table.of("A wide one", columns, [(("some words of a cell",) * 12, {})] * 3)
+    display = Report("vae", article="003", out=out)
+    wide = Table("A wide one", [Row(dict.fromkeys("abcdefghijkl", "some words of a cell"))] * 3)
     display.save(wide, "article")
     display.save(figure(), "figure", caption="A figure")
     address = report_page.build(out).as_uri()

@@ -13,7 +13,6 @@ from typing import Any
 from pomology.paths import read_csv
 
 KIT = "kit"  # in place of an article's number: the kit measures itself
-TODAY = "today"  # likewise: what others have timed on newer machines, see `elsewhere`
 
 ABOUT = 0.10  # what `~35W` may be off by
 

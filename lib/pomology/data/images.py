@@ -1,6 +1,7 @@
 """MNIST, Fashion-MNIST and CIFAR-10 as arrays for any framework, or stand-ins."""
 
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,3 +76,16 @@ def _image_set(dataset, column, shape, source, folder, size, split) -> ImageSet:
     data, kind, origin = hub.obtain(dataset.name, source, folder, size, read, stand_in)
     images, labels = (array[: size or None] for array in data)
     return ImageSet(images, labels, name=dataset.name, kind=kind, origin=origin)
+
+
+def pictures(images: Iterable[np.ndarray]) -> Image.Image:
+    """Return images in a row, for a look at the data, in steps of whole pixels.
+
+    images: of one size, height x width, or height x width x 3 between 0 and 1.
+    """
+    row = np.hstack(list(images)).astype(float)
+    low, high = (0.0, 1.0) if row.ndim == 3 else (row.min(), row.max())
+    grey = np.clip((row - low) / (high - low or 1.0), 0, 1)
+    times = max(1, 64 // len(row))
+    large = grey.repeat(times, axis=0).repeat(times, axis=1)
+    return Image.fromarray((255 * large).astype(np.uint8))

@@ -16,7 +16,6 @@ from pomology.machine import snapshot
 from pomology.report.display import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES, UNTRIED, Record
-from pomology.results.run import Run
 
 LIMIT = 5  # budgets that a case may take
 LIMIT_LEAST_S = 10.0  # seconds that it may take in any case: a compilation alone may need them
@@ -35,7 +34,7 @@ class Experiment:
     the steady steps of a case. out: the run's folder; empty takes `folders.by_hand`. repeat: which
     repetition of the run this is. precision: of cases without a setting of that name.
     expects_learning: whether a loss must fall (a GAN's need not). declared: how it is shown, see
-    `report.declaration.Declaration`. Raises PomologyError for a wrong value.
+    `report.article.Declaration`. Raises PomologyError for a wrong value.
     """
 
     def __init__(
@@ -70,9 +69,8 @@ class Experiment:
         self.expects_learning = expects_learning
         self.out = Path(out) if out else folders.by_hand(name, profile, framework)
         self._hint = "" if out else " (run the set-up cell again to measure it anew)"
-        folders.note_machine(self.out, profile)
-        run = Run(self.out)
-        self.report = Report(name, article=article, run=run, devices=self.devices, **declared)
+        places = {"profile": profile, "out": self.out, "devices": self.devices}
+        self.report = Report(name, article=article, **places, **declared)
         # What a notebook shows of its records.
         self.show = self.report.show
         self.machine = self.report.machine

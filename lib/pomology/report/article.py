@@ -1,123 +1,177 @@
-"""An article's table with this machine in it: rows of text for people, and as numbers for a file.
+"""What a notebook declares of its experiment, and the article's table with this machine in it.
 
-A case that did not end well shows its status, as in the articles. In the notebooks of `today/`,
-what others have timed stands in place of an article's rows.
+The notebook gives a `Declaration` to `Experiment(...)`, or to `Report(...)` where it has no cases
+of its own. A table is texts for people and numbers for a file. A case that did not end well shows
+its status, as in the articles.
 """
 
-from __future__ import annotations
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from collections.abc import Sequence
-from dataclasses import replace
-from operator import itemgetter
-from typing import TYPE_CHECKING
-
-from pomology.format import bounded, quantity
-from pomology.measure.estimate import Estimate, estimate
+from pomology.articles import published
+from pomology.format import quantity
 from pomology.report import peaks
-from pomology.report.declaration import Declaration
-from pomology.report.table import (
-    INTERVALS,
-    YEARS,
-    Table,
-    ends,
-    grouped,
-    notes_of_flags,
-    value_text,
-)
+from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
-from pomology.results.cases import with_software
+from pomology.results.frame import of_records
 from pomology.results.pool import Case, pool
+from pomology.results.record import Record
 
-if TYPE_CHECKING:
-    import pandas
-
+EPOCH = ("epoch_s", "compute_epoch_s", "temperature_c", "peak_memory_bytes", "power_w")
+TIMED = ("device", "framework", "backend")  # what was timed
 TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
-SPEEDUP = "Times the CPU's speed"  # of a GPU, with the same settings
-
 SMOKE = "Smoke tests, with tiny shapes, do not stand beside the article's numbers."
 SCALED = "scaled: a smaller model; compare its FLOP/s. A table of times leaves it to the details."
-# What the numbers of a column mean, by its metric.
-MEANING = {
-    "compute_epoch_s": "“Of it computing” is an epoch of the same loop on batches that are on the "
-    "device already.",
-    "flops_per_s": "Published operations a second are counted: the work on paper over the printed "
-    "time.",
-    "peak_memory_bytes": "Memory is the whole process on a CPU, what the framework reserved on "
-    "a GPU; the article does not say which.",
-    "footprint_slope_bytes": "Growth: a slope over the steps behind the warm-up, with its 95 % "
-    "interval. One that holds 0 shows neither growth nor its absence.",
-    peaks.SHARE: f"{peaks.BEST}: achieved, over the best rate of one operator in the whole run, on "
-    "this device in this precision.",
-}
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a notebook says of its experiment, which has the notebook's name.
+
+    settings: the keys of a case's config that tell rows apart, each alone or with its heading; left
+    out, those of the published rows. columns: metrics, likewise; left out, those of an epoch.
+    figure: the metric that it draws; left out, the first column with an axis. series: metrics that
+    are marks of their own in it. shared_panel: settings that share a panel of it. claims_of: other
+    experiments whose claims no notebook of their own would show. beside: a function of the name
+    that returns other rows than the article's, as `printed` has them. opens_report: whether the
+    report begins with what this notebook shows.
+    """
+
+    name: str
+    article: str = ""
+    title: str = ""
+    settings: Sequence = ()
+    columns: Sequence = EPOCH
+    figure: str = ""
+    series: Sequence[str] = ()
+    shared_panel: Sequence[str] = ()
+    claims_of: Sequence[str] = ()
+    beside: Callable[[str], list[dict]] | None = None
+    opens_report: bool = False
+
+    @functools.cached_property
+    def printed(self) -> list[dict]:
+        """The published rows of its table, in the order of the article, with these keys more.
+
+        label: the device, and what it was timed with. line: what is equal in the values of one row
+        of the article. flops_per_s: the operations on paper over the printed time, None where
+        either is missing. remark: why a value is no number.
+        """
+        if self.beside:
+            return self.beside(self.name)
+        rows = []
+        for row in published.rows(experiment=self.name):
+            label = cases.with_software(
+                row["device"], row["framework"], row["version"], row["year"]
+            )
+            timed = row["flops"] and row["si"] and row["si_unit"] == "s"
+            added = {
+                "label": label if row["device"] else "the article",
+                "line": (row["item"], row["row"], row["framework"], row["backend"]),
+                "flops_per_s": row["flops"] / row["si"] if timed else None,
+                "remark": row["note"] if row["printed"] and row["si"] is None else "",
+            }
+            rows.append(row | added)
+        return rows
+
+    @functools.cached_property
+    def headings(self) -> dict[str, str]:
+        """Of the settings: key -> heading."""
+        keys = self.settings or dict.fromkeys(key for row in self.printed for key in row["config"])
+        return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in keys)
+
+    def texts(self, config: dict) -> dict[str, str]:
+        """Return the settings of a case or a published row, by heading."""
+        return {heading: str(config.get(key, "")) for key, heading in self.headings.items()}
+
+    def cells(self, device: str, config: dict, remarks: str) -> dict[str, str]:
+        """Return a row of its table by heading, without the texts of its columns."""
+        columns = dict.fromkeys(self.shown, "")
+        return {"Device": device} | self.texts(config) | columns | {"Remarks": remarks}
+
+    @functools.cached_property
+    def shown(self) -> dict[str, str]:
+        """The columns: heading -> metric; behind a rate its share of the peak."""
+        shown = {}
+        for column in self.columns:
+            name, heading = (column, "") if isinstance(column, str) else column
+            shown[heading or metrics.metric(name).heading] = name
+            if name == "flops_per_s":
+                shown[peaks.BEST] = peaks.SHARE
+        return shown | {metrics.metric("times_cpu").heading: "times_cpu"}
+
+    @functools.cached_property
+    def metric(self) -> str:
+        """What the figure draws."""
+        drawn = (name for name in self.shown.values() if metrics.metric(name).axis)
+        return self.figure or next(drawn, "epoch_s")
+
+    @functools.cached_property
+    def time(self) -> str:
+        """What ratios of devices and of frameworks compare."""
+        names = (self.metric, *self.shown.values())
+        return next((name for name in metrics.WHOLE if name in names), "step_s")
+
+    @property
+    def claims(self) -> list[published.Claim]:
+        """The article's claims about it; of the kit's own experiments, every article's."""
+        article = None if self.article == published.KIT else self.article
+        experiments = {self.name, *self.claims_of}
+        claims = published.claims(article=article)
+        return [claim for claim in claims if experiments & set(claim.experiments)]
 
 
 def article_table(
-    about: Declaration, frame: pandas.DataFrame, best: peaks.Peaks | None = None
+    about: Declaration, records: Sequence[Record], best: peaks.Peaks | None = None
 ) -> Table:
     """Return the published rows as printed, in the article's order, then this machine's.
 
-    frame: the cases of one experiment, as `frame.of_records` has them. best: this machine's
-    measured peaks, of which a case reaches a share.
+    records: the cases of one experiment. best: this machine's measured peaks, of which a case
+    reaches a share.
     """
-    measured = pool(comparable(frame, about.metric))
-    lines = [_published(about, values) for values in grouped(about.beside, itemgetter("line"))]
-    lines = [line for line in lines if line]
+    lines = defaultdict(list)
+    for value in about.printed:
+        lines[value["line"]].append(value)
+    rows = [_published(about, values) for values in lines.values()]
+    rows = [row for row in rows if any(row.cells[heading] for heading in about.shown)]
+    measured = comparable(records, about.metric)
     on_cpu = {_work(case): case for case in measured if case.kind == "cpu"}
-    lines += [_measured(about, case, on_cpu.get(_work(case)), best) for case in measured]
-    columns = ("Device", *about.headings.values(), *about.shown, SPEEDUP, "Remarks")
-    table = Table.of(about.title or about.name, columns, lines)
-    shown = [metric for heading, metric in about.shown.items() if heading in table.columns]
-    return replace(table, notes=_notes(about, frame, measured, shown))
+    rows += [_measured(about, case, on_cpu.get(_work(case)), best) for case in measured]
+    shown = [name for heading, name in about.shown.items() if any(r.cells[heading] for r in rows)]
+    return Table(about.title or about.name, rows, _notes(about, records, measured, shown))
 
 
-def comparable(frame: pandas.DataFrame, metric: str) -> pandas.DataFrame:
+def comparable(records: Iterable[Record], metric: str) -> list[Case]:
     """Return the cases that may stand beside published ones: no smoke, no smaller model's time."""
-    chosen = frame["profile"] != "smoke"
+    chosen = [record for record in records if record.profile != "smoke"]
     if metric in TRAININGS:
-        chosen &= ~frame["scaled"]
-    return frame[chosen]
+        chosen = [record for record in chosen if not record.scaled]
+    return pool(of_records(chosen))
 
 
-def achieved(case: Case) -> Estimate | None:
-    """Return the operations a second of a case; None if it failed, or nobody counted them."""
-    if "flops_per_s" in case.values:
-        return case.values["flops_per_s"]
-    flops = case.first["flops_per_step"]
-    steps = case.each.get("step_s", ()) if flops else ()
-    return cases.together([estimate(flops, "FLOP") / step for step in steps])
-
-
-def resolved(part: Estimate, whole: Estimate) -> bool:
-    """Return whether a part is smaller than the whole beyond the intervals of both."""
-    return bounded(part) and bounded(whole) and part.high < whole.low
-
-
-def _published(about: Declaration, values: Sequence[dict]) -> tuple | None:
-    """Return texts by heading, numbers and kind of a printed row; None without a column's text."""
+def _published(about: Declaration, values: Sequence[dict]) -> Row:
+    """Return a printed row, of which values are those with one `line`."""
     first = values[0]
-    row = {"source": "published", "device": first["device"], "framework": first["framework"]}
-    row |= {"backend": first["backend"], "origin": first["source"], **first["config"]}
-    row["status"] = first["status"]
-    texts: dict[str, str] = {}
+    remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
+    cells = about.cells(first["label"], first["config"], "; ".join(remarks) or "published")
+    data = {"source": "published"} | {name: first[name] for name in TIMED}
+    data |= {"origin": first["source"], **first["config"], "status": first["status"]}
     for value in values:
         for heading, metric in about.shown.items():
-            if value["metric"] in (metric, *metrics.metric(metric).sources):
-                # What is printed only in an image has no text.
-                texts[heading] = value["printed"] or value["note"]
-            elif metric == "flops_per_s" and value["flops_per_s"]:
-                texts.setdefault(heading, quantity(value["flops_per_s"], "FLOP/s"))
+            if value["metric"] in metrics.metric(metric).sources:
+                cells[heading] = value["printed"] or value["note"]  # an image has no text
+            elif metric == "flops_per_s" and value["flops_per_s"] and not cells[heading]:
+                cells[heading] = quantity(value["flops_per_s"], "FLOP/s")
         if value["si"] is not None:
-            row[value["metric"]] = value["si"]
+            data[value["metric"]] = value["si"]
         if value["flops_per_s"]:
-            row.setdefault("flops_per_s", value["flops_per_s"])
-    if not texts:
-        return None
-    if {about.shown[heading] for heading in texts} == {"flops_per_s"}:  # made of a time
-        what = cases.TIMES.get(first["metric"], first["metric"])
-        texts[next(iter(about.shown))] = f"{first['printed']} ({what})"
-    remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
-    texts |= {"Device": first["label"], "Remarks": "; ".join(remarks) or "published"}
-    return texts | about.texts(first["config"]), row, "published"
+            data.setdefault("flops_per_s", value["flops_per_s"])
+    if {metric for heading, metric in about.shown.items() if cells[heading]} == {"flops_per_s"}:
+        what = cases.TIMES.get(first["metric"], first["metric"])  # that the rate is made of
+        cells[next(iter(about.shown))] = f"{first['printed']} ({what})"
+    return Row(cells, data, "published")
 
 
 def _work(case: Case) -> tuple:
@@ -125,41 +179,36 @@ def _work(case: Case) -> tuple:
     return case.first["framework"], case.first["precision"], str(case.config)
 
 
-def _measured(
-    about: Declaration, case: Case, on_cpu: Case | None, best: peaks.Peaks | None
-) -> tuple:
-    """Return texts by heading, numbers and kind of a case. on_cpu: the same on the CPU."""
+def _measured(about: Declaration, case: Case, on_cpu: Case | None, best: peaks.Peaks | None) -> Row:
+    """Return the row of a case. on_cpu: the same on the CPU."""
     first = case.first
     values = dict(case.values)
-    rate = achieved(case)
-    if rate:
-        values["flops_per_s"] = rate
-        share = best and best.share(rate, case.kind, first["precision"])
-        values |= {peaks.SHARE: share} if share else {}
+    peak = (best or {}).get((case.kind, first["precision"]))
+    if peak and "flops_per_s" in values:
+        values[peaks.SHARE] = values["flops_per_s"] / peak.rate
     if case.kind == "gpu" and on_cpu and {about.time} <= values.keys() & on_cpu.values.keys():
         values["times_cpu"] = on_cpu.values[about.time] / values[about.time]
-    texts = {}
-    for heading, metric in {**about.shown, SPEEDUP: "times_cpu"}.items():
-        names = metrics.metric(metric).sources or (metric,)
-        value = next((values[name] for name in names if name in values), None)
-        texts[heading] = value_text(metric, value, heading) if value else ""
+    software = (first["framework"], first["framework_version"], str(first["year"]))
+    device = cases.with_software(first["device"], *software)
+    cells = about.cells(device, case.config, _remarks(about, case))
+    for heading, metric in about.shown.items():
+        sources = metrics.metric(metric).sources
+        value = next((values[name] for name in sources if name in values), None)
+        cells[heading] = value_text(metric, value, heading) if value else ""
         if metric == "status":  # of several repeats the first that did not end well
             good = "cannot be told" if "too-noisy" in case.flags else "yes"
-            texts[heading] = case.endings[0][0] if case.endings else good
+            failed = [status for status, _ in case.endings.values()]
+            cells[heading] = failed[0] if failed else good
     if not case.good_repeats and "status" not in about.shown.values():
         times = (heading for heading, metric in about.shown.items() if metric == about.time)
-        texts[next(times, next(iter(about.shown)))] = case.status
-    software = (first["framework"], first["framework_version"], str(first["year"]))
-    texts |= {"Device": with_software(first["device"], *software)}
-    texts |= {"Remarks": _remarks(about, case)} | about.texts(case.config)
-    row = {"source": "measured", "device": first["device"], "framework": first["framework"]}
-    row |= {"backend": first["backend"], **case.config}
+        cells[next(times, next(iter(about.shown)))] = case.status
+    data = {"source": "measured"} | {name: first[name] for name in TIMED} | case.config
     for name, value in values.items():
-        row |= {name: value.value} | ends(name, value)
+        data |= numbers(name, value)
         if name in (*TRAININGS, "compute_epoch_s"):
-            row[f"{name}_how"] = value.how
-    row |= {"status": case.status, "repeats": case.good_repeats or case.repeats}
-    return texts, row | {"flags": " ".join(case.flags)}, "measured"
+            data[f"{name}_how"] = value.how
+    data |= {"status": case.status, "repeats": case.good_repeats or case.repeats}
+    return Row(cells, data | {"flags": " ".join(case.flags)}, "measured")
 
 
 def _remarks(about: Declaration, case: Case) -> str:
@@ -184,20 +233,21 @@ def _remarks(about: Declaration, case: Case) -> str:
 
 
 def _notes(
-    about: Declaration, frame: pandas.DataFrame, measured: Sequence[Case], shown: Sequence[str]
-) -> tuple[str, ...]:
+    about: Declaration, records: Sequence[Record], measured: Sequence[Case], shown: Sequence[str]
+) -> list[str]:
     """Return what the numbers mean, where they are from, and what they may be compared with."""
     notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
-    notes += [MEANING[metric] for metric in shown if metric in MEANING]
-    notes += [f"Data: {origin}." for origin in frame["data_origin"].unique() if origin]
-    smoke = frame["profile"] == "smoke"
-    notes += [SMOKE] if smoke.any() else []
-    notes += [SCALED] if frame["scaled"][~smoke].any() else []
-    notes += [YEARS] if measured and about.beside else []
+    notes += filter(None, (metrics.metric(metric).meaning for metric in shown))
+    origins = dict.fromkeys(record.data_origin for record in records if record.data_origin)
+    notes += [f"Data: {origin}." for origin in origins]
+    notes += [SMOKE] if any(each.profile == "smoke" for each in records) else []
+    notes += [SCALED] if any(each.scaled and each.profile != "smoke" for each in records) else []
+    notes += [YEARS] if measured and about.printed else []
     remarks = dict.fromkeys(
         row["note"]
-        for row in about.beside
+        for row in about.printed
         if row["note"] and row["si"] is not None and (row["metric"] in shown or row["flops_per_s"])
     )
     notes += [f"Published: {remark}." for remark in remarks]
-    return (*notes, *notes_of_flags(flag for case in measured for flag in case.flags))
+    flags = sorted({flag for case in measured for flag in case.flags})
+    return notes + [f"{flag}: {cases.FLAGS.get(flag, flag)}." for flag in flags]

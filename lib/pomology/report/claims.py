@@ -1,10 +1,7 @@
 """The articles' claims, tested with what was measured."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,13 +9,11 @@ from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.articles.claims import REPEATS, Decision, Number
 from pomology.format import significant
-from pomology.report.table import Table
+from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS, config_text
+from pomology.results.frame import of_records
 from pomology.results.pool import Case, pool
-from pomology.results.record import UNTRIED
-
-if TYPE_CHECKING:
-    import pandas
+from pomology.results.record import UNTRIED, Record
 
 # Ends that do not show what a case would have done.
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}
@@ -31,10 +26,10 @@ NOTE = (
 )
 
 
-def measured(frame: pandas.DataFrame) -> list[Number]:
+def measured(records: Iterable[Record]) -> list[Number]:
     """Return what was measured in each repeat; a device is `cpu` or `gpu`, and its backend."""
-    cases = [case for case in pool(frame) if case.first["profile"] != "smoke"]
-    cases = [case for case in cases if "other-way" not in case.flags]
+    pooled = pool(of_records(record for record in records if record.profile != "smoke"))
+    cases = [case for case in pooled if "other-way" not in case.flags]
     repeats = sorted({repeat for case in cases for repeat in case.flags_of})
     numbers = []
     for case in cases:
@@ -42,8 +37,11 @@ def measured(frame: pandas.DataFrame) -> list[Number]:
         settings = case.config | {name: case.first[name] for name in ("framework", "precision")}
         # The device that was asked for: what ran out of memory at once was observed nowhere.
         device = (case.kind, case.first["backend"])
-        values = {"status": _status(case)}
-        values |= {metric: _in_repeats(case, experiment, metric, repeats) for metric in case.each}
+        values = {metric: _in_repeats(case, metric, repeats) for metric in case.each}
+        # How all repeats ended, if they ended alike.
+        ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
+        alike = len(ends) == 1 and not ends & NOT_SHOWN
+        values["status"] = (min(ends), ()) if alike else (None, (", ".join(sorted(ends)),))
         for metric, (value, doubts) in values.items():
             if case.first["scaled"]:  # a count holds for any device
                 numbers.append(Number(experiment, metric, (), settings, value))
@@ -52,23 +50,12 @@ def measured(frame: pandas.DataFrame) -> list[Number]:
     return numbers
 
 
-def _status(case: Case) -> tuple[str | None, tuple[str, ...]]:
-    """Return how all repeats of a case ended; if they differ, None and the ends."""
-    ends = {status for status, _ in case.endings} | ({"ok"} if case.good else set())
-    if len(ends) == 1 and not ends & NOT_SHOWN:
-        return ends.pop(), ()
-    return None, (", ".join(sorted(ends)),)
-
-
-def _in_repeats(
-    case: Case, experiment: str, metric: str, repeats: list[int]
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the value in each repeat: in the clean ones, or in all with the doubts about them."""
     found = {repeat: each[metric].value for repeat, each in case.good.items() if metric in each}
     clean = [repeat for repeat in found if not DOUBTS.intersection(case.flags_of[repeat])]
-    doubts = []
-    if metric in LOADED and experiment in DECODED and case.last["data"] == "stand-in":
-        doubts.append("stand-in data")
+    decoded = metric in LOADED and case.first["experiment"] in DECODED
+    doubts = ["stand-in data"] if decoded and case.last["data"] == "stand-in" else []
     if len(clean) < REPEATS:
         if len(found) < REPEATS:
             doubts.append("too few repeats")
@@ -78,18 +65,22 @@ def _in_repeats(
     return np.array(values, dtype=float), tuple(doubts)
 
 
-def claims_table(claims: Sequence[published.Claim], frame: pandas.DataFrame) -> Table:
+def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -> Table:
     """Return each claim with two verdicts: on the article's own numbers, and on this machine's."""
-    decisions = articles_claims.judged(claims, measured(frame), frame.chip.dropna().unique())
-    lines = []
+    chips = sorted({record.chip for record in records if record.chip})
+    decisions = articles_claims.judged(claims, measured(records), chips)
+    rows = []
     for claim, here in zip(claims, decisions, strict=True):
         (own,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
-        why = claim.holds_in_published.partition(": ")[2]
-        cells = (claim.id, claim.claim, _cell(own, why), _cell(here, f"needs {claim.needs}"))
+        cells = {
+            "Claim": claim.id,
+            "The article says": claim.claim,
+            "On its own numbers": _cell(own, claim.holds_in_published.partition(": ")[2]),
+            "On this machine": _cell(here, f"needs {claim.needs}"),
+        }
         data = {"id": claim.id, "claim": claim.claim, "published": own.status, "here": here.status}
-        lines.append((cells, data))
-    columns = ("Claim", "The article says", "On its own numbers", "On this machine")
-    return Table.of("Claims", columns, lines, [NOTE])
+        rows.append(Row(cells, data))
+    return Table("Claims", rows, [NOTE])
 
 
 def _cell(decision: Decision, lacks: str) -> str:

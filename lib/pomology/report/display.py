@@ -1,66 +1,21 @@
 """What a notebook shows: tables, figures and claims, each saved in the run's folder, too."""
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from pomology.articles import published
 from pomology.paths import write_atomic
-from pomology.report import article, claims, details, peaks, table
-from pomology.report.declaration import Declaration
-from pomology.report.figures import draw, style
+from pomology.report import article, claims, details, figures, peaks, table
+from pomology.report.article import Declaration
 from pomology.report.table import Table
-from pomology.results import folders, frame
+from pomology.results import folders
 from pomology.results.record import Record
 from pomology.results.run import Run
 
-ABOUT = "about.json"  # of a folder of shown files
-
-
-class Item(msgspec.Struct):
-    """A table or figure of a notebook: its file without an ending, and how the page shows it."""
-
-    file: str
-    caption: str = ""
-    folded: bool = False
-
-
-class About(msgspec.Struct):
-    """What the folder shown/<notebook>/ holds, in the order in which it was shown."""
-
-    name: str
-    title: str
-    article: str
-    opens_report: bool = False
-    items: list[Item] = []
-
-
-class Display:
-    """Saves what a notebook shows in <run>/shown/<notebook>/, numbered in their order."""
-
-    def __init__(self, about: Declaration, run: Path):
-        self.folder = run / "shown" / about.name
-        self.about = About(about.name, about.title or about.name, about.article, about.opens_report)
-
-    def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
-        """Save a `Table` as HTML and CSV, or a figure as SVG; return what Jupyter displays."""
-        items = self.about.items
-        if not items and self.folder.exists():
-            shutil.rmtree(self.folder)  # of an earlier execution
-        files = {item.file.partition("-")[2]: item.file for item in items}
-        if name not in files:  # else its cell was run again
-            files[name] = f"{len(items) + 1:02}-{name}"
-            items.append(Item(files[name], caption, folded))
-        place = self.folder / files[name]
-        if isinstance(shown, Table):
-            table.save(shown, place)
-        else:
-            shown = style.save(shown, place.with_suffix(".svg"))
-        write_atomic(self.folder / ABOUT, msgspec.json.encode(self.about))
-        return shown
+ABOUT = "about.json"  # what the folder shown/<notebook>/ holds, in the order of its items
 
 
 class Report:
@@ -68,8 +23,8 @@ class Report:
 
     name: the notebook's name. article: its number, as in the published values. combines: notebooks
     whose numbers it shows. profile: of these. out: the run's folder; empty takes the latest that
-    has results of one of them. run: the run that an experiment measures. devices: that it times.
-    declared: how the experiment is shown, see `Declaration`.
+    has results of one of them. devices: that an experiment times. declared: how it is shown, see
+    `Declaration`.
     """
 
     def __init__(
@@ -79,23 +34,17 @@ class Report:
         article: str = "",
         combines: Sequence[str] = (),
         profile: str = "quick",
-        out: str = "",
-        run: Run | None = None,
+        out: str | Path = "",
         devices: Sequence[Any] = (),
         **declared: Any,
     ):
         self.name = name
         self.declaration = Declaration(name, article, **declared)
-        if run is None:
-            latest = None if out else folders.latest(combines, profile)
-            folder = Path(out) if out else latest or folders.by_hand(name, profile)
-            folders.note_machine(folder, profile)
-            run = Run(folder)
-        self.out = run.path
-        self.snapshot = run.machine
+        latest = None if out else folders.latest(combines, profile)
+        self.out = Path(out) if out else latest or folders.by_hand(name, profile)
+        self.snapshot = folders.note_machine(self.out, profile)
         self.devices = devices
-        # Saves as `show` does, and returns what Jupyter displays.
-        self.save = Display(self.declaration, run.path).save
+        self._items: dict[str, dict[str, Any]] = {}
 
     def show(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> None:
         """Display a `Table` or a matplotlib figure, and save it for the report.
@@ -106,6 +55,27 @@ class Report:
         from IPython.display import display
 
         display(self.save(shown, name, caption, folded))
+
+    def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
+        """Save in shown/<notebook>/ as `show` does, and return what Jupyter displays.
+
+        A table is saved as HTML and CSV, a figure as SVG. They are numbered in their order.
+        """
+        folder = self.out / "shown" / self.name
+        if not self._items:
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier execution
+        item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
+        item = self._items.setdefault(name, item)  # else its cell was run again
+        if isinstance(shown, Table):
+            table.save(shown, folder / item["file"])
+        else:
+            shown = figures.drawing(shown)
+            write_atomic(folder / f"{item['file']}.svg", shown.data)
+        about = {"name": self.name, "title": self.declaration.title or self.name}
+        about |= {"article": self.declaration.article, "items": list(self._items.values())}
+        about["opens_report"] = self.declaration.opens_report
+        write_atomic(folder / ABOUT, json.dumps(about))
+        return shown
 
     @property
     def run(self) -> Run:
@@ -125,27 +95,26 @@ class Report:
 
     def table(self) -> Table:
         """The article's table with this machine in it."""
-        best = peaks.peaks(self.run.records)
-        records = frame.of_records(self.records)
-        return self.save(article.article_table(self.declaration, records, best), "article")
+        best = peaks.best(self.run.records)
+        return self.save(article.article_table(self.declaration, self.records, best), "article")
 
     def details(self) -> Table:
         """Every number of every case."""
-        return self.save(
-            details.details_table(frame.of_records(self.records)), "details", folded=True
-        )
+        return self.save(details.details_table(self.records), "details", folded=True)
 
     def printed(self) -> Table:
         """Everything that the article prints of this experiment."""
-        rows = published.rows(experiment=self.name)
-        printed = details.published_table("What the article prints", rows)
-        return self.save(printed, "printed", folded=True)
+        shown = details.published_table(published.rows(experiment=self.name))
+        return self.save(shown, "printed", folded=True)
 
     def claims(self) -> Table:
         """What the article says, tested on its own numbers and on this machine's."""
-        records = frame.of_records(self.run.records)
-        return self.save(claims.claims_table(self.declaration.claims, records), "claims")
+        shown = claims.claims_table(self.declaration.claims, self.run.records)
+        return self.save(shown, "claims")
 
-    def figure(self) -> Any:
-        """The article's devices and this machine's on one axis."""
+    def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
+        """The article's devices and this machine's on one axis, or what the notebook draws.
+
+        draw: takes the `Declaration` and the records, and returns a matplotlib Figure.
+        """
         return self.save(draw(self.declaration, self.records), "figure")

@@ -4,30 +4,21 @@ Pages run and request nothing, and a content security policy forbids both. Texts
 escaped, and figures are pictures.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-from markupsafe import Markup
-
 from pomology.articles import published
-from pomology.format import with_interval
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import details, table
-from pomology.report.display import ABOUT, About, Item
-from pomology.results import cases, metrics
-from pomology.results.record import Record
+from pomology.report.display import ABOUT
+from pomology.results import cases
 from pomology.results.run import Run
 
-PROFILES = {
-    "smoke": "smoke: tiny shapes that test the kit; the numbers say nothing about speed",
-    "quick": "quick: the article's models; most epochs are estimates from steady steps",
-    "article": "article: whole epochs, as the article ran them",
-}
 LAST = {published.KIT: "This machine, and the kit itself", "": "Other notebooks"}
 
 
@@ -40,12 +31,20 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     run = Run(folder)
     runs = [run, *(Run(place) for place in others)]
     problems = [problem for each in runs for problem in each.problems]
-    problems += _render_notebooks(run.path)
-    page = table.filled(
-        "run.html.j2",
+    endings = Counter(record.status for record in run.records)
+    good = [record for record in run.records if record.status == "ok"]
+    endings.update(flag for record in good for flag in record.flags)
+    checks = [record for record in good if record.config.get("check") == "same thing twice"]
+    page = table.template("run.html.j2").render(
+        run=run,
         chip=cases.short_chip(run.machine.get("chip")),
-        notices=problems + _notes(run),
-        facts=_facts(run),
+        machine=snapshot.describe(run.machine) if run.machine else "not known",
+        software=details.software(run.machine) if run.machine else "",
+        profiles=sorted({record.profile for record in run.records}),
+        endings=endings.most_common(),
+        noise={record.backend: record.note for record in checks},
+        problems=problems + _render_notebooks(run.path),
+        unfinished=sorted(place.stem for place in run.path.glob(".partial/*.ipynb")),
         sections=[_section(runs, about) for about in _shown(run)],
     )
     write_atomic(run.path / "index.html", page)
@@ -83,85 +82,38 @@ def _render_notebooks(folder: Path) -> list[str]:
     return problems
 
 
-def _shown(run: Run) -> list[About]:
+def _shown(run: Run) -> list[dict[str, Any]]:
     """Return what every notebook has shown; of one that has shown nothing its name."""
     places = run.path.glob(f"shown/*/{ABOUT}")
-    found = [msgspec.json.decode(place.read_bytes(), type=About) for place in places]
-    for name in run.journals.keys() - {about.name for about in found}:
-        records = run.journals[name].records
-        found.append(About(name, name, records[0].article if records else ""))
-    return sorted(found, key=lambda each: (each.article in LAST, each.article, each.name))
+    found = [json.loads(place.read_bytes()) for place in places]
+    for name in run.journals.keys() - {about["name"] for about in found}:
+        article = next((record.article for record in run.journals[name].records), "")
+        found.append({"name": name, "title": name, "article": article, "items": []})
+    return sorted(found, key=lambda each: (each["article"] in LAST, each["article"], each["name"]))
 
 
-def _section(runs: Sequence[Run], about: About) -> dict[str, Any]:
+def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
     """Return one notebook's part of the page: its tables and figures in order, and links."""
-    run = runs[0]
-    folder = run.path / "shown" / about.name
-    shown = [_item(folder, item) for item in about.items]
-    plain = [
-        plain_table(
-            each.journals[about.name].records, each.name, "plain" if each is run else "other"
-        )
-        for each in (runs[1:] if shown else runs)
-        if about.name in each.journals
-    ]
-    files = [*run.path.glob(f"{about.name}.html"), *sorted(folder.glob("*.csv"))]
-    files += run.path.glob(f"{about.name}.jsonl*")
-    links = {place.name: quote(place.relative_to(run.path).as_posix()) for place in files}
-    article = next((each for each in published.articles() if each.id == about.article), None)
-    part = article.title if article else LAST.get(about.article, LAST[""])
-    texts = {"about": about, "part": part, "article": article, "links": links}
-    return texts | {"shown": shown, "plain": plain}
-
-
-def _item(folder: Path, item: Item) -> dict[str, Any]:
-    """Return a saved table or figure for the template."""
-    title = item.file.partition("-")[2].replace("-", " ")
-    shown = {"title": title, "folded": item.folded, "caption": item.caption}
-    drawing = folder / f"{item.file}.svg"
-    if drawing.exists():
-        return shown | {"figure": Markup(address(drawing.read_text(encoding="utf-8")))}
-    return shown | {"table": Markup(table.saved_html(folder / f"{item.file}.html"))}
-
-
-def plain_table(records: Iterable[Record], title: str = "", kind: str = "plain") -> table.Table:
-    """Return the cases of one experiment, a row each, where no notebook has shown them."""
-    lines = []
-    for record in records:
-        # The number of a case that computed wrongly stays in its journal.
-        name = "" if record.status == "mismatch" else cases.headline(record)
-        value = with_interval(record.metrics[name], metrics.show(name)) if name else ""
-        cells = [cases.chip_name(record), cases.framework_name(record), cases.settings(record)]
-        cells += [record.status, value, "; ".join(filter(None, [record.reason, *record.flags]))]
-        lines.append((cells, {}, kind))
-    return table.Table.of(
-        title, ("Device", "Framework", "Case", "Status", "Value", "Remarks"), lines
-    )
-
-
-def _notes(run: Run) -> list[str]:
-    """Return what a reader must know before any number: what is missing or says nothing."""
-    notes = [] if run.records else ["Nothing has been measured yet."]
-    if any(record.profile == "smoke" for record in run.records):
-        notes.append(f"This is a run of the profile {PROFILES['smoke']}.")
-    unfinished = sorted(place.stem for place in run.path.glob(".partial/*.ipynb"))
-    missing = dict.fromkeys(unfinished, "running, or was stopped")
-    missing |= {name: f"left out: {why}" for name, why in run.machine.get("left_out", {}).items()}
-    again = f"make reproduce RUN={run.name} carries on"
-    return notes + [f"{name} is {why}; {again}." for name, why in missing.items()]
-
-
-def _facts(run: Run) -> dict[str, str]:
-    """Return the machine, the software, the profile, how the cases ended, and the noise."""
-    records = run.records
-    profiles = sorted({record.profile for record in records})
-    endings = Counter(record.status for record in records)
-    endings.update(flag for record in records if record.status == "ok" for flag in record.flags)
-    facts = {
-        "Machine": snapshot.describe(run.machine) if run.machine else "not known",
-        "Software": details.software(run.machine) if run.machine else "",
-        "Profile": "; ".join(PROFILES.get(profile, profile) for profile in profiles),
-        "Cases": ", ".join(f"{count:,} {name}" for name, count in endings.most_common()),
-        "Noise": details.same_twice(records) if records else "",
+    name = about["name"]
+    folder = runs[0].path / "shown" / name
+    unshown = [run for run in (runs[1:] if about["items"] else runs) if name in run.journals]
+    files = [*runs[0].path.glob(f"{name}.html"), *sorted(folder.glob("*.csv"))]
+    files += runs[0].path.glob(f"{name}.jsonl*")
+    article = next((each for each in published.articles() if each.id == about["article"]), None)
+    return about | {
+        "part": article.title if article else LAST.get(about["article"], LAST[""]),
+        "article": article,
+        "links": {place.name: quote(place.relative_to(runs[0].path).as_posix()) for place in files},
+        "shown": [item | _contents(folder / item["file"]) for item in about["items"]],
+        "plain": [details.details_table(run.journals[name].records, run.name) for run in unshown],
     }
-    return {term: text for term, text in facts.items() if text}
+
+
+def _contents(place: Path) -> dict[str, Any]:
+    """Return a saved figure or table for the template. place: without an ending."""
+    title = place.name.partition("-")[2].replace("-", " ")
+    drawing = place.with_name(f"{place.name}.svg")
+    if drawing.exists():
+        return {"title": title, "figure": address(drawing.read_text(encoding="utf-8"))}
+    text = place.with_suffix(".html").read_text(encoding="utf-8")
+    return {"title": title, "table": text.partition("</style>")[2]}  # the page has its own style

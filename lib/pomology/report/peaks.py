@@ -1,6 +1,6 @@
-"""The best rates that a run has measured: operations and bytes a second."""
+"""The best rates of operators that a run has measured, of which a training reaches a share."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pomology.format import with_interval
@@ -8,13 +8,6 @@ from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 
-# Passes over memory, and how many arrays each reads or writes (STREAM, McCalpin 1995).
-STREAMS = {"sum": 1, "dot": 2, "copy": 2, "scale": 2, "add": 3, "triad": 3}
-READERS, READS, BOTH = ("sum", "dot", "matvec"), "reads", "reads and writes"
-# Bytes of a last-level cache of which the system does not tell the size: an M2 Ultra's has 96 MB,
-# a B200's 126 MB.
-UNKNOWN_CACHE = 2**27
-BEYOND = 4  # what measures the memory is larger than so many caches (McCalpin 1995)
 SHARE = "share_of_best"  # of the best rate here, that a case reaches
 BEST = metrics.words(SHARE)
 
@@ -25,67 +18,36 @@ class Peak(NamedTuple):
     rate: Estimate
     record: Record
 
-    @property
-    def value(self) -> float:
-        return self.rate.value
+
+Peaks = dict[tuple[str, str], Peak]  # by kind of device, `cpu` or `gpu`, and precision or traffic
 
 
-class Peaks(NamedTuple):
-    """rates: by kind of device (`cpu`, `gpu`) and precision. bandwidths: by kind, and `READS` or
-    `BOTH`. caches: bytes of the last-level cache by kind, where known.
+def best(
+    records: Iterable[Record],
+    metric: str = "flops_per_s",
+    group: Callable[[Record], str] = cases.precision,
+) -> Peaks:
+    """Return the best rates of a run's cases that time one operator (a setting `operation`).
+
+    A rate is that of the fastest block of calls, as in STREAM, and without raw times the median.
+    Smoke tests are left out. group: the precision or traffic of a case, "" for none.
     """
-
-    rates: dict[tuple[str, str], Peak]
-    bandwidths: dict[tuple[str, str], Peak]
-    caches: dict[str, float]
-
-    def share(self, rate: Estimate, kind: str, precision: str) -> Estimate | None:
-        """Return the share of the peak that a rate is; above 1 the peak is too low."""
-        peak = self.rates.get((kind, precision))
-        return peak and rate / peak.rate
-
-
-def peaks(records: Iterable[Record]) -> Peaks:
-    """Return the best of a run's cases that time one operator (a setting `operation`).
-
-    Bytes a second come from passes over memory; of reads also from matrices far larger than a
-    cache. Smoke tests are left out.
-    """
-    best = Peaks({}, {}, {})
-    good = [record for record in records if record.status == "ok" and record.profile != "smoke"]
-    operators = [record for record in good if "operation" in record.config]
-    for record in operators:
-        if "cache_bytes" in record.metrics:
-            best.caches[cases.kind(record)] = record.metrics["cache_bytes"].value
-    for record in operators:
-        kind = cases.kind(record)
-        operation = record.config["operation"]
-        _keep_best(best.rates, (kind, cases.precision(record)), record, "flops_per_s")
-        rate = record.metrics.get("bytes_per_s")
+    found: Peaks = {}
+    for record in records:
+        timed = "operation" in record.config and metric in record.metrics
+        if not timed or record.status != "ok" or record.profile == "smoke":
+            continue
+        rate = record.metrics[metric]
         call = record.metrics.get("kernel_s")
-        size = rate.value * call.value if rate and call else 0
-        large = size > BEYOND * best.caches.get(kind, UNKNOWN_CACHE)
-        if operation in STREAMS or (operation in READERS and large):
-            traffic = READS if operation in READERS else BOTH
-            _keep_best(best.bandwidths, (kind, traffic), record, "bytes_per_s")
-    return best
-
-
-def _keep_best(
-    found: dict[tuple[str, str], Peak], key: tuple[str, str], record: Record, metric: str
-) -> None:
-    """Keep the rate of a record's fastest block of calls, as STREAM does, if it is the best.
-
-    Without raw times its rate is the median.
-    """
-    rate = record.metrics.get(metric)
-    call = record.metrics.get("kernel_s")
-    each_s = [seconds / calls for calls, seconds in record.steady("kernel_s") if calls and seconds]
-    if rate and call and each_s:
-        fastest = rate.value * call.value / min(each_s)
-        rate = Estimate(fastest, rate.unit, n=len(each_s), covers="exact")
-    if rate and rate.value > (found[key].value if key in found else 0):
-        found[key] = Peak(rate, record)
+        blocks = record.steady("kernel_s")
+        each_s = [seconds / calls for calls, seconds in blocks if calls and seconds]
+        if call and each_s:
+            fastest = rate.value * call.value / min(each_s)
+            rate = Estimate(fastest, rate.unit, n=len(each_s), covers="exact")
+        place = (cases.kind(record), group(record))
+        if place[1] and (place not in found or rate.value > found[place].rate.value):
+            found[place] = Peak(rate, record)
+    return found
 
 
 def percent(share: Estimate | None) -> str:

@@ -6,7 +6,7 @@ import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate, estimate
 from pomology.results import cases
 
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ class Case:
     """One case over its repeats.
 
     first: the columns of its first repeat. last: those of the last repeat that ended well, or of
-    the last one. good: repeat -> its values by metric, of the repeats that ended well. each:
-    metric -> its values in those. flags_of: repeat -> its flags. endings: (status, reason) of the
-    repeats that did not end well. kind: `cpu` or `gpu`, the device that was asked for.
+    the last one. good: repeat -> its values by metric, of the repeats that ended well; operations a
+    second follow from the counted step where they are not among them. each: metric -> its values in
+    those. flags_of: repeat -> its flags. endings: repeat -> its status and reason, of the repeats
+    that did not end well. kind: `cpu` or `gpu`, the device that was asked for.
     """
 
     def __init__(self, repeats: list[list[dict[str, Any]]]):
@@ -31,7 +32,7 @@ class Case:
         self.last = (well or repeats)[-1][0]
         self.good = {rows[0]["repeat"]: _estimates(rows) for rows in well}
         self.flags_of = {row["repeat"]: (row["flags"] or "").split() for row in firsts}
-        self.endings = [(row["status"], row["reason"] or "") for row in failed]
+        self.endings = {row["repeat"]: (row["status"], row["reason"] or "") for row in failed}
         self.repeats = len(repeats)
         self.good_repeats = len(well)
         self.flags = sorted({flag for flags in self.flags_of.values() for flag in flags})
@@ -40,7 +41,10 @@ class Case:
         self.framework = cases.FRAMEWORKS.get(self.first["framework"], self.first["framework"])
         self.kind = cases.kind_of(self.first["backend"])
         self.each: dict[str, list[Estimate]] = {}
+        flops = self.first["flops_per_step"]
         for values in self.good.values():
+            if flops and "step_s" in values:
+                values.setdefault("flops_per_s", estimate(flops, "FLOP") / values["step_s"])
             for metric, value in values.items():
                 self.each.setdefault(metric, []).append(value)
 

@@ -7,8 +7,8 @@ verdict: single runs stand next to each other and say nothing of the next run.
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
@@ -60,18 +60,23 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     Its `data` has every comparison with its numbers. in_turn: whether the repeats of the runs took
     turns, so that the machine was the same for both.
     """
-    from pomology.report.table import Table, grouped
+    from pomology.report.table import Row, Table
     from pomology.results.pool import pool
 
     machines = frame.groupby("run", sort=False).machine.first()
-    cases = grouped(pool(frame), lambda case: (case.first["experiment"], case.first["case"]))
-    rows = [[_row(base, other) for other in others] for base, *others in cases]
+    cases = defaultdict(list)
+    for case in pool(frame):
+        cases[case.first["experiment"], case.first["case"]].append(case)
+    rows = [[_row(base, other) for other in others] for base, *others in cases.values()]
     data = [row for of_case in rows for row in of_case]
-    repeated = [row for row in data if row["verdict"] is None]
-    for family in grouped(repeated, lambda row: (row["run"], row["experiment"])):
+    families = defaultdict(list)
+    for row in data:
+        if row["verdict"] is None:
+            families[row["run"], row["experiment"]].append(row)
+    for family in families.values():
         _judge(family, in_turn)
     lines = []
-    for of_case, compared in zip(cases, rows, strict=True):
+    for of_case, compared in zip(cases.values(), rows, strict=True):
         timed = [name for name in TIMES if any(name in case.values for case in of_case)]
         if not (compared and timed):
             continue
@@ -87,11 +92,9 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
                 text = f"{row['ratio']:.3g} ({row['low']:.3g} to {row['high']:.3g}): {text}"
             cells[row["run"]] += f"; {text}"
         name = one_line(f"{compared[0]['experiment']}: {compared[0]['case']}", 120)
-        lines.append(((name, metric.removesuffix("_s"), *cells.values()), {}))
+        lines.append(Row({"Case": name, "Time of": metric.removesuffix("_s"), **cells}))
     notes = [f"{name}: {one_line(machine)}." for name, machine in machines.items()]
-    columns = ("Case", "Time of", *machines.index)
-    shown = Table.of("Runs side by side", columns, lines, [*notes, *NOTES])
-    return replace(shown, data=tuple(data))
+    return Table("Runs side by side", lines, [*notes, *NOTES], data)
 
 
 def _row(base: Case, other: Case) -> dict[str, Any]:

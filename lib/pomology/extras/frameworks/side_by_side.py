@@ -10,8 +10,8 @@ import json
 from typing import TYPE_CHECKING
 
 from pomology.format import with_interval
-from pomology.report.declaration import Declaration
-from pomology.report.table import INTERVALS, Table, ends, value_text
+from pomology.report.article import Declaration
+from pomology.report.table import INTERVALS, Row, Table, numbers, value_text
 from pomology.results import metrics
 from pomology.results.pool import Case, pool
 
@@ -36,24 +36,22 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
     for case in pool(own[own.profile.ne("smoke")]):
         place = (case.kind, json.dumps(case.config, sort_keys=True))
         pairs.setdefault(place, {})[case.first["framework"]] = case
-    lines = [_line(about, pair) for pair in pairs.values()]
-    ratios = [row for _, row, _ in lines if row["ratio"]]
+    rows = [_row(about, pair) for pair in pairs.values()]
+    ratios = [row.data for row in rows if row.data["ratio"]]
     faster = sum(row.get("ratio_low", 0) > 1 for row in ratios)
     slower = sum(row.get("ratio_high", 1) < 1 for row in ratios)
     counts = (
         f"Of {len(ratios)} cases that both computed alike MLX was faster in {faster}, PyTorch in "
         f"{slower}."
     )
-    columns = ("Device", *about.headings.values(), *FRAMEWORKS.values(), "Ratio", "Remarks")
-    notes = [MEANING, counts, INTERVALS]
-    return Table.of("PyTorch and MLX, side by side", columns, lines, notes)
+    return Table("PyTorch and MLX, side by side", rows, [MEANING, counts, INTERVALS])
 
 
-def _line(about: Declaration, pair: dict[str, Case]) -> tuple:
-    """Return texts, numbers and kind of a setting: both times, and the first over the second."""
+def _row(about: Declaration, pair: dict[str, Case]) -> Row:
+    """Return the row of a setting: both times, and the first over the second."""
     case = next(iter(pair.values()))
     remark, comparable = sameness(pair)
-    texts = {"Device": case.kind.upper(), "Remarks": remark} | about.texts(case.config)
+    texts = {"Device": case.kind.upper()} | about.texts(case.config)
     row = {"device": case.kind, **case.config, "remark": remark}
     times = {name: case.values.get(about.time) for name, case in pair.items()}
     for name, heading in FRAMEWORKS.items():
@@ -63,8 +61,8 @@ def _line(about: Declaration, pair: dict[str, Case]) -> tuple:
         row[f"{name}_{about.time}"] = time and time.value
     ratio = times["torch"] / times["mlx"] if comparable and all(times.values()) else None
     texts["Ratio"] = with_interval(ratio, metrics.show("speedup")) if ratio else ""
-    row |= {"ratio": ratio and ratio.value} | ends("ratio", ratio)
-    return texts, row, "measured"
+    texts["Remarks"] = remark
+    return Row(texts, row | numbers("ratio", ratio), "measured")
 
 
 def sameness(pair: dict[str, Case]) -> tuple[str, bool]:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.report.peaks import BOTH, peaks
+from pomology.report import peaks
 from pomology.results import cases
 from pomology.results.record import Record
 
 HALF = ("fp16", "bf16", "half")
+COPIES = ("copy", "scale", "add", "triad")  # of STREAM
 PEAKS = "peaks"  # the notebook that measures those of a device
 
 
@@ -62,19 +63,25 @@ def published_devices() -> dict[str, Device]:
 def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
     """Return the devices of a run that has measured its peaks, by `cpu` and `gpu`."""
     # On a processor another library computes convolutions: its rate is no product's peak.
-    best = peaks(r for r in records if r.config.get("operation") != "convolution")
+    rates = peaks.best(r for r in records if r.config.get("operation") != "convolution")
+    bandwidths = peaks.best(records, "bytes_per_s", _copying)
     devices = {}
     for kind in ("cpu", "gpu"):
-        bandwidth = best.bandwidths.get((kind, BOTH))
-        fp32 = best.rates.get((kind, "fp32"))
+        bandwidth = bandwidths.get((kind, "copying"))
+        fp32 = rates.get((kind, "fp32"))
         if not bandwidth or not fp32:
             continue
         devices[kind] = Device(
             name=cases.chip_name(fp32.record),
-            flops_per_s={name: each.value for (of, name), each in best.rates.items() if of == kind},
-            bytes_per_s=bandwidth.value,
+            flops_per_s={name: each.rate.value for (of, name), each in rates.items() if of == kind},
+            bytes_per_s=bandwidth.rate.value,
             backend="cpu" if kind == "cpu" else fp32.record.backend.rpartition("-")[2],
             source=f"the peaks measured in the run {run}",
             measured=True,
         )
     return devices
+
+
+def _copying(record: Record) -> str:
+    """Return `copying` for the passes over memory that read and write, else nothing."""
+    return "copying" if record.config["operation"] in COPIES else ""

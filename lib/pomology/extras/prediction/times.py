@@ -15,7 +15,6 @@ from pomology.extras.prediction.model import COLUMNS, columns
 from pomology.extras.prediction.work import Work
 from pomology.format import one_line
 from pomology.models import trainings
-from pomology.report.article import achieved
 from pomology.results.pool import Case, pool
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def of_run(frame: pandas.DataFrame, known: Mapping[str, Device]) -> pandas.DataF
     times = []
     for case in pool(frame[frame["profile"].ne("smoke")]):
         device = known.get(case.kind)
-        rate = achieved(case)
+        rate = case.values.get("flops_per_s")
         if not device or not rate or rate.value <= 0 or "operation" in case.config:
             continue
         step = sums(case)

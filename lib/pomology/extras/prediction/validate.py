@@ -9,8 +9,8 @@ import numpy as np
 
 from pomology.extras.prediction.devices import Device
 from pomology.extras.prediction.model import HELD_BY, Model, errors_of, fit, interval, left_out
-from pomology.report.figures.style import figure_of
-from pomology.report.table import Table
+from pomology.report.figures import figure_of
+from pomology.report.table import Row, Table
 
 if TYPE_CHECKING:
     import pandas
@@ -72,13 +72,14 @@ def summary(times: pandas.DataFrame) -> dict[str, float]:
 
 def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
     """Return a row for each group of times."""
-    lines = []
+    rows = []
     for name, times in groups.items():
         numbers = summary(times)
         n, *shares = numbers.values()
         cells = (name, f"{n:,}", *(f"{100 * share:.0f} %" for share in shares))
-        lines.append((cells, {"prediction": name, **numbers}))
-    return Table.of(title, HEADINGS, lines, NOTES)
+        row = Row(dict(zip(HEADINGS, cells, strict=True)), {"prediction": name, **numbers})
+        rows.append(row)
+    return Table(title, rows, NOTES)
 
 
 def figure(times: pandas.DataFrame, title: str) -> Any:

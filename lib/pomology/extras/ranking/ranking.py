@@ -11,9 +11,8 @@ from pomology.errors import PomologyError
 from pomology.extras.ranking.speeds import MEASURED, PUBLISHED, WORK, speeds
 from pomology.format import significant
 from pomology.measure.estimate import Estimate
-from pomology.report.figures import style
-from pomology.report.figures.points import Line, points_figure
-from pomology.report.table import SOFTWARE, Table
+from pomology.report.figures import GREY, Line, nothing, points_figure
+from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases
 
 SHARED = {"amp", "tf32"}  # faults of no effect where two devices both have them
@@ -159,11 +158,11 @@ def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
             "models": int(rows["sound"].sum()),
             "doubtful": int((~rows["sound"]).sum()),
         }
-        cells = (device, text, ", ".join(models), software(rows))
-        lines.append((cells, numbers, rows["kind"].iloc[0]))
-    columns = ("Device", f"Trains, against the {name}", "By model", "Measured with")
+        cells = {"Device": device, f"Trains, against the {name}": text}
+        cells |= {"By model": ", ".join(models), "Measured with": software(rows)}
+        lines.append(Row(cells, numbers, rows["kind"].iloc[0]))
     heading = f"How fast every device trains, against {name or 'others'}"
-    return Table.of(heading, columns, lines, NOTES if lines else (NOTHING,))
+    return Table(heading, lines, NOTES if lines else (NOTHING,))
 
 
 def sentences(frame: pandas.DataFrame) -> list[str]:
@@ -198,7 +197,7 @@ def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
     order = sorted(models.index, key=lambda device: (device not in first, -models[device]))
     shown = set(order[:MOST_ROWS])
     if len(shown) < 2:
-        return style.nothing()
+        return nothing()
     lines = []
     for device, own in rows[rows["device"].isin(shown)].groupby("device", sort=False):
         sound = [Estimate(ratio) for ratio in own["ratio"][own["sound"]]]
@@ -213,5 +212,5 @@ def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
     left = len(models) - len(shown)
     heading = f"{left} more devices are in the table" if left else ""
     figure = points_figure({heading: lines}, f"speed, {name} = 1 (right is faster)")
-    figure.axes[0].axvline(1, color=style.GREY, linewidth=0.8, linestyle="dashed")
+    figure.axes[0].axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
     return figure

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pandas
 
+from pomology.extras.roofline.roofs import Roofs
 from pomology.extras.roofline.table import points
 from pomology.format import quantity, significant
-from pomology.report.figures import style
-from pomology.report.peaks import Peaks
+from pomology.report import figures
 
 LABEL_INCHES = 0.17  # from one label to the next
 TITLES = {"cpu": "Processor", "gpu": "GPU"}
 
 
-def roofline_figure(frame: pandas.DataFrame, best: Peaks) -> Any:
+def roofline_figure(frame: pandas.DataFrame, best: Roofs) -> Any:
     """Return a matplotlib Figure with a panel for each kind of device, both axes logarithmic.
 
     The sloping roofs are the memory's, the flat ones the best rates by precision. Labels stand
@@ -26,16 +26,16 @@ def roofline_figure(frame: pandas.DataFrame, best: Peaks) -> Any:
     found = found[found["intensity"].gt(0)]
     kinds = [kind for kind in TITLES if found["kind"].eq(kind).any()]
     if not kinds:
-        return style.nothing()
+        return figures.nothing()
     heights = [max(3, LABEL_INCHES * (2 + found["kind"].eq(kind).sum())) for kind in kinds]
-    figure = style.figure_of(style.WIDTH, sum(heights) + len(heights))
+    figure = figures.figure_of(figures.WIDTH, sum(heights) + len(heights))
     axes = figure.subplots(len(kinds), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axis, kind in zip(axes, kinds, strict=True):
         _draw(axis, kind, found[found["kind"].eq(kind)], best)
     return figure
 
 
-def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Peaks) -> None:
+def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Roofs) -> None:
     """Draw a panel. found: its points."""
     labels = []
     for point in found.itertuples():
@@ -43,25 +43,25 @@ def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Peaks) -> None:
         if point.limit:
             text += f": {significant(100 * min(point.share_of_roof, 1), 2)} %"
         labels.append((point.value, point.intensity, text))
-        colour = style.SHADES.get((point.framework, kind), style.GREY)
+        colour = figures.LOOKS.get((point.framework, kind), figures.OTHER)["colour"]
         axis.plot(point.intensity, point.value, "o", color=colour, markersize=5)
     axis.set(xscale="log", yscale="log", title=TITLES[kind], ylabel="GFLOP/s")
     axis.set_xlabel("operations per byte, counted on paper")
     ends = np.array(axis.get_xlim()) * (0.5, 2)
-    peaks = {name: peak.value for (of, name), peak in best.rates.items() if of == kind}
-    memory = {name: peak.value for (of, name), peak in best.bandwidths.items() if of == kind}
+    peaks = {name: peak.rate.value for (of, name), peak in best.rates.items() if of == kind}
+    memory = {name: peak.rate.value for (of, name), peak in best.bandwidths.items() if of == kind}
     for precision, rate in peaks.items():
-        axis.plot(ends, [rate] * 2, color=style.GREY)
+        axis.plot(ends, [rate] * 2, color=figures.GREY)
         labels.append((rate, ends[1], f"roof of {precision}: {quantity(rate, 'FLOP/s')}"))
     for traffic, bandwidth in memory.items():
         roof = np.minimum(ends * bandwidth, max(peaks.values(), default=np.inf))
-        axis.plot(roof / bandwidth, roof, color=style.GREY, linestyle="dashed")
+        axis.plot(roof / bandwidth, roof, color=figures.GREY, linestyle="dashed")
         label = f"roof of memory, {traffic}: {quantity(bandwidth, 'B/s')}"
         labels.append((roof[0], ends[0], label))
     axis.grid()
-    style.plain_ticks(axis.xaxis)
-    style.plain_ticks(axis.yaxis, 1e9)
-    join = {"arrowstyle": "-", "color": style.GREY, "linewidth": 0.4, "relpos": (0, 0.5)}
+    figures.plain_ticks(axis.xaxis)
+    figures.plain_ticks(axis.yaxis, 1e9)
+    join = {"arrowstyle": "-", "color": figures.GREY, "linewidth": 0.4, "relpos": (0, 0.5)}
     form = {"textcoords": "axes fraction", "va": "center", "fontsize": 7, "arrowprops": join}
     for place, (y, x, text) in zip(np.linspace(0, 1, len(labels)), sorted(labels), strict=True):
         axis.annotate(text, (x, y), (1.05, place), annotation_clip=False, **form)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pandas
 
 from pomology.articles.published import KIT
+from pomology.extras.roofline.roofs import BOTH, READERS, READS, UNKNOWN_CACHE, Roofs
 from pomology.format import significant, with_interval
 from pomology.measure.estimate import Estimate, estimate
 from pomology.report import peaks
-from pomology.report.article import achieved
-from pomology.report.peaks import BOTH, READERS, READS, UNKNOWN_CACHE, Peaks
-from pomology.report.table import Table
+from pomology.report.table import Row, Table
 from pomology.results import cases, metrics
 from pomology.results.pool import Case, pool
 
@@ -20,12 +19,10 @@ COUNTED = (
     "optimiser's update. Fused operators and caches move less, so a case may be above the memory's "
     "roof: its share is over 100 %. Cache-resident: the memory is no roof."
 )
-COLUMNS = ("Experiment", "Device", "Precision", "Best case", "Achieved", peaks.BEST)
-COLUMNS += ("Operations per byte", "Limited by", "Share of that roof", "Remarks")
 KEY = ["kind", "name", "framework", "backend", "precision"]
 
 
-def points(frame: pandas.DataFrame, best: Peaks) -> pandas.DataFrame:
+def points(frame: pandas.DataFrame, best: Roofs) -> pandas.DataFrame:
     """Return the best case of each experiment, operation, framework, device and precision.
 
     frame: of one run. Smoke tests are left out, and the cases that measure the peaks. Columns: the
@@ -35,7 +32,7 @@ def points(frame: pandas.DataFrame, best: Peaks) -> pandas.DataFrame:
     """
     found = []
     for case in pool(frame[frame["profile"].ne("smoke")]):
-        rate = achieved(case)
+        rate = case.values.get("flops_per_s")
         if rate and not (case.first["article"] == KIT and case.config.get("operation")):
             found.append(_point(case, rate, best))
     columns = [*KEY, "case", "rate", "value", "share", "intensity", "limit", "share_of_roof"]
@@ -43,14 +40,15 @@ def points(frame: pandas.DataFrame, best: Peaks) -> pandas.DataFrame:
     return table.drop_duplicates(KEY).sort_values(KEY)
 
 
-def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
+def _point(case: Case, rate: Estimate, best: Roofs) -> dict:
     """Return a case as a row of `points`."""
     first = case.first
     operation = case.config.get("operation") or ""
     row = {name: first[name] for name in ("framework", "backend", "precision")}
     row |= {"kind": case.kind, "case": case, "rate": rate, "value": rate.value}
     row["name"] = f"{first['experiment']} {operation}".strip()
-    row["share"] = best.share(rate, case.kind, first["precision"])
+    peak = best.rates.get((case.kind, first["precision"]))
+    row["share"] = peak and rate / peak.rate
     row |= {"intensity": 0.0, "limit": "", "share_of_roof": float("nan")}
     bandwidth = case.values.get("bytes_per_s")
     call = case.values.get("kernel_s")
@@ -59,26 +57,25 @@ def _point(case: Case, rate: Estimate, best: Peaks) -> dict:
         row["intensity"] = first["flops_per_step"] / first["bytes_per_step"]
     elif bandwidth:
         row["intensity"] = rate.value / bandwidth.value
-    peak = best.rates.get((case.kind, first["precision"]))
     memory = best.bandwidths.get((case.kind, READS if operation in READERS else BOTH))
     if not (peak and memory and row["intensity"]):
         return row
-    slope = row["intensity"] * memory.value
-    roof = min(slope, peak.value)
-    if slope >= peak.value:
+    slope = row["intensity"] * memory.rate.value
+    roof = min(slope, peak.rate.value)
+    if slope >= peak.rate.value:
         row["limit"] = "compute"
     elif 0 < size <= best.caches.get(case.kind, UNKNOWN_CACHE):
         row["limit"] = "cache-resident"
         row["name"] += ", cache-resident" if operation else ""
-        roof = peak.value
+        roof = peak.rate.value
     else:
         row["limit"] = "memory"
     return row | {"share_of_roof": rate.value / roof}
 
 
-def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
+def roofline_table(frame: pandas.DataFrame, best: Roofs) -> Table:
     """Return the best case of every experiment with its roof."""
-    lines = []
+    rows = []
     for point in points(frame, best).itertuples():
         first = point.case.first
         config = {name: value for name, value in point.case.config.items() if value}
@@ -99,15 +96,14 @@ def roofline_table(frame: pandas.DataFrame, best: Peaks) -> Table:
         numbers = {"case": first["case"], "flops_per_s": point.value}
         numbers |= {"flops_per_byte": point.intensity, "share_of_roof": point.share_of_roof}
         numbers["share_of_best"] = point.share and point.share.value
-        lines.append((cells, numbers, "measured"))
-    notes = [COUNTED, "" if best.rates else NO_PEAKS]
-    title = "How far each experiment is below the roofs"
-    return Table.of(title, COLUMNS, lines, notes)
+        rows.append(Row(cells, numbers, "measured"))
+    notes = [COUNTED] if best.rates else [COUNTED, NO_PEAKS]
+    return Table("How far each experiment is below the roofs", rows, notes)
 
 
-def peaks_table(best: Peaks) -> Table:
+def peaks_table(best: Roofs) -> Table:
     """Return the best rates of a run, and what reached them."""
-    lines = []
+    rows = []
     for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):
         for (_, what), (rate, record) in sorted(measured.items(), key=lambda item: item[0]):
             texts = {
@@ -117,7 +113,6 @@ def peaks_table(best: Peaks) -> Table:
                 "Reached by": f"{cases.framework_name(record)}: {cases.settings(record)}",
                 "Remarks": ", ".join(record.flags),
             }
-            lines.append((texts, {name: rate.value, "blocks": rate.n}, "measured"))
+            rows.append(Row(texts, {name: rate.value, "blocks": rate.n}, "measured"))
     meaning = "A measured peak is the rate of the fastest of its timed blocks of calls."
-    columns = ("Device", "Precision, or traffic", "Best rate", "Reached by", "Remarks")
-    return Table.of("Peaks", columns, lines, [meaning if lines else NO_PEAKS])
+    return Table("Peaks", rows, [meaning if rows else NO_PEAKS])

@@ -1,20 +1,15 @@
-"""A grid of settings by device and precision, where a mark for each would be a cloud."""
+"""For the notebook `blas`: a grid of products by device and precision.
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+A mark for each product would be a cloud.
+"""
 
 from pomology.format import plus_minus, significant
+from pomology.report import figures
 from pomology.report.article import comparable
-from pomology.report.declaration import Declaration
-from pomology.report.figures import style
-from pomology.results.pool import pool
-
-if TYPE_CHECKING:
-    import pandas
+from pomology.results import metrics
 
 
-def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
+def figure(about, records):
     """Return a figure with the rate of every product and its interval, or the status of the case.
 
     A row is an operation and shape, a column a framework, device and precision.
@@ -23,35 +18,36 @@ def products_figure(about: Declaration, frame: pandas.DataFrame) -> Any:
     import seaborn
     from matplotlib.colors import LogNorm
 
+    metric = metrics.metric(about.metric)
     cells = []
-    for case in pool(comparable(frame, about.metric)):
+    for case in comparable(records, about.metric):
         rate = case.values.get(about.metric)
         config = case.config
         operation = " ".join(filter(None, (config["operation"], config.get("wrt"))))
         row = f"{operation} {config['shape'].replace('x', '×')}"
         column = f"{case.framework}\n{case.first['backend']}\n{case.first['precision']}"
-        value = rate.value / about.drawn.scale if rate else None
+        value = rate.value / metric.scale if rate else None
         words = f"{significant(value)}{plus_minus(rate)}" if rate else case.status
         cells.append((config["operation"], row, column, value, words))
     cells = pandas.DataFrame(cells, columns=["operation", "row", "column", "value", "words"])
     if not cells["value"].notna().any():
-        return style.nothing()
+        return figures.nothing()
     # The rows of an operation together, all in order of first appearance.
     cells = pandas.concat(rows for _, rows in cells.groupby("operation", sort=False))
     grid = cells.pivot_table(["value", "words"], "row", "column", "first", sort=False, dropna=False)
     values = grid["value"].astype(float)
     words = grid["words"]
-    figure = style.figure_of(style.WIDTH, 1.6 + 0.25 * len(values))
-    axis = figure.subplots()
+    drawn = figures.figure_of(figures.WIDTH, 1.6 + 0.25 * len(values))
+    axis = drawn.subplots()
     form = {"ha": "center", "va": "center", "fontsize": 8}
     annotated = {"annot": words, "fmt": "", "annot_kws": form}
     seaborn.heatmap(values, norm=LogNorm(), cmap="viridis", cbar=False, ax=axis, **annotated)
     for y, x in zip(*(values.isna() & words.notna()).to_numpy().nonzero(), strict=True):
-        axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=style.GREY, **form)
+        axis.text(x + 0.5, y + 0.5, words.iloc[y, x], style="italic", color=figures.GREY, **form)
     axis.set(xlabel=None, ylabel=None)
     axis.tick_params(length=0, labelsize=8, rotation=0)
-    place = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": about.drawn.axis}
-    bar = figure.colorbar(axis.collections[0], ax=axis, **place)
+    place = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": metric.axis}
+    bar = drawn.colorbar(axis.collections[0], ax=axis, **place)
     bar.outline.set_visible(False)
-    style.plain_ticks(bar.ax.xaxis)
-    return figure
+    figures.plain_ticks(bar.ax.xaxis)
+    return drawn

@@ -1,0 +1,52 @@
+"""The roofs of a run: its best operations a second, and its best bytes a second."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pomology.report import peaks
+from pomology.report.peaks import Peaks
+from pomology.results import cases
+from pomology.results.record import Record
+
+# Passes over memory, and how many arrays each reads or writes (STREAM, McCalpin 1995).
+STREAMS = {"sum": 1, "dot": 2, "copy": 2, "scale": 2, "add": 3, "triad": 3}
+READERS, READS, BOTH = ("sum", "dot", "matvec"), "reads", "reads and writes"
+# Bytes of a last-level cache of which the system does not tell the size: an M2 Ultra's has 96 MB,
+# a B200's 126 MB.
+UNKNOWN_CACHE = 2**27
+BEYOND = 4  # what measures the memory is larger than so many caches (McCalpin 1995)
+
+
+class Roofs(NamedTuple):
+    """rates: by kind of device and precision. bandwidths: by kind, and `READS` or `BOTH`. caches:
+    bytes of the last-level cache by kind, where known.
+    """
+
+    rates: Peaks
+    bandwidths: Peaks
+    caches: dict[str, float]
+
+
+def roofs(records: Iterable[Record]) -> Roofs:
+    """Return the roofs of a run, from its cases that time one operator.
+
+    Bytes a second come from passes over memory; of reads also from matrices far larger than a
+    cache.
+    """
+    records = list(records)
+    caches = {
+        cases.kind(record): record.metrics["cache_bytes"].value
+        for record in records
+        if record.status == "ok" and record.profile != "smoke" and "cache_bytes" in record.metrics
+    }
+
+    def traffic(record: Record) -> str:
+        operation = record.config["operation"]
+        call = record.metrics.get("kernel_s")
+        size = record.metrics["bytes_per_s"].value * call.value if call else 0
+        large = size > BEYOND * caches.get(cases.kind(record), UNKNOWN_CACHE)
+        if operation in STREAMS or (operation in READERS and large):
+            return READS if operation in READERS else BOTH
+        return ""
+
+    return Roofs(peaks.best(records), peaks.best(records, "bytes_per_s", traffic), caches)

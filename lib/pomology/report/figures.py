@@ -1,0 +1,227 @@
+"""Figures: devices' values in panels, curves over time, and the style of both.
+
+A device has one colour everywhere, on white, on black and in print. Colours are those of Okabe and
+Ito (2008), which colour-blind readers can tell apart; the shape of a mark repeats what its colour
+says. A figure that a single notebook draws is in a file beside that notebook.
+"""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pomology.articles import elsewhere
+from pomology.format import bounded
+from pomology.measure.estimate import Estimate
+from pomology.paths import RESOURCES
+from pomology.report.article import Declaration, comparable
+from pomology.results import cases, metrics
+from pomology.results.pool import Case
+from pomology.results.record import Record
+
+GREY = "#767676"
+WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
+
+# By kind (`published`, `measured`, or `other` in somebody else's run) and role; by framework and
+# kind of device, too, in shades that differ in grey as well.
+with (RESOURCES / "colours.csv").open(encoding="utf-8") as file:
+    LOOKS = {(line["kind"], line["role"]): line for line in csv.DictReader(file)}
+OTHER = LOOKS["published", ""]  # of what has no colour of its own
+DASHES = {"footprint": "solid", "allocated": "dashed", "reserved": "dotted"}
+
+
+class Line(NamedTuple):
+    """A device's line of a panel; its words stand after the marks, or in place of them.
+
+    kind: `published`, `measured` or `other`, and the device's role.
+    """
+
+    label: str
+    kind: tuple[str, str]
+    words: str
+    filled: Sequence[Estimate] = ()
+    hollow: Sequence[Estimate] = ()
+
+
+def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
+    """Return a figure with the metric of an article's devices and this machine's.
+
+    A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone. A
+    device without a number shows its status.
+    """
+    measured = comparable(records, about.metric)
+    own = {_title(about, case.config) for case in measured}
+    # Of a device in a panel the first row counts: an article prints some twice, and others' rows
+    # have the fastest first. Those are drawn in this machine's panels alone.
+    printed: dict[tuple[str, str], Line] = {}
+    for row in about.printed:
+        title = _title(about, row["config"])
+        line = _published(about, row)
+        if line and (title in own or not about.beside):
+            printed.setdefault((title, line.label), line)
+    panels = defaultdict(list)
+    for (title, _), line in printed.items():
+        panels[title].append(line)
+    for case in measured:
+        for line in _measured(about, case):
+            panels[_title(about, case.config)].append(line)
+    metric = metrics.metric(about.metric)
+    return points_figure(panels, metric.axis, metric.scale)
+
+
+def _title(about: Declaration, config: dict) -> str:
+    """Return the title of the panel of these settings."""
+    names = [key for key in about.headings if key in config and key not in about.shared_panel]
+    title = ", ".join(f"{about.headings[key].lower()} {config[key]}" for key in names)
+    return title[:1].upper() + title[1:] or "In the article"
+
+
+def _published(about: Declaration, row: dict) -> Line | None:
+    """Return the line of a published value, of a time next to rates as operations a second."""
+    if about.metric == "flops_per_s" and row["flops_per_s"]:
+        label, value = row["label"], row["flops_per_s"]
+    elif row["metric"] in (about.metric, "status"):
+        label, value = row["device"] or "the article", row["si"]
+    else:
+        return None
+    words = metrics.show(about.metric)(value) if value else row["printed"] or row["note"]
+    marks = [Estimate(value)] if value else []
+    doubtful = elsewhere.SERIOUS.intersection(row.get("faults", ()))
+    look = {"hollow" if doubtful else "filled": marks}
+    return Line(label, ("published", row["role"]), words, **look)
+
+
+def _measured(about: Declaration, case: Case) -> Iterator[Line]:
+    """Yield the lines of a case: a line for each metric, or else how it ended."""
+    shared = [key for key in about.shared_panel if case.config.get(key, "none") != "none"]
+    words = [f"{about.headings[key].lower()} {case.config[key]}" for key in shared]
+    label = ", ".join([case.first["device"], case.framework, *words])
+    kind = ("measured", case.kind)
+    series = about.series or (about.metric,)
+    values = {metric: case.values[metric] for metric in series if metric in case.values}
+    for metric, whole in values.items():
+        if whole.value > 0:
+            name = f"{label}, {metric.split('_')[0]}" if about.series else label
+            part = case.values.get(f"compute_{metric}")
+            apart = part and bounded(part) and bounded(whole) and part.high < whole.low
+            parts = [part] if apart else []
+            yield Line(name, kind, metrics.show(about.metric)(whole.value), [whole], parts)
+    if not values and case.status != "ok":
+        yield Line(label, kind, case.status)
+
+
+def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) -> Any:
+    """Return the panels below each other. label: of the axis, whose numbers are in `unit`."""
+    if not panels:
+        return nothing()
+    heights = [len(lines) + 1.1 for lines in panels.values()]
+    figure = figure_of(WIDTH, 0.9 + 0.26 * sum(heights))
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    looks = {}
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+        axis.set(title=title, ylim=(len(lines) - 0.4, -0.6), xscale="log")
+        axis.set_yticks(range(len(lines)), [line.label for line in lines])
+        axis.tick_params(axis="y", length=0)
+        axis.grid(axis="x")
+        for y, line in enumerate(lines):
+            look = LOOKS.get(line.kind, OTHER)
+            _draw(axis, y, line, look["colour"], look["mark"])
+            form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
+            looks[look["name"]] = form
+    left, right = axes[0].get_xlim()
+    room = max(1.5, (right / left) ** 0.3)  # for words after the last mark
+    axes[0].set_xlim(left, room * right)
+    axes[-1].set_xlabel(label)
+    plain_ticks(axes[-1].xaxis, unit)
+    key(figure, looks)
+    return figure
+
+
+def _draw(axis: Any, y: int, line: Line, colour: str, mark: str) -> None:
+    """Draw a line: its marks with their intervals, and its words after all of them."""
+    marks = [(each, colour) for each in line.filled] + [(each, "none") for each in line.hollow]
+    if not marks:  # words at the left edge
+        edge = axis.get_yaxis_transform()
+        axis.text(0.01, y, line.words, transform=edge, va="center", style="italic")
+        return
+    for each, fill in marks:
+        if each.low is not None:
+            axis.plot((each.low, each.high), (y, y), color=colour, linewidth=2)
+        axis.plot(each.value, y, mark, color=colour, markerfacecolor=fill)
+    right = max(each.high or each.value for each, _ in marks)
+    offset = {"xytext": (8, 0), "textcoords": "offset points"}
+    axis.annotate(line.words, (right, y), va="center", **offset)
+
+
+def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
+    """Return panels below each other, one for each quantity that has curves. x: words of the axis.
+
+    A curve is a record, a pandas Series, and a name of DASHES or "".
+    """
+    panels = {quantity: curves for quantity, curves in panels.items() if curves}
+    if not panels:
+        return nothing()
+    figure = figure_of(WIDTH, 1 + 1.8 * len(panels))
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    looks = {}
+    for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
+        for record, values, name in curves:
+            colour = LOOKS.get((record.framework, cases.kind(record)), OTHER)["colour"]
+            mark = "." if len(values) < 30 else ""
+            axis.plot(values, color=colour, linestyle=DASHES.get(name), marker=mark)
+            looks[f"{cases.framework_name(record)}, {record.backend}"] = {"color": colour}
+            if name:
+                looks[name] = {"color": GREY, "linestyle": DASHES[name]}
+        axis.set(ylabel=quantity, ylim=(0, 1.08 * axis.get_ylim()[1]))
+        axis.grid(axis="y")
+    axes[-1].set_xlabel(x)
+    key(figure, looks)
+    return figure
+
+
+def figure_of(width: float, height: float) -> Any:
+    """Return an empty figure, in inches; what is drawn from then on has this style."""
+    import matplotlib.style
+
+    # Not pyplot's: that keeps every figure, which a notebook would show a second time beside the
+    # saved one, and opens a window on a Mac.
+    from matplotlib.figure import Figure
+
+    matplotlib.style.use(RESOURCES / "figures.mplstyle")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def nothing() -> Any:
+    """Return the figure of records that hold nothing to draw."""
+    figure = figure_of(WIDTH, 0.5)
+    figure.text(0.01, 0.5, "Nothing was measured that can be drawn", va="center")
+    return figure
+
+
+def plain_ticks(axis: Any, unit: float = 1.0) -> None:
+    """Label a logarithmic axis in plain numbers. unit: of the labels, in that of the axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = sorted(axis.get_view_interval())
+    subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
+    axis.set_minor_locator(NullLocator())  # hundreds of strokes, of no use
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
+
+
+def key(figure: Any, looks: dict[str, dict]) -> None:
+    """Draw a key below a figure. looks: name -> how its line or mark looks."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+
+
+def drawing(figure: Any) -> Any:
+    """Return a figure as the SVG that Jupyter displays, whose words stay text."""
+    from IPython.display import SVG
+
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    return SVG(data=text.getvalue()[text.getvalue().index("<svg") :])

@@ -1,0 +1,47 @@
+"""For the notebooks of this folder: what other sources have timed, beside this machine's rows."""
+
+from pomology.articles import elsewhere
+from pomology.results import cases
+
+AXES = {"batch_size", "precision"}  # settings that other sources vary in one measurement
+# Workloads of the same model, in another training.
+ALIKE = {"bert_base": "bert_base_squad", "gpt2_small": "gpt2_small_book"}
+
+
+def rows(workload):
+    """Return the rows of a table by precision, the fastest first.
+
+    Of the same measurement at several batch sizes the fastest is a row. flops_per_s: the printed
+    speed times the operations on paper, None where those are not known.
+    """
+    found = [_row(row) for row in elsewhere.rows(workload)]
+    if workload in ALIKE:
+        training = elsewhere.WORKLOADS[ALIKE[workload]]
+        found += [_row(row, training=training) for row in elsewhere.rows(ALIKE[workload])]
+    # The parts of a pass say nothing of a step.
+    found = [row for row in found if row["metric"] not in ("forward_s", "backward_s")]
+    found.sort(key=lambda row: -(row["flops_per_s"] or 0.0))
+    found.sort(key=lambda row: elsewhere.PRECISIONS.index(row["precision"]))
+    fastest = {}
+    for row in found:
+        fastest.setdefault(row["line"], row)
+    return list(fastest.values())
+
+
+def _row(row, **settings):
+    label = cases.with_software(row["device"], row["framework"], row["version"], row["year"])
+    config = row["config"] | {"precision": row["precision"]} | settings
+    setting = cases.config_text({key: config[key] for key in config if key not in AXES})
+    remarks = [row["source"], setting, *(elsewhere.FAULTS[fault] for fault in row["faults"])]
+    flops = elsewhere.work(row)
+    source = elsewhere.SOURCES[row["source"]]
+    return row | {
+        "config": config,
+        "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
+        "label": label,
+        "line": (label, row["precision"], row["faults"], setting),
+        "flops_per_s": flops * elsewhere.rate(row) if flops else None,
+        "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
+        "remark": "; ".join(filter(None, remarks)),
+        "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
+    }
