@@ -73,7 +73,14 @@ def test_the_machine_is_noted_once(make, tmp_path, monkeypatch):
     assert {"chip", "memory_bytes", "os", "packages", "git"} <= noted.keys()
     assert (noted["profile"], noted["power_source"]) == ("quick", "ac")
     monkeypatch.setattr(snapshot, "snapshot", lambda: pytest.fail("looked at again"))
-    assert make(name="dcgan").report.run.machine == noted
+    assert make(name="dcgan").run.machine == noted
+
+
+def test_a_mac_without_a_gpu_has_the_reason_in_each_row(make, monkeypatch):
+    monkeypatch.setattr("sys.platform", "darwin")
+    for devices, reasons in (("auto", 1), ("cpu", 0)):
+        (case,) = make(devices=devices).cases()
+        assert str(case._notes).count("PyTorch times no GPU here: no Metal GPU") == reasons
 
 
 def other_device(experiment):
@@ -184,4 +191,4 @@ def test_every_record_names_its_software_and_a_run_keeps_what_each_name_means(ma
 def test_the_run_of_an_experiment_is_as_it_is_now(make):
     experiment = make()
     run(experiment)
-    assert [record.status for record in experiment.report.run.records] == ["ok"]
+    assert [record.status for record in experiment.run.records] == ["ok"]

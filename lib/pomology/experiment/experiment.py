@@ -16,6 +16,7 @@ from pomology.machine import snapshot
 from pomology.report.display import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES, UNTRIED, Record
+from pomology.results.run import Run
 
 LIMIT = 5  # budgets that a case may take
 LIMIT_LEAST_S = 10.0  # seconds that it may take in any case: a compilation alone may need them
@@ -58,6 +59,7 @@ class Experiment:
         if not 0 < budget_s < math.inf:
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be seconds above 0")
         self.devices = find.find(devices, framework)
+        self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.framework = framework
         self.profile = profile
         self.budget_s = float(budget_s)
@@ -92,6 +94,11 @@ class Experiment:
         self._kernel_is_used = False
 
     @property
+    def run(self) -> Run:
+        """The run as it is now."""
+        return self.report.run
+
+    @property
     def records(self) -> list[Record]:
         """The finished cases of this notebook."""
         return self.report.records
@@ -118,6 +125,8 @@ class Experiment:
         before = journal.read(self.journal.path)
         for config, device in itertools.product(rows, self.devices if on is None else on):
             case = Case(self, device, config)
+            if self._no_gpu:
+                case.note(self._no_gpu)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._hint}")
             elif self._kernel_is_used:
@@ -152,7 +161,7 @@ class Experiment:
 
     def slowed(self, around_case_s: list[float]) -> bool:
         """Return whether the machine was slower around a case than at its best in this run."""
-        records = self.report.run.records
+        records = self.run.records
         earlier_s = [seconds for record in records for seconds in record.calibration.values()]
         return min(around_case_s) > (1 + SLOWED) * min(earlier_s + around_case_s)
 

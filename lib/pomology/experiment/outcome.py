@@ -23,8 +23,12 @@ DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
 DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
 
-STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
-STATUS_OF |= {Unsupported: "unsupported"}
+STATUS_OF = {
+    TooBig: "too-big",
+    TooSlow: "too-slow",
+    Mismatch: "mismatch",
+    Unsupported: "unsupported",
+}
 # MPS and the CPU allocator raise plain RuntimeErrors; only CUDA has a class of its own, which its
 # libraries do not use.
 OUT_OF_MEMORY = re.compile(
@@ -52,7 +56,10 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
-    status = STATUS_OF.get(type(exception)) or _of_framework(exception)
+    for kind, status in STATUS_OF.items():
+        if isinstance(exception, kind):
+            return status, reason
+    status = _of_framework(exception)
     return (status, reason) if status else ("error", f"{type(exception).__name__}: {reason}")
 
 
