@@ -143,7 +143,7 @@ def article_table(
     return Table(about.title or about.name, rows, _notes(about, records, measured, shown))
 
 
-def comparable(records: Iterable[Record], metric: str) -> list[Case]:
+def comparable(records: Iterable[Record], metric: str = "") -> list[Case]:
     """Return the cases that may stand beside published ones: no smoke, no smaller model's time."""
     chosen = [record for record in records if record.profile != "smoke"]
     if metric in TRAININGS:

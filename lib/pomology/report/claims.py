@@ -9,15 +9,14 @@ from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.articles.claims import REPEATS, Decision, Number
 from pomology.format import significant
+from pomology.report.article import TRAININGS, comparable
 from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS, config_text
-from pomology.results.frame import of_records
-from pomology.results.pool import Case, pool
+from pomology.results.pool import Case
 from pomology.results.record import UNTRIED, Record
 
 # Ends that do not show what a case would have done.
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}
-LOADED = ("epoch_s", "fit_s")  # times in which data are read
 # Photographs and sound are decoded while a model is trained, which takes as long as the files are.
 DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
 NOTE = (
@@ -28,8 +27,7 @@ NOTE = (
 
 def measured(records: Iterable[Record]) -> list[Number]:
     """Return what was measured in each repeat; a device is `cpu` or `gpu`, and its backend."""
-    pooled = pool(of_records(record for record in records if record.profile != "smoke"))
-    cases = [case for case in pooled if "other-way" not in case.flags]
+    cases = [case for case in comparable(records) if "other-way" not in case.flags]
     repeats = sorted({repeat for case in cases for repeat in case.flags_of})
     numbers = []
     for case in cases:
@@ -54,7 +52,7 @@ def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray
     """Return the value in each repeat: in the clean ones, or in all with the doubts about them."""
     found = {repeat: each[metric].value for repeat, each in case.good.items() if metric in each}
     clean = [repeat for repeat in found if not DOUBTS.intersection(case.flags_of[repeat])]
-    decoded = metric in LOADED and case.first["experiment"] in DECODED
+    decoded = metric in TRAININGS and case.first["experiment"] in DECODED
     doubts = ["stand-in data"] if decoded and case.last["data"] == "stand-in" else []
     if len(clean) < REPEATS:
         if len(found) < REPEATS:
