@@ -114,7 +114,7 @@ class Sampler:
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends here, see `EnergyCounter.steady`."""
-        if self._energy:
+        if "power_w" not in self.absent:
             self._attempt(("power_w",), self._energy.steady, stretch, steps)
 
     def _begin(self) -> None:
@@ -167,9 +167,9 @@ class Sampler:
         metrics = {
             name: Estimate(value, UNITS.get(name, "B"), n=n) for name, value in values.items()
         }
-        energy_metrics = self._attempt(("power_w",), self._energy.metrics) if self._energy else None
-        if energy_metrics is not None:
-            metrics |= energy_metrics
+        if "power_w" not in self.absent:
+            metrics |= self._attempt(("power_w",), self._energy.metrics) or {}
+        if "power_w" not in self.absent:  # nor has it failed at the end
             self.rails = self._energy.rails
             self.absent |= self._energy.missing
         self.metrics = dict(sorted(metrics.items()))
@@ -187,6 +187,4 @@ class Sampler:
         except Exception as error:  # what a driver raises must not end the case that is measured
             reason = f"failed after {len(self.samples)} samples: {type(error).__name__}: {error}"
         self.absent |= dict.fromkeys(metrics, reason)
-        if "power_w" in metrics:
-            self._energy = None
         return None
