@@ -13,9 +13,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pomology.errors import Mismatch, Unsupported
+from IPython import get_ipython
+from IPython.display import Pretty, display
+
+from pomology.errors import Mismatch, TooSlow, Unsupported
 from pomology.experiment import feasibility, outcome
-from pomology.experiment.progress import Progress
+from pomology.format import clock_time, seconds
 from pomology.machine import memory, quiet
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, clock, epochs
@@ -24,6 +27,8 @@ from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases as results_cases
 from pomology.results import record as results_record
+
+SAID_S = 0.5  # between two updates of a line of output, which take about a millisecond each
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device
@@ -82,7 +87,14 @@ class Case:
         precision: if not the case's. flops: of a step; if not those that `require_memory` was told.
         """
         flops = flops or self._workload.flops
-        feasibility.require_time(self.backend, flops, limit_s, steps, precision or self.precision)
+        precision = precision or self.precision
+        rate = feasibility.peak_matmul_rate(self.backend, precision)
+        if steps * flops / rate > limit_s:
+            raise TooSlow(
+                f"a step of {flops / 1e12:,.4g} TFLOP would take {seconds(flops / rate)} at the "
+                f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} "
+                f"reaches here; {steps} steps must end within {seconds(limit_s)}"
+            )
 
     def require_tf32(self) -> None:
         """Say that this row is fp32 as its framework ships it; raise Unsupported if not TF32."""
@@ -99,7 +111,9 @@ class Case:
         self._calibrate()
         self._started = results_record.now()
         self._start_s = time.perf_counter()
-        self._progress = Progress(self.name)
+        # The line of output that its result replaces; outside of a notebook None.
+        self._line = display(Pretty(self.name), display_id=True) if get_ipython() else None
+        self._said_s = self._start_s
         experiment.journal.start(self._start())
         self.backend.reset_peak_memory()
         self.clock = clock.StepClock(
@@ -172,17 +186,28 @@ class Case:
     def trace(self) -> None:
         """Note memory and page faults of the step that ends here: the last line of every step."""
         self.backend.synchronize()
-        t_s = time.perf_counter() - self._start_s
-        self.traced.append(memory.trace_row(len(self.traced), t_s, self.backend.memory()))
+        row = {"step": len(self.traced), "t_s": round(time.perf_counter() - self._start_s, 6)}
+        row |= {"footprint_bytes": memory.footprint(), "resident_bytes": memory.resident()}
+        row |= memory.page_faults() | self.backend.memory()
+        self.traced.append(tuple(row.get(name) for name in memory.TRACED))
 
     def _note_block(self) -> None:
         """Hear from the clock that a block begins or has ended."""
         if self.clock.running is None:  # the part has ended, and so has what is timed
             self._others.end()
-        if len(self.clock.parts) == 1:  # the training, which other parts may follow
-            self._sampler.steady(*outcome.stretch(self.clock))
-        if self.clock.running:
-            self._progress.step(self.clock.running)
+        training = self._training
+        if len(self.clock.parts) == 1:  # other parts may follow
+            # Between two stretches of steady blocks are the warm-up, ready batches or other work.
+            asides = sum(len(work.seconds) for work in self.clock.occasional_work.values())
+            stretch = (len(training.warmup), len(training.ready_blocks), asides)
+            self._sampler.steady(stretch, clock.steps_in(training.blocks))
+        part = self.clock.running
+        now_s = time.perf_counter()
+        if part and self._line and now_s - self._said_s >= SAID_S:
+            self._said_s = now_s
+            steps = f"{part.name}, step {part.steps:,} of {math.ceil(part.epoch_steps):,}"
+            spent = clock_time(now_s - self._start_s)
+            self._line.update(Pretty(f"{self.name}: {steps}, {spent}"))
 
     def _keep_ready(self, batch: Any) -> Any:
         """Return a batch on the device, for the clock's loop on ready batches."""
@@ -256,7 +281,11 @@ class Case:
         self._calibrate()
         record = self.experiment.journal.end(self._record(exception))
         self.experiment.ended(self, record.status)
-        self._progress.end(results_cases.line(record))
+        result = results_cases.line(record)
+        if self._line:
+            self._line.update(Pretty(result))
+        else:
+            print(result)
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = None
         return record.status != "interrupted"
@@ -284,29 +313,21 @@ class Case:
 
     def _start(self) -> dict[str, Any]:
         """Return the fields of `record.Start`."""
-        experiment = self.experiment
-        backend = self.backend
-        return {
-            "experiment": experiment.name,
-            "article": experiment.article,
+        told = {
+            "experiment": self.experiment.name,
+            "data": self.experiment.data_kind,
             "case": self.name,
-            "config": self.config,
-            "framework": backend.framework,
-            "framework_version": backend.framework_version,
-            "backend": backend.backend,
             "device": None,
-            "chip": backend.name,
-            "precision": self.precision,
-            "profile": experiment.profile,
-            "data": experiment.data_kind,
-            "data_origin": experiment.data_origin,
-            "scaled": self.scaled,
-            "repeat": experiment.repeat,
-            "threads": backend.threads,
+            "chip": self.backend.name,
             "power_source": self._conditions["power_source"],
             "started": self._started,
-            "software": experiment.software,
         }
+        alike = [
+            (self, ("config", "precision", "scaled")),
+            (self.experiment, ("article", "profile", "data_origin", "repeat", "software")),
+            (self.backend, ("framework", "framework_version", "backend", "threads")),
+        ]
+        return told | {name: getattr(of, name) for of, names in alike for name in names}
 
     def _record(self, exception: BaseException | None) -> dict[str, Any]:
         """Return the fields of `record.Record`."""

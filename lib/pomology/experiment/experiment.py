@@ -1,5 +1,6 @@
 """An experiment: one notebook's cases on this machine."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -132,7 +133,9 @@ class Experiment:
             elif self._kernel_is_used:
                 print(f"{case.name}: comes in a kernel of its own, whose memory holds no other row")
             else:
-                self._free_memory(case)
+                for each in self.devices:  # free what the last case left there
+                    with contextlib.suppress(Exception):  # a lost GPU must not end the CPU's cases
+                        each.release()
                 yield case
 
     def first_that_fits(
@@ -147,8 +150,7 @@ class Experiment:
             for config in rows:
                 yield from self.cases([config], on=[device])
                 name = Case(self, device, config).name
-                ended = journal.read(self.journal.path).records
-                statuses = {(each.case, each.repeat): each.status for each in ended}
+                statuses = {(each.case, each.repeat): each.status for each in self.records}
                 if statuses.get((name, self.repeat)) not in TOO_LARGE:
                     break
 
@@ -169,11 +171,3 @@ class Experiment:
         """Note that a case has ended: on some devices no other may follow in this kernel."""
         if case.backend.backend in self._one_case_on and journal.fills_kernel(status):
             self._kernel_is_used = True
-
-    def _free_memory(self, case: Case) -> None:
-        """Free what the last case left on the other devices; of its own a case does so itself."""
-        for device in [each for each in self.devices if each is not case.backend]:
-            try:
-                device.release()
-            except Exception as error:  # a GPU that is lost must not end the CPU's cases
-                case.note(f"the memory of {device.backend} could not be freed: {error}")

@@ -2,9 +2,8 @@
 
 import functools
 
-from pomology import format
 from pomology.devices.base import Device
-from pomology.errors import TooBig, TooSlow
+from pomology.errors import TooBig
 from pomology.machine import snapshot
 from pomology.measure import calls
 from pomology.models.cost import Workload
@@ -28,17 +27,6 @@ def require_bytes(needed: float, free: float, what: str = "GB") -> None:
     """Raise TooBig if less memory is free."""
     if needed > free:
         raise TooBig(f"needs {needed / 1e9:.1f} {what}; {free / 1e9:.1f} GB are free")
-
-
-def require_time(device: Device, flops: float, limit_s: float, steps: int, precision: str) -> None:
-    """Raise TooSlow if so many steps cannot end in `limit_s` at the best rate of this device."""
-    rate = peak_matmul_rate(device, precision)
-    if steps * flops / rate > limit_s:
-        raise TooSlow(
-            f"a step of {flops / 1e12:,.4g} TFLOP would take {format.seconds(flops / rate)} at the "
-            f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} reaches "
-            f"here; {steps} steps must end within {format.seconds(limit_s)}"
-        )
 
 
 @functools.cache

@@ -56,10 +56,8 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
-    for kind, status in STATUS_OF.items():
-        if isinstance(exception, kind):
-            return status, reason
-    status = _of_framework(exception)
+    known = (status for kind, status in STATUS_OF.items() if isinstance(exception, kind))
+    status = next(known, None) or _of_framework(exception)
     return (status, reason) if status else ("error", f"{type(exception).__name__}: {reason}")
 
 
@@ -139,7 +137,7 @@ def flags(
     falls_back = backend == "mps" and os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
     long = [blocks for blocks in timed if sum(block.seconds for block in blocks) >= DRIFT_S]
     changes = [drift([block.step_s for block in blocks]) or 0 for blocks in long]
-    drifts = any(abs(change) > DRIFT_THRESHOLD for change in changes)
+    drifts = max(map(abs, changes), default=0) > DRIFT_THRESHOLD
     doubts = {"few-steps": few, "drift": drifts, "fallback-enabled": falls_back}
     return found + [flag for flag, holds in doubts.items() if holds]
 
@@ -167,17 +165,6 @@ def drift(durations: Sequence[float]) -> float | None:
         if abs(change) > math.hypot(halves[later], halves[0]):
             resolved.append(change)
     return max(resolved, key=abs) / means[0]
-
-
-def stretch(timed: clock.StepClock) -> tuple[tuple, int]:
-    """Return what tells stretches of steady blocks of the training apart, and their steps so far.
-
-    Between two stretches are the warm-up, ready batches, or occasional work.
-    """
-    training = next(iter(timed.parts.values()))
-    asides = sum(len(work.seconds) for work in timed.occasional_work.values())
-    place = (len(training.warmup), len(training.ready_blocks), asides)
-    return place, clock.steps_in(training.blocks)
 
 
 def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:

@@ -15,16 +15,9 @@ TRACED = ["step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes"]
 TRACED += ["resident_bytes", "page_faults", "page_ins"]
 
 
-def trace_row(step: int, t_s: float, device: dict[str, int]) -> tuple:
-    """Return TRACED after a step; None is what cannot be read.
-
-    t_s: seconds since the case began. device: `allocated_bytes` and `reserved_bytes`, or what of
-    them the device counts.
-    """
-    row = {"step": step, "t_s": round(t_s, 6), "footprint_bytes": footprint()}
-    row["resident_bytes"] = psutil.Process().memory_info().rss
-    row |= page_faults() | device
-    return tuple(row.get(name) for name in TRACED)
+def resident() -> int:
+    """Return the resident memory of this process."""
+    return psutil.Process().memory_info().rss
 
 
 def page_faults() -> dict[str, int]:
@@ -47,7 +40,7 @@ def footprint() -> int:
     There each of them imports PyTorch; on Linux they are forks, and share its pages.
     """
     if sys.platform != "darwin":
-        return psutil.Process().memory_info().rss
+        return resident()
     proc_pid_rusage = ctypes.CDLL(None).proc_pid_rusage
     total = 0
     for pid in [os.getpid(), *live_children()]:
