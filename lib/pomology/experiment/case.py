@@ -7,6 +7,7 @@ the model that it watches, what it times, what the notebook adds, how it ends, a
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 import traceback
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from IPython import get_ipython
 from IPython.display import Pretty, display
 
-from pomology.errors import Mismatch, TooSlow, Unsupported
-from pomology.experiment import feasibility, outcome
+from pomology.errors import Mismatch, TooBig, TooSlow, Unsupported
+from pomology.experiment import outcome
 from pomology.format import clock_time, seconds
-from pomology.machine import memory, quiet
+from pomology.machine import memory, quiet, snapshot
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
@@ -77,7 +78,21 @@ class Case:
     def require_memory(self, workload: Workload) -> None:
         """Say what a step costs; raise TooBig, which ends the case, if memory is too short."""
         self._workload = workload
-        feasibility.require_memory(self.backend, workload)
+        parts = (
+            f"GB at the least (weights, gradients and optimiser {workload.state_bytes / 1e9:.1f}, "
+            f"kept for the backward pass {workload.saved_bytes / 1e9:.1f})"
+        )
+        self.require_bytes(workload.bytes, self.backend.free_memory(), parts)
+        if workload.host_bytes:
+            # A GPU with a memory of its own takes nothing of the host's.
+            needed = workload.host_bytes + (workload.bytes if self.backend.unified_memory else 0)
+            free = snapshot.available_memory_bytes()
+            self.require_bytes(needed, free, "GB of the host's memory at the least")
+
+    def require_bytes(self, needed: float, free: float, what: str = "GB") -> None:
+        """Raise TooBig, which ends the case, if less memory is free."""
+        if needed > free:
+            raise TooBig(f"needs {needed / 1e9:.1f} {what}; {free / 1e9:.1f} GB are free")
 
     def require_time(
         self, limit_s: float, steps: int = 3, precision: str = "", flops: float = 0.0
@@ -88,7 +103,7 @@ class Case:
         """
         flops = flops or self._workload.flops
         precision = precision or self.precision
-        rate = feasibility.peak_matmul_rate(self.backend, precision)
+        rate = peak_matmul_rate(self.backend, precision)
         if steps * flops / rate > limit_s:
             raise TooSlow(
                 f"a step of {flops / 1e12:,.4g} TFLOP would take {seconds(flops / rate)} at the "
@@ -336,6 +351,10 @@ class Case:
         if self._model is not None and not (self._offloaded and places):
             places.add(self.backend.device_of(self._model))
         status, reason = self._status(exception, places)
+        flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
+        flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
+        if self._calibration_s and self.experiment.slowed(self._calibration_s):
+            flags.append("slowed")
         workload = self._workload
         record = self._start() | {
             "device": ("cpu" if places == {"cpu"} else "gpu") if places else None,
@@ -344,7 +363,7 @@ class Case:
             "bytes_per_step": workload and workload.moved_bytes,
             "status": status,
             "reason": reason,
-            "flags": self._all_flags(),
+            "flags": list(dict.fromkeys(flags)),  # each once
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in self._all_metrics().items()},
             "blocks": outcome.raw_times(self.clock.parts) | self._kernels,
@@ -367,14 +386,6 @@ class Case:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))
         return record
 
-    def _all_flags(self) -> list[str]:
-        """Return what casts doubt on the numbers, each once."""
-        flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
-        flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
-        if self._calibration_s and self.experiment.slowed(self._calibration_s):
-            flags.append("slowed")
-        return list(dict.fromkeys(flags))
-
     def _all_metrics(self) -> dict[str, Estimate]:
         """Return what was measured, and what follows from it."""
         training = self._training
@@ -391,3 +402,18 @@ class Case:
         if self._workload:
             metrics = outcome.rates(self._workload, training, metrics) | metrics
         return metrics
+
+
+@functools.cache
+def peak_matmul_rate(device: Device, precision: str) -> float:
+    """Return the most FLOP/s of products of 512 to 4096 squared, timed once in this process."""
+    best = 0.0
+    for size in (512, 1024, 2048, 4096):
+        function = device.dispatch(device.product(precision, size))
+        options = {"budget_s": 0.1, "warmup_s": 0.02, "warmup_calls": 1}
+        timed = calls.measure(function, device.synchronize, **options)
+        fastest_s = min(block.step_s for block in timed.blocks)
+        best = max(best, 2 * size**3 / fastest_s)
+        if fastest_s > 0.02:  # the next takes eight times as long
+            break
+    return best

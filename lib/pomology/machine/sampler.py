@@ -1,8 +1,7 @@
 """What the machine did while a block of code ran: energy, temperature, memory, faults, swap.
 
-A thread reads all gauges twice a second, which takes about 0.1 % of a core. Energy is what a
-counter grew during the block: synchronize the device before the block and at its end, or work is
-billed to the wrong block.
+A thread reads all gauges twice a second, which takes about 0.1 % of a core. Synchronize the device
+before the block and at its end, or energy is billed to the wrong block.
 """
 
 import re

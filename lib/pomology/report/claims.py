@@ -1,7 +1,7 @@
 """The articles' claims, tested with what was measured."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,11 +25,10 @@ NOTE = (
 )
 
 
-def measured(records: Iterable[Record]) -> list[Number]:
-    """Return what was measured in each repeat; a device is `cpu` or `gpu`, and its backend."""
+def measured(records: Iterable[Record]) -> Iterator[Number]:
+    """Yield what was measured in each repeat; a device is `cpu` or `gpu`, and its backend."""
     cases = [case for case in comparable(records) if "other-way" not in case.flags]
     repeats = sorted({repeat for case in cases for repeat in case.flags_of})
-    numbers = []
     for case in cases:
         experiment = case.first["experiment"]
         settings = case.config | {name: case.first[name] for name in ("framework", "precision")}
@@ -42,10 +41,9 @@ def measured(records: Iterable[Record]) -> list[Number]:
         values["status"] = (min(ends), ()) if alike else (None, (", ".join(sorted(ends)),))
         for metric, (value, doubts) in values.items():
             if case.first["scaled"]:  # a count holds for any device
-                numbers.append(Number(experiment, metric, (), settings, value))
+                yield Number(experiment, metric, (), settings, value)
                 value, doubts = None, ("scaled",)
-            numbers.append(Number(experiment, metric, device, settings, value, doubts))
-    return numbers
+            yield Number(experiment, metric, device, settings, value, doubts)
 
 
 def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -113,8 +113,5 @@ class Report:
         return self.show(shown, "claims")
 
     def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
-        """The article's devices and this machine's on one axis, or what the notebook draws.
-
-        draw: takes the `Declaration` and the records, and returns a matplotlib Figure.
-        """
+        """The figure `draw(declaration, records)`: by default all devices on one axis."""
         return self.show(draw(self.declaration, self.records), "figure")

@@ -1,8 +1,7 @@
 """Figures: devices' values in panels, curves over time, and the style of both.
 
-A device has one colour everywhere, on white, on black and in print. Colours are those of Okabe and
-Ito (2008), which colour-blind readers can tell apart; the shape of a mark repeats what its colour
-says. A figure that a single notebook draws is in a file beside that notebook.
+A device has one colour everywhere. Colours are those of Okabe and Ito (2008), which colour-blind
+readers can tell apart; the shape of a mark repeats what its colour says.
 """
 
 import io
