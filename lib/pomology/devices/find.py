@@ -63,9 +63,8 @@ def no_gpu(framework: str) -> str:
     """Return why a framework times no GPU on this Mac; empty where it does, and elsewhere."""
     kind = _kind(framework)
     reason = kind.backends().get(kind.apple_gpu)
-    if sys.platform != "darwin" or reason is None:
-        return ""
-    return f"{kind.title} times no GPU here: {reason}"
+    absent = sys.platform == "darwin" and reason is not None
+    return f"{kind.title} times no GPU here: {reason}" if absent else ""
 
 
 def has(feature: str) -> bool:

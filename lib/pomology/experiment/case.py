@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from IPython import get_ipython
 from IPython.display import Pretty, display
 
@@ -202,8 +203,9 @@ class Case:
         """Note memory and page faults of the step that ends here: the last line of every step."""
         self.backend.synchronize()
         row = {"step": len(self.traced), "t_s": round(time.perf_counter() - self._start_s, 6)}
-        row |= {"footprint_bytes": memory.footprint(), "resident_bytes": memory.resident()}
         row |= memory.page_faults() | self.backend.memory()
+        row |= {"footprint_bytes": memory.footprint()}
+        row |= {"resident_bytes": psutil.Process().memory_info().rss}
         self.traced.append(tuple(row.get(name) for name in memory.TRACED))
 
     def _note_block(self) -> None:

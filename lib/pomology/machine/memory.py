@@ -8,16 +8,10 @@ import sys
 
 import psutil
 
-# What is noted of each step of a traced training, which takes 0.1 ms. `footprint_bytes` is as
-# `footprint` counts it; `resident_bytes` (on macOS without what only the GPU touched) and page
-# faults are of this process alone.
+# What is noted of each step of a traced training, which takes 0.1 ms. `resident_bytes` (on macOS
+# without what only the GPU touched) and page faults are of this process alone.
 TRACED = ["step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes"]
 TRACED += ["resident_bytes", "page_faults", "page_ins"]
-
-
-def resident() -> int:
-    """Return the resident memory of this process."""
-    return psutil.Process().memory_info().rss
 
 
 def page_faults() -> dict[str, int]:
@@ -40,7 +34,7 @@ def footprint() -> int:
     There each of them imports PyTorch; on Linux they are forks, and share its pages.
     """
     if sys.platform != "darwin":
-        return resident()
+        return psutil.Process().memory_info().rss
     proc_pid_rusage = ctypes.CDLL(None).proc_pid_rusage
     total = 0
     for pid in [os.getpid(), *live_children()]:

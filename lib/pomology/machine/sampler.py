@@ -79,7 +79,6 @@ class Sampler:
     kind: "cpu" or "gpu". samples: of what can be plotted. After the block: `metrics`, by name (n
     counts samples, and one block has no interval); thermal_level (highest); rails (what the energy
     covers); flags (`swapping` and `paused`, where they hold); absent (metric -> why it is missing).
-
     Page faults are of this process, `page_ins` those that needed the disk. The footprint is also of
     its multiprocessing children; all else has others' work in it. `swap_bytes`: by how much swap in
     use grew.

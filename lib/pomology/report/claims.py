@@ -15,8 +15,7 @@ from pomology.results.cases import DOUBTS, config_text
 from pomology.results.pool import Case
 from pomology.results.record import UNTRIED, Record
 
-# Ends that do not show what a case would have done.
-NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}
+NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # they do not tell what a case would have done
 # Photographs and sound are decoded while a model is trained, which takes as long as the files are.
 DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
 NOTE = (

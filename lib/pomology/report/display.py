@@ -22,10 +22,9 @@ ABOUT = "about.json"  # what the folder shown/<notebook>/ holds, in the order of
 class Report:
     """The tables, figures and claims of a notebook, from what its run has measured.
 
-    name: the notebook's name. article: its number, as in the published values. combines: notebooks
-    whose numbers it shows. profile: of these. out: the run's folder; empty takes the latest that
-    has results of one of them. devices: that an experiment times. declared: how it is shown, see
-    `Declaration`.
+    name, article, declared: as `Declaration` has them. combines: notebooks whose numbers it shows.
+    profile: of these. out: the run's folder; empty takes the latest that has results of one of
+    them. devices: that an experiment times.
     """
 
     def __init__(

@@ -50,18 +50,15 @@ class Row(NamedTuple):
 class Table:
     """A table for people, without the columns in which no row has a text.
 
-    rows: all with the same headings, in the same order. notes: sentences behind the rows. data: the
-    numbers for a file, in place of the rows' own.
+    rows: all with the same headings, in the same order. notes: sentences behind the rows.
     """
 
     title: str
     rows: Sequence[Row]
     notes: Sequence[str] = ()
-    data: Sequence[dict[str, Any]] | None = None
 
     def __post_init__(self):
-        if self.data is None:
-            self.data = [row.data for row in self.rows if row.data]
+        self.data = [row.data for row in self.rows if row.data]  # the numbers for a file
         headings = self.rows[0].cells if self.rows else ()
         self.columns = [name for name in headings if any(row.cells[name] for row in self.rows)]
 
