@@ -91,6 +91,9 @@ def test_find_on_a_mac_and_why_there_is_no_gpu(mac):
     words = r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"
     with pytest.raises(PomologyError, match=words):
         find.find("gpu", "mlx")
+    assert find.no_gpu("mlx").startswith("MLX times no GPU here: MLX finds no Metal GPU")
+    mac()
+    assert find.no_gpu("mlx") == ""
 
 
 def test_what_is_timed_is_the_work_and_not_the_wish(mac):

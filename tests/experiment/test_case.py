@@ -16,6 +16,7 @@ from small_model import FEATURES, WORK, batches, fit, run
 from torch import nn
 
 from pomology import errors
+from pomology.experiment import case as experiment_case
 from pomology.machine import energy, memory, quiet
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
@@ -354,3 +355,26 @@ def test_joules_of_steady_steps_are_in_the_record_and_why_there_are_none(make, m
     monkeypatch.setattr(energy, "meter", absent)
     record = run(make(profile="article", repeat=1), body)
     assert record.absent["power_w"] == "no meter here" and "power_w" not in record.metrics
+
+
+def test_in_a_notebook_one_line_says_how_far_a_case_is_and_a_terminal_gets_the_result(
+    make, monkeypatch, capsys
+):
+    def lines(size):
+        shown = []
+        handle = SimpleNamespace(update=lambda text: shown.append(text.data))
+        display = lambda text, display_id: (shown.append(text.data), handle)[1]  # noqa: E731
+        monkeypatch.setattr(experiment_case, "display", display)
+        run(make(), lambda case: fit(case, 200), batch_size=[size])
+        return shown
+
+    assert lines(8) == [] and capsys.readouterr().out.startswith("vae: cpu, batch size 8 · epoch ")
+    monkeypatch.setattr(experiment_case, "get_ipython", lambda: object())
+    first, last = lines(16)  # it takes less than the time between two updates
+    assert first == "torch-cpu batch_size=16" and last.startswith(
+        "vae: cpu, batch size 16 · epoch "
+    )
+    monkeypatch.setattr(experiment_case, "SAID_S", 0.0)
+    first, *within, last = lines(32)
+    assert within[0].startswith("torch-cpu batch_size=32: training, step ")
+    assert capsys.readouterr().out == ""

@@ -27,6 +27,7 @@ UNSUPPORTED = (
     "NotImplementedError: Could not run 'x' with arguments from the 'SparseMPS' backend.",
     "ValueError: [linalg::svd] This op is not yet supported on the GPU. Explicitly pass a CPU",
     "Unsupported: no such precision",
+    "NoNumbers: of a notebook's own",
 )
 BUGS = (
     "RuntimeError: Expected all tensors to be on the same device, but found two, mps:0 and cpu!",
@@ -41,7 +42,12 @@ STATUSES |= dict.fromkeys(BUGS, "error") | {"KeyboardInterrupt: ": "interrupted"
 
 @pytest.mark.parametrize("exception", STATUSES)
 def test_exceptions_are_told_apart(exception):
-    kinds = {"OutOfMemoryError": torch.OutOfMemoryError, "Unsupported": Unsupported}
+    own = type("NoNumbers", (Unsupported,), {})
+    kinds = {
+        "OutOfMemoryError": torch.OutOfMemoryError,
+        "Unsupported": Unsupported,
+        "NoNumbers": own,
+    }
     kind, text = exception.split(": ", 1)
     assert of_exception((vars(builtins) | kinds)[kind](text))[0] == STATUSES[exception]
 

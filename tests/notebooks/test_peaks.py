@@ -6,7 +6,7 @@ import torch
 from records import metric
 
 from pomology.devices.torch import TorchDevice
-from pomology.experiment import feasibility
+from pomology.experiment.case import Case
 from pomology.experiment.experiment import Experiment
 from pomology.measure import calls
 from pomology.measure.clock import Block
@@ -88,7 +88,7 @@ def test_sizes_go_on_while_the_rate_rises(measured, monkeypatch):
         return lambda: torch.full((2, 2), size / 4, dtype=kinds[precision])
 
     monkeypatch.setattr(TorchDevice, "product", small)
-    monkeypatch.setattr(feasibility, "require_time", lambda *_: None)
+    monkeypatch.setattr(Case, "require_time", lambda *_: None)
     monkeypatch.setattr(calls, "measure", measure)
     tried = [r for r in measured(sizes) if r.config["operation"] == "matmul"]
     wanted = {"fp32": sizes[:2], "fp16": sizes[:4]}  # rises by less than 2 % from 8192 to 16384

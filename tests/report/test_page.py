@@ -89,11 +89,11 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     out = write(tmp_path / "run", [record(), record("siamese"), record("dcgan")], MACHINE)
     for name in ("vae", "siamese", "dcgan"):
         display = Report(name, article="003", title=f"The {name}", out=out)
-        display.save(table((name, "7.9 s")), "article")
-        display.save(figure(), "figure", caption=f"Figure of {name}")
-        display.save(table(("all numbers", "1 s")), "details", folded=True)
+        display.show(table((name, "7.9 s")), "article")
+        display.show(figure(), "figure", caption=f"Figure of {name}")
+        display.show(table(("all numbers", "1 s")), "details", folded=True)
     opening = Report("summary", article="kit", title="All", opens_report=True, out=out)
-    opening.save(table(("first of all", "2 s")), "ranking")
+    opening.show(table(("first of all", "2 s")), "ranking")
     page = Page(report_page.build(out))
     assert_asks_nobody(page)
     names = [section["id"] for section in page.all("section")]
@@ -108,7 +108,7 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
 
 def test_nothing_that_was_shown_is_made_again(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    Report("vae", article="003", out=out).save(table(("here", "7.9 s")), "article")
+    Report("vae", article="003", out=out).show(table(("here", "7.9 s")), "article")
     report_page.build(out)
     write(out, [record(case="later", metrics={"epoch_s": Estimate(4.56, "s")})])
     page = Page(report_page.build(out))
@@ -118,11 +118,11 @@ def test_nothing_that_was_shown_is_made_again(tmp_path):
 def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
     first = Report("vae", article="003", out=out)
-    first.save(table(("first try", "1 s")), "article")
-    first.save(figure(), "figure")
+    first.show(table(("first try", "1 s")), "article")
+    first.show(figure(), "figure")
     second = Report("vae", article="003", out=out)
-    second.save(table(("second try", "2 s")), "article")
-    second.save(table(("new", "3 s")), "article")  # a cell that was run again
+    second.show(table(("second try", "2 s")), "article")
+    second.show(table(("new", "3 s")), "article")  # a cell that was run again
     files = sorted(place.name for place in (out / "shown" / "vae").iterdir())
     assert files == ["01-article.csv", "01-article.html", "about.json"]
     text = Page(report_page.build(out)).text
@@ -166,7 +166,7 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
 
 def test_other_peoples_runs_stand_after_this_one(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    Report("vae", article="003", out=out).save(table(("here", "7.9 s")), "article")
+    Report("vae", article="003", out=out).show(table(("here", "7.9 s")), "article")
     slow = {"epoch_s": Estimate(99.0, "s")}
     other = write(tmp_path / "friend", [record(metrics=slow)], MACHINE | {"chip": "M1"})
     page = Page(report_page.build(out, [other]))
@@ -181,7 +181,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     ]
     out = write(tmp_path / "run", cases, MACHINE | {"chip": ATTACK, "left_out": {ATTACK: ATTACK}})
     report = Report("vae", article="003", title=ATTACK, out=out)
-    report.save(table((ATTACK, "1")), "article")
+    report.show(table((ATTACK, "1")), "article")
     page = Page(report_page.build(out))
     assert_asks_nobody(page)
     assert page.text.count("alert(1)") > 5
@@ -230,8 +230,8 @@ def test_the_page_fits_a_phone_and_asks_nobody(tmp_path, width, scheme):
     out = write(tmp_path / "run", [record()], MACHINE)
     display = Report("vae", article="003", out=out)
     wide = Table("A wide one", [Row(dict.fromkeys("abcdefghijkl", "some words of a cell"))] * 3)
-    display.save(wide, "article")
-    display.save(figure(), "figure", caption="A figure")
+    display.show(wide, "article")
+    display.show(figure(), "figure", caption="A figure")
     address = report_page.build(out).as_uri()
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser(), args=["--no-sandbox"])

@@ -22,8 +22,7 @@ class Device(abc.ABC):
     """One device of one framework.
 
     backend: its name in the journal, such as `mps`. kind: `cpu` or `gpu`. handle: what the
-    framework's functions take for it. unified_memory: whether it shares the host's memory.
-    uncounted: whether the memory counters fail."""
+    framework's functions take for it. unified_memory: whether it shares the host's memory."""
 
     framework: ClassVar[str]  # as in the journal
     title: ClassVar[str]  # as its makers write it
@@ -33,6 +32,7 @@ class Device(abc.ABC):
 
     tf32 = False  # whether fp32 convolutions (in MLX: products) are in TF32
     counts_on_cpu = False  # whether its memory counters are of use there
+    uncounted = False  # whether they have failed
 
     def __init__(self, module: Any, backend: str, handle: Any):
         """module: the framework's own, which has `__version__`."""
@@ -41,7 +41,6 @@ class Device(abc.ABC):
         self.framework_version = str(module.__version__)  # PyTorch has a type of its own
         self.kind = "cpu" if backend == "cpu" else "gpu"
         self.unified_memory = backend in ("cpu", self.apple_gpu)
-        self.uncounted = False
 
     @classmethod
     @abc.abstractmethod

@@ -59,6 +59,14 @@ def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     return [kind(name) for name in chosen]
 
 
+def no_gpu(framework: str) -> str:
+    """Return why a framework times no GPU on this Mac; empty where it does, and elsewhere."""
+    kind = _kind(framework)
+    reason = kind.backends().get(kind.apple_gpu)
+    absent = sys.platform == "darwin" and reason is not None
+    return f"{kind.title} times no GPU here: {reason}" if absent else ""
+
+
 def has(feature: str) -> bool:
     """Return whether this machine may have one of FEATURES. Loads no framework."""
     if sys.platform == "darwin":  # GPUs before M5 have no TF32

@@ -7,16 +7,21 @@ the model that it watches, what it times, what the notebook adds, how it ends, a
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pomology.errors import Mismatch, Unsupported
-from pomology.experiment import feasibility, outcome
-from pomology.experiment.progress import Progress
-from pomology.machine import memory, quiet
+import psutil
+from IPython import get_ipython
+from IPython.display import Pretty, display
+
+from pomology.errors import Mismatch, TooBig, TooSlow, Unsupported
+from pomology.experiment import outcome
+from pomology.format import clock_time, seconds
+from pomology.machine import memory, quiet, snapshot
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
@@ -24,6 +29,8 @@ from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases as results_cases
 from pomology.results import record as results_record
+
+SAID_S = 0.5  # between two updates of a line of output, which take about a millisecond each
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device
@@ -72,7 +79,21 @@ class Case:
     def require_memory(self, workload: Workload) -> None:
         """Say what a step costs; raise TooBig, which ends the case, if memory is too short."""
         self._workload = workload
-        feasibility.require_memory(self.backend, workload)
+        parts = (
+            f"GB at the least (weights, gradients and optimiser {workload.state_bytes / 1e9:.1f}, "
+            f"kept for the backward pass {workload.saved_bytes / 1e9:.1f})"
+        )
+        self.require_bytes(workload.bytes, self.backend.free_memory(), parts)
+        if workload.host_bytes:
+            # A GPU with a memory of its own takes nothing of the host's.
+            needed = workload.host_bytes + (workload.bytes if self.backend.unified_memory else 0)
+            free = snapshot.available_memory_bytes()
+            self.require_bytes(needed, free, "GB of the host's memory at the least")
+
+    def require_bytes(self, needed: float, free: float, what: str = "GB") -> None:
+        """Raise TooBig, which ends the case, if less memory is free."""
+        if needed > free:
+            raise TooBig(f"needs {needed / 1e9:.1f} {what}; {free / 1e9:.1f} GB are free")
 
     def require_time(
         self, limit_s: float, steps: int = 3, precision: str = "", flops: float = 0.0
@@ -82,7 +103,14 @@ class Case:
         precision: if not the case's. flops: of a step; if not those that `require_memory` was told.
         """
         flops = flops or self._workload.flops
-        feasibility.require_time(self.backend, flops, limit_s, steps, precision or self.precision)
+        precision = precision or self.precision
+        rate = peak_matmul_rate(self.backend, precision)
+        if steps * flops / rate > limit_s:
+            raise TooSlow(
+                f"a step of {flops / 1e12:,.4g} TFLOP would take {seconds(flops / rate)} at the "
+                f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} "
+                f"reaches here; {steps} steps must end within {seconds(limit_s)}"
+            )
 
     def require_tf32(self) -> None:
         """Say that this row is fp32 as its framework ships it; raise Unsupported if not TF32."""
@@ -99,7 +127,9 @@ class Case:
         self._calibrate()
         self._started = results_record.now()
         self._start_s = time.perf_counter()
-        self._progress = Progress(self.name)
+        # The line of output that its result replaces; outside of a notebook None.
+        self._line = display(Pretty(self.name), display_id=True) if get_ipython() else None
+        self._said_s = self._start_s
         experiment.journal.start(self._start())
         self.backend.reset_peak_memory()
         self.clock = clock.StepClock(
@@ -172,17 +202,29 @@ class Case:
     def trace(self) -> None:
         """Note memory and page faults of the step that ends here: the last line of every step."""
         self.backend.synchronize()
-        t_s = time.perf_counter() - self._start_s
-        self.traced.append(memory.trace_row(len(self.traced), t_s, self.backend.memory()))
+        row = {"step": len(self.traced), "t_s": round(time.perf_counter() - self._start_s, 6)}
+        row |= memory.page_faults() | self.backend.memory()
+        row |= {"footprint_bytes": memory.footprint()}
+        row |= {"resident_bytes": psutil.Process().memory_info().rss}
+        self.traced.append(tuple(row.get(name) for name in memory.TRACED))
 
     def _note_block(self) -> None:
         """Hear from the clock that a block begins or has ended."""
         if self.clock.running is None:  # the part has ended, and so has what is timed
             self._others.end()
-        if len(self.clock.parts) == 1:  # the training, which other parts may follow
-            self._sampler.steady(*outcome.stretch(self.clock))
-        if self.clock.running:
-            self._progress.step(self.clock.running)
+        training = self._training
+        if len(self.clock.parts) == 1:  # other parts may follow
+            # Between two stretches of steady blocks are the warm-up, ready batches or other work.
+            asides = sum(len(work.seconds) for work in self.clock.occasional_work.values())
+            stretch = (len(training.warmup), len(training.ready_blocks), asides)
+            self._sampler.steady(stretch, clock.steps_in(training.blocks))
+        part = self.clock.running
+        now_s = time.perf_counter()
+        if part and self._line and now_s - self._said_s >= SAID_S:
+            self._said_s = now_s
+            steps = f"{part.name}, step {part.steps:,} of {math.ceil(part.epoch_steps):,}"
+            spent = clock_time(now_s - self._start_s)
+            self._line.update(Pretty(f"{self.name}: {steps}, {spent}"))
 
     def _keep_ready(self, batch: Any) -> Any:
         """Return a batch on the device, for the clock's loop on ready batches."""
@@ -256,7 +298,11 @@ class Case:
         self._calibrate()
         record = self.experiment.journal.end(self._record(exception))
         self.experiment.ended(self, record.status)
-        self._progress.end(results_cases.line(record))
+        result = results_cases.line(record)
+        if self._line:
+            self._line.update(Pretty(result))
+        else:
+            print(result)
         # Nothing of this case may stay in memory while the next one is measured.
         self._model = None
         return record.status != "interrupted"
@@ -284,29 +330,21 @@ class Case:
 
     def _start(self) -> dict[str, Any]:
         """Return the fields of `record.Start`."""
-        experiment = self.experiment
-        backend = self.backend
-        return {
-            "experiment": experiment.name,
-            "article": experiment.article,
+        told = {
+            "experiment": self.experiment.name,
+            "data": self.experiment.data_kind,
             "case": self.name,
-            "config": self.config,
-            "framework": backend.framework,
-            "framework_version": backend.framework_version,
-            "backend": backend.backend,
             "device": None,
-            "chip": backend.name,
-            "precision": self.precision,
-            "profile": experiment.profile,
-            "data": experiment.data_kind,
-            "data_origin": experiment.data_origin,
-            "scaled": self.scaled,
-            "repeat": experiment.repeat,
-            "threads": backend.threads,
+            "chip": self.backend.name,
             "power_source": self._conditions["power_source"],
             "started": self._started,
-            "software": experiment.software,
         }
+        alike = [
+            (self, ("config", "precision", "scaled")),
+            (self.experiment, ("article", "profile", "data_origin", "repeat", "software")),
+            (self.backend, ("framework", "framework_version", "backend", "threads")),
+        ]
+        return told | {name: getattr(of, name) for of, names in alike for name in names}
 
     def _record(self, exception: BaseException | None) -> dict[str, Any]:
         """Return the fields of `record.Record`."""
@@ -315,6 +353,10 @@ class Case:
         if self._model is not None and not (self._offloaded and places):
             places.add(self.backend.device_of(self._model))
         status, reason = self._status(exception, places)
+        flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
+        flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
+        if self._calibration_s and self.experiment.slowed(self._calibration_s):
+            flags.append("slowed")
         workload = self._workload
         record = self._start() | {
             "device": ("cpu" if places == {"cpu"} else "gpu") if places else None,
@@ -323,7 +365,7 @@ class Case:
             "bytes_per_step": workload and workload.moved_bytes,
             "status": status,
             "reason": reason,
-            "flags": self._all_flags(),
+            "flags": list(dict.fromkeys(flags)),  # each once
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in self._all_metrics().items()},
             "blocks": outcome.raw_times(self.clock.parts) | self._kernels,
@@ -346,14 +388,6 @@ class Case:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))
         return record
 
-    def _all_flags(self) -> list[str]:
-        """Return what casts doubt on the numbers, each once."""
-        flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
-        flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
-        if self._calibration_s and self.experiment.slowed(self._calibration_s):
-            flags.append("slowed")
-        return list(dict.fromkeys(flags))
-
     def _all_metrics(self) -> dict[str, Estimate]:
         """Return what was measured, and what follows from it."""
         training = self._training
@@ -370,3 +404,18 @@ class Case:
         if self._workload:
             metrics = outcome.rates(self._workload, training, metrics) | metrics
         return metrics
+
+
+@functools.cache
+def peak_matmul_rate(device: Device, precision: str) -> float:
+    """Return the most FLOP/s of products of 512 to 4096 squared, timed once in this process."""
+    best = 0.0
+    for size in (512, 1024, 2048, 4096):
+        function = device.dispatch(device.product(precision, size))
+        options = {"budget_s": 0.1, "warmup_s": 0.02, "warmup_calls": 1}
+        timed = calls.measure(function, device.synchronize, **options)
+        fastest_s = min(block.step_s for block in timed.blocks)
+        best = max(best, 2 * size**3 / fastest_s)
+        if fastest_s > 0.02:  # the next takes eight times as long
+            break
+    return best

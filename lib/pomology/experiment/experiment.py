@@ -1,5 +1,6 @@
 """An experiment: one notebook's cases on this machine."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -16,6 +17,7 @@ from pomology.machine import snapshot
 from pomology.report.display import Report
 from pomology.results import folders, journal
 from pomology.results.record import PROFILES, UNTRIED, Record
+from pomology.results.run import Run
 
 LIMIT = 5  # budgets that a case may take
 LIMIT_LEAST_S = 10.0  # seconds that it may take in any case: a compilation alone may need them
@@ -58,6 +60,7 @@ class Experiment:
         if not 0 < budget_s < math.inf:
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be seconds above 0")
         self.devices = find.find(devices, framework)
+        self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.framework = framework
         self.profile = profile
         self.budget_s = float(budget_s)
@@ -92,6 +95,11 @@ class Experiment:
         self._kernel_is_used = False
 
     @property
+    def run(self) -> Run:
+        """The run as it is now."""
+        return self.report.run
+
+    @property
     def records(self) -> list[Record]:
         """The finished cases of this notebook."""
         return self.report.records
@@ -118,12 +126,16 @@ class Experiment:
         before = journal.read(self.journal.path)
         for config, device in itertools.product(rows, self.devices if on is None else on):
             case = Case(self, device, config)
+            if self._no_gpu:
+                case.note(self._no_gpu)
             if before.done(case.name, self.repeat):
                 print(f"{case.name}: in the journal already; skipped{self._hint}")
             elif self._kernel_is_used:
                 print(f"{case.name}: comes in a kernel of its own, whose memory holds no other row")
             else:
-                self._free_memory(case)
+                for each in self.devices:  # free what the last case left there
+                    with contextlib.suppress(Exception):  # a lost GPU must not end the CPU's cases
+                        each.release()
                 yield case
 
     def first_that_fits(
@@ -138,8 +150,7 @@ class Experiment:
             for config in rows:
                 yield from self.cases([config], on=[device])
                 name = Case(self, device, config).name
-                ended = journal.read(self.journal.path).records
-                statuses = {(each.case, each.repeat): each.status for each in ended}
+                statuses = {(each.case, each.repeat): each.status for each in self.records}
                 if statuses.get((name, self.repeat)) not in TOO_LARGE:
                     break
 
@@ -152,7 +163,7 @@ class Experiment:
 
     def slowed(self, around_case_s: list[float]) -> bool:
         """Return whether the machine was slower around a case than at its best in this run."""
-        records = self.report.run.records
+        records = self.run.records
         earlier_s = [seconds for record in records for seconds in record.calibration.values()]
         return min(around_case_s) > (1 + SLOWED) * min(earlier_s + around_case_s)
 
@@ -160,11 +171,3 @@ class Experiment:
         """Note that a case has ended: on some devices no other may follow in this kernel."""
         if case.backend.backend in self._one_case_on and journal.fills_kernel(status):
             self._kernel_is_used = True
-
-    def _free_memory(self, case: Case) -> None:
-        """Free what the last case left on the other devices; of its own a case does so itself."""
-        for device in [each for each in self.devices if each is not case.backend]:
-            try:
-                device.release()
-            except Exception as error:  # a GPU that is lost must not end the CPU's cases
-                case.note(f"the memory of {device.backend} could not be freed: {error}")

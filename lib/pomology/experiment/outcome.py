@@ -23,8 +23,12 @@ DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
 DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
 FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
 
-STATUS_OF = {TooBig: "too-big", TooSlow: "too-slow", Mismatch: "mismatch"}
-STATUS_OF |= {Unsupported: "unsupported"}
+STATUS_OF = {
+    TooBig: "too-big",
+    TooSlow: "too-slow",
+    Mismatch: "mismatch",
+    Unsupported: "unsupported",
+}
 # MPS and the CPU allocator raise plain RuntimeErrors; only CUDA has a class of its own, which its
 # libraries do not use.
 OUT_OF_MEMORY = re.compile(
@@ -52,7 +56,8 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
-    status = STATUS_OF.get(type(exception)) or _of_framework(exception)
+    known = (status for kind, status in STATUS_OF.items() if isinstance(exception, kind))
+    status = next(known, None) or _of_framework(exception)
     return (status, reason) if status else ("error", f"{type(exception).__name__}: {reason}")
 
 
@@ -132,7 +137,7 @@ def flags(
     falls_back = backend == "mps" and os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
     long = [blocks for blocks in timed if sum(block.seconds for block in blocks) >= DRIFT_S]
     changes = [drift([block.step_s for block in blocks]) or 0 for blocks in long]
-    drifts = any(abs(change) > DRIFT_THRESHOLD for change in changes)
+    drifts = max(map(abs, changes), default=0) > DRIFT_THRESHOLD
     doubts = {"few-steps": few, "drift": drifts, "fallback-enabled": falls_back}
     return found + [flag for flag, holds in doubts.items() if holds]
 
@@ -160,17 +165,6 @@ def drift(durations: Sequence[float]) -> float | None:
         if abs(change) > math.hypot(halves[later], halves[0]):
             resolved.append(change)
     return max(resolved, key=abs) / means[0]
-
-
-def stretch(timed: clock.StepClock) -> tuple[tuple, int]:
-    """Return what tells stretches of steady blocks of the training apart, and their steps so far.
-
-    Between two stretches are the warm-up, ready batches, or occasional work.
-    """
-    training = next(iter(timed.parts.values()))
-    asides = sum(len(work.seconds) for work in timed.occasional_work.values())
-    place = (len(training.warmup), len(training.ready_blocks), asides)
-    return place, clock.steps_in(training.blocks)
 
 
 def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:

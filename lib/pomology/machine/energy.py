@@ -113,8 +113,7 @@ class EnergyCounter:
         self.rails = list(self._periods_s)
         self.missing: dict[str, str] = {}
         self._first = self._read()
-        # The first and the last reading of each stretch.
-        self._spans: dict[Hashable, tuple[Reading, Reading]] = {}
+        self._spans: dict[Hashable, tuple[Reading, Reading]] = {}  # first and last of a stretch
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends, after so many steady steps.

@@ -8,23 +8,10 @@ import sys
 
 import psutil
 
-# What is noted of each step of a traced training, which takes 0.1 ms. `footprint_bytes` is as
-# `footprint` counts it; `resident_bytes` (on macOS without what only the GPU touched) and page
-# faults are of this process alone.
+# What is noted of each step of a traced training, which takes 0.1 ms. `resident_bytes` (on macOS
+# without what only the GPU touched) and page faults are of this process alone.
 TRACED = ["step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes"]
 TRACED += ["resident_bytes", "page_faults", "page_ins"]
-
-
-def trace_row(step: int, t_s: float, device: dict[str, int]) -> tuple:
-    """Return TRACED after a step; None is what cannot be read.
-
-    t_s: seconds since the case began. device: `allocated_bytes` and `reserved_bytes`, or what of
-    them the device counts.
-    """
-    row = {"step": step, "t_s": round(t_s, 6), "footprint_bytes": footprint()}
-    row["resident_bytes"] = psutil.Process().memory_info().rss
-    row |= page_faults() | device
-    return tuple(row.get(name) for name in TRACED)
 
 
 def page_faults() -> dict[str, int]:

@@ -1,8 +1,7 @@
 """What the machine did while a block of code ran: energy, temperature, memory, faults, swap.
 
-A thread reads all gauges twice a second, which takes about 0.1 % of a core. Energy is what a
-counter grew during the block: synchronize the device before the block and at its end, or work is
-billed to the wrong block.
+A thread reads all gauges twice a second, which takes about 0.1 % of a core. Synchronize the device
+before the block and at its end, or energy is billed to the wrong block.
 """
 
 import re
@@ -80,7 +79,6 @@ class Sampler:
     kind: "cpu" or "gpu". samples: of what can be plotted. After the block: `metrics`, by name (n
     counts samples, and one block has no interval); thermal_level (highest); rails (what the energy
     covers); flags (`swapping` and `paused`, where they hold); absent (metric -> why it is missing).
-
     Page faults are of this process, `page_ins` those that needed the disk. The footprint is also of
     its multiprocessing children; all else has others' work in it. `swap_bytes`: by how much swap in
     use grew.
@@ -114,7 +112,7 @@ class Sampler:
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Note that a steady block begins or ends here, see `EnergyCounter.steady`."""
-        if self._energy:
+        if "power_w" not in self.absent:
             self._attempt(("power_w",), self._energy.steady, stretch, steps)
 
     def _begin(self) -> None:
@@ -167,9 +165,9 @@ class Sampler:
         metrics = {
             name: Estimate(value, UNITS.get(name, "B"), n=n) for name, value in values.items()
         }
-        energy_metrics = self._attempt(("power_w",), self._energy.metrics) if self._energy else None
-        if energy_metrics is not None:
-            metrics |= energy_metrics
+        if "power_w" not in self.absent:
+            metrics |= self._attempt(("power_w",), self._energy.metrics) or {}
+        if "power_w" not in self.absent:  # nor has it failed at the end
             self.rails = self._energy.rails
             self.absent |= self._energy.missing
         self.metrics = dict(sorted(metrics.items()))
@@ -187,6 +185,4 @@ class Sampler:
         except Exception as error:  # what a driver raises must not end the case that is measured
             reason = f"failed after {len(self.samples)} samples: {type(error).__name__}: {error}"
         self.absent |= dict.fromkeys(metrics, reason)
-        if "power_w" in metrics:
-            self._energy = None
         return None

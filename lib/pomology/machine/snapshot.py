@@ -135,8 +135,7 @@ def thermal_level() -> int | None:
     system = ctypes.CDLL(None)
     token = ctypes.c_int()
     level = ctypes.c_uint64()
-    name = b"com.apple.system.thermalpressurelevel"
-    if system.notify_register_check(name, ctypes.byref(token)) != 0:
+    if system.notify_register_check(b"com.apple.system.thermalpressurelevel", ctypes.byref(token)):
         return None
     failed = system.notify_get_state(token, ctypes.byref(level))
     system.notify_cancel(token)

@@ -1,9 +1,4 @@
-"""What a notebook declares of its experiment, and the article's table with this machine in it.
-
-The notebook gives a `Declaration` to `Experiment(...)`, or to `Report(...)` where it has no cases
-of its own. A table is texts for people and numbers for a file. A case that did not end well shows
-its status, as in the articles.
-"""
+"""What a notebook declares of its experiment, and the article's table with this machine in it."""
 
 import functools
 from collections import defaultdict
@@ -143,7 +138,7 @@ def article_table(
     return Table(about.title or about.name, rows, _notes(about, records, measured, shown))
 
 
-def comparable(records: Iterable[Record], metric: str) -> list[Case]:
+def comparable(records: Iterable[Record], metric: str = "") -> list[Case]:
     """Return the cases that may stand beside published ones: no smoke, no smaller model's time."""
     chosen = [record for record in records if record.profile != "smoke"]
     if metric in TRAININGS:
@@ -180,7 +175,7 @@ def _work(case: Case) -> tuple:
 
 
 def _measured(about: Declaration, case: Case, on_cpu: Case | None, best: peaks.Peaks | None) -> Row:
-    """Return the row of a case. on_cpu: the same on the CPU."""
+    """Return the row of a case, or of how it failed. on_cpu: the same on the CPU."""
     first = case.first
     values = dict(case.values)
     peak = (best or {}).get((case.kind, first["precision"]))

@@ -1,7 +1,7 @@
 """The articles' claims, tested with what was measured."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -9,15 +9,13 @@ from pomology.articles import claims as articles_claims
 from pomology.articles import published
 from pomology.articles.claims import REPEATS, Decision, Number
 from pomology.format import significant
+from pomology.report.article import TRAININGS, comparable
 from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS, config_text
-from pomology.results.frame import of_records
-from pomology.results.pool import Case, pool
+from pomology.results.pool import Case
 from pomology.results.record import UNTRIED, Record
 
-# Ends that do not show what a case would have done.
-NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}
-LOADED = ("epoch_s", "fit_s")  # times in which data are read
+NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # they do not tell what a case would have done
 # Photographs and sound are decoded while a model is trained, which takes as long as the files are.
 DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
 NOTE = (
@@ -26,12 +24,10 @@ NOTE = (
 )
 
 
-def measured(records: Iterable[Record]) -> list[Number]:
-    """Return what was measured in each repeat; a device is `cpu` or `gpu`, and its backend."""
-    pooled = pool(of_records(record for record in records if record.profile != "smoke"))
-    cases = [case for case in pooled if "other-way" not in case.flags]
+def measured(records: Iterable[Record]) -> Iterator[Number]:
+    """Yield what was measured in each repeat; a device is `cpu` or `gpu`, and its backend."""
+    cases = [case for case in comparable(records) if "other-way" not in case.flags]
     repeats = sorted({repeat for case in cases for repeat in case.flags_of})
-    numbers = []
     for case in cases:
         experiment = case.first["experiment"]
         settings = case.config | {name: case.first[name] for name in ("framework", "precision")}
@@ -44,17 +40,16 @@ def measured(records: Iterable[Record]) -> list[Number]:
         values["status"] = (min(ends), ()) if alike else (None, (", ".join(sorted(ends)),))
         for metric, (value, doubts) in values.items():
             if case.first["scaled"]:  # a count holds for any device
-                numbers.append(Number(experiment, metric, (), settings, value))
+                yield Number(experiment, metric, (), settings, value)
                 value, doubts = None, ("scaled",)
-            numbers.append(Number(experiment, metric, device, settings, value, doubts))
-    return numbers
+            yield Number(experiment, metric, device, settings, value, doubts)
 
 
 def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return the value in each repeat: in the clean ones, or in all with the doubts about them."""
     found = {repeat: each[metric].value for repeat, each in case.good.items() if metric in each}
     clean = [repeat for repeat in found if not DOUBTS.intersection(case.flags_of[repeat])]
-    decoded = metric in LOADED and case.first["experiment"] in DECODED
+    decoded = metric in TRAININGS and case.first["experiment"] in DECODED
     doubts = ["stand-in data"] if decoded and case.last["data"] == "stand-in" else []
     if len(clean) < REPEATS:
         if len(found) < REPEATS:

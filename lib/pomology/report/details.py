@@ -1,27 +1,12 @@
 """Every number of a case, what an article prints, and the machine."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from pomology.machine import snapshot
 from pomology.report.table import INTERVALS, Row, Table, value_text
 from pomology.results import cases, metrics
 from pomology.results.frame import of_records
 from pomology.results.pool import pool
 from pomology.results.record import Record
-
-
-def machine_table(machine: dict, devices: Sequence[Any], place: str) -> Table:
-    """Return what machine.json says, and where the numbers are, for the top of a notebook."""
-    texts = {
-        "Machine": snapshot.describe(machine),
-        "Software": software(machine),
-        "Power source": machine.get("power_source"),
-        "Devices timed": ", ".join(f"{each.backend} ({each.name})" for each in devices),
-        "Numbers": place,
-    }
-    rows = [Row({"What": what, "Here": text}) for what, text in texts.items() if text]
-    return Table("This machine", rows)
 
 
 def software(machine: dict) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pomology.articles import published
+from pomology.machine import snapshot
 from pomology.paths import write_atomic
 from pomology.report import article, claims, details, figures, peaks, table
 from pomology.report.article import Declaration
-from pomology.report.table import Table
+from pomology.report.table import Row, Table
 from pomology.results import folders
 from pomology.results.record import Record
 from pomology.results.run import Run
@@ -21,10 +22,9 @@ ABOUT = "about.json"  # what the folder shown/<notebook>/ holds, in the order of
 class Report:
     """The tables, figures and claims of a notebook, from what its run has measured.
 
-    name: the notebook's name. article: its number, as in the published values. combines: notebooks
-    whose numbers it shows. profile: of these. out: the run's folder; empty takes the latest that
-    has results of one of them. devices: that an experiment times. declared: how it is shown, see
-    `Declaration`.
+    name, article, declared: as `Declaration` has them. combines: notebooks whose numbers it shows.
+    profile: of these. out: the run's folder; empty takes the latest that has results of one of
+    them. devices: that an experiment times.
     """
 
     def __init__(
@@ -46,20 +46,12 @@ class Report:
         self.devices = devices
         self._items: dict[str, dict[str, Any]] = {}
 
-    def show(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> None:
-        """Display a `Table` or a matplotlib figure, and save it for the report.
+    def show(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
+        """Save a `Table` or a matplotlib figure for the report, and return what Jupyter displays.
 
-        name: of its file. caption: stands under it in the report. folded: whether the report shows
-        it only when asked.
-        """
-        from IPython.display import display
-
-        display(self.save(shown, name, caption, folded))
-
-    def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
-        """Save in shown/<notebook>/ as `show` does, and return what Jupyter displays.
-
-        A table is saved as HTML and CSV, a figure as SVG. They are numbered in their order.
+        name: of its files in shown/<notebook>/: of a table HTML and CSV, of a figure SVG, numbered
+        in their order. caption: stands under it in the report. folded: whether the report shows it
+        only when asked.
         """
         folder = self.out / "shown" / self.name
         if not self._items:
@@ -90,31 +82,35 @@ class Report:
 
     def machine(self) -> Table:
         """The machine, and where the numbers are, as a small table."""
-        place = "/".join(self.out.absolute().parts[-2:])
-        return details.machine_table(self.snapshot, self.devices, place)
+        texts = {
+            "Machine": snapshot.describe(self.snapshot),
+            "Software": details.software(self.snapshot),
+            "Power source": self.snapshot.get("power_source"),
+            "Devices timed": ", ".join(f"{each.backend} ({each.name})" for each in self.devices),
+            "Numbers": "/".join(self.out.absolute().parts[-2:]),
+        }
+        rows = [Row({"What": what, "Here": text}) for what, text in texts.items() if text]
+        return Table("This machine", rows)
 
     def table(self) -> Table:
         """The article's table with this machine in it."""
         best = peaks.best(self.run.records)
-        return self.save(article.article_table(self.declaration, self.records, best), "article")
+        return self.show(article.article_table(self.declaration, self.records, best), "article")
 
     def details(self) -> Table:
         """Every number of every case."""
-        return self.save(details.details_table(self.records), "details", folded=True)
+        return self.show(details.details_table(self.records), "details", folded=True)
 
     def printed(self) -> Table:
         """Everything that the article prints of this experiment."""
         shown = details.published_table(published.rows(experiment=self.name))
-        return self.save(shown, "printed", folded=True)
+        return self.show(shown, "printed", folded=True)
 
     def claims(self) -> Table:
         """What the article says, tested on its own numbers and on this machine's."""
         shown = claims.claims_table(self.declaration.claims, self.run.records)
-        return self.save(shown, "claims")
+        return self.show(shown, "claims")
 
     def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
-        """The article's devices and this machine's on one axis, or what the notebook draws.
-
-        draw: takes the `Declaration` and the records, and returns a matplotlib Figure.
-        """
-        return self.save(draw(self.declaration, self.records), "figure")
+        """The figure `draw(declaration, records)`: by default all devices on one axis."""
+        return self.show(draw(self.declaration, self.records), "figure")

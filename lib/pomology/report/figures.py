@@ -1,11 +1,9 @@
 """Figures: devices' values in panels, curves over time, and the style of both.
 
-A device has one colour everywhere, on white, on black and in print. Colours are those of Okabe and
-Ito (2008), which colour-blind readers can tell apart; the shape of a mark repeats what its colour
-says. A figure that a single notebook draws is in a file beside that notebook.
+A device has one colour everywhere. Colours are those of Okabe and Ito (2008), which colour-blind
+readers can tell apart; the shape of a mark repeats what its colour says.
 """
 
-import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 from pomology.articles import elsewhere
 from pomology.format import bounded
 from pomology.measure.estimate import Estimate
-from pomology.paths import RESOURCES
+from pomology.paths import RESOURCES, read_csv
 from pomology.report.article import Declaration, comparable
 from pomology.results import cases, metrics
 from pomology.results.pool import Case
@@ -25,8 +23,7 @@ WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 70
 
 # By kind (`published`, `measured`, or `other` in somebody else's run) and role; by framework and
 # kind of device, too, in shades that differ in grey as well.
-with (RESOURCES / "colours.csv").open(encoding="utf-8") as file:
-    LOOKS = {(line["kind"], line["role"]): line for line in csv.DictReader(file)}
+LOOKS = {(line["kind"], line["role"]): line for line in read_csv(RESOURCES / "colours.csv")}
 OTHER = LOOKS["published", ""]  # of what has no colour of its own
 DASHES = {"footprint": "solid", "allocated": "dashed", "reserved": "dotted"}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -45,24 +46,19 @@ class Row(NamedTuple):
     kind: Literal["published", "measured", "other", "plain"] = "plain"
 
 
+@dataclass(eq=False)
 class Table:
     """A table for people, without the columns in which no row has a text.
 
-    rows: all with the same headings, in the same order. notes: sentences behind the rows. data: the
-    numbers for a file, in place of the rows' own.
+    rows: all with the same headings, in the same order. notes: sentences behind the rows.
     """
 
-    def __init__(
-        self,
-        title: str,
-        rows: Iterable[Row],
-        notes: Sequence[str] = (),
-        data: Sequence[dict[str, Any]] | None = None,
-    ):
-        self.title = title
-        self.rows = list(rows)
-        self.notes = notes
-        self.data = [row.data for row in self.rows if row.data] if data is None else data
+    title: str
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+
+    def __post_init__(self):
+        self.data = [row.data for row in self.rows if row.data]  # the numbers for a file
         headings = self.rows[0].cells if self.rows else ()
         self.columns = [name for name in headings if any(row.cells[name] for row in self.rows)]
 

@@ -94,7 +94,9 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
         name = one_line(f"{compared[0]['experiment']}: {compared[0]['case']}", 120)
         lines.append(Row({"Case": name, "Time of": metric.removesuffix("_s"), **cells}))
     notes = [f"{name}: {one_line(machine)}." for name, machine in machines.items()]
-    return Table("Runs side by side", lines, [*notes, *NOTES], data)
+    shown = Table("Runs side by side", lines, [*notes, *NOTES])
+    shown.data = data
+    return shown
 
 
 def _row(base: Case, other: Case) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from small_model import WORK, fit, run
 
 from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import TooBig
-from pomology.experiment import feasibility
+from pomology.experiment import case as experiment_case
 from pomology.machine import snapshot
 from pomology.measure.clock import Block
 from pomology.models.cost import Workload
@@ -33,7 +33,7 @@ def test_what_cannot_fit_is_not_tried(make, monkeypatch, free):
 def test_what_surely_cannot_end_is_refused_with_the_arithmetic(
     make, monkeypatch, teraflops, refused
 ):
-    monkeypatch.setattr(feasibility, "peak_matmul_rate", lambda *_: 1e12)
+    monkeypatch.setattr(experiment_case, "peak_matmul_rate", lambda *_: 1e12)
     work = Workload(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1)
 
     def body(case):
@@ -55,28 +55,29 @@ def test_the_peak_is_that_of_the_fastest_product_and_is_timed_once(make, monkeyp
     times_s = {512: 0.001, 1024: 0.004, 2048: 0.080}  # the last is long, so none longer is tried
     monkeypatch.setattr(Device, "product", lambda self, precision, size: sizes.append(size))
     monkeypatch.setattr(
-        feasibility.calls,
+        experiment_case.calls,
         "measure",
         lambda *_, **__: SimpleNamespace(blocks=[Block(1, times_s[sizes[-1]])]),
     )
     (device,) = make().devices
     for _ in range(2):
-        rate = feasibility.peak_matmul_rate(device, "fp16")
+        rate = experiment_case.peak_matmul_rate(device, "fp16")
         assert rate == pytest.approx(2 * 1024**3 / 0.004)
     assert sizes == [512, 1024, 2048]
 
 
 @pytest.mark.parametrize(("unified", "needed_gb"), [(False, "20.0"), (True, "25.0")])
-def test_what_is_offloaded_must_fit_the_host(monkeypatch, unified, needed_gb):
+def test_what_is_offloaded_must_fit_the_host(make, monkeypatch, unified, needed_gb):
     """On a processor the host's memory is the device's, too."""
     needed = Workload(10, 100, state_bytes=4 * 10**9, saved_bytes=10**9, host_bytes=20 * 10**9)
-    device = SimpleNamespace(unified_memory=unified, free_memory=lambda: 10**11)
+    (case,) = make().cases()
+    case.backend = SimpleNamespace(unified_memory=unified, free_memory=lambda: 10**11)
     free = int(25.1e9 if unified else 20.1e9)
     monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: free)
-    feasibility.require_memory(device, needed)
+    case.require_memory(needed)
     monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: int(19.9e9))
     with pytest.raises(TooBig, match=rf"^needs {needed_gb} GB of the host's memory"):
-        feasibility.require_memory(device, needed)
+        case.require_memory(needed)
 
 
 def test_tf32_is_another_way_only_where_the_device_has_it(make, monkeypatch):
