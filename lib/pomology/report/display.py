@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from IPython.display import display
+
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import write_atomic
@@ -46,13 +48,17 @@ class Report:
         self.devices = devices
         self._items: dict[str, dict[str, Any]] = {}
 
-    def show(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
-        """Save a `Table` or a matplotlib figure for the report, and return what Jupyter displays.
+    def show(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> None:
+        """Display a `Table` or a matplotlib figure, and save it for the report.
 
         name: of its files in shown/<notebook>/: of a table HTML and CSV, of a figure SVG, numbered
         in their order. caption: stands under it in the report. folded: whether the report shows it
         only when asked.
         """
+        display(self.save(shown, name, caption, folded))
+
+    def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
+        """Save as `show` does, and return what Jupyter displays."""
         folder = self.out / "shown" / self.name
         if not self._items:
             shutil.rmtree(folder, ignore_errors=True)  # of an earlier execution
@@ -95,22 +101,22 @@ class Report:
     def table(self) -> Table:
         """The article's table with this machine in it."""
         best = peaks.best(self.run.records)
-        return self.show(article.article_table(self.declaration, self.records, best), "article")
+        return self.save(article.article_table(self.declaration, self.records, best), "article")
 
     def details(self) -> Table:
         """Every number of every case."""
-        return self.show(details.details_table(self.records), "details", folded=True)
+        return self.save(details.details_table(self.records), "details", folded=True)
 
     def printed(self) -> Table:
         """Everything that the article prints of this experiment."""
         shown = details.published_table(published.rows(experiment=self.name))
-        return self.show(shown, "printed", folded=True)
+        return self.save(shown, "printed", folded=True)
 
     def claims(self) -> Table:
         """What the article says, tested on its own numbers and on this machine's."""
         shown = claims.claims_table(self.declaration.claims, self.run.records)
-        return self.show(shown, "claims")
+        return self.save(shown, "claims")
 
     def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
         """The figure `draw(declaration, records)`: by default all devices on one axis."""
-        return self.show(draw(self.declaration, self.records), "figure")
+        return self.save(draw(self.declaration, self.records), "figure")
