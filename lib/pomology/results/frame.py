@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-PARQUET = "results.parquet"
 # Column -> its type in Arrow; that of texts is how pandas hands them over.
 COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
@@ -44,11 +43,12 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
     """
     if not runs:
         raise PomologyError("load: name at least one run, as in pomology.load('reference-cpu')")
-    import pyarrow
-
-    wanted = [metric] if isinstance(metric, str) else list(metric)
-    places = find(map(str, runs), "load")
-    return _frame(pyarrow.concat_tables(_measured(Run(place), wanted) for place in places))
+    rows = [row for place in find(map(str, runs), "load") for row in _of_run(Run(place))]
+    wanted = [metric] if isinstance(metric, str) else metric
+    if wanted:
+        about = "headline" in wanted
+        rows = [row for row in rows if row.get("metric") in wanted or (about and row["headline"])]
+    return _frame(rows)
 
 
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
@@ -66,21 +66,21 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     rows = articles_published.rows(article, experiment)
     if article is None:
         rows = (*rows, *elsewhere.rows(experiment))
-    return _frame(_table(map(_published_row, rows)))
+    return _frame(map(_published_row, rows))
 
 
 def of_records(records: Iterable[Record]) -> pandas.DataFrame:
     """Return records in the columns of `load`; `run` and `machine` are empty."""
-    return _frame(_table(row for record in records for row in _rows(record)))
+    return _frame(row for record in records for row in _rows(record))
 
 
 def write(run: Run) -> None:
-    """Write the table of a run into its folder as Parquet."""
+    """Write the table of a run into its folder as Parquet, for other programs."""
     from pyarrow import parquet
 
     buffer = io.BytesIO()
-    parquet.write_table(_of_journals(run), buffer, compression="zstd")
-    write_atomic(run.path / PARQUET, buffer.getvalue())
+    parquet.write_table(_table(_of_run(run)), buffer, compression="zstd")
+    write_atomic(run.path / "results.parquet", buffer.getvalue())
 
 
 def machine_name(machine: dict[str, Any]) -> str:
@@ -91,36 +91,10 @@ def machine_name(machine: dict[str, Any]) -> str:
     return ", ".join(filter(None, [cases.short_chip(machine.get("chip")), cores, memory]))
 
 
-def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
-    """Return these metrics of a run, all if none is named.
-
-    They are read from its Parquet file where that is current, else from its journals.
-    """
-    import pyarrow
-    from pyarrow import compute, parquet
-
-    condition = compute.field("metric").isin(wanted) if wanted else compute.scalar(True)
-    if "headline" in wanted:
-        condition = condition | compute.field("headline")
-    if run.path.is_dir() and _is_current(run.path):
-        table = parquet.read_table(run.path / PARQUET, filters=condition)
-        if table.column_names == list(COLUMNS):  # else of an older kit
-            # The folder may have another name now.
-            names = pyarrow.array([run.name] * len(table), COLUMNS["run"])
-            return table.set_column(table.column_names.index("run"), "run", names)
-    return _of_journals(run).filter(condition)
-
-
-def _is_current(folder: Path) -> bool:
-    """Whether the Parquet file is as new as the journals that it was made of."""
-    table = folder / PARQUET
-    newest_ns = max((path.stat().st_mtime_ns for path in folder.glob("*.jsonl*")), default=0)
-    return table.exists() and table.stat().st_mtime_ns >= newest_ns
-
-
-def _of_journals(run: Run) -> pyarrow.Table:
+def _of_run(run: Run) -> list[dict[str, Any]]:
+    """Return the rows of a run's records."""
     place = {"run": run.name, "machine": machine_name(run.machine)}
-    return _table(row | place for record in run.records for row in _rows(record))
+    return [row | place for record in run.records for row in _rows(record)]
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
@@ -130,13 +104,13 @@ def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
     return pyarrow.Table.from_pylist(list(rows), pyarrow.schema(COLUMNS.items()))
 
 
-def _frame(table: pyarrow.Table) -> pandas.DataFrame:
-    """Return a table as a frame, in which each setting has a column, too."""
+def _frame(rows: Iterable[dict[str, Any]]) -> pandas.DataFrame:
+    """Return rows as a frame, in which each setting has a column, too."""
     import pandas
     import pyarrow
 
     nullable = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.bool_(): pandas.BooleanDtype()}
-    frame = table.to_pandas(types_mapper=nullable.get)
+    frame = _table(rows).to_pandas(types_mapper=nullable.get)
     places, texts = pandas.factorize(frame["config"])
     configs = [json.loads(text) for text in texts]
     names = dict.fromkeys(name for config in configs for name in config)
