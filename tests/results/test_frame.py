@@ -17,7 +17,7 @@ from pomology.articles import elsewhere
 from pomology.articles import published as articles_published
 from pomology.paths import root
 from pomology.results import frame as results_frame
-from pomology.results.pool import pool
+from pomology.results.cases import pool
 from pomology.results.record import RENAMED
 from pomology.results.run import Run
 

@@ -15,8 +15,8 @@ from pomology.format import quantity
 from pomology.report import peaks
 from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
+from pomology.results.cases import Case, pool
 from pomology.results.frame import of_records
-from pomology.results.pool import Case, pool
 from pomology.results.record import Record
 
 EPOCH = ("epoch_s", "compute_epoch_s", "temperature_c", "peak_memory_bytes", "power_w")

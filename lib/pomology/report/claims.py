@@ -10,9 +10,8 @@ from pomology.articles import published
 from pomology.articles.claims import REPEATS, Decision, Number
 from pomology.format import significant
 from pomology.report.table import Row, Table
-from pomology.results.cases import DOUBTS, config_text
+from pomology.results.cases import DOUBTS, Case, config_text, pool
 from pomology.results.frame import of_records
-from pomology.results.pool import Case, pool
 from pomology.results.record import UNTRIED, Record
 
 # Ends that do not show what a case would have done.

@@ -6,8 +6,8 @@ from typing import Any
 from pomology.machine import snapshot
 from pomology.report.table import INTERVALS, Row, Table, value_text
 from pomology.results import cases, metrics
+from pomology.results.cases import pool
 from pomology.results.frame import of_records
-from pomology.results.pool import pool
 from pomology.results.record import Record
 
 

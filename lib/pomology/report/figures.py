@@ -17,7 +17,7 @@ from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES
 from pomology.report.article import Declaration, comparable
 from pomology.results import cases, metrics
-from pomology.results.pool import Case
+from pomology.results.cases import Case
 from pomology.results.record import Record
 
 GREY = "#767676"
@@ -167,10 +167,10 @@ def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
     looks = {}
     for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
         for record, values, name in curves:
-            colour = LOOKS.get((record.framework, cases.kind(record)), OTHER)["colour"]
+            colour = LOOKS.get((record.framework, cases.kind(record.backend)), OTHER)["colour"]
             mark = "." if len(values) < 30 else ""
             axis.plot(values, color=colour, linestyle=DASHES.get(name), marker=mark)
-            looks[f"{cases.framework_name(record)}, {record.backend}"] = {"color": colour}
+            looks[f"{cases.framework_name(record.framework)}, {record.backend}"] = {"color": colour}
             if name:
                 looks[name] = {"color": GREY, "linestyle": DASHES[name]}
         axis.set(ylabel=quantity, ylim=(0, 1.08 * axis.get_ylim()[1]))

@@ -44,7 +44,7 @@ def best(
         if call and each_s:
             fastest = rate.value * call.value / min(each_s)
             rate = Estimate(fastest, rate.unit, n=len(each_s), covers="exact")
-        place = (cases.kind(record), group(record))
+        place = (cases.kind(record.backend), group(record))
         if place[1] and (place not in found or rate.value > found[place].rate.value):
             found[place] = Peak(rate, record)
     return found

@@ -13,7 +13,7 @@ from pomology.format import with_interval
 from pomology.report.article import Declaration
 from pomology.report.table import INTERVALS, Row, Table, numbers, value_text
 from pomology.results import metrics
-from pomology.results.pool import Case, pool
+from pomology.results.cases import Case, pool
 
 if TYPE_CHECKING:
     import pandas

@@ -15,7 +15,7 @@ from pomology.extras.prediction.model import COLUMNS, columns
 from pomology.extras.prediction.work import Work
 from pomology.format import one_line
 from pomology.models import trainings
-from pomology.results.pool import Case, pool
+from pomology.results.cases import Case, pool
 
 if TYPE_CHECKING:
     import pandas

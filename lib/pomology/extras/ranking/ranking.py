@@ -125,7 +125,7 @@ def title(workload: str) -> str:
 def software(rows: pandas.DataFrame) -> str:
     """Return the frameworks and years of a device's times: `PyTorch 2022`."""
     frameworks = rows["framework"].explode().unique()
-    names = "/".join(cases.FRAMEWORKS.get(name, name) for name in frameworks)
+    names = "/".join(cases.framework_name(name) for name in frameworks)
     years = rows["year"].explode()
     return f"{names} {'–'.join(dict.fromkeys((years.min(), years.max())))}"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas
 
 from pomology.articles import elsewhere, published
-from pomology.results.pool import Case, pool
+from pomology.results.cases import Case, pool
 
 MEASURED, OTHER, PUBLISHED = "measured", "other", "published"  # other: a further run of the frame
 # Experiments of an article whose workload has another name.
