@@ -66,7 +66,7 @@ def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     for case in measured:
         for line in _measured(about, case):
             panels[_title(about, case.config)].append(line)
-    metric = metrics.metric(about.metric)
+    metric = metrics.Metric(about.metric)
     return points_figure(panels, metric.axis, metric.scale)
 
 
@@ -85,7 +85,7 @@ def _published(about: Declaration, row: dict) -> Line | None:
         label, value = row["device"] or "the article", row["si"]
     else:
         return None
-    words = metrics.show(about.metric)(value) if value else row["printed"] or row["note"]
+    words = metrics.Metric(about.metric).show(value) if value else row["printed"] or row["note"]
     marks = [Estimate(value)] if value else []
     doubtful = elsewhere.SERIOUS.intersection(row.get("faults", ()))
     look = {"hollow" if doubtful else "filled": marks}
@@ -106,7 +106,7 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
             part = case.values.get(f"compute_{metric}")
             apart = part and bounded(part) and bounded(whole) and part.high < whole.low
             parts = [part] if apart else []
-            yield Line(name, kind, metrics.show(about.metric)(whole.value), [whole], parts)
+            yield Line(name, kind, metrics.Metric(about.metric).show(whole.value), [whole], parts)
     if not values and case.status != "ok":
         yield Line(label, kind, case.status)
 

@@ -57,4 +57,4 @@ def percent(share: Estimate | None) -> str:
     if share.value > 1:
         return "over 100 %"
     high = share.high and min(share.high, 1.0)
-    return with_interval(share.replace(unit="x", high=high), metrics.show("share_of_peak"))
+    return with_interval(share.replace(unit="x", high=high), metrics.Metric("share_of_peak").show)

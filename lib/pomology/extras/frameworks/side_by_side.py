@@ -60,7 +60,7 @@ def _row(about: Declaration, pair: dict[str, Case]) -> Row:
         texts[heading] = value_text(about.time, time) if time else status
         row[f"{name}_{about.time}"] = time and time.value
     ratio = times["torch"] / times["mlx"] if comparable and all(times.values()) else None
-    texts["Ratio"] = with_interval(ratio, metrics.show("speedup")) if ratio else ""
+    texts["Ratio"] = with_interval(ratio, metrics.Metric("speedup").show) if ratio else ""
     texts["Remarks"] = remark
     return Row(texts, row | numbers("ratio", ratio), "measured")
 

@@ -86,7 +86,7 @@ def roofline_table(frame: pandas.DataFrame, best: Roofs) -> Table:
             "Device": f"{first['device']}, {point.case.framework}",
             "Precision": point.precision,
             "Best case": cases.config_text(config),
-            "Achieved": with_interval(point.rate, metrics.show("flops_per_s")),
+            "Achieved": with_interval(point.rate, metrics.Metric("flops_per_s").show),
             peaks.BEST: peaks.percent(point.share) or "no peak",
             "Operations per byte": significant(point.intensity) if point.intensity else "",
             "Limited by": point.limit,
@@ -110,7 +110,7 @@ def peaks_table(best: Roofs) -> Table:
             texts = {
                 "Device": cases.chip_name(record),
                 "Precision, or traffic": what,
-                "Best rate": with_interval(rate, metrics.show(name)),
+                "Best rate": with_interval(rate, metrics.Metric(name).show),
                 "Reached by": f"{framework}: {cases.config_text(record.config)}",
                 "Remarks": ", ".join(record.flags),
             }
