@@ -1,8 +1,18 @@
 """For the notebooks of this folder: what other sources have timed, beside this machine's rows."""
 
 from pomology.articles import elsewhere
+from pomology.articles.published import read
 from pomology.results import cases
 
+PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
+# id -> title, author, date, licence, note and address.
+SOURCES = {line["id"]: line for line in read("sources.csv")}
+# Workload, and size of a sample -> operations for one, forward and backward.
+WORK = {
+    (line["workload"], line["size"]): float(line["convolutions"]) + float(line["products"])
+    for line in read("work.csv")
+    if line["precision"] == "fp32"
+}
 AXES = {"batch_size", "precision"}  # settings that other sources vary in one measurement
 # Workloads of the same model, in another training.
 ALIKE = {"bert_base": "bert_base_squad", "gpt2_small": "gpt2_small_book"}
@@ -21,11 +31,17 @@ def rows(workload):
     # The parts of a pass say nothing of a step.
     found = [row for row in found if row["metric"] not in ("forward_s", "backward_s")]
     found.sort(key=lambda row: -(row["flops_per_s"] or 0.0))
-    found.sort(key=lambda row: elsewhere.PRECISIONS.index(row["precision"]))
+    found.sort(key=lambda row: PRECISIONS.index(row["precision"]))
     fastest = {}
     for row in found:
         fastest.setdefault(row["line"], row)
     return list(fastest.values())
+
+
+def work(row):
+    """Return the operations of what a row's rate counts; None if not known."""
+    size = row["config"].get("image_size") or row["config"].get("sequence")
+    return WORK.get((row["workload"], str(size)), 0) * elsewhere.samples(row) or None
 
 
 def _row(row, **settings):
@@ -33,8 +49,8 @@ def _row(row, **settings):
     config = row["config"] | {"precision": row["precision"]} | settings
     setting = cases.config_text({key: config[key] for key in config if key not in AXES})
     remarks = [row["source"], setting, *(elsewhere.FAULTS[fault] for fault in row["faults"])]
-    flops = elsewhere.work(row)
-    source = elsewhere.SOURCES[row["source"]]
+    flops = work(row)
+    source = SOURCES[row["source"]]
     return row | {
         "config": config,
         "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import declared
 import fakes
+import others
 import pytest
 from notebook_code import definitions
 
@@ -52,11 +53,11 @@ ROWS = (
 
 
 @pytest.fixture
-def others(monkeypatch):
+def published_rows(monkeypatch):
     """These rows in place of the published ones."""
     source = dict.fromkeys(("title", "author", "date"), "") | {"id": "a", "url": "https://x.org/a"}
     read = published.read
-    monkeypatch.setitem(elsewhere.SOURCES, "a", source)
+    monkeypatch.setitem(others.SOURCES, "a", source)
     monkeypatch.setattr(
         published, "read", lambda name: ROWS if name == "elsewhere.csv" else read(name)
     )
@@ -93,7 +94,7 @@ def test_parameters_and_operations_are_the_models(name, parameters):
 def test_the_work_of_what_a_source_prints():
     def work(metric, **config):
         config = {"image_size": 224} | config
-        return elsewhere.work({"workload": "resnet50", "metric": metric, "config": config})
+        return others.work({"workload": "resnet50", "metric": metric, "config": config})
 
     picture = work("samples_per_s")
     assert picture == pytest.approx(PICTURE, rel=1e-3)
@@ -103,7 +104,7 @@ def test_the_work_of_what_a_source_prints():
     assert work("step_s") is None and work("samples_per_s", image_size=32) is None
 
 
-def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(others):
+def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(published_rows):
     fit = fakes.metric(20.0, unit="s", low=19.0, high=21.0)
     table = declared.article_table("bert_base", [bert(metrics={"fit_s": fit})])
     shown = [(each.cells["Device"], each.cells["Remarks"]) for each in table.rows]
@@ -120,7 +121,7 @@ def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(
     assert "300 images/s" in pictures[0] and "7.29 TFLOP/s" in pictures[0]
 
 
-def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(others):
+def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(published_rows):
     flops = {"flops_per_s": fakes.metric(2e13, unit="FLOP/s")}
     (axis,) = article_figure(declared.of("bert_base"), [bert(metrics=flops, flops_per_step=1)]).axes
     labels = [label.get_text() for label in axis.get_yticklabels()]

@@ -13,26 +13,16 @@ from pomology.articles import published
 # What can be wrong with a published time. One with a serious fault is in no mean.
 FAULTS = {line["id"]: line["title"] for line in published.read("faults.csv")}
 SERIOUS = {line["id"] for line in published.read("faults.csv") if line["serious"] == "yes"}
-PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
-# id -> title, author, date, licence, note and address.
-SOURCES = {line["id"]: line for line in published.read("sources.csv")}
 # What the sources trained: id -> title; the kit's experiments by their names.
 WORKLOADS = {line["id"]: line["title"] for line in published.read("workloads.csv")}
-# What sources call random numbers that are on the device already.
-MADE_UP = ("synthetic", "ImageNet, syntetic", "random, on the GPU")
-# Workload, and size of a sample -> operations for one, forward and backward.
-WORK = {
-    (line["workload"], line["size"]): float(line["convolutions"]) + float(line["products"])
-    for line in published.read("work.csv")
-    if line["precision"] == "fp32"
-}
 
 
 @functools.cache
 def rows(workload: str | None = None) -> tuple[dict, ...]:
     """Return the rows in the form of `published.rows`, with these keys of their own.
 
-    config: what must be equal for two rows to have done the same. faults: of FAULTS. place: where
+    config: what must be equal for two rows to have done the same; of random numbers that are on
+    the device already `data` is `random`, whatever the source calls them. faults: of FAULTS. place: where
     in the source it is. checked: `text` where it was read a second time from the source's own text,
     else why it could not be.
     """
@@ -43,8 +33,6 @@ def rows(workload: str | None = None) -> tuple[dict, ...]:
         row = dict.fromkeys(("article", "backend", "note"), "") | published.typed(line)
         row |= {"status": "ok", "experiment": row["workload"]}
         row["faults"] = tuple(row["faults"].split())
-        if row["config"].get("data") in MADE_UP:
-            row["config"]["data"] = "random"
         found.append(row)
     return tuple(found)
 
@@ -62,12 +50,6 @@ def samples(row: dict) -> float:
         return int(epoch[1].replace(",", "")) if epoch else 0
     steps = {"fit_s": config.get("steps", 0), "steps_per_s": 1, "step_s": 1, "pass_s": 1}
     return batch_size * steps.get(metric, 0) if isinstance(batch_size, int) else 0
-
-
-def work(row: dict) -> float | None:
-    """Return the operations of what `rate` counts, forward and backward; None if not known."""
-    size = row["config"].get("image_size") or row["config"].get("sequence")
-    return WORK.get((row["workload"], str(size)), 0) * samples(row) or None
 
 
 def rate(row: dict) -> float:
