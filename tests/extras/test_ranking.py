@@ -6,7 +6,7 @@ import pandas
 import pytest
 from records import metric, record
 
-from pomology.articles import elsewhere, published
+from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.extras.ranking import ranking, speeds
 from pomology.results import frame
@@ -120,7 +120,7 @@ def line(device, value, **more):
 @pytest.fixture
 def elsewhere_has(monkeypatch):
     """Sets what others have published; the articles' tables stay."""
-    cached = (elsewhere.rows, speeds._published)
+    cached = (published.elsewhere, speeds._published)
     read = published.read
 
     def clear():

@@ -9,7 +9,7 @@ import others
 import pytest
 from notebook_code import definitions
 
-from pomology.articles import elsewhere, published
+from pomology.articles import published
 from pomology.report.figures import article_figure
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
@@ -61,9 +61,9 @@ def published_rows(monkeypatch):
     monkeypatch.setattr(
         published, "read", lambda name: ROWS if name == "elsewhere.csv" else read(name)
     )
-    elsewhere.rows.cache_clear()
+    published.elsewhere.cache_clear()
     yield
-    elsewhere.rows.cache_clear()
+    published.elsewhere.cache_clear()
 
 
 def bert(**more):

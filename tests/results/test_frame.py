@@ -13,8 +13,7 @@ import records
 from pandas.testing import assert_frame_equal
 
 import pomology
-from pomology.articles import elsewhere
-from pomology.articles import published as articles_published
+from pomology.articles import published
 from pomology.paths import root
 from pomology.results import frame as results_frame
 from pomology.results.cases import pool
@@ -108,7 +107,7 @@ def test_published_rows_have_the_same_columns_and_the_printed_values():
     table = pomology.published()
     columns = list(results_frame.COLUMNS)
     assert list(table.columns[: len(columns)]) == columns
-    assert len(table) == len(articles_published.rows()) + len(elsewhere.rows())
+    assert len(table) == len(published.rows()) + len(published.elsewhere())
     vae = pomology.published("003", "vae").query("metric == 'epoch_s' and batch_size == 128")
     assert dict(zip(vae["device"], vae["value"], strict=True)) == {
         "M1 Ultra CPU": 3.746,
@@ -117,7 +116,7 @@ def test_published_rows_have_the_same_columns_and_the_printed_values():
     }
     assert set(vae["how"]) == {"published"} and set(vae["year"]) == {2022}
     assert not set(pomology.published("003")["experiment"]) & {"resnet50"}
-    assert len(pomology.published(experiment="resnet50")) == len(elsewhere.rows("resnet50"))
+    assert len(pomology.published(experiment="resnet50")) == len(published.elsewhere("resnet50"))
 
 
 def test_the_lines_in_the_docs_answer_questions():

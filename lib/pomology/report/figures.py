@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pomology.articles import elsewhere
+from pomology.articles import published
 from pomology.format import bounded
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES
@@ -87,7 +87,7 @@ def _published(about: Declaration, row: dict) -> Line | None:
         return None
     words = metrics.Metric(about.metric).show(value) if value else row["printed"] or row["note"]
     marks = [Estimate(value)] if value else []
-    doubtful = elsewhere.SERIOUS.intersection(row.get("faults", ()))
+    doubtful = published.SERIOUS.intersection(row.get("faults", ()))
     look = {"hollow" if doubtful else "filled": marks}
     return Line(label, ("published", row["role"]), words, **look)
 

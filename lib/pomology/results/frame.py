@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pomology.articles import elsewhere
 from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
 from pomology.paths import RESOURCES, read_csv, write_atomic
@@ -65,7 +64,7 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     """
     rows = articles_published.rows(article, experiment)
     if article is None:
-        rows = (*rows, *elsewhere.rows(experiment))
+        rows = (*rows, *articles_published.elsewhere(experiment))
     return _frame(map(_published_row, rows))
 
 
