@@ -33,7 +33,7 @@ def note_machine(out: Path, profile: str) -> dict:
         facts = {"profile": profile, "power_source": power_source}
         note(out, **machine_snapshot.snapshot() | facts)
         (out / LOCK).touch()
-    return noted(out)
+    return Run(out).machine
 
 
 def locked(out: Path, run: str, command: str) -> AbstractContextManager:
@@ -58,7 +58,7 @@ def check_machine(out: Path) -> None:
     if any(out.glob("*.jsonl*")) and not (out / LOCK).exists():
         problem = "is a copy of a run, not one of this checkout"
     elif (out / MACHINE).exists():
-        before, now = noted(out), machine_snapshot.snapshot()
+        before, now = Run(out).machine, machine_snapshot.snapshot()
         for name in IDENTITY:
             was, is_now = before.get(name), now.get(name)
             # A kernel keeps a little more or less of the memory for itself.
@@ -91,14 +91,6 @@ def _digits(facts: Any, count: int) -> str:
     """Return hexadecimal digits that differ where any of these facts does."""
     text = json.dumps(facts, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:count]
-
-
-def noted(out: Path) -> dict:
-    """Return what a run's `machine.json` says; raise PomologyError if it describes no machine."""
-    machine = Run(out).machine
-    if not machine:
-        raise PomologyError(f"RUN={out.name}: {MACHINE} describes no machine; choose another RUN")
-    return machine
 
 
 def by_hand(experiment: str, profile: str, framework: str = "") -> Path:

@@ -50,6 +50,7 @@ def reproduce(
     begun_s = time.monotonic()
     limit_s = 60 * (LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes)
     failed = False
+    place = f"outputs/{out.name}/"
     folders.check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
     with folders.locked(out, out.name, "reproduce"), stopped_by_signals() as stop:
@@ -62,7 +63,7 @@ def reproduce(
             missing = [job for job in jobs if job in missing or job.notebook.after]
         count = len(missing)
         about = clock_time(sum(job.seconds for job in missing))
-        print(f"{count} of {len(jobs)} notebooks to run into outputs/{out.name}/: about {about}")
+        print(f"{count} of {len(jobs)} notebooks to run into {place}: about {about}")
         left_out: dict[str, str] = {}
         planned = schedule(missing, minutes, left_out)
         for number, (job, takes_s, ends_s) in enumerate(planned, start=1):
@@ -74,15 +75,12 @@ def reproduce(
             frame.write(Run(out))
             report_page.build(out)
         if stop.is_set():
-            print(
-                f"interrupted; what was finished is in outputs/{out.name}/: run it again to go on"
-            )
+            print(f"interrupted; what was finished is in {place}: run it again to go on")
             return 130
         folders.note(out, left_out=left_out)
         if left_out:
-            print(
-                f"left out: {len(left_out)} notebooks. `make reproduce RUN={out.name}` carries on."
-            )
+            again = f"`make reproduce RUN={out.name}` carries on"
+            print(f"left out: {len(left_out)} notebooks. {again}.")
         page = report_page.build(out)
         (out / GOING).unlink(missing_ok=True)
     errors = [record for record in Run(out).records if record.status == "error"]

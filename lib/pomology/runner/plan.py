@@ -14,8 +14,8 @@ from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import clock_time
 from pomology.paths import root
-from pomology.results import folders
 from pomology.results.record import PROFILES
+from pomology.results.run import Run
 from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
 
 GOING = ".partial/going"  # in a run's folder until the run has come to its end
@@ -149,7 +149,7 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
     """Refuse a second profile or set of parameters: no table may mix the numbers of two."""
     if not (out / "machine.json").exists():
         return
-    before = folders.noted(out).get("profile")
+    before = Run(out).machine.get("profile")
     if before != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}")
     for job in planned:
