@@ -70,9 +70,6 @@ def test_the_parquet_file_has_the_table_and_none_is_needed(tmp_path):
     assert list(pandas.read_parquet(place)) == columns
     place.write_bytes(b"not read")
     assert_frame_equal(pomology.load(folder), plain)
-    about = pomology.load(folder, metric="headline")
-    assert len(about) == plain["headline"].sum() and about["headline"].all()
-    assert set(pomology.load(folder, metric=["epoch_s"])["metric"]) == {"epoch_s"}
 
 
 def test_a_zip_is_read_from_its_journals_alone(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
 
-def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
+def load(*runs: str | Path) -> pandas.DataFrame:
     """Return everything that runs measured, one row per case, repeat and metric.
 
     Args:
         runs: names of folders in outputs/, or paths of folders and zips, or of folders of them.
-        metric: only these metrics; "headline" is the one that each case is about.
 
     Returns:
         A frame with the columns of resources/columns.csv, then one column per setting
@@ -42,12 +41,10 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
     """
     if not runs:
         raise PomologyError("load: name at least one run, as in pomology.load('reference-cpu')")
-    rows = [row for place in find(map(str, runs), "load") for row in _of_run(Run(place))]
-    wanted = [metric] if isinstance(metric, str) else metric
-    if wanted:
-        about = "headline" in wanted
-        rows = [row for row in rows if row.get("metric") in wanted or (about and row["headline"])]
-    return _frame(rows)
+    import pyarrow
+
+    places = find(map(str, runs), "load")
+    return _frame(pyarrow.concat_tables(_of_run(Run(place)) for place in places))
 
 
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
@@ -65,12 +62,12 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     rows = articles_published.rows(article, experiment)
     if article is None:
         rows = (*rows, *articles_published.elsewhere(experiment))
-    return _frame(map(_published_row, rows))
+    return _frame(_table(map(_published_row, rows)))
 
 
 def of_records(records: Iterable[Record]) -> pandas.DataFrame:
     """Return records in the columns of `load`; `run` and `machine` are empty."""
-    return _frame(row for record in records for row in _rows(record))
+    return _frame(_table(row for record in records for row in _rows(record)))
 
 
 def write(run: Run) -> None:
@@ -78,7 +75,7 @@ def write(run: Run) -> None:
     from pyarrow import parquet
 
     buffer = io.BytesIO()
-    parquet.write_table(_table(_of_run(run)), buffer, compression="zstd")
+    parquet.write_table(_of_run(run), buffer, compression="zstd")
     write_atomic(run.path / "results.parquet", buffer.getvalue())
 
 
@@ -90,10 +87,9 @@ def machine_name(machine: dict[str, Any]) -> str:
     return ", ".join(filter(None, [cases.short_chip(machine.get("chip")), cores, memory]))
 
 
-def _of_run(run: Run) -> list[dict[str, Any]]:
-    """Return the rows of a run's records."""
+def _of_run(run: Run) -> pyarrow.Table:
     place = {"run": run.name, "machine": machine_name(run.machine)}
-    return [row | place for record in run.records for row in _rows(record)]
+    return _table(row | place for record in run.records for row in _rows(record))
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
@@ -103,13 +99,13 @@ def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
     return pyarrow.Table.from_pylist(list(rows), pyarrow.schema(COLUMNS.items()))
 
 
-def _frame(rows: Iterable[dict[str, Any]]) -> pandas.DataFrame:
-    """Return rows as a frame, in which each setting has a column, too."""
+def _frame(table: pyarrow.Table) -> pandas.DataFrame:
+    """Return a table as a frame, in which each setting has a column, too."""
     import pandas
     import pyarrow
 
     nullable = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.bool_(): pandas.BooleanDtype()}
-    frame = _table(rows).to_pandas(types_mapper=nullable.get)
+    frame = table.to_pandas(types_mapper=nullable.get)
     places, texts = pandas.factorize(frame["config"])
     configs = [json.loads(text) for text in texts]
     names = dict.fromkeys(name for config in configs for name in config)

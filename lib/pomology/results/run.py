@@ -118,7 +118,7 @@ def _plain(name: str, data: bytes) -> bytes:
 def locate(name: str) -> Path | None:
     """The place of a run, by its name in outputs/ or its path; None if there is none."""
     outputs = root() / "outputs"
-    places = (outputs / name, outputs / f"{name}.zip", Path(name)) if name else ()
+    places = (outputs / name, outputs / f"{name}.zip", Path(name))
     return next(filter(is_run, places), None)
 
 
@@ -130,10 +130,10 @@ def find(names: Iterable[str], variable: str) -> list[Path]:
     places = []
     for name in names:
         place = locate(name)
-        inside = sorted(path for path in Path(name).glob("*") if is_run(path)) if name else []
-        if place is None and not inside:
+        found = [place] if place else sorted(filter(is_run, Path(name).glob("*")))
+        if not found:
             raise unknown(f"{variable}: {one_line(name, 200)}")
-        places += [place] if place else inside
+        places += found
     return list(dict.fromkeys(places))
 
 
