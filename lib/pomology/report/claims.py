@@ -93,7 +93,8 @@ def _cell(decision: Decision, lacks: str) -> str:
     holds = {articles_claims.SUPPORTED: True, articles_claims.CONTRADICTED: False}.get(status)
     shown = next(each for each in decision.comparisons if each.holds is holds)
     if status == articles_claims.INCONCLUSIVE:
-        status += f" ({', '.join(decision.doubts) or 'too close to tell'})"
+        doubts = dict.fromkeys(doubt for each in decision.comparisons for doubt in each.doubts)
+        status += f" ({', '.join(doubts) or 'too close to tell'})"
     number = shown.value if isinstance(shown.value, str) else significant(shown.value)
     if shown.interval:
         low, high = map(significant, shown.interval)

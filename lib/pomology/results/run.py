@@ -22,8 +22,6 @@ MOST_BYTES = 64 * 2**20  # of a journal that is packed by itself
 # The files of a run that are read: those of the reference run are packed. In a zip they may be in a
 # folder, as the Finder packs a run.
 READ = re.compile(r"([\w][\w.+ -]*/)?(machine\.json|\w[\w.+ -]*\.jsonl(\.gz)?)")
-# What zipfile raises for a file that is no zip, or damaged.
-UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 class Run:
@@ -99,7 +97,7 @@ def _unzipped(place: Path) -> dict[str, bytes]:
                 files[info.filename.rpartition("/")[2]] = archive.read(info)
         if not 0 < len(files) == len(members):
             raise ValueError("it has no journal, or two of one name")
-    except UNREADABLE as error:
+    except Exception as error:  # zipfile raises many for a file that is no zip, or damaged
         name = one_line(place.name, 80)
         raise PomologyError(f"{name}: not the zip of a run: {one_line(error)}") from None
     return files
