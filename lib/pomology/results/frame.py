@@ -79,16 +79,14 @@ def write(run: Run) -> None:
     write_atomic(run.path / "results.parquet", buffer.getvalue())
 
 
-def machine_name(machine: dict[str, Any]) -> str:
-    """Return `AMD EPYC, 2 cores, 24 GB`: what tells the computer from others."""
-    memory_bytes = machine.get("memory_bytes")
-    cores = f"{machine['cpu_cores']} cores" if machine.get("cpu_cores") else ""
-    memory = f"{memory_bytes / 2**30:.0f} GB" if memory_bytes else ""
-    return ", ".join(filter(None, [cases.short_chip(machine.get("chip")), cores, memory]))
-
-
 def _of_run(run: Run) -> pyarrow.Table:
-    place = {"run": run.name, "machine": machine_name(run.machine)}
+    """Return the rows of a run; `machine` is as `AMD EPYC, 2 cores, 24 GB`."""
+    machine = [cases.short_chip(run.machine.get("chip"))]
+    if run.machine.get("cpu_cores"):
+        machine.append(f"{run.machine['cpu_cores']} cores")
+    if run.machine.get("memory_bytes"):
+        machine.append(f"{run.machine['memory_bytes'] / 2**30:.0f} GB")
+    place = {"run": run.name, "machine": ", ".join(machine)}
     return _table(row | place for record in run.records for row in _rows(record))
 
 

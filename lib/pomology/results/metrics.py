@@ -16,10 +16,6 @@ LINES = read_csv(RESOURCES / "units.csv")
 ENDS = {end: line["unit"] for line in LINES for end in line["ends"].split()}
 UNITS = {line["unit"]: (float(line["factor"]), line["form"]) for line in LINES if line["factor"]}
 
-# What an article prints -> its own name, and those in a record; the first that is there counts.
-SOURCES = {
-    "peak_memory_bytes": ("peak_memory_bytes", "reserved_peak_bytes", "footprint_peak_bytes")
-}
 # Whole pieces of work, which devices and frameworks are compared by; the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
 SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
@@ -29,8 +25,8 @@ class Metric:
     """How tables and figures show a metric, by its name.
 
     unit: of the numbers in a table. axis: the words below a figure of it, whose numbers are divided
-    by `scale`; empty where none draws it. sources: its names in a record. meaning: what a note
-    behind a table says of it.
+    by `scale`; empty where none draws it. sources: its names in a record, of which the first that
+    is there counts. meaning: what a note behind a table says of it.
     """
 
     def __init__(self, name: str):
@@ -41,7 +37,7 @@ class Metric:
         self.unit = line.get("unit") or ENDS.get(end, "")
         self.axis = line.get("axis", "")
         self.scale = float(line.get("scale") or 1)
-        self.sources = SOURCES.get(name, (name,))
+        self.sources = tuple((line.get("sources") or name).split())
         self.meaning = line.get("meaning", "")
 
     def show(self, value: float, heading: str = "") -> str:
