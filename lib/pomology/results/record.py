@@ -37,7 +37,7 @@ class Start(
     """What is known of a case before it begins.
 
     data_origin: where its data is from, in words. software: what it ran with, as
-    `folders.note_software` names it.
+    `run.note_software` names it.
     """
 
     schema: Literal[1]
