@@ -51,8 +51,7 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     """Return what others have published, in the columns of `load`.
 
     Args:
-        article: the number of an article, as "003"; None returns all five and the times of other
-            sources.
+        article: its number, as "003"; None returns all five and the times of other sources.
         experiment: only this experiment, or workload of other sources.
 
     Returns:

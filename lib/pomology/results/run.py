@@ -1,9 +1,4 @@
-"""A run: its folder or zip, its machine, its journals; and where numbers go.
-
-The folders are in `outputs/`. Notebooks that are run by hand share one, `lab-<digits>`, so that a
-notebook that combines others has them. The digits stand for a profile, this machine and the state
-of its software. A set-up cell that is run again measures anew.
-"""
+"""A run: its folder or zip, its machine, its journals; and which folder takes new numbers."""
 
 import hashlib
 import json
@@ -172,7 +167,7 @@ def note_machine(out: Path, profile: str) -> dict:
     return Run(out).machine
 
 
-def locked(out: Path, run: str, command: str) -> AbstractContextManager:
+def locked(out: Path) -> AbstractContextManager:
     """Return the lock of a folder, held; it goes with its process, however that ends.
 
     Raises PomologyError if another process holds it.
@@ -182,7 +177,8 @@ def locked(out: Path, run: str, command: str) -> AbstractContextManager:
     try:
         return filelock.FileLock(out / LOCK, blocking=False).acquire()
     except filelock.Timeout:
-        raise PomologyError(f"RUN={run}: another `pomology {command}` is running there") from None
+        text = f"RUN={out.name}: another `pomology reproduce` is running there"
+        raise PomologyError(text) from None
 
 
 def check_machine(out: Path) -> None:
@@ -232,10 +228,11 @@ def _digits(facts: Any, count: int) -> str:
 def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     """Return the folder for notebooks that are run by hand, and clear it for this one.
 
-    Another commit of the kit has another folder, but not a changed file: another parameter in a
-    notebook changes one, and each record names its software, see `note_software`. What the notebook
-    measured there moves to `earlier/`, but for what it measured with another framework, so that
-    both stand in its tables.
+    They share `outputs/lab-<digits>`, so that a notebook that combines others has them. The digits
+    stand for the profile, this machine, its software and the kit's commit, but for no changed file:
+    another parameter in a notebook changes one, and each record names its software. What the
+    notebook measured there moves to `earlier/`, as its set-up cell that is run again measures anew.
+    What it measured with another framework stays, so that both stand in its tables.
     """
     snapshot = machine_snapshot.snapshot()
     commit = (snapshot.pop("git", None) or {}).get("commit")

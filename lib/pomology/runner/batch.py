@@ -53,7 +53,7 @@ def reproduce(
     place = f"outputs/{out.name}/"
     check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
-    with locked(out, out.name, "reproduce"), stopped_by_signals() as stop:
+    with locked(out), stopped_by_signals() as stop:
         (out / GOING).touch()
         print(machine_snapshot.describe(note_machine(out, profile)))
         for flag in machine_snapshot.conditions()["flags"]:
