@@ -24,7 +24,6 @@ MACHINE = "machine.json"
 # Of who measures in a run's folder. It stays, also after `make clean`; neither git nor `share`
 # takes it along, so that a folder without it is a copy.
 LOCK = ".lock"
-IDENTITY = ("chip", "cpu_cores", "memory_bytes", "gpus", "os")  # of a machine, in machine.json
 MOST_FILES = 10_000  # of a zip
 MOST_UNPACKED_BYTES = 256 * 2**20
 MOST_BYTES = 64 * 2**20  # of a journal that is packed by itself
@@ -191,7 +190,7 @@ def check_machine(out: Path) -> None:
         problem = "is a copy of a run, not one of this checkout"
     elif (out / MACHINE).exists():
         before, now = Run(out).machine, machine_snapshot.snapshot()
-        for name in IDENTITY:
+        for name in ("chip", "cpu_cores", "memory_bytes", "gpus", "os"):
             was, is_now = before.get(name), now.get(name)
             # A kernel keeps a little more or less of the memory for itself.
             close = name == "memory_bytes" and math.isclose(was or 0, is_now or 0, rel_tol=0.01)
