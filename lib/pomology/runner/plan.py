@@ -1,12 +1,12 @@
 """What a run will do, checked before its first kernel starts."""
 
 import argparse
-import importlib.util
 import math
 import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,8 +94,7 @@ def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1)
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
     planned = []
     for notebook in select(only):
-        spec = importlib.util.find_spec
-        lost = [name for name in notebook.extras if not spec(f"pomology.extras.{name}")]
+        lost = [name for name in notebook.extras if not find_spec(f"pomology.extras.{name}")]
         if lost:
             print(f"{notebook.name} is left out: it needs lib/pomology/extras/{lost[0]}")
             continue
