@@ -9,7 +9,7 @@ from typing import Any
 import fakes
 import pytest
 
-from pomology.articles import elsewhere, published
+from pomology.articles import published
 from pomology.measure.estimate import Estimate
 from pomology.results.journal import Journal
 from pomology.results.record import Record
@@ -94,4 +94,4 @@ def set_elsewhere(patch: pytest.MonkeyPatch, *rows: dict) -> None:
     """Let these be what others have published; the articles' tables stay."""
     read = published.read
     patch.setattr(published, "read", lambda name: rows if name == "elsewhere.csv" else read(name))
-    patch.setattr(elsewhere, "rows", inspect.unwrap(elsewhere.rows))  # remembers none
+    patch.setattr(published, "elsewhere", inspect.unwrap(published.elsewhere))  # remembers none

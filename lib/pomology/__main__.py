@@ -11,8 +11,10 @@ import sys
 from pomology import __version__, extras, format
 from pomology.command_line import RUN, SELECTION, STORE, argument, extra, places, run_folder
 from pomology.errors import PomologyError
+from pomology.results.record import PROFILES
+from pomology.runner import notebooks, plan
 
-# Each command imports what it needs, so that help and wrong arguments are answered at once.
+# What takes long to import is imported by the command that needs it.
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,8 +26,6 @@ class _Parser(argparse.ArgumentParser):
 
 def _reproduce(options: argparse.Namespace) -> int:
     """Run every notebook and build the page of results."""
-    from pomology.runner import plan
-
     minutes = options.minutes
     if minutes and not (3 <= minutes <= 120 and options.profile == "quick"):
         raise PomologyError(f"MINUTES={minutes}: must be from 3 to 120, and PROFILE=quick")
@@ -43,16 +43,11 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 def _check(_: argparse.Namespace) -> None:
     """Validate every notebook and parameter file; run nothing."""
-    from pomology.runner import plan
-
     print(f"{plan.check()} notebooks and their parameters are as they should be")
 
 
 def _list(_: argparse.Namespace) -> None:
     """List the notebooks."""
-    from pomology.results.record import PROFILES
-    from pomology.runner import notebooks
-
     for each in notebooks.notebooks():
         times = [f"{name} {format.clock_time(each.seconds(name))}" for name in PROFILES]
         print(f"{each.name:20} {each.title} ({', '.join(times)})")

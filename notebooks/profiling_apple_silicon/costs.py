@@ -8,7 +8,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report.figures import Line, points_figure
 from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases
-from pomology.results.pool import pool
+from pomology.results.cases import pool
 
 SIMILAR = 1.5  # prices are called similar if one is at most so many times the other
 YEAR_S = 365.25 * 86400

@@ -18,7 +18,7 @@ def figure(about, records):
     import seaborn
     from matplotlib.colors import LogNorm
 
-    metric = metrics.metric(about.metric)
+    metric = metrics.Metric(about.metric)
     cells = []
     for case in comparable(records, about.metric):
         rate = case.values.get(about.metric)

@@ -1,8 +1,17 @@
 """For the notebooks of this folder: what other sources have timed, beside this machine's rows."""
 
-from pomology.articles import elsewhere
+from pomology.articles import published
 from pomology.results import cases
 
+PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
+# id -> title, author, date, licence, note and address.
+SOURCES = {line["id"]: line for line in published.read("sources.csv")}
+# Workload, and size of a sample -> operations for one, forward and backward.
+WORK = {
+    (line["workload"], line["size"]): float(line["convolutions"]) + float(line["products"])
+    for line in published.read("work.csv")
+    if line["precision"] == "fp32"
+}
 AXES = {"batch_size", "precision"}  # settings that other sources vary in one measurement
 # Workloads of the same model, in another training.
 ALIKE = {"bert_base": "bert_base_squad", "gpt2_small": "gpt2_small_book"}
@@ -14,33 +23,39 @@ def rows(workload):
     Of the same measurement at several batch sizes the fastest is a row. flops_per_s: the printed
     speed times the operations on paper, None where those are not known.
     """
-    found = [_row(row) for row in elsewhere.rows(workload)]
+    found = [_row(row) for row in published.elsewhere(workload)]
     if workload in ALIKE:
-        training = elsewhere.WORKLOADS[ALIKE[workload]]
-        found += [_row(row, training=training) for row in elsewhere.rows(ALIKE[workload])]
+        training = published.WORKLOADS[ALIKE[workload]]
+        found += [_row(row, training=training) for row in published.elsewhere(ALIKE[workload])]
     # The parts of a pass say nothing of a step.
     found = [row for row in found if row["metric"] not in ("forward_s", "backward_s")]
     found.sort(key=lambda row: -(row["flops_per_s"] or 0.0))
-    found.sort(key=lambda row: elsewhere.PRECISIONS.index(row["precision"]))
+    found.sort(key=lambda row: PRECISIONS.index(row["precision"]))
     fastest = {}
     for row in found:
         fastest.setdefault(row["line"], row)
     return list(fastest.values())
 
 
+def work(row):
+    """Return the operations of what a row's rate counts; None if not known."""
+    size = row["config"].get("image_size") or row["config"].get("sequence")
+    return WORK.get((row["workload"], str(size)), 0) * published.samples(row) or None
+
+
 def _row(row, **settings):
     label = cases.with_software(row["device"], row["framework"], row["version"], row["year"])
     config = row["config"] | {"precision": row["precision"]} | settings
     setting = cases.config_text({key: config[key] for key in config if key not in AXES})
-    remarks = [row["source"], setting, *(elsewhere.FAULTS[fault] for fault in row["faults"])]
-    flops = elsewhere.work(row)
-    source = elsewhere.SOURCES[row["source"]]
+    remarks = [row["source"], setting, *(published.FAULTS[fault] for fault in row["faults"])]
+    flops = work(row)
+    source = SOURCES[row["source"]]
     return row | {
         "config": config,
         "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
         "label": label,
         "line": (label, row["precision"], row["faults"], setting),
-        "flops_per_s": flops * elsewhere.rate(row) if flops else None,
+        "flops_per_s": flops * published.rate(row) if flops else None,
         "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
         "remark": "; ".join(filter(None, remarks)),
         "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),

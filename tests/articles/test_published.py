@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import others
 import pandas
 import pytest
 
@@ -166,3 +167,15 @@ def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where
 def test_a_published_row_says_with_what_it_was_timed_and_when(wanted, software):
     rows = [row for row in published.rows() if wanted.items() <= row.items()]
     assert {(row["version"], row["year"]) for row in rows} == {software}
+
+
+def test_what_others_have_published_can_be_compared():
+    rows = published.elsewhere()
+    assert len(rows) > 3000 and {row["source"] for row in rows} == set(others.SOURCES)
+    assert {fault for row in rows for fault in row["faults"]} <= published.FAULTS.keys()
+    assert {row["precision"] for row in rows} <= {*others.PRECISIONS}
+    assert all(row["si"] > 0 and published.rate(row) > 0 for row in rows)
+    # Random numbers on the device have one name, whatever the sources say.
+    made_up = {"synthetic", "ImageNet, syntetic", "random, on the GPU"}
+    assert made_up.isdisjoint(row["config"].get("data") for row in rows)
+    assert {row["workload"] for row in rows} <= published.WORKLOADS.keys()

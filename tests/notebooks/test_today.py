@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import declared
 import fakes
+import others
 import pytest
 from notebook_code import definitions
 from records import elsewhere_row, set_elsewhere
 
-from pomology.articles import elsewhere
 from pomology.report.figures import article_figure
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
@@ -62,7 +62,7 @@ def test_parameters_and_operations_are_the_models(name, parameters):
 def test_the_work_of_what_a_source_prints():
     def work(metric, **config):
         config = {"image_size": 224} | config
-        return elsewhere.work({"workload": "resnet50", "metric": metric, "config": config})
+        return others.work({"workload": "resnet50", "metric": metric, "config": config})
 
     picture = work("samples_per_s")
     assert picture == pytest.approx(PICTURE, rel=1e-3)

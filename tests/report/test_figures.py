@@ -167,7 +167,7 @@ def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
     assert list(cells[0]) == pytest.approx([1.234] * 3 + [50] * 3 + [700] * 3)
     assert words(axis)[0] == "1.23 ± 10 %"
     assert words(axis).count("too-big") == 1 and len(words(axis)) == 3 * 9 + 1
-    assert bar.get_xlabel() == metrics.metric("flops_per_s").axis
+    assert bar.get_xlabel() == metrics.Metric("flops_per_s").axis
     assert drawn("blas", [], heatmap.figure).texts[0].get_text() == NOTHING
 
 

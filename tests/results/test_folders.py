@@ -11,7 +11,7 @@ from journal_lines import ENDED
 from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.machine import snapshot
-from pomology.results import folders, journal
+from pomology.results import journal, run
 
 GIT = {"commit": "c" * 40, "dirty": False}
 SNAPSHOT = {
@@ -27,7 +27,7 @@ SNAPSHOT = {
 def machine(monkeypatch, tmp_path):
     """What describes this machine, which can be changed; and a checkout of its own."""
     state = dict(SNAPSHOT)
-    monkeypatch.setattr(folders, "root", lambda: tmp_path)
+    monkeypatch.setattr(run, "root", lambda: tmp_path)
     monkeypatch.setattr(snapshot, "snapshot", lambda: dict(state))
     monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "flags": []})
     return state
@@ -39,25 +39,25 @@ def set_up(name: str = "vae", **more) -> Experiment:
 
 @pytest.mark.parametrize(("key", "value"), [("chip", "Apple M2 Ultra"), ("memory_bytes", 2**40)])
 def test_a_run_belongs_to_one_machine(machine, tmp_path, key, value):
-    folders.check_machine(tmp_path)
-    folders.note_machine(tmp_path, "smoke")
+    run.check_machine(tmp_path)
+    run.note_machine(tmp_path, "smoke")
     machine["memory_bytes"] = int(2**34 * 1.005)  # after a start of the same machine
-    folders.check_machine(tmp_path)
+    run.check_machine(tmp_path)
     machine[key] = value
     with pytest.raises(PomologyError, match=rf"has {key} .*, this machine "):
-        folders.check_machine(tmp_path)
+        run.check_machine(tmp_path)
 
 
 def test_copies_are_not_carried_on(tmp_path):
     """As a fresh clone has `reference-cpu`, also on the machine that made it."""
-    folders.note_machine(tmp_path, "smoke")
+    run.note_machine(tmp_path, "smoke")
     (tmp_path / "vae.jsonl.gz").touch()
-    folders.check_machine(tmp_path)
-    (tmp_path / folders.LOCK).unlink()  # neither git nor a shared zip has it
+    run.check_machine(tmp_path)
+    (tmp_path / run.LOCK).unlink()  # neither git nor a shared zip has it
     with pytest.raises(
         PomologyError, match=r"is a copy of a run, not one of this checkout; choose another RUN$"
     ):
-        folders.check_machine(tmp_path)
+        run.check_machine(tmp_path)
 
 
 CHANGES = [
@@ -96,7 +96,7 @@ def test_a_set_up_cell_that_is_run_again_measures_anew_and_loses_nothing(capsys)
 
 
 def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_has_them(tmp_path):
-    assert folders.latest(["blas"], "quick") is None
+    assert run.latest(["blas"], "quick") is None
     begun = {"one/blas": "quick", "two/blas": "quick", "three/vae": "quick", "four/blas": "smoke"}
     for number, (name, profile) in enumerate(begun.items()):
         place = tmp_path / "outputs" / f"{name}.jsonl"
@@ -104,15 +104,15 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
         place.touch()
         os.utime(place, (1000 + number, 1000 + number))
         (place.parent / "machine.json").write_text(json.dumps(SNAPSHOT | {"profile": profile}))
-    assert folders.latest(["blas"], "quick") == tmp_path / "outputs" / "two"
+    assert run.latest(["blas"], "quick") == tmp_path / "outputs" / "two"
 
 
 def test_what_a_notebook_measured_with_another_framework_stays():
-    place = folders.by_hand("vae", "quick")
-    folders.note_machine(place, "quick")
+    place = run.by_hand("vae", "quick")
+    run.note_machine(place, "quick")
     for framework in ("torch", "mlx"):
         journal.Journal(place / "vae.jsonl").end(ENDED | {"framework": framework})
-    assert folders.by_hand("vae", "quick", "mlx") == place
+    assert run.by_hand("vae", "quick", "mlx") == place
     kept, aside = (
         journal.read(path) for path in (place / "vae.jsonl", place / "earlier/vae-1.jsonl")
     )

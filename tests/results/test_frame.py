@@ -15,11 +15,10 @@ from pandas.testing import assert_frame_equal
 from pyarrow import parquet
 
 import pomology
-from pomology.articles import elsewhere
-from pomology.articles import published as articles_published
+from pomology.articles import published
 from pomology.paths import root
 from pomology.results import frame as results_frame
-from pomology.results.pool import pool
+from pomology.results.cases import pool
 from pomology.results.record import RENAMED
 from pomology.results.run import Run
 
@@ -75,7 +74,7 @@ def test_a_table_from_parquet_is_that_from_the_journals(tmp_path, monkeypatch):
     os.utime(tmp_path / "b" / "machine.json")  # a run writes it again when it has ended
     opened = []
     with monkeypatch.context() as patched:
-        patched.setattr(results_frame, "_of_journals", opened.append)
+        patched.setattr(results_frame, "_of_run", opened.append)
         about = pomology.load(tmp_path / "b", metric="headline")
     assert not opened
     assert len(about) == plain["headline"].sum() and about["headline"].all()
@@ -119,7 +118,7 @@ def test_published_rows_have_the_same_columns_and_the_printed_values():
     table = pomology.published()
     columns = list(results_frame.COLUMNS)
     assert list(table.columns[: len(columns)]) == columns
-    assert len(table) == len(articles_published.rows()) + len(elsewhere.rows())
+    assert len(table) == len(published.rows()) + len(published.elsewhere())
     vae = pomology.published("003", "vae").query("metric == 'epoch_s' and batch_size == 128")
     assert dict(zip(vae["device"], vae["value"], strict=True)) == {
         "M1 Ultra CPU": 3.746,
@@ -128,7 +127,7 @@ def test_published_rows_have_the_same_columns_and_the_printed_values():
     }
     assert set(vae["how"]) == {"published"} and set(vae["year"]) == {2022}
     assert not set(pomology.published("003")["experiment"]) & {"resnet50"}
-    assert len(pomology.published(experiment="resnet50")) == len(elsewhere.rows("resnet50"))
+    assert len(pomology.published(experiment="resnet50")) == len(published.elsewhere("resnet50"))
 
 
 def test_the_lines_in_the_docs_answer_questions():

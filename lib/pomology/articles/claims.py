@@ -11,7 +11,8 @@ and what is claimed of it:
   and with settings. `experiment=` names another experiment than the claim's first. `min`, `max` and
   `average` (the geometric mean) are there.
 * `for_each` gives a condition for each combination of its values. A key that `value` names is a
-  variable in it; any other is a setting of all terms. "each" stands for all devices with numbers.
+  variable in it; any other is a setting of all terms. "each" stands for all devices of that
+  role with numbers, of the role `device` for all GPUs.
 
 A condition holds if all of the value's interval is as claimed. What an article prints is good to
 half a unit of its last digit. What was measured needs repeats: the value is computed in each, and
@@ -35,7 +36,7 @@ import numpy as np
 
 from pomology.articles.published import Claim, Condition, rows
 from pomology.measure import intervals
-from pomology.measure.estimate import Estimate, estimate
+from pomology.measure.estimate import Estimate
 
 SUPPORTED = "supported"
 CONTRADICTED = "contradicted"
@@ -100,10 +101,6 @@ class Decision:
             return INCONCLUSIVE if None in holds else SUPPORTED
         return NOT_TESTABLE
 
-    @property
-    def doubts(self) -> list[str]:
-        return list(dict.fromkeys(doubt for each in self.comparisons for doubt in each.doubts))
-
 
 def judged(
     claims: Iterable[Claim], numbers: Iterable[Number], chips: Sequence[str] | None = None
@@ -138,7 +135,10 @@ def _compared(
     choices = dict(condition.for_each)
     for role, values in choices.items():
         if values == "each":
-            choices[role] = _devices(known[experiment], role)
+            roles = {"gpu", "rival"} if role == "device" else {role}
+            having = [number for number in known[experiment] if number.value is not None]
+            names = [number.device[-1] for number in having if roles & {*number.device}]
+            choices[role] = list(dict.fromkeys(names)) or [role]
     comparisons = []
     for values in itertools.product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
@@ -146,13 +146,6 @@ def _compared(
         numbers, doubts = _evaluated(condition.value, chosen, experiment, known)
         comparisons.append(Comparison(condition, settings, numbers, doubts))
     return comparisons
-
-
-def _devices(numbers: list[Number], role: str) -> list[str]:
-    """Return the names of the devices of a role that have numbers; `device` is any GPU."""
-    roles = {"gpu", "rival"} if role == "device" else {role}
-    having = [each for each in numbers if each.value is not None and roles & {*each.device}]
-    return list(dict.fromkeys(each.device[-1] for each in having)) or [role]
 
 
 def _evaluated(
@@ -237,12 +230,12 @@ def _judge(comparison: Comparison, count: int, confidence: float) -> None:
         comparison.interval = _interval(values, logarithmic, intervals.CONFIDENCE)
         ends = _interval(values, logarithmic, confidence)
         outer = _interval(values, logarithmic, 1 - (1 - confidence) / count)
-    elif isinstance(numbers, str):
+    elif isinstance(numbers, Estimate):
+        comparison.value = numbers.value
+        ends = outer = numbers.bounds
+    else:  # a status, or what was counted
         comparison.value = numbers
         ends = outer = (numbers, numbers)
-    else:
-        comparison.value = estimate(numbers).value
-        ends = outer = estimate(numbers).bounds
     comparison.holds = None
     if comparison.value != comparison.value:  # NaN
         return

@@ -1,10 +1,11 @@
-"""The five articles' numbers and claims, as data."""
+"""The five articles' numbers and claims, and the times that others have published, as data."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
+import re
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +40,13 @@ def read(name: str) -> tuple[dict[str, str], ...]:
 # Units that are rounded where they are printed -> factor to SI, SI unit. All others, as cores and
 # USD, are counted.
 UNITS = {line["unit"]: (float(line["factor"]), line["si_unit"]) for line in read("units.csv")}
+
+
+# What can be wrong with a time from elsewhere. One with a serious fault is in no mean.
+FAULTS = {line["id"]: line["title"] for line in read("faults.csv")}
+SERIOUS = {line["id"] for line in read("faults.csv") if line["serious"] == "yes"}
+# What was trained elsewhere: id -> title; the kit's experiments by their names.
+WORKLOADS = {line["id"]: line["title"] for line in read("workloads.csv")}
 
 
 @functools.cache
@@ -79,6 +87,44 @@ def typed(line: dict[str, str]) -> dict[str, Any]:
         low, high = value, math.inf
     row |= {"si": value * factor, "si_unit": unit}
     return row | {"low": low * factor, "high": high * factor}
+
+
+@functools.cache
+def elsewhere(workload: str | None = None) -> tuple[dict[str, Any], ...]:
+    """Return what other sources have timed, in the form of `rows`, with these keys of their own.
+
+    config: what must be equal for two rows to have done the same; of random numbers that are on
+    the device already `data` is `random`, whatever the source calls them. faults: of FAULTS. place:
+    where in the source it is. checked: `text` where it was read a second time from the source's own
+    text, else why it could not be.
+    """
+    found = []
+    for line in read("elsewhere.csv"):
+        if workload in (None, line["workload"]):
+            row = dict.fromkeys(("article", "backend", "note"), "") | typed(line)
+            row |= {"status": "ok", "experiment": row["workload"]}
+            found.append(row | {"faults": tuple(row["faults"].split())})
+    return tuple(found)
+
+
+def samples(row: dict[str, Any]) -> float:
+    """Return how many samples `rate` counts as one; 0 where that is not known."""
+    metric, config = row["metric"], row["config"]
+    sequence, batch_size = config.get("sequence"), config.get("batch_size")
+    if metric == "samples_per_s":
+        return 1
+    if metric == "tokens_per_s" and isinstance(sequence, int):
+        return 1 / sequence
+    if metric == "epoch_s":
+        epoch = re.search(r"([\d,]+) images", config.get("data", ""))
+        return int(epoch[1].replace(",", "")) if epoch else 0
+    steps = {"fit_s": config.get("steps", 0), "steps_per_s": 1, "step_s": 1, "pass_s": 1}
+    return batch_size * steps.get(metric, 0) if isinstance(batch_size, int) else 0
+
+
+def rate(row: dict[str, Any]) -> float:
+    """Return samples or tokens a second where those are printed, else whole pieces of work."""
+    return row["si"] if row["metric"].endswith("_per_s") else 1 / row["si"]
 
 
 def articles() -> list[SimpleNamespace]:

@@ -15,9 +15,9 @@ from pomology.errors import PomologyError
 from pomology.experiment.case import Case
 from pomology.machine import snapshot
 from pomology.report.display import Report
-from pomology.results import folders, journal
+from pomology.results import journal
 from pomology.results.record import PROFILES, UNTRIED, Record
-from pomology.results.run import Run
+from pomology.results.run import Run, by_hand, note_software
 
 LIMIT = 5  # budgets that a case may take
 LIMIT_LEAST_S = 10.0  # seconds that it may take in any case: a compilation alone may need them
@@ -33,7 +33,7 @@ class Experiment:
 
     name: the notebook's name, and the journal's. article: its number, as in the published values.
     devices: one of `find.choices()`. profile: `article` runs whole epochs. budget_s: seconds for
-    the steady steps of a case. out: the run's folder; empty takes `folders.by_hand`. repeat: which
+    the steady steps of a case. out: the run's folder; empty takes `by_hand`. repeat: which
     repetition of the run this is. precision: of cases without a setting of that name.
     expects_learning: whether a loss must fall (a GAN's need not). declared: how it is shown, see
     `report.article.Declaration`. Raises PomologyError for a wrong value.
@@ -70,7 +70,7 @@ class Experiment:
         self.repeat = repeat
         self.precision = precision
         self.expects_learning = expects_learning
-        self.out = Path(out) if out else folders.by_hand(name, profile, framework)
+        self.out = Path(out) if out else by_hand(name, profile, framework)
         self._hint = "" if out else " (run the set-up cell again to measure it anew)"
         places = {"profile": profile, "out": self.out, "devices": self.devices}
         self.report = Report(name, article=article, **places, **declared)
@@ -87,7 +87,7 @@ class Experiment:
         self.journal = journal.Journal(self.out / f"{name}.jsonl")
         self.data_kind = "none"
         self.data_origin = ""
-        self.software = folders.note_software(self.out, self.devices[0].threads)
+        self.software = note_software(self.out, self.devices[0].threads)
         self._conditions: dict[str, Any] = {}
         self._looked_s = -math.inf
         # Backends of which the runner gives each case a kernel of its own.

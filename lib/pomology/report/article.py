@@ -10,8 +10,8 @@ from pomology.format import quantity
 from pomology.report import peaks
 from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
+from pomology.results.cases import Case, pool
 from pomology.results.frame import of_records
-from pomology.results.pool import Case, pool
 from pomology.results.record import Record
 
 EPOCH = ("epoch_s", "compute_epoch_s", "temperature_c", "peak_memory_bytes", "power_w")
@@ -92,15 +92,15 @@ class Declaration:
         shown = {}
         for column in self.columns:
             name, heading = (column, "") if isinstance(column, str) else column
-            shown[heading or metrics.metric(name).heading] = name
+            shown[heading or metrics.Metric(name).heading] = name
             if name == "flops_per_s":
                 shown[peaks.BEST] = peaks.SHARE
-        return shown | {metrics.metric("times_cpu").heading: "times_cpu"}
+        return shown | {metrics.Metric("times_cpu").heading: "times_cpu"}
 
     @functools.cached_property
     def metric(self) -> str:
         """What the figure draws."""
-        drawn = (name for name in self.shown.values() if metrics.metric(name).axis)
+        drawn = (name for name in self.shown.values() if metrics.Metric(name).axis)
         return self.figure or next(drawn, "epoch_s")
 
     @functools.cached_property
@@ -155,7 +155,7 @@ def _published(about: Declaration, values: Sequence[dict]) -> Row:
     data |= {"origin": first["source"], **first["config"], "status": first["status"]}
     for value in values:
         for heading, metric in about.shown.items():
-            if value["metric"] in metrics.metric(metric).sources:
+            if value["metric"] in metrics.Metric(metric).sources:
                 cells[heading] = value["printed"] or value["note"]  # an image has no text
             elif metric == "flops_per_s" and value["flops_per_s"] and not cells[heading]:
                 cells[heading] = quantity(value["flops_per_s"], "FLOP/s")
@@ -187,7 +187,7 @@ def _measured(about: Declaration, case: Case, on_cpu: Case | None, best: peaks.P
     device = cases.with_software(first["device"], *software)
     cells = about.cells(device, case.config, _remarks(about, case))
     for heading, metric in about.shown.items():
-        sources = metrics.metric(metric).sources
+        sources = metrics.Metric(metric).sources
         value = next((values[name] for name in sources if name in values), None)
         cells[heading] = value_text(metric, value, heading) if value else ""
         if metric == "status":  # of several repeats the first that did not end well
@@ -232,7 +232,7 @@ def _notes(
 ) -> list[str]:
     """Return what the numbers mean, where they are from, and what they may be compared with."""
     notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
-    notes += filter(None, (metrics.metric(metric).meaning for metric in shown))
+    notes += filter(None, (metrics.Metric(metric).meaning for metric in shown))
     origins = dict.fromkeys(record.data_origin for record in records if record.data_origin)
     notes += [f"Data: {origin}." for origin in origins]
     notes += [SMOKE] if any(each.profile == "smoke" for each in records) else []

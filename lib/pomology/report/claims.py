@@ -11,8 +11,7 @@ from pomology.articles.claims import REPEATS, Decision, Number
 from pomology.format import significant
 from pomology.report.article import TRAININGS, comparable
 from pomology.report.table import Row, Table
-from pomology.results.cases import DOUBTS, config_text
-from pomology.results.pool import Case
+from pomology.results.cases import DOUBTS, Case, config_text
 from pomology.results.record import UNTRIED, Record
 
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # they do not tell what a case would have done
@@ -89,7 +88,8 @@ def _cell(decision: Decision, lacks: str) -> str:
     holds = {articles_claims.SUPPORTED: True, articles_claims.CONTRADICTED: False}.get(status)
     shown = next(each for each in decision.comparisons if each.holds is holds)
     if status == articles_claims.INCONCLUSIVE:
-        status += f" ({', '.join(decision.doubts) or 'too close to tell'})"
+        doubts = dict.fromkeys(doubt for each in decision.comparisons for doubt in each.doubts)
+        status += f" ({', '.join(doubts) or 'too close to tell'})"
     number = shown.value if isinstance(shown.value, str) else significant(shown.value)
     if shown.interval:
         low, high = map(significant, shown.interval)

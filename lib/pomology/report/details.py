@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from pomology.report.table import INTERVALS, Row, Table, value_text
 from pomology.results import cases, metrics
+from pomology.results.cases import pool
 from pomology.results.frame import of_records
-from pomology.results.pool import pool
 from pomology.results.record import Record
 
 
@@ -29,7 +29,7 @@ def published_table(values: Sequence[dict], title: str = "What the article print
     for value in values:
         cells = {"Part of the article": value["item"], "Device": value["device"]}
         cells |= {metrics.words(key): str(value["config"].get(key, "")) for key in settings}
-        cells["What"] = metrics.words(metrics.metric(value["metric"]).heading)
+        cells["What"] = metrics.words(metrics.Metric(value["metric"]).heading)
         rows.append(Row(cells | {"As printed": value["printed"], "Note": value["note"]}))
     return Table(title, rows)
 
@@ -48,7 +48,7 @@ def details_table(records: Iterable[Record], title: str = "What else was measure
         cells = {"Device": case.first["device"], "Framework": case.framework}
         cells["Case"] = cases.config_text(case.config)
         for name in case.each:
-            what = {"Number": metrics.words(metrics.metric(name).heading)}
+            what = {"Number": metrics.words(metrics.Metric(name).heading)}
             data = {"case": case.first["case"], "metric": name}
             texts = {}
             for repeat, values in case.good.items():

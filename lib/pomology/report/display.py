@@ -14,9 +14,8 @@ from pomology.paths import write_atomic
 from pomology.report import article, claims, details, figures, peaks, table
 from pomology.report.article import Declaration
 from pomology.report.table import Row, Table
-from pomology.results import folders
 from pomology.results.record import Record
-from pomology.results.run import Run
+from pomology.results.run import Run, by_hand, latest, note_machine
 
 ABOUT = "about.json"  # what the folder shown/<notebook>/ holds, in the order of its items
 
@@ -42,9 +41,9 @@ class Report:
     ):
         self.name = name
         self.declaration = Declaration(name, article, **declared)
-        latest = None if out else folders.latest(combines, profile)
-        self.out = Path(out) if out else latest or folders.by_hand(name, profile)
-        self.snapshot = folders.note_machine(self.out, profile)
+        found = None if out else latest(combines, profile)
+        self.out = Path(out) if out else found or by_hand(name, profile)
+        self.snapshot = note_machine(self.out, profile)
         self.devices = devices
         self._items: dict[str, dict[str, Any]] = {}
 

@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pomology.articles import elsewhere
+from pomology.articles import published
 from pomology.format import bounded
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.report.article import Declaration, comparable
 from pomology.results import cases, metrics
-from pomology.results.pool import Case
+from pomology.results.cases import Case
 from pomology.results.record import Record
 
 GREY = "#767676"
@@ -63,7 +63,7 @@ def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     for case in measured:
         for line in _measured(about, case):
             panels[_title(about, case.config)].append(line)
-    metric = metrics.metric(about.metric)
+    metric = metrics.Metric(about.metric)
     return points_figure(panels, metric.axis, metric.scale)
 
 
@@ -82,9 +82,9 @@ def _published(about: Declaration, row: dict) -> Line | None:
         label, value = row["device"] or "the article", row["si"]
     else:
         return None
-    words = metrics.show(about.metric)(value) if value else row["printed"] or row["note"]
+    words = metrics.Metric(about.metric).show(value) if value else row["printed"] or row["note"]
     marks = [Estimate(value)] if value else []
-    doubtful = elsewhere.SERIOUS.intersection(row.get("faults", ()))
+    doubtful = published.SERIOUS.intersection(row.get("faults", ()))
     look = {"hollow" if doubtful else "filled": marks}
     return Line(label, ("published", row["role"]), words, **look)
 
@@ -103,7 +103,7 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
             part = case.values.get(f"compute_{metric}")
             apart = part and bounded(part) and bounded(whole) and part.high < whole.low
             parts = [part] if apart else []
-            yield Line(name, kind, metrics.show(about.metric)(whole.value), [whole], parts)
+            yield Line(name, kind, metrics.Metric(about.metric).show(whole.value), [whole], parts)
     if not values and case.status != "ok":
         yield Line(label, kind, case.status)
 
@@ -164,10 +164,10 @@ def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
     looks = {}
     for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
         for record, values, name in curves:
-            colour = LOOKS.get((record.framework, cases.kind(record)), OTHER)["colour"]
+            colour = LOOKS.get((record.framework, cases.kind(record.backend)), OTHER)["colour"]
             mark = "." if len(values) < 30 else ""
             axis.plot(values, color=colour, linestyle=DASHES.get(name), marker=mark)
-            looks[f"{cases.framework_name(record)}, {record.backend}"] = {"color": colour}
+            looks[f"{cases.framework_name(record.framework)}, {record.backend}"] = {"color": colour}
             if name:
                 looks[name] = {"color": GREY, "linestyle": DASHES[name]}
         axis.set(ylabel=quantity, ylim=(0, 1.08 * axis.get_ylim()[1]))

@@ -44,7 +44,7 @@ def best(
         if call and each_s:
             fastest = rate.value * call.value / min(each_s)
             rate = Estimate(fastest, rate.unit, n=len(each_s), covers="exact")
-        place = (cases.kind(record), group(record))
+        place = (cases.kind(record.backend), group(record))
         if place[1] and (place not in found or rate.value > found[place].rate.value):
             found[place] = Peak(rate, record)
     return found
@@ -57,4 +57,4 @@ def percent(share: Estimate | None) -> str:
     if share.value > 1:
         return "over 100 %"
     high = share.high and min(share.high, 1.0)
-    return with_interval(share.replace(unit="x", high=high), metrics.show("share_of_peak"))
+    return with_interval(share.replace(unit="x", high=high), metrics.Metric("share_of_peak").show)

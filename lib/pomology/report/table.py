@@ -96,8 +96,9 @@ def value_text(metric: str, value: Estimate, heading: str = "") -> str:
     """Return a value with its interval and unit, as it stands below a heading."""
     if metric == peaks.SHARE:
         return peaks.percent(value)
-    if metrics.metric(metric).unit:
-        return with_interval(value, metrics.show(metric, heading))
+    kind = metrics.Metric(metric)
+    if kind.unit:
+        return with_interval(value, functools.partial(kind.show, heading=heading))
     show = functools.partial(quantity, unit="" if value.unit == "count" else value.unit)
     # A slope may be 0, of which no share is an interval: as for ratios, its bounds are shown.
     return with_interval(value.replace(unit="") if metric.endswith(metrics.SLOPES) else value, show)

@@ -1,17 +1,24 @@
-"""What records have in common: names, flags, the mean of repeats, a line of text."""
+"""Cases: their names and flags, and each over all of its repeats, as tables show it."""
 
+from __future__ import annotations
+
+import json
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pomology.format import FEW, clock_time, few, seconds, with_interval
 from pomology.measure import intervals
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import Estimate, estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.results.record import Record
+
+if TYPE_CHECKING:
+    import pandas
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
@@ -36,10 +43,6 @@ def config_text(config: dict) -> str:
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in config.items())
 
 
-def settings(record: Record) -> str:
-    return config_text(record.config)
-
-
 def short_chip(chip: str | None) -> str:
     """`AMD EPYC 7B13`: the processor or GPU without its maker's ornaments."""
     return ORNAMENTS.sub("", chip or "this machine").strip()
@@ -55,25 +58,20 @@ def chip_name(record: Record) -> str:
     return f"{short_chip(record.chip)} {DEVICES.get(record.backend, 'GPU')}"
 
 
-def framework_name(case: Any) -> str:
-    """`PyTorch`: of a record, or of whatever else has a framework."""
-    return FRAMEWORKS.get(case.framework, case.framework)
+def framework_name(framework: str) -> str:
+    """`PyTorch`, of `torch`."""
+    return FRAMEWORKS.get(framework, framework)
 
 
 def with_software(device: str, framework: str, version: str, year: str) -> str:
     """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what is known of its software."""
-    name = framework.partition(" ")[0].replace("pytorch", "torch")
-    name = FRAMEWORKS.get(name, name)
+    name = framework_name(framework.partition(" ")[0].replace("pytorch", "torch"))
     known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
     return f"{device} ({known})" if known else device
 
 
-def kind(record: Record) -> str:
+def kind(backend: str) -> str:
     """`cpu` or `gpu`: the device that was asked for."""
-    return kind_of(record.backend)
-
-
-def kind_of(backend: str) -> str:
     return "cpu" if backend == "cpu" else "gpu"
 
 
@@ -109,13 +107,74 @@ def line(record: Record) -> str:
     return " · ".join(filter(None, parts))
 
 
-def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate | None:
-    """The mean of repeats with the interval between them; None of none.
+class Case:
+    """One case over its repeats.
+
+    first: the columns of its first repeat. last: those of the last repeat that ended well, or of
+    the last one. good: repeat -> its values by metric, of the repeats that ended well; operations a
+    second follow from the counted step where they are not among them. each: metric -> its values in
+    those. flags_of: repeat -> its flags. endings: repeat -> its status and reason, of the repeats
+    that did not end well. kind: `cpu` or `gpu`, the device that was asked for.
+    """
+
+    def __init__(self, repeats: list[list[dict[str, Any]]]):
+        """repeats: of each the rows of a frame, one for each metric."""
+        firsts = [rows[0] for rows in repeats]
+        well = [rows for rows in repeats if rows[0]["status"] == "ok"]
+        failed = [row for row in firsts if row["status"] != "ok"]
+        self.first = firsts[0]
+        self.last = (well or repeats)[-1][0]
+        self.good = {rows[0]["repeat"]: _estimates(rows) for rows in well}
+        self.flags_of = {row["repeat"]: (row["flags"] or "").split() for row in firsts}
+        self.endings = {row["repeat"]: (row["status"], row["reason"] or "") for row in failed}
+        self.repeats = len(repeats)
+        self.good_repeats = len(well)
+        self.flags = sorted({flag for flags in self.flags_of.values() for flag in flags})
+        self.status = "ok" if well else self.last["status"]
+        self.config = self.first["config"]
+        self.framework = framework_name(self.first["framework"])
+        self.kind = kind(self.first["backend"])
+        self.each: dict[str, list[Estimate]] = {}
+        flops = self.first["flops_per_step"]
+        for values in self.good.values():
+            if flops and "step_s" in values:
+                values.setdefault("flops_per_s", estimate(flops, "FLOP") / values["step_s"])
+            for metric, value in values.items():
+                self.each.setdefault(metric, []).append(value)
+
+    @cached_property
+    def values(self) -> dict[str, Estimate]:
+        """Metric -> the geometric mean of the repeats that ended well, and its interval."""
+        means = {}
+        for metric, estimates in self.each.items():
+            timed = [values for values in self.good.values() if metric in values]
+            # A whole training counts its epochs, of many steps each.
+            steps = [values.get("step_s", values[metric]) for values in timed]
+            means[metric] = together(estimates, steps)
+        return means
+
+
+def pool(frame: pandas.DataFrame) -> list[Case]:
+    """Return the cases of a frame, in order of first appearance."""
+    found: dict[tuple, dict[int, list[dict]]] = {}
+    for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
+        row["config"] = json.loads(row["config"])
+        case = (row["run"], row["experiment"], row["case"])
+        found.setdefault(case, {}).setdefault(row["repeat"], []).append(row)
+    return [Case(list(repeats.values())) for repeats in found.values()]
+
+
+def _estimates(rows: list[dict[str, Any]]) -> dict[str, Estimate]:
+    """Return the values of one repeat, with their intervals, by metric."""
+    fields = Estimate.__struct_fields__
+    return {row["metric"]: Estimate(*map(row.get, fields)) for row in rows if row["metric"]}
+
+
+def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate:
+    """Return the mean of repeats with the interval between them.
 
     It has no interval where a repeat, and what it counts, rests on too few steps or calls.
     """
-    if not repeats:
-        return None
     pairs = zip(repeats, counted or repeats, strict=True)
     lacking = [each.n for each, steps in pairs if few(each) and (steps.n or FEW) < FEW]
     mean = mean_of_repeats(repeats)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pomology.articles import elsewhere
 from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
 from pomology.paths import RESOURCES, read_csv, write_atomic
@@ -55,8 +54,7 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     """Return what others have published, in the columns of `load`.
 
     Args:
-        article: the number of an article, as "003"; None returns all five and the times of other
-            sources.
+        article: its number, as "003"; None returns all five and the times of other sources.
         experiment: only this experiment, or workload of other sources.
 
     Returns:
@@ -65,7 +63,7 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     """
     rows = articles_published.rows(article, experiment)
     if article is None:
-        rows = (*rows, *elsewhere.rows(experiment))
+        rows = (*rows, *articles_published.elsewhere(experiment))
     return _frame(_table(map(_published_row, rows)))
 
 
@@ -79,48 +77,46 @@ def write(run: Run) -> None:
     from pyarrow import parquet
 
     buffer = io.BytesIO()
-    parquet.write_table(_of_journals(run), buffer, compression="zstd")
+    parquet.write_table(_of_run(run), buffer, compression="zstd")
     write_atomic(run.path / PARQUET, buffer.getvalue())
-
-
-def machine_name(machine: dict[str, Any]) -> str:
-    """Return `AMD EPYC, 2 cores, 24 GB`: what tells the computer from others."""
-    memory_bytes = machine.get("memory_bytes")
-    cores = f"{machine['cpu_cores']} cores" if machine.get("cpu_cores") else ""
-    memory = f"{memory_bytes / 2**30:.0f} GB" if memory_bytes else ""
-    return ", ".join(filter(None, [cases.short_chip(machine.get("chip")), cores, memory]))
 
 
 def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
     """Return these metrics of a run, all if none is named.
 
-    They are read from its Parquet file where that is current, else from its journals.
+    They are read from its Parquet file where that is as new as its journals, else from these.
     """
     import pyarrow
     from pyarrow import compute, parquet
 
-    condition = compute.field("metric").isin(wanted) if wanted else compute.scalar(True)
+    chosen = compute.field("metric").isin(wanted) if wanted else compute.scalar(True)
     if "headline" in wanted:
-        condition = condition | compute.field("headline")
-    if run.path.is_dir() and _is_current(run.path):
-        table = parquet.read_table(run.path / PARQUET, filters=condition)
+        chosen = chosen | compute.field("headline")
+    file = run.path / PARQUET
+    journals_ns = [path.stat().st_mtime_ns for path in run.path.glob("*.jsonl*")]
+    if file.exists() and file.stat().st_mtime_ns >= max(journals_ns, default=0):
+        table = parquet.read_table(file, filters=chosen)
         if table.column_names == list(COLUMNS):  # else of an older kit
-            # The folder may have another name now.
-            names = pyarrow.array([run.name] * len(table), COLUMNS["run"])
-            return table.set_column(table.column_names.index("run"), "run", names)
-    return _of_journals(run).filter(condition)
+            for name, text in _place(run).items():  # the folder may have another name now
+                texts = pyarrow.array([text] * len(table), COLUMNS[name])
+                table = table.set_column(table.column_names.index(name), name, texts)
+            return table
+    return _of_run(run).filter(chosen)
 
 
-def _is_current(folder: Path) -> bool:
-    """Whether the Parquet file is as new as the journals that it was made of."""
-    table = folder / PARQUET
-    newest_ns = max((path.stat().st_mtime_ns for path in folder.glob("*.jsonl*")), default=0)
-    return table.exists() and table.stat().st_mtime_ns >= newest_ns
-
-
-def _of_journals(run: Run) -> pyarrow.Table:
-    place = {"run": run.name, "machine": machine_name(run.machine)}
+def _of_run(run: Run) -> pyarrow.Table:
+    place = _place(run)
     return _table(row | place for record in run.records for row in _rows(record))
+
+
+def _place(run: Run) -> dict[str, str]:
+    """Return the columns that no journal has; `machine` is as `AMD EPYC, 2 cores, 24 GB`."""
+    machine = [cases.short_chip(run.machine.get("chip"))]
+    if run.machine.get("cpu_cores"):
+        machine.append(f"{run.machine['cpu_cores']} cores")
+    if run.machine.get("memory_bytes"):
+        machine.append(f"{run.machine['memory_bytes'] / 2**30:.0f} GB")
+    return {"run": run.name, "machine": ", ".join(machine)}
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:

@@ -85,10 +85,8 @@ class Contents:
         attempts = self.attempts.get((case, repeat))
         if attempts:
             return attempts >= ATTEMPTS
-        return any(
-            (record.case, record.repeat) == (case, repeat) and record.status not in RETRIED
-            for record in self.records
-        )
+        ended = [each for each in self.records if (each.case, each.repeat) == (case, repeat)]
+        return bool(ended) and ended[0].status not in RETRIED
 
 
 def read(path: Path) -> Contents:

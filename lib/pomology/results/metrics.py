@@ -7,9 +7,6 @@ a number that is not rounded to three significant digits. Memory comes in powers
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 from pomology.format import quantity, significant
 from pomology.paths import RESOURCES, read_csv
@@ -19,63 +16,46 @@ LINES = read_csv(RESOURCES / "units.csv")
 ENDS = {end: line["unit"] for line in LINES for end in line["ends"].split()}
 UNITS = {line["unit"]: (float(line["factor"]), line["form"]) for line in LINES if line["factor"]}
 
-# What an article prints -> its own name, and those in a record; the first that is there counts.
-MEMORY = ("peak_memory_bytes", "reserved_peak_bytes", "footprint_peak_bytes")
-SOURCES = {"peak_memory_bytes": MEMORY}
-
 # Whole pieces of work, which devices and frameworks are compared by; the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
 SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
 
 
-@dataclass(frozen=True)
 class Metric:
-    """How tables and figures show a metric.
+    """How tables and figures show a metric, by its name.
 
     unit: of the numbers in a table. axis: the words below a figure of it, whose numbers are divided
-    by `scale`; empty where none draws it. sources: its names in a record. meaning: what a note
-    behind a table says of it.
+    by `scale`; empty where none draws it. sources: its names in a record, of which the first that
+    is there counts. meaning: what a note behind a table says of it.
     """
 
-    heading: str
-    unit: str
-    axis: str = ""
-    scale: float = 1.0
-    sources: tuple[str, ...] = ()
-    meaning: str = ""
+    def __init__(self, name: str):
+        end = next((end for end in ENDS if name.endswith(end)), "")
+        line = TABLE.get(name, {})
+        growth = " growth per step" if end in SLOPES else ""
+        self.heading = line.get("heading") or words(name.removesuffix(end)) + growth
+        self.unit = line.get("unit") or ENDS.get(end, "")
+        self.axis = line.get("axis", "")
+        self.scale = float(line.get("scale") or 1)
+        self.sources = tuple((line.get("sources") or name).split())
+        self.meaning = line.get("meaning", "")
 
-    def show(self, value: float) -> str:
-        """Write a value, which is in SI units, with its unit."""
-        if self.unit in ("s", "B", "FLOP", "FLOP/s", "B/s", "Hz"):
-            return quantity(value, self.unit)
-        number = _number(value, self.unit)
-        if self.unit == "×":
+    def show(self, value: float, heading: str = "") -> str:
+        """Write a value, which is in SI units, with its unit.
+
+        Below a heading that ends in a unit, as `Cold launch (ms)`, it is the number alone; below
+        one that begins with `Minutes` are minutes.
+        """
+        told = re.search(r"\((\w+)\)$", heading)
+        if told and told[1] in UNITS:
+            return _number(value, told[1])
+        unit = "min" if heading.startswith("Minutes") else self.unit
+        if unit in ("s", "B", "FLOP", "FLOP/s", "B/s", "Hz"):
+            return quantity(value, unit)
+        number = _number(value, unit)
+        if unit == "×":
             return f"{number}×"
-        return number if self.unit == "count" else f"{number} {self.unit}".rstrip()
-
-
-def metric(name: str) -> Metric:
-    """How a metric is shown."""
-    end = next((end for end in ENDS if name.endswith(end)), "")
-    line = TABLE.get(name, {})
-    growth = " growth per step" if end in SLOPES else ""
-    heading = line.get("heading") or words(name.removesuffix(end)) + growth
-    unit = line.get("unit") or ENDS.get(end, "")
-    scale = float(line.get("scale") or 1)
-    sources = SOURCES.get(name, (name,))
-    return Metric(heading, unit, line.get("axis", ""), scale, sources, line.get("meaning", ""))
-
-
-def show(name: str, heading: str = "") -> Callable[..., str]:
-    """How values of a metric are written below a heading.
-
-    Of one that ends in a unit, as `Cold launch (ms)`, a cell has the number alone; below one that
-    begins with `Minutes` are minutes.
-    """
-    unit = re.search(r"\((\w+)\)$", heading)
-    if unit and unit[1] in UNITS:
-        return partial(_number, unit=unit[1])
-    return Metric("", "min").show if heading.startswith("Minutes") else metric(name).show
+        return number if unit == "count" else f"{number} {unit}".rstrip()
 
 
 def _number(value: float, unit: str) -> str:

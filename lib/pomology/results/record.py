@@ -31,13 +31,11 @@ RENAMED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class Start(
-    msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event", tag="start", gc=False
-):
+class Start(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event", tag="start"):
     """What is known of a case before it begins.
 
     data_origin: where its data is from, in words. software: what it ran with, as
-    `folders.note_software` names it.
+    `run.note_software` names it.
     """
 
     schema: Literal[1]
@@ -66,7 +64,7 @@ class Start(
         return msgspec.to_builtins(self)
 
 
-class Record(Start, kw_only=True, tag="end", gc=False):
+class Record(Start, kw_only=True, tag="end"):
     """A case that ended.
 
     blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says

@@ -1,29 +1,35 @@
-"""A run: its folder or zip, its machine, its journals."""
+"""A run: its folder or zip, its machine, its journals; and which folder takes new numbers."""
 
+import hashlib
 import json
+import math
 import re
 import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.paths import read_file, root
+from pomology.machine import snapshot as machine_snapshot
+from pomology.paths import read_file, root, write_atomic
 from pomology.results import journal
 from pomology.results.record import RENAMED, Record
 
 MACHINE = "machine.json"
+# Of who measures in a run's folder. It stays, also after `make clean`; neither git nor `share`
+# takes it along, so that a folder without it is a copy.
+LOCK = ".lock"
 MOST_FILES = 10_000  # of a zip
 MOST_UNPACKED_BYTES = 256 * 2**20
 MOST_BYTES = 64 * 2**20  # of a journal that is packed by itself
 # The files of a run that are read: those of the reference run are packed. In a zip they may be in a
 # folder, as the Finder packs a run.
 READ = re.compile(r"([\w][\w.+ -]*/)?(machine\.json|\w[\w.+ -]*\.jsonl(\.gz)?)")
-# What zipfile raises for a file that is no zip, or damaged.
-UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 class Run:
@@ -99,7 +105,7 @@ def _unzipped(place: Path) -> dict[str, bytes]:
                 files[info.filename.rpartition("/")[2]] = archive.read(info)
         if not 0 < len(files) == len(members):
             raise ValueError("it has no journal, or two of one name")
-    except UNREADABLE as error:
+    except Exception as error:  # zipfile raises many for a file that is no zip, or damaged
         name = one_line(place.name, 80)
         raise PomologyError(f"{name}: not the zip of a run: {one_line(error)}") from None
     return files
@@ -118,7 +124,7 @@ def _plain(name: str, data: bytes) -> bytes:
 def locate(name: str) -> Path | None:
     """The place of a run, by its name in outputs/ or its path; None if there is none."""
     outputs = root() / "outputs"
-    places = (outputs / name, outputs / f"{name}.zip", Path(name)) if name else ()
+    places = (outputs / name, outputs / f"{name}.zip", Path(name))
     return next(filter(is_run, places), None)
 
 
@@ -130,10 +136,10 @@ def find(names: Iterable[str], variable: str) -> list[Path]:
     places = []
     for name in names:
         place = locate(name)
-        inside = sorted(path for path in Path(name).glob("*") if is_run(path)) if name else []
-        if place is None and not inside:
+        found = [place] if place else sorted(filter(is_run, Path(name).glob("*")))
+        if not found:
             raise unknown(f"{variable}: {one_line(name, 200)}")
-        places += [place] if place else inside
+        places += found
     return list(dict.fromkeys(places))
 
 
@@ -147,3 +153,107 @@ def is_run(place: Path) -> bool:
     if place.is_dir():
         return (place / MACHINE).is_file() or any(place.glob("*.jsonl*"))
     return place.suffix == ".zip" and place.is_file()
+
+
+def note_machine(out: Path, profile: str) -> dict:
+    """Write `machine.json` into a run's folder, unless it is there, and return what it says."""
+    if not (out / MACHINE).exists():
+        out.mkdir(parents=True, exist_ok=True)
+        power_source = machine_snapshot.conditions()["power_source"]
+        facts = {"profile": profile, "power_source": power_source}
+        note(out, **machine_snapshot.snapshot() | facts)
+        (out / LOCK).touch()
+    return Run(out).machine
+
+
+def locked(out: Path) -> AbstractContextManager:
+    """Return the lock of a folder, held; it goes with its process, however that ends.
+
+    Raises PomologyError if another process holds it.
+    """
+    import filelock  # a tenth of a second, which only this needs
+
+    try:
+        return filelock.FileLock(out / LOCK, blocking=False).acquire()
+    except filelock.Timeout:
+        text = f"RUN={out.name}: another `pomology reproduce` is running there"
+        raise PomologyError(text) from None
+
+
+def check_machine(out: Path) -> None:
+    """Raise PomologyError where a run's folder must not take numbers of this machine.
+
+    It may have numbers of another machine, or a copy of numbers.
+    """
+    problem = ""
+    if any(out.glob("*.jsonl*")) and not (out / LOCK).exists():
+        problem = "is a copy of a run, not one of this checkout"
+    elif (out / MACHINE).exists():
+        before, now = Run(out).machine, machine_snapshot.snapshot()
+        for name in ("chip", "cpu_cores", "memory_bytes", "gpus", "os"):
+            was, is_now = before.get(name), now.get(name)
+            # A kernel keeps a little more or less of the memory for itself.
+            close = name == "memory_bytes" and math.isclose(was or 0, is_now or 0, rel_tol=0.01)
+            if was != is_now and not close:
+                problem = f"has {name} {was}, this machine {is_now}"
+    if problem:
+        raise PomologyError(f"RUN={out.name}: {one_line(problem, 200)}; choose another RUN")
+
+
+def note(out: Path, **facts: Any) -> None:
+    """Keep facts about a run in its `machine.json`, while none of its notebooks runs."""
+    text = json.dumps(Run(out).machine | facts, indent=1, ensure_ascii=False)
+    write_atomic(out / MACHINE, text + "\n")
+
+
+def note_software(out: Path, threads: int | None) -> str:
+    """Keep what cases run with from now on in a run's `machine.json`; return its name there.
+
+    The name has 12 digits, others for another commit, package, thread count or variable of the
+    environment.
+    """
+    software = machine_snapshot.software() | {"threads": threads}
+    name = _digits(software, 12)
+    note(out, software=Run(out).machine.get("software", {}) | {name: software})
+    return name
+
+
+def _digits(facts: Any, count: int) -> str:
+    """Return hexadecimal digits that differ where any of these facts does."""
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:count]
+
+
+def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
+    """Return the folder for notebooks that are run by hand, and clear it for this one.
+
+    They share `outputs/lab-<digits>`, so that a notebook that combines others has them. The digits
+    stand for the profile, this machine, its software and the kit's commit, but for no changed file:
+    another parameter in a notebook changes one, and each record names its software. What the
+    notebook measured there moves to `earlier/`, as its set-up cell that is run again measures anew.
+    What it measured with another framework stays, so that both stand in its tables.
+    """
+    snapshot = machine_snapshot.snapshot()
+    commit = (snapshot.pop("git", None) or {}).get("commit")
+    folder = root() / "outputs" / f"lab-{_digits([snapshot, commit, profile], 6)}"
+    path = folder / f"{experiment}.jsonl"
+    if path.exists():
+        earlier = folder / "earlier"
+        earlier.mkdir(exist_ok=True)
+        number = 1 + len(list(earlier.glob(f"{experiment}-*.jsonl")))
+        lines = path.read_bytes().splitlines(keepends=True)
+        mine = f'"framework":"{framework}"'.encode()
+        kept = [line for line in lines if framework and mine not in line]
+        path.rename(earlier / f"{experiment}-{number}.jsonl")
+        if kept:
+            write_atomic(path, b"".join(kept))
+    return folder
+
+
+def latest(names: Iterable[str], profile: str) -> Path | None:
+    """Return the run's folder in which one of these notebooks has measured something last."""
+    paths = [path for name in names for path in (root() / "outputs").glob(f"*/{name}.jsonl")]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
+        if Run(path.parent).machine.get("profile") == profile:
+            return path.parent
+    return None

@@ -25,10 +25,10 @@ from pomology.format import clock_time
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root
 from pomology.report import page as report_page
-from pomology.results import cases, folders, frame
+from pomology.results import cases, frame
 from pomology.results import journal as results_journal
 from pomology.results.record import Record
-from pomology.results.run import Run
+from pomology.results.run import Run, check_machine, locked, note, note_machine
 from pomology.runner.plan import GOING, Job, schedule
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
@@ -50,11 +50,12 @@ def reproduce(
     begun_s = time.monotonic()
     limit_s = 60 * (LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes)
     failed = False
-    folders.check_machine(out)
+    place = f"outputs/{out.name}/"
+    check_machine(out)
     (out / ".partial").mkdir(parents=True, exist_ok=True)
-    with folders.locked(out, out.name, "reproduce"), stopped_by_signals() as stop:
+    with locked(out), stopped_by_signals() as stop:
         (out / GOING).touch()
-        print(machine_snapshot.describe(folders.note_machine(out, profile)))
+        print(machine_snapshot.describe(note_machine(out, profile)))
         for flag in machine_snapshot.conditions()["flags"]:
             print(f"note: {cases.FLAGS[flag]}")
         missing = [job for job in jobs if not finished(job, out)]
@@ -62,7 +63,7 @@ def reproduce(
             missing = [job for job in jobs if job in missing or job.notebook.after]
         count = len(missing)
         about = clock_time(sum(job.seconds for job in missing))
-        print(f"{count} of {len(jobs)} notebooks to run into outputs/{out.name}/: about {about}")
+        print(f"{count} of {len(jobs)} notebooks to run into {place}: about {about}")
         left_out: dict[str, str] = {}
         planned = schedule(missing, minutes, left_out)
         for number, (job, takes_s, ends_s) in enumerate(planned, start=1):
@@ -74,15 +75,12 @@ def reproduce(
             frame.write(Run(out))
             report_page.build(out)
         if stop.is_set():
-            print(
-                f"interrupted; what was finished is in outputs/{out.name}/: run it again to go on"
-            )
+            print(f"interrupted; what was finished is in {place}: run it again to go on")
             return 130
-        folders.note(out, left_out=left_out)
+        note(out, left_out=left_out)
         if left_out:
-            print(
-                f"left out: {len(left_out)} notebooks. `make reproduce RUN={out.name}` carries on."
-            )
+            again = f"`make reproduce RUN={out.name}` carries on"
+            print(f"left out: {len(left_out)} notebooks. {again}.")
         page = report_page.build(out)
         (out / GOING).unlink(missing_ok=True)
     errors = [record for record in Run(out).records if record.status == "error"]

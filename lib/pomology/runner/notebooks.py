@@ -55,7 +55,6 @@ class Notebook:
     one_case_per_kernel: the backends that keep what a case compiled in their process.
     extras: the folders of lib/pomology/extras/ that it needs. order: below 0 it runs before those
     that say none, above 0 after them. priority: its place in a run with MINUTES, the least is first.
-    may_be_unsupported: whether a machine may lack all that it measures, which only tests ask.
     """
 
     path: Path
@@ -67,7 +66,6 @@ class Notebook:
     extras: Sequence[str] = ()
     order: int = 0
     priority: float = math.inf
-    may_be_unsupported: bool = False
 
     @property
     def name(self) -> str:

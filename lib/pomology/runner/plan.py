@@ -1,12 +1,12 @@
 """What a run will do, checked before its first kernel starts."""
 
 import argparse
-import importlib.util
 import math
 import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,8 @@ from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import clock_time
 from pomology.paths import root
-from pomology.results import folders
 from pomology.results.record import PROFILES
+from pomology.results.run import Run
 from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
 
 GOING = ".partial/going"  # in a run's folder until the run has come to its end
@@ -94,8 +94,7 @@ def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1)
         raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
     planned = []
     for notebook in select(only):
-        spec = importlib.util.find_spec
-        lost = [name for name in notebook.extras if not spec(f"pomology.extras.{name}")]
+        lost = [name for name in notebook.extras if not find_spec(f"pomology.extras.{name}")]
         if lost:
             print(f"{notebook.name} is left out: it needs lib/pomology/extras/{lost[0]}")
             continue
@@ -149,7 +148,7 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
     """Refuse a second profile or set of parameters: no table may mix the numbers of two."""
     if not (out / "machine.json").exists():
         return
-    before = folders.noted(out).get("profile")
+    before = Run(out).machine.get("profile")
     if before != profile:
         raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}")
     for job in planned:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
     from pomology.report.table import Table
-    from pomology.results.pool import Case
+    from pomology.results.cases import Case
 
 TIMES = ("epoch_s", "fit_s", "kernel_s", "pass_s", "launch_s", "step_s")
 SAME = ("profile", "data", "scaled", "parameters", "flops_per_step")  # what must be equal
@@ -61,7 +61,7 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     turns, so that the machine was the same for both.
     """
     from pomology.report.table import Row, Table
-    from pomology.results.pool import pool
+    from pomology.results.cases import pool
 
     machines = frame.groupby("run", sort=False).machine.first()
     cases = defaultdict(list)

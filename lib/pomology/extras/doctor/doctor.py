@@ -84,7 +84,7 @@ def answer(framework: str) -> dict[str, Any]:
         if framework == "lightning":
             return found | {"auto": _lightning_auto()}
         for backend, reason in FRAMEWORKS[framework].backends().items():
-            entry = {"backend": backend, "kind": cases.kind_of(backend), "reason": reason}
+            entry = {"backend": backend, "kind": cases.kind(backend), "reason": reason}
             if reason is None:
                 (device,) = find.find(backend, framework)
                 entry |= {"name": device.name, "precisions": device.precisions()}

@@ -20,7 +20,8 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot
 from pomology.paths import root, write_atomic
-from pomology.results import cases, folders
+from pomology.results import cases
+from pomology.results.run import LOCK
 from pomology.runner import plan
 
 WAIT_S = 20  # for the scheduler, and for its workers
@@ -169,7 +170,7 @@ def reproduce(name: str, run: str, options: list[str]) -> tuple[str, dict[str, b
     hidden ones.
     """
     folder = root() / "outputs" / run
-    lock = folder / folders.LOCK
+    lock = folder / LOCK
     if lock.exists():  # a run that was copied here has none, and must get none
         filelock.FileLock(lock).acquire().lock.release()  # a run whose worker was killed goes on
     command = [sys.executable, "-m", "pomology", "reproduce", f"--run={run}", *options]

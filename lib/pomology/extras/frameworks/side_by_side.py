@@ -13,7 +13,7 @@ from pomology.format import with_interval
 from pomology.report.article import Declaration
 from pomology.report.table import INTERVALS, Row, Table, numbers, value_text
 from pomology.results import metrics
-from pomology.results.pool import Case, pool
+from pomology.results.cases import Case, pool
 
 if TYPE_CHECKING:
     import pandas
@@ -60,7 +60,7 @@ def _row(about: Declaration, pair: dict[str, Case]) -> Row:
         texts[heading] = value_text(about.time, time) if time else status
         row[f"{name}_{about.time}"] = time and time.value
     ratio = times["torch"] / times["mlx"] if comparable and all(times.values()) else None
-    texts["Ratio"] = with_interval(ratio, metrics.show("speedup")) if ratio else ""
+    texts["Ratio"] = with_interval(ratio, metrics.Metric("speedup").show) if ratio else ""
     texts["Remarks"] = remark
     return Row(texts, row | numbers("ratio", ratio), "measured")
 

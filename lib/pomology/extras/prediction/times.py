@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pomology.articles import elsewhere
 from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
 from pomology.extras.prediction import devices, work
@@ -15,7 +14,7 @@ from pomology.extras.prediction.model import COLUMNS, columns
 from pomology.extras.prediction.work import Work
 from pomology.format import one_line
 from pomology.models import trainings
-from pomology.results.pool import Case, pool
+from pomology.results.cases import Case, pool
 
 if TYPE_CHECKING:
     import pandas
@@ -36,20 +35,20 @@ def published() -> pandas.DataFrame:
         for line in articles_published.read("work.csv")
     }
     times = []
-    for row in elsewhere.rows():
-        config, faults, samples = row["config"], row["faults"], elsewhere.samples(row)
+    for row in articles_published.elsewhere():
+        config, faults, samples = row["config"], row["faults"], articles_published.samples(row)
         batch = config.get("batch_size")
         device = devices.published_devices().get(row["device"])
         half = row["precision"] in (*devices.HALF, "amp")
         size = config.get("image_size") or config.get("sequence")
         line = counted.get((row["workload"], size, "half" if half else "fp32"))
-        serious = (elsewhere.SERIOUS - {"tf32", "amp"}).intersection(faults)
+        serious = (articles_published.SERIOUS - {"tf32", "amp"}).intersection(faults)
         if serious or not (samples and device and line) or not isinstance(batch, int):
             continue
         tf32 = "tf32" in (*faults, row["precision"]) and device.flops_per_s["tf32"]
         precision = "half" if half else "tf32" if tf32 else "fp32"
         step = _published_step(line, batch, "no-optimizer" not in faults)
-        step_s = batch / samples / elsewhere.rate(row)
+        step_s = batch / samples / articles_published.rate(row)
         time = {"workload": row["workload"], "device": device.name, "step_s": step_s}
         times.append(time | columns(step, device, precision))
     return pandas.DataFrame(times)

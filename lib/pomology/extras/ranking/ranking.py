@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas
 
-from pomology.articles import elsewhere
+from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.extras.ranking.speeds import MEASURED, PUBLISHED, WORK, speeds
 from pomology.format import significant
@@ -66,7 +66,7 @@ def compared(known: pandas.DataFrame, reference: str) -> pandas.DataFrame:
 def _sound(faults: frozenset[str], others: frozenset[str]) -> bool:
     """Return whether two times are of the same work; a fault of both may make no difference."""
     shared = faults & others & SHARED
-    return elsewhere.SERIOUS.isdisjoint((faults | others) - shared)
+    return published.SERIOUS.isdisjoint((faults | others) - shared)
 
 
 def references(known: pandas.DataFrame) -> list[str]:
@@ -119,13 +119,13 @@ def words(rows: pandas.DataFrame, to: str = "") -> str:
 
 
 def title(workload: str) -> str:
-    return elsewhere.WORKLOADS.get(workload, workload.replace("_", " "))
+    return published.WORKLOADS.get(workload, workload.replace("_", " "))
 
 
 def software(rows: pandas.DataFrame) -> str:
     """Return the frameworks and years of a device's times: `PyTorch 2022`."""
     frameworks = rows["framework"].explode().unique()
-    names = "/".join(cases.FRAMEWORKS.get(name, name) for name in frameworks)
+    names = "/".join(cases.framework_name(name) for name in frameworks)
     years = rows["year"].explode()
     return f"{names} {'–'.join(dict.fromkeys((years.min(), years.max())))}"
 

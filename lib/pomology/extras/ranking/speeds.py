@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas
 
-from pomology.articles import elsewhere, published
-from pomology.results.pool import Case, pool
+from pomology.articles import published
+from pomology.results.cases import Case, pool
 
 MEASURED, OTHER, PUBLISHED = "measured", "other", "published"  # other: a further run of the frame
 # Experiments of an article whose workload has another name.
@@ -35,7 +35,7 @@ def speeds(frame: pandas.DataFrame) -> pandas.DataFrame:
     known = every(frame).sort_values("value", kind="stable")
     alike = known.groupby(ALIKE, sort=False)
     middle = known[alike.cumcount() == (alike["value"].transform("size") - 1) // 2]
-    sound = middle["faults"].map(elsewhere.SERIOUS.isdisjoint)
+    sound = middle["faults"].map(published.SERIOUS.isdisjoint)
     ordered = middle.assign(sound=sound).sort_values(["sound", "value"], kind="stable")
     best = ordered.drop_duplicates([*WORK, "device"], keep="last").sort_index()
     return best[best.groupby(WORK)["device"].transform("size") > 1]
@@ -46,7 +46,7 @@ def every(frame: pandas.DataFrame) -> pandas.DataFrame:
 
     frame: by `pomology.load`; its first run is this machine's, the others are other people's. Rows
     have `kind` (`measured`, `other` or `published`), `terms` (what was the same for all that have
-    the same text), `faults` (of `elsewhere.FAULTS`, and flags of a case), and `value`: how often a
+    the same text), `faults` (of `published.FAULTS`, and flags of a case), and `value`: how often a
     second the work was done.
     """
     return pandas.DataFrame([*_published(), *_measured(frame, _published())])
@@ -62,7 +62,7 @@ def _published() -> tuple[dict[str, Any], ...]:
             about["workload"] = WORKLOAD_OF.get(row["experiment"], row["experiment"])
             about["faults"] = _published_faults(row)
             rows.append(_published_speed(row | about, strict=False))
-    for row in elsewhere.rows():
+    for row in published.elsewhere():
         about = {"experiment": row["workload"], "faults": frozenset(row["faults"])}
         rows.append(_published_speed(row | about, strict=True))
     return tuple(rows)
@@ -84,7 +84,7 @@ def _published_speed(row: dict[str, Any], strict: bool) -> dict[str, Any]:
         "device": DEVICES.get(row["device"], row["device"]),
         "framework": framework.replace("py", ""),
         "version": version,
-        "value": elsewhere.rate(row),
+        "value": published.rate(row),
     }
 
 

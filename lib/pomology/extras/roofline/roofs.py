@@ -35,7 +35,7 @@ def roofs(records: Iterable[Record]) -> Roofs:
     """
     records = list(records)
     caches = {
-        cases.kind(record): record.metrics["cache_bytes"].value
+        cases.kind(record.backend): record.metrics["cache_bytes"].value
         for record in records
         if record.status == "ok" and record.profile != "smoke" and "cache_bytes" in record.metrics
     }
@@ -44,7 +44,7 @@ def roofs(records: Iterable[Record]) -> Roofs:
         operation = record.config["operation"]
         call = record.metrics.get("kernel_s")
         size = record.metrics["bytes_per_s"].value * call.value if call else 0
-        large = size > BEYOND * caches.get(cases.kind(record), UNKNOWN_CACHE)
+        large = size > BEYOND * caches.get(cases.kind(record.backend), UNKNOWN_CACHE)
         if operation in STREAMS or (operation in READERS and large):
             return READS if operation in READERS else BOTH
         return ""

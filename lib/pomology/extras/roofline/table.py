@@ -11,7 +11,7 @@ from pomology.measure.estimate import Estimate, estimate
 from pomology.report import peaks
 from pomology.report.table import Row, Table
 from pomology.results import cases, metrics
-from pomology.results.pool import Case, pool
+from pomology.results.cases import Case, pool
 
 NO_PEAKS = "This run has no peaks yet: run the notebook peaks into the same folder first."
 COUNTED = (
@@ -86,7 +86,7 @@ def roofline_table(frame: pandas.DataFrame, best: Roofs) -> Table:
             "Device": f"{first['device']}, {point.case.framework}",
             "Precision": point.precision,
             "Best case": cases.config_text(config),
-            "Achieved": with_interval(point.rate, metrics.show("flops_per_s")),
+            "Achieved": with_interval(point.rate, metrics.Metric("flops_per_s").show),
             peaks.BEST: peaks.percent(point.share) or "no peak",
             "Operations per byte": significant(point.intensity) if point.intensity else "",
             "Limited by": point.limit,
@@ -106,11 +106,12 @@ def peaks_table(best: Roofs) -> Table:
     rows = []
     for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):
         for (_, what), (rate, record) in sorted(measured.items(), key=lambda item: item[0]):
+            framework = cases.framework_name(record.framework)
             texts = {
                 "Device": cases.chip_name(record),
                 "Precision, or traffic": what,
-                "Best rate": with_interval(rate, metrics.show(name)),
-                "Reached by": f"{cases.framework_name(record)}: {cases.settings(record)}",
+                "Best rate": with_interval(rate, metrics.Metric(name).show),
+                "Reached by": f"{framework}: {cases.config_text(record.config)}",
                 "Remarks": ", ".join(record.flags),
             }
             rows.append(Row(texts, {name: rate.value, "blocks": rate.n}, "measured"))
