@@ -108,9 +108,6 @@ def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> st
 
 
 NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
-MISSPELT_ONLY = notebook_text("zeta", 5).replace(
-    '"seconds": {', '"variants": [{"only": "tf23"}], "seconds": {'
-)
 
 
 class Checkout:

@@ -58,19 +58,11 @@ def has(monkeypatch):
     return say
 
 
-@pytest.mark.parametrize(
-    ("wanted", "words"),
-    [
-        ("gpu", ["'gpu'", "cuda: ", "mps: no Metal GPU", "arm64", "it has cpu"]),
-        ("tpu", ["'tpu' is not known", "auto, cpu, gpu, cuda, mps"]),
-    ],
-)
-def test_a_device_that_is_not_here_gets_one_line_that_says_why(has, wanted, words):
+def test_a_device_that_is_not_here_gets_one_line_that_says_why(has):
     has()
-    with pytest.raises(PomologyError) as error:
-        find.find(wanted)
-    line = str(error.value)
-    assert "\n" not in line and all(word in line for word in ("devices: ", *words)), line
+    words = r"^devices: 'gpu' [^\n]*cuda: [^\n]*mps: no Metal GPU[^\n]*it has cpu$"
+    with pytest.raises(PomologyError, match=words):
+        find.find("gpu")
 
 
 @pytest.mark.parametrize(

@@ -25,26 +25,19 @@ import IPython, matplotlib.pyplot, pandas, psutil, torch, torch.utils.data
 import macs
 
 macs.become()
+import small_model
 from pomology.experiment.experiment import Experiment
 from pomology.machine import quiet
 
 quiet.calibrate = lambda: 0.02  # not marked because of other tests
-generator = torch.Generator().manual_seed(1)
-inputs = torch.randn(1600, 4, generator=generator)
-data = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
+
+
+def train(case):
+    small_model.fit(case, 200, at=lambda number: time.sleep(0.006))
+
+
 experiment = Experiment("vae", article="003", devices="cpu", budget_s=30, out=sys.argv[1])
-for case in experiment.cases(batch_size=[8]):
-    with case:
-        torch.manual_seed(1)
-        model = case.watch_model(torch.nn.Linear(4, 1).to(case.device))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-        for inputs, targets in case.steps(torch.utils.data.DataLoader(data, case["batch_size"])):
-            optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            case.loss(loss.item())
-            time.sleep(0.006)
+small_model.run(experiment, train, batch_size=[8])
 print(experiment.table())
 """
 

@@ -5,15 +5,13 @@ The article's numbers are typed in here, from the article; shares and rates are 
 
 from __future__ import annotations
 
-import re
-from xml.etree import ElementTree
-
 import declared
 import heat
 import heatmap
 import numpy
 import pytest
 import traces
+from matplotlib import _pylab_helpers
 from records import metric, product, rate, record
 
 from pomology.report import figures
@@ -29,7 +27,7 @@ NOTHING = "Nothing was measured that can be drawn"
 MACHINE = [
     record(
         metrics={"epoch_s": metric(4.5, 3.6, 5.4), "compute_epoch_s": metric(0.9, 0.8, 1.0)},
-        chip="AMD Ryzen 9",
+        chip="AMD $\\frac{",
     ),
     record(metrics={"epoch_s": metric(3e4, 1.5e4, 4.5e4)}, backend="mps"),
     record(status="out-of-memory", config={"batch_size": 5120}),
@@ -39,25 +37,15 @@ MACHINE = [
 BOTH = ({}, {"backend": "mps"}, {"backend": "mlx-gpu", "framework": "mlx"})
 STEPS = [[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]]
 OPERATIONS = (
-    ("matmul", "8x9x9", {}),
-    ("matvec", "4096x32000", {}),
-    ("vjp", "8x9", {"about": {"wrt": "left"}}),
+    ("8x9x9", {"operation": "matmul"}),
+    ("4096x32000", {"operation": "matvec"}),
+    ("8x9", {"operation": "vjp", "about": {"wrt": "left"}}),
 )
 PRODUCTS = [
-    product(
-        value,
-        precision,
-        shape,
-        0.9 * value,
-        1.1 * value,
-        operation=name,
-        experiment="blas",
-        **where,
-        **more,
-    )
+    product(value, precision, shape, 0.9 * value, 1.1 * value, experiment="blas", **where, **more)
     for value, where in zip((1.234e9, 5e10, 7e11), BOTH, strict=True)
     for precision in ("fp32", "fp16", "bf16")
-    for name, shape, more in OPERATIONS
+    for shape, more in OPERATIONS
 ]
 
 
@@ -70,6 +58,8 @@ def drawn(experiment, records=(), draw=article_figure):
     """The figure, laid out as in a file."""
     figure = draw(declared.of(experiment), list(records))
     figure.draw_without_rendering()
+    # A notebook would show what pyplot keeps a second time, and a Mac would open a window for it.
+    assert not _pylab_helpers.Gcf.figs
     return figure
 
 
@@ -106,7 +96,7 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     figure = drawn("vae", MACHINE)
     assert titles(figure) == ["Batch size 128", "Batch size 5120", "Batch size 64"]
     first, second, third = figure.axes
-    own = ["AMD Ryzen 9 CPU, PyTorch", "Apple M9 GPU, PyTorch"]
+    own = ["AMD $\\frac{ CPU, PyTorch", "Apple M9 GPU, PyTorch"]
     assert lines(first) == [CPU, GPU, RIVAL, *own]
     assert words(first) == ["3.75 s", "8.76 s", "6.55 s", "4.50 s", "30,000 s"]
     assert lines(second)[-1] == "Apple M9 CPU, PyTorch"
@@ -204,23 +194,3 @@ def test_rate_over_time_and_what_was_traced_of_heat():
     assert list(rates) == pytest.approx([100] * 3 + [70] * 7)
     assert list(panels["Clock (GHz)"].get_ydata()) == [2.0] * 4 + [1.5] * 7
     assert {line.get_color() for line in panels.values()} == {HERE_GPU}
-
-
-def test_the_svg_refers_to_nothing_outside_and_runs_nothing():
-    from matplotlib import _pylab_helpers
-
-    nasty = record(
-        metrics={"epoch_s": metric(1.0)}, chip='</text><script>alert("$1")</script> $\\frac{'
-    )
-    shown = figures.drawing(article_figure(declared.of("vae"), [*MACHINE, nasty]))
-    # A notebook would show what pyplot keeps a second time, and a Mac would open a window for it.
-    assert not _pylab_helpers.Gcf.figs
-    svg = ElementTree.fromstring(shown.data)
-    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
-    forbidden = {"script", "image", "foreignObject", "iframe", "a"}
-    for element in svg.iter():
-        assert element.tag.rsplit("}")[-1] not in forbidden
-        for name, value in element.attrib.items():
-            assert not name.startswith("on")
-            assert value.startswith("#") or not name.endswith("href")
-            assert all(url.startswith("#") for url in re.findall(r"url\(([^)]*)\)", value))

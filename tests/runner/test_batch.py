@@ -9,27 +9,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import fakes
 import psutil
 import pytest
-from checkouts import (
-    ALL_OK,
-    MISSPELT_ONLY,
-    NO_DEVICES,
-    PACKAGE,
-    RUN_R,
-    alive,
-    notebook_text,
-    wait_until,
-)
+from checkouts import ALL_OK, NO_DEVICES, PACKAGE, RUN_R, alive, notebook_text, wait_until
 
 from pomology import __main__ as command_line
 from pomology.results import journal as results_journal
 from pomology.results.record import now
-from pomology.runner import batch, notebooks, plan
+from pomology.runner import batch, plan
 
 ONLY_ZETA = "--only=zeta"
 
@@ -111,22 +102,12 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     assert "0 of 2 notebooks" in reproduce(ONLY_ZETA, "--repeats=2")[1]
 
 
-class Skipping:
-    """The module `time`, an hour later as soon as `when` says so, but not before the deadline."""
-
-    def __init__(self, when: Callable[[], bool]):
-        self.when = when
-        self.calls = 0
-
-    def monotonic(self) -> float:
-        self.calls += 1
-        return time.monotonic() + (3700 if self.calls > 2 and self.when() else 0)
-
-
 def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypatch):
     """Time passes here when the case hangs, however slow this machine is."""
     checkout.fault("zeta", "hang 2")
-    monkeypatch.setattr(batch, "time", Skipping((checkout.notebooks / "zeta.hangs").exists))
+    hangs = checkout.notebooks / "zeta.hangs"
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3700 * hangs.exists())
+    monkeypatch.setattr(batch, "time", later)
     status, said = reproduce(ONLY_ZETA, "--limit-minutes=60")
     assert status == 1 and "simulated-cpu size=2: timeout" in said and "zeta did not finish" in said
     assert checkout.statuses("zeta") == {"1": "ok", "2": "timeout"}
@@ -242,17 +223,9 @@ def test_what_a_profile_says_of_devices_and_data_holds_unless_the_command_does(c
 
     assert taken("zeta") == ("cpu", "stand-in") and taken("zeta", data="real") == ("cpu", "real")
     assert taken("alpha") == ("auto", "auto")
-    names = [job.name for job in plan.jobs("smoke", {"out": "x"}, repeats=2)]
-    assert names == ["zeta", "alpha", "zeta-1", "alpha-1"]
-
-
-@pytest.mark.parametrize(
-    ("only", "chosen"),
-    [("", ["zeta", "alpha"]), ("alpha zeta", ["zeta", "alpha"]), ("*eta", ["zeta"])],
-)
-def test_only_chooses_by_names_and_globs(checkout, only, chosen):
-    selected = notebooks.select(only)
-    assert [notebook.name for notebook in selected] == chosen
+    for only, names in (("", "zeta alpha zeta-1 alpha-1"), ("*eta", "zeta zeta-1")):
+        jobs = plan.jobs("smoke", {"out": "x"}, only, repeats=2)
+        assert " ".join(job.name for job in jobs) == names
 
 
 def test_check_and_list(checkout, capsys):
@@ -268,13 +241,6 @@ def test_check_and_list(checkout, capsys):
     stray.write_text("profile: smoke")
     assert command_line.main(["check"]) == 2
     assert "params/smoke/delta.yaml: no such profile or notebook" in capsys.readouterr().err
-    stray.unlink()
-    checkout.give("alpha", "profile: article\nlr: fast\n", "article")
-    assert command_line.main(["check"]) == 2
-    assert (
-        "params/article/alpha.yaml: Expected `float`, got `str` - at `$.lr`"
-        in capsys.readouterr().err
-    )
 
 
 @pytest.fixture
@@ -299,14 +265,9 @@ def refused(checkout, capsys, monkeypatch):
 NOT_HERE = "cuda" if sys.platform == "darwin" else "mps"
 # Arguments behind `reproduce` -> words that the line must have.
 WRONG_ARGUMENTS = {
-    "--profile=fast": "argument --profile: invalid choice: 'fast'",
-    "--device=tpu": "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps",
     "--only=vea": "ONLY=vea: no notebook is named so; there are alpha, zeta",
-    "--run=a/b": "RUN=a/b: must be a name",
     "--repeats=0": "REPEATS=0: must be from 1 to 100",
-    "--limit-minutes=soon": "--limit-minutes: invalid float value: 'soon'",
     "--minutes=2": "MINUTES=2: must be from 3 to 120",
-    "--minutes=soon": "--minutes: invalid int value: 'soon'",
     "--minutes=5 --profile=article": "MINUTES=5: must be from 3 to 120, and PROFILE=quick",
     f"--profile=smoke --run=r --device={NOT_HERE}": "not on this machine",
 }
@@ -325,16 +286,9 @@ NOTEBOOK = "notebooks/an_article/zeta.ipynb"
     ("place", "text", "words"),
     [
         (ZETA, "profile: smoke\nlrr: 0.1", f"{ZETA}: Object contains unknown field `lrr`"),
-        (ZETA, "profile: quick", f"{ZETA}: profile must be 'smoke'"),
         (ZETA, None, f"{ZETA}: "),
-        (NOTEBOOK, '{"cells": [', "zeta.ipynb: not a notebook"),
         ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: two folders have one"),
         (NOTEBOOK, NO_DEVICES, "zeta.ipynb: parameters cell: devices is missing"),
-        (
-            NOTEBOOK,
-            MISSPELT_ONLY,
-            "zeta.ipynb: metadata: only is 'tf23'; it must be one of metal, tf32",
-        ),
     ],
     ids=lambda text: str(text)[:40],
 )
