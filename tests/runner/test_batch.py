@@ -84,22 +84,21 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     """Repeats take turns in fresh kernels; a crash is a result, and is not tried again."""
     checkout.fault("zeta", "kill 2")
     before = psutil.Process().num_fds(), threading.active_count()
-    status, said = reproduce("--only=z*", "--repeats=2")
-    assert status == 0 and checkout.pids("alpha") == []
-    # Of four kernels nothing is left open; the first one made an event loop, and loaded modules.
+    status, said = reproduce("--only=z*")
+    assert status == 0 and "started again after simulated-cpu size=2" in said
+    assert checkout.pids("alpha") == [] and checkout.statuses("zeta") == ALL_OK | {"2": "crashed"}
+    checkout.fault("zeta")
+    status, said = reproduce(ONLY_ZETA, "--repeats=2")
+    assert status == 0 and re.findall(r"^\[\d/1\] (.+?): about", said, re.MULTILINE) == ["zeta-1"]
+    # Of three kernels nothing is left open; the first one made an event loop, and loaded modules.
     after = psutil.Process().num_fds(), threading.active_count()
     assert after[0] - before[0] < 12 and after[1] == before[1]
     records = results_journal.read(checkout.out() / "zeta.jsonl").records
-    statuses = {(record.repeat, record.config["size"]): record.status for record in records}
-    of_sizes = {1: "ok", 2: "crashed", 3: "ok"}
-    assert statuses == {(n, size): of_sizes[size] for n in (0, 1) for size in of_sizes}
-    assert "started again after simulated-cpu size=2" in said
-    assert re.findall(r"^\[\d/2\] (.+?): about", said, re.MULTILINE) == ["zeta", "zeta-1"]
+    assert [record.status for record in records if record.repeat == 1] == ["ok"] * 3
     pids = checkout.pids("zeta")
-    assert len(set(pids)) == 6 and not any(map(alive, pids))
+    assert len(set(pids)) == 4 and not any(map(alive, pids))
     assert (checkout.out() / "zeta.ipynb").exists()
     assert (checkout.out() / "repeats" / "zeta-1.ipynb").exists()
-    assert "0 of 2 notebooks" in reproduce(ONLY_ZETA, "--repeats=2")[1]
 
 
 def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypatch):
@@ -112,10 +111,6 @@ def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypa
     assert status == 1 and "simulated-cpu size=2: timeout" in said and "zeta did not finish" in said
     assert checkout.statuses("zeta") == {"1": "ok", "2": "timeout"}
     assert not any(map(alive, checkout.pids("zeta")))
-    monkeypatch.setattr(batch, "time", time)
-    checkout.fault("zeta")
-    assert reproduce(ONLY_ZETA)[0] == 0
-    assert checkout.statuses("zeta") == ALL_OK | {"2": "timeout"}
 
 
 def test_what_minutes_leave_out_is_named_and_the_same_run_carries_on(checkout, capsys, monkeypatch):
@@ -170,8 +165,7 @@ def test_interrupted(checkout, reproduce, capsys):
 def test_killed(checkout, reproduce):
     """Nothing of the kernel stays, and the same command carries on."""
     library = checkout.folder / "lib"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(PACKAGE, library / "pomology", ignore=ignored)
+    shutil.copytree(PACKAGE, library / "pomology")  # with its bytecode
     env = os.environ | {"PYTHONPATH": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
     checkout.fault("zeta", "hang 2")
     command = [sys.executable, "-m", "pomology", *RUN_R]
