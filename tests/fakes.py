@@ -1,6 +1,6 @@
 """Clocks, loaders and devices in simulated time, records, and a quiet machine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +9,8 @@ import nbformat
 import pytest
 
 from pomology.machine import snapshot
+from pomology.measure.clock import Block, StepClock
+from pomology.measure.epochs import epoch_metrics
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
 from pomology.results.record import Record, checked
@@ -115,6 +117,14 @@ def train(
         seen.append((batch, clock.on_ready))
         step(number)
     return seen
+
+
+def value(clock: StepClock, name: str) -> float:
+    return epoch_metrics(clock)[name].value
+
+
+def seconds_of(blocks: Iterable[Block]) -> float:
+    return sum(block.seconds for block in blocks)
 
 
 def metric(value: float, low=None, high=None, unit: str = "s", how: str = "measured") -> Estimate:

@@ -298,14 +298,7 @@ def test_what_is_timed_without_a_loop_is_in_the_record_with_its_raw_times(make):
 
 def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatch):
     monkeypatch.setattr("pomology.experiment.experiment.LIMIT_LEAST_S", 0.0)
-    now = Clock()
-
-    def body(case):
-        case.clock.clock = now
-        for _ in case.steps(range(1000)):
-            now.pass_s(0.2)
-
-    record = run(make(budget_s=0.1), body)
+    record = run(make(budget_s=0.1), lambda case: fit(case, 1000, step_s=0.2))
     assert record.blocks["training"]["stopped"] == "limit" and "few-steps" in record.flags
     assert record.metrics["step_s"].value == pytest.approx(0.2)
 

@@ -1,15 +1,11 @@
 """A function timed by itself, and two in turn."""
 
 import pytest
-from fakes import Clock, SimulatedDevice
+from fakes import Clock, SimulatedDevice, seconds_of
 from pytest import approx
 
 from pomology.measure.calls import measure
 from pomology.measure.clock import steps_in
-
-
-def seconds_of(blocks) -> float:
-    return sum(block.seconds for block in blocks)
 
 
 class Kernel:

@@ -24,11 +24,9 @@ CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 COLOURS = {kind: look["colour"] for kind, look in figures.LOOKS.items()}
 HERE_CPU, HERE_GPU = COLOURS["measured", "cpu"], COLOURS["measured", "gpu"]
 NOTHING = "Nothing was measured that can be drawn"
+TIMES = {"epoch_s": metric(4.5, 3.6, 5.4), "compute_epoch_s": metric(0.9, 0.8, 1.0)}
 MACHINE = [
-    record(
-        metrics={"epoch_s": metric(4.5, 3.6, 5.4), "compute_epoch_s": metric(0.9, 0.8, 1.0)},
-        chip="AMD $\\frac{",
-    ),
+    record(metrics=TIMES, chip="AMD $\\frac{"),
     record(metrics={"epoch_s": metric(3e4, 1.5e4, 4.5e4)}, backend="mps"),
     record(status="out-of-memory", config={"batch_size": 5120}),
     record(metrics={"epoch_s": metric(0.002)}, config={"batch_size": 64}),

@@ -115,9 +115,7 @@ def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):
 
 
 def test_journals_without_notebooks_are_plain_tables(tmp_path):
-    lost = record(
-        case="big", config={"batch_size": 9}, status="out-of-memory", reason="16 GB", metrics={}
-    )
+    lost = record(case="big", status="out-of-memory", reason="16 GB", metrics={})
     out = write(tmp_path / "run", [record(flags=["contended"]), lost], MACHINE)
     page = read(report_page.build(out))
     for text in ("7.89 s", "out-of-memory", "16 GB", "1 ok, 1 out-of-memory, 1 contended"):
@@ -160,10 +158,8 @@ def test_other_peoples_runs_stand_after_this_one(tmp_path):
 
 def test_hostile_texts_are_shown_and_do_nothing(tmp_path):
     fields = {"case": ATTACK, "chip": f"$\\frac{ATTACK}$", "flags": [ATTACK], "reason": ATTACK}
-    cases = [
-        record(status="error", **fields),
-        record("stranger", article=ATTACK, config={ATTACK: ATTACK}),
-    ]
+    stranger = record("stranger", article=ATTACK, config={ATTACK: ATTACK})
+    cases = [record(status="error", **fields), stranger]
     out = write(tmp_path / "run", cases, MACHINE | {"chip": ATTACK, "left_out": {ATTACK: ATTACK}})
     report = Report("vae", article="003", title=ATTACK, out=out)
     report.save(Table(ATTACK, [Row({ATTACK: ATTACK, "b": "&lt;"})], [ATTACK]), "article")

@@ -150,7 +150,6 @@ def line(changes: dict, **replaced: str) -> bytes:
 
 MALFORMED = {
     "another schema": line({"schema": 2}),
-    "no case": json.dumps({key: ENDED[key] for key in ENDED if key != "case"}).encode(),
     "wrong status": line({"status": "great"}),
     "half an interval": line({"metrics": {"epoch_s": METRIC | {"high": None}}}),
     "NaN": line({"metrics": {"epoch_s": METRIC | {"low": "<x>"}}}, x="NaN"),
