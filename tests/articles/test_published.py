@@ -57,12 +57,8 @@ gpu; 5120; 1.998 s; 41ºC; 0.34GB; ~28W
 rival; 128; 6.555 s; 36ºC; 1.2GB; ~51W
 rival; 5120; 6.074 s; 52ºC; 1.3GB; ~52W""",
 }
-METRICS = {
-    "epoch_s": ("s", 1),
-    "temperature_c": ("°C", 1),
-    "footprint_peak_bytes": ("GB", 1e9),
-    "power_w": ("W", 1),
-}
+METRICS = {"epoch_s": ("s", 1), "temperature_c": ("°C", 1)}
+METRICS |= {"footprint_peak_bytes": ("GB", 1e9), "power_w": ("W", 1)}
 STATUS = {BUG: "error", "DNF (Out of Memory)": "out-of-memory", "--": "not-reported"}
 
 
@@ -74,13 +70,11 @@ def test_article_003_tables_are_complete_and_as_printed(experiment):
     for number, line in enumerate(lines, 1):
         role, config, *cells = line.split("; ")
         config = dict(zip(keys.split(", "), map(int, config.split(", ")), strict=True))
+        about = {"role": role, "device": DEVICES[role][0], "backend": DEVICES[role][1]}
+        about["config"] = config
         rows = frame[frame["row"] == number].to_dict("records")
         for row, cell, (metric, (unit, factor)) in zip(rows, cells, METRICS.items(), strict=True):
-            assert (row["role"], row["device"], row["backend"], row["config"]) == (
-                role,
-                *DEVICES[role],
-                config,
-            )
+            assert about.items() <= row.items()
             told = (row["metric"], row["unit"], row["printed"], row["status"])
             assert told == (metric, unit, cell, STATUS.get(cell, "ok"))
             value = None if cell in STATUS else float(cell.strip("<~ºCGBWs "))

@@ -42,26 +42,18 @@ print(experiment.table())
 """
 
 
-def run(program: str, *arguments: object, path: Path | None = None) -> str:
-    """What a Python of its own prints, if given, with only the commands of that folder."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}/lib:{TESTS}", "OMP_NUM_THREADS": "1"}
-    environment |= {"PATH": str(path)} if path else {}
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory):
     """CASE on the M4 Max: the folder, the record, what was asked, and what was printed."""
     folder = tmp_path_factory.mktemp("mac")
     log = install_commands("m4-max", folder / "bin")
-    printed = run(CASE, folder / "run", path=folder / "bin")
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}/lib:{TESTS}", "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = str(folder / "bin")
+    command = [sys.executable, "-c", CASE, str(folder / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr
     lines = (folder / "run" / "vae.jsonl").read_text(encoding="utf-8").splitlines()
-    return folder / "run", json.loads(lines[-1]), log.read_text().splitlines(), printed
+    return folder / "run", json.loads(lines[-1]), log.read_text().splitlines(), done.stdout
 
 
 def test_a_whole_case_runs_as_on_a_mac(rehearsed):

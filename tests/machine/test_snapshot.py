@@ -95,14 +95,10 @@ def test_this_machine_and_nothing_that_names_it():
     assert [secret for secret in secrets if len(secret) > 4 and secret in text] == []
 
 
-LSCPU = """Model name:            Intel(R) Xeon(R)  Processor
-Model:                 143
-"""
-
-
 def test_a_linux_processor_is_what_lscpu_says(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: LSCPU)
+    said = "Model name:            Intel(R) Xeon(R)  Processor\nModel:                 143\n"
+    monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: said)
     assert machine_snapshot.chip() == "Intel(R) Xeon(R) Processor"
 
 

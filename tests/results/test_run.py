@@ -49,17 +49,13 @@ def test_a_run_says_what_it_measured_on_which_machine_and_what_is_wrong_with_its
     assert Run(folder).problems[0].startswith("dcgan.jsonl: 1 of its lines passed over")
 
 
-def test_journals_of_a_run_that_is_kept_may_be_packed(journal):
-    journal.end(ENDED)
-    records = Run(journal.path.parent).records
-    packed = journal.path.with_suffix(".jsonl.gz")
-    packed.write_bytes(gzip.compress(journal.path.read_bytes()))
-    journal.path.unlink()
-    found = Run(packed.parent)
-    assert list(found.journals) == ["vae"] and found.records == records
+def test_journals_of_a_run_that_is_kept_may_be_packed(tmp_path):
+    packed = tmp_path / "vae.jsonl.gz"
+    packed.write_bytes(gzip.compress(JOURNAL))
+    assert len(Run(tmp_path).journals["vae"].records) == 1
     packed.write_bytes(b"no gzip")
     with pytest.raises(PomologyError, match=r"^vae\.jsonl\.gz: cannot be read: "):
-        print(Run(packed.parent).records)
+        print(Run(tmp_path).records)
 
 
 def test_older_journals_of_one_experiment_are_one_by_its_name_today(tmp_path):
