@@ -149,14 +149,11 @@ def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where
     assert (row["low"], row["high"]) == (pytest.approx(low), pytest.approx(high))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "software"),
-    [
-        # Of the others' nightly builds the newest.
-        ({"experiment": "rasbt_vgg16", "device": "2080Ti"}, ("1.11.0+cu102", "2022")),
+def test_a_published_row_says_with_what_it_was_timed_and_when():
+    newest = {"experiment": "rasbt_vgg16", "device": "2080Ti"}  # of the others' nightly builds
+    for wanted, software in (
+        (newest, ("1.11.0+cu102", "2022")),
         ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
-    ],
-)
-def test_a_published_row_says_with_what_it_was_timed_and_when(wanted, software):
-    rows = [row for row in published.rows() if wanted.items() <= row.items()]
-    assert {(row["version"], row["year"]) for row in rows} == {software}
+    ):
+        rows = [row for row in published.rows() if wanted.items() <= row.items()]
+        assert {(row["version"], row["year"]) for row in rows} == {software}
