@@ -139,17 +139,12 @@ def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_wanted(
     assert Device("cpu").tf32 is False
 
 
-def elsewhere(backend: str) -> Device:
-    """A device of that name whose tensors go to `meta`, which exists on every machine."""
-    device = Device(backend)
-    device.handle = torch.device("meta")
-    return device
-
-
 def test_a_batch_moves_whole_and_keeps_its_form():
     x = torch.ones(2)
     batch = [x, (x, "name", 3, None), {"a": x, "b": [x]}]
-    first, named, by_name = elsewhere("mps").to_device(batch)
+    mps = Device("mps")
+    mps.handle = torch.device("meta")  # which exists on every machine
+    first, named, by_name = mps.to_device(batch)
     tensors = [first, named[0], by_name["a"], by_name["b"][0]]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert named[1:] == ("name", 3, None)

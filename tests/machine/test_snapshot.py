@@ -120,17 +120,11 @@ def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, percent, t
 
 
 def test_a_command_is_spawned_since_a_fork_would_write_protect_memory(monkeypatch):
-    spawned = []
-    spawn = os.posix_spawn
-
-    def note(path, command, *more, **named):
-        spawned.append(command)
-        return spawn(path, command, *more, **named)
-
-    monkeypatch.setattr(os, "posix_spawn", note)
+    spawn = mock.Mock(wraps=os.posix_spawn)
+    monkeypatch.setattr(os, "posix_spawn", spawn)
     monkeypatch.setattr(subprocess, "_fork_exec", lambda *given: pytest.fail("forked"))
     assert machine_snapshot.run_command("sh", "-c", "echo out") == "out\n"
-    assert spawned == [[shutil.which("sh"), "-c", "echo out"]]
+    assert spawn.call_args.args[1] == [shutil.which("sh"), "-c", "echo out"]
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

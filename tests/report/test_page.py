@@ -34,9 +34,8 @@ def record(experiment="vae", **changes):
     return fakes.record(**fields | changes)
 
 
-def table(*rows: tuple[str, ...]) -> Table:
-    lines = [Row({"Device": name, "Value": value}, {"device": name}) for name, value in rows]
-    return Table("Times", lines)
+def table(device: str, value: str) -> Table:
+    return Table("Times", [Row({"Device": device, "Value": value}, {"device": device})])
 
 
 def figure():
@@ -50,10 +49,8 @@ def notebook(path: Path, *cells) -> None:
     nbformat.write(v4.new_notebook(cells=list(cells)), path)
 
 
-def output(**data: str):
-    kinds = {"html": "text/html", "svg": "image/svg+xml"}
-    named = {kinds[name]: value for name, value in data.items()}
-    return v4.new_code_cell("shown", outputs=[v4.new_output("display_data", named)])
+def output(kind: str, text: str):
+    return v4.new_code_cell("shown", outputs=[v4.new_output("display_data", {kind: text})])
 
 
 def read(path: Path) -> BeautifulSoup:
@@ -74,11 +71,11 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     out = write(tmp_path / "run", [record(), record("siamese"), record("dcgan")], MACHINE)
     for name in ("vae", "siamese", "dcgan"):
         display = Report(name, article="003", title=f"The {name}", out=out)
-        display.save(table((name, "7.9 s")), "article")
+        display.save(table(name, "7.9 s"), "article")
         display.save(figure(), "figure", caption=f"Figure of {name}")
-        display.save(table(("all numbers", "1 s")), "details", folded=True)
+        display.save(table("all numbers", "1 s"), "details", folded=True)
     opening = Report("summary", article="kit", title="All", opens_report=True, out=out)
-    opening.save(table(("first of all", "2 s")), "ranking")
+    opening.save(table("first of all", "2 s"), "ranking")
     page = read(report_page.build(out))
     assert_asks_nobody(page)
     names = [section["id"] for section in page("section")]
@@ -93,7 +90,7 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
 
 def test_nothing_that_was_shown_is_made_again(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    Report("vae", article="003", out=out).save(table(("here", "7.9 s")), "article")
+    Report("vae", article="003", out=out).save(table("here", "7.9 s"), "article")
     report_page.build(out)
     write(out, [record(case="later", metrics={"epoch_s": Estimate(4.56, "s")})])
     page = read(report_page.build(out))
@@ -103,11 +100,11 @@ def test_nothing_that_was_shown_is_made_again(tmp_path):
 def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
     first = Report("vae", article="003", out=out)
-    first.save(table(("first try", "1 s")), "article")
+    first.save(table("first try", "1 s"), "article")
     first.save(figure(), "figure")
     second = Report("vae", article="003", out=out)
-    second.save(table(("second try", "2 s")), "article")
-    second.save(table(("new", "3 s")), "article")  # a cell that was run again
+    second.save(table("second try", "2 s"), "article")
+    second.save(table("new", "3 s"), "article")  # a cell that was run again
     files = sorted(place.name for place in (out / "shown" / "vae").iterdir())
     assert files == ["01-article.csv", "01-article.html", "about.json"]
     text = read(report_page.build(out)).text
@@ -149,7 +146,7 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
 
 def test_other_peoples_runs_stand_after_this_one(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    Report("vae", article="003", out=out).save(table(("here", "7.9 s")), "article")
+    Report("vae", article="003", out=out).save(table("here", "7.9 s"), "article")
     slow = {"epoch_s": Estimate(99.0, "s")}
     other = write(tmp_path / "friend", [record(metrics=slow)], MACHINE | {"chip": "M1"})
     page = read(report_page.build(out, [other]))
@@ -175,8 +172,9 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     out = write(home / "pomology" / "outputs" / "run", [record()], MACHINE)
     parameters = v4.new_code_cell("lr: float = 1e-3", metadata={"tags": ["parameters"]})
     code = v4.new_code_cell(f"out = '{out}'")
-    drawing = output(svg="<svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>")
-    notebook(out / "vae.ipynb", parameters, code, output(html="<table><td>5</table>"), drawing)
+    html = output("text/html", "<table><td>5</table>")
+    svg = output("image/svg+xml", "<svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>")
+    notebook(out / "vae.ipynb", parameters, code, html, svg)
     report_page.build(out)
     page = read(out / "vae.html")
     assert_asks_nobody(page)
