@@ -120,9 +120,6 @@ class Checkout:
             notebook_code.write_notebook(folder, name, text, "lr: 0.2\n")
         (self.notebooks / "simulated.py").write_text(SIMULATED)
 
-    def give(self, name: str, text: str, profile: str = "smoke") -> None:
-        (self.folder / "params" / profile / f"{name}.yaml").write_text(text)
-
     def fault(self, name: str, text: str = "") -> None:
         """Plan a disaster, or none any more."""
         (self.notebooks / f"{name}.hangs").unlink(missing_ok=True)

@@ -21,10 +21,7 @@ from pomology.machine import energy, memory, quiet
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
 
-MPS_OUT = (
-    "MPS backend out of memory (MPS allocated: 17.94 GB, other allocations: 384.00 KB, "
-    "max allowed: 18.13 GB). Tried to allocate 256.00 MB on private pool."
-)
+MPS_OUT = "MPS backend out of memory (MPS allocated: 17.94 GB, max allowed: 18.13 GB). Tried to"
 
 
 def test_a_finished_case_is_one_line_with_its_metrics_and_raw_times(make):

@@ -36,12 +36,9 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
 
 def test_a_rail_that_a_chip_or_library_lacks_is_left_out(apple, clock):
     apple(monitor=lambda: FakeChip(clock, untold=("cpu_total_mj",)))
-    cpu = drive(clock, [0, 10])
-    gpu = drive(clock, [0, 10], kind="gpu")
-    why = "zeus-apple-silicon does not count all of the cpu of this chip"
-    assert cpu.rails == []
-    assert cpu.absent["power_w"] == why
-    assert gpu.rails == ["gpu", "dram"]
+    cpu, gpu = (drive(clock, [0, 10], kind=kind) for kind in ("cpu", "gpu"))
+    assert cpu.absent["power_w"] == "zeus-apple-silicon does not count all of the cpu of this chip"
+    assert (cpu.rails, gpu.rails) == ([], ["gpu", "dram"])
     assert value(gpu, "power_w") == pytest.approx(0.075 * work_j(10) + 5, 1e-3)
     apple("m2-ultra")  # of whose two dies the library counts one
     assert energy.meter("gpu").rails.keys() == {"gpu", "dram"}

@@ -23,6 +23,7 @@ from pomology.results import journal as results_journal
 from pomology.runner import batch, plan
 
 ONLY_ZETA = "--only=zeta"
+ZETA = "params/smoke/zeta.yaml"
 
 
 def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
@@ -205,7 +206,7 @@ def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
 
 
 def test_what_a_profile_says_of_devices_and_data_holds_unless_the_command_does(checkout):
-    checkout.give("zeta", "profile: smoke\ndevices: cpu\ndata: stand-in\n")
+    (checkout.folder / ZETA).write_text("profile: smoke\ndevices: cpu\ndata: stand-in\n")
 
     def taken(name: str, **values: str) -> tuple[str, str]:
         (job,) = plan.jobs("smoke", {"devices": "auto", "data": "auto", "out": "x"} | values, name)
@@ -268,7 +269,6 @@ def test_wrong_arguments(refused):
         refused(["reproduce", *arguments.split()], words)
 
 
-ZETA = "params/smoke/zeta.yaml"
 NOTEBOOK = "notebooks/an_article/zeta.ipynb"
 
 
