@@ -95,9 +95,7 @@ def test_nothing_private_is_in_any_file(rehearsed):
 def test_only_what_needs_no_rights_and_prints_no_serial_number_is_asked(rehearsed):
     asked = rehearsed[2]
     sysctls = {line.split()[-1] for line in asked if line.startswith("sysctl")}
-    assert sysctls and not [
-        name for name in sysctls if re.search(r"uuid|hostname|serial|bootsession", name)
-    ]
+    assert sysctls and not re.search(r"uuid|hostname|serial|bootsession", " ".join(sysctls))
     rest = {line.strip() for line in asked if not line.startswith("sysctl")}
     displays = "system_profiler SPDisplaysDataType -json"
     assert rest == {"vm_stat", "pmset -g", "pmset -g batt", displays}

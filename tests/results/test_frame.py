@@ -61,9 +61,8 @@ def test_the_reference_run_has_the_values_that_it_always_had():
 
 
 def test_a_table_from_parquet_is_that_from_the_journals(tmp_path, monkeypatch):
-    folder = shutil.copytree(
-        REFERENCE, tmp_path / "a", ignore=shutil.ignore_patterns("*.html", "tables", "figures")
-    )
+    ignored = shutil.ignore_patterns("*.html", "tables", "figures")
+    folder = shutil.copytree(REFERENCE, tmp_path / "a", ignore=ignored)
     plain = pomology.load(folder)
     results_frame.write(Run(folder))
     assert (folder / "results.parquet").stat().st_size < 10**6
