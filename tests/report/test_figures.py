@@ -26,7 +26,7 @@ HERE_CPU, HERE_GPU = COLOURS["measured", "cpu"], COLOURS["measured", "gpu"]
 NOTHING = "Nothing was measured that can be drawn"
 TIMES = {"epoch_s": metric(4.5, 3.6, 5.4), "compute_epoch_s": metric(0.9, 0.8, 1.0)}
 MACHINE = [
-    record(metrics=TIMES, chip="AMD $1 $\\frac{"),
+    record(metrics=TIMES, chip="AMD $\\frac{$"),
     record(metrics={"epoch_s": metric(3e4, 1.5e4, 4.5e4)}, backend="mps"),
     record(status="out-of-memory", config={"batch_size": 5120}),
     *(
@@ -97,7 +97,7 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     figure = drawn("vae", MACHINE)
     assert titles(figure) == ["Batch size 128", "Batch size 5120", "Batch size 64"]
     first, second, third = figure.axes
-    own = ["AMD $1 $\\frac{ CPU, PyTorch", "Apple M9 GPU, PyTorch"]
+    own = ["AMD $\\frac{$ CPU, PyTorch", "Apple M9 GPU, PyTorch"]
     assert lines(first) == [CPU, GPU, RIVAL, *own]
     assert words(first) == ["3.75 s", "8.76 s", "6.55 s", "4.50 s", "30,000 s"]
     assert lines(second)[-1] == "Apple M9 CPU, PyTorch"
