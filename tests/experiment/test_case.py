@@ -83,7 +83,6 @@ def test_memory_is_that_of_the_loop_without_the_batches_that_are_kept_ready(make
     device.peak_memory = lambda: {"reserved_peak_bytes": 9 if kept else 5}
     record = run(experiment)
     assert len(kept) == 3 and record.metrics["reserved_peak_bytes"].value == 5
-    assert record.metrics["footprint_peak_bytes"].value > 1e6
 
 
 def test_a_trace_is_of_steps_that_have_ended_on_the_device_too(make, monkeypatch):

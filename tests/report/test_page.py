@@ -22,20 +22,19 @@ from pomology.report.display import Report
 from pomology.report.table import Row, Table
 
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 16 * 2**30, "os": "macOS"}
-MACHINE |= {"os_version": "15.5", "python": "3.11.9"}
-MACHINE |= {"git": {"commit": "c0ffee" * 7, "dirty": True}}
+MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "python": "3.11.9"}
+MACHINE |= {"os": "macOS", "git": {"commit": "c0ffee" * 7, "dirty": True}}
 
 
 def record(experiment="vae", **changes):
     metrics = {"epoch_s": Estimate(7.89, "s", 7.5, 8.25, 9), "step_s": Estimate(0.0168, "s", n=9)}
-    fields = {"experiment": experiment, "article": "003", "backend": "mps", "device": "gpu"}
-    fields |= {"data": "stand-in", "metrics": metrics, "flops_per_step": 10**9}
+    fields = {"experiment": experiment, "backend": "mps", "device": "gpu", "metrics": metrics}
     return fakes.record(**fields | changes)
 
 
-def table(device: str, value: str) -> Table:
-    return Table("Times", [Row({"Device": device, "Value": value}, {"device": device})])
+def table(*rows: tuple[str, ...]) -> Table:
+    lines = [Row({"Device": name, "Value": value}, {"device": name}) for name, value in rows]
+    return Table("Times", lines)
 
 
 def figure():
@@ -71,11 +70,11 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     out = write(tmp_path / "run", [record(), record("siamese"), record("dcgan")], MACHINE)
     for name in ("vae", "siamese", "dcgan"):
         display = Report(name, article="003", title=f"The {name}", out=out)
-        display.save(table(name, "7.9 s"), "article")
+        display.save(table((name, "7.9 s")), "article")
         display.save(figure(), "figure", caption=f"Figure of {name}")
-        display.save(table("all numbers", "1 s"), "details", folded=True)
+        display.save(table(("all numbers", "1 s")), "details", folded=True)
     opening = Report("summary", article="kit", title="All", opens_report=True, out=out)
-    opening.save(table("first of all", "2 s"), "ranking")
+    opening.save(table(("first of all", "2 s")), "ranking")
     page = read(report_page.build(out))
     assert_asks_nobody(page)
     names = [section["id"] for section in page("section")]
@@ -90,7 +89,7 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
 
 def test_nothing_that_was_shown_is_made_again(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    Report("vae", article="003", out=out).save(table("here", "7.9 s"), "article")
+    Report("vae", article="003", out=out).save(table(("here", "7.9 s")), "article")
     report_page.build(out)
     write(out, [record(case="later", metrics={"epoch_s": Estimate(4.56, "s")})])
     page = read(report_page.build(out))
@@ -100,11 +99,11 @@ def test_nothing_that_was_shown_is_made_again(tmp_path):
 def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
     first = Report("vae", article="003", out=out)
-    first.save(table("first try", "1 s"), "article")
+    first.save(table(("first try", "1 s")), "article")
     first.save(figure(), "figure")
     second = Report("vae", article="003", out=out)
-    second.save(table("second try", "2 s"), "article")
-    second.save(table("new", "3 s"), "article")  # a cell that was run again
+    second.save(table(("second try", "2 s")), "article")
+    second.save(table(("new", "3 s")), "article")  # a cell that was run again
     files = sorted(place.name for place in (out / "shown" / "vae").iterdir())
     assert files == ["01-article.csv", "01-article.html", "about.json"]
     text = read(report_page.build(out)).text
@@ -146,7 +145,7 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
 
 def test_other_peoples_runs_stand_after_this_one(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
-    Report("vae", article="003", out=out).save(table("here", "7.9 s"), "article")
+    Report("vae", article="003", out=out).save(table(("here", "7.9 s")), "article")
     slow = {"epoch_s": Estimate(99.0, "s")}
     other = write(tmp_path / "friend", [record(metrics=slow)], MACHINE | {"chip": "M1"})
     page = read(report_page.build(out, [other]))

@@ -61,14 +61,17 @@ def test_the_reference_run_has_the_values_that_it_always_had():
 
 
 def test_a_table_from_parquet_is_that_from_the_journals(tmp_path, monkeypatch):
-    ignored = shutil.ignore_patterns("*.html", "tables", "figures")
-    folder = shutil.copytree(REFERENCE, tmp_path / "a", ignore=ignored)
+    folder = shutil.copytree(
+        REFERENCE, tmp_path / "a", ignore=shutil.ignore_patterns("*.html", "tables", "figures")
+    )
     plain = pomology.load(folder)
     results_frame.write(Run(folder))
     assert (folder / "results.parquet").stat().st_size < 10**6
     assert_frame_equal(pomology.load(folder), plain)
     named = pomology.load(folder.rename(tmp_path / "b"))
-    assert_frame_equal(named, plain.assign(run="b"))
+    assert set(named["run"]) == {"b"} and named.drop(columns="run").equals(
+        plain.drop(columns="run")
+    )
     os.utime(tmp_path / "b" / "machine.json")  # a run writes it again when it has ended
     opened = []
     with monkeypatch.context() as patched:
