@@ -108,9 +108,6 @@ def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> st
 
 
 NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
-MISSPELT_ONLY = notebook_text("zeta", 5).replace(
-    '"seconds": {', '"variants": [{"only": "tf23"}], "seconds": {'
-)
 
 
 class Checkout:
@@ -122,9 +119,6 @@ class Checkout:
             text = notebook_text(name, seconds)
             notebook_code.write_notebook(folder, name, text, "lr: 0.2\n")
         (self.notebooks / "simulated.py").write_text(SIMULATED)
-
-    def give(self, name: str, text: str, profile: str = "smoke") -> None:
-        (self.folder / "params" / profile / f"{name}.yaml").write_text(text)
 
     def fault(self, name: str, text: str = "") -> None:
         """Plan a disaster, or none any more."""

@@ -1,6 +1,6 @@
 """Clocks, loaders and devices in simulated time, records, and a quiet machine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +9,8 @@ import nbformat
 import pytest
 
 from pomology.machine import snapshot
+from pomology.measure.clock import Block, StepClock
+from pomology.measure.epochs import epoch_metrics
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
 from pomology.results.record import Record, checked
@@ -47,62 +49,42 @@ class Batch:
 
 
 class Loader:
-    """Batches that take `load_s` each to load.
-
-    It counts iterators opened, batches given and iterators closed.
-    """
+    """Batches that take `load_s` each to load, and how many were given."""
 
     def __init__(self, length: int, clock: Clock | None = None, load_s=0.0, batches=None):
         self.length = length
         self.clock = clock or Clock()
         self.load_s = load_s
         self.batches = length if batches is None else batches
-        self.opened = self.given = self.closed = 0
+        self.given = 0
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[Batch]:
-        self.opened += 1
-        return self._iterate()
-
-    def _iterate(self) -> Iterator[Batch]:
-        try:
-            for number in range(self.batches):
-                self.clock.pass_s(self.load_s)
-                self.given += 1
-                yield Batch(number)
-        finally:
-            self.closed += 1
+        for number in range(self.batches):
+            self.clock.pass_s(self.load_s)
+            self.given += 1
+            yield Batch(number)
 
 
 class SimulatedDevice:
-    """A GPU in simulated time: launching costs almost nothing, the work is done later, in turn.
-
-    events: the order of things: `launch`, `synchronize` and, with `reading` as the clock, `clock`.
-    """
+    """A GPU in simulated time: launching costs almost nothing, the work is done later, in turn."""
 
     def __init__(self, clock: Clock, launch_s: float = 0.0, fence_s: float = 0.0):
         self.clock, self.launch_s, self.fence_s = clock, launch_s, fence_s
         self.done_at = 0.0
-        self.events: list[str] = []
 
     @property
     def busy(self) -> bool:
         return self.done_at > self.clock.now
 
     def launch(self, seconds: float) -> None:
-        self.events.append("launch")
         self.clock.pass_s(self.launch_s)
         self.done_at = max(self.done_at, self.clock.now) + seconds
 
     def synchronize(self) -> None:
-        self.events.append("synchronize")
         self.clock.now = max(self.clock.now, self.done_at) + self.fence_s
-
-    def reading(self) -> float:
-        self.events.append("clock")
-        return self.clock.now
 
 
 def train(
@@ -115,6 +97,14 @@ def train(
         seen.append((batch, clock.on_ready))
         step(number)
     return seen
+
+
+def value(clock: StepClock, name: str) -> float:
+    return epoch_metrics(clock)[name].value
+
+
+def seconds_of(blocks: Iterable[Block]) -> float:
+    return sum(block.seconds for block in blocks)
 
 
 def metric(value: float, low=None, high=None, unit: str = "s", how: str = "measured") -> Estimate:

@@ -8,11 +8,14 @@ import builtins
 import contextlib
 import ctypes
 import fcntl
+import getpass
 import io
 import json
 import os
 import platform
+import re
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -55,6 +58,16 @@ def secrets_in(value: object) -> list[str]:
     """What a result holds of that which must not get out of a Mac."""
     text = json.dumps(value, default=str)
     return [secret for secret in SECRETS if secret in text]
+
+
+def names_in(text: str, *places: Path) -> list[str]:
+    """What a text tells of this machine's name, its user, or these folders.
+
+    A host called "vm" may be part of an innocent word: a short name must not be a word.
+    """
+    names = {socket.gethostname(), getpass.getuser(), str(Path.home()), *map(str, places)}
+    words = set(re.findall(r"[\w./-]+", text))
+    return [name for name in names if name in words or (len(name) > 4 and name in text)]
 
 
 ANSWER = """#!/bin/sh

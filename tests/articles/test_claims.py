@@ -81,9 +81,8 @@ def test_verdicts_and_intervals_by_hand():
     assert one(RATIO, "> 0.4", cpu, gpu).holds and one(RATIO, "0.4 to 200", cpu, gpu).holds
     assert one(RATIO, "< 0.4", cpu, gpu).holds is False
     # A repeat that lacks a side is left out, and of what may be 0 the difference counts.
-    difference = one(
-        "epoch_s(cpu) - epoch_s(gpu)", "> 0", [[1.0, 2, math.nan, 3, 9]], [[0.0, 0, 0, 0, math.nan]]
-    )
+    cpu, gpu = [[1.0, 2, math.nan, 3, 9]], [[0.0, 0, 0, 0, math.nan]]
+    difference = one("epoch_s(cpu) - epoch_s(gpu)", "> 0", cpu, gpu)
     assert difference.interval == pytest.approx((2 - half, 2 + half), rel=1e-3)
     # A pick is made in each repeat: the larger is another one in each.
     both = ", ".join(f"epoch_s(cpu, case={case})" for case in (0, 1))

@@ -58,19 +58,11 @@ def has(monkeypatch):
     return say
 
 
-@pytest.mark.parametrize(
-    ("wanted", "words"),
-    [
-        ("gpu", ["'gpu'", "cuda: ", "mps: no Metal GPU", "arm64", "it has cpu"]),
-        ("tpu", ["'tpu' is not known", "auto, cpu, gpu, cuda, mps"]),
-    ],
-)
-def test_a_device_that_is_not_here_gets_one_line_that_says_why(has, wanted, words):
+def test_a_device_that_is_not_here_gets_one_line_that_says_why(has):
     has()
-    with pytest.raises(PomologyError) as error:
-        find.find(wanted)
-    line = str(error.value)
-    assert "\n" not in line and all(word in line for word in ("devices: ", *words)), line
+    words = r"^devices: 'gpu' [^\n]*cuda: [^\n]*mps: no Metal GPU[^\n]*it has cpu$"
+    with pytest.raises(PomologyError, match=words):
+        find.find("gpu")
 
 
 @pytest.mark.parametrize(
@@ -109,10 +101,9 @@ def test_what_a_gpu_is_asked(calls, monkeypatch, backend, free, peak, now):
     assert calls == ["accelerator.empty_cache", "accelerator.reset_peak_memory_stats"] * gpu
     peaks = ("allocated_peak_bytes", "reserved_peak_bytes")
     assert device.peak_memory() == dict(zip(peaks, (GB * each for each in peak), strict=False))
-    counts = device.memory()
-    assert [counts[name] for name in ("allocated_bytes", "reserved_bytes") if counts] == [
-        GB * each for each in now
-    ]
+    names = ("allocated_bytes", "reserved_bytes")
+    counts = dict(zip(names, (GB * each for each in now), strict=False))
+    assert counts.items() <= device.memory().items() and bool(device.memory()) is gpu
     # Free memory of MPS is bound by Metal and by the machine.
     monkeypatch.setattr(snapshot, "available_memory_bytes", lambda: 100 * GB)
     assert device.free_memory() == free * GB
@@ -148,17 +139,12 @@ def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_wanted(
     assert Device("cpu").tf32 is False
 
 
-def elsewhere(backend: str) -> Device:
-    """A device of that name whose tensors go to `meta`, which exists on every machine."""
-    device = Device(backend)
-    device.handle = torch.device("meta")
-    return device
-
-
 def test_a_batch_moves_whole_and_keeps_its_form():
     x = torch.ones(2)
     batch = [x, (x, "name", 3, None), {"a": x, "b": [x]}]
-    first, named, by_name = elsewhere("mps").to_device(batch)
+    mps = Device("mps")
+    mps.handle = torch.device("meta")  # which exists on every machine
+    first, named, by_name = mps.to_device(batch)
     tensors = [first, named[0], by_name["a"], by_name["b"][0]]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert named[1:] == ("name", 3, None)

@@ -7,6 +7,7 @@ import time
 import weakref
 from datetime import datetime
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,10 +22,7 @@ from pomology.machine import energy, memory, quiet
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
 
-MPS_OUT = (
-    "MPS backend out of memory (MPS allocated: 17.94 GB, other allocations: 384.00 KB, "
-    "max allowed: 18.13 GB). Tried to allocate 256.00 MB on private pool."
-)
+MPS_OUT = "MPS backend out of memory (MPS allocated: 17.94 GB, max allowed: 18.13 GB). Tried to"
 
 
 def test_a_finished_case_is_one_line_with_its_metrics_and_raw_times(make):
@@ -86,7 +84,6 @@ def test_memory_is_that_of_the_loop_without_the_batches_that_are_kept_ready(make
     device.peak_memory = lambda: {"reserved_peak_bytes": 9 if kept else 5}
     record = run(experiment)
     assert len(kept) == 3 and record.metrics["reserved_peak_bytes"].value == 5
-    assert record.metrics["footprint_peak_bytes"].value > 1e6
 
 
 def test_a_trace_is_of_steps_that_have_ended_on_the_device_too(make, monkeypatch):
@@ -207,13 +204,18 @@ def on_meta(case):
     fit(case)
 
 
+def late_error(case):
+    fit(case)
+    case.backend.synchronize = mock.Mock(side_effect=RuntimeError("CUDA error: out of memory"))
+
+
 def other_result(case):
-    verify.check(
-        case, {"weight": np.ones(3)}, {"weight": np.array([1, 1, 1.5])}, 0.1, "against the CPU"
-    )
+    here, reference = {"weight": np.array([1, 1, 1.5])}, {"weight": np.ones(3)}
+    verify.check(case, reference, here, 0.1, "against the CPU")
 
 
 ENDINGS = [
+    (late_error, "out-of-memory", "CUDA error: out of memory"),
     (other_model, "mismatch", "the model has 6 parameters; 5"),
     (left_at_once, "error", "nothing was timed"),
     (no_number, "error", "ValueError: max_abs_error is nan"),
@@ -226,19 +228,8 @@ ENDINGS = [
 def test_what_goes_wrong_is_said_and_what_was_timed_before_is_kept(make, body, status, reason):
     record = run(make(profile="article"), body)
     assert record.status == status and record.reason.startswith(reason)
-    assert ("epoch_s" in record.metrics) == (body in (no_number, on_meta))
+    assert ("epoch_s" in record.metrics) == (body in (late_error, no_number, on_meta))
     assert ("max_abs_error" in record.metrics) == (body is other_result)
-
-
-def test_an_error_that_a_device_reports_late_still_ends_the_case(make, monkeypatch):
-    def synchronize():
-        raise RuntimeError("CUDA error: out of memory")
-
-    def body(case):
-        fit(case)
-        monkeypatch.setattr(case.backend, "synchronize", synchronize)
-
-    assert run(make(), body).status == "out-of-memory"
 
 
 def test_a_traceback_is_kept_without_the_folders_of_this_machine(make, monkeypatch):
@@ -304,14 +295,7 @@ def test_what_is_timed_without_a_loop_is_in_the_record_with_its_raw_times(make):
 
 def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatch):
     monkeypatch.setattr("pomology.experiment.experiment.LIMIT_LEAST_S", 0.0)
-    now = Clock()
-
-    def body(case):
-        case.clock.clock = now
-        for _ in case.steps(range(1000)):
-            now.pass_s(0.2)
-
-    record = run(make(budget_s=0.1), body)
+    record = run(make(budget_s=0.1), lambda case: fit(case, 1000, step_s=0.2))
     assert record.blocks["training"]["stopped"] == "limit" and "few-steps" in record.flags
     assert record.metrics["step_s"].value == pytest.approx(0.2)
 

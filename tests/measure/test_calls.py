@@ -1,15 +1,11 @@
 """A function timed by itself, and two in turn."""
 
 import pytest
-from fakes import Clock, SimulatedDevice
+from fakes import Clock, SimulatedDevice, seconds_of
 from pytest import approx
 
 from pomology.measure.calls import measure
 from pomology.measure.clock import steps_in
-
-
-def seconds_of(blocks) -> float:
-    return sum(block.seconds for block in blocks)
 
 
 class Kernel:
@@ -68,11 +64,13 @@ def test_measure_goes_on_as_long_as_is_demanded_but_not_beyond_its_limit(
 def test_blocks_of_measure_make_the_fence_vanish(kernel_s):
     device = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=2e-4)
     device.launch(9.0)  # from before
-    found = measure(lambda: device.launch(kernel_s), device.synchronize, clock=device.reading)
+
+    def launch():
+        device.launch(kernel_s)
+
+    found = measure(launch, device.synchronize, clock=device.clock)
     assert found.first_call_s == approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
     assert found.seconds.value == approx(max(kernel_s, 1e-6), rel=0.012)
-    single = measure(
-        lambda: device.launch(kernel_s), device.synchronize, clock=device.reading, calls_per_block=1
-    )
+    single = measure(launch, device.synchronize, clock=device.clock, calls_per_block=1)
     assert single.seconds.value == approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
     assert {block.steps for block in single.blocks} == {1}

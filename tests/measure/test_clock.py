@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from fakes import Batch, Clock, Loader, SimulatedDevice, train
+from fakes import Batch, Clock, Loader, SimulatedDevice, seconds_of, train, value
 from pytest import approx
 
 from pomology.measure import clock as measure_clock
@@ -12,19 +12,11 @@ from pomology.measure.clock import Part, StepClock, epoch_steps, steps_in
 from pomology.measure.epochs import epoch_metrics
 
 
-def value(clock: StepClock, name: str) -> float:
-    return epoch_metrics(clock)[name].value
-
-
 def timed(batches, step_s, **options) -> tuple[StepClock, Part]:
     """The clock and the part of a training in simulated time, with `step_s(number)` a step."""
     clock = StepClock(clock=Clock(), **options)
     train(clock, batches, lambda number: clock.clock.pass_s(step_s(number)))
     return clock, clock.parts["training"]
-
-
-def seconds_of(blocks) -> float:
-    return sum(block.seconds for block in blocks)
 
 
 def same(batch):

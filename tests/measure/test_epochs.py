@@ -1,16 +1,12 @@
 """From blocks of steps to seconds of an epoch and of a training."""
 
-from fakes import Clock, train
+from fakes import Clock, seconds_of, train, value
 from pytest import approx
 
 from pomology.measure.clock import StepClock
 from pomology.measure.epochs import epoch_estimate, epoch_metrics, part_metrics
 from pomology.measure.estimate import Estimate
 from pomology.measure.intervals import interval
-
-
-def value(clock: StepClock, name: str) -> float:
-    return epoch_metrics(clock)[name].value
 
 
 def test_steps_of_no_epoch_have_no_time_of_one():
@@ -29,7 +25,7 @@ def test_one_estimated_part_makes_the_epoch_an_estimate_and_one_left_early_takes
     train(clock, range(5_000), lambda number: clock.clock.pass_s(0.005), "evaluation")
     part, metric = clock.parts["evaluation"], epoch_metrics(clock)["epoch_s"]
     # It gets a quarter of the budget.
-    assert not part.complete and sum(block.seconds for block in part.blocks) < 10 / 4 + 0.1
+    assert not part.complete and seconds_of(part.blocks) < 10 / 4 + 0.1
     assert (metric.value, metric.how) == (approx(1.0 + 25.0), "estimated")
     next(clock.steps(range(1_000), "left"))
     assert "epoch_s" not in epoch_metrics(clock) and value(clock, "step_s") == approx(0.01)

@@ -77,7 +77,7 @@ def fence(fence_s: float, behind_s: float = 0.0) -> tuple:
         device.clock.pass_s(extra_s)
 
     tensor = SimpleNamespace(add_=lambda _: device.launch(1e-5))
-    replaced = {"clock": device.reading}
+    replaced = {"clock": device.clock}
     replaced["torch"] = SimpleNamespace(zeros=lambda *_, **__: tensor)
     return instrument.fence, FakeDevice("mps", synchronize), BUDGET | MARGIN, replaced
 
@@ -93,7 +93,7 @@ def loop(backend: str, waits: bool = True, at_once: bool = False) -> tuple:
         (device.clock.pass_s if at_once else device.launch)(0.005)
 
     synchronize = device.synchronize if waits else lambda: device.clock.pass_s(1e-6)
-    replaced = {"clock": device.reading, "events": lambda case: None}
+    replaced = {"clock": device.clock, "events": lambda case: None}
     replaced["products"] = lambda case, least_s: (launch, fetch)
     return instrument.unfenced, FakeDevice(backend, synchronize), BUDGET, replaced
 

@@ -14,13 +14,8 @@ from pomology.machine import snapshot
 from pomology.results import journal, run
 
 GIT = {"commit": "c" * 40, "dirty": False}
-SNAPSHOT = {
-    "chip": "Apple M9",
-    "memory_bytes": 2**34,
-    "python": "3.11.9",
-    "packages": {"torch": "2.13.0"},
-    "git": GIT,
-}
+SNAPSHOT = {"chip": "Apple M9", "memory_bytes": 2**34, "python": "3.11.9", "git": GIT}
+SNAPSHOT |= {"packages": {"torch": "2.13.0"}}
 
 
 @pytest.fixture(autouse=True)
@@ -54,18 +49,12 @@ def test_copies_are_not_carried_on(tmp_path):
     (tmp_path / "vae.jsonl.gz").touch()
     run.check_machine(tmp_path)
     (tmp_path / run.LOCK).unlink()  # neither git nor a shared zip has it
-    with pytest.raises(
-        PomologyError, match=r"is a copy of a run, not one of this checkout; choose another RUN$"
-    ):
+    with pytest.raises(PomologyError, match=r"is a copy of a run.* choose another RUN$"):
         run.check_machine(tmp_path)
 
 
-CHANGES = [
-    {"chip": "other"},
-    {"packages": {"torch": "2.14.0"}},
-    {"git": GIT | {"commit": "d" * 40}},
-    {"profile": "smoke"},
-]
+CHANGES = [{"chip": "other"}, {"packages": {"torch": "2.14.0"}}, {"profile": "smoke"}]
+CHANGES += [{"git": GIT | {"commit": "d" * 40}}]
 
 
 @pytest.mark.parametrize("changed", CHANGES)
@@ -113,7 +102,6 @@ def test_what_a_notebook_measured_with_another_framework_stays():
     for framework in ("torch", "mlx"):
         journal.Journal(place / "vae.jsonl").end(ENDED | {"framework": framework})
     assert run.by_hand("vae", "quick", "mlx") == place
-    kept, aside = (
-        journal.read(path) for path in (place / "vae.jsonl", place / "earlier/vae-1.jsonl")
-    )
-    assert [record.framework for record in kept.records] == ["torch"] and len(aside.records) == 1
+    for name, framework in (("vae.jsonl", "torch"), ("earlier/vae-1.jsonl", "mlx")):
+        (record,) = journal.read(place / name).records
+        assert record.framework == framework

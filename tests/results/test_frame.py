@@ -120,11 +120,8 @@ def test_published_rows_have_the_same_columns_and_the_printed_values():
     assert list(table.columns[: len(columns)]) == columns
     assert len(table) == len(published.rows()) + len(published.elsewhere())
     vae = pomology.published("003", "vae").query("metric == 'epoch_s' and batch_size == 128")
-    assert dict(zip(vae["device"], vae["value"], strict=True)) == {
-        "M1 Ultra CPU": 3.746,
-        "M1 Ultra GPU": 8.76,
-        "2070 Super CUDA": 6.555,
-    }
+    values = dict(zip(vae["device"], vae["value"], strict=True))
+    assert values == {"M1 Ultra CPU": 3.746, "M1 Ultra GPU": 8.76, "2070 Super CUDA": 6.555}
     assert set(vae["how"]) == {"published"} and set(vae["year"]) == {2022}
     assert not set(pomology.published("003")["experiment"]) & {"resnet50"}
     assert len(pomology.published(experiment="resnet50")) == len(published.elsewhere("resnet50"))

@@ -46,24 +46,16 @@ def test_a_run_says_what_it_measured_on_which_machine_and_what_is_wrong_with_its
     (folder / "machine.json").write_text(json.dumps(MACHINE))
     assert Run(folder).machine == MACHINE and Run(folder).problems == []
     (folder / "dcgan.jsonl").write_text(json.dumps(ENDED | {"schema": 2}) + "\n")
-    assert (
-        Run(folder)
-        .problems[0]
-        .startswith("dcgan.jsonl: 1 of its lines passed over, the first line 1")
-    )
+    assert Run(folder).problems[0].startswith("dcgan.jsonl: 1 of its lines passed over")
 
 
-def test_journals_of_a_run_that_is_kept_may_be_packed(journal):
-    journal.end(ENDED)
-    records = Run(journal.path.parent).records
-    packed = journal.path.with_suffix(".jsonl.gz")
-    packed.write_bytes(gzip.compress(journal.path.read_bytes()))
-    journal.path.unlink()
-    found = Run(packed.parent)
-    assert list(found.journals) == ["vae"] and found.records == records
+def test_journals_of_a_run_that_is_kept_may_be_packed(tmp_path):
+    packed = tmp_path / "vae.jsonl.gz"
+    packed.write_bytes(gzip.compress(JOURNAL))
+    assert len(Run(tmp_path).journals["vae"].records) == 1
     packed.write_bytes(b"no gzip")
     with pytest.raises(PomologyError, match=r"^vae\.jsonl\.gz: cannot be read: "):
-        print(Run(packed.parent).records)
+        print(Run(tmp_path).records)
 
 
 def test_older_journals_of_one_experiment_are_one_by_its_name_today(tmp_path):
@@ -93,23 +85,19 @@ def test_a_run_is_found_by_its_name_its_folder_or_its_zip(journal, tmp_path, mon
         run.find(["nothing"], "RUN")
 
 
-GOOD = {
-    "flat": {"vae.jsonl": JOURNAL, "machine.json": json.dumps(MACHINE)},
-    "a folder": {
-        "m9/": b"",
-        "m9/vae.jsonl": JOURNAL,
-        "m9/machine.json": json.dumps(MACHINE),
-        "m9/earlier/vae-1.jsonl": JOURNAL,
-        "m9/notes.txt": b"\0",
-        "__MACOSX/m9/._vae.jsonl": b"\0\5",
-        "../../vae-2.jsonl": JOURNAL,
-    },
+PACKED = {
+    "m9/": b"",
+    "m9/vae.jsonl": JOURNAL,
+    "m9/machine.json": json.dumps(MACHINE),
+    "m9/earlier/vae-1.jsonl": JOURNAL,
+    "m9/notes.txt": b"\0",
+    "__MACOSX/m9/._vae.jsonl": b"\0\5",
+    "../../vae-2.jsonl": JOURNAL,
 }
 
 
-@pytest.mark.parametrize("files", GOOD.values(), ids=GOOD)
-def test_a_zip_is_read_however_it_was_packed(tmp_path, files):
-    (tmp_path / "m9.zip").write_bytes(zipped(files))
+def test_a_zip_is_read_however_the_finder_packed_it(tmp_path):
+    (tmp_path / "m9.zip").write_bytes(zipped(PACKED))
     found = Run(tmp_path / "m9.zip")
     assert (found.name, len(found.records), found.machine) == ("m9", 1, MACHINE)
     assert found.problems == []
@@ -117,7 +105,6 @@ def test_a_zip_is_read_however_it_was_packed(tmp_path, files):
 
 ONE = {"vae.jsonl": JOURNAL}
 BAD = {
-    "torn": zipped(ONE)[:-30],
     "no run": zipped({"notes.txt": b"x"}),
     "two runs": zipped({"a/vae.jsonl": JOURNAL, "b/vae.jsonl": JOURNAL}),
     "damaged": zipped(ONE, zipfile.ZIP_STORED).replace(b"Apple", b"Pears"),
@@ -145,7 +132,7 @@ def test_a_zip_over_a_limit_is_refused(tmp_path, monkeypatch):
 
 def test_a_zip_spoiled_at_random_is_read_or_is_a_line(tmp_path):
     rng = random.Random(7)
-    good = zipped(GOOD["a folder"])
+    good = zipped(PACKED)
     place = tmp_path / "bad.zip"
     refused = 0
     for _ in range(100):

@@ -63,17 +63,18 @@ def test_a_first_table_then_the_peaks_and_last_what_shows_the_others():
 def test_minutes_run_what_fits_by_priority(monkeypatch, minutes, speed):
     """On a machine that takes `speed` times what notebooks state."""
     clock, ran, left_out = fakes.Clock(), [], {}
+    jobs = plan.jobs("quick", {"out": "x"})
     monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    for job, *_ in plan.schedule(plan.jobs("quick", {"out": "x"}), minutes, left_out):
+    for job, *_ in plan.schedule(jobs, minutes, left_out):
         clock.pass_s(speed * job.seconds)
         ran.append(job.name)
     clock.pass_s(speed * plan.PAGE_S)
     assert clock.now < 60 * minutes * 1.25
     assert ran[0] == "vae" and ran[-1] == "summary"
-    priority = {notebook.name: notebook.priority for notebook in notebooks.notebooks()}
-    priorities = [priority[name] for name in ran if priority.get(name, math.inf) < math.inf]
+    priority = {job.name: job.notebook.priority for job in jobs}
+    priorities = [priority[name] for name in ran if priority[name] < math.inf]
     assert priorities == sorted(priorities)
-    assert {*ran, *left_out} == {job.name for job in plan.jobs("quick", {"out": "x"})}
+    assert {*ran, *left_out} == {job.name for job in jobs}
     if minutes == 3:
         assert left_out["sustained_load"].startswith("takes about ")
 
