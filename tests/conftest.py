@@ -29,7 +29,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`: a process for each core, but at most four, and 4 GiB for each; not just one."""
+    """For `-n auto`: a process for each core, two to four, and 4 GiB for each."""
     known = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
     count = min(4, cores, psutil.virtual_memory().total // 2**32)

@@ -75,7 +75,8 @@ echo "{name} $*" >> "{log}"
 file="{folder}/{name}"
 for word in "$@"; do file="${{file}}_$word"; done
 later="${{file}}_after_10_s.txt"
-[ -f "$later" ] && [ "$(/bin/cat "{log}" | /usr/bin/grep -c "^{name} $*")" -gt 1 ] && exec /bin/cat "$later"
+asked=$(/bin/cat "{log}" | /usr/bin/grep -c "^{name} $*")
+[ -f "$later" ] && [ "$asked" -gt 1 ] && exec /bin/cat "$later"
 exec /bin/cat "$file.txt"
 """
 SYSCTL = """#!/bin/sh
@@ -115,7 +116,7 @@ class LibSystem:
     """libSystem: thermal pressure 1, a footprint of 3 GB here, else 1; process 4 has ended."""
 
     def proc_pid_rusage(self, pid: int, flavor: int, buffer: Any) -> int:
-        # <sys/resource.h>: 16 bytes of UUID, then ten numbers of 8; ri_phys_footprint is the eighth.
+        # <sys/resource.h>: 16 bytes of UUID, ten numbers of 8; ri_phys_footprint is the eighth.
         assert ctypes.sizeof(buffer._obj) == 96
         buffer._obj[8], buffer._obj[9] = 17, (3 if pid == os.getpid() else 1) * 10**9
         return -1 if pid == 4 else 0
@@ -128,7 +129,7 @@ class LibSystem:
 
 
 class EnergyMonitor:
-    """zeus_apple_silicon on a chip that draws 10 W in its CPU, 4 W in its GPU, 1 W in its memory."""
+    """zeus_apple_silicon on a chip whose CPU draws 10 W, GPU 4 W, memory 1 W."""
 
     def get_cumulative_energy(self) -> Any:
         watts = {"cpu_total_mj": 10, "gpu_mj": 4, "dram_mj": 1}

@@ -133,7 +133,7 @@ def test_bf16_moves_half_and_computes_as_much():
 
 
 def test_memory_is_weights_gradients_state_and_what_autograd_keeps():
-    """8 x 4 weights four times with Adam's two, its counter, and the 16 x 8 numbers of the input."""
+    """8 x 4 weights four times with Adam's two, its counter, and the 16 x 8 inputs."""
     step = counted(lambda: nn.Linear(8, 4, bias=False), empty(16, 8))
     assert step.memory_bytes == 4 * (4 * 8 * 4 + 1 + 16 * 8)
     half = counted(lambda: nn.Linear(8, 4, bias=False), empty(16, 8), precision="bf16")

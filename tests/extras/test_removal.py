@@ -28,7 +28,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture
 def python(tmp_path):
-    """Run Python in a copy of the checkout, as far as a run needs it: its status and what it said."""
+    """Run Python in a copy of what a run needs of the checkout: its status and output."""
     for name in ("lib", "notebooks", "params"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(root() / name, tmp_path / name, ignore=ignored)

@@ -44,7 +44,7 @@ def members(place):
 
 
 def places(text):
-    """A run's free texts: by place, what is another than usual in its record and in machine.json."""
+    """A run's free texts: by place, what is unusual in its record and in machine.json."""
     trace = {"columns": ["t_s"], "rows": [[1.0]], "absent": {"footprint_bytes": text}, "warmup": 0}
     return {
         "reason": ({"status": "error", "reason": text}, {}),

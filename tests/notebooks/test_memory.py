@@ -35,7 +35,7 @@ MB = 10**6
 
 
 def traced(**columns):
-    """Rows of 200 steps, whose counters are functions of the step, with five page faults in each."""
+    """Rows of 200 steps, whose counters are functions of the step; each has five page faults."""
     columns |= {"step": int, "page_faults": lambda step: 5 * step, "page_ins": lambda step: 0}
     nothing = lambda step: None  # noqa: E731
     return [

@@ -74,7 +74,7 @@ class Execution:
 
     @property
     def framework(self) -> str:
-        """The one that it imports or names, else PyTorch; `none` if it only reads others' results."""
+        """The one that it imports or names, else PyTorch; `none` if it only reads results."""
         if "framework" in self.variant:
             return self.variant["framework"]
         source = "\n".join(code(self.document))

@@ -23,7 +23,8 @@ FORBIDDEN = {
     r"\.\./" + "shared": "a folder beside the repository",
     # But for people whom tests invent.
     r"/(?:home|Users|work|root|opt(?!/homebrew))/(?!(?:jo|john|jane|you)\b)\w": "somebody's path",
-    r"https?://[^/\s\"'<>)]*(?:pypi|pythonhosted|registry|mirror|artifactory|nexus|devpi)": "a registry",
+    r"https?://[^/\s\"'<>)]*(?:pypi|pythonhosted|registry|mirror)": "a registry",
+    r"https?://[^/\s\"'<>)]*(?:artifactory|nexus|devpi)": "a registry",
     r"(?<!no-emit-)\bindex-" + r"url|find-" + "links|trusted-" + "host": "a registry",
 }
 

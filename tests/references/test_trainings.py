@@ -1,4 +1,4 @@
-"""Every training of `notebooks/mlx_or_pytorch` in MLX against the same one in PyTorch and float64."""
+"""Every training of `notebooks/mlx_or_pytorch` in MLX against PyTorch in float64."""
 
 import numpy as np
 import pytest

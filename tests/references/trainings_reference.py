@@ -52,7 +52,7 @@ def _numbers(rates: list[float], losses: list[float]) -> Arrays:
 
 
 def learning_rate(workload: str) -> float:
-    """The workload's own, but so high that the losses show it, and so low that rounding does not."""
+    """The workload's own, within bounds: losses must show it, and rounding must not."""
     own, _, slots = trainings.load("inputs").OPTIMISERS[workload]
     return min(max(own, 1e-4), 1e-3) if slots else own
 

@@ -1,4 +1,4 @@
-"""The report of a run: it joins what was shown, makes nothing again, and runs and fetches nothing."""
+"""The report of a run: it joins what was shown; it makes, runs and fetches nothing."""
 
 from __future__ import annotations
 

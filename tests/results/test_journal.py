@@ -45,6 +45,9 @@ def test_a_line_is_on_the_disk_before_anything_else_happens(journal, monkeypatch
     (record,) = read(journal.path).records
     assert record.line() == end
     assert "µs × 2" in journal.path.read_text(encoding="utf-8")  # readable for people too
+    with pytest.raises(ValueError):  # no JSON has it
+        journal.end(ENDED | {"asides": {"pause": float("nan")}})
+    assert len(seen) == 2
 
 
 @pytest.mark.parametrize("keep", [1, 200, -2])

@@ -21,8 +21,8 @@ from pomology.results.run import Run, by_hand, note_software
 
 LIMIT = 5  # budgets that a case may take
 LIMIT_LEAST_S = 10.0  # seconds that it may take in any case: a compilation alone may need them
-# By so much both calibrations around a case must exceed the fastest of the run. On a virtual machine
-# of two cores that was so for 38 of 1,069 cases.
+# By so much both calibrations around a case must exceed the fastest of the run. On a virtual
+# machine of two cores that was so for 38 of 1,069 cases.
 SLOWED = 0.3
 LOOK_S = 5.0  # a look at the machine is good for so long
 TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller sibling may fit

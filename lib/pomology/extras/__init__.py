@@ -1,7 +1,7 @@
 """What pomology can do beyond measuring, in folders that the core does without.
 
-Each can be removed. An extra has its commands in `COMMANDS`: a name -> a function, whose docstring is
-the help, and its arguments, each by `command_line.argument`.
+Each can be removed. An extra has its commands in `COMMANDS`: a name -> a function, whose docstring
+is the help, and its arguments, each by `command_line.argument`.
 """
 
 import pkgutil

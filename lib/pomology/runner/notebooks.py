@@ -54,7 +54,7 @@ class Notebook:
     after: the notebooks whose numbers it shows; `*` is all others.
     one_case_per_kernel: the backends that keep what a case compiled in their process.
     extras: the folders of lib/pomology/extras/ that it needs. order: below 0 it runs before those
-    that say none, above 0 after them. priority: its place in a run with MINUTES, the least is first.
+    that say none, above 0 after them. priority: its place in a run with MINUTES.
     """
 
     path: Path

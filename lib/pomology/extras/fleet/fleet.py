@@ -145,7 +145,7 @@ def collect(futures: dict[distributed.Future, str], folder: Path, say: Callable)
     return status
 
 
-# What a machine does, as a task of dask ------------------------------------------------------------
+# What a machine does, as a task of dask
 
 
 def describe() -> dict[str, str]:
