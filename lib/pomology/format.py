@@ -78,7 +78,7 @@ def few(estimate: Estimate) -> bool:
 
 def plus_minus(estimate: Estimate) -> str:
     """Return ` ± 2.1 %`: half the interval over the value; "" for none, and above 50 %."""
-    if not (bounded(estimate) and estimate.value):
+    if not (bounded(estimate) and estimate.value) or estimate.covers == "seen":
         return ""
     percent = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
     if percent > 50:
@@ -95,7 +95,7 @@ def span(low: float, high: float, show: Callable[[float], str]) -> str:
 
 
 def with_interval(estimate: Estimate, show: Callable[[float], str] = significant) -> str:
-    """Return `12.3 ms ± 4.1 %`; from few steps `about 150 s`.
+    """Return `12.3 ms ± 4.1 %`; from few steps `31.7 ms (28.0 to 38.0 ms seen)`, `about 150 s`.
 
     Of a ratio, and where half the interval is over 50 %, its bounds: `1.58 (1.48 to 1.68)`.
     """
@@ -105,4 +105,5 @@ def with_interval(estimate: Estimate, show: Callable[[float], str] = significant
     half = plus_minus(estimate)
     if half and estimate.unit not in RATIOS:
         return text + half
-    return f"{text} ({span(*estimate.bounds, show)})"
+    seen = " seen" if estimate.covers == "seen" else ""
+    return f"{text} ({span(*estimate.bounds, show)}{seen})"

@@ -20,6 +20,8 @@ def test_arithmetic_carries_the_interval_and_what_it_covers():
     assert Estimate(2.0).bounds == (-math.inf, math.inf) and estimate(2).bounds == (2, 2)
     with pytest.raises(ZeroDivisionError):
         step / 0
+    few = 2 * Estimate(2.0, "s", 1.0, 4.0, 8, covers="seen")
+    assert (few.low, few.high, few.covers, few.metric()["covers"]) == (2.0, 8.0, "seen", "seen")
 
 
 def test_a_total_adds_half_widths_in_squares_and_keeps_unknown_spread_unknown():
@@ -27,3 +29,5 @@ def test_a_total_adds_half_widths_in_squares_and_keeps_unknown_spread_unknown():
     assert total(terms) == Estimate(30.0, "s", 25.0, 35.0, 9, "estimated")
     assert total([*terms, Estimate(0.4, "s")]).covers == "none"
     assert total([*terms, Estimate(0.3, "s")]).high == pytest.approx(35.3)
+    skewed = [Estimate(10.0, "s", 9.0, 13.0, 9), Estimate(9.0, "s", covers="exact")]
+    assert total(skewed) == Estimate(19.0, "s", 18.0, 22.0, 9)

@@ -32,6 +32,11 @@ def rough(value, low, high, n, covers="run"):
             (rough(4.5, 4.4, 4.6, 5, "repeats"), format.seconds),
             "4.50 s ± 2.2 %",
         ),
+        (
+            format.with_interval,
+            (rough(0.0317, 0.028, 0.038, 8, "seen"), format.seconds),
+            "31.7 ms (28.0 to 38.0 ms seen)",
+        ),
     ],
 )
 def test_numbers_are_rounded_and_have_a_unit_that_fits(show, values, text):

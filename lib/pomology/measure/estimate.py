@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 How = Literal["measured", "estimated", "published", "counted"]
-Covers = Literal["exact", "repeats", "run", "none"]
-COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "none")  # the strongest first
+Covers = Literal["exact", "repeats", "run", "seen", "none"]
+COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "seen", "none")  # the strongest first
 NEGLIGIBLE = 0.01  # what of a sum may be of unknown spread
 
 
@@ -22,8 +22,9 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
 
     n: what it rests on (steps, calls, samples or processes). covers: what the interval covers, the
-    spread within one process (`run`) or between processes (`repeats`); `none` if unknown, `exact`
-    for what has no spread. Left out, it follows from `how` and the bounds.
+    spread within one process (`run`) or between processes (`repeats`); `seen` where the bounds are
+    the least and the greatest of too few values for an interval, `none` if the spread is unknown,
+    `exact` for what has none. Left out, it follows from `how` and the bounds.
     """
 
     value: int | float
@@ -56,8 +57,8 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         form = {name: getattr(self, name) for name in ("value", "unit", "low", "high", "n", "how")}
         if self.how == "counted":
             form["how"] = "measured"
-        if self.covers == "repeats":
-            form["covers"] = "repeats"  # else it follows
+        if self.covers in ("repeats", "seen"):
+            form["covers"] = self.covers  # else it follows
         return form
 
     def __add__(self, other: Estimate | float) -> Estimate:
@@ -95,7 +96,7 @@ def estimate(number: Estimate | float, unit: str = "") -> Estimate:
 
 
 def total(terms: Iterable[Estimate]) -> Estimate:
-    """The sum of independent estimates: half-widths add in squares, and n is that of the first.
+    """The sum of independent estimates: distances to bounds add in squares, n is the first's.
 
     Terms of unknown spread make the sum's unknown, if they are more than a hundredth of it.
     """
@@ -107,9 +108,12 @@ def total(terms: Iterable[Estimate]) -> Estimate:
     unknown = sum(term.value for term in terms if term.covers == "none")
     if not known or unknown > NEGLIGIBLE * value:
         return Estimate(value, first.unit, n=first.n, how=how, covers="none")
-    half = math.sqrt(sum((term.high - term.value) ** 2 for term in known if term.high is not None))
-    low = max(0.0, value - half)
-    return Estimate(value, first.unit, low, value + half, first.n, how, _weakest(known))
+    spread = [term for term in known if term.low is not None]
+    if not spread:
+        return Estimate(value, first.unit, n=first.n, how=how, covers="exact")
+    low = value - math.sqrt(sum((term.value - term.low) ** 2 for term in spread))
+    high = value + math.sqrt(sum((term.high - term.value) ** 2 for term in spread))
+    return Estimate(value, first.unit, max(0.0, low), high, first.n, how, _weakest(known))
 
 
 def _weakest(terms: Iterable[Estimate]) -> Covers:
@@ -119,9 +123,9 @@ def _weakest(terms: Iterable[Estimate]) -> Covers:
 def _combined(a: Estimate, b: Estimate, value: float, ends: list[float], unit: str) -> Estimate:
     """Return the result of arithmetic; a count takes nothing from what is known of the other."""
     covers = _weakest([a, b])
-    if covers in ("run", "repeats") and not all(map(math.isfinite, ends)):
+    if covers != "exact" and not all(map(math.isfinite, ends)):
         covers = "none"
-    bounds = (min(ends), max(ends)) if covers in ("run", "repeats") else (None, None)
+    bounds = (None, None) if covers in ("exact", "none") else (min(ends), max(ends))
     terms = [term for term in (a, b) if term.how != "counted"]
     hows = {term.how for term in terms} or {"counted"}
     how = hows.pop() if len(hows) == 1 else "estimated"

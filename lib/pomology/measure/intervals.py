@@ -12,7 +12,8 @@ from scipy import special  # here: its import must not fall into a timed loop
 from pomology.measure.estimate import Estimate
 
 BATCHES = 40  # values that an interval is made of, at most
-VALUES_LEAST = 6  # below, no spread is known
+VALUES_LEAST = 6  # below, nothing is said of the correlation of neighbours
+VALUES_ENOUGH = 20  # of fewer values the least and the greatest stand in place of an interval
 CONFIDENCE = 0.95
 
 
@@ -22,38 +23,52 @@ def t_quantile(confidence: float, dof: float) -> float:
 
 
 def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate:
-    """Return the mean time per step with its 95 % interval within this run; none below 6 values.
+    """Return the mean time per step with its 95 % interval within this run.
 
-    durations: seconds per step in time order or, with `weights` (steps per block), means of blocks.
+    Of fewer than 20 values the range that was seen stands in place of an interval. durations:
+    seconds per step in time order or, with `weights` (steps per block), means of blocks.
     """
     times = np.asarray(durations, dtype=float)
     steps = np.ones_like(times) if weights is None else np.asarray(weights, dtype=float)
     mean = float(times @ steps / steps.sum())
     count = round(steps.sum())
     half = half_width(times, steps, mean, 12)
-    if half is None:
-        return Estimate(mean, "s", n=count)
-    return Estimate(mean, "s", max(mean - half, 0.0), mean + half, count)
+    if half is None or times.size < VALUES_ENOUGH:
+        return _seen(mean, times, count)
+    return Estimate(mean, "s", *_near(times, mean - half, mean + half), count)
 
 
 def median_interval(durations: ArrayLike) -> Estimate:
     """Return the median of seconds per call, in time order, with its interval within this run.
 
-    Woodruff 1952: the interval of the mean of "this call took less than the median" says how far
-    from 1/2 the rank of the true median may be; the values there are the bounds. Of few values that
-    may be beyond the extremes, and the bounds are then so many times as far away.
+    Of fewer than 20 values the range that was seen stands in place of an interval. Woodruff 1952: the interval of the mean of "this call took less than the median" says how far
+    from 1/2 the rank of the true median may be; the values there are the bounds. Where that is beyond
+    the extremes, the bounds are so many times as far away.
     """
     times = np.asarray(durations, dtype=float)
     median = float(np.median(times))
+    if times.size < VALUES_ENOUGH:
+        return _seen(median, times, times.size)
     shorter = np.where(times == median, 0.5, times < median)
     reach = half_width(shorter, np.ones_like(times), 0.5, 20)
-    if reach is None:
-        return Estimate(median, "s", n=times.size)
     low, high = np.quantile(times, [max(0.5 - reach, 0.0), min(0.5 + reach, 1.0)])
     beyond = max(2 * reach, 1.0)
-    low = max(median - (median - low) * beyond, 0.0)
-    high = median + (high - median) * beyond
-    return Estimate(median, "s", float(low), float(high), times.size)
+    bounds = _near(times, median - (median - low) * beyond, median + (high - median) * beyond)
+    return Estimate(median, "s", *bounds, times.size)
+
+
+def _seen(value: float, times: np.ndarray, n: int) -> Estimate:
+    """Return a value with the range of the times that it is made of, if there are several."""
+    if times.size < 2:
+        return Estimate(value, "s", n=n)
+    return Estimate(value, "s", float(times.min()), float(times.max()), n, covers="seen")
+
+
+def _near(times: np.ndarray, low: float, high: float) -> tuple[float, float]:
+    """Return bounds that leave what was seen by no more than its width, and do not reach 0."""
+    least, greatest = float(times.min()), float(times.max())
+    width = greatest - least
+    return max(float(low), least - min(width, least / 2)), min(float(high), greatest + width)
 
 
 def half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: float) -> float | None:

@@ -23,9 +23,10 @@ SOFTWARE = (
 )
 YEARS = f"In brackets behind a device: the version of its framework, and the year. {SOFTWARE}"
 INTERVALS = (
-    "± is the 95 % interval: between repeats, each in a process of its own, where there are "
-    "several; else within this run, and another may differ by more (REPEATS=5 tells how much). "
-    "“About”: of fewer than 6 steps or calls."
+    "± is a 95 % interval. Of several repeats, each in a process of its own, it is Student's t of "
+    "their mean, and too narrow where a slow process is so rare that no repeat met it. Else it is "
+    "within this run, and another may differ by more (REPEATS=5 tells how much). “Seen”: the least "
+    "and the greatest of fewer than 20 steps or calls. “About”: of a single one."
 )
 
 

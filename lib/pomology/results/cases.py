@@ -175,9 +175,12 @@ def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> E
 
     It has no interval where a repeat, and what it counts, rests on too few steps or calls.
     """
-    pairs = zip(repeats, counted or repeats, strict=True)
-    lacking = [each.n for each, steps in pairs if few(each) and (steps.n or FEW) < FEW]
     mean = mean_of_repeats(repeats)
+    if len(repeats) == 1:
+        return mean
+    pairs = zip(repeats, counted or repeats, strict=True)
+    rough = [(each, steps) for each, steps in pairs if few(each) or each.covers == "seen"]
+    lacking = [each.n for each, steps in rough if max(each.n or FEW, steps.n or FEW) < FEW]
     return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
 
 
