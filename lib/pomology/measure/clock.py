@@ -21,7 +21,8 @@ from pomology.measure.estimate import Estimate
 BLOCK_S = 0.025  # a synchronization on MPS costs about 0.2 ms, under 1 % of this
 FENCE_SHARE = 0.01  # of a block, that a synchronization may take
 BLOCKS_MOST = 1000  # of a part: long epochs get longer blocks
-BURSTS = 5  # spread over the budget, since step times wander slowly
+BURSTS = 5  # of a loop, at least
+BURSTS_LEAST = 3  # before an interval counts: one stretch knows nothing of slow wander
 READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
 READY_BATCHES = 3  # kept on the device for that, and used in turn
 STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
@@ -52,7 +53,7 @@ class Part:
     epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: loops in
     an epoch. blocks: steady steps. ready_blocks: steps on batches that are on the device already.
     last_step_s: of a smaller last batch, which no mean holds. steps: all that ran, but ready ones.
-    seconds: of the whole loop, without ready blocks.
+    seconds: of these steps and of occasional work among them, without the clock's own time.
     """
 
     name: str
@@ -92,9 +93,9 @@ class Occasional:
 class StepClock:
     """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
 
-    An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts, the
-    real loop and the one on ready batches in turn, until both intervals are narrow or the budget is
-    spent. Where a loader has workers, which fetch ahead meanwhile, ready batches come at the end.
+    An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts,
+    until their interval is narrow or the budget is spent. Ready batches come after the loop, whose
+    steps they would slow down.
 
     budget_s: for steady steps of the first part; a later one gets a quarter. A third of it is for
     ready batches, which are left out where it is too short for 10 steps. limit_s: what a part may
@@ -147,6 +148,8 @@ class StepClock:
         seconds = self._now() - start
         record.seconds.append(seconds)
         self._aside_s += seconds
+        if self.running and not self.on_ready:
+            self.running.seconds += seconds
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -163,7 +166,6 @@ class StepClock:
         self.synchronize()
         self.running = part
         self._budget_s = self.budget_s / share
-        self._ready_s = 0.0  # that ready batches took so far
         start = self.clock()
         self._until = start + self.limit_s / share  # when it reaches its limit
         # Its iterator, which may start workers, is made with the first step.
@@ -172,24 +174,24 @@ class StepClock:
             first = yield from self._block(source, 1)
             part.first_step_s = first.seconds
             pace_s = yield from self._warm_up(source)
-            later = yield from self._steady(source, batches, self.clock() - start, pace_s, ready)
+            size = yield from self._steady(source, self.clock() - start, pace_s, ready)
             if not part.left:
                 if part.full_batches < part.epoch_steps:
                     last = yield from self._block(source, 1)
                     part.last_step_s = last.seconds
+                begin = self._now()
                 next(source, None)  # a loader ends its workers now, and a loop would wait for that
+                part.seconds += self._now() - begin
                 part.complete = True
                 part.stopped = "whole epoch"
             elif self._late():
                 part.stopped = "limit"
-            part.seconds = self.clock() - start - self._ready_s
             del source  # a loader's workers end here, not next to ready batches
-            if later:
-                yield from self._ready(batches, [], later, 1)
+            if size:
+                yield from self._ready(batches, size)
         finally:
             self.running = None
             self.on_ready = False
-            part.seconds = part.seconds or self.clock() - start - self._ready_s
             self.on_block()
 
     def _warm_up(self, source: Iterator) -> Generator[Any, None, float]:
@@ -214,11 +216,11 @@ class StepClock:
         return pace_s
 
     def _steady(
-        self, source: Iterator, batches: Iterable, spent_s: float, pace_s: float, ready: bool
+        self, source: Iterator, spent_s: float, pace_s: float, ready: bool
     ) -> Generator[Any, None, int]:
         """Yield steady steps in bursts until the epoch, the budget or the need for more is over.
 
-        Returns the steps of a block of ready batches that are still to be timed; 0 for none.
+        Returns the steps of a block of ready batches; 0 where none are to be timed.
         """
         part = self.running
         block_s = max(BLOCK_S, self._budget_s / BLOCKS_MOST)
@@ -228,37 +230,27 @@ class StepClock:
             burst_s = math.inf
             size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
             ready = ready and part.full_batches >= SPLIT_STEPS
-            in_turns = False
         else:
             loop_s = self._budget_s * (1 - READY_SHARE)
             ready = ready and SPLIT_STEPS * pace_s <= loop_s
-            # A loader with workers fetches ahead meanwhile, and would look too fast.
-            in_turns = ready and not getattr(batches, "num_workers", 0)
-            burst_s = (loop_s if in_turns else self._budget_s) / BURSTS
+            burst_s = (loop_s if ready else self._budget_s) / BURSTS
             size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
-        loops = [part.blocks, part.ready_blocks] if in_turns else [part.blocks]
-        least = SPLIT_STEPS if in_turns else STEPS_LEAST
-        if size > 1:  # an interval needs so many blocks
+        least = SPLIT_STEPS if ready else STEPS_LEAST
+        if size > 1:  # a drift needs so many blocks
             least = max(least, intervals.VALUES_LEAST * size)
-        later = size if ready and not in_turns else 0
-        pool: list = []
         begin = self._now()
         bursts = 0
         while part.left and not self._late():
             self.on_block()
             yield from self._burst(source, size, burst_s)
-            if in_turns:
-                yield from self._ready(batches, pool, size, BURSTS)
             bursts += 1
-            enough = all(steps_in(blocks) >= least for blocks in loops)
-            if enough and self._now() - begin >= self._budget_s:
+            if steps_in(part.blocks) >= least and self._now() - begin >= BURSTS * burst_s:
                 part.stopped = "budget"
                 break
-            # Not before the third burst: an interval from one stretch knows nothing of slow wander.
-            if bursts >= 3 and all(map(narrow, loops)):
+            if bursts >= BURSTS_LEAST and narrow(part.blocks):
                 part.stopped = "interval"
                 break
-        return later
+        return size if ready else 0
 
     def _burst(self, source: Iterator, size: int, least_s: float, least: float = 1) -> Iterator:
         """Yield blocks for so many seconds and steps at the least, within the epoch and limit."""
@@ -275,24 +267,20 @@ class StepClock:
             if not self.on_ready:
                 self.on_block()
 
-    def _ready(self, batches: Iterable, pool: list, size: int, bursts: int) -> Iterator:
-        """Yield a burst of batches that are on the device. pool: keeps them from burst to burst.
-
-        They are no batches of the loop, in whose memory they would be.
-        """
-        start = self.clock()
-        if not pool:
-            few = min(READY_BATCHES, self.running.full_batches)
-            if getattr(batches, "num_workers", 0):  # they would go on loading meanwhile
-                batches = copy.copy(batches)
-                batches.num_workers = 0
-            pool += [self.to_device(batch) for batch in itertools.islice(batches, few)]
-            self.synchronize()
+    def _ready(self, batches: Iterable, size: int) -> Iterator:
+        """Yield bursts of batches that are on the device: of none of the loop, to spare memory."""
+        few = min(READY_BATCHES, self.running.full_batches)
+        if getattr(batches, "num_workers", 0):  # they would go on loading meanwhile
+            batches = copy.copy(batches)
+            batches.num_workers = 0
+        kept = [self.to_device(batch) for batch in itertools.islice(batches, few)]
+        self.synchronize()
         self.on_ready = True
-        least_s = self._budget_s * READY_SHARE / bursts
-        yield from self._burst(itertools.cycle(pool), size, least_s, SPLIT_STEPS / bursts)
-        self.on_ready = False
-        self._ready_s += self.clock() - start
+        burst_s = self._budget_s * READY_SHARE / BURSTS
+        for burst in range(1, BURSTS + 1):
+            yield from self._burst(itertools.cycle(kept), size, burst_s, SPLIT_STEPS / BURSTS)
+            if burst >= BURSTS_LEAST and narrow(self.running.ready_blocks):
+                break
 
     def _block(self, source: Iterator, size: int) -> Generator[Any, None, Block]:
         """Yield `size` batches, or fewer where the part reaches its limit; return their block."""
@@ -313,6 +301,7 @@ class StepClock:
             raise ValueError(f"part {part.name!r}: the batches ended after {ran}")
         if not self.on_ready:
             part.steps += done
+            part.seconds += end - start
         # What the synchronization can have kept from overlapping: the program prepares a step while
         # the device works on the one before.
         self._lost_s = min(end - before_sync, (before_sync - start) / done)

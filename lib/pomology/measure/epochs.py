@@ -9,7 +9,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     """Return what was timed of one epoch, by the record's names.
 
     step_s: mean of the steady training steps; forward_s, backward_s, update_s: its phases. epoch_s:
-    all parts and occasional work; `measured` if every step ran. compute_epoch_s: with training
+    all parts and occasional work; `measured` if every step ran, which has no interval. compute_epoch_s: with training
     steps as they are on ready batches, and no occasional work, where 10 steps ran of each.
     """
     training = next(iter(clock.parts.values()), None)
@@ -29,7 +29,9 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
         # A part that ran whole has it in its own time.
         if work.seconds and not (work.part and work.part.complete)
     ]
-    metrics["epoch_s"] = total(epochs + occasional)
+    epoch = total(epochs + occasional)
+    # One epoch has one time, of which nobody knows how much another would differ.
+    metrics["epoch_s"] = epoch.replace(n=1, covers="none") if epoch.covers == "exact" else epoch
     loop = training.steps if training.complete else steps_in(blocks)
     if min(loop, steps_in(training.ready_blocks)) >= SPLIT_STEPS:
         ready = interval(training.ready_blocks)
@@ -55,16 +57,10 @@ def part_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 def _part_epoch(part: Part) -> Estimate:
     """Return the seconds of a part: of one epoch if all of it ran, else as its steps say."""
-    steady = interval(part.blocks) if part.blocks else None
-    if not part.complete:
-        epoch = epoch_estimate(part.first_step_s, steady, part.epoch_steps)
-    elif steady and steady.high is not None and steady.high > steady.value:
-        # One epoch has one time. The spread of its blocks says how well this run pins it down.
-        spread = steady.high / steady.value - 1
-        low, high = part.seconds * (1 - spread), part.seconds * (1 + spread)
-        epoch = Estimate(part.seconds, "s", low, high, part.steps)
+    if part.complete:
+        epoch = Estimate(part.seconds, "s", n=part.steps, covers="exact")
     else:
-        epoch = Estimate(part.seconds, "s", n=part.steps)
+        epoch = epoch_estimate(part.first_step_s, interval(part.blocks), part.epoch_steps)
     return epoch if part.per_epoch == 1 else (epoch * part.per_epoch).replace(how="estimated")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pomology.articles import published
-from pomology.format import quantity
+from pomology.format import quantity, seconds, with_interval
 from pomology.report import peaks
 from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
@@ -216,6 +216,8 @@ def _remarks(about: Declaration, case: Case) -> str:
         if how == "estimated":
             how += f" from {last['steady_steps']} steps"
             how += f" of {last['epoch_steps']:,.0f}" if last["epoch_steps"] else ""
+        elif about.metric == "epoch_s" and "step_s" in case.values:
+            how += f", a step in {with_interval(case.values['step_s'], seconds)}"
         remarks += [how, last["data"]]
     if about.metric.startswith("energy_") and last["rails"]:
         remarks.append(f"counted: {last['rails']}")

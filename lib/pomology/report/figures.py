@@ -101,8 +101,8 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
         if whole.value > 0:
             name = f"{label}, {metric.split('_')[0]}" if about.series else label
             part = case.values.get(f"compute_{metric}")
-            apart = part and bounded(part) and bounded(whole) and part.high < whole.low
-            parts = [part] if apart else []
+            least = whole.low if bounded(whole) else whole.value
+            parts = [part] if part and bounded(part) and part.high < least else []
             yield Line(name, kind, metrics.Metric(about.metric).show(whole.value), [whole], parts)
     if not values and case.status != "ok":
         yield Line(label, kind, case.status)
