@@ -55,6 +55,8 @@ def test_what_measure_and_the_clock_stop_at_covers(lag):
     # 100 draws of each: 2.2 percentage points of standard error at 95 %.
     found = measured(lag, 0.01, 100, 0.02)
     assert {each.stopped for each in found} == {"interval", "budget"}
+    narrow = [each.seconds for each in found if each.stopped == "interval"]
+    assert all(each.high - each.low <= 0.02 * each.value for each in narrow)
     assert share([each.seconds for each in found], 0.01) >= 0.88
     parts = clocked(lag, 0.01, 100, 0.05)
     assert "interval" in {part.stopped for part in parts}
