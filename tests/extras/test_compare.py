@@ -1,6 +1,7 @@
 """Runs side by side: verdicts on known numbers, and how often they are wrong."""
 
 import numpy as np
+import pandas
 import pytest
 from records import metric, record, write
 from scipy import stats
@@ -99,6 +100,40 @@ def test_a_case_is_laid_against_the_first_run_that_has_it(tmp_path):
         ("1.00 s", ""),
         ("", "5.00 s ± 2.5 %"),
     ]
+
+
+def test_single_runs_are_judged_by_the_variation_that_was_measured(tmp_path):
+    def place(name, seconds, variation, **more):
+        check = {"check": "same thing twice"}
+        values = {"between_process_difference": metric(variation)}
+        checked = record("instrument_check", values, config=check, **more)
+        times = repeats([seconds], **more)
+        return write(tmp_path / name, [*times, checked] if variation else times)
+
+    base = place("base", 10.0, 0.2, backend="mps")
+    for seconds, variation, verdict in (
+        (8.0, 0.2, "within run-to-run variation"),  # 1.2 to the power of 1.3 is 1.27
+        (8.0, 0.1, "faster"),
+        (30.0, 1.0, "slower"),
+        (5.0, 0.0, "single runs"),  # how much two runs differ there is not known
+    ):
+        other = place(verdict, seconds, variation, backend="cuda")  # another maker's GPU
+        (row,) = [row for row in table_of(base, other).data if row["experiment"] == "vae"]
+        assert row["verdict"] == verdict
+    assert row["low"] is None and "no verdict" in " ".join(table_of(base, other).notes)
+
+
+def test_two_single_runs_of_one_machine_are_called_different_in_at_most_5_percent_of_cases():
+    """Each two repeats of the reference run, with the variation that each measured."""
+    frame = compare.load("reference-cpu")
+    wrong = []
+    for pair in ([0, 1], [0, 2], [1, 2]):
+        sides = [frame[frame.repeat.eq(repeat)].assign(run=str(repeat)) for repeat in pair]
+        rows = compare.table(pandas.concat(sides, ignore_index=True)).data
+        judged = [row["verdict"] for row in rows if row["low"] is not None]
+        assert len(judged) > 200
+        wrong.append(np.mean([verdict in ("faster", "slower") for verdict in judged]))
+    assert np.mean(wrong) <= 0.05
 
 
 def drawn(generator, shared, drift, count=3):

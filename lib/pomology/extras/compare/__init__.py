@@ -1,12 +1,13 @@
 """Compare runs of any machines, case by case, each against the first: `pomology compare`.
 
-Two runs of a case are compared by the first time of TIMES that both have. Only repeats give a
-verdict: single runs stand next to each other and say nothing of the next run.
+Two runs of a case are compared by the first time of TIMES that both have: by their repeats, or
+single runs by the run-to-run variation that `instrument_check` has measured on both machines.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,11 +27,22 @@ if TYPE_CHECKING:
 
 TIMES = ("epoch_s", "fit_s", "kernel_s", "pass_s", "launch_s", "step_s")
 SAME = ("profile", "data", "scaled", "parameters", "flops_per_step")  # what must be equal
-NOTES = (
-    "Ratio: time over that of the first run with this case, so below 1 is faster. A verdict needs "
-    "repeats on both sides; single runs say nothing of the next run.",
-    "The rows of a notebook are judged together: of those called faster or slower at most 5 % are "
-    "not, on average. The interval behind a ratio goes with that; behind a time it is of 95 %.",
+# In 90 % of pairs two runs of the same thing differ by less than the measured variation, in 95 % by
+# less than 1.3 times as much: Student's t of the five processes in which it is measured.
+ALLOWED = 1.3
+RATIOS = "Ratio: time over that of the first run with this case, so below 1 is faster."
+SINGLE = (
+    "Single runs: a case is faster or slower if two runs of the same thing on these machines differ "
+    "by less, as instrument_check has measured ({}). More repeats tell smaller differences apart."
+)
+UNKNOWN = (
+    "Single runs without instrument_check on both machines have no verdict: nothing says how much "
+    "two runs of the same thing differ."
+)
+REPEATED = (
+    "The repeated cases of a notebook are judged together: of those called faster or slower at most "
+    "5 % are not, on average. The interval behind a ratio goes with that; behind a time it is of "
+    "95 %."
 )
 
 
@@ -57,6 +69,9 @@ def load(*runs: str | Path) -> pandas.DataFrame:
 def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     """Return a row for each case that two runs have, a column for each run.
 
+    A case is the same experiment, framework, kind of device and settings: a Mac's GPU is compared
+    with an NVIDIA GPU.
+
     Its `data` has every comparison with its numbers. in_turn: whether the repeats of the runs took
     turns, so that the machine was the same for both.
     """
@@ -65,8 +80,13 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
 
     machines = frame.groupby("run", sort=False).machine.first()
     cases = defaultdict(list)
+    variations = {}
     for case in pool(frame):
-        cases[case.first["experiment"], case.first["case"]].append(case)
+        settings = str(case.config)
+        cases[case.first["experiment"], case.first["framework"], case.kind, settings].append(case)
+        difference = case.values.get("between_process_difference")
+        if difference:
+            variations[case.first["run"], case.kind] = difference.value
     rows = [[_row(base, other) for other in others] for base, *others in cases.values()]
     data = [row for of_case in rows for row in of_case]
     families = defaultdict(list)
@@ -75,6 +95,9 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
             families[row["run"], row["experiment"]].append(row)
     for family in families.values():
         _judge(family, in_turn)
+    single = [row for row in data if row["verdict"] == "single runs"]
+    for row in single:
+        _judge_single(row, variations)
     lines = []
     for of_case, compared in zip(cases.values(), rows, strict=True):
         timed = [name for name in TIMES if any(name in case.values for case in of_case)]
@@ -93,8 +116,14 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
             cells[row["run"]] += f"; {text}"
         name = one_line(f"{compared[0]['experiment']}: {compared[0]['case']}", 120)
         lines.append(Row({"Case": name, "Time of": metric.removesuffix("_s"), **cells}))
-    notes = [f"{name}: {one_line(machine)}." for name, machine in machines.items()]
-    shown = Table("Runs side by side", lines, [*notes, *NOTES])
+    notes = [f"{name}: {one_line(machine)}." for name, machine in machines.items()] + [RATIOS]
+    known = [
+        f"{run}, {kind.upper()}: {100 * each:.2g} %" for (run, kind), each in variations.items()
+    ]
+    notes += [SINGLE.format("; ".join(known))] if single and known else []
+    notes += [UNKNOWN] if any(row["verdict"] == "single runs" for row in single) else []
+    notes += [REPEATED] if families else []
+    shown = Table("Runs side by side", lines, notes)
     shown.data = data
     return shown
 
@@ -103,6 +132,7 @@ def _row(base: Case, other: Case) -> dict[str, Any]:
     """Return the comparison of a case with the first run that has it, not judged yet."""
     row = {name: base.first[name] for name in ("article", "experiment", "case", "precision")}
     row |= {"base": base.first["run"], "run": other.first["run"], "verdict": "not timed in both"}
+    row["kind"] = base.kind
     row |= dict.fromkeys(("metric", "ratio", "low", "high", "base_s", "run_s"))
     metric = next((name for name in TIMES if name in base.each and name in other.each), None)
     if metric is None:
@@ -119,6 +149,22 @@ def _row(base: Case, other: Case) -> dict[str, Any]:
     ratio = geometric_mean(times[0]) / geometric_mean(times[1])
     row |= {"metric": metric, "ratio": ratio, "run_s": times[0], "base_s": times[1]}
     return row | {"verdict": None if min(map(len, times)) > 1 else "single runs"}
+
+
+def _judge_single(row: dict, variations: dict[tuple[str, str], float]) -> None:
+    """Add interval and verdict to a row of single runs, where both machines' variation is known.
+
+    variations: by run and kind of device, the share by which two runs of the same thing differ at
+    most in 90 % of pairs; the logarithms of two machines add in squares.
+    """
+    sides = [variations.get((row[name], row["kind"])) for name in ("base", "run")]
+    if None in sides:
+        return
+    allowed = ALLOWED * math.sqrt(sum(math.log1p(side) ** 2 for side in sides) / 2)
+    row["low"], row["high"] = row["ratio"] * math.exp(-allowed), row["ratio"] * math.exp(allowed)
+    row["verdict"] = "within run-to-run variation"
+    if not row["low"] <= 1 <= row["high"]:
+        row["verdict"] = "faster" if row["high"] < 1 else "slower"
 
 
 def joint_confidence(p_values: Sequence[float]) -> float:
