@@ -1,7 +1,5 @@
 """Verdicts on claims: by hand, how often they are wrong, and on the articles' own numbers."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """The published numbers against the articles' tables, typed in here."""
 
-from __future__ import annotations
-
 import others
 import pandas
 import pytest

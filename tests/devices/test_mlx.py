@@ -1,7 +1,5 @@
 """MLX's devices on a pretended Mac, through a fake `mlx.core`. The real one is in mlx_side.py."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

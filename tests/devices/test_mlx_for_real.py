@@ -1,7 +1,5 @@
 """MLX's processor for real, and a pretended GPU of it whose products are wrong."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """TensorFlow's devices without TensorFlow: the real one is in keras_side.py."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

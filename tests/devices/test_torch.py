@@ -1,7 +1,5 @@
 """PyTorch's devices without the devices: calls to GPUs are replaced by ones that note who asked."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from types import SimpleNamespace

@@ -105,9 +105,10 @@ def test_a_shared_zip_compares_and_replaces_none(tmp_path, capsys):
 
 
 CHIPS = """Apple M2 Ultra|VirtualApple @ 2.50GHz|Apple Paravirtual device|Intel(R) Xeon(R) Processor
-Intel(R) Core(TM) i7-8750H CPU @ 2.20GHz|11th Gen Intel(R) Core(TM) i7-1165G7 @ 2.80GHz|AMD EPYC 7B13
-Intel Xeon Processor (Skylake, IBRS, no TSX)|AMD Ryzen Threadripper PRO 5995WX 64-Cores|Neoverse-N1
-NVIDIA A100-SXM4-80GB|NVIDIA GeForce RTX 4080 Laptop GPU|QEMU Virtual CPU version 2.5+|NVIDIA H100 80GB HBM3"""
+Intel(R) Core(TM) i7-8750H CPU @ 2.20GHz|11th Gen Intel(R) Core(TM) i7-1165G7 @ 2.80GHz
+AMD EPYC 7B13|Intel Xeon Processor (Skylake, IBRS, no TSX)
+AMD Ryzen Threadripper PRO 5995WX 64-Cores|Neoverse-N1|NVIDIA A100-SXM4-80GB
+NVIDIA GeForce RTX 4080 Laptop GPU|QEMU Virtual CPU version 2.5+|NVIDIA H100 80GB HBM3"""
 VERSIONS = "2.14.1|2.13.0+cpu|2.14.0+cu126|26.1|2.13.0rc1|0.1.0.dev1|2.15.0a0+git9f86d08"
 SETTINGS = "to fill 90 % of free memory|8x1024x2048|gpt2-xl|batch_norm|autocast bf16|512 MB"
 

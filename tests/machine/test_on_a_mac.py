@@ -1,7 +1,5 @@
 """A whole case in a process that believes to be on a Mac: see `macs.become` for what it lacks."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

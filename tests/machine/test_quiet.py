@@ -1,7 +1,5 @@
 """What others take of this machine, and how fast it is."""
 
-from __future__ import annotations
-
 import os
 
 import psutil

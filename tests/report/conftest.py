@@ -1,7 +1,5 @@
 """A case of the variational autoencoder with all that its table shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Expected means and intervals are computed by hand; those of the reference run are committed with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Claims on this machine's cases: verdicts, the numbers they show, and why there is none."""
 
-from __future__ import annotations
-
 import fakes
 import pytest
 

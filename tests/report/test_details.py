@@ -1,7 +1,5 @@
 """Every number of a case, and how much two runs of the same thing differ."""
 
-from __future__ import annotations
-
 from pomology.report import details
 
 

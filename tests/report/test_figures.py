@@ -3,8 +3,6 @@
 The article's numbers are typed in here, from the article; shares and rates are worked out by hand.
 """
 
-from __future__ import annotations
-
 import declared
 import heat
 import heatmap

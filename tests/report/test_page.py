@@ -1,7 +1,5 @@
 """The report of a run: it joins what was shown; it makes, runs and fetches nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A table as HTML, text and file."""
 
-from __future__ import annotations
-
 import csv
 
 from declared import article_table

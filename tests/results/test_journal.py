@@ -1,7 +1,5 @@
 """The journal survives a crash, a torn line and strangers."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """A run: its folder or zip, its machine, its journals."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Where numbers go and are looked for, and that those of two machines never share a folder."""
 
-from __future__ import annotations
-
 import json
 import os
 

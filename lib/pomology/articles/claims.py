@@ -20,8 +20,6 @@ its interval is Student's of its logarithm (of itself where it may be 0 or less)
 between sets of processes added.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The five articles' numbers and claims, and the times that others have published, as data."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -9,8 +9,9 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     """Return what was timed of one epoch, by the record's names.
 
     step_s: mean of the steady training steps; forward_s, backward_s, update_s: its phases. epoch_s:
-    all parts and occasional work; `measured` if every step ran, which has no interval. compute_epoch_s: with training
-    steps as they are on ready batches, and no occasional work, where 10 steps ran of each.
+    all parts and occasional work; `measured`, without an interval, if every step ran.
+    compute_epoch_s: with training steps as they are on ready batches, and no occasional work, where
+    10 steps ran of each.
     """
     training = next(iter(clock.parts.values()), None)
     if training is None or training.first_step_s is None:

@@ -41,9 +41,10 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
 def median_interval(durations: ArrayLike) -> Estimate:
     """Return the median of seconds per call, in time order, with its interval within this run.
 
-    Of fewer than 20 values the range that was seen stands in place of an interval. Woodruff 1952: the interval of the mean of "this call took less than the median" says how far
-    from 1/2 the rank of the true median may be; the values there are the bounds. Where that is beyond
-    the extremes, the bounds are so many times as far away.
+    Of fewer than 20 values the range that was seen stands in place of an interval. Woodruff 1952:
+    the interval of the mean of "this call took less than the median" says how far from 1/2 the rank
+    of the true median may be; the values there are the bounds. Where that is beyond the extremes,
+    the bounds are so many times as far away.
     """
     times = np.asarray(durations, dtype=float)
     median = float(np.median(times))

@@ -1,7 +1,5 @@
 """A table: rows of texts for people, the same as numbers for a file; and the templates."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

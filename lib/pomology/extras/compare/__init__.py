@@ -32,17 +32,17 @@ SAME = ("profile", "data", "scaled", "parameters", "flops_per_step")  # what mus
 ALLOWED = 1.3
 RATIOS = "Ratio: time over that of the first run with this case, so below 1 is faster."
 SINGLE = (
-    "Single runs: a case is faster or slower if two runs of the same thing on these machines differ "
-    "by less, as instrument_check has measured ({}). More repeats tell smaller differences apart."
+    "Single runs: a case is faster or slower if two runs of the same thing on these machines "
+    "differ by less, as instrument_check has measured ({}). Repeats tell smaller differences apart."
 )
 UNKNOWN = (
     "Single runs without instrument_check on both machines have no verdict: nothing says how much "
     "two runs of the same thing differ."
 )
 REPEATED = (
-    "The repeated cases of a notebook are judged together: of those called faster or slower at most "
-    "5 % are not, on average. The interval behind a ratio goes with that; behind a time it is of "
-    "95 %."
+    "The repeated cases of a notebook are judged together: of those called faster or slower at "
+    "most 5 % are not, on average. The interval behind a ratio goes with that; behind a time it is "
+    "of 95 %."
 )
 
 
