@@ -97,26 +97,21 @@ def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
     if file.exists() and file.stat().st_mtime_ns >= max(journals_ns, default=0):
         table = parquet.read_table(file, filters=chosen)
         if table.column_names == list(COLUMNS):  # else of an older kit
-            for name, text in _place(run).items():  # the folder may have another name now
-                texts = pyarrow.array([text] * len(table), COLUMNS[name])
-                table = table.set_column(table.column_names.index(name), name, texts)
-            return table
+            # The folder may have another name now.
+            names = pyarrow.array([run.name] * len(table), COLUMNS["run"])
+            return table.set_column(table.column_names.index("run"), "run", names)
     return _of_run(run).filter(chosen)
 
 
 def _of_run(run: Run) -> pyarrow.Table:
-    place = _place(run)
-    return _table(row | place for record in run.records for row in _rows(record))
-
-
-def _place(run: Run) -> dict[str, str]:
-    """Return the columns that no journal has; `machine` is as `AMD EPYC, 2 cores, 24 GB`."""
+    """Return the rows of a run; `machine` is as `AMD EPYC, 2 cores, 24 GB`."""
     machine = [cases.short_chip(run.machine.get("chip"))]
     if run.machine.get("cpu_cores"):
         machine.append(f"{run.machine['cpu_cores']} cores")
     if run.machine.get("memory_bytes"):
         machine.append(f"{run.machine['memory_bytes'] / 2**30:.0f} GB")
-    return {"run": run.name, "machine": ", ".join(machine)}
+    place = {"run": run.name, "machine": ", ".join(machine)}
+    return _table(row | place for record in run.records for row in _rows(record))
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
