@@ -15,8 +15,8 @@ from pomology.results.cases import DOUBTS, Case, config_text
 from pomology.results.record import UNTRIED, Record
 
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # they do not tell what a case would have done
-# Photographs and sound are decoded while a model is trained, which takes as long as the files are.
-DECODED = ("dcgan", "whisper_pretraining", "whisper_finetuning")
+# Experiments in which files are decoded while a model is trained, which takes as long as these are.
+DECODED = {line["experiment"] for line in published.read("decoded.csv")}
 NOTE = (
     f"A verdict needs {REPEATS} repeats of every number, free of flags that cast doubt on it: "
     f"REPEATS={REPEATS}."
