@@ -5,6 +5,39 @@ Random numbers in the shape of the article's data, the same in every framework; 
 
 import numpy as np
 
+# Workload, batch sizes, and size of the model or its input: as the articles train them.
+ROWS = [
+    "vae 128/5120",
+    "siamese 64/1024",
+    "dcgan 64/1024",
+    "simclr 128",
+    "transformer_lm 20 200x2x200",
+    "transformer_lm 20 500x2x500",
+    "transformer_lm 200 500x4x500",
+    "transformer_lm 200 500x6x1024",
+    "transformer_lm 200 500x10x1024",
+    "whisper 4 whisper-medium",
+    "bert_base 64 128",
+    "bert_base 16 512",
+    "resnet50 64 224",
+    "mlp 32/128/512/1024",
+    "cnn 32/128/512/1024",
+    "lstm 32/128/512/1024",
+]
+# The same, small enough for every machine and both frameworks.
+COMMON = [
+    "vae 128",
+    "mlp 32/1024",
+    "cnn 32",
+    "lstm 32",
+    "siamese 4",
+    "dcgan 1",
+    "simclr 8",
+    "transformer_lm 1 200x2x200",
+    "whisper 1 whisper-smoke",
+    "bert_base 1 16x1",
+    "resnet50 2 64",
+]
 # Of each workload its learning rate, its decay of weights, and the numbers that its optimiser keeps per weight.
 OPTIMISERS = {
     "vae": (1e-3, 0.0, 2),
