@@ -330,21 +330,29 @@ class Case:
 
     def _start(self) -> dict[str, Any]:
         """Return the fields of `record.Start`."""
-        told = {
-            "experiment": self.experiment.name,
-            "data": self.experiment.data_kind,
+        experiment = self.experiment
+        backend = self.backend
+        return {
+            "experiment": experiment.name,
+            "article": experiment.article,
             "case": self.name,
+            "config": self.config,
+            "framework": backend.framework,
+            "framework_version": backend.framework_version,
+            "backend": backend.backend,
             "device": None,
-            "chip": self.backend.name,
+            "chip": backend.name,
+            "precision": self.precision,
+            "profile": experiment.profile,
+            "data": experiment.data_kind,
+            "data_origin": experiment.data_origin,
+            "scaled": self.scaled,
+            "repeat": experiment.repeat,
+            "threads": backend.threads,
             "power_source": self._conditions["power_source"],
             "started": self._started,
+            "software": experiment.software,
         }
-        alike = [
-            (self, ("config", "precision", "scaled")),
-            (self.experiment, ("article", "profile", "data_origin", "repeat", "software")),
-            (self.backend, ("framework", "framework_version", "backend", "threads")),
-        ]
-        return told | {name: getattr(of, name) for of, names in alike for name in names}
 
     def _record(self, exception: BaseException | None) -> dict[str, Any]:
         """Return the fields of `record.Record`."""

@@ -1,6 +1,5 @@
 """An experiment: one notebook's cases on this machine."""
 
-import contextlib
 import itertools
 import math
 import os
@@ -133,10 +132,17 @@ class Experiment:
             elif self._kernel_is_used:
                 print(f"{case.name}: comes in a kernel of its own, whose memory holds no other row")
             else:
-                for each in self.devices:  # free what the last case left there
-                    with contextlib.suppress(Exception):  # a lost GPU must not end the CPU's cases
-                        each.release()
+                self._free_others(case)
                 yield case
+
+    def _free_others(self, case: Case) -> None:
+        """Free what the last case left on the other devices; of its own a case does so itself."""
+        for device in self.devices:
+            try:
+                if device is not case.backend:
+                    device.release()
+            except Exception as error:  # a GPU that is lost must not end the CPU's cases
+                case.note(f"the memory of {device.backend} could not be freed: {error}")
 
     def first_that_fits(
         self, rows: Iterable[dict], on: Iterable[Device] | None = None

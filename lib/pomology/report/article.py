@@ -123,8 +123,7 @@ def article_table(
 ) -> Table:
     """Return the published rows as printed, in the article's order, then this machine's.
 
-    records: the cases of one experiment. best: this machine's measured peaks, of which a case
-    reaches a share.
+    records: the cases of one experiment. best: peaks of this machine, of which a case has a share.
     """
     lines = defaultdict(list)
     for value in about.printed:

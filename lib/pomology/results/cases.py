@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
-# What an autocast or a trainer's own name of a precision computes its products in: `bfloat16`,
-# `16-mixed`.
+# A part of a trainer's own name, as `bfloat16` or `16-mixed` -> the precision of its products.
 PRECISIONS = {"bf": "bf16", "tf32": "tf32", "16": "fp16", "32": "fp32"}
 # The number that a case is about is the first of these that it has.
 TIMES = {"fit_s": "training", "pass_s": "pass", "epoch_s": "epoch", "step_s": "step"}
