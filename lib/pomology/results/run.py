@@ -45,8 +45,9 @@ class Run:
     @cached_property
     def machine(self) -> dict:
         """What machine.json says; empty if that is missing or malformed."""
+        place = self.path / MACHINE  # of a folder, without the journals next to it
         try:
-            machine = json.loads(self._files[MACHINE])
+            machine = json.loads(read_file(place) if place.is_file() else self._files[MACHINE])
         except (KeyError, ValueError):
             return {}
         return machine if isinstance(machine, dict) else {}
