@@ -38,8 +38,6 @@ def read(name: str) -> tuple[dict[str, str], ...]:
 # Units that are rounded where they are printed -> factor to SI, SI unit. All others, as cores and
 # USD, are counted.
 UNITS = {line["unit"]: (float(line["factor"]), line["si_unit"]) for line in read("units.csv")}
-
-
 # What can be wrong with a time from elsewhere. One with a serious fault is in no mean.
 FAULTS = {line["id"]: line["title"] for line in read("faults.csv")}
 SERIOUS = {line["id"] for line in read("faults.csv") if line["serious"] == "yes"}

@@ -166,15 +166,14 @@ class StepClock:
         self.synchronize()
         self.running = part
         self._budget_s = self.budget_s / share
-        start = self.clock()
-        self._until = start + self.limit_s / share  # when it reaches its limit
+        self._until = self.clock() + self.limit_s / share  # when it reaches its limit
         # Its iterator, which may start workers, is made with the first step.
         source = itertools.chain.from_iterable([batches])
         try:
             first = yield from self._block(source, 1)
             part.first_step_s = first.seconds
             pace_s = yield from self._warm_up(source)
-            size = yield from self._steady(source, self.clock() - start, pace_s, ready)
+            size = yield from self._steady(source, pace_s, ready)
             if not part.left:
                 if part.full_batches < part.epoch_steps:
                     last = yield from self._block(source, 1)
@@ -215,9 +214,7 @@ class StepClock:
             part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
         return pace_s
 
-    def _steady(
-        self, source: Iterator, spent_s: float, pace_s: float, ready: bool
-    ) -> Generator[Any, None, int]:
+    def _steady(self, source: Iterator, pace_s: float, ready: bool) -> Generator[Any, None, int]:
         """Yield steady steps in bursts until the epoch, the budget or the need for more is over.
 
         Returns the steps of a block of ready batches; 0 where none are to be timed.
@@ -226,7 +223,7 @@ class StepClock:
         block_s = max(BLOCK_S, self._budget_s / BLOCKS_MOST)
         size = block_steps(pace_s, block_s, self.synchronize, self.clock, self._lost_s)
         left_s = (part.epoch_steps - part.steps) * pace_s
-        if self.whole or spent_s + left_s <= self._budget_s:  # the whole epoch, in one burst
+        if self.whole or part.seconds + left_s <= self._budget_s:  # the whole epoch, in one burst
             burst_s = math.inf
             size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
             ready = ready and part.full_batches >= SPLIT_STEPS
