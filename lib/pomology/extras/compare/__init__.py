@@ -70,10 +70,8 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     """Return a row for each case that two runs have, a column for each run.
 
     A case is the same experiment, framework, kind of device and settings: a Mac's GPU is compared
-    with an NVIDIA GPU.
-
-    Its `data` has every comparison with its numbers. in_turn: whether the repeats of the runs took
-    turns, so that the machine was the same for both.
+    with an NVIDIA GPU. `data` of the table has every comparison with its numbers. in_turn: whether
+    the repeats of the runs took turns, so that the machine was the same for both.
     """
     from pomology.report.table import Row, Table
     from pomology.results.cases import pool
@@ -161,10 +159,15 @@ def _judge_single(row: dict, variations: dict[tuple[str, str], float]) -> None:
     if None in sides:
         return
     allowed = ALLOWED * math.sqrt(sum(math.log1p(side) ** 2 for side in sides) / 2)
-    row["low"], row["high"] = row["ratio"] * math.exp(-allowed), row["ratio"] * math.exp(allowed)
-    row["verdict"] = "within run-to-run variation"
-    if not row["low"] <= 1 <= row["high"]:
-        row["verdict"] = "faster" if row["high"] < 1 else "slower"
+    low, high = row["ratio"] * math.exp(-allowed), row["ratio"] * math.exp(allowed)
+    _conclude(row, low, high, "within run-to-run variation")
+
+
+def _conclude(row: dict, low: float, high: float, undecided: str) -> None:
+    """Add the bounds of its ratio to a row, and its verdict. undecided: that where they hold 1."""
+    row |= {"low": low, "high": high, "verdict": undecided}
+    if not low <= 1 <= high:
+        row["verdict"] = "faster" if high < 1 else "slower"
 
 
 def joint_confidence(p_values: Sequence[float]) -> float:
@@ -205,10 +208,8 @@ def _judge(rows: list[dict], in_turn: bool) -> None:
     confidence = joint_confidence([2 * min(t.cdf(0), t.sf(0)) for t in spreads])
     for row, spread in zip(rows, spreads, strict=True):
         with np.errstate(over="ignore"):  # two repeats may have a bound beyond any float
-            row["low"], row["high"] = map(float, np.exp(spread.interval(confidence)))
-        row["verdict"] = "no difference shown"
-        if not row["low"] <= 1 <= row["high"]:
-            row["verdict"] = "faster" if row["high"] < 1 else "slower"
+            low, high = map(float, np.exp(spread.interval(confidence)))
+        _conclude(row, low, high, "no difference shown")
 
 
 def write(runs: Sequence[str | Path], folder: Path, in_turn: bool = False) -> Table:
