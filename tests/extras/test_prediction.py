@@ -189,3 +189,8 @@ def test_a_training_of_the_kit_is_predicted_on_a_run(tmp_path, capsys):
     write(tmp_path / "mine", [product(2e11), stream(1e10), case], {"chip": "Apple M9"})
     assert main(["predict", "vae 128", f"--from={tmp_path / 'mine'}"]) == 0
     assert "predicted for cpu from the peaks measured in the run mine" in capsys.readouterr().out
+
+
+def test_wrong_arguments_get_one_line(capsys):
+    assert main(["predict", "mlp 128", "--on=M2_Maxx"]) == 2
+    assert "M2_Maxx" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from pomology.paths import root
 from pomology.results.record import PROFILES
 from pomology.runner import notebooks
 
+CELL_LINES = 25  # at most: a cell shows one idea
 # What decides how much work a step is.
 SHAPES = re.compile(
     r"(\w+_)?(batch_sizes?|shapes|rows|columns|samples|image_size|tokens|models|networks)$"
@@ -54,6 +55,7 @@ def test_it_has_a_title_short_cells_and_the_experiment_of_its_name(path):
         assert article.title in document.cells[0].source
         assert article.author in document.cells[0].source
     assert not re.search(r"<\w+[^>]*>", words), "HTML in Markdown breaks in the page"
+    assert max(source.count("\n") + 1 for source in code(document)) <= CELL_LINES
     experiment = call(path)
     assert experiment.args[0].value == path.stem
     taken = {keyword.arg: ast.unparse(keyword.value) for keyword in experiment.keywords}
