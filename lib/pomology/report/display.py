@@ -51,7 +51,7 @@ class Report:
         """Display a `Table` or a matplotlib figure, and save it for the report.
 
         name: of its files in shown/<notebook>/: of a table HTML and CSV, of a figure SVG, numbered
-        in their order. caption: stands under it. folded: whether the report shows it when asked only.
+        in their order. caption: stands under it. folded: whether the page hides it at first.
         """
         display(self.save(shown, name, caption, folded))
 
