@@ -2,18 +2,20 @@
 
 What most users need is here: `from pomology import Experiment, load, Estimate, workload, TooBig`.
 `measure` is a package: what times a call is `from pomology.measure.calls import measure`.
-
 Importing this takes no numpy and no framework: a name is imported when it is first asked for.
 """
 
 import importlib
+import warnings
+
+# Of a progress bar that a notebook without widgets does not draw, as transformers is imported.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "Experiment": "pomology.experiment.experiment",
-    "load": "pomology.results.frame",
-    "published": "pomology.results.frame",
+    **dict.fromkeys(("load", "published"), "pomology.results.frame"),
     "Run": "pomology.results.run",
     "Estimate": "pomology.measure.estimate",
     "workload": "pomology.models.cost",

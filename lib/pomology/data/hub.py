@@ -1,6 +1,5 @@
 """Where a dataset comes from: a local folder, Hugging Face's cache or hub, or a stand-in."""
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,6 @@ from typing import Any
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import redact
-
-# Hugging Face's progress bar warns in a notebook that has no widgets.
-warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 class Unavailable(Exception):

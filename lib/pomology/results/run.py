@@ -229,10 +229,9 @@ def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     """Return the folder for notebooks that are run by hand, and clear it for this one.
 
     They share `outputs/lab-<digits>`, so that a notebook that combines others has them. The digits
-    stand for the profile, this machine, its software and the kit's commit, but for no changed file:
-    another parameter in a notebook changes one, and each record names its software. What the
-    notebook measured there moves to `earlier/`, as its set-up cell that is run again measures anew.
-    What it measured with another framework stays, so that both stand in its tables.
+    stand for the profile, this machine, its software and the kit's commit, but for no changed file,
+    as every record names its own. What the notebook measured there moves to `earlier/`: its set-up
+    cell measures anew. What it measured with another framework stays, for its tables.
     """
     snapshot = machine_snapshot.snapshot()
     commit = (snapshot.pop("git", None) or {}).get("commit")
