@@ -150,11 +150,14 @@ def recomputed(name: str) -> claims.Decision:
 def test_every_verdict_on_the_published_numbers_is_the_stated_one():
     words = {"yes": SUPPORTED, "strained": SUPPORTED, "no": CONTRADICTED}
     for one in published.claims():
-        assert one.needs and one.experiments and one.id.startswith(one.article)
-        stated = words.get(one.holds_in_published.split(":")[0], NOT_TESTABLE)
+        assert one.needs and one.section and one.reading and one.experiments
+        assert one.id.startswith(one.article)
+        stated = words.get(one.holds.split(":")[0], NOT_TESTABLE)
         assert recomputed(one.id).status == stated, one.id
     without = {one.id for one in published.claims() if not one.conditions}
-    assert without == {"000-C8", "001-C21", "001-C23", "003-C7", "003-C9", "004-C13"}
+    assert without == {"000-C8", "003-C6", "003-C7", "003-C9", "004-C13"} | {
+        f"001-C{number}" for number in (21, 23, 25, 31)
+    }
 
 
 # What the articles' numbers give, computed by hand from the articles.
@@ -163,24 +166,16 @@ BY_HAND = {
     "000-C2": [13.776],
     "000-C4": [118.6 / 2 / 59.3, 13.5 / 2 / 6.75],
     "000-C5": [97.7 / 98],
-    "000-C7": [8.785 / 1.803, 8.785 / 2.623, 8.785 / 8.148],
     "001-C1": [16.7782, 16.7771, 16.7774, 16.7774],
     "001-C2": [1.195, 1.247, 1.231],
     "001-C3": [1.0225],
     "001-C5": [1.058, 1.849, 1.191, 1.643],
     "001-C6": [5.310, 7.133, 2.218, 3.516, 6.250, 15.943, 38.043],
     "001-C7": [0.1750 / 0.5850, 0.0064 / 0.1273],
-    "001-C22": [0.978, 1.1689],
     "001-C24": [114.86 / 108.58, 129.30 / 212.39],
     "003-C1": [2.339, 1.750, 1.034, 3.142],
     "003-C2": [0.748, 3.040],
     "003-C4": [12.731 / 3.150, 3.452 / 0.807],
-    "003-C6": [
-        *(112.131 * 38 / (39.839 * 182), 15.547 * 38 / (20.538 * 189)),  # siamese
-        *(8.760 * 30 / (6.555 * 51), 1.998 * 28 / (6.074 * 52)),  # vae
-        *(505.52 * 40 / (47.39 * 164), 137.19 * 90 / (72.54 * 205)),  # language models
-        *(1942.078 * 35 / (285.473 * 84), 1684.591 * 35 / (252.657 * 69)),  # dcgan, CPU
-    ],
     "004-C10": [10.7 / 9.3],
     "004-C11": [13.6 * 30 / 38 / 10.7],
 }
@@ -195,7 +190,7 @@ def test_recomputed_numbers(name):
 
 # Measured by the kit, and printed by no article.
 MEASURED = {"backward_s", "fit_s", "footprint_start_bytes", "forward_s", "kernel_s", "processor"}
-MEASURED |= {"page_faults_slope", "rate_left", "resident_slope_bytes", "saved_fused_bytes"}
+MEASURED |= {"page_faults_slope", "rate_left", "resident_slope_bytes", "resident_end_bytes"}
 MEASURED |= {"status", "step_s"}
 IN_FIGURES = {"M1 GPU", "P100", "T4", "V100"}  # devices of article 004, whose times are not printed
 
@@ -206,7 +201,7 @@ def test_every_condition_asks_for_what_there_is():
     metrics = MEASURED | {row["metric"] for row in rows}
     devices = IN_FIGURES | {row["device"] for row in rows}
     conditions = [(one, each) for one in published.claims() for each in one.conditions]
-    assert len(conditions) > 90
+    assert len(conditions) > 85
     for one, each in conditions:
         assert {*re.findall(r"\w+(?=\()", each.value)} <= metrics | claims.NAMES.keys(), each
         assert {*re.findall(r"\w\('([^']+)'", each.value)} <= devices, each

@@ -21,11 +21,11 @@ class Condition(SimpleNamespace):
 
 
 class Claim(SimpleNamespace):
-    """A sentence of an article, with the columns of claims.csv.
+    """What an article claims, in other words than its own, with the columns of claims.csv.
 
-    experiments: those whose numbers it needs; terms that name none mean the first. about: the chip
-    that the sentence is about, or its maker. assumes: what a verdict on this machine rests on, and
-    the article does not state. conditions: without them it cannot be tested.
+    section: of the article. experiments: those whose numbers it needs; terms that name none mean
+    the first. reading: how the conditions read it. holds: in the article's own numbers; why not.
+    about: the chip that it is about, or its maker. conditions: without them it cannot be tested.
     """
 
 

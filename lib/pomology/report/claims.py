@@ -68,8 +68,10 @@ def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -
         (own,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
         cells = {
             "Claim": claim.id,
-            "The article says": claim.claim,
-            "On its own numbers": _cell(own, claim.holds_in_published.partition(": ")[2]),
+            "Section": claim.section,
+            "The article says, in other words": claim.claim,
+            "Read as": claim.reading,
+            "On its own numbers": _cell(own, claim.holds.partition(": ")[2]),
             "On this machine": _cell(here, f"needs {claim.needs}"),
         }
         data = {"id": claim.id, "claim": claim.claim, "published": own.status, "here": here.status}
