@@ -17,6 +17,7 @@ def of_blocks(calls_s, **more):
 def test_a_peak_is_the_best_over_sizes_frameworks_and_notebooks():
     records = [product(50e9), product(80e9, shape="1x9x9"), product(40e9, "fp16")]
     records += [product(99e9, status="mismatch"), product(5e12, profile="smoke")]
+    records += [product(6e12, operation="matvec")]  # of which memory sets the pace
     records += [product(70e9, framework="mlx"), product(60e9, "fp16", experiment="another")]
     records += [product(900e9, backend="mps"), product(1200e9, backend="mlx-gpu")]
     best = peaks.best([*records, record("vae", rate(7e12))])

@@ -8,6 +8,7 @@ from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 
+PRODUCTS = ("matmul", "vjp", "convolution")  # what memory limits is no peak of operations
 SHARE = "share_of_best"  # of the best rate here, that a case reaches
 BEST = metrics.words(SHARE)
 
@@ -30,12 +31,14 @@ def best(
     """Return the best rates of a run's cases that time one operator (a setting `operation`).
 
     A rate is that of the fastest block of calls, as in STREAM, and without raw times the median.
-    Smoke tests are left out. group: the precision or traffic of a case, "" for none.
+    Operations a second are those of products of matrices and convolutions. Smoke tests are left
+    out. group: the precision or traffic of a case, "" for none.
     """
     found: Peaks = {}
     for record in records:
-        timed = "operation" in record.config and metric in record.metrics
-        if not timed or record.status != "ok" or record.profile == "smoke":
+        operation = record.config.get("operation")
+        timed = metric in record.metrics and (operation in PRODUCTS or metric != "flops_per_s")
+        if not (operation and timed) or record.status != "ok" or record.profile == "smoke":
             continue
         rate = record.metrics[metric]
         call = record.metrics.get("kernel_s")
