@@ -10,6 +10,7 @@ import functools
 import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -216,6 +217,10 @@ class Execution:
         partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
         final.with_suffix(".html").unlink(missing_ok=True)
         os.replace(partial, final)
+        shown = self.out / f"{self.job.notebook.name}.ipynb"
+        if final.stem == f"{shown.stem}-{self.job.repeat}":  # its tables are of all repeats so far
+            shutil.copy(final, shown)
+            shown.with_suffix(".html").unlink(missing_ok=True)
         return None
 
 
