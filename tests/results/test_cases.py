@@ -1,9 +1,11 @@
 """What records have in common: the mean of repeats."""
 
+import fakes
 import pytest
 
 from pomology.measure.estimate import Estimate
 from pomology.results import cases
+from pomology.results.frame import of_records
 
 
 def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
@@ -18,3 +20,21 @@ def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
     # Bytes that were counted are the same every time, and not rounded.
     same = cases.together([Estimate(22_345_678_901, "B", n=None)] * 3)
     assert (same.value, same.low, same.high) == (22_345_678_901,) * 3
+
+
+def test_a_ratio_is_taken_in_each_process():
+    """Twice as fast in each of three repeats, though these differ by a factor of 4."""
+    slow, fast = ([step_s * factor for step_s in (1.0, 2, 4)] for factor in (1, 0.5))
+    both = [
+        fakes.record(
+            case=name,
+            repeat=repeat,
+            metrics={"epoch_s": Estimate(times[repeat]), "compute_epoch_s": Estimate(fast[repeat])},
+        )
+        for name, times in (("slow", slow), ("fast", fast))
+        for repeat in range(3)
+    ]
+    first, second = cases.pool(of_records(both))
+    ratio = cases.speed_ratio(second, first, "epoch_s")
+    assert (ratio.value, ratio.low, ratio.high, ratio.covers) == (2, 2, 2, "repeats")
+    assert first.values["compute_share"].bounds == (0.5, 0.5)

@@ -10,11 +10,12 @@ from pomology.format import quantity, seconds, with_interval
 from pomology.report import peaks
 from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
-from pomology.results.cases import Case, pool
+from pomology.results.cases import Case, pool, speed_ratio
 from pomology.results.frame import of_records
 from pomology.results.record import Record
 
-EPOCH = ("epoch_s", "compute_epoch_s", "temperature_c", "peak_memory_bytes", "power_w")
+EPOCH = ("epoch_s", "compute_epoch_s", "compute_share", "temperature_c", "peak_memory_bytes")
+EPOCH += ("power_w",)
 TIMED = ("device", "framework", "backend")  # what was timed
 TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
 SMOKE = "Smoke tests, with tiny shapes, do not stand beside the article's numbers."
@@ -95,7 +96,7 @@ class Declaration:
             shown[heading or metrics.Metric(name).heading] = name
             if name == "flops_per_s":
                 shown[peaks.BEST] = peaks.SHARE
-        return shown | {metrics.Metric("times_cpu").heading: "times_cpu"}
+        return shown | {metrics.Metric(name).heading: name for name in ("times_fp32", "times_cpu")}
 
     @functools.cached_property
     def metric(self) -> str:
@@ -131,8 +132,8 @@ def article_table(
     rows = [_published(about, values) for values in lines.values()]
     rows = [row for row in rows if any(row.cells[heading] for heading in about.shown)]
     measured = comparable(records, about.metric)
-    on_cpu = {_work(case): case for case in measured if case.kind == "cpu"}
-    rows += [_measured(about, case, on_cpu.get(_work(case)), best) for case in measured]
+    by_work = {_work(case): case for case in measured}
+    rows += [_measured(about, case, by_work, best) for case in measured]
     shown = [name for heading, name in about.shown.items() if any(r.cells[heading] for r in rows)]
     return Table(about.title or about.name, rows, _notes(about, records, measured, shown))
 
@@ -168,20 +169,26 @@ def _published(about: Declaration, values: Sequence[dict]) -> Row:
     return Row(cells, data, "published")
 
 
-def _work(case: Case) -> tuple:
-    """Return what a CPU and a GPU have in common that may be compared."""
-    return case.first["framework"], case.first["precision"], str(case.config)
+def _work(case: Case, **changes: str) -> tuple:
+    """Return what two cases have in common that may be compared, but for the changes."""
+    about = {"kind": case.kind, "precision": case.first["precision"]} | case.config | changes
+    return case.first["framework"], *sorted(map(str, about.items()))
 
 
-def _measured(about: Declaration, case: Case, on_cpu: Case | None, best: peaks.Peaks | None) -> Row:
-    """Return the row of a case, or of how it failed. on_cpu: the same on the CPU."""
+def _measured(
+    about: Declaration, case: Case, by_work: dict[tuple, Case], best: peaks.Peaks | None
+) -> Row:
+    """Return the row of a case, or of how it failed. by_work: all cases."""
     first = case.first
     values = dict(case.values)
     peak = (best or {}).get((case.kind, first["precision"]))
     if peak and "flops_per_s" in values:
         values[peaks.SHARE] = values["flops_per_s"] / peak.rate
-    if case.kind == "gpu" and on_cpu and {about.time} <= values.keys() & on_cpu.values.keys():
-        values["times_cpu"] = on_cpu.values[about.time] / values[about.time]
+    for name, changes in (("times_cpu", {"kind": "cpu"}), ("times_fp32", {"precision": "fp32"})):
+        other = by_work.get(_work(case, **changes))
+        ratio = speed_ratio(case, other, about.time) if other not in (None, case) else None
+        if ratio:
+            values[name] = ratio
     software = (first["framework"], first["framework_version"], str(first["year"]))
     device = cases.with_software(first["device"], *software)
     cells = about.cells(device, case.config, _remarks(about, case))

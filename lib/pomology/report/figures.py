@@ -101,8 +101,10 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
         if whole.value > 0:
             name = f"{label}, {metric.split('_')[0]}" if about.series else label
             part = case.values.get(f"compute_{metric}")
-            least = whole.low if bounded(whole) else whole.value
-            parts = [part] if part and bounded(part) and part.high < least else []
+            share = case.values.get("compute_share")
+            if share and not bounded(share):  # of the one epoch that was measured
+                share = part / whole.value
+            parts = [part] if share and bounded(share) and share.high < 1 else []
             yield Line(name, kind, metrics.Metric(about.metric).show(whole.value), [whole], parts)
     if not values and case.status != "ok":
         yield Line(label, kind, case.status)

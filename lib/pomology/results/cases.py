@@ -15,6 +15,7 @@ from pomology.format import FEW, clock_time, few, seconds, with_interval
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate, estimate
 from pomology.paths import RESOURCES, read_csv
+from pomology.results import metrics
 from pomology.results.record import Record
 
 if TYPE_CHECKING:
@@ -110,9 +111,9 @@ class Case:
     """One case over its repeats.
 
     first: the columns of its first repeat. last: those of the last repeat that ended well, or of
-    the last one. good: repeat -> its values by metric, of the repeats that ended well; operations a
-    second follow from the counted step where they are not among them. each: metric -> its values in
-    those. flags_of: repeat -> its flags. endings: repeat -> its status and reason, of the repeats
+    the last one. good: repeat -> its values by metric, of the repeats that ended well, with
+    `metrics.RATIOS`, and operations a second from the counted step where they are not among them.
+    each: metric -> its values in those. flags_of: repeat -> its flags. endings: repeat -> its status and reason, of the repeats
     that did not end well. kind: `cpu` or `gpu`, the device that was asked for.
     """
 
@@ -138,6 +139,9 @@ class Case:
         for values in self.good.values():
             if flops and "step_s" in values:
                 values.setdefault("flops_per_s", estimate(flops, "FLOP") / values["step_s"])
+            for name, (part, whole) in metrics.RATIOS.items():
+                if {part, whole} <= values.keys():
+                    values[name] = values[part] / values[whole]
             for metric, value in values.items():
                 self.each.setdefault(metric, []).append(value)
 
@@ -151,6 +155,19 @@ class Case:
             steps = [values.get("step_s", values[metric]) for values in timed]
             means[metric] = together(estimates, steps)
         return means
+
+
+def speed_ratio(case: Case, other: Case, metric: str) -> Estimate | None:
+    """Return how many times as fast as another a case is, compared in each process that ran both.
+
+    metric: of seconds.
+    """
+    ratios = [
+        other.good[repeat][metric] / values[metric]
+        for repeat, values in case.good.items()
+        if metric in values and metric in other.good.get(repeat, {})
+    ]
+    return mean_of_repeats(ratios) if ratios else None
 
 
 def pool(frame: pandas.DataFrame) -> list[Case]:

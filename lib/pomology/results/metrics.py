@@ -13,6 +13,8 @@ from pomology.paths import RESOURCES, read_csv
 
 TABLE = {line["metric"]: line for line in read_csv(RESOURCES / "metrics.csv")}
 LINES = read_csv(RESOURCES / "units.csv")
+# Of one case: name -> the metrics of which it is the ratio, taken in each process by itself.
+RATIOS = {name: line["ratio"].split() for name, line in TABLE.items() if line["ratio"]}
 ENDS = {end: line["unit"] for line in LINES for end in line["ends"].split()}
 UNITS = {line["unit"]: (float(line["factor"]), line["form"]) for line in LINES if line["factor"]}
 
