@@ -208,7 +208,7 @@ def twice(case, times, budget_s):
         if len(seconds) > 1:
             share = percentile_90(seconds)
             case.metric(metric, share, "", n=len(seconds))
-            amount = f"by up to {format.significant(100 * share, 2)} %"
+            amount = f"by about {format.significant(100 * share, 1)} %"
         texts.append(f"{words} {amount}")
     timings = f"in 90 % of pairs ({times} timings of each kind)"
     return f"two runs of a training step differ {', '.join(texts)}, {timings}"

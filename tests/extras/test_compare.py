@@ -65,7 +65,7 @@ def test_runs_side_by_side(tmp_path):
     ],
 )
 def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, told):
-    known = repeats([10.0, 10.1], data="none")
+    known = repeats([10.0, 10.1, 10.2], data="none")
     other = repeats([5.0, 5.1, 4.9], **{"data": "none"} | change)
     first = write(tmp_path / "first", known)
     (verdict,) = verdicts(first, write(tmp_path / "other", other)).values()
@@ -77,8 +77,9 @@ def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, t
 
 def test_compared_is_what_both_have_timed(tmp_path):
     both = {"kernel_s": metric(1.0), "step_s": metric(3.0), "loss_last": metric(2.0)}
-    wrong = record("siamese", {"epoch_s": metric(1.0)}, repeat=2, status="mismatch")
-    one = [record(metrics=both), *repeats([10.0, 10.1], "siamese"), wrong, *repeats([1.0], "dcgan")]
+    wrong = record("siamese", {"epoch_s": metric(1.0)}, repeat=3, status="mismatch")
+    one = [record(metrics=both), *repeats([10.0, 10.1, 10.2], "siamese")]
+    one += [wrong, *repeats([1.0], "dcgan")]
     other = [record(metrics={"step_s": metric(6.0), "epoch_s": metric(9.0)})]
     other += repeats([20.0, 20.1, 20.2], "siamese")
     other.append(record("dcgan", status="out-of-memory", threads=8))

@@ -68,6 +68,11 @@ def test_ranking(run):
         assert [row[name] for name in names] == pytest.approx(
             [float(kept[row["device"]][name]) for name in names]
         )
+    repeated = " ".join(ranking.sentences(run[0]))
+    single = " ".join(ranking.sentences(run[0][run[0].repeat.eq(0)]))
+    assert "1.8× as long as the M1 Ultra CPU" in repeated and "variation" not in repeated
+    assert "M1 Ultra CPU (3 models: 5.9× as long to 1.4× as fast), within run-to-run" in single
+    assert single.endswith("These are single runs: two of them differ by about 100 %.")
 
 
 @pytest.mark.parametrize("name", ["blas", "gpt2_pretraining", "mlx_or_pytorch"])

@@ -34,7 +34,7 @@ import numpy as np
 
 from pomology.articles.published import Claim, Condition, rows
 from pomology.measure import intervals
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import REPEATS, Estimate
 
 SUPPORTED = "supported"
 CONTRADICTED = "contradicted"
@@ -44,7 +44,6 @@ RESOLUTION = 1e-9  # repeats that differ less count as equal: that is the roundi
 # Two sets of five processes of one thing were called different by Welch's t in 9.3 % of draws: the
 # machine had changed in between. A variance of this share of a process's own makes that 5 % again.
 BETWEEN_SETS = 0.19
-REPEATS = 3  # that a verdict needs, of everything that was measured
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 OPERATORS |= {"==": operator.eq, "!=": operator.ne}  # of a status
 

@@ -15,6 +15,7 @@ import msgspec
 How = Literal["measured", "estimated", "published", "counted"]
 Covers = Literal["exact", "repeats", "run", "seen", "none"]
 COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "seen", "none")  # the strongest first
+REPEATS = 3  # processes that a verdict by repeats needs
 NEGLIGIBLE = 0.01  # what of a sum may be of unknown spread
 
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from pomology.articles import claims as articles_claims
 from pomology.articles import published
-from pomology.articles.claims import REPEATS, Decision, Number
+from pomology.articles.claims import Decision, Number
 from pomology.format import significant
+from pomology.measure.estimate import REPEATS
 from pomology.report.article import TRAININGS, comparable
 from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS, Case, config_text

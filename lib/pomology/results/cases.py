@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,9 @@ FLAGS = {line["flag"]: line["meaning"] for line in LINES}
 DOUBTS = {line["flag"] for line in LINES if line["doubt"] == "yes"}
 JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
 LEAST_CALLS = 6  # with fewer a time of a call has no interval
+# In 90 % of pairs two runs of the same thing differ by less than the measured variation, in 95 % by
+# less than 1.3 times as much: Student's t of the five processes in which it is measured.
+ALLOWED = 1.3
 # Of a chip's name: what its maker adds, and the clock behind it.
 ORNAMENTS = re.compile(r"\((R|TM|tm)\)| Processor| CPU|NVIDIA |GeForce | @ .*")
 
@@ -168,6 +171,25 @@ def speed_ratio(case: Case, other: Case, metric: str) -> Estimate | None:
         if metric in values and metric in other.good.get(repeat, {})
     ]
     return mean_of_repeats(ratios) if ratios else None
+
+
+def run_to_run(found: Iterable[Case]) -> dict[tuple[str, str], float]:
+    """Return how much two runs of the same thing differ, by run and kind of device.
+
+    It is the share that 90 % of pairs stay below, as `instrument_check` has measured it.
+    """
+    name = "between_process_difference"
+    with_it = [case for case in found if name in case.values]
+    return {(case.first["run"], case.kind): case.values[name].value for case in with_it}
+
+
+def allowed(variations: Sequence[float]) -> float:
+    """Return the factor that two single runs of the same thing differ by at most, in 95 % of pairs.
+
+    variations: of both machines, of `run_to_run`; their logarithms add in squares.
+    """
+    logarithms = [math.log1p(variation) for variation in variations]
+    return math.exp(ALLOWED * math.sqrt(sum(each**2 for each in logarithms) / len(logarithms)))
 
 
 def pool(frame: pandas.DataFrame) -> list[Case]:

@@ -7,7 +7,6 @@ single runs by the run-to-run variation that `instrument_check` has measured on 
 from __future__ import annotations
 
 import argparse
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pomology.command_line import STORE, argument, places
 from pomology.errors import PomologyError
-from pomology.format import one_line, seconds, with_interval
+from pomology.format import one_line, seconds, significant, with_interval
+from pomology.measure.estimate import REPEATS
 from pomology.paths import root
 
 if TYPE_CHECKING:
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 
 TIMES = ("epoch_s", "fit_s", "kernel_s", "pass_s", "launch_s", "step_s")
 SAME = ("profile", "data", "scaled", "parameters", "flops_per_step")  # what must be equal
-# In 90 % of pairs two runs of the same thing differ by less than the measured variation, in 95 % by
-# less than 1.3 times as much: Student's t of the five processes in which it is measured.
-ALLOWED = 1.3
 RATIOS = "Ratio: time over that of the first run with this case, so below 1 is faster."
 SINGLE = (
-    "Single runs: a case is faster or slower if two runs of the same thing on these machines "
-    "differ by less, as instrument_check has measured ({}). Repeats tell smaller differences apart."
+    f"Single runs, and fewer than {REPEATS} repeats: a case is faster or slower if two runs of the "
+    "same thing on these machines differ by less, as instrument_check has measured ({}). Repeats "
+    "tell smaller differences apart."
 )
 UNKNOWN = (
     "Single runs without instrument_check on both machines have no verdict: nothing says how much "
@@ -74,17 +72,15 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     the repeats of the runs took turns, so that the machine was the same for both.
     """
     from pomology.report.table import Row, Table
-    from pomology.results.cases import pool
+    from pomology.results.cases import pool, run_to_run
 
     machines = frame.groupby("run", sort=False).machine.first()
     cases = defaultdict(list)
-    variations = {}
-    for case in pool(frame):
+    pooled = pool(frame)
+    variations = run_to_run(pooled)
+    for case in pooled:
         settings = str(case.config)
         cases[case.first["experiment"], case.first["framework"], case.kind, settings].append(case)
-        difference = case.values.get("between_process_difference")
-        if difference:
-            variations[case.first["run"], case.kind] = difference.value
     rows = [[_row(base, other) for other in others] for base, *others in cases.values()]
     data = [row for of_case in rows for row in of_case]
     families = defaultdict(list)
@@ -116,7 +112,8 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
         lines.append(Row({"Case": name, "Time of": metric.removesuffix("_s"), **cells}))
     notes = [f"{name}: {one_line(machine)}." for name, machine in machines.items()] + [RATIOS]
     known = [
-        f"{run}, {kind.upper()}: {100 * each:.2g} %" for (run, kind), each in variations.items()
+        f"{run}, {kind.upper()}: about {significant(100 * each, 1)} %"
+        for (run, kind), each in variations.items()
     ]
     notes += [SINGLE.format("; ".join(known))] if single and known else []
     notes += [UNKNOWN] if any(row["verdict"] == "single runs" for row in single) else []
@@ -146,21 +143,18 @@ def _row(base: Case, other: Case) -> dict[str, Any]:
     times = [[each.value for each in case.each[metric]] for case in (other, base)]
     ratio = geometric_mean(times[0]) / geometric_mean(times[1])
     row |= {"metric": metric, "ratio": ratio, "run_s": times[0], "base_s": times[1]}
-    return row | {"verdict": None if min(map(len, times)) > 1 else "single runs"}
+    return row | {"verdict": None if min(map(len, times)) >= REPEATS else "single runs"}
 
 
 def _judge_single(row: dict, variations: dict[tuple[str, str], float]) -> None:
-    """Add interval and verdict to a row of single runs, where both machines' variation is known.
+    """Add interval and verdict to a row of single runs, where both machines' variation is known."""
+    from pomology.results.cases import allowed
 
-    variations: by run and kind of device, the share by which two runs of the same thing differ at
-    most in 90 % of pairs; the logarithms of two machines add in squares.
-    """
     sides = [variations.get((row[name], row["kind"])) for name in ("base", "run")]
     if None in sides:
         return
-    allowed = ALLOWED * math.sqrt(sum(math.log1p(side) ** 2 for side in sides) / 2)
-    low, high = row["ratio"] * math.exp(-allowed), row["ratio"] * math.exp(allowed)
-    _conclude(row, low, high, "within run-to-run variation")
+    factor = allowed(sides)
+    _conclude(row, row["ratio"] / factor, row["ratio"] * factor, "within run-to-run variation")
 
 
 def _conclude(row: dict, low: float, high: float, undecided: str) -> None:

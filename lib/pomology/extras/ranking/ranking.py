@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas
@@ -10,7 +11,7 @@ from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.extras.ranking.speeds import MEASURED, PUBLISHED, WORK, speeds
 from pomology.format import significant
-from pomology.measure.estimate import Estimate
+from pomology.measure.estimate import REPEATS, Estimate
 from pomology.report.figures import GREY, Line, nothing, points_figure
 from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases
@@ -166,20 +167,36 @@ def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
 
 
 def sentences(frame: pandas.DataFrame) -> list[str]:
-    """Return how fast each device of this machine is, against the nearest one of each kind."""
+    """Return how fast each device of this machine is, against the nearest one of each kind.
+
+    A single run is as fast as a device where two runs of the same thing here differ by more.
+    """
     known = speeds(frame)
+    own_run = frame[frame["run"].eq(frame["run"].iloc[0])]
+    single = own_run["repeat"].nunique() < REPEATS
+    checks = own_run[own_run["metric"].eq("between_process_difference")]
+    variations = {kind: value for (_, kind), value in cases.run_to_run(cases.pool(checks)).items()}
     nearest = sorted(references(known), key=lambda name: name.endswith("CPU"))
     roles = known.groupby("device")["role"].first()
     lines = []
     for own in known["device"][known["kind"].eq(MEASURED)].unique():
+        variation = variations.get(roles[own]) if single else 0.0
         parts: dict[str, str] = {}
         for name in nearest:
             rows = compared(known, name)
             rows = rows[rows["device"].eq(own)]
             if rows["sound"].any():
-                parts.setdefault(roles[name], words(rows, f" as the {name}"))
+                text = words(rows, f" as the {name}")
+                if abs(math.log(rows["mean"].iloc[0])) < math.log(cases.allowed([variation or 0])):
+                    text += ", within run-to-run variation"
+                parts.setdefault(roles[name], text)
         if parts:
-            lines.append(f"The {own} trains the same model {', '.join(parts.values())}.")
+            lines.append(f"The {own} trains the same model {'; '.join(parts.values())}.")
+            if variation is None:
+                lines.append("These are single runs; how much two of them differ is not measured.")
+            elif single:
+                percent = significant(100 * variation, 1)
+                lines.append(f"These are single runs: two of them differ by about {percent} %.")
     return lines
 
 
