@@ -318,6 +318,17 @@ def test_flags_say_what_others_did_and_how_slow_the_machine_was(make, monkeypatc
     assert not run(experiment).calibration  # its numbers say nothing
 
 
+def test_what_is_faster_than_the_best_product_is_marked(make):
+    """As of steps whose end nobody waited for; 1.5 times the peak is allowed."""
+    experiment = make()
+    rates = {"matmul": 1e9, "convolution": 2e9, "sound": 2.9e9, "not waited for": 3.1e9}
+    rows = [{"operation": "matmul"}, {"operation": "convolution"}]
+    for case in experiment.cases([*rows, {"step": "sound"}, {"step": "not waited for"}]):
+        with case:
+            case.metric("flops_per_s", rates[next(iter(case.config.values()))], "FLOP/s")
+    assert [record.flags for record in experiment.records] == [[], [], [], ["too-fast"]]
+
+
 def test_joules_of_steady_steps_are_in_the_record_and_why_there_are_none(make, monkeypatch):
     joules = iter(range(0, 10_000, 10))
     meter = energy.Meter({"cpu": 0.0001}, lambda: {"cpu": next(joules)})

@@ -45,3 +45,18 @@ def test_it_is_the_rate_of_the_fastest_block():
 )
 def test_no_share_is_shown_above_all(value, low, high, text):
     assert peaks.percent(metric(value, low, high).replace(n=20)) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "chip", "precision", "peak"),
+    [
+        ("gpu", "Apple M2 Max", "fp32", 13.6e12),
+        ("gpu", "NVIDIA A100-SXM4-80GB", "fp32", 156e12),  # as TF32
+        ("gpu", "NVIDIA GeForce RTX 2070 SUPER", "fp16", 36.2e12),
+        ("gpu", "Apple M3 Ultra", "fp32", float("inf")),  # no data sheet
+        ("cpu", "Apple M2 Max", "fp32", 100e12),  # measured
+    ],
+)
+def test_what_no_device_can_do_is_known_by_data_sheet_or_peak(kind, chip, precision, peak):
+    records = [product(100e12), product(900e12, flags=["too-fast"])]
+    assert peaks.limit(records, kind, chip, precision) == 1.5 * peak

@@ -27,6 +27,7 @@ from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
 from pomology.models.cost import Workload
 from pomology.paths import redact
+from pomology.report import peaks
 from pomology.results import cases as results_cases
 from pomology.results import record as results_record
 
@@ -366,6 +367,15 @@ class Case:
         if self._calibration_s and self.experiment.slowed(self._calibration_s):
             flags.append("slowed")
         workload = self._workload
+        metrics = self._all_metrics()
+        framework = self.backend.framework
+        rates = [each.value for name, each in metrics.items() if name.endswith("flops_per_s")]
+        earlier = [each for each in self.experiment.run.records if each.framework == framework]
+        if "operation" in self.config:  # peaks rise while they are measured
+            earlier = []
+        chip = (results_cases.kind(self.backend.backend), self.backend.name)
+        if max(rates, default=0) > peaks.limit(earlier, *chip, self.precision):
+            flags.append("too-fast")
         record = self._start() | {
             "device": ("cpu" if places == {"cpu"} else "gpu") if places else None,
             "parameters": workload and workload.parameters,
@@ -375,7 +385,7 @@ class Case:
             "reason": reason,
             "flags": list(dict.fromkeys(flags)),  # each once
             "seconds": round(time.perf_counter() - self._start_s, 3),
-            "metrics": {name: value.metric() for name, value in self._all_metrics().items()},
+            "metrics": {name: value.metric() for name, value in metrics.items()},
             "blocks": outcome.raw_times(self.clock.parts) | self._kernels,
             "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
         }

@@ -1,14 +1,18 @@
 """The best rates of operators that a run has measured, of which a training reaches a share."""
 
+import math
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from pomology.articles import published
 from pomology.format import with_interval
 from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 
 PRODUCTS = ("matmul", "vjp", "convolution")  # what memory limits is no peak of operations
+TOO_FAST = 1.5  # peaks; convolutions by Winograd's algorithm need fewer operations than are counted
 SHARE = "share_of_best"  # of the best rate here, that a case reaches
 BEST = metrics.words(SHARE)
 
@@ -40,6 +44,8 @@ def best(
         timed = metric in record.metrics and (operation in PRODUCTS or metric != "flops_per_s")
         if not (operation and timed) or record.status != "ok" or record.profile == "smoke":
             continue
+        if "too-fast" in record.flags:
+            continue
         rate = record.metrics[metric]
         call = record.metrics.get("kernel_s")
         blocks = record.steady("kernel_s")
@@ -51,6 +57,28 @@ def best(
         if place[1] and (place not in found or rate.value > found[place].rate.value):
             found[place] = Peak(rate, record)
     return found
+
+
+def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> float:
+    """Return the operations a second that are too many for a device; infinity if none is known.
+
+    That is 1.5 times its peak: the higher one of its data sheet, and of what these records of a run
+    hold. fp32 may be computed as TF32, and autocast in any precision.
+    """
+    among = ("fp32", "tf32") if precision == "fp32" else ("fp32", "tf32", "fp16", "bf16", "half")
+    peaks = best(records).items()
+    rates = [peak.rate.value for (of, name), peak in peaks if of == kind and name in among]
+    for line in published.read("datasheets.csv"):
+        if kind == "gpu" and _model(line["device"]) == _model(chip):
+            texts = [line.get(f"{name}_tflops") for name in among]
+            rates += [1e12 * float(text) for text in texts if text]
+    return TOO_FAST * max(rates, default=math.inf)
+
+
+def _model(name: str) -> str:
+    """Return `a100` of `NVIDIA A100-SXM4-80GB` and of `A100 80 GB SXM`, `m2 max` of an Apple chip."""
+    short = re.sub("Apple |Tesla ", "", cases.short_chip(name))
+    return re.sub(r"[ -](GPU|PCI|SXM|\d+ ?GB|\().*", "", short).lower()
 
 
 def percent(share: Estimate | None) -> str:
