@@ -116,8 +116,9 @@ class Case:
     first: the columns of its first repeat. last: those of the last repeat that ended well, or of
     the last one. good: repeat -> its values by metric, of the repeats that ended well, with
     `metrics.RATIOS`, and operations a second from the counted step where they are not among them.
-    each: metric -> its values in those. flags_of: repeat -> its flags. endings: repeat -> its status and reason, of the repeats
-    that did not end well. kind: `cpu` or `gpu`, the device that was asked for.
+    each: metric -> its values in those. flags_of: repeat -> its flags. endings: repeat -> its
+    status and reason, of the repeats that did not end well. kind: `cpu` or `gpu`, the device that
+    was asked for.
     """
 
     def __init__(self, repeats: list[list[dict[str, Any]]]):

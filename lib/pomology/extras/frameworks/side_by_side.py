@@ -38,11 +38,13 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
         pairs.setdefault(place, {})[case.first["framework"]] = case
     rows = [_row(about, pair) for pair in pairs.values()]
     ratios = [row.data for row in rows if row.data["ratio"]]
-    faster = sum(row.get("ratio_low", 0) > 1 for row in ratios)
-    slower = sum(row.get("ratio_high", 1) < 1 for row in ratios)
+    bounded = [row for row in ratios if "ratio_low" in row]
+    faster = sum(row["ratio_low"] > 1 for row in bounded)
+    slower = sum(row["ratio_high"] < 1 for row in bounded)
     counts = (
-        f"Of {len(ratios)} cases that both computed alike MLX was faster in {faster}, PyTorch in "
-        f"{slower}."
+        f"{len(ratios)} cases were computed alike: MLX is faster in {faster}, PyTorch in {slower}; "
+        f"{len(bounded) - faster - slower} show no difference, {len(ratios) - len(bounded)} have "
+        "no interval."
     )
     return Table("PyTorch and MLX, side by side", rows, [MEANING, counts, INTERVALS])
 
