@@ -26,8 +26,8 @@ NOTES = (
 def time_data(case, images, loader, budget_s):
     """Measure, without training, what an epoch spends on reading, on augmenting and in the loader.
 
-    images: the `augmentation.PNGPictures`, as random views. loader: of the training. The time of the views has
-    the reading in it.
+    images: the `augmentation.PNGPictures`, as random views. loader: of the training. The time of
+    the views has the reading in it.
     """
     order = itertools.cycle(range(len(images)))
     count = len(loader) * case["batch_size"]

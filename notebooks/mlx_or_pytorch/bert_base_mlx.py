@@ -1,4 +1,4 @@
-"""BERT-base that puts texts into two classes, in MLX, without dropout; its parts have the names of transformers."""
+"""BERT-base with a classifier of two classes in MLX, without dropout, named as in transformers."""
 
 import mlx.core as mx
 import mlx.nn as nn

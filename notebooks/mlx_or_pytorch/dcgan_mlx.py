@@ -25,7 +25,8 @@ class DCGAN(nn.Module):
     def __init__(self):
         super().__init__()
         self.generator = nn.Sequential(
-            *up(NOISE, WIDTH * 8, 1, 0), *up(WIDTH * 8, WIDTH * 4), *up(WIDTH * 4, WIDTH * 2), *up(WIDTH * 2, WIDTH),
+            *up(NOISE, WIDTH * 8, 1, 0), *up(WIDTH * 8, WIDTH * 4),
+            *up(WIDTH * 4, WIDTH * 2), *up(WIDTH * 2, WIDTH),
             nn.ConvTranspose2d(WIDTH, 3, 4, 2, 1, bias=False), nn.Tanh(),
         )  # fmt: skip
         self.discriminator = nn.Sequential(

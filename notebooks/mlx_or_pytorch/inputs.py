@@ -1,6 +1,7 @@
-"""What every training of this folder is given, in PyTorch's layout, and what its optimiser is set to.
+"""The inputs of every training of this folder, in PyTorch's layout, and its optimiser's settings.
 
-Random numbers in the shape of the article's data, the same in every framework; classes and words as whole numbers.
+They are random numbers in the shape of the article's data, the same in every framework; classes
+and words are integers.
 """
 
 import numpy as np
@@ -38,7 +39,7 @@ COMMON = [
     "bert_base 1 16x1",
     "resnet50 2 64",
 ]
-# Of each workload its learning rate, its decay of weights, and the numbers that its optimiser keeps per weight.
+# Workload -> learning rate, weight decay, and the numbers that its optimiser keeps per weight.
 OPTIMISERS = {
     "vae": (1e-3, 0.0, 2),
     "siamese": (1.0, 0.0, 2),
@@ -54,7 +55,7 @@ OPTIMISERS = {
 }
 # What a framework does otherwise than the others, and a row says.
 DIFFERS = {
-    "dcgan_mlx": "draws its pictures once for each of the two networks, where PyTorch draws them once",
+    "dcgan_mlx": "draws its pictures once for each of the two networks; PyTorch draws them once",
     "lstm_torch": "its LSTM adds a second bias, which stays 0 and is not trained",
 }
 

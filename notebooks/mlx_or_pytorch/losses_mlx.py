@@ -2,7 +2,8 @@
 
 import mlx.core as mx
 
-LEAST = 1e-38  # PyTorch bounds a logarithm at -100; MLX's own function does so behind it, where its gradient is none
+# PyTorch bounds a logarithm at -100; MLX's function bounds its result, which has no gradient then.
+LEAST = 1e-38
 
 
 def binary_cross_entropy(probabilities, answers):

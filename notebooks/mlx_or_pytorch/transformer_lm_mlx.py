@@ -10,7 +10,7 @@ DROPOUT, HEADS = 0.2, 2
 
 
 class Attention(nn.Module):
-    """Of one matrix for queries, keys and values, as PyTorch keeps it; dropout falls on the weights."""
+    """One matrix for queries, keys and values, as in PyTorch, and dropout on the weights."""
 
     def __init__(self, size):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The Transformer language model, as its notebook has it; its optimiser clips gradients and subtracts them."""
+"""The Transformer language model of its notebook, trained by SGD with clipped gradients."""
 
 import torch
 

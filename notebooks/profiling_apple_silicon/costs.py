@@ -176,7 +176,7 @@ def energy_table(frame, price_usd, usd_per_kwh, years_of_use):
 
 
 def figure(known):
-    """Return a matplotlib Figure: operations a second for a dollar, of every device with a price."""
+    """Return a matplotlib Figure: operations a second and dollar, for each device with a price."""
     panels = {"Peak": {}, "Achieved in training GPT-2-large, table 4": {}}
     for row in known[known.price_usd.notna()].itertuples():
         kind = ("measured" if row.maker == "here" else "published", row.role)

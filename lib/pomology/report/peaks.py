@@ -76,7 +76,7 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
 
 
 def _model(name: str) -> str:
-    """Return `a100` of `NVIDIA A100-SXM4-80GB` and of `A100 80 GB SXM`, `m2 max` of an Apple chip."""
+    """Return `a100` of `NVIDIA A100-SXM4-80GB` and `A100 80 GB SXM`, `m2 max` of `M2 Max GPU`."""
     short = re.sub("Apple |Tesla ", "", cases.short_chip(name))
     return re.sub(r"[ -](GPU|PCI|SXM|\d+ ?GB|\().*", "", short).lower()
 
