@@ -33,7 +33,8 @@ def save_without_outputs(model, path, contents_manager, **_):
         SHOWN.mkdir(parents=True, exist_ok=True)
         nbformat.write(shown, SHOWN / place.name)
     for cell in content["cells"]:
-        cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key == "tags"}
+        kept = {"tags", "jupyter"}  # folded cells stay folded
+        cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key in kept}
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
     if place.is_file():  # the release of Python that ran it is no change either

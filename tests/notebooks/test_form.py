@@ -5,7 +5,6 @@ import json
 import re
 
 import nbformat
-import papermill
 import pytest
 import yaml
 from declared import call
@@ -37,7 +36,7 @@ def test_it_is_as_jupyterlab_saves_it_without_what_a_run_leaves(path):
     for variant in about.get("variants", [about]):
         assert set(variant["seconds"]) == set(PROFILES)
     for cell in document.cells:
-        assert set(cell.metadata) <= {"tags"}, cell.id
+        assert set(cell.metadata) <= {"tags", "jupyter"}, cell.id
         assert not cell.get("outputs") and cell.get("execution_count") is None, cell.id
 
 
@@ -67,11 +66,11 @@ def test_it_has_a_title_short_cells_and_the_experiment_of_its_name(path):
 
 @every_notebook
 def test_it_has_its_parameters_in_every_profile(path):
-    inspected = papermill.inspect_notebook(path)
-    defaults = {name: ast.literal_eval(each["default"]) for name, each in inspected.items()}
+    inspected = notebooks.inspect(path)
+    defaults = {name: ast.literal_eval(each.default) for name, each in inspected.items()}
     # Whoever just opens the notebook gets these.
     assert (defaults["profile"], defaults["out"], defaults.get("repeat", 0)) == ("quick", "", 0)
-    assert all(re.search("[a-z]{3}", each["help"]) for each in inspected.values())
+    assert all(re.search("[a-z]{3}", each.help) for each in inspected.values())
     values = {}
     for profile in PROFILES:
         file = root() / "params" / profile / f"{path.stem}.yaml"

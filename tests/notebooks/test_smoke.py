@@ -228,7 +228,7 @@ def test_it_draws_and_saves_the_articles_table_and_figure(execution):
     text = figure.read_text(encoding="utf-8")
     # In so short a run there may be nothing.
     assert text.count(' d="') >= 4 or "Nothing was measured that can be drawn" in text
-    assert any("image/svg+xml" in each.get("data", {}) for each in execution.outputs)
+    assert any("image/png" in each.get("data", {}) for each in execution.outputs)
     assert list(shown.glob("*-article.html"))
 
 

@@ -65,8 +65,8 @@ class Report:
         if isinstance(shown, Table):
             table.save(shown, folder / item["file"])
         else:
-            shown = figures.drawing(shown)
-            write_atomic(folder / f"{item['file']}.svg", shown.data)
+            write_atomic(folder / f"{item['file']}.svg", figures.svg(shown))
+            shown = figures.png(shown)
         about = {"name": self.name, "title": self.declaration.title or self.name}
         about |= {"article": self.declaration.article, "items": list(self._items.values())}
         about["opens_report"] = self.declaration.opens_report

@@ -217,10 +217,17 @@ def key(figure: Any, looks: dict[str, dict]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
 
 
-def drawing(figure: Any) -> Any:
-    """Return a figure as the SVG that Jupyter displays, whose words stay text."""
-    from IPython.display import SVG
-
+def svg(figure: Any) -> str:
+    """Return a figure as an SVG element for pages; its words stay text."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
-    return SVG(data=text.getvalue()[text.getvalue().index("<svg") :])
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def png(figure: Any) -> Any:
+    """Return a figure as the PNG that Jupyter displays, and code hosts show."""
+    from IPython.display import Image
+
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=2 * figure.dpi)  # for screens of a high resolution
+    return Image(data.getvalue(), width=figure.dpi * figure.get_figwidth())

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import nbformat
 
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import notebook_paths, read_file, root
 
+TAGS = {"study", "parameters"}  # of cells with parameters
 # The types of parameters that have `(> 0)` in their comment.
 ABOVE_0 = {kind.__name__: Annotated[kind, msgspec.Meta(gt=0)] for kind in (int, float)}
 
@@ -158,25 +160,35 @@ def _notebook(path: Path) -> Notebook:
 
 
 def declared(path: Path) -> type[msgspec.Struct]:
-    """Return a struct with the parameters of a notebook, which are in its cell of that tag.
+    """Return a struct with the parameters of a notebook, see `inspect`.
 
-    Each is a line `name: type = literal  # help`. Raises PomologyError for any other line.
+    Raises PomologyError for a line that is none.
     """
-    import papermill  # takes half a second
-
     fields = []
     defaults = {}
-    with _naming(path.name):
-        inspected = papermill.inspect_notebook(path)
-    for name, found in inspected.items():
-        types = dict(ABOVE_0 if "(> 0)" in found["help"] else {})
+    for name, found in inspect(path).items():
+        types = dict(ABOVE_0 if "(> 0)" in found.help else {})
         with _naming(f"{path.name}: parameter {name}"):
-            fields.append((name, eval(found["inferred_type_name"], types), None))
-            defaults[name] = ast.literal_eval(found["default"])
+            fields.append((name, eval(found.inferred_type_name, types), None))
+            defaults[name] = ast.literal_eval(found.default)
     parameters = msgspec.defstruct("Parameters", fields, forbid_unknown_fields=True)
     with _naming(f"{path.name}: parameters"):
         msgspec.convert(defaults, parameters)
     return parameters
+
+
+def inspect(path: Path) -> dict[str, Any]:
+    """Return the parameters of a notebook as papermill reads them, by name.
+
+    Each is a line `name: type = literal  # help`. Those of the study are in a cell of the tag
+    `study`, all others in the one of the tag `parameters`, after which papermill puts its own.
+    """
+    from papermill.translators import PythonTranslator  # takes half a second
+
+    with _naming(path.name):
+        cells = nbformat.read(path, 4).cells
+        chosen = [cell for cell in cells if TAGS.intersection(cell.metadata.get("tags", ()))]
+        return {each.name: each for cell in chosen for each in PythonTranslator.inspect(cell)}
 
 
 @contextlib.contextmanager
