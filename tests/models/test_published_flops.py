@@ -64,7 +64,7 @@ def whisper_step():
 
 
 def steps_of(build, steps: int, *shape: int):
-    """So many whole batches; no notebook has the first two of these models."""
+    """So many whole batches, of models that no notebook has."""
     step = cost.workload(build, lambda model: model(torch.empty(shape)).sum().backward())
     return lambda config: steps * step.flops
 
@@ -83,7 +83,6 @@ def perceptron():
     return nn.Sequential(*layers, nn.Linear(64, 10))
 
 
-vgg16 = functools.partial(vision.vgg16, 10, batch_norm=True)
 COUNTS = {
     "dcgan": lambda: of_samples("dcgan", 168_103),
     "siamese": lambda: of_samples("siamese", 60_000),
@@ -95,7 +94,7 @@ COUNTS = {
     "energy": whisper_step,
     "rasbt_lenet": lambda: steps_of(lenet, 421, 128, 1, 32, 32),  # of 54,000 digits
     "rasbt_mlp": lambda: steps_of(perceptron, 421, 128, 784),
-    "rasbt_vgg16": lambda: steps_of(vgg16, 1406, 32, 3, 224, 224),  # of 45,000
+    "rasbt_vgg16": lambda: of_samples("rasbt_vgg16", 1406 * 32),  # of 45,000 pictures
 }
 
 

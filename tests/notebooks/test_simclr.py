@@ -1,4 +1,4 @@
-"""The notebook `simclr`: its views against torchvision's own, its loss and votes by hand."""
+"""The notebooks on CIFAR-10: views against torchvision's own; data, loss and votes by hand."""
 
 import math
 import re
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import augmentation
 import breakdown
+import enlarged
 import numpy as np
 import pytest
 import torch
@@ -104,3 +105,17 @@ def test_waiting_for_data_is_shown_where_it_is_resolved(loop_s, waiting):
     assert re.fullmatch(r"400 s ± .+ %", row.cells["Training"])
     assert re.fullmatch(waiting, row.cells["Waiting for data"])
     assert row.cells["Reading alone"] == "not measured"
+
+
+def test_vgg16_trains_on_the_images_and_batches_of_the_published_script():
+    source = data_images.cifar10("stand-in", "", 60)
+    middle, label = enlarged.CIFAR10(source, 224, at_random=False)[59]
+    large = Image.fromarray(source.images[59]).resize((256, 256), Image.Resampling.BILINEAR)
+    expected = np.asarray(large)[16:240, 16:240] / 127.5 - 1
+    assert np.allclose(middle.permute(1, 2, 0), expected, atol=1e-6) and label == source.labels[59]
+    all_images = {"crops": range(50_000), "middles": range(50_000), "test": range(10_000)}
+    scope = definitions("rasbt_vgg16", **all_images)
+    training, validation, test = scope["loaders"]({"batch_size": 32})
+    assert [len(training), len(validation), len(test)] == [1406, 157, 313]
+    assert sorted([*training.sampler, *validation.sampler]) == list(range(50_000))
+    assert max(training.sampler) < 45_000 and scope["work"](32).parameters == 134_309_962
