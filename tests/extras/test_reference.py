@@ -68,11 +68,11 @@ def test_ranking(run):
         assert [row[name] for name in names] == pytest.approx(
             [float(kept[row["device"]][name]) for name in names]
         )
-    repeated = " ".join(ranking.sentences(run[0]))
-    single = " ".join(ranking.sentences(run[0][run[0].repeat.eq(0)]))
-    assert "1.8× as long as the M1 Ultra CPU" in repeated and "variation" not in repeated
-    assert "M1 Ultra CPU (3 models: 5.9× as long to 1.4× as fast), within run-to-run" in single
-    assert single.endswith("These are single runs: two of them differ by about 100 %.")
+    repeated = ranking.headline(run[0])
+    assert repeated == "The AMD EPYC CPU is 6.8× slower than the M1 Ultra GPU (2 models, 4.3 to 11×)."
+    single = ranking.headline(run[0][run[0].repeat.eq(0)], "M1 Ultra CPU")
+    assert "2.0× slower than the M1 Ultra CPU (3 models, 0.17 to 1.4× the speed)" in single
+    assert single.endswith(", which is within run-to-run variation.")
 
 
 @pytest.mark.parametrize("name", ["blas", "gpt2_pretraining", "mlx_or_pytorch"])

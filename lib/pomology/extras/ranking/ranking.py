@@ -20,26 +20,27 @@ SHARED = {"amp", "tf32"}  # faults of no effect where two devices both have them
 MOST_ROWS = 28  # of the figure
 ITSELF = "1 (the reference)"
 NOTES = (
-    "“2× as fast” does twice as much of the same work in a second as the device that all are held "
-    "against. The same work: same model, batch size and other settings, precision, kind of time.",
-    "Behind a mean: how many models both devices have trained, and the range of their ratios. One "
-    "model says nothing of others.",
-    "In brackets, and in no mean: a time with a fault that its source names or its numbers show, "
-    "as loading that took longer than computing.",
+    "A speed is the geometric mean over the models that a device and the reference have both "
+    "trained with the same batch size, settings, precision and kind of time.",
+    "Parentheses: the number of those models and the range of their ratios. One model does not "
+    "generalize.",
+    "Times in brackets have a known problem, for example that data loading took longer than "
+    "computing. No mean includes them.",
     SOFTWARE,
 )
 NOTHING = (
-    "No ranking: this run has finished nothing that others have timed at the same settings, with "
-    "the same model whole (a smoke run never has)."
+    "No ranking: no case of this run has a published time with the same model and settings. Smoke "
+    "runs never have one."
 )
 
 
 def compared(known: pandas.DataFrame, reference: str) -> pandas.DataFrame:
-    """Return how fast each device did each workload that it shares with the reference.
+    """Return the relative speed of each device in each workload that it shares with the reference.
 
     known: of `speeds`. reference: the device whose speed is 1. A row per device and workload has
-    its `ratio`, whether it is `sound` (no fault is between the two), and the `mean` over the sound
-    workloads of the device, or over all where none is sound. The fastest device comes first.
+    its `ratio`, whether it is `sound` (neither time has a fault of its own), and the `mean` over
+    the sound workloads of the device, or over all where none is sound. The fastest device comes
+    first.
     """
     from scipy import stats
 
@@ -65,15 +66,15 @@ def compared(known: pandas.DataFrame, reference: str) -> pandas.DataFrame:
 
 
 def _sound(faults: frozenset[str], others: frozenset[str]) -> bool:
-    """Return whether two times are of the same work; a fault of both may make no difference."""
+    """Return whether two times may be compared; a fault that both share may make no difference."""
     shared = faults & others & SHARED
     return published.SERIOUS.isdisjoint((faults | others) - shared)
 
 
 def references(known: pandas.DataFrame) -> list[str]:
-    """Return the published devices that share a model with this machine, the nearest first.
+    """Return the published devices that share a model with this machine, the best reference first.
 
-    The nearest has most models in common and most peers.
+    The best reference has most models in common, and most devices to compare with.
     """
     models: dict[str, int] = {}
     for own in known["device"][known["kind"].eq(MEASURED)].unique():
@@ -86,37 +87,46 @@ def references(known: pandas.DataFrame) -> list[str]:
 
 
 def reference(known: pandas.DataFrame, against: str = "") -> str:
-    """Return the device that all are held against, as a rule a GPU.
+    """Return the device with which all others are compared, if possible a GPU.
 
-    Raises PomologyError for an unknown one.
+    Raises PomologyError for an unknown device.
     """
     if against:
         if against not in set(known["device"]):
             names = ", ".join(sorted(set(known["device"])))
-            raise PomologyError(f"no device {against!r} is in the ranking: {names}")
+            raise PomologyError(f"against={against!r}: no such device; the ranking has {names}")
         return against
     nearest = references(known)
     processors = set(known["device"][known["role"].eq("cpu")])
     return next((name for name in nearest if name not in processors), next(iter(nearest), ""))
 
 
-def times_as(ratio: float) -> str:
-    """Return a ratio of speeds as people say it: `2.4× as fast`; below 1 `8.3× as long`."""
+def comparison(ratio: float, other: str = "") -> str:
+    """Return a ratio of speeds in words: `2.4× faster`, `8.3× slower than the M1 GPU`."""
     text = significant(max(ratio, 1 / ratio), 2)
-    return "as fast" if text == "1.0" else f"{text}× as {'fast' if ratio > 1 else 'long'}"
+    if text == "1.0":
+        return f"as fast as the {other}" if other else "as fast"
+    word = "faster" if ratio > 1 else "slower"
+    return f"{text}× {word} than the {other}" if other else f"{text}× {word}"
 
 
-def words(rows: pandas.DataFrame, to: str = "") -> str:
-    """Return a device's mean with what is behind it: `8.3× as long (2 models: 5.3 to 14)`."""
+def words(rows: pandas.DataFrame, other: str = "") -> str:
+    """Return a device's mean and its models: `8.3× slower (2 models, 5.3 to 14×)`.
+
+    Where a device is faster with some models and slower with others, the range is of speeds.
+    """
     sound = rows["sound"].any()
     ratios = rows["ratio"][rows["sound"] | (not sound)]
-    low, high = ratios.min(), ratios.max()
-    ends = [times_as(low), times_as(high)]
-    if low >= 1 or high <= 1:
-        ends = [significant(end, 2) for end in sorted(max(end, 1 / end) for end in (low, high))]
-    count = "one model" if len(ratios) == 1 else f"{len(ratios)} models: {' to '.join(ends)}"
-    text = f"{times_as(rows['mean'].iloc[0])}{to} ({count})"
-    return text if sound else f"({text}, doubtful)"
+    ends = [ratios.min(), ratios.max()]
+    unit = "×"
+    if ends[1] <= 1:
+        ends = [1 / end for end in reversed(ends)]
+    elif ends[0] < 1:
+        unit = "× the speed"
+    low, high = (significant(end, 2) for end in ends)
+    count = "1 model" if len(ratios) == 1 else f"{len(ratios)} models, {low} to {high}{unit}"
+    text = f"{comparison(rows['mean'].iloc[0], other)} ({count})"
+    return text if sound else f"[{text}, use with care]"
 
 
 def title(workload: str) -> str:
@@ -132,10 +142,10 @@ def software(rows: pandas.DataFrame) -> str:
 
 
 def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
-    """Return the ranking of all devices; the rows of other people's runs are among them.
+    """Return the ranking of all devices, including those of further runs.
 
-    frame: by `pomology.load`, this machine's run first. against: the device that stands at 1, as a
-    row is called; empty takes the usual one. Raises PomologyError for a device that no row has.
+    frame: by `pomology.load`, this machine's run first. against: the reference device, whose speed
+    is 1; empty takes the best one. Raises PomologyError for a device that no row has.
     """
     known = speeds(frame)
     name = reference(known, against)
@@ -146,9 +156,9 @@ def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
         if device != name:
             text = words(rows)
             models = [
-                f"{model} {times_as(r)}" for model, r in zip(models, rows["ratio"], strict=True)
+                f"{model} {comparison(r)}" for model, r in zip(models, rows["ratio"], strict=True)
             ]
-            models = [m if s else f"({m})" for m, s in zip(models, rows["sound"], strict=True)]
+            models = [m if s else f"[{m}]" for m, s in zip(models, rows["sound"], strict=True)]
         used = rows["ratio"][rows["sound"] | (not rows["sound"].any())]
         numbers = {
             "device": device,
@@ -159,51 +169,39 @@ def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
             "models": int(rows["sound"].sum()),
             "doubtful": int((~rows["sound"]).sum()),
         }
-        cells = {"Device": device, f"Trains, against the {name}": text}
-        cells |= {"By model": ", ".join(models), "Measured with": software(rows)}
+        cells = {"Device": device, f"Training speed, {name} = 1": text}
+        cells |= {"By model": ", ".join(models), "Software": software(rows)}
         lines.append(Row(cells, numbers, rows["kind"].iloc[0]))
-    heading = f"How fast every device trains, against {name or 'others'}"
+    heading = f"Training speed of all devices, compared with the {name}" if name else "Ranking"
     return Table(heading, lines, NOTES if lines else (NOTHING,))
 
 
-def sentences(frame: pandas.DataFrame) -> list[str]:
-    """Return how fast each device of this machine is, against the nearest one of each kind.
+def headline(frame: pandas.DataFrame, against: str = "") -> str:
+    """Return the speed of each device of this machine, compared with the reference.
 
-    A single run is as fast as a device where two runs of the same thing here differ by more.
+    A difference of single runs below the run-to-run variation is named as such.
     """
     known = speeds(frame)
+    name = reference(known, against)
     own_run = frame[frame["run"].eq(frame["run"].iloc[0])]
     single = own_run["repeat"].nunique() < REPEATS
     checks = own_run[own_run["metric"].eq("between_process_difference")]
     variations = {kind: value for (_, kind), value in cases.run_to_run(cases.pool(checks)).items()}
-    nearest = sorted(references(known), key=lambda name: name.endswith("CPU"))
-    roles = known.groupby("device")["role"].first()
+    rows = compared(known, name)
     lines = []
-    for own in known["device"][known["kind"].eq(MEASURED)].unique():
-        variation = variations.get(roles[own]) if single else 0.0
-        parts: dict[str, str] = {}
-        for name in nearest:
-            rows = compared(known, name)
-            rows = rows[rows["device"].eq(own)]
-            if rows["sound"].any():
-                text = words(rows, f" as the {name}")
-                if abs(math.log(rows["mean"].iloc[0])) < math.log(cases.allowed([variation or 0])):
-                    text += ", within run-to-run variation"
-                parts.setdefault(roles[name], text)
-        if parts:
-            lines.append(f"The {own} trains the same model {'; '.join(parts.values())}.")
-            if variation is None:
-                lines.append("These are single runs; how much two of them differ is not measured.")
-            elif single:
-                percent = significant(100 * variation, 1)
-                lines.append(f"These are single runs: two of them differ by about {percent} %.")
-    return lines
+    for device, own in rows[rows["kind"].eq(MEASURED)].groupby("device", sort=False):
+        text = words(own, name)
+        variation = variations.get(own["role"].iloc[0], 0.0)
+        if single and abs(math.log(own["mean"].iloc[0])) < math.log(cases.allowed([variation])):
+            text += ", which is within run-to-run variation"
+        lines.append(f"The {device} is {text}.")
+    return " ".join(lines) or NOTHING
 
 
 def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
-    """Return a matplotlib Figure: a row per device, the fastest on top, a mark per model.
+    """Return a matplotlib Figure: a row per device, the fastest on top, a marker per model.
 
-    A mark is hollow where one of the two times is doubtful. Devices with few models are in the
+    A marker is open where one of the two times has a fault. Devices with few models are in the
     table only.
     """
     known = speeds(frame)
@@ -227,7 +225,7 @@ def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
         kind = (own["kind"].iloc[0], own["role"].iloc[0])
         lines.append(Line(device, kind, text, sound, doubtful))
     left = len(models) - len(shown)
-    heading = f"{left} more devices are in the table" if left else ""
-    figure = points_figure({heading: lines}, f"speed, {name} = 1 (right is faster)")
+    heading = f"{left} more devices in the table" if left else ""
+    figure = points_figure({heading: lines}, f"training speed, {name} = 1 (higher is better)")
     figure.axes[0].axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
     return figure
