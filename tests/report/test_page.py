@@ -32,7 +32,7 @@ def record(experiment="vae", **changes):
 
 def table(*rows: tuple[str, ...]) -> Table:
     lines = [Row({"Device": name, "Value": value}, {"device": name}) for name, value in rows]
-    return Table("Times", lines)
+    return Table("Times", lines, ["A note of all."])
 
 
 def figure():
@@ -82,7 +82,7 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     places = [vae.index(text) for text in (">vae<", "Figure of vae", "<details", "all numbers")]
     assert places == sorted(places)
     assert {"shown/vae/01-article.csv", "vae.jsonl"} <= {link["href"] for link in page("a")}
-    assert "Apple M9, 8 cores" in page.text
+    assert "Apple M9, 8 cores" in page.text and page.text.count("A note of all.") == 1
 
 
 def test_nothing_that_was_shown_is_made_again(tmp_path):
@@ -128,7 +128,7 @@ def test_the_page_says_how_much_two_runs_of_the_same_differ(tmp_path):
 
 def test_an_unfinished_run_says_what_is_missing(tmp_path):
     empty = read(report_page.build(write(tmp_path / "empty", [], None)))
-    assert "Nothing has been measured yet." in empty.text
+    assert "No result yet." in empty.text
     assert "machine.json is missing" in empty.text
 
     left_out = {"left_out": {"dcgan": "no time"}}
@@ -136,7 +136,7 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
     notebook(out / ".partial" / "vae-mlx-1.ipynb", v4.new_code_cell("import x"))
     page = read(report_page.build(out))
     assert "vae-mlx-1 is running, or was stopped" in page.text
-    assert "dcgan is left out: no time; make reproduce RUN=half carries on." in page.text
+    assert "dcgan was skipped: no time. Continue with: make reproduce RUN=half" in page.text
     with pytest.raises(PomologyError, match="nowhere: "):
         report_page.build(tmp_path / "nowhere")
 
@@ -167,7 +167,7 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setattr(pomology.paths, "root", lambda: home / "pomology")
     out = write(home / "pomology" / "outputs" / "run", [record()], MACHINE)
-    parameters = v4.new_code_cell("lr: float = 1e-3", metadata={"tags": ["parameters"]})
+    parameters = v4.new_code_cell("lr: float = 1e-3", metadata={"tags": ["study"]})
     code = v4.new_code_cell(f"out = '{out}'")
     html = output("text/html", "<table><td>5</table>")
     svg = output("image/svg+xml", "<svg xmlns='http://www.w3.org/2000/svg'><text>a</text></svg>")

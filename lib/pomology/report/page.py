@@ -5,6 +5,7 @@ escaped, and figures are pictures.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +20,8 @@ from pomology.report.display import ABOUT
 from pomology.results import cases
 from pomology.results.run import Run
 
-LAST = {published.KIT: "This machine, and the kit itself", "": "Other notebooks"}
+LAST = {published.KIT: "This machine", "": "Other notebooks"}
+NOTE = re.compile("<p>(.*?)</p>")  # under a table, as table.html.j2 has it
 
 
 def build(folder: Path, others: Iterable[Path] = ()) -> Path:
@@ -35,6 +37,7 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     good = [record for record in run.records if record.status == "ok"]
     endings.update(flag for record in good for flag in record.flags)
     checks = [record for record in good if record.config.get("check") == "same thing twice"]
+    sections = [_section(runs, about) for about in _shown(run)]
     page = table.template("run.html.j2").render(
         run=run,
         chip=cases.short_chip(run.machine.get("chip")),
@@ -45,7 +48,8 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
         noise={record.backend: record.note for record in checks},
         problems=problems + _render_notebooks(run.path),
         unfinished=sorted(place.stem for place in run.path.glob(".partial/*.ipynb")),
-        sections=[_section(runs, about) for about in _shown(run)],
+        notes=_common_notes([item for section in sections for item in section["shown"]]),
+        sections=sections,
     )
     write_atomic(run.path / "index.html", page)
     return run.path / "index.html"
@@ -107,6 +111,17 @@ def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
         "shown": [item | _contents(folder / item["file"]) for item in about["items"]],
         "plain": [details.details_table(run.journals[name].records, run.name) for run in unshown],
     }
+
+
+def _common_notes(items: Iterable[dict[str, Any]]) -> list[str]:
+    """Take the notes that several tables have out of them, and return each once."""
+    tables = [item for item in items if "table" in item]
+    counts = Counter(note for item in tables for note in dict.fromkeys(NOTE.findall(item["table"])))
+    common = [note for note, count in counts.items() if count > 1]
+    for item in tables:
+        for note in common:
+            item["table"] = item["table"].replace(f"<p>{note}</p>", "")
+    return common
 
 
 def _contents(place: Path) -> dict[str, Any]:
