@@ -1,0 +1,98 @@
+"""For the notebook `summary`: four questions about a run, each with an answer of one line."""
+
+from statistics import geometric_mean, median
+
+from pomology.articles import published
+from pomology.articles.claims import CONTRADICTED
+from pomology.extras.frameworks.side_by_side import sameness
+from pomology.extras.roofline.table import points
+from pomology.format import significant
+from pomology.report.claims import claims_table
+from pomology.report.table import Row, Table
+from pomology.results import cases
+
+
+def answers(frame, best, wrong):
+    """Return the table of questions and answers.
+
+    frame: of one run. best: its `roofs`. wrong: the table of contradicted claims.
+    """
+    pooled = cases.pool(frame)
+    texts = {
+        "How much do two runs of the same training step differ?": variation(pooled),
+        "How close do trainings come to the measured peak?": utilization(frame, best),
+        "MLX or PyTorch?": frameworks(pooled),
+        "Which claims of the articles are contradicted?": claims(wrong),
+    }
+    return Table("", [Row({"Question": name, "Answer": text}) for name, text in texts.items()])
+
+
+def variation(pooled):
+    """Return the run-to-run variation by device, as `instrument_check` has measured it."""
+    found = cases.run_to_run(pooled)
+    texts = []
+    for (_, kind), share in found.items():
+        percent = significant(100 * share, 1)
+        texts.append(
+            f"On the {kind.upper()} 90 % of pairs differ by less than about {percent} %: a smaller "
+            "difference between two single runs means nothing."
+        )
+    return " ".join(texts) or "Not measured; the notebook instrument_check measures it."
+
+
+def utilization(frame, best):
+    """Return the share of the measured peak that the best case of each experiment reaches."""
+    shares = {}
+    for point in points(frame, best).itertuples():
+        if point.share and not point.case.config.get("operation"):
+            of_kind = shares.setdefault(point.kind, {})
+            of_kind[point.name] = max(of_kind.get(point.name, 0), 100 * point.share.value)
+    texts = []
+    for kind, by_experiment in shares.items():
+        percents = by_experiment.values()
+        low, middle, high = (significant(f(percents), 2) for f in (min, median, max))
+        count = f"median of {len(percents)} experiments, {low} to {high} %"
+        texts.append(f"{kind.upper()}: {middle} % of the peak ({count}).")
+    return " ".join(texts) or "Not known; the notebook peaks measures the peak."
+
+
+def frameworks(pooled):
+    """Return the mean speed of one framework over the other's, for workloads that both ran alike."""
+    pairs = {}
+    for case in pooled:
+        if case.first["experiment"] == "mlx_or_pytorch" and case.first["profile"] != "smoke":
+            place = (case.kind, str(case.config))
+            pairs.setdefault(place, {})[case.first["framework"]] = case
+    ratios = {}
+    for (kind, _), pair in pairs.items():
+        times = [pair[name].values.get("step_s") for name in ("torch", "mlx") if name in pair]
+        if sameness(pair)[1] and len(times) == 2 and all(times):
+            ratios.setdefault(kind, []).append(times[0].value / times[1].value)
+    texts = []
+    for kind, found in ratios.items():
+        mean = geometric_mean(found)
+        name = "MLX" if mean > 1 else "PyTorch"
+        ends = sorted(ratio if mean > 1 else 1 / ratio for ratio in found)
+        factor, low, high = (
+            significant(each, 2) for each in (max(mean, 1 / mean), ends[0], ends[-1])
+        )
+        count = f"{len(found)} training workloads, {low} to {high}×"
+        texts.append(f"{name} is {factor}× faster on the {kind.upper()} ({count}).")
+        if kind == "cpu" and not pooled[0].first["chip"].startswith("Apple"):
+            texts.append("MLX has no optimized BLAS on CPUs other than Apple's.")
+    return " ".join(texts) or "Not known; the notebook mlx_or_pytorch compares them."
+
+
+def contradicted(records):
+    """Return the table of claims that an article's own numbers, or this machine's, contradict."""
+    found = claims_table(published.claims(), records)
+    rows = [row for row in found.rows if CONTRADICTED in (row.data["published"], row.data["here"])]
+    return Table("What the articles got wrong", rows, found.notes)
+
+
+def claims(wrong):
+    """Return how many claims are contradicted."""
+    count = len(published.claims())
+    own = sum(row.data["published"] == CONTRADICTED for row in wrong.rows)
+    here = sum(row.data["here"] == CONTRADICTED for row in wrong.rows)
+    return f"{own} of {count} by the article's own numbers, {here} by this machine's."
