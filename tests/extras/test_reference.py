@@ -69,7 +69,9 @@ def test_ranking(run):
             [float(kept[row["device"]][name]) for name in names]
         )
     repeated = ranking.headline(run[0])
-    assert repeated == "The AMD EPYC CPU is 6.8× slower than the M1 Ultra GPU (2 models, 4.3 to 11×)."
+    assert (
+        repeated == "The AMD EPYC CPU is 6.8× slower than the M1 Ultra GPU (2 models, 4.3 to 11×)."
+    )
     single = ranking.headline(run[0][run[0].repeat.eq(0)], "M1 Ultra CPU")
     assert "2.0× slower than the M1 Ultra CPU (3 models, 0.17 to 1.4× the speed)" in single
     assert single.endswith(", which is within run-to-run variation.")
