@@ -57,7 +57,7 @@ def utilization(frame, best):
 
 
 def frameworks(pooled):
-    """Return the mean speed of one framework over the other's, for workloads that both ran alike."""
+    """Return how much faster one framework is, over the workloads that both ran alike."""
     pairs = {}
     for case in pooled:
         if case.first["experiment"] == "mlx_or_pytorch" and case.first["profile"] != "smoke":
@@ -73,9 +73,8 @@ def frameworks(pooled):
         mean = geometric_mean(found)
         name = "MLX" if mean > 1 else "PyTorch"
         ends = sorted(ratio if mean > 1 else 1 / ratio for ratio in found)
-        factor, low, high = (
-            significant(each, 2) for each in (max(mean, 1 / mean), ends[0], ends[-1])
-        )
+        numbers = (max(mean, 1 / mean), ends[0], ends[-1])
+        factor, low, high = (significant(each, 2) for each in numbers)
         count = f"{len(found)} training workloads, {low} to {high}×"
         texts.append(f"{name} is {factor}× faster on the {kind.upper()} ({count}).")
         if kind == "cpu" and not pooled[0].first["chip"].startswith("Apple"):
