@@ -21,6 +21,7 @@ from pomology.results import cases
 from pomology.results.run import Run
 
 LAST = {published.KIT: "This machine", "": "Other notebooks"}
+IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of the reference run
 NOTE = re.compile("<p>(.*?)</p>")  # under a table, as table.html.j2 has it
 
 
@@ -77,7 +78,8 @@ def _render_notebooks(folder: Path) -> list[str]:
         if page.exists() and page.stat().st_mtime_ns >= notebook.stat().st_mtime_ns:
             continue
         try:
-            document = nbformat.reads(redact(notebook.read_text(encoding="utf-8")), as_version=4)
+            source = IMAGE.sub("", redact(notebook.read_text(encoding="utf-8")))
+            document = nbformat.reads(source, as_version=4)
             text, _ = exporter.from_notebook_node(document, {"metadata": {"name": notebook.stem}})
             write_atomic(page, text)
         except Exception as error:  # whatever nbconvert raises
