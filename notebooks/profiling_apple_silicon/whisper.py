@@ -1,4 +1,4 @@
-"""Whisper for the two notebooks that train it: the model, the cost of its step, and its batches."""
+"""Whisper for the three notebooks that train it: the model, its batches, a step and its cost."""
 
 import functools
 from dataclasses import replace
@@ -6,8 +6,10 @@ from dataclasses import replace
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
+from pomology.errors import Unsupported
 from pomology.models import pretrained
 
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Of transformers' models, with the encoder's positions, which are never trained.
 PARAMETERS = {
     "whisper-tiny": 37_760_640,
@@ -59,3 +61,49 @@ def batches(clips, batch_size, count, seed):
     order = torch.Generator().manual_seed(seed)
     sampler = RandomSampler(clips, num_samples=count * batch_size, generator=order)
     return DataLoader(clips, batch_size, sampler=sampler)
+
+
+class Training:
+    """The training of a case: AdamW, and a step of it, with the settings of Hugging Face's Trainer.
+
+    AdamW has no weight decay. PyTorch's default is not fused; offloaded weights, which the host
+    updates, have the fused one. fp16 and bf16 are autocast, and fp16 has a gradient scaler. Raises
+    Unsupported where that switches itself off.
+    """
+
+    def __init__(self, case, model, lr, offloaded=False):
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        self.case, self.model = case, model
+        fused = offloaded or None
+        self.optimizer = torch.optim.AdamW(trained, lr, weight_decay=0.0, fused=fused)
+        scaled = case.precision == "fp16"
+        self.scaler = torch.amp.GradScaler(case.device.type, enabled=scaled)
+        if self.scaler.is_enabled() != scaled:
+            raise Unsupported("the gradient scaler that fp16 needs switched itself off")
+
+    def autocast(self):
+        """Return the context of a forward pass."""
+        dtype = DTYPES[self.case.precision]
+        return torch.autocast(self.case.device.type, dtype, dtype != torch.float32)
+
+    def step(self, batch):
+        """Make a step, and time its forward pass, backward pass and update by themselves.
+
+        batch: tensors by the names of the model's inputs. Gradients are clipped to a norm of 1.
+        """
+        case, dtype = self.case, DTYPES[self.case.precision]
+        batch = {name: tensor.to(case.device) for name, tensor in batch.items()}
+        with case.phase("forward"), self.autocast():
+            output = self.model(**batch)
+        case.ran_on(output.loss)
+        if output.logits.dtype != dtype:
+            raise Unsupported(f"asked for {dtype}; autocast computes in {output.logits.dtype} here")
+        with case.phase("backward"):
+            self.scaler.scale(output.loss).backward()
+        with case.phase("update"):
+            self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+        case.loss(output.loss.item())
