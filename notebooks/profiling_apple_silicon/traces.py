@@ -1,29 +1,40 @@
-"""For the notebook `memory`: memory, and page faults, after each step."""
+"""For the notebooks `memory` and `whisper_pretraining`: memory and page faults after each step."""
 
 from collections import defaultdict
 
 from pomology.report.figures import DASHES, curves_figure
 
 
-def figure(_, records):
+def _of_load(config):
+    return f"load {config['load']}"
+
+
+def figure(_, records, panel=_of_load, timed=False):
     """Return a figure of memory, and of page faults since the first step, after each step.
 
-    What was not read in every step is left out, and so are smoke tests.
+    panel: of the settings of a case, the words for its panels. timed: whether the time of each step
+    has a panel, too. What was not read in every step is left out, and so are smoke tests and
+    trainings of one step.
     """
     import pandas  # not before the memory is measured
 
     panels = defaultdict(list)
     for record in records:
-        if record.profile == "smoke" or not record.memory_trace:
+        if record.profile == "smoke" or len(record.memory_trace.get("rows", ())) < 2:
             continue
         names = record.memory_trace["columns"]
         trace = pandas.DataFrame(record.memory_trace["rows"], columns=names)
         trace = trace.dropna(axis=1).set_index("step")
-        load = record.config["load"]
-        for name in DASHES:
-            if f"{name}_bytes" in trace:
-                panels[f"GB, load {load}"].append((record, trace[f"{name}_bytes"] / 1e9, name))
+        words = panel(record.config)
+        drawn = [name for name in DASHES if f"{name}_bytes" in trace]
+        if "resident" in drawn and trace["resident_bytes"].equals(trace.get("footprint_bytes")):
+            drawn.remove("resident")  # the footprint is the resident memory but on a Mac
+        for name in drawn:
+            panels[f"GB, {words}"].append((record, trace[f"{name}_bytes"] / 1e9, name))
         if "page_faults" in trace:
             faults = (trace["page_faults"] - trace["page_faults"].iloc[0]) / 1e3
-            panels[f"1,000 faults, load {load}"].append((record, faults, ""))
+            panels[f"1,000 faults, {words}"].append((record, faults, ""))
+        if timed:
+            steps_s = trace["t_s"].diff() / trace.index.to_series().diff()
+            panels[f"s a step, {words}"].append((record, steps_s, ""))
     return curves_figure(panels, "step")

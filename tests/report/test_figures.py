@@ -34,7 +34,6 @@ MACHINE = [
     record(metrics={"epoch_s": metric(1.0)}, config={"batch_size": 32}, profile="smoke"),
 ]
 BOTH = ({}, {"backend": "mps"}, {"backend": "mlx-gpu", "framework": "mlx"})
-STEPS = [[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]]
 OPERATIONS = (
     ("8x9x9", {"operation": "matmul"}),
     ("4096x32000", {"operation": "matvec"}),
@@ -48,9 +47,10 @@ PRODUCTS = [
 ]
 
 
-def trace(rows, **more):
+def trace(load, **more):
     columns = ["step", "t_s", "footprint_bytes", "allocated_bytes", "page_faults"]
-    return record(**more, memory_trace={"columns": columns, "rows": rows, "warmup": 1})
+    rows = [[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]]
+    return record(config={"load": load}, memory_trace={"columns": columns, "rows": rows}, **more)
 
 
 def drawn(experiment, records=(), draw=article_figure):
@@ -153,9 +153,8 @@ def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
 
 
 def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
-    smoke = trace(STEPS, config={"load": "easy"}, profile="smoke")
-    traced = [trace(STEPS, config={"load": "easy"}, **where) for where in (BOTH[0], BOTH[2])]
-    near = trace(STEPS, config={"load": "near"})
+    smoke, near = trace("easy", profile="smoke"), trace("near")
+    traced = [trace("easy", **where) for where in (BOTH[0], BOTH[2])]
     figure = drawn("memory", [*traced, near, smoke], traces.figure)
     names = ["GB, load easy", "1,000 faults, load easy", "GB, load near", "1,000 faults, load near"]
     assert [axis.get_ylabel() for axis in figure.axes] == names
@@ -166,6 +165,8 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     key = {text.get_text() for text in figure.legends[0].get_texts()}
     assert key == {"PyTorch, cpu", "MLX, mlx-gpu", "footprint"}  # allocated was not always read
     assert drawn("memory", [smoke], traces.figure).texts[0].get_text() == NOTHING
+    steps_s = traces.figure(None, [near], lambda config: "scenario 3", timed=True).axes[2]
+    assert steps_s.get_ylabel() == "s a step, scenario 3" and curves(steps_s)[0][1][1:] == [2, 3]
 
 
 def test_rate_over_time_and_what_was_traced_of_heat():

@@ -25,7 +25,7 @@ WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 70
 # kind of device, too, in shades that differ in grey as well.
 LOOKS = {(line["kind"], line["role"]): line for line in read_csv(RESOURCES / "colours.csv")}
 OTHER = LOOKS["published", ""]  # of what has no colour of its own
-DASHES = {"footprint": "solid", "allocated": "dashed", "reserved": "dotted"}
+DASHES = {"footprint": "-", "resident": "-.", "allocated": "--", "reserved": ":"}
 
 
 class Line(NamedTuple):
