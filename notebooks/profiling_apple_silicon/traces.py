@@ -4,6 +4,8 @@ from collections import defaultdict
 
 from pomology.report.figures import DASHES, curves_figure
 
+SAME = 0.01  # but on a Mac the footprint is the resident memory, read at another moment
+
 
 def _of_load(config):
     return f"load {config['load']}"
@@ -27,8 +29,10 @@ def figure(_, records, panel=_of_load, timed=False):
         trace = trace.dropna(axis=1).set_index("step")
         words = panel(record.config)
         drawn = [name for name in DASHES if f"{name}_bytes" in trace]
-        if "resident" in drawn and trace["resident_bytes"].equals(trace.get("footprint_bytes")):
-            drawn.remove("resident")  # the footprint is the resident memory but on a Mac
+        if {"footprint", "resident"} <= set(drawn):
+            apart = (trace["resident_bytes"] / trace["footprint_bytes"] - 1).abs().max()
+            if apart < SAME:
+                drawn.remove("resident")
         for name in drawn:
             panels[f"GB, {words}"].append((record, trace[f"{name}_bytes"] / 1e9, name))
         if "page_faults" in trace:
