@@ -110,7 +110,7 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     published = [COLOURS["published", role] for role in ("cpu", "gpu", "rival")]
     values = [(3.746, 0), (8.76, 1), (6.555, 2)]
     expected = {(*value, c, c) for value, c in zip(values, published, strict=True)}
-    expected |= {(4.5, 3, HERE_CPU, HERE_CPU), (0.9, 3, HERE_CPU, "none")}
+    expected |= {(4.5, 3, HERE_CPU, HERE_CPU), (0.9, 3.2, HERE_CPU, "none")}
     assert set(marks(first)) == expected | {(3e4, 4, HERE_GPU, HERE_GPU)}
 
 
