@@ -22,9 +22,14 @@ def code(document: nbformat.NotebookNode) -> list[str]:
     return [cell.source for cell in document.cells if cell.cell_type == "code"]
 
 
-def parameters_cell(document: nbformat.NotebookNode) -> str:
-    (cell,) = [cell for cell in document.cells if "parameters" in cell.metadata.get("tags", [])]
-    return cell.source
+def parameters(document: nbformat.NotebookNode) -> str:
+    """The source of the cells with parameters: those of the study, and all others."""
+    tagged = [cell for cell in document.cells if cell.metadata.get("tags")]
+    assert [tag for cell in tagged for tag in cell.metadata.tags] in (
+        ["parameters"],
+        ["study", "parameters"],
+    )
+    return "\n".join(cell.source for cell in tagged)
 
 
 def is_definition(node: ast.stmt) -> bool:
@@ -47,7 +52,7 @@ def definitions(name: str, profile: str = "article", **values: Any) -> dict[str,
     file = root() / "params" / profile / f"{name}.yaml"
     document = nbformat.read(path, 4)
     scope: dict[str, Any] = {}
-    exec(parameters_cell(document), scope)
+    exec(parameters(document), scope)
     scope |= yaml.safe_load(file.read_text(encoding="utf-8"))
     parts = {part: np.zeros(count, np.int64) for part, count in WIKITEXT2.tokens.items()}
     scope["corpus"] = SimpleNamespace(**parts, vocabulary=WIKITEXT2.vocabulary)
