@@ -1,4 +1,4 @@
-"""Where an epoch of SimCLR goes: the cost of its data, measured alone, and the parts as a table."""
+"""Breakdown of an epoch of SimCLR: cost of its data without training, and a table of its parts."""
 
 import itertools
 
@@ -8,31 +8,31 @@ from pomology.report.table import Row, Table
 
 PARTS = {
     "training": "Training",
-    "waiting": "Waiting for data",
+    "waiting": "Data-loading stall",
     "evaluation": "Evaluation",
     "reading": "Reading alone",
     "augmentation": "Augmentation alone",
-    "loader": "The loader alone",
+    "loader": "Loader alone",
 }
 NOTES = (
-    "Training: on batches that are on the device already. Waiting: what a step with the loader "
-    "takes beyond that.",
-    "Not told apart: it is not above 0 beyond its interval, or rests on fewer than 10 steps.",
-    "Alone: nothing else runs. Reading and augmentation are of one process; the loader has its "
-    "workers.",
+    "Training: on batches that are on the device already. Data-loading stall: the additional time "
+    "of the steps with the loader.",
+    "Not distinguishable: the interval includes 0, or there are fewer than 10 steps.",
+    "Alone: measured without training. Reading and augmentation run in one process, the loader "
+    "in its workers.",
 )
 
 
 def time_data(case, images, loader, budget_s):
-    """Measure, without training, what an epoch spends on reading, on augmenting and in the loader.
+    """Measure the time of an epoch's reading, augmenting and loading without training.
 
-    images: the `augmentation.PNGPictures`, as random views. loader: of the training. The time of
-    the views has the reading in it.
+    images: the `augmentation.PNGImages` as random views. loader: that of the training. The time of
+    the views includes the reading.
     """
     order = itertools.cycle(range(len(images)))
     count = len(loader) * case["batch_size"]
     short_s = budget_s / 10
-    reading = calls.measure(lambda: images.picture(next(order)), budget_s=short_s)
+    reading = calls.measure(lambda: images.image(next(order)), budget_s=short_s)
     views = calls.measure(lambda: images[next(order)], budget_s=short_s)
     alone = clock.StepClock(budget_s=budget_s / 2)
     for _ in alone.steps(loader):
@@ -48,11 +48,12 @@ def time_data(case, images, loader, budget_s):
 
 
 def record(case, name, seconds):
+    """Record seconds per epoch as estimated."""
     case.metric(name, seconds.replace(how="estimated"))
 
 
 def record_split(case):
-    """Record an epoch's training with the loader and on ready batches, and its evaluation."""
+    """Record an epoch's training with the loader and on pre-loaded batches, and its evaluation."""
     parts = epochs.part_metrics(case.clock)
     steps = case.clock.parts["training"]
     if not steps.ready_blocks or len(parts) < 3:
@@ -63,18 +64,18 @@ def record_split(case):
 
 
 def resolved(part):
-    """Return a part of an epoch with its interval, or `not told apart (2 steps)`.
+    """Format a part of an epoch with its interval, or as `not distinguishable (2 steps)`.
 
-    It is told apart if it is above 0 beyond its interval and rests on 10 steps or more.
+    It is distinguishable if its interval is above 0 and it has 10 steps or more.
     """
     steps = part.n or 0
     if part.bounds[0] <= 0 or steps < 10:
-        return f"not told apart ({steps:,} step{'s' * (steps != 1)})"
+        return f"not distinguishable ({steps:,} step{'s' * (steps != 1)})"
     return with_interval(part, seconds)
 
 
 def table(records):
-    """Return the parts of an epoch, a row for each case."""
+    """Make a table of the parts of an epoch, one row per case."""
     rows = []
     for each in records:
         times = dict(each.metrics)

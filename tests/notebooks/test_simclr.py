@@ -45,13 +45,13 @@ def test_views_are_those_of_lightly(seed):
 
 def test_items_come_from_png_files_and_go_to_spawned_workers():
     source = data_images.cifar10("stand-in", "", 60)
-    plain = augmentation.PNGPictures(source, np.asarray)
+    plain = augmentation.PNGImages(source, np.asarray)
     picture, label, name = plain[59]
     assert np.array_equal(picture, source.images[59])
     assert label == source.labels[59] and name == f"{label}/00059.png"
-    normalised = plain.with_transform(augmentation.normalised)
+    normalized = plain.with_transform(augmentation.normalized)
     expected = (source.images[7] / 255 - augmentation.MEAN) / augmentation.STD
-    assert np.allclose(normalised[7][0], expected.transpose(2, 0, 1), atol=1e-6)
+    assert np.allclose(normalized[7][0], expected.transpose(2, 0, 1), atol=1e-6)
     pairs = plain.with_transform(augmentation.two_views)
     (first, second), labels, _ = next(iter(DataLoader(pairs, 8)))
     assert first.shape == (8, 3, 32, 32) and not torch.equal(first, second)
@@ -88,7 +88,7 @@ def test_loss_is_nt_xent():
 
 
 @pytest.mark.parametrize(
-    ("loop_s", "waiting"), [(5.0, r"100 s ± .+ %"), (4.02, r"not told apart \(20 steps\)")]
+    ("loop_s", "waiting"), [(5.0, r"100 s ± .+ %"), (4.02, r"not distinguishable \(20 steps\)")]
 )
 def test_waiting_for_data_is_shown_where_it_is_resolved(loop_s, waiting):
     noise = [0.1, -0.1] * 10
@@ -103,7 +103,7 @@ def test_waiting_for_data_is_shown_where_it_is_resolved(loop_s, waiting):
     case = SimpleNamespace(metrics=metrics, status="ok", backend="mps", config=config)
     (row,) = breakdown.table([case]).rows
     assert re.fullmatch(r"400 s ± .+ %", row.cells["Training"])
-    assert re.fullmatch(waiting, row.cells["Waiting for data"])
+    assert re.fullmatch(waiting, row.cells["Data-loading stall"])
     assert row.cells["Reading alone"] == "not measured"
 
 
