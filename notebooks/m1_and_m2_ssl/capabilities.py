@@ -1,4 +1,4 @@
-"""For the notebook `capabilities`: models to try a feature on, and comparison with plain fp32."""
+"""Models of the notebook `capabilities`, and the comparison of a feature with plain fp32."""
 
 import math
 from collections.abc import Callable
@@ -19,17 +19,18 @@ from pomology.models import cost, gpt2, pretrained, verify
 from pomology.models.definitions import definitions
 from pomology.models.vision import simclr_resnet18
 
-COMPILED = 0.01  # largest difference of a gradient in fp32, as a share
-# In bf16, times what rounding weights and inputs changes, and as much more.
+COMPILED = 0.01  # tolerance of gradients in fp32, relative
+# In bf16 the tolerance is LEAST + ROUNDED x the change from rounding weights and inputs.
 ROUNDED, LEAST = 2.5, 0.02
 LAYERS = ("linear", "conv1d", "conv2d", "conv_transpose2d")
 
 
 class Work(NamedTuple):
-    """A training to try a feature on.
+    """Training workload on which a feature is tried.
 
-    build: the model. inputs: a tuple of random tensors, of a batch size. loss: of a model and its
-    inputs; one that needs no gradient has had its backward pass. optimizer: of parameters.
+    build: returns the model. inputs: takes a batch size, returns a tuple of random tensors. loss:
+    takes a model and its inputs; a loss that needs no gradient already ran its backward pass.
+    optimizer: takes parameters.
     """
 
     build: Callable
@@ -40,7 +41,7 @@ class Work(NamedTuple):
 
 
 def resnet(image_size, batch_size, lr):
-    """ResNet-18 on random images of 1,000 classes."""
+    """Return ResNet-18 on random images of 1,000 classes."""
 
     def inputs(count):
         return torch.rand(count, 3, image_size, image_size), torch.randint(1000, (count,))
@@ -53,12 +54,12 @@ def resnet(image_size, batch_size, lr):
 
 
 def article_works(lr):
-    """The articles' models by name, as their notebooks define them, on random inputs.
+    """Return the articles' models by name, as their notebooks define them, on random inputs.
 
-    The kind of optimizer is the article's, but DCGAN has one instead of two. lr: of SGD.
+    The optimizers are of the articles' kinds, but DCGAN has one instead of two. lr: of SGD.
     """
     sgd = partial(torch.optim.SGD, lr=lr, momentum=0.9)
-    adam, adamw = torch.optim.Adam, torch.optim.AdamW  # not fused: nor are the articles'
+    adam, adamw = torch.optim.Adam, torch.optim.AdamW  # not fused, like the articles'
     vae = definitions("vae", "VAE", "loss_function")
     siamese = definitions("siamese", "Siamese")
     dcgan = definitions("dcgan", "build", "three_passes")
@@ -121,7 +122,7 @@ def article_works(lr):
 
 
 def backward(work, model, batch_size):
-    """Forward and backward pass with new inputs; returns the loss."""
+    """Run forward and backward with new inputs; return the loss."""
     loss = work.loss(model, *work.inputs(batch_size))
     if loss.requires_grad:
         loss.backward()
@@ -130,14 +131,14 @@ def backward(work, model, batch_size):
 
 @cache
 def count(work, batch_size, backend):
-    """Count a step, with memory for three models: the two that take turns, and one to check."""
+    """Count a step, with memory for three models: the two that are timed, and one to verify."""
     step = partial(backward, work, batch_size=batch_size)
     counted = cost.workload(work.build, step, 2, backend)
     return replace(counted, state_bytes=3 * counted.state_bytes)
 
 
 def as_float(outputs):
-    """Return a tensor, or those of a tuple, in fp32; anything else as it is."""
+    """Return a tensor, or the tensors of a tuple, in fp32; other values unchanged."""
     if isinstance(outputs, tuple):
         return tuple(map(as_float, outputs))
     is_float = isinstance(outputs, torch.Tensor) and outputs.is_floating_point()
@@ -145,7 +146,7 @@ def as_float(outputs):
 
 
 class FirstStep(TorchFunctionMode):
-    """Inside, noise does not depend on the precision; `used` is the type of the first product."""
+    """Draw noise in fp32 in every precision; `used` is the output type of the first layer."""
 
     used = None
 
@@ -159,9 +160,10 @@ class FirstStep(TorchFunctionMode):
 
 
 def first_step(trainer, inputs, seed):
-    """Take a step that can be compared, without dropout; its gradients stay until the next one.
+    """Make a step without dropout, for comparison; its gradients remain until the next step.
 
-    `trainer.used` becomes the type in which it computes. A compiled model computes in its weights'.
+    `trainer.used` becomes the type in which the step computes. A compiled model computes in the
+    type of its weights.
     """
     random_layers = (nn.Dropout, nn.MultiheadAttention)
     layers = [layer for layer in trainer.model.modules() if isinstance(layer, random_layers)]
@@ -179,9 +181,9 @@ def first_step(trainer, inputs, seed):
 
 
 def gradients(trainer):
-    """Return the gradients by name.
+    """Return the gradients by name, without those of key biases.
 
-    Key biases are left out: theirs are 0 but for rounding, since softmax ignores what all share.
+    A key bias has a gradient of 0 except for rounding, since softmax ignores a common summand.
     """
     return {
         name: weight.grad.float()
@@ -191,9 +193,10 @@ def gradients(trainer):
 
 
 def difference(found, exact):
-    """Return the worst parameter's difference of gradients, and its name.
+    """Return the largest relative difference of a parameter's gradient, and the parameter's name.
 
-    It is a share of the exact gradient's norm, with a hundredth of the norm of all together.
+    The norm of the difference is divided by the norm of the exact gradient plus 1 % of the norm of
+    all gradients.
     """
     hundredth = 0.01 * float(torch.stack([each.norm() for each in exact.values()]).norm())
     shares = {
@@ -204,14 +207,15 @@ def difference(found, exact):
 
 
 def rounded(tensors, dtype):
+    """Round floating-point tensors to a type; return them in fp32."""
     return [each.to(dtype).float() if each.is_floating_point() else each for each in tensors]
 
 
 def compare(case, trainer, plain, another, dtype, inputs, seed):
     """Compare loss and gradients of the first step with plain fp32's. Raises Mismatch.
 
-    another: one more trainer in plain fp32, whose weights are rounded. dtype: in which the feature
-    computes.
+    another: a further trainer in plain fp32, whose weights are rounded. dtype: the type in which
+    the feature computes.
     """
     exact = dtype == torch.float32
     losses = [float(each.losses[0]) for each in (trainer, plain)]
@@ -236,10 +240,10 @@ def compare(case, trainer, plain, another, dtype, inputs, seed):
 
 
 def in_pairs(case, steps, budget_s):
-    """Time two steps in turn: the first one's times, and the blocks of the second next to its own.
+    """Time two steps alternately; return the first one's times and the second one's blocks.
 
-    It takes 6 pairs, which an interval needs, and more until the budget is spent, within the case's
-    limit.
+    At least 6 pairs are timed, which an interval needs, and more until the budget is spent, within
+    the case's limit.
     """
     synchronize = case.backend.synchronize
     first = [calls.timed_block(step, 1, synchronize) for step in steps]
@@ -250,7 +254,7 @@ def in_pairs(case, steps, budget_s):
     blocks = ([], [])
     stopped = ""
     while not stopped:
-        # Which of a pair comes first changes from one to the next.
+        # The order alternates (A B, B A), so that a drift affects both alike.
         for side in (0, 1) if len(blocks[0]) % 2 == 0 else (1, 0):
             blocks[side].append(calls.timed_block(steps[side], counts[side], synchronize))
         pairs = len(blocks[0])
