@@ -1,4 +1,4 @@
-"""For the notebook `rasbt_vgg16`: CIFAR-10 as torchvision has it, enlarged image by image."""
+"""Data of the notebook `rasbt_vgg16`: torchvision's CIFAR-10, enlarged image by image."""
 
 from torchvision import datasets, transforms
 
@@ -6,9 +6,9 @@ from pomology.data.images import ImageSet
 
 
 class CIFAR10(datasets.CIFAR10):
-    """torchvision's CIFAR-10 of images in memory: items are (float32 (3, side, side), label).
+    """torchvision's CIFAR-10 with images in memory: items are (float32 (3, side, side), label).
 
-    An image is enlarged to 8/7 of a side; of that a square is cut out, in the middle or at random.
+    An image is enlarged to 8/7 of `side`, then cropped to a square in the middle or at random.
     """
 
     def __init__(self, images: ImageSet, side: int, at_random: bool):
