@@ -86,6 +86,9 @@ lint: dev  ## check style, layers, notebooks, parameter files and workflows
 	@if command -v actionlint >/dev/null; then actionlint; else echo "actionlint is not installed: skipped"; fi
 	@$(PY) -m pomology check
 
+docs: ready  ## write the generated tables of docs/
+	@$(PY) setup/docs.py
+
 bench: dev  ## measure what the clock itself costs a step
 	@$(PY) tests/bench.py
 
@@ -122,4 +125,4 @@ audit:  ## look the lock up among known vulnerabilities (needs uv, and the netwo
 clean:  ## remove the environments and unfinished notebooks; results stay
 	rm -rf $(ENV) .venv-uv .venv-matrix outputs/*/.partial
 
-.PHONY: help ready dev reproduce test lab env lint bench report share compare fleet matrix lock audit clean
+.PHONY: help ready dev reproduce test lab env lint docs bench report share compare fleet matrix lock audit clean
