@@ -65,7 +65,7 @@ def place(options: argparse.Namespace) -> str:
     tls = where.startswith("tls://") or dask.config.get("distributed.comm.require-encryption")
     if not (local or tls or options.insecure):
         risk = "without TLS whoever reaches a machine's port can run programs there"
-        raise PomologyError(f"{where}: {risk}; see docs/fleet.md, or say INSECURE=1")
+        raise PomologyError(f"{where}: {risk}; see docs/multiple-machines.md, or say INSECURE=1")
     return where
 
 
