@@ -146,7 +146,7 @@ def drift(durations: Sequence[float]) -> float | None:
     """Return by which share the middle or the last third is slower than the first.
 
     Whichever differs more counts; 0 within the noise, which is without a third's own trend. None
-    with fewer than 18 durations, or where the first third took no time (docs/findings.md).
+    with fewer than 18 durations, or where the first third took no time (docs/log/2026-11.md).
     """
     times = np.asarray(durations, dtype=float)
     third = times.size // 3

@@ -1,6 +1,6 @@
 """Intervals of times in one process, where neighbours correlate.
 
-Where the numbers here come from is in docs/findings.md, "How the intervals are made".
+Where the numbers here come from is in docs/log/2026-11.md, "How the intervals are made".
 """
 
 import math

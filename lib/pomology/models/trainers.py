@@ -29,7 +29,7 @@ def keras(
 
     `between_epochs_s` is the time of `fit_s` in which this process computed nothing between epochs.
     TensorFlow's thread that tunes the input may sleep there as long as the epoch took
-    (docs/findings.md); an estimate has none of it.
+    (docs/log/2026-11.md); an estimate has none of it.
     """
     import keras as framework
 

@@ -39,7 +39,7 @@ LEAST = np.array([1 / 1.2] * 5 + [1e-8])
 HELD_BY = 2.0  # times that must agree before calibration moves a number
 INTERVAL = (0.05, 0.95)
 # The least interval of a user's model on a processor: ten models that no kit has took 0.56 to 2.34
-# times what was predicted, and so did 17 of 20 on another processor (docs/findings.md).
+# times what was predicted, and so did 17 of 20 on another processor (docs/log/2026-11.md).
 CPU_UNSEEN = (math.log(0.56), math.log(2.34))
 
 

@@ -19,7 +19,7 @@ WORKLOAD_OF = {"rasbt_vgg16": "vgg16", "memory": "memory_over_time"}
 # Devices as articles print them -> one name for each.
 DEVICES = {line["printed"]: line["device"] for line in published.read("devices.csv")}
 # Experiments whose loaders take longer than a GPU computes, as 20 to 30 µs a digit
-# (docs/findings.md).
+# (docs/log/2026-11.md).
 LOADER_BOUND = ("vae", "rasbt_lenet", "rasbt_mlp")
 ALIASES = {"samples_per_s": "throughput", "steps_per_s": "step_s"}  # the kit's names of such rates
 WORK = ["workload", "terms"]
