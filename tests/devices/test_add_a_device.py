@@ -1,4 +1,4 @@
-"""The programs of docs/add-a-device.md: a GPU of PyTorch is a line, a framework is a file."""
+"""CONTRIBUTING.md on how to add a device: a GPU of PyTorch is a line, a framework a file."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from pomology.devices import find
 from pomology.devices import torch as devices_torch
 from pomology.paths import root
 
-TEXT = (root() / "docs" / "add-a-device.md").read_text(encoding="utf-8")
+TEXT = (root() / "CONTRIBUTING.md").read_text(encoding="utf-8").split("\n## Add a")[2]
 LINE, FILE = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""The page on how to add an experiment: its files, in a copy of the kit, are one that runs."""
+"""CONTRIBUTING.md on how to add an experiment: its files, in a copy of the kit, run."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ from notebook_code import notebook_text
 
 from pomology.paths import root
 
-TEXT = (root() / "docs" / "add-an-experiment.md").read_text(encoding="utf-8")
+TEXT = (root() / "CONTRIBUTING.md").read_text(encoding="utf-8").split("\n## Add a")[1]
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 PYTHON = [text.strip() for kind, text in BLOCKS if kind == "python"]
 OF_KIND = {kind: text for kind, text in BLOCKS if kind != "python"}
