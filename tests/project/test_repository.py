@@ -1,23 +1,27 @@
 """What is public: the committed runs, the pages that lead to them, and no trace of a person."""
 
-import csv
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
+import pandas
 import pytest
 
+from pomology.articles import claims
+from pomology.extras import compare
 from pomology.extras.share import share
+from pomology.format import seconds, significant
 from pomology.paths import root
-from pomology.results.record import RENAMED
+from pomology.results.record import RENAMED, STATUSES
 from pomology.results.run import Run
 from pomology.runner import notebooks
 
 RUNS = sorted(place for place in root().glob("outputs/reference-*") if place.is_dir())
 README = (root() / "README.md").read_text(encoding="utf-8")
-# Findings are of their time, and name files that have gone since.
-PAGES = [path for path in (root() / "docs").glob("*.md") if path.stem != "findings"]
-PAGES = [root() / "README.md", *sorted(PAGES)]
+# Not docs/log: its entries name files that have gone since.
+PAGES = [root() / "README.md", root() / "CONTRIBUTING.md", *sorted((root() / "docs").glob("*.md"))]
+EXAMPLES = [("VAE", "vae", 128), ("Siamese", "siamese", 64), ("Transformer", "transformer_lm", 20)]
 # Spelt so that this file does not hold them itself.
 FORBIDDEN = {
     r"\.\./" + "shared": "a folder beside the repository",
@@ -51,19 +55,30 @@ def test_files_that_a_page_names_are_there(page):
     assert not {file for file in files if not any((place / file).exists() for place in places)}
 
 
-def test_the_readme_leads_to_a_run_without_a_gpu_and_shows_what_it_calls_reliable():
-    assert root() / "outputs" / "reference-cpu" in RUNS
-    assert all(f"outputs/{folder.name}/" in README for folder in RUNS)
-    place = root() / "outputs" / "reference-cpu" / "tables" / "mlp-article.csv"
-    with open(place, encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["source"] == "measured"]
-    reliable = [row for row in rows if row["status"] == "ok" and not row["flags"]]
-    lines = ["| batch size | time per epoch | 95 % confidence interval |", "| --- | --- | --- |"]
-    for row in reliable:
-        value, low, high = (float(row[key]) for key in ("epoch_s", "epoch_s_low", "epoch_s_high"))
-        lines.append(f"| {row['batch_size']} | {value:.2f} s | {low:.2f} to {high:.2f} s |")
-    table = "\n".join(lines)
-    assert len(reliable) == 3 and f"\n{table}\n" in README, f"README.md must say\n\n{table}"
+def test_the_readme_leads_to_a_run_without_a_gpu_and_shows_its_numbers():
+    assert RUNS and all(f"outputs/{folder.name}/" in README for folder in RUNS)
+    lines = []
+    for model, name, batch in EXAMPLES:
+        rows = pandas.read_csv(root() / f"outputs/reference-cpu/tables/{name}-article.csv")
+        rows = rows[rows.batch_size.eq(batch)].drop_duplicates("device").fillna("")
+        here = rows.iloc[-1]
+        bounds = f"{significant(here.epoch_s_low)} to {significant(here.epoch_s_high)}"
+        how = ", ".join(filter(None, (here.epoch_s_how, here["flags"])))
+        times = " | ".join(map(seconds, rows.epoch_s))
+        lines.append(f"| {model}, batch {batch} | {times} ({bounds}), {how} |\n")
+    table = f"| model | {' | '.join(rows.device)} |\n{'| --- ' * 5}|\n{''.join(lines)}"
+    assert table in README, table
+
+
+def test_generated_tables_are_current_and_statuses_and_verdicts_are_explained():
+    for path, text in runpy.run_path(str(root() / "setup" / "docs.py"))["pages"]().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run make docs"
+    page = (root() / "docs" / "reading-a-report.md").read_text(encoding="utf-8")
+    names = re.findall("`(.*?)`", " ".join(re.findall(r"^\| (`.*?)\|", page, re.MULTILINE)))
+    statuses, verdicts = names[names.index("ok") :], names[names.index("supported") :][:11]
+    assert statuses[: len(STATUSES)] == list(STATUSES)
+    source = Path(claims.__file__).read_text() + Path(compare.__file__).read_text()
+    assert all(f'"{name}' in source for name in verdicts) and "must not be compared" in verdicts
 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
