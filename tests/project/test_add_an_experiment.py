@@ -44,7 +44,7 @@ def test_it_runs_and_stands_on_the_page_beside_its_published_rows(tmp_path):
     assert done.returncode == 0 and "cpu, width 16" in done.stdout, done.stdout + done.stderr
     out = tmp_path / "outputs" / "a"
     page = (out / "index.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
-    assert ">One linear layer</h3>" in page and "0.41 ms" in page and ">Width</th>" in page
+    assert ">One linear layer</summary>" in page and "0.41 ms" in page and ">Width</th>" in page
     with open(out / "shown" / "linear" / "01-article.csv", newline="") as file:
         rows = [(row["width"], float(row["step_s"])) for row in csv.DictReader(file)]
     assert rows == [("1024", 0.41e-3), ("1024", 0.35e-3)]
