@@ -1,4 +1,4 @@
-"""For the notebook `peaks`: how large the caches of this processor are."""
+"""For the notebook `peaks`: the size of this CPU's last-level cache."""
 
 from pathlib import Path
 

@@ -1,9 +1,9 @@
-"""For the notebook `sustained_load`: a rate over time, with the machine's heat."""
+"""For the notebook `sustained_load`: throughput, temperature, clock and power over time."""
 
 from pomology.machine.sampler import Sample
 from pomology.report.figures import curves_figure
 
-RATE = "% of the first rate"
+RATE = "Throughput (% of the first minute)"
 HEAT = {
     "Temperature (°C)": ("temperature_c", 1),
     "Clock (GHz)": ("clock_hz", 1e9),
@@ -13,8 +13,8 @@ HEAT = {
 
 
 def figure(_, records):
-    """Return a figure of the rate in % of the first minute's, and of what was traced of heat."""
-    import pandas  # not before the memory is measured
+    """Return a figure of the throughput in % of the first minute's, and of the thermal traces."""
+    import pandas  # late, so that its memory does not count in the footprint
 
     panels = {name: [] for name in (RATE, *HEAT)}
     for record in records:

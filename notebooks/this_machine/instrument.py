@@ -1,7 +1,7 @@
 """The longer checks of the notebook `instrument_check`.
 
-A check takes a case, and returns a sentence about what it found. It raises Mismatch if numbers of
-this kind are not to be trusted, and Unsupported if this machine gives no answer.
+A check takes a case and returns a sentence with its finding. It raises Mismatch if numbers of this
+kind are unreliable on this machine, and Unsupported if the machine does not report them.
 """
 
 import functools
@@ -28,12 +28,12 @@ from pomology.measure import clock as measure_clock
 from pomology.models import isolated, verify
 
 SEED = 1
-TOLERANCE = 1e-4  # largest error of a device, as a share of a tensor's largest number
-clock = time.perf_counter  # another way than the package's own clock, which is checked here
+TOLERANCE = 1e-4  # largest error of a device, as a share of a tensor's largest value
+clock = time.perf_counter  # not pomology's own clock, which is checked here
 
 
 def keep(case, name, estimate, unit="s", raw=()):
-    """Record an estimate, and the times that it is made of; return it as text."""
+    """Record an estimate and the timings that it summarizes; return it as text."""
     estimate = estimate.replace(unit=unit)
     case.metric(name, estimate)
     if raw:
@@ -41,11 +41,11 @@ def keep(case, name, estimate, unit="s", raw=()):
     return format.with_interval(estimate, functools.partial(format.quantity, unit=unit))
 
 
-# Waiting for a device
+# Device synchronization
 
 
 def fence(case, budget_s, margin):
-    """Time a synchronization with nothing to wait for, and after a tiny kernel."""
+    """Time a synchronization of an idle device, and of one with a tiny kernel to finish."""
     tensor = torch.zeros(1, device=case.device)
     synchronize = case.backend.synchronize
 
@@ -61,25 +61,22 @@ def fence(case, budget_s, margin):
     for name, each in timed.items():
         case.raw(name, each.blocks)
     idle, kernel, fenced = (each.seconds for each in timed.values())
-    behind = beyond(fenced, kernel)
-    alone, loaded = keep(case, "fence_idle_s", idle), keep(case, "fence_behind_kernel_s", behind)
+    extra = beyond(fenced, kernel)
+    alone, loaded = keep(case, "fence_idle_s", idle), keep(case, "fence_behind_kernel_s", extra)
     keep(case, "tiny_kernel_s", kernel)
     block_s = max(measure_clock.BLOCK_S, idle.value / measure_clock.FENCE_SHARE)
-    case.metric("fence_share_of_block", behind.value / block_s, "")
+    case.metric("fence_share_of_block", extra.value / block_s, "")
     block = format.seconds(block_s)
-    if behind.low is not None and behind.low > margin * block_s:
-        why = "steps look too slow"
-        raise Mismatch(
-            f"after a kernel a fence costs {loaded}, too much for blocks of {block}: {why}"
-        )
-    share = f"{100 * behind.value / block_s:.2g} % of blocks of {block}"
-    return (
-        f"a fence takes {alone} with nothing to wait for and {loaded} after a tiny kernel: {share}"
-    )
+    if extra.low is not None and extra.low > margin * block_s:
+        cost = f"after a kernel a synchronization costs {loaded}"
+        raise Mismatch(f"{cost}, too much for timing blocks of {block}: steps look too slow")
+    share = f"{100 * extra.value / block_s:.2g} % of a timing block of {block}"
+    found = f"a synchronization takes {alone} when idle and {loaded} after a tiny kernel"
+    return f"{found}: {share}"
 
 
 def beyond(longer, shorter):
-    """Return by how much one time is longer; half-widths of two estimates add in squares."""
+    """Return the difference of two times; the half-widths of their intervals add in squares."""
     value = max(0.0, longer.value - shorter.value)
     if None in (longer.high, shorter.high):
         return longer.replace(value=value, low=None, high=None, covers=None)
@@ -91,7 +88,7 @@ def beyond(longer, shorter):
 
 
 def both_clocks(case, function, pairs, budget_s):
-    """Return the package's times of a function, PyTorch's, and the package's blocks."""
+    """Return pomology's times of a function, PyTorch's times, and pomology's blocks."""
     blocks = []
 
     def own():
@@ -104,14 +101,14 @@ def both_clocks(case, function, pairs, budget_s):
         return Timer("function()", **settings).blocked_autorange(min_run_time=budget_s / 8).median
 
     times = {own: [], pytorch: []}
-    for number in range(pairs):  # the order changes from pair to pair
+    for number in range(pairs):  # alternating order, so a drift does not favour one of the two
         for way in (own, pytorch) if number % 2 else (pytorch, own):
             times[way].append(way())
     return times[own], times[pytorch], blocks
 
 
 def training_step(device, batch_size=256):
-    """Return a function that makes a training step of a perceptron on a device."""
+    """Return a function that runs a training step of a perceptron on a device."""
     torch.manual_seed(SEED)
     hidden = (nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
     model = nn.Sequential(*hidden, nn.Linear(1024, 10)).to(device.handle)
@@ -128,19 +125,18 @@ def training_step(device, batch_size=256):
 
 
 def agreement(case, pairs, budget_s, margin):
-    """Compare the package's times of a matmul and of a training step with PyTorch's timer."""
+    """Compare pomology's times of a matmul and of a training step with PyTorch's timer."""
     functions = {
-        "product": case.backend.product("fp32", 512),
-        "training step": training_step(case.backend, 16),
+        "product": ("matmul", case.backend.product("fp32", 512)),
+        "training_step": ("training step", training_step(case.backend, 16)),
     }
     texts, wrong, wide = [], [], False
-    for name, function in functions.items():
+    for metric, (name, function) in functions.items():
         own, pytorch, blocks = both_clocks(case, function, pairs, budget_s)
         ratios = [ours / other for ours, other in zip(own, pytorch, strict=True)]
         middle = intervals.median_interval(ratios)  # one disturbed pair does not move it
-        metric = name.replace(" ", "_")
         keep(case, f"{metric}_s", intervals.median_interval(own), raw=blocks)
-        case.raw(f"{name}, by PyTorch", pytorch)
+        case.raw(f"{metric.replace('_', ' ')}, by PyTorch", pytorch)
         keep(case, f"{metric}_ratio", middle, "")
         text = f"{name} {middle.value:.3f}"
         if middle.low is not None:
@@ -150,12 +146,12 @@ def agreement(case, pairs, budget_s, margin):
         # By chance all pairs differ in one direction once in 2^(pairs - 1) times.
         if min(ratios) > 1 + margin or max(ratios) < 1 / (1 + margin):
             wrong.append(text)
-    what = "the package's time over that of torch.utils.benchmark"
+    ratio = "pomology's time divided by that of torch.utils.benchmark"
     if wrong:
-        raise Mismatch(f"{what}: {'; '.join(wrong)}; it should be 1")
-    text = f"{what}, {case.backend.threads} threads: {', '.join(texts)}"
+        raise Mismatch(f"{ratio}: {'; '.join(wrong)}; it should be 1")
+    text = f"{ratio}, {pairs} pairs, {case.backend.threads} threads: {', '.join(texts)}"
     if wide:
-        return f"{text}; too wide to tell: run it again when nothing else runs", "too-noisy"
+        return f"{text}; too wide for a verdict: run it again on an idle machine", "too-noisy"
     return text
 
 
@@ -163,7 +159,7 @@ def agreement(case, pairs, budget_s, margin):
 
 
 def percentile_90(seconds):
-    """Return the share by which two such times differ at most, in 90 % of pairs.
+    """Return the largest relative difference between two such times in 90 % of pairs.
 
     Student's t on logarithms: the difference of two times has sqrt(2) times the deviation of one.
     """
@@ -172,19 +168,20 @@ def percentile_90(seconds):
 
 
 def step_s(device, budget_s):
-    """Return the median seconds of a training step of a new model."""
+    """Return the median seconds of a training step of a newly built model."""
     with device.context():
         timed = calls.measure(training_step(device), device.synchronize, budget_s=budget_s)
     return timed.seconds.value
 
 
 def step_s_on(backend, budget_s):
+    """Return `step_s` on the device with this name: the entry of a fresh process."""
     return step_s(*find.find(backend), budget_s)
 
 
 def step_in_fresh_process(backend, budget_s):
-    """Return `step_s` of a process of its own."""
-    what = f"a training step in a process of its own on {backend}"
+    """Return `step_s` as a fresh process measures it."""
+    what = f"a training step in a fresh process on {backend}"
     limit_s = 300 + 3 * budget_s
     return isolated.call(what, "instrument:step_s_on", backend, budget_s, limit_s=limit_s)
 
@@ -197,28 +194,30 @@ def twice(case, times, budget_s):
         try:
             if len(between) == len(within) - 1:
                 between.append(step_in_fresh_process(case.backend.backend, budget_s))
-        except PomologyError as error:  # a device that one process holds alone
+        except PomologyError as error:  # for example a device that only one process may use
             problem = f"not measured: {error}"
     texts = []
-    for metric, words, seconds in (
-        ("same_process_difference", "within a process", within),
-        ("between_process_difference", "between two", between),
+    for metric, where, seconds in (
+        ("same_process_difference", "in one process", within),
+        ("between_process_difference", "between two processes", between),
     ):
-        amount = problem
         if len(seconds) > 1:
             share = percentile_90(seconds)
             case.metric(metric, share, "", n=len(seconds))
-            amount = f"by about {format.significant(100 * share, 1)} %"
-        texts.append(f"{words} {amount}")
-    timings = f"in 90 % of pairs ({times} timings of each kind)"
-    return f"two runs of a training step differ {', '.join(texts)}, {timings}"
+            texts.append(f"by about {format.significant(100 * share, 1)} % {where}")
+        else:
+            texts.append(f"by an unknown amount {where} ({problem})")
+    n = f"{times} timings of each"
+    if len(between) != times:
+        n = f"{times} and {len(between)} timings"
+    return f"Two runs of the same training step differ {' and '.join(texts)} (90 % of pairs, {n})"
 
 
 # Unfinished work
 
 
 def products(case, least_s):
-    """Return a function that starts a matmul of `least_s` or more, and one that fetches of it."""
+    """Return a function that starts a matmul of `least_s` or more, and one that reads from it."""
     for size in (256, 512, 1024, 2048, 4096, 8192):
         a, result = torch.ones(2, size, size, device=case.device)
         launch, fetch = functools.partial(torch.mm, a, a, out=result), result[0, 0].item
@@ -226,7 +225,7 @@ def products(case, least_s):
         for _ in range(3):
             start = clock()
             launch()
-            fetch()  # not the fence, which is in question
+            fetch()  # not a synchronization, which is under test
             times.append(clock() - start)
         if min(times) >= least_s:
             break
@@ -234,14 +233,14 @@ def products(case, least_s):
 
 
 def events(case):
-    """Return two events of the device's own time, where there are such that can be trusted."""
+    """Return two events of the device's own clock where these are reliable, else None."""
     if case.backend.backend == "cuda":
         return [torch.Event(case.device, enable_timing=True) for _ in range(2)]
     return None
 
 
 def one_loop(case, launch, fetch, count):
-    """Return seconds up to the loop's end, to the fence's, of the fetch, and by device events."""
+    """Return seconds to the loop's end, to the synchronization's, of the read, and by events."""
     case.backend.synchronize()
     marks = events(case)
     start = clock()
@@ -256,14 +255,14 @@ def one_loop(case, launch, fetch, count):
     fenced = clock()
     fetch()
     fetched = clock()
-    fetch()  # once more, now that there is nothing to wait for
+    fetch()  # again: the cost of a read without a wait
     late_s = max(0.0, (fetched - fenced) - (clock() - fetched))
     device_s = marks[0].elapsed_time(marks[1]) / 1e3 if marks else None
     return launched - start, fenced - start, late_s, device_s
 
 
 def unfenced(case, budget_s):
-    """Time a loop of matmuls up to its last call, and up to the fence after it."""
+    """Time a loop of matmuls to its last call, and to the synchronization after it."""
     launch, fetch = products(case, budget_s / 200)
     loops = [one_loop(case, launch, fetch, 20) for _ in range(6)]
     columns = list(zip(*loops, strict=True))
@@ -274,34 +273,31 @@ def unfenced(case, budget_s):
     case.metric("unfenced_share", share, "")
     case.metric("late_share", late_share, "")
     if late_share > 0.1:
-        came = (
-            f"the fence returned after {second}, and the result {format.seconds(late.value)} later"
-        )
-        raise Mismatch(f"{came}: it does not wait, and every time of this device is too short")
+        came = f"synchronization ended after {second}, the result came {format.seconds(late.value)}"
+        raise Mismatch(f"{came} later: it does not wait, so all times of this device are too short")
     if None not in columns[3]:
         ratios = [device_s / fenced_s for _, fenced_s, _, device_s in loops]
         own = intervals.median_interval(ratios)
         keep(case, "device_events_ratio", own, "")
         if not 0.9 < own.value < 1.05:
-            what = "by the device's own events the loop took"
-            raise Mismatch(f"{what} {own.value:.2f} of the time up to the fence")
-    text = f"20 products: {first} without a fence, {second} with one"
+            share = f"{own.value:.2f} of the time to the synchronization"
+            raise Mismatch(f"by the device's own events the loop took {share}")
+    text = f"20 matmuls take {first} to the last call and {second} to the synchronization"
     if case.backend.kind == "cpu":
         if share < 0.9:
-            raise Mismatch(f"{text}: this CPU came back before it was done, which none should")
-        return f"{text}: the same, as it should be: a CPU has finished when the call returns"
+            raise Mismatch(f"{text}: a CPU call returned before its work was done")
+        return f"{text}: equal, as expected, because a CPU call returns when its work is done"
     if share > 0.5:
         launching = f"launching took {100 * share:.0f} % of the time"
-        raise Mismatch(f"{text}: {launching}, so this shows nothing about the fence")
-    caught = f"it would look {1 / share:,.0f} times too fast"
-    return f"{text}: unfenced work is caught ({caught}), and the fence waits"
+        raise Mismatch(f"{text}: {launching}, so this shows nothing about the synchronization")
+    return f"{text} ({1 / share:,.0f} times as long): unfinished work is noticed"
 
 
 # Memory counters
 
 
 def counters(case):
-    """Return all memory counters by name, in bytes, as a peak since the last reset."""
+    """Return the peak of each memory counter since the last reset, in bytes."""
     case.backend.synchronize()
     with Sampler(case.backend.kind) as sampler:
         pass
@@ -318,30 +314,30 @@ def memory(case, megabytes):
     size = megabytes * 10**6
     case.backend.reset_peak_memory()
     before = counters(case)
-    # Written to: memory that is only promised counts nowhere.
+    # ones() writes to the memory: the system counts no page before its first use.
     block = torch.ones(size // 4, device=case.device)
     during = counters(case)
     del block
     case.backend.reset_peak_memory()
     after = counters(case)
     if not before:
-        raise Unsupported("this system tells neither what PyTorch nor what this process takes")
-    texts = [] if "allocated" in before else ["PyTorch counts nothing on this device"]
+        raise Unsupported("this system reports neither PyTorch's memory nor this process's")
+    texts = [] if "allocated" in before else ["PyTorch has no counter for this device"]
     for name in before:
         grew, kept = during[name] - before[name], after[name] - before[name]
         short = name.split(" ")[0]
         case.metric(f"{short}_grew_bytes", grew, "B")
         case.metric(f"{short}_kept_bytes", kept, "B")
-        amounts = format.quantity(max(0, grew), "B"), format.quantity(size, "B")
-        stayed = f"{100 * max(0, kept) / size:.0f} % of it stayed"
-        texts.append(f"{name} grew by {amounts[0]} for {amounts[1]}, and {stayed} after it")
-        # Tensors are rounded up a little. A process's other work is in its footprint, too; what a
-        # GPU holds is in it on a Mac only. An allocator may reserve more, in heaps of its own size.
+        amount, wanted = format.quantity(max(0, grew), "B"), format.quantity(size, "B")
+        stayed = f"{100 * max(0, kept) / size:.0f} % of it remained afterwards"
+        texts.append(f"{name} grew by {amount} for a tensor of {wanted}, and {stayed}")
+        # Allocators round up a little, and may reserve whole heaps. The footprint also counts the
+        # process's other memory, and a GPU's tensors on a Mac only.
         slack = max(0.1 * size, 16e6) if short == "footprint" else max(0.02 * size, 4e6)
         most = math.inf if short == "reserved" else size + slack
         counts = short != "footprint" or case.backend.kind == "cpu"
         if counts and not size - slack <= grew <= most:
-            raise Mismatch(f"{texts[-1]}: this counter does not count what it should")
+            raise Mismatch(f"{texts[-1]}: this counter does not follow the tensor")
     return "; ".join(texts)
 
 
@@ -349,10 +345,10 @@ def memory(case, megabytes):
 
 
 def movements(joules, seconds):
-    """Return the changes of each counter, as seconds and joules from one to the next.
+    """Return the updates of each counter, as seconds and joules since the previous one.
 
-    joules: reads the counters by rail. It takes three times as long while one has not changed three
-    times.
+    joules: reads all counters, by power domain. It watches three times as long where a counter has
+    not changed three times.
     """
     start = now = clock()
     changes = {rail: [(start, total)] for rail, total in joules().items()}
@@ -361,7 +357,7 @@ def movements(joules, seconds):
         for rail, total in joules().items():
             if total != changes[rail][-1][1]:
                 changes[rail].append((now, total))
-    # The first change began before the first reading.
+    # The first interval is incomplete: it began before the first reading.
     pairs = {rail: list(itertools.pairwise(each))[1:] for rail, each in changes.items()}
     return {
         rail: [(end_s - start_s, end - start) for (start_s, start), (end_s, end) in each]
@@ -371,9 +367,9 @@ def movements(joules, seconds):
 
 
 def power(joules, rail, least_s, work):
-    """Return watts by rail while `work` is called again and again.
+    """Return watts by power domain while `work` is called repeatedly.
 
-    The window is from one movement of a rail's counter to another, `least_s` or more later.
+    The window begins and ends with an update of this domain's counter, at least `least_s` apart.
     """
     start, edges, before = clock(), [], joules()
     while len(edges) < 2:
@@ -382,14 +378,14 @@ def power(joules, rail, least_s, work):
         if now[rail] != before[rail] and (not edges or now_s - edges[0][0] >= least_s):
             edges.append((now_s, now))
         elif now_s - start > 20 * least_s:
-            raise Mismatch(f"the counter of the {rail} moved, and then no more")
+            raise Mismatch(f"the counter of {rail} stopped updating")
         before = now
     (start, first), (end, last) = edges
     return {each: (last[each] - first[each]) / (end - start) for each in first}
 
 
 def energy(case, budget_s):
-    """Time the movements of each counter, and compare the power of waiting and of work."""
+    """Time the updates of each energy counter, and compare idle power with power under load."""
     try:
         periods_s, joules = meter(case.backend.kind)
     except Absent as reason:
@@ -397,10 +393,9 @@ def energy(case, budget_s):
     rails, watched_s = ", ".join(periods_s), max(2 * budget_s, 3 * max(periods_s.values()))
     moved = movements(joules, watched_s)
     if not moved:
-        raise Mismatch(
-            f"the counters ({rails}) did not move in {format.seconds(watched_s)} or more"
-        )
-    # The slowest counts: a prompt rail hides it in the sum of all.
+        watched = format.seconds(watched_s)
+        raise Mismatch(f"the counters ({rails}) did not change in {watched} or more")
+    # The window follows the slowest counter: in the sum a fast one would hide it.
     longest_s = {rail: max(gap_s for gap_s, _ in moved[rail]) for rail in moved}
     slowest = max(longest_s, key=longest_s.get)
     gaps_s, steps_j = zip(*moved[slowest], strict=True)
@@ -409,15 +404,15 @@ def energy(case, budget_s):
     window_s = max(budget_s, longest_s[slowest])
     waiting, working, still = watts(case, joules, slowest, window_s, budget_s)
     every = {rail: f"every {format.seconds(gap_s)} or sooner" for rail, gap_s in longest_s.items()}
-    texts = [f"{rail} moves {every.get(rail, 'not at rest')}" for rail in periods_s]
-    texts = [f"rails: {', '.join(texts)}", f"{slowest} by {min(steps_j):.2g} J or more"]
-    texts += [f"{rail} stood still under load" for rail in still]
-    texts.append(f"waiting {waiting}, working {working}: joules rise with work")
+    texts = [f"{rail} updates {every.get(rail, 'not at rest')}" for rail in periods_s]
+    texts = [f"power domains: {', '.join(texts)}", f"{slowest} by {min(steps_j):.2g} J or more"]
+    texts += [f"{rail} did not change under load" for rail in still]
+    texts.append(f"idle {waiting}, under load {working}: power rises with load")
     return "; ".join(texts)
 
 
 def watts(case, joules, slowest, window_s, budget_s):
-    """Record the power of waiting and of work, three windows of each; and name rails at rest."""
+    """Record idle power and power under load, three windows of each; return unchanged domains."""
     launch, _ = products(case, budget_s / 200)
 
     def busy():
@@ -432,8 +427,8 @@ def watts(case, joules, slowest, window_s, budget_s):
     waiting = keep(case, "power_waiting_w", intervals.interval(totals[0]), "W")
     working = keep(case, "power_working_w", intervals.interval(totals[1]), "W")
     if not all(more > less for less, more in zip(*totals, strict=True)):
-        raise Mismatch(f"no more power for work ({working}) than for waiting ({waiting})")
-    # A GPU's counter may rest with it; under load none may.
+        raise Mismatch(f"power under load ({working}) is not above idle power ({waiting})")
+    # An idle GPU's counter may stay unchanged; under load none may.
     still = [rail for rail in loaded[0] if not any(each[rail] for each in loaded)]
     return waiting, working, still
 
@@ -442,7 +437,7 @@ def watts(case, joules, slowest, window_s, budget_s):
 
 
 class Small(nn.Module):
-    """A network with the parts of the articles' networks."""
+    """A small network with the layer types of the articles' networks."""
 
     def __init__(self):
         super().__init__()
@@ -453,20 +448,20 @@ class Small(nn.Module):
         self.head = nn.Linear(8 * 16 + 16, 10)
 
     def forward(self, images, words):
-        seen = F.avg_pool2d(F.relu(self.batch_norm(self.convolution(images))), 2).flatten(1)
-        heard, _ = self.recurrent(words)
-        return self.head(torch.cat([seen, self.layer_norm(heard[:, -1])], dim=1))
+        features = F.avg_pool2d(F.relu(self.batch_norm(self.convolution(images))), 2).flatten(1)
+        states, _ = self.recurrent(words)
+        return self.head(torch.cat([features, self.layer_norm(states[:, -1])], dim=1))
 
 
 def random_batch(count):
-    """Return images, words and targets."""
+    """Return random images, sequences of vectors, and targets."""
     return torch.randn(count, 3, 8, 8), torch.randn(count, 12, 16), torch.randint(10, (count,))
 
 
 def passes(device):
     """Return outputs and all gradients of a step on a device, as arrays by name."""
     torch.manual_seed(SEED)
-    # Made on the CPU: each device has random numbers of its own.
+    # Drawn on the CPU, because each device has its own random generator.
     model, (images, words, targets) = Small(), random_batch(16)
     model = model.to(device)
     images, words = (inputs.to(device).requires_grad_() for inputs in (images, words))
@@ -480,7 +475,7 @@ def passes(device):
 
 
 def reference():
-    """Return the same of the CPU with one thread and without the kernels of oneDNN."""
+    """Return `passes` on the CPU with one thread and without oneDNN."""
     threads, mkldnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = False
@@ -492,53 +487,57 @@ def reference():
 
 
 def convolution(a, identity):
+    """Multiply two matrices as a 1 × 1 convolution."""
     return F.conv2d(a.view(1, 64, 8, 8), identity.view(64, 64, 1, 1))
 
 
-WAYS = {"product": torch.mm, "convolution": convolution}
+WAYS = {"product": torch.mm, "convolution": convolution}  # the names of metrics
 
 
 def kept_bits(case, multiply):
-    """Return how many bits after the binary point come through a multiplication by 1."""
+    """Return how many mantissa bits survive a multiplication by the identity matrix."""
     identity, kept = torch.eye(64, device=case.device), 0
     for bits in range(1, 24):
-        numbers = torch.full((64, 64), 1 + 2.0**-bits, device=case.device)
-        if torch.equal(multiply(numbers, identity).view(64, 64), numbers):
+        values = torch.full((64, 64), 1 + 2.0**-bits, device=case.device)
+        if torch.equal(multiply(values, identity).view(64, 64), values):
             kept = bits
     return kept
 
 
 def one_step(model, count):
+    """Run a forward and backward pass on a random batch."""
     images, words, targets = random_batch(count)
     F.cross_entropy(model(images, words), targets).backward()
 
 
 def parity(case):
-    """Compare a step with the plain CPU's, on a GPU each operator, and count the bits of fp32."""
+    """Compare a step with the reference CPU's, on a GPU by operator, and count the bits of fp32."""
     if case.backend.kind == "gpu":
         proof.prove(case, Small().to(case.device), one_step, batch_size=16)
     values = passes(case.device)
-    verify.check(case, values, reference(), TOLERANCE, "against the plain CPU", relative=True)
+    verify.check(case, values, reference(), TOLERANCE, "against the reference CPU", relative=True)
     bits = {name: kept_bits(case, multiply) for name, multiply in WAYS.items()}
     for name, count in bits.items():
         case.metric(f"{name}_bits", count, "bits")
     if min(bits.values()) < 23:
-        few = ", ".join(f"a {name} keeps {count} bits" for name, count in bits.items())
-        raise Mismatch(f"{few} of fp32's 23: what is called fp32 here is less")
-    agree = f"{len(values)} outputs and gradients agree with the plain CPU within {TOLERANCE:g}"
-    return f"{agree} of each one's largest number; products and convolutions keep fp32's 23 bits"
+        words = {"product": "matmul"}
+        few = ", ".join(f"{words.get(name, name)} keeps {count}" for name, count in bits.items())
+        raise Mismatch(f"{few} of fp32's 23 mantissa bits: fp32 is less precise on this device")
+    agree = f"{len(values)} outputs and gradients agree with the reference CPU's"
+    within = f"within {TOLERANCE:g} of each tensor's largest value"
+    return f"{agree} {within}; matmul and convolution keep the 23 mantissa bits of fp32"
 
 
 # Versions
 
 
 def version(text):
-    """Return `2.13.0+cpu` as (2, 13, 0); what is missing is older than everything."""
+    """Return `2.13.0+cpu` as (2, 13, 0); a missing version is older than all others."""
     return tuple(int(number) for number in re.findall(r"\d+", (text or "").split("+")[0])[:3])
 
 
 def requirements(machine, environment):
-    """Yield what has a requirement, the requirement, what this machine has, and the verdict."""
+    """Yield a subject, its requirement, this machine's state, and the verdict."""
     packages = machine["packages"]
     pytorch, zeus = packages.get("torch"), packages.get("zeus-apple-silicon")
     tensorflow, metal = packages.get("tensorflow"), packages.get("tensorflow-metal")
@@ -549,7 +548,7 @@ def requirements(machine, environment):
     duplicate = environment.get("KMP_DUPLICATE_LIB_OK")
     macs = (
         ("PyTorch on MPS, also in bf16", "macOS 14", machine["os_version"], (14,)),
-        ("peaks of memory on MPS", "PyTorch 2.13", pytorch, (2, 13)),
+        ("peak memory on MPS", "PyTorch 2.13", pytorch, (2, 13)),
         ("torch.utils.benchmark waits for MPS", "PyTorch 2.9", pytorch, (2, 9)),
         ("energy without root", "zeus-apple-silicon 1.1", zeus, (1, 1)),
     )
@@ -563,12 +562,12 @@ def requirements(machine, environment):
     pair = f"{tensorflow} with {metal or 'none'}"
     rows.append(("TensorFlow with tensorflow-metal", "2.16 to 2.19", pair, plugin, True))
     off = fallback in ("", "0")
-    rows.append(("MPS refuses what it lacks", "no fallback", f"fallback {fallback}", off, True))
+    rows.append(("MPS without a CPU fallback", "no fallback", f"fallback {fallback}", off, True))
     both = version(numpy) >= (2,) or version(arrow) < (26,)
     pair = f"NumPy {numpy}, PyArrow {arrow}"
     rows.append(("NumPy and PyArrow", "PyArrow below 26, or NumPy 2", pair, both, False))
     alone, set_to = duplicate is None, duplicate or "not set"
-    rows.append(("one OpenMP", "KMP_DUPLICATE_LIB_OK not set", set_to, alone, False))
+    rows.append(("a single OpenMP runtime", "KMP_DUPLICATE_LIB_OK not set", set_to, alone, False))
     for what, needs, found, met, only_macs in rows:
         if only_macs and machine["os"] != "macOS":
             yield what, needs, found, "not a Mac"

@@ -159,4 +159,4 @@ def test_a_verdict_is_a_status(vae):
     noisy = {"flags": ["too-noisy"]}
     for text, *repeats in (("yes", {}), ("cannot be told", noisy), ("mismatch", {}, failed)):
         table = article_table("instrument_check", [vae(**check, **each) for each in repeats])
-        assert [row["May it be trusted?"] for row in shown(table)] == [text]
+        assert [row["Reliable?"] for row in shown(table)] == [text]
