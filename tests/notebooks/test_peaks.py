@@ -24,9 +24,9 @@ def measured(tmp_path, monkeypatch):
     def run(sizes=(64,)):
         about = {"article": "kit", "devices": "cpu", "budget_s": 0.01, "out": str(tmp_path)}
         experiment = Experiment("peaks", **about)
-        parameters, *sources = fakes.cells("peaks")
+        study, parameters, *sources = fakes.cells("peaks")
         scope = {"experiment": experiment}
-        exec(parameters, scope)
+        exec(f"{study}\n{parameters}", scope)
         scope |= {"precisions": ["fp32", "fp16"], "sizes": sizes, "megabytes": 16}
         scope |= {"budget_s": 0.01, "least_calls": 2, "least_s": 0.0, "limit_s": 20.0}
         for source in sources:
