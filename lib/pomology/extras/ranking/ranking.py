@@ -183,7 +183,7 @@ def headline(frame: pandas.DataFrame, against: str = "") -> str:
     """
     known = speeds(frame)
     name = reference(known, against)
-    own_run = frame[frame["run"].eq(frame["run"].iloc[0])]
+    own_run = frame[frame["run"].isin(frame["run"].head(1))]
     single = own_run["repeat"].nunique() < REPEATS
     checks = own_run[own_run["metric"].eq("between_process_difference")]
     variations = {kind: value for (_, kind), value in cases.run_to_run(cases.pool(checks)).items()}
