@@ -20,7 +20,7 @@ LAB = root() / "outputs" / "lab"
 PAGE = """# Notebooks
 
 Open one, change its parameters if you like, and choose *Run*, *Run All Cells*. Run one at a time: two would share the
-processor and the memory that they measure. **Times** are roughly what the `quick` parameters take on two CPU cores.
+CPU and the memory that they measure. **Times** are approximate, for the `quick` parameters on two CPU cores.
 
 **Numbers** go to `outputs/lab-<digits>/`, one folder for all notebooks while the machine, its software and the profile
 stay the same. To run the set-up cell again is to measure anew; the earlier numbers move to `earlier/` there.
@@ -47,13 +47,13 @@ def plain(text: str) -> str:
 def contents() -> str:
     """The page, in Markdown: a section per article, and in it a part per notebook."""
     try:
-        found = notebooks.notebooks()
+        first, found = notebooks.notebooks(run=False), notebooks.notebooks()
     except PomologyError as error:  # it may take JupyterLab to put it right
         return f"{PAGE}\n**{error}**\n"
     titles = {published.KIT: "This machine"} | {
         article.id: article.title for article in published.articles()
     }
-    parts = [PAGE]
+    parts = [PAGE, *map(entry, first)]
     for article, title in titles.items():
         parts.append(f"## {title}\n")
         parts += [entry(notebook) for notebook in found if notebook.article == article]

@@ -14,7 +14,7 @@ from pomology.data.text import WIKITEXT2
 from pomology.paths import notebook_paths, root
 from pomology.results.record import PROFILES
 
-PATHS = notebook_paths(root() / "notebooks")
+PATHS = [path for path in notebook_paths(root() / "notebooks") if path.stem != "explore"]  # no run
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
 

@@ -11,7 +11,7 @@ from declared import call
 from notebook_code import PATHS, code
 
 from pomology.articles import published
-from pomology.paths import root
+from pomology.paths import notebook_paths, root
 from pomology.results.record import PROFILES
 from pomology.runner import notebooks
 
@@ -24,7 +24,7 @@ SHAPES = re.compile(
 every_notebook = pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
 
 
-@every_notebook
+@pytest.mark.parametrize("path", notebook_paths(root() / "notebooks"), ids=lambda path: path.stem)
 def test_it_is_as_jupyterlab_saves_it_without_what_a_run_leaves(path):
     text = path.read_text(encoding="utf-8")
     document = nbformat.from_dict(json.loads(text))
@@ -47,12 +47,9 @@ def test_it_has_a_title_short_cells_and_the_experiment_of_its_name(path):
     words = "\n".join(cell.source for cell in document.cells if cell.cell_type == "markdown")
     (title,) = re.findall(r"^# .+", words, re.MULTILINE)
     assert words.startswith(title)
-    articles = {article.id: article for article in published.articles()}
-    if about["article"] in articles:
-        article = articles[about["article"]]
+    for article in (each for each in published.articles() if each.id == about["article"]):
         assert path.parent.name == article.slug
-        assert article.title in document.cells[0].source
-        assert article.author in document.cells[0].source
+        assert all(each in document.cells[0].source for each in (article.title, article.author))
     assert not re.search(r"<\w+[^>]*>", words), "HTML in Markdown breaks in the page"
     assert max(source.count("\n") + 1 for source in code(document)) <= CELL_LINES
     experiment = call(path)

@@ -59,12 +59,8 @@ def check(tmp_path, monkeypatch):
 
 def clock(step) -> tuple:
     replaced = {"clock": map(step, range(50_000)).__next__}
-    return (
-        definitions("instrument_check", requirements=())["clock_moves"],
-        FakeDevice("cpu"),
-        {},
-        replaced,
-    )
+    moves = definitions("instrument_check", requirements=())["clock_moves"]
+    return moves, FakeDevice("cpu"), {}, replaced
 
 
 def fence(fence_s: float, behind_s: float = 0.0) -> tuple:
@@ -77,8 +73,7 @@ def fence(fence_s: float, behind_s: float = 0.0) -> tuple:
         device.clock.pass_s(extra_s)
 
     tensor = SimpleNamespace(add_=lambda _: device.launch(1e-5))
-    replaced = {"clock": device.clock}
-    replaced["torch"] = SimpleNamespace(zeros=lambda *_, **__: tensor)
+    replaced = {"clock": device.clock, "torch": SimpleNamespace(zeros=lambda *_, **__: tensor)}
     return instrument.fence, FakeDevice("mps", synchronize), BUDGET | MARGIN, replaced
 
 
@@ -93,8 +88,8 @@ def loop(backend: str, waits: bool = True, at_once: bool = False) -> tuple:
         (device.clock.pass_s if at_once else device.launch)(0.005)
 
     synchronize = device.synchronize if waits else lambda: device.clock.pass_s(1e-6)
-    replaced = {"clock": device.clock, "events": lambda case: None}
-    replaced["products"] = lambda case, least_s: (launch, fetch)
+    products = (launch, fetch)
+    replaced = {"clock": device.clock, "events": lambda _: None, "products": lambda *_: products}
     return instrument.unfenced, FakeDevice(backend, synchronize), BUDGET, replaced
 
 

@@ -25,8 +25,7 @@ from pomology.paths import root
 from pomology.results import journal, record
 from pomology.runner import notebooks
 
-# Before a notebook's first cell, and behind its last one; nothing is left behind that the notebook
-# might use without an import of its own.
+# Before a notebook's first cell and after its last one; no name is left that it might use.
 FIRST = """
 import sys
 sys.path.insert(0, {tests!r})
@@ -69,8 +68,7 @@ class Execution:
 
     @property
     def outputs(self) -> list[nbformat.NotebookNode]:
-        cells = [cell for cell in self.document.cells if cell.cell_type == "code"]
-        return [output for cell in cells for output in cell.outputs]
+        return [output for cell in self.document.cells for output in cell.get("outputs", ())]
 
     @property
     def framework(self) -> str:
@@ -127,13 +125,10 @@ class Execution:
 def variants() -> dict[str, tuple[Path, dict]]:
     """Each notebook with the parameters of each of its variants that a processor runs, too."""
     return {
-        "-".join([notebook.name, *map(str, variant.parameters.values())]): (
-            notebook.path,
-            variant.parameters,
-        )
-        for notebook in notebooks.notebooks()
-        for variant in notebook.variants
-        if variant.only != "tf32"
+        "-".join([each.name, *map(str, one.parameters.values())]): (each.path, one.parameters)
+        for each in notebooks.notebooks()
+        for one in each.variants
+        if one.only != "tf32"
     }
 
 
@@ -185,13 +180,11 @@ def test_its_journal_conforms_and_every_case_is_ok(execution):
     for each in contents.records:
         assert (each.profile, each.repeat) == ("smoke", 0) and each.data in ("stand-in", "none")
         allowed = {"ok"} | LACKS.get(each.backend, set())
-        if path.stem in PROBES:
-            allowed |= {"unsupported"}
+        allowed |= {"unsupported"} if path.stem in PROBES else set()
         if kit and each.backend == "mps":  # the pretended one does not work by itself
             allowed |= {"mismatch"}
         assert each.status in allowed, f"{each.case}: {each.status}: {each.reason}"
-    expected = {"mps"} if execution.on_mps else {"cpu"}
-    expected |= {"cpu"} if kit else set()
+    expected = {"mps" if execution.on_mps else "cpu"} | ({"cpu"} if kit else set())
     assert expected <= {each.backend for each in contents.records if each.status == "ok"}
 
 

@@ -56,7 +56,7 @@ class Notebook:
     after: the notebooks whose numbers it shows; `*` is all others.
     one_case_per_kernel: the backends that keep what a case compiled in their process.
     extras: the folders of lib/pomology/extras/ that it needs. order: below 0 it runs before those
-    that say none, above 0 after them. priority: its place in a run with MINUTES.
+    that say none, above 0 after them. priority: its place with MINUTES. run: if a run executes it.
     """
 
     path: Path
@@ -68,6 +68,7 @@ class Notebook:
     extras: Sequence[str] = ()
     order: int = 0
     priority: float = math.inf
+    run: bool = True
 
     @property
     def name(self) -> str:
@@ -104,10 +105,11 @@ class Notebook:
         return known | values | {name: known[name] for name in known if known[name] != "auto"}
 
 
-def notebooks() -> list[Notebook]:
+def notebooks(run: bool = True) -> list[Notebook]:
     """Return all notebooks in the order of a run: by `order`, the cheapest first, sources before.
 
-    Raises PomologyError for metadata that are wrong, and for two notebooks of one name.
+    run: False returns those that no run executes. Raises PomologyError for metadata that are wrong,
+    and for two notebooks of one name.
     """
     found: dict[str, Notebook] = {}
     for path in notebook_paths(root() / "notebooks"):
@@ -125,7 +127,7 @@ def notebooks() -> list[Notebook]:
         shows = bool(each.after), "*" in each.after
         return *shows, each.order, each.seconds("quick"), each.name
 
-    return sorted(found.values(), key=place)
+    return sorted((each for each in found.values() if each.run == run), key=place)
 
 
 def select(only: str = "") -> list[Notebook]:
