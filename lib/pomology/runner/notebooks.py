@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import nbformat
 
 from pomology.devices import find
 from pomology.errors import PomologyError
@@ -185,7 +184,8 @@ def inspect(path: Path) -> dict[str, Any]:
     Each is a line `name: type = literal  # help`. Those of the study are in a cell of the tag
     `study`, all others in the one of the tag `parameters`, after which papermill puts its own.
     """
-    from papermill.translators import PythonTranslator  # takes half a second
+    import nbformat  # takes half a second, with papermill
+    from papermill.translators import PythonTranslator
 
     with _naming(path.name):
         cells = nbformat.read(path, 4).cells
