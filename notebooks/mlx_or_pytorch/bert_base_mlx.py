@@ -1,4 +1,4 @@
-"""BERT-base with a classifier of two classes in MLX, without dropout, named as in transformers."""
+"""BERT-base with two classes in MLX, without dropout; weights are named as in transformers."""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -8,7 +8,7 @@ WIDTH, HEADS, EPSILON = 768, 12, 1e-12
 
 
 class Module(nn.Module):
-    """Parts by name, as transformers nests them."""
+    """A module with submodules by name, nested as in transformers."""
 
     def __init__(self, /, **parts):
         super().__init__()
@@ -41,7 +41,7 @@ def through(block, x):
 
 
 def build(size, **_):
-    """size: tokens, and x layers where these are not 12."""
+    """Build the model; size is `TOKENS` or `TOKENSxLAYERS`, by default 12 layers."""
     _, layers = map(int, f"{size}x12".split("x")[:2])
     embeddings = Module(
         word_embeddings=nn.Embedding(28_996, WIDTH),

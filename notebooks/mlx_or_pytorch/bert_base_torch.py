@@ -1,4 +1,4 @@
-"""BERT-base that puts texts into two classes, as its notebook has it, without dropout."""
+"""BERT-base with two classes in PyTorch, without dropout; the model of its notebook."""
 
 import torch
 
@@ -6,7 +6,7 @@ from pomology.models.definitions import definitions
 
 
 def build(size, **_):
-    """size: tokens, and x layers where these are not 12."""
+    """Build the model; size is `TOKENS` or `TOKENSxLAYERS`, by default 12 layers."""
     _, layers = map(int, f"{size}x12".split("x")[:2])
     return definitions("bert_base", "build", layers=layers).build()
 

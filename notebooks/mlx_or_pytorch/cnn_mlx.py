@@ -1,7 +1,7 @@
-"""Article 004's convolutions in MLX."""
+"""The CNN of Daniel 2023 in MLX."""
 
 import mlx.nn as nn
-from mlp_mlx import forward, loss, optimizer  # noqa: F401 (hooks of this model too)
+from mlp_mlx import forward, loss, optimizer  # noqa: F401 (also the hooks of this model)
 
 
 def build(**_):

@@ -1,11 +1,11 @@
-"""Article 004's convolutions in PyTorch."""
+"""The CNN of Daniel 2023 in PyTorch."""
 
-from mlp_torch import forward, loss, optimizer  # noqa: F401 (hooks of this model too)
+from mlp_torch import forward, loss, optimizer  # noqa: F401 (also the hooks of this model)
 from torch import nn
 
 
 class ChannelsLast(nn.Module):
-    """The dense layer of Keras counts channels last."""
+    """Flatten images with channels last, as Keras does before a dense layer."""
 
     def forward(self, images):
         return images.permute(0, 2, 3, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""DCGAN in MLX: two networks, trained one after the other."""
+"""DCGAN in MLX: a step trains the discriminator, then the generator."""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -51,9 +51,9 @@ def drawn(model, photos):
 
 
 def forward(model, photos):
-    pictures = drawn(model, photos)
-    of_pictures = model.discriminator(mx.stop_gradient(pictures)).reshape(-1)
-    return model.discriminator(photos).reshape(-1), of_pictures, pictures
+    images = drawn(model, photos)
+    of_images = model.discriminator(mx.stop_gradient(images)).reshape(-1)
+    return model.discriminator(photos).reshape(-1), of_images, images
 
 
 def error(outputs, answer):
@@ -62,8 +62,8 @@ def error(outputs, answer):
 
 def passes(model):
     def discriminator(photos):
-        of_photos, of_pictures, _ = forward(model, photos)
-        return error(of_photos, 1.0) + error(of_pictures, 0.0)
+        of_photos, of_images, _ = forward(model, photos)
+        return error(of_photos, 1.0) + error(of_images, 0.0)
 
     def generator(photos):
         return error(model.discriminator(drawn(model, photos)).reshape(-1), 1.0)

@@ -1,4 +1,4 @@
-"""DCGAN, as its notebook has it: two networks, trained one after the other."""
+"""DCGAN in PyTorch: a step trains the discriminator, then the generator."""
 
 import torch
 from torch.nn import functional as F
@@ -17,8 +17,8 @@ def drawn(model, photos):
 
 
 def forward(model, photos):
-    pictures = drawn(model, photos)
-    return model["discriminator"](photos), model["discriminator"](pictures.detach()), pictures
+    images = drawn(model, photos)
+    return model["discriminator"](photos), model["discriminator"](images.detach()), images
 
 
 def error(outputs, answer):
@@ -29,9 +29,9 @@ def passes(model):
     kept = []
 
     def discriminator(photos):
-        of_photos, of_pictures, pictures = forward(model, photos)
-        kept[:] = [pictures]
-        return error(of_photos, 1.0) + error(of_pictures, 0.0)
+        of_photos, of_images, images = forward(model, photos)
+        kept[:] = [images]
+        return error(of_photos, 1.0) + error(of_images, 0.0)
 
     def generator(photos):
         return error(model["discriminator"](*kept), 1.0)

@@ -1,12 +1,12 @@
-"""The inputs of every training of this folder, in PyTorch's layout, and its optimiser's settings.
+"""Random inputs and optimizer settings of all workloads of this folder.
 
-They are random numbers in the shape of the article's data, the same in every framework; classes
-and words are integers.
+Inputs have the shapes of the published data, in PyTorch's layout, and are equal in all frameworks.
+Pixels and sounds are floats; classes and words are integers.
 """
 
 import numpy as np
 
-# Workload, batch sizes, and size of the model or its input: as the articles train them.
+# Cases at the published sizes: workload, batch sizes, and size of the model or of its input.
 ROWS = [
     "vae 128/5120",
     "siamese 64/1024",
@@ -25,7 +25,7 @@ ROWS = [
     "cnn 32/128/512/1024",
     "lstm 32/128/512/1024",
 ]
-# The same, small enough for every machine and both frameworks.
+# Cases that are small enough for every machine and both frameworks.
 COMMON = [
     "vae 128",
     "mlp 32/1024",
@@ -39,7 +39,7 @@ COMMON = [
     "bert_base 1 16x1",
     "resnet50 2 64",
 ]
-# Workload -> learning rate, weight decay, and the numbers that its optimiser keeps per weight.
+# Workload -> learning rate, weight decay, and optimizer states per weight.
 OPTIMISERS = {
     "vae": (1e-3, 0.0, 2),
     "siamese": (1.0, 0.0, 2),
@@ -53,17 +53,17 @@ OPTIMISERS = {
     "cnn": (1e-3, 0.0, 2),
     "lstm": (1e-3, 0.0, 2),
 }
-# What a framework does otherwise than the others, and a row says.
+# Differences between the two implementations, as notes of a case.
 DIFFERS = {
-    "dcgan_mlx": "draws its pictures once for each of the two networks; PyTorch draws them once",
-    "lstm_torch": "its LSTM adds a second bias, which stays 0 and is not trained",
+    "dcgan_mlx": "generates images once for each of its two networks; PyTorch does it once",
+    "lstm_torch": "its LSTM has a second bias, which stays 0 and is not trained",
 }
 
 
 def batch(
     generator: np.random.Generator, workload: str, batch_size: int, size: str = ""
 ) -> tuple[np.ndarray, ...]:
-    """The arrays of a step. size: of the model, or of its input, as the workload has it."""
+    """Return the arrays of one step; size is that of the model or of its input."""
     numbers = [int(number) for number in size.split("x") if number.isdigit()]
 
     def pixels(*shape, low=0.0):
@@ -79,19 +79,19 @@ def batch(
             return 255 * pixels(1, 28, 28), 255 * pixels(1, 28, 28), classes(2).astype(np.float32)
         case "dcgan":
             return (pixels(3, 64, 64, low=-1.0),)
-        case "transformer_lm":  # 35 words of each text, and those that follow
+        case "transformer_lm":  # 35 words of each text, and the next word of each
             words = classes(numbers[3] if len(numbers) > 3 else 33_278, 36, batch_size)
             return words[:-1], words[1:].reshape(-1)
-        case "simclr":  # two views of each picture, which augmentation has scaled to a spread of 1
+        case "simclr":  # two views of each image, normalized to a standard deviation of 1
             return tuple(generator.normal(size=(2, batch_size, 3, 32, 32)).astype(np.float32))
-        case "whisper":  # 30 seconds in 80 mel bands, and 32 tokens of text
+        case "whisper":  # 30 seconds in 80 mel bands, and 32 tokens
             return generator.normal(size=(batch_size, 80, 3000)).astype(np.float32), classes(
                 50_000, batch_size, 32
             )
-        case "bert_base":  # tokens, and layers if not 12
+        case "bert_base":  # the second number of the size is the layers
             return classes(28_996, batch_size, numbers[0]), np.ones(batch_size, np.int64)
         case "resnet50":
             return pixels(3, *numbers, *numbers), classes(1000)
         case "mlp" | "cnn" | "lstm":
             return pixels(1, 28, 28), classes(10)
-    raise ValueError(f"no inputs are known for {workload!r}")
+    raise ValueError(f"inputs.py has no inputs for {workload!r}")

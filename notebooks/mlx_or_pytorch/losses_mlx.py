@@ -1,12 +1,12 @@
-"""What several files of MLX share."""
+"""Losses of several workloads in MLX."""
 
 import mlx.core as mx
 
-# PyTorch bounds a logarithm at -100; MLX's function bounds its result, which has no gradient then.
+# PyTorch clamps the logarithm at -100. MLX clamps the loss instead, where its gradient is then 0.
 LEAST = 1e-38
 
 
 def binary_cross_entropy(probabilities, answers):
-    """Of each element."""
+    """Return the loss of each element."""
     right, wrong = mx.maximum(probabilities, LEAST), mx.maximum(1 - probabilities, LEAST)
     return -(answers * mx.log(right) + (1 - answers) * mx.log(wrong))

@@ -1,7 +1,7 @@
-"""Article 004's LSTM in MLX."""
+"""The LSTM of Daniel 2023 in MLX."""
 
 import mlx.nn as nn
-from mlp_mlx import loss, optimizer  # noqa: F401 (hooks of this model too)
+from mlp_mlx import loss, optimizer  # noqa: F401 (also the hooks of this model)
 
 NAMES = {
     "lstm.Wx": "lstm.weight_ih_l0",

@@ -1,6 +1,6 @@
-"""Article 004's LSTM in PyTorch, whose second bias stays 0."""
+"""The LSTM of Daniel 2023 in PyTorch, whose second bias stays 0."""
 
-from mlp_torch import loss, optimizer  # noqa: F401 (hooks of this model too)
+from mlp_torch import loss, optimizer  # noqa: F401 (also the hooks of this model)
 from torch import nn
 
 

@@ -1,4 +1,4 @@
-"""Article 004's dense layers in MLX; Adam with the epsilon of Keras."""
+"""The MLP of Daniel 2023 in MLX; Adam has the epsilon of Keras."""
 
 import mlx.nn as nn
 import mlx.optimizers as optim

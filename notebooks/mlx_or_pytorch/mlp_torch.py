@@ -1,4 +1,4 @@
-"""Article 004's dense layers in PyTorch; Adam with the epsilon of Keras."""
+"""The MLP of Daniel 2023 in PyTorch; Adam has the epsilon of Keras."""
 
 import torch
 from torch import nn

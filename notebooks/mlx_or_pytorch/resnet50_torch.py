@@ -1,4 +1,4 @@
-"""ResNet-50 with SGD and momentum, as its notebook trains it."""
+"""ResNet-50 in PyTorch, with SGD and momentum."""
 
 import torch
 from torch.nn import functional as F

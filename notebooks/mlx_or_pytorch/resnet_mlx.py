@@ -1,4 +1,4 @@
-"""ResNet in MLX, for N x H x W x 3. Weights have the names that they have in torchvision."""
+"""ResNet in MLX, for images of N x H x W x 3; weights are named as in torchvision."""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -52,17 +52,17 @@ class ResNet(nn.Module):
 
 
 def resnet18() -> nn.Module:
-    """11,689,512 parameters."""
+    """Build ResNet-18 with 11,689,512 parameters."""
     return ResNet((2, 2, 2, 2), bottleneck=False)
 
 
 def resnet50() -> nn.Module:
-    """25,557,032 parameters."""
+    """Build ResNet-50 with 25,557,032 parameters."""
     return ResNet((3, 4, 6, 3), bottleneck=True)
 
 
 def cifar_resnet18() -> nn.Module:
-    """`vision.cifar_resnet18` in MLX."""
+    """Build ResNet-18 without its last layer for 32 x 32 pixels, as `vision.cifar_resnet18`."""
     stem = [_convolution(3, 64, 3, 1), nn.BatchNorm(64)]
     return nn.Sequential(*stem, *stages((2, 2, 2, 2)), lambda images: images.mean((1, 2)))
 
@@ -72,7 +72,7 @@ def _convolution(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d
 
 
 def stages(depths: tuple[int, ...], bottleneck: bool = False) -> list[nn.Sequential]:
-    """Stages of 64, 128, 256 and 512 channels; each but the first halves the picture."""
+    """Build stages of 64, 128, 256 and 512 channels; all but the first halve the image."""
     result = []
     channels = 64
     for number, depth in enumerate(depths):

@@ -1,4 +1,4 @@
-"""The Siamese network in MLX."""
+"""Siamese ResNet-18 in MLX."""
 
 import mlx.core as mx
 import mlx.nn as nn

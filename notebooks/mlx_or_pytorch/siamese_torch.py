@@ -1,4 +1,4 @@
-"""The Siamese network, as its notebook has it."""
+"""Siamese ResNet-18 in PyTorch; the model of its notebook."""
 
 import torch
 from torch.nn import functional as F

@@ -1,4 +1,4 @@
-"""SimCLR's ResNet-18 and loss in MLX, on views that are ready."""
+"""SimCLR in MLX, on views that are already augmented."""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -26,7 +26,7 @@ def forward(model, first, second):
 
 
 def loss(outputs, first, second, temperature=0.5):
-    """NT-Xent: each view must find the other view of its picture among all others of the batch."""
+    """Return NT-Xent: each view must find the other view of its image in the batch."""
     n = len(first)
     views = mx.concatenate([view / mx.linalg.norm(view, axis=1, keepdims=True) for view in outputs])
     logits = views @ views.T / temperature + mx.diag(mx.full(2 * n, -mx.inf))

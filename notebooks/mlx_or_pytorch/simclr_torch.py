@@ -1,4 +1,4 @@
-"""SimCLR's ResNet-18 and loss, as its notebook trains them, on views that are ready."""
+"""SimCLR in PyTorch, on views that are already augmented; the loss of its notebook."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The Transformer language model in MLX; its optimiser clips gradients and subtracts them."""
+"""Transformer language model in MLX, trained by SGD with clipped gradients."""
 
 import math
 
@@ -10,7 +10,7 @@ DROPOUT, HEADS = 0.2, 2
 
 
 class Attention(nn.Module):
-    """One matrix for queries, keys and values, as in PyTorch, and dropout on the weights."""
+    """Attention as in PyTorch: one matrix for queries, keys and values; dropout on the weights."""
 
     def __init__(self, size):
         super().__init__()
@@ -77,7 +77,7 @@ class LanguageModel(nn.Module):
 
 
 def build(size, **_):
-    """size: width x layers x hidden units, and x words where these are not WikiText-2's."""
+    """Build the model; size is `WIDTHxLAYERSxHIDDEN`, and `xWORDS` for another vocabulary."""
     width, layers, hidden, *words = map(int, size.split("x"))
     return LanguageModel(*words or [33_278], width, layers, hidden)
 

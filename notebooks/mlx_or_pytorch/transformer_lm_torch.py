@@ -1,4 +1,4 @@
-"""The Transformer language model of its notebook, trained by SGD with clipped gradients."""
+"""Transformer language model in PyTorch, trained by SGD with clipped gradients."""
 
 import torch
 
@@ -8,7 +8,7 @@ notebook = definitions("transformer_lm", "LanguageModel", "loss_function")
 
 
 def build(size, **_):
-    """size: width x layers x hidden units, and x words where these are not WikiText-2's."""
+    """Build the model; size is `WIDTHxLAYERSxHIDDEN`, and `xWORDS` for another vocabulary."""
     width, layers, hidden, *words = map(int, size.split("x"))
     return notebook.LanguageModel(*words or [33_278], width, layers, hidden)
 

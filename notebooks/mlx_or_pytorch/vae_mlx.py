@@ -1,4 +1,4 @@
-"""The variational autoencoder in MLX."""
+"""Variational autoencoder in MLX."""
 
 import mlx.core as mx
 import mlx.nn as nn

@@ -1,4 +1,4 @@
-"""The variational autoencoder, as its notebook has it."""
+"""Variational autoencoder in PyTorch; model and loss of its notebook."""
 
 import torch
 

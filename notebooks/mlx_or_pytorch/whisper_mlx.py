@@ -1,4 +1,4 @@
-"""Whisper in MLX, with AdamW and clipped gradients; its parts have the names of transformers."""
+"""Whisper in MLX, with AdamW and clipped gradients; weights are named as in transformers."""
 
 import math
 
@@ -9,7 +9,7 @@ import mlx.optimizers as optim
 from pomology.models.pretrained import SIZES
 
 VOCABULARY, POSITIONS, WORDS = 51_865, 1500, 448
-START = 50_257  # comes before the first word, as transformers shifts labels
+START = 50_257  # the token before the first word, as transformers shifts labels
 
 
 class Attention(nn.Module):
@@ -62,8 +62,8 @@ class Encoder(nn.Module):
             nn.LayerNorm(width),
         )
         rates = mx.exp(-math.log(10_000) / (width // 2 - 1) * mx.arange(width // 2))
-        turns = mx.arange(POSITIONS)[:, None] * rates
-        self._positions = mx.concatenate([mx.sin(turns), mx.cos(turns)], axis=1)  # not trained
+        angles = mx.arange(POSITIONS)[:, None] * rates
+        self._positions = mx.concatenate([mx.sin(angles), mx.cos(angles)], axis=1)  # not trained
 
     def __call__(self, features):
         x = nn.gelu(self.conv2(nn.gelu(self.conv1(features)))) + self._positions
@@ -107,7 +107,7 @@ def build(size, **_):
 
 
 def forward(model, features, words):
-    """features: clips x 3,000 x 80 mel bands. words: clips x tokens."""
+    """Return the logits; features are clips x 3,000 x 80 mel bands, words clips x tokens."""
     before = mx.concatenate([mx.full((len(words), 1), START, words.dtype), words[:, :-1]], axis=1)
     return model.model.decoder(before, model.model.encoder(features))
 

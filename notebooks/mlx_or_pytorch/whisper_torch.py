@@ -1,4 +1,4 @@
-"""Whisper as transformers builds it, with AdamW and clipped gradients."""
+"""Whisper of transformers in PyTorch, with AdamW and clipped gradients."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Every training of `notebooks/mlx_or_pytorch` in MLX against PyTorch in float64."""
+"""Every model of `notebooks/mlx_or_pytorch` in MLX against PyTorch in float64."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from references import trainings_reference
 from pomology.models import isolated
 
 ROWS = ["vae 4", "mlp 4", "cnn 4", "lstm 4", "siamese 4", "dcgan 1", "simclr 4", "resnet50 2 64"]
-ROWS += ["transformer_lm 3 16x2x16x101", "whisper 1 whisper-smoke"]
+ROWS += ["transformer_lm 3 16x2x16x101", "whisper 1 whisper-smoke", "bert_base 1 16x1"]
 
 
 @pytest.fixture(scope="module")
