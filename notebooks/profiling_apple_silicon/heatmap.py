@@ -1,7 +1,4 @@
-"""For the notebook `blas`: a grid of products by device and precision.
-
-A mark for each product would be a cloud.
-"""
+"""Figure of the notebook `blas`: a heat map of shapes by device and precision."""
 
 from pomology.format import plus_minus, significant
 from pomology.report import figures
@@ -10,9 +7,9 @@ from pomology.results import metrics
 
 
 def figure(about, records):
-    """Return a figure with the rate of every product and its interval, or the status of the case.
+    """Return a figure with the FLOP/s of every case and its interval, or its status.
 
-    A row is an operation and shape, a column a framework, device and precision.
+    Rows are operations and shapes; columns are frameworks, devices and precisions.
     """
     import pandas
     import seaborn
@@ -32,7 +29,7 @@ def figure(about, records):
     cells = pandas.DataFrame(cells, columns=["operation", "row", "column", "value", "words"])
     if not cells["value"].notna().any():
         return figures.nothing()
-    # The rows of an operation together, all in order of first appearance.
+    # Group the rows of an operation, in order of first appearance.
     cells = pandas.concat(rows for _, rows in cells.groupby("operation", sort=False))
     grid = cells.pivot_table(["value", "words"], "row", "column", "first", sort=False, dropna=False)
     values = grid["value"].astype(float)

@@ -1,8 +1,7 @@
-"""For the notebook `blas`: the products of article 001, their inputs, references, and the timing.
+"""Matrix multiplications of the notebook `blas`: shapes, inputs, verification and timing.
 
-Nothing here computes on a device: the notebook says how a framework multiplies. A result is
-compared with a reference in NumPy before it is timed, so two frameworks that agree with it agree
-with each other.
+The notebook itself multiplies, in PyTorch or MLX. Every result is compared with a NumPy reference
+before it is timed. Two frameworks that agree with it agree with each other.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from pomology.measure import clock, epochs
 from pomology.models import verify
 from pomology.results.cases import LEAST_CALLS
 
-LENGTHS = {"matmul": 3, "matvec": 2, "vjp": 3}  # of an operation's shape
-# A precision's name in every framework, and its significant bits, the hidden one included.
+LENGTHS = {"matmul": 3, "matvec": 2, "vjp": 3}  # dimensions of an operation's shape
+# Data type, and significant bits including the implicit one.
 PRECISIONS = {
     "fp32": ("float32", 24),
     "tf32": ("float32", 11),
     "fp16": ("float16", 11),
     "bf16": ("bfloat16", 8),
 }
-WARMUPS = 10  # calls before the timed ones, as in the article
-PERIOD = 1_000_003  # inputs repeat after so many numbers; a prime, so no two rows are the same
-SAMPLED = 32  # rows and columns of a matrix that are compared; of a vector 8 times as many numbers
+WARMUPS = 10  # warm-up calls, as in Feng et al. 2025
+PERIOD = 1_000_003  # inputs repeat after so many values; a prime, so that no two rows are equal
+SAMPLED = 32  # rows and columns of a matrix that are compared; 8 times as many of a vector
 
 
 @dataclass(frozen=True)
 class Product:
-    """One product. `shape` is that of its left operand, as `8x2000x2000`.
+    """One multiplication; `shape` is that of its left operand, for example `8x2000x2000`.
 
     matmul: a batch of square matrices times another such batch. matvec: a matrix times a vector.
-    vjp: the gradient of a batch `a` of matrices times a square matrix `b`, for the operand `wrt`,
-    `left` or `right`, where the result's gradient is `c`; the forward product is no part of it.
-    Raises PomologyError for another operation or shape.
+    vjp: the gradient of `a @ b`, a batch `a` times a square matrix `b`, for the operand `wrt`
+    (`left` or `right`), given the gradient `c` of the result; without the forward pass. Raises
+    PomologyError for another operation or shape.
     """
 
     operation: str
@@ -72,7 +71,7 @@ class Product:
 
     @property
     def operands(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of `a`, `b` and, of a vjp, `c`."""
+        """Shapes of `a`, `b` and, for a vjp, `c`."""
         left = self.lengths
         if self.operation == "vjp":
             return {"a": left, "b": (left[-1], left[-1]), "c": left}
@@ -80,14 +79,14 @@ class Product:
 
     @property
     def result(self) -> tuple[int, ...]:
-        """The shape of the result."""
+        """Shape of the result."""
         if self.operation == "matvec":
             return self.lengths[:1]
         return self.operands["b"] if self.wrt == "right" else self.lengths
 
     @property
     def inner(self) -> int:
-        """How many products are added up for a number of the result."""
+        """Number of terms in the sum of each element of the result."""
         return self.lengths[0] * self.lengths[1] if self.wrt == "right" else self.lengths[-1]
 
     @property
@@ -95,13 +94,13 @@ class Product:
         return 2 * math.prod(self.result) * self.inner
 
     def bytes(self, precision: str) -> int:
-        """Return what must be read and written at the least: the used operands and the result."""
+        """Return the least bytes that are read and written: the used operands and the result."""
         used = {"left": "bc", "right": "ac", "": "ab"}[self.wrt]
         numbers = math.prod(self.result) + sum(math.prod(self.operands[name]) for name in used)
         return numbers * (4 if precision.endswith("32") else 2)
 
     def inputs(self, precision: str, seed: int) -> dict[str, np.ndarray]:
-        """Return the operands by name, as float32 that the precision holds exactly, -1 to 1."""
+        """Return operands by name: float32 from -1 to 1 that the precision represents exactly."""
         numbers = _numbers(precision, seed)
         return {name: np.resize(numbers[name], shape) for name, shape in self.operands.items()}
 
@@ -111,13 +110,13 @@ class Product:
 
     @property
     def _places(self) -> list[np.ndarray]:
-        """Which rows and columns are compared: evenly spread, the first and the last included."""
+        """Compared rows and columns: evenly spaced, with the first and the last."""
         most = SAMPLED if len(self.result) > 1 else 8 * SAMPLED
         spread = [np.linspace(0, size - 1, min(size, most)) for size in self.result[-2:]]
         return [np.unique(places.astype(int)) for places in spread]
 
     def reference(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the same sample of the right result, in float64."""
+        """Return the same sample of the exact result, in float64."""
         a, b, c = (inputs.get(name) for name in "abc")
         rows, columns = self._places[0], self._places[-1]
         if self.operation == "matvec":
@@ -136,10 +135,10 @@ class Product:
 
         With u the unit roundoff, each of K additions errs by up to u times the sum so far, by
         u |s| / sqrt(3) as a standard deviation, independently (Higham and Mary, SIAM J. Sci.
-        Comput. 42, 2020). The sum after j products of random sign is about sqrt(j) / 3, and all
-        errors together about u K / (3 sqrt(6)). Their tail is exponential, so 20 times that are
-        allowed, which one number in a billion exceeds; and u times the result, for its own
-        rounding. Half of the largest result is the most: more is another computation.
+        Comput. 42, 2020). The sum after j terms of random sign is about sqrt(j) / 3, and all
+        errors together about u K / (3 sqrt(6)). Their tail is exponential, so 20 times that is
+        allowed, which one element in a billion exceeds. The rounding of the result adds u times
+        its largest element. Half of that element is the limit: beyond it the result is wrong.
         """
         unit = 2.0 ** -PRECISIONS[precision][1]
         largest = float(np.abs(reference).max())
@@ -149,8 +148,8 @@ class Product:
 def rows(precisions: Iterable[str], **shapes: Iterable[str]) -> list[dict]:
     """Return the settings of all cases: `rows(["fp32"], matmul=["8x16x16"], vjp=[...])`.
 
-    A vjp is there twice, once for each operand. Products that differ in the precision alone follow
-    one another. Raises PomologyError for an unknown precision or shape.
+    A vjp is listed twice, once for each operand. Cases that differ in precision alone follow one
+    another. Raises PomologyError for an unknown precision or shape.
     """
     for precision in precisions:
         if precision not in PRECISIONS:
@@ -169,14 +168,14 @@ def rows(precisions: Iterable[str], **shapes: Iterable[str]) -> list[dict]:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(precision: str, seed: int) -> dict[str, np.ndarray]:
-    """Return the numbers that are repeated in each operand."""
+    """Return the random values that each operand repeats."""
     numbers = {}
     for place, name in enumerate("abc"):
         drawn = np.random.default_rng([seed, place]).uniform(-1, 1, PERIOD).astype(np.float32)
         if precision == "fp16":
             drawn = drawn.astype(np.float16).astype(np.float32)
         elif precision == "bf16":
-            # NumPy has none: the upper half of a float32, rounded to nearest, ties to even.
+            # NumPy has no bf16: take the upper half of a float32, rounded to nearest, ties to even.
             bits = drawn.view(np.uint32)
             bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
             drawn = bits.view(np.float32)
@@ -185,19 +184,21 @@ def _numbers(precision: str, seed: int) -> dict[str, np.ndarray]:
 
 
 def checksum(product: Product, precision: str, seed: int) -> int:
-    """Return a number that is the same for the same inputs, whichever framework gets them."""
+    """Return a checksum of the inputs that is equal in all frameworks."""
     numbers = [numbers.tobytes() for numbers in _numbers(precision, seed).values()]
     return zlib.crc32(b"".join([repr((product, precision)).encode(), *numbers]))
 
 
 def check(case: Any, product: Product, seed: int, result: np.ndarray, dtype: str) -> None:
-    """Compare a result with the reference, before it is timed; Mismatch ends the case.
+    """Compare a result with the reference before it is timed; raise Mismatch if it is wrong.
 
-    result: all of it, as an array. dtype: the framework's own name of its numbers, as `float16`.
+    Args:
+        result: the whole result, as an array.
+        dtype: the framework's name of its data type, for example `float16`.
     """
     wanted = PRECISIONS[case.precision][0]
     if dtype != wanted:
-        raise Mismatch(f"gives {dtype} where {wanted} was asked for: another product")
+        raise Mismatch(f"gives {dtype} instead of {wanted}")
     if result.shape != product.result:
         raise Mismatch(f"gives the shape {result.shape}; it must be {product.result}")
     reference = product.reference(product.inputs(case.precision, seed))
@@ -212,12 +213,13 @@ def check(case: Any, product: Product, seed: int, result: np.ndarray, dtype: str
 def measure(
     case: Any, product: Product, multiply: Callable[[], Any], budget_s: float, repeats: int = 0
 ) -> None:
-    """Time a product and put what follows from it into the record.
+    """Time a multiplication and record its times and rates.
 
-    kernel_s: the median of calls that are each waited for, as in the article's likely source.
-    kernel_stream_s: the mean of calls, as the article has it; on a GPU of calls among others that
-    are waited for once. repeats: timed calls behind 10 that are not; 0 is as many as a narrow
-    interval needs in `budget_s`.
+    kernel_s is the median of calls that are each waited for, as in the article's likely source.
+    kernel_stream_s is the mean, as in the article; on a GPU many calls share one synchronization.
+
+    Args:
+        repeats: timed calls after 10 warm-up calls; 0 is as many as a narrow interval needs.
     """
     function = case.backend.dispatch(multiply)
     synchronize = case.backend.synchronize
@@ -233,5 +235,5 @@ def measure(
     if case.backend.kind == "gpu":
         stream = measure_calls.measure(function, synchronize, budget_s=budget_s)
         case.kernel("kernel_stream_s", stream._replace(seconds=clock.interval(list(stream.blocks))))
-    else:  # a CPU works while it is asked: these are the same calls
+    else:  # a call on a CPU returns when it has finished: the same calls
         case.metric("kernel_stream_s", clock.interval(list(timed.blocks)))
