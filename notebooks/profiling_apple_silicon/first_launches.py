@@ -1,4 +1,4 @@
-"""For the notebook `kernel_launch`: the first launch of a kernel in a process."""
+"""First kernel launches in a process, for the notebook `kernel_launch`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pomology.devices import find
 from pomology.models import isolated
 
-LIMIT_S = 300  # of one process: the framework's start, the device's, and a launch
+LIMIT_S = 300  # for one process, which starts the framework and the device, and launches once
 
 
 def addition(device: Any) -> Callable[[], Any]:
@@ -29,14 +29,14 @@ def addition(device: Any) -> Callable[[], Any]:
 
 
 def metal_kernel(device: Any) -> Callable[[], Any] | None:
-    """Return a function that launches a Metal kernel of one thread; None where Metal is not.
+    """Return a function that launches a Metal kernel of one thread; None without Metal.
 
-    PyTorch compiles it here, MLX in its first launch.
+    PyTorch compiles it in this call, MLX in its first launch.
     """
     if device.backend == "mps":
         import torch
 
-        # It starts as many threads as its first tensor has numbers.
+        # PyTorch starts as many threads as the first tensor has elements.
         source = "kernel void pomology_one(device float* out) { out[0] = 1.0f; }"
         compiled = torch.mps.compile_shader(source)  # noqa: TID251 - only on MPS
         kernel = compiled.pomology_one
@@ -63,7 +63,7 @@ def metal_kernel(device: Any) -> Callable[[], Any] | None:
 
 
 def smallest_kernel(device: Any) -> tuple[Callable[[], Any], str]:
-    """Return a function that launches the least work on a device, and what that is in words."""
+    """Return a function that launches the smallest kernel of a device, and its description."""
     kernel = metal_kernel(device)
     if kernel:
         return kernel, "a Metal kernel of one thread"
@@ -71,10 +71,11 @@ def smallest_kernel(device: Any) -> tuple[Callable[[], Any], str]:
 
 
 def first(device: Any, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
-    """Time the first launch of a kernel on a device, and compiling where the kernel is the kit's.
+    """Time the first launch of a kernel on a device, and its compilation on an Apple GPU.
 
-    Returns `launch_cold_s`, and on an Apple GPU `compile_s`. MLX compiles in a launch: there the
-    addition, which comes compiled, is launched first, and `compile_s` is the kernel's first launch.
+    Returns `launch_cold_s`, and on an Apple GPU `compile_s`. MLX compiles a kernel in its first
+    launch, so `compile_s` is that launch. `launch_cold_s` is then that of MLX's own addition, which
+    is compiled already and launched before.
     """
 
     def timed(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -85,7 +86,7 @@ def first(device: Any, clock: Callable[[], float] = time.perf_counter) -> dict[s
         return clock() - start, result
 
     with device.context():
-        device.precisions()  # starts the device: what that takes is no launch
+        device.precisions()  # starts the device, whose time is not part of a launch
         if device.backend == "mps":
             compile_s, launch = timed(lambda: metal_kernel(device))
             launch_cold_s, _ = timed(launch)
@@ -99,7 +100,7 @@ def first(device: Any, clock: Callable[[], float] = time.perf_counter) -> dict[s
 
 
 def cold(framework: str, backend: str, count: int) -> list[dict[str, float]]:
-    """Return what `first` gives in `count` fresh processes, one after another."""
+    """Return the results of `first` in `count` fresh processes, one after another."""
     what = f"the process of a first launch on {backend}"
     arguments = (what, f"{__name__}:_first", framework, backend)
     return [isolated.call(*arguments, limit_s=LIMIT_S) for _ in range(count)]
