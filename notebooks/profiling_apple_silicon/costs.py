@@ -1,4 +1,4 @@
-"""What speed costs: prices and energies of article 001, and what a run has measured."""
+"""Price and energy of training speed, as published by Feng et al. 2025 and as measured in a run."""
 
 import pandas
 
@@ -10,10 +10,10 @@ from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases
 from pomology.results.cases import pool
 
-SIMILAR = 1.5  # prices are called similar if one is at most so many times the other
+SIMILAR = 1.5  # the largest ratio of two prices that count as similar
 YEAR_S = 365.25 * 86400
 KWH_J = 3.6e6
-# The device's name in table 1, by that of tables 4 and 5 where they differ.
+# Name of a device in tables 4 and 5 -> name in table 1, where they differ.
 NAMES = {"A6000": "NVIDIA RTX A6000", "RTX 4090": "NVIDIA GeForce RTX 4090", "M2 MAX": "M2 Max"}
 WORK = {"device": "Device", "work": "Workload"}
 PRICES = {
@@ -46,19 +46,19 @@ ENERGY = {
 
 
 def offers(frame, best, memory_bytes, price_usd):
-    """Return every device of table 1, and this machine, with their passes of GPT-2-large, in SI.
+    """Return the devices of table 1 and this machine, with their passes of GPT-2-large, in SI.
 
     Args:
-        frame: of one run, by `pomology.load`.
-        best: its peaks, by `peaks.best`.
-        memory_bytes: of this machine, which is not that of an NVIDIA card.
-        price_usd: of this machine; 0 is not known.
+        frame: the results of one run, from `pomology.load`.
+        best: the peaks of the run, from `peaks.best`.
+        memory_bytes: memory of this machine, used for its CPU and its Apple GPU.
+        price_usd: price of this machine; 0 is unknown.
     """
     rows = pandas.DataFrame(published.rows("001")).dropna(subset="si")
     first = rows[rows["item"].eq("Table 1")]
     table = first.pivot_table(index=["device", "role"], columns="metric", values="si", sort=False)
     table = table.rename(columns={"launch_price_usd": "price_usd"}).reset_index()
-    table["memory_bytes"] *= 2**30 / 1e9  # memory comes in powers of two, whatever the table says
+    table["memory_bytes"] *= 2**30 / 1e9  # table 1 prints GB, but memory comes in GiB
     table["maker"] = table.role.map({"gpu": "Apple"}).fillna("NVIDIA")
     passes = rows[rows.metric.eq("pass_s")].replace({"device": NAMES})
     config = pandas.DataFrame(passes.config.tolist(), index=passes.index)
@@ -95,7 +95,7 @@ def offers(frame, best, memory_bytes, price_usd):
 
 
 def prices_table(known, years_of_use):
-    """Return what each device, and its speed in table 4, cost. known: of `offers`."""
+    """Return the table of prices per FLOP/s, memory and sequence; `known` is from `offers`."""
     use = known.price_usd * known.pass_s / known.batch_size
     known = known.assign(
         share_of_peak=known.flops_per_s / known.peak_flops_per_s,
@@ -107,19 +107,19 @@ def prices_table(known, years_of_use):
     )
     known["work"] += known.batch_size.map(", batch {:.0f}".format)
     meaning = (
-        f"Use: the price spread over {years_of_use:g} years of training without a pause, for a "
-        "million sequences of 1,024 tokens; without electricity, and the computer around a card.",
-        "Prices are those at launch. Peak: single precision in table 1; here the best rate in fp32 "
-        "of this run.",
+        f"Use: the price of a million sequences of 1,024 tokens, if the device trains without a "
+        f"pause for {years_of_use:g} years. Electricity and a card's computer are not included.",
+        "Prices are launch prices. Peak: single precision in table 1; for this machine the fastest "
+        "fp32 rate of the run.",
     )
-    return _table("What speed costs", known, WORK, PRICES, *meaning, SOFTWARE)
+    return _table("Price of training speed", known, WORK, PRICES, *meaning, SOFTWARE)
 
 
 def pairs_table(known):
-    """Return Apple's devices against NVIDIA's, and this machine against both, at similar prices."""
+    """Return pairs of similar price: Apple with NVIDIA devices, and this machine with both."""
     known = known[known.price_usd.notna()]
     here = known[known.maker.eq("here")]
-    # Of this machine the article's own model, or else the best of the smaller ones.
+    # This machine counts with the article's model, or else with its fastest smaller variant.
     kept = (
         here[here.pass_s.notna()] if here.pass_s.notna().any() else here.nlargest(1, "flops_per_s")
     )
@@ -145,7 +145,7 @@ def pairs_table(known):
 
 
 def energy_table(frame, price_usd, usd_per_kwh, years_of_use):
-    """Return joules per step, of table 5 and as a run has measured them, and what they cost."""
+    """Return joules per step, published and measured, with the price of electricity and use."""
     rows = pandas.DataFrame(published.rows("001", "energy")).dropna(subset="si")
     rows = rows[rows.metric.eq("energy_gpu_j_per_step")]
     config = pandas.DataFrame(rows.config.tolist(), index=rows.index)
@@ -171,12 +171,12 @@ def energy_table(frame, price_usd, usd_per_kwh, years_of_use):
     known = known.assign(
         j_per_tflop=each, electricity_usd=electricity, use_usd=use, together_usd=electricity + use
     )
-    note = f"Electricity at {usd_per_kwh:g} USD per kilowatt-hour. Table 5 is of the GPU alone."
-    return _table("What energy costs", known, WORK, ENERGY, note)
+    note = f"Electricity: {usd_per_kwh:g} USD per kilowatt-hour. Table 5 counts the GPU alone."
+    return _table("Price of energy", known, WORK, ENERGY, note)
 
 
 def figure(known):
-    """Return a matplotlib Figure: operations a second and dollar, for each device with a price."""
+    """Return a figure of FLOP/s per USD for each device with a price."""
     panels = {"Peak": {}, "Achieved in training GPT-2-large, table 4": {}}
     for row in known[known.price_usd.notna()].itertuples():
         kind = ("measured" if row.maker == "here" else "published", row.role)
@@ -189,13 +189,15 @@ def figure(known):
                 text = f"{significant(value / 1e9)} GFLOP/s"
                 lines.setdefault(name, Line(name, kind, text, [Estimate(value)]))
     panels = {title: list(lines.values()) for title, lines in panels.items()}
-    return points_figure(panels, "GFLOP/s per USD (more is better)", 1e9)
+    return points_figure(panels, "GFLOP/s per USD (higher is better)", 1e9)
 
 
 def _table(title, frame, texts, numbers, *notes):
     """Return a frame as a table.
 
-    texts: its first columns with their headings; numbers: heading, unit and its name.
+    Args:
+        texts: headings of the first columns, by name.
+        numbers: heading, unit and name of the unit of the other columns, by name.
     """
     rows = []
     for row in frame.to_dict("records"):
