@@ -1,4 +1,4 @@
-"""For the notebook `mlp_cnn_lstm`: what a training step of a Keras model costs, by formulas."""
+"""FLOPs and memory of a training step of a Keras model, by formulas for each layer."""
 
 import math
 
@@ -7,17 +7,17 @@ from pomology.models.cost import Workload
 
 
 def keras_workload(model, batch_size):
-    """Return the `Workload` of a step of a built model with Adam, layer by layer; nothing runs.
+    """Return the `Workload` of a step of a built model with Adam, without running it.
 
-    Knows Dense, Conv2D and LSTM, and layers without weights; raises PomologyError for any other.
-    Each product counts forward and once for each gradient: that of the weights, and that of the
-    input, which the first layer does not need, nor an LSTM that of its first state. Kept for the
-    backward pass is at the least each layer's output, and of an LSTM seven vectors a time step:
-    four gates, both states, and tanh of one.
+    It covers Dense, Conv2D, LSTM and layers without weights; others raise PomologyError. Each
+    matmul counts once forward, once for the gradient of its weights, and once for that of its
+    input. The first layer needs no gradient of its input, and an LSTM none of its first state.
+    The backward pass keeps the output of each layer. An LSTM keeps seven vectors more per time
+    step: four gates, both states, and tanh of one of them.
     """
-    macs = 0  # multiply-adds of a sample
-    kept = 0  # numbers of a sample
-    gradients = 1  # of the first layer with weights; of the others 2
+    macs = 0  # multiply-accumulates per sample; 1 MAC is 2 FLOPs
+    kept = 0  # elements per sample that the backward pass needs
+    gradients = 1  # for the first layer with weights; 2 for the others
     for layer in model.layers:
         kind = type(layer).__name__
         output = layer.output.shape[1:]
