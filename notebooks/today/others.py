@@ -1,4 +1,4 @@
-"""For the notebooks of this folder: what other sources have timed, beside this machine's rows."""
+"""Published results of other sources, as table rows of the notebooks of this folder."""
 
 from pomology.articles import published
 from pomology.results import cases
@@ -6,28 +6,28 @@ from pomology.results import cases
 PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
 # id -> title, author, date, licence, note and address.
 SOURCES = {line["id"]: line for line in published.read("sources.csv")}
-# Workload, and size of a sample -> operations for one, forward and backward.
+# Workload and size of a sample -> FLOPs per sample, forward and backward.
 WORK = {
     (line["workload"], line["size"]): float(line["convolutions"]) + float(line["products"])
     for line in published.read("work.csv")
     if line["precision"] == "fp32"
 }
-AXES = {"batch_size", "precision"}  # settings that other sources vary in one measurement
-# Workloads of the same model, in another training.
+AXES = {"batch_size", "precision"}  # settings that a source varies within one measurement
+# Workloads of the same model in another task.
 ALIKE = {"bert_base": "bert_base_squad", "gpt2_small": "gpt2_small_book"}
 
 
 def rows(workload):
-    """Return the rows of a table by precision, the fastest first.
+    """Return table rows by precision, the fastest first.
 
-    Of the same measurement at several batch sizes the fastest is a row. flops_per_s: the printed
-    speed times the operations on paper, None where those are not known.
+    A measurement at several batch sizes becomes one row, the fastest. Its `flops_per_s` is the
+    printed speed times the FLOP count, or None without a count.
     """
     found = [_row(row) for row in published.elsewhere(workload)]
     if workload in ALIKE:
         training = published.WORKLOADS[ALIKE[workload]]
         found += [_row(row, training=training) for row in published.elsewhere(ALIKE[workload])]
-    # The parts of a pass say nothing of a step.
+    # Forward and backward passes alone cannot be compared with a step.
     found = [row for row in found if row["metric"] not in ("forward_s", "backward_s")]
     found.sort(key=lambda row: -(row["flops_per_s"] or 0.0))
     found.sort(key=lambda row: PRECISIONS.index(row["precision"]))
@@ -38,7 +38,7 @@ def rows(workload):
 
 
 def work(row):
-    """Return the operations of what a row's rate counts; None if not known."""
+    """Return the FLOPs of the unit that a row's rate counts; None if unknown."""
     size = row["config"].get("image_size") or row["config"].get("sequence")
     return WORK.get((row["workload"], str(size)), 0) * published.samples(row) or None
 
