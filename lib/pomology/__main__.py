@@ -1,7 +1,7 @@
-"""The command line: `pomology reproduce`, `check`, `list`, `report`, and those of the extras.
+"""The command line: `pomology reproduce`, `check`, `list`, `report`, and the extras' commands.
 
-Exit status 0: all went well; 1: a case ended in `error`, or a notebook did not finish; 2: an
-argument or a parameter is wrong, or the store fails, said in one line; 130: interrupted.
+Exit status 0: success; 1: a case ended in `error`, or a notebook did not finish; 2: an argument or
+a parameter is wrong, or the store fails, with one line on stderr; 130: interrupted.
 """
 
 import argparse
@@ -14,21 +14,22 @@ from pomology.errors import PomologyError
 from pomology.results.record import PROFILES
 from pomology.runner import notebooks, plan
 
-# What takes long to import is imported by the command that needs it.
+# Each command imports its slow modules itself.
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with arguments in one line."""
+    """An argument parser that raises PomologyError, for an error in one line."""
 
     def error(self, message: str):
         raise PomologyError(f"{self.prog}: {message}")
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    """Run every notebook and build the page of results."""
+    """Run all notebooks on this machine and build the report."""
     minutes = options.minutes
     if minutes and not (3 <= minutes <= 120 and options.profile == "quick"):
-        raise PomologyError(f"MINUTES={minutes}: must be from 3 to 120, and PROFILE=quick")
+        got = f"MINUTES={minutes} with PROFILE={options.profile}"
+        raise PomologyError(f"{got}: expected 3 to 120 minutes and PROFILE=quick")
     out, jobs = plan.prepare(options, options.run)
     if options.store:
         extra("store").check(options.store)
@@ -37,36 +38,37 @@ def _reproduce(options: argparse.Namespace) -> int:
     limit = options.limit_minutes
     status = batch.reproduce(out, jobs, options.profile, limit, minutes or math.inf)
     if options.store and status != 130:
-        print(f"put into the store as {extra('store').put(out, options.store)}")
+        print(f"stored the run as {extra('store').put(out, options.store)}")
     return status
 
 
 def _check(_: argparse.Namespace) -> None:
-    """Validate every notebook and parameter file; run nothing."""
-    print(f"{plan.check()} notebooks and their parameters are as they should be")
+    """Validate all notebooks and parameter files without running them."""
+    print(f"{plan.check()} notebooks and their parameter files are valid")
 
 
 def _list(_: argparse.Namespace) -> None:
-    """List the notebooks."""
+    """List all notebooks with their titles and times."""
     for each in notebooks.notebooks():
         times = [f"{name} {format.clock_time(each.seconds(name))}" for name in PROFILES]
         print(f"{each.name:20} {each.title} ({', '.join(times)})")
 
 
 def _report(options: argparse.Namespace) -> None:
-    """Build the page of a run again."""
+    """Rebuild the report of a run."""
     folder = run_folder(options.run)
     from pomology.report import page
 
-    print(page.build(folder, places("WITH", options.beside, options.store)))
+    print(page.build(folder, places("WITH", options.others, options.store)))
 
 
-LIMIT = argument("--limit-minutes", "time limit of one notebook (0: none)", None, type=float)
-FITS = argument("--minutes", "only what fits this time (with the profile quick)", 0, type=int)
-BESIDE = "other people's runs, shown next to it: names in outputs/, folders, or shared zips"
-WITH = argument("--with", BESIDE, (), nargs="+", dest="beside", metavar="RUN")
+LIMIT = argument("--limit-minutes", "minutes that a notebook may take; 0: any", None, type=float)
+TIME = "minutes that the run may take, 3 to 120; it runs the most informative notebooks first"
+MINUTES = argument("--minutes", TIME, 0, type=int)
+OTHERS = "other runs to show next to it: names in outputs/, folders, or shared zips"
+WITH = argument("--with", OTHERS, (), nargs="+", dest="others", metavar="RUN")
 CORE = {
-    "reproduce": (_reproduce, *SELECTION, LIMIT, FITS, STORE),
+    "reproduce": (_reproduce, *SELECTION, LIMIT, MINUTES, STORE),
     "check": (_check,),
     "list": (_list,),
     "report": (_report, RUN, WITH, STORE),
@@ -75,7 +77,7 @@ CORE = {
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Return the arguments with their command's function as `run_command`."""
-    about = "How fast does this machine train neural networks, and why?"
+    about = "Reproducible training benchmarks for Apple Silicon, NVIDIA GPUs and CPUs."
     parser = _Parser(prog="pomology", description=about)
     parser.add_argument("--version", action="version", version=f"pomology {__version__}")
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -91,8 +93,8 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; return the exit status."""
-    sys.stdout.reconfigure(line_buffering=True)  # a line is seen at once, also through a pipe
+    """Run a command and return its exit status."""
+    sys.stdout.reconfigure(line_buffering=True)  # progress appears at once, also through a pipe
     try:
         options = _arguments(arguments)
         return options.run_command(options) or 0

@@ -1,4 +1,4 @@
-"""What the commands of the core and of the extras share: their form and their options."""
+"""Options and lookups that the commands of the core and of the extras share."""
 
 import importlib
 import shlex
@@ -13,37 +13,39 @@ from pomology.results.run import find, locate, unknown
 
 
 def argument(name: str, help: str, default: Any = "", **settings: Any) -> tuple[str, dict]:
-    """Return an argument of a command, with the settings of `ArgumentParser.add_argument`."""
+    """Return an argument of a command: its name and its options for `add_argument`."""
     return name, {"help": help, "default": default, **settings}
 
 
-RUN = argument("run", "name of the folder in outputs/")
-STORE = argument("--store", "where runs are kept: a folder, s3://bucket/prefix, ssh://host/folder")
-# Which notebooks run, on what, and how often.
+RUN = argument("run", "name of the run's folder in outputs/, or its path")
+STORE = argument("--store", "storage of runs: a folder, s3://bucket/prefix or ssh://host/folder")
+DATA = "auto: real data where available, else synthetic; real; stand-in: synthetic (default: auto)"
+# The notebooks of a run, their devices and data, and their repeats.
 SELECTION = (
     argument("--profile", "how much to measure (default: quick)", "quick", choices=PROFILES),
-    argument("--device", "auto (every device here), cpu, gpu, cuda or mps", "auto"),
-    argument("--only", "names or globs of notebooks, separated by spaces"),
-    argument("--run", "name of the folder in outputs/ (default: one with the date)"),
-    argument("--data", "where it comes from", "auto", choices=("auto", "real", "stand-in")),
-    argument("--repeats", "how often to run each notebook, in fresh kernels", 1, type=int),
+    argument("--device", "devices to time: auto (all), cpu, gpu, cuda or mps", "auto"),
+    argument("--only", "notebooks to run: names or globs, separated by spaces"),
+    argument("--run", "name of the run's folder in outputs/ (default: the date and the profile)"),
+    argument("--data", DATA, "auto", choices=("auto", "real", "stand-in")),
+    argument("--repeats", "times to run each notebook, each in a fresh process", 1, type=int),
 )
 
 
 def extra(name: str) -> ModuleType:
-    """Import an extra by the name of its folder. Raises PomologyError where that was removed."""
+    """Import an extra by the name of its folder. Raises PomologyError if the folder is missing."""
     try:
         return importlib.import_module(f"pomology.extras.{name}")
     except ModuleNotFoundError as error:
         if error.name != f"pomology.extras.{name}":
             raise
-        raise PomologyError(f"this copy of pomology has no lib/pomology/extras/{name}") from None
+        raise PomologyError(f"lib/pomology/extras/{name}/ is missing; restore it") from None
 
 
 def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
-    """Return the places of runs; those that are not here come from the store at an address.
+    """Return the paths of runs; fetch those that are not on this machine from a store.
 
-    texts: each names a run, or several, separated by spaces, those with spaces in quotes.
+    variable: the option's name, for errors. texts: names of runs, several in one text separated by
+    spaces, with quotes around a name with spaces. address: of the store.
     """
     try:
         names = shlex.split(" ".join(texts))
@@ -58,7 +60,7 @@ def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
 
 
 def run_folder(run: str) -> Path:
-    """Return a run's folder, by its name in outputs/ or its path."""
+    """Return the folder of a run that is named by its folder in outputs/ or its path."""
     place = locate(run)
     if place is None or not place.is_dir():
         raise unknown(f"RUN={run}")

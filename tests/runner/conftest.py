@@ -1,3 +1,3 @@
-"""Fixtures of the tests that run a small checkout."""
+"""Fixtures for tests that run a small checkout."""
 
 from checkouts import checkout, reproduce  # noqa: F401

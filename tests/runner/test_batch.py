@@ -1,4 +1,4 @@
-"""Runs of a small checkout: real kernels, an invented device, planned disasters."""
+"""Runs of a small checkout: real kernels, a simulated device, injected failures."""
 
 import json
 import os
@@ -26,10 +26,10 @@ ONLY_ZETA = "--only=zeta"
 ZETA = "params/smoke/zeta.yaml"
 
 
-def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
+def test_a_run_and_the_same_command_afterwards(checkout, reproduce):
     checkout.fault("alpha", "raise 2")
     status, said = reproduce()
-    # A case that ended in `error` is told of, and does not stop its notebook.
+    # A case that ended in `error` is reported, and does not stop its notebook.
     assert status == 1 and "error in alpha, simulated-cpu size=2: ValueError: as planned" in said
     assert checkout.statuses("alpha") == ALL_OK | {"2": "error"}
     assert checkout.statuses("zeta") == ALL_OK and checkout.unfinished() == []
@@ -40,12 +40,12 @@ def test_a_run_and_what_the_same_command_does_afterwards(checkout, reproduce):
     starts = re.findall(r"^\[(\d)/2\] (\w+): about .+; the run ends in about", said, re.MULTILINE)
     assert starts == [("1", "zeta"), ("2", "alpha")]
     assert said.count("  alpha: cpu, size ") == said.count("  zeta: cpu, size ") == 3
-    # The page was there before the second notebook began.
+    # The report existed before the second notebook began.
     assert (checkout.notebooks / "zeta.saw-page").read_text() == "False"
     assert (checkout.notebooks / "alpha.saw-page").read_text() == "True"
     document = json.loads((out / "zeta.ipynb").read_text(encoding="utf-8"))
     assert document["metadata"]["papermill"]["parameters"]["lr"] == 0.2
-    for path in out.glob("[!.]*.*"):  # runs are shared: the folder may name a person
+    for path in out.glob("[!.]*.*"):  # runs are shared, and the folder's path may name a person
         assert str(checkout.folder).encode() not in path.read_bytes(), path.name
 
     checkout.fault("alpha")
@@ -70,40 +70,40 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
     status, said = reproduce()
     assert status == 1
     assert "zeta did not finish: ValueError: as planned (see outputs/r/.partial/)" in said
-    assert "alpha is left out: devices: 'cuda' is not on this machine" in said
+    assert "alpha is skipped: devices: 'cuda' is not on this machine" in said
     assert checkout.unfinished() == ["alpha.ipynb", "zeta.ipynb"]
     assert not (checkout.out() / "zeta.ipynb").exists()
     assert checkout.statuses("zeta") == checkout.statuses("alpha") == ALL_OK
     assert (checkout.out() / "index.html").exists()
-    checkout.fault("zeta", "kill end")  # in no case: to try again would be to do the same again
+    checkout.fault("zeta", "kill end")  # outside of a case, so a restart would repeat it
     status, said = reproduce(ONLY_ZETA)
     assert status == 1 and "zeta did not finish: its kernel died" in said
     assert len(checkout.pids("zeta")) == 3
 
 
 def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
-    """Repeats take turns in fresh kernels; a crash is a result, and is not tried again."""
+    """Each repeat has a fresh kernel; a crash is a result, and is not tried again."""
     checkout.fault("zeta", "kill 2")
     before = psutil.Process().num_fds(), threading.active_count()
     status, said = reproduce("--only=z*")
-    assert status == 0 and "started again after simulated-cpu size=2" in said
+    assert status == 0 and "restarted after simulated-cpu size=2 crashed" in said
     assert checkout.pids("alpha") == [] and checkout.statuses("zeta") == ALL_OK | {"2": "crashed"}
     checkout.fault("zeta")
     status, said = reproduce(ONLY_ZETA, "--repeats=2")
     assert status == 0 and re.findall(r"^\[\d/1\] (.+?): about", said, re.MULTILINE) == ["zeta-1"]
-    # Of three kernels nothing is left open; the first one made an event loop, and loaded modules.
+    # Three kernels leave nothing open; the first one made an event loop, and loaded modules.
     after = psutil.Process().num_fds(), threading.active_count()
     assert after[0] - before[0] < 12 and after[1] == before[1]
     records = results_journal.read(checkout.out() / "zeta.jsonl").records
     assert [record.status for record in records if record.repeat == 1] == ["ok"] * 3
     pids = checkout.pids("zeta")
     assert len(set(pids)) == 4 and not any(map(alive, pids))
-    last = checkout.out() / "repeats" / "zeta-1.ipynb"  # whose tables are of all repeats
+    last = checkout.out() / "repeats" / "zeta-1.ipynb"  # its tables include all repeats
     assert last.read_bytes() == (checkout.out() / "zeta.ipynb").read_bytes()
 
 
 def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypatch):
-    """Time passes here when the case hangs, however slow this machine is."""
+    """The clock advances when the case hangs, so the speed of the machine does not matter."""
     checkout.fault("zeta", "hang 2")
     hangs = checkout.notebooks / "zeta.hangs"
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3700 * hangs.exists())
@@ -114,26 +114,26 @@ def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypa
     assert not any(map(alive, checkout.pids("zeta")))
 
 
-def test_what_minutes_leave_out_is_named_and_the_same_run_carries_on(checkout, capsys, monkeypatch):
-    """alpha takes 65 s, zeta 5 s; of three minutes some are over when it begins."""
+def test_minutes_name_what_did_not_fit_and_the_same_run_resumes(checkout, capsys, monkeypatch):
+    """zeta takes 5 s and fits into three minutes; alpha takes 65 s and does not."""
     run, out = ["reproduce", "--run=r"], checkout.out()
     monkeypatch.setattr(plan, "PAGE_S", 150.0)
     status, said = command_line.main([*run, "--minutes=3"]), capsys.readouterr().out
-    assert status == 0 and "left out: 1 notebooks. `make reproduce RUN=r` carries on." in said
+    line = "notebooks that did not fit into MINUTES: 1; `make reproduce RUN=r` runs them"
+    assert status == 0 and line in said
     assert checkout.statuses("zeta") == ALL_OK and checkout.pids("alpha") == []
     left = json.loads((out / "machine.json").read_text())["left_out"]
     assert left.keys() == {"alpha"} and left["alpha"].startswith("takes about ")
     page = (out / "index.html").read_text()
-    assert "is left out: takes about" in page and "less was left" in page
-
+    assert "takes about" in page and "more than was left" in page
     status, said = command_line.main(run), capsys.readouterr().out
-    assert status == 0 and "1 of 2 notebooks to run" in said and "left out" not in said
+    assert status == 0 and "1 of 2 notebooks to run" in said and "did not fit" not in said
     assert checkout.statuses("alpha") == ALL_OK
-    assert "left out" not in (out / "index.html").read_text()
+    assert "more than was left" not in (out / "index.html").read_text()
 
 
 def test_interrupted(checkout, reproduce, capsys):
-    """The kernel does not listen; meanwhile nobody else gets in."""
+    """The kernel ignores interrupts; a second command is refused in the meantime."""
     inside = []
 
     def interrupt():
@@ -154,7 +154,7 @@ def test_interrupted(checkout, reproduce, capsys):
     said = capsys.readouterr()
     assert (status, inside) == (130, [2])
     assert said.err.count("\n") == 1 and "another `pomology reproduce` is running there" in said.err
-    assert "interrupted; what was finished is in outputs/r/" in said.out
+    assert "interrupted; finished results are in outputs/r/" in said.out
     assert not any(map(alive, checkout.pids("zeta"))) and checkout.pids("alpha") == []
     assert checkout.statuses("zeta") == {"1": "ok", "2": "interrupted"}
     assert (checkout.out() / "index.html").exists() and checkout.unfinished() == ["zeta.ipynb"]
@@ -164,7 +164,7 @@ def test_interrupted(checkout, reproduce, capsys):
 
 
 def test_killed(checkout, reproduce):
-    """Nothing of the kernel stays, and the same command carries on."""
+    """The kernel ends, and the same command resumes the run."""
     library = checkout.folder / "lib"
     shutil.copytree(PACKAGE, library / "pomology")  # with its bytecode
     env = os.environ | {"PYTHONPATH": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -181,9 +181,9 @@ def test_killed(checkout, reproduce):
     pids = checkout.pids("zeta")
     assert len(pids) == 2
     wait_until(lambda: not any(map(alive, pids)), within_s=20)
-    # So far: nobody could write how it ended.
+    # No process wrote how the case ended.
     assert checkout.statuses("zeta") == {"1": "ok", "2": "crashed"}
-    # Killed while it wrote the notebook: half of it is there.
+    # It was killed while it wrote the notebook, so the file is truncated.
     place = checkout.out() / ".partial" / "zeta.ipynb"
     place.write_bytes(place.read_bytes()[:-700])
     checkout.fault("zeta")
@@ -193,19 +193,19 @@ def test_killed(checkout, reproduce):
 
 
 def test_a_case_whose_process_vanished_twice_is_given_up(checkout):
-    """Its notebook counts as finished then, and is not started for ever."""
+    """Its notebook counts as finished then, so that the runner stops restarting it."""
     out = checkout.out()
     (job,) = plan.jobs("smoke", {"out": str(out)}, "zeta")
     journal = results_journal.Journal(out / "zeta.jsonl")
     (out / "zeta.ipynb").write_text(notebook_text("zeta", 5))
-    finished = []  # at first without a single case, which has measured nothing
+    finished = []  # first for a journal without any case
     for _ in range(3):
         finished.append(batch.finished(job, out))
         journal.start(STARTED)
     assert finished == [False, False, True]
 
 
-def test_what_a_profile_says_of_devices_and_data_holds_unless_the_command_does(checkout):
+def test_a_command_s_devices_and_data_replace_the_profile_s(checkout):
     (checkout.folder / ZETA).write_text("profile: smoke\ndevices: cpu\ndata: stand-in\n")
 
     def taken(name: str, **values: str) -> tuple[str, str]:
@@ -220,23 +220,23 @@ def test_what_a_profile_says_of_devices_and_data_holds_unless_the_command_does(c
 
 
 def test_check_and_list(checkout, capsys):
-    (checkout.folder / "params" / "smoke" / ".DS_Store").touch()  # as the Finder leaves it
+    (checkout.folder / "params" / "smoke" / ".DS_Store").touch()  # written by the macOS Finder
     assert command_line.main(["check"]) == 0
     assert "2 notebooks" in capsys.readouterr().out
     assert command_line.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["zeta", "alpha"]
     assert "The zeta experiment (smoke 5 s, quick 5 s, article 5 s)" in lines[0]
-    # `check` looks at every profile, and at every file.
+    # `check` reads all profiles and all files.
     stray = checkout.folder / "params" / "smoke" / "delta.yaml"
     stray.write_text("profile: smoke")
     assert command_line.main(["check"]) == 2
-    assert "params/smoke/delta.yaml: no such profile or notebook" in capsys.readouterr().err
+    assert "params/smoke/delta.yaml: no notebook or profile has" in capsys.readouterr().err
 
 
 @pytest.fixture
 def refused(checkout, capsys, monkeypatch):
-    """Check that a command is refused in one line with these words, and that no file changed."""
+    """Return a function: check that a command fails with these words in one line, and no effect."""
     started = lambda *_: pytest.fail("a kernel was started")  # noqa: E731
     monkeypatch.setattr(batch.Execution, "_run_kernel", started)
 
@@ -254,12 +254,12 @@ def refused(checkout, capsys, monkeypatch):
 
 
 NOT_HERE = "cuda" if sys.platform == "darwin" else "mps"
-# Arguments behind `reproduce` -> words that the line must have.
+# Arguments of `reproduce` -> words that the error must contain.
 WRONG_ARGUMENTS = {
-    "--only=vea": "ONLY=vea: no notebook is named so; there are alpha, zeta",
-    "--repeats=0": "REPEATS=0: must be from 1 to 100",
-    "--minutes=2": "MINUTES=2: must be from 3 to 120",
-    "--minutes=5 --profile=article": "MINUTES=5: must be from 3 to 120, and PROFILE=quick",
+    "--only=vea": "ONLY=vea: no notebook matches; expected some of alpha, zeta",
+    "--repeats=0": "REPEATS=0: expected a number from 1 to 100",
+    "--minutes=2": "MINUTES=2 with PROFILE=quick: expected 3 to 120 minutes and PROFILE=quick",
+    "--minutes=5 --profile=article": "MINUTES=5 with PROFILE=article: expected 3 to 120 minutes",
     f"--profile=smoke --run=r --device={NOT_HERE}": "not on this machine",
 }
 
@@ -277,12 +277,12 @@ NOTEBOOK = "notebooks/an_article/zeta.ipynb"
     [
         (ZETA, "profile: smoke\nlrr: 0.1", f"{ZETA}: Object contains unknown field `lrr`"),
         (ZETA, None, f"{ZETA}: "),
-        ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: two folders have one"),
-        (NOTEBOOK, NO_DEVICES, "zeta.ipynb: parameters cell: devices is missing"),
+        ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: two folders have this"),
+        (NOTEBOOK, NO_DEVICES, "zeta.ipynb: parameters cell: add `devices`"),
     ],
     ids=lambda text: str(text)[:40],
 )
-def test_files_that_are_not_as_they_should_be(checkout, refused, place, text, words):
+def test_invalid_files(checkout, refused, place, text, words):
     path = checkout.folder / place
     path.unlink(missing_ok=True)
     if text is not None:
@@ -293,11 +293,11 @@ def test_files_that_are_not_as_they_should_be(checkout, refused, place, text, wo
 @pytest.mark.parametrize(
     ("profile", "used", "words"),
     [
-        ("quick", {}, "RUN=r: holds profile 'quick'"),
-        ("smoke", {"lr": 0.3}, "zeta was run with lr=0.3, not 0.2"),
+        ("quick", {}, "RUN=r: has results with PROFILE=quick, not smoke"),
+        ("smoke", {"lr": 0.3}, "zeta ran with lr=0.3, not 0.2"),
     ],
 )
-def test_a_run_of_something_else_is_not_continued(checkout, refused, profile, used, words):
+def test_a_run_with_other_parameters_is_not_resumed(checkout, refused, profile, used, words):
     own = {"profile": "smoke", "lr": 0.2, "devices": "auto", "data": "auto", "repeat": 0}
     document = json.loads(notebook_text("zeta", 5))
     document["metadata"]["papermill"] = {"parameters": own | {"out": "elsewhere"} | used}
@@ -309,7 +309,7 @@ def test_a_run_of_something_else_is_not_continued(checkout, refused, profile, us
 
 
 def test_a_notebook_runs_again_while_each_kernel_measures_one_case(checkout, monkeypatch):
-    """Of backends that keep what they compiled, as `one_case_per_kernel` in its metadata says."""
+    """`one_case_per_kernel` in its metadata names the backends that keep compiled code."""
     (job,) = plan.jobs("quick", {}, "zeta")
     job = job._replace(notebook=replace(job.notebook, one_case_per_kernel=["mps"]))
     out = checkout.out()
@@ -326,6 +326,6 @@ def test_a_notebook_runs_again_while_each_kernel_measures_one_case(checkout, mon
 
     monkeypatch.setattr(batch.Execution, "_run_kernel", kernel)
     assert batch.Execution(job, out, 0, threading.Event()).run()
-    # A third kernel finds nothing to do, and shows all rows.
+    # A third kernel has no case to run, and shows all results.
     assert [record.case for record in results_journal.read(journal.path).records] == ["a", "b", "c"]
     assert len(kernels) == 3

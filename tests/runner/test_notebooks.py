@@ -1,4 +1,4 @@
-"""What a notebook and its parameter files say, and a line for each that says something wrong."""
+"""Notebooks and their parameter files: parsing, and one line for each error."""
 
 import json
 
@@ -42,8 +42,8 @@ def test_a_malformed_notebook_is_a_line(tmp_path, data):
 
 WRONG_METADATA = {
     "orders": (1, "unexpected keyword argument 'orders'"),
-    "after": (["gone"], "after 'gone', and no notebook is that"),
-    "variants": ([{"only": "tf23"}], "only is 'tf23'; it must be one of metal, tf32"),
+    "after": (["gone"], "after: no notebook is named 'gone'"),
+    "variants": ([{"only": "tf23"}], "only is 'tf23'; expected one of metal, tf32"),
 }
 
 
@@ -60,7 +60,7 @@ def test_wrong_metadata_are_a_line(monkeypatch, tmp_path, name, value, words):
 
 @pytest.fixture
 def values(monkeypatch, tmp_path):
-    """Read the parameters of a notebook with this cell and this file of its profile."""
+    """Return a function that reads the parameters of a notebook from a cell and a YAML file."""
 
     def read(text: str, cell: str = PARAMETERS) -> dict:
         (tmp_path / "thing.ipynb").write_text(notebook_text("# A thing", cell))
@@ -76,7 +76,7 @@ def values(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "wrong", ["seed: int = hash(1)", "seed: int = 1.5", "seed: whole = 1", "seed = 1"]
 )
-def test_a_cell_that_declares_something_else_is_one_line(values, wrong):
+def test_an_invalid_declaration_is_one_line(values, wrong):
     with pytest.raises(PomologyError, match=r"^thing.ipynb: .*seed.*$"):
         values("profile: quick", wrong)
 
@@ -87,13 +87,13 @@ def test_a_right_file_is_taken_as_it_is(values):
     assert values(f"# a comment\nprofile: quick\n{right}") == {"profile": "quick"} | taken
 
 
-WRONG = {  # YAML -> what the line must say
+WRONG = {  # YAML -> words that the error must contain
     "batch_size: 64": "Object contains unknown field `batch_size`",
     "samples: true": "Expected `int`, got `bool` - at `$.samples`",
     "shapes: [[20, 0]]": "Expected `int` >= 1 - at `$.shapes[0][1]`",
     "batch_sizes: [64, 128": "while parsing",
     "just words": "Expected `object`, got `str`",
-    "# nothing but a comment": "profile must be 'quick'",
+    "# nothing but a comment": "expected profile: quick",
     "profile: !!python/object/apply:os.system [exit]": "python/object/apply:os.system",
 }
 

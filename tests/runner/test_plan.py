@@ -1,4 +1,4 @@
-"""What a run will do: its jobs and their order, its folder, and MINUTES in simulated time."""
+"""The plan of a run: its jobs and their order, its folder, and MINUTES in simulated time."""
 
 import importlib.metadata
 import math
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import fakes
-import papermill  # noqa: F401 - before a test pretends another system
+import papermill  # noqa: F401 - before a test mocks another system
 import pytest
 
 from pomology.errors import PomologyError
@@ -29,10 +29,10 @@ MLX = [f"{name}-mlx-tf32" for name in ("peaks", "blas", "model_sizes", "gpt2_pre
         ("linux", "AMD EPYC 7B13", "mlx-cuda-12", "auto", MLX),
     ],
 )
-def test_what_a_process_starts_with_is_run_in_both_ways(
+def test_a_setting_of_a_process_is_run_in_both_ways(
     monkeypatch, tmp_path, platform, chip, package, devices, others
 ):
-    """Metal's fusion under Keras, and fp32 as MLX ships it; the article's own way comes behind."""
+    """Metal's fusion under Keras, and MLX's default fp32; the article's own way comes last."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(snapshot, "chip", lambda: chip)
     packages = [SimpleNamespace(name=package)]
@@ -50,7 +50,7 @@ def test_what_a_process_starts_with_is_run_in_both_ways(
     assert len({job.output(tmp_path) for job in jobs}) == len(jobs)
 
 
-def test_a_first_table_then_the_peaks_and_last_what_shows_the_others():
+def test_a_first_table_then_the_peaks_and_last_the_notebooks_that_show_others():
     names = [job.name for job in plan.jobs("quick", {"out": "x"})]
     names = [name for name in names if "-" not in name]
     assert names[:3] == ["vae", "instrument_check", "peaks"]
@@ -61,7 +61,7 @@ def test_a_first_table_then_the_peaks_and_last_what_shows_the_others():
 @pytest.mark.parametrize("speed", [0.3, 1, 3])
 @pytest.mark.parametrize("minutes", [3, 10])
 def test_minutes_run_what_fits_by_priority(monkeypatch, minutes, speed):
-    """On a machine that takes `speed` times what notebooks state."""
+    """On a machine that takes `speed` times the stated seconds."""
     clock, ran, left_out = fakes.Clock(), [], {}
     jobs = plan.jobs("quick", {"out": "x"})
     monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -85,7 +85,7 @@ def test_each_article_has_a_notebook_among_the_first():
     assert sorted(first) == sorted({notebook.article for notebook in known} - {"kit"})
 
 
-def test_a_run_without_a_name_is_of_today_or_the_one_that_was_stopped(monkeypatch, tmp_path):
+def test_a_run_without_a_name_is_today_s_or_an_unfinished_one(monkeypatch, tmp_path):
     monkeypatch.setattr(plan, "root", lambda: tmp_path)
     today, before = (f"{datetime.now() - timedelta(days):%Y%m%d}-quick" for days in (0, 2))
     assert plan.run_folder("", "quick").name == today
@@ -98,6 +98,6 @@ def test_a_run_without_a_name_is_of_today_or_the_one_that_was_stopped(monkeypatc
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "a" * 81, "a\nb"])
-def test_a_name_that_cannot_be_a_run_s_is_refused(name):
+def test_an_unsafe_name_of_a_run_is_refused(name):
     with pytest.raises(PomologyError, match=r"^RUN="):
         plan.run_folder(name, "quick")

@@ -1,1 +1,1 @@
-"""The verbs of the command line."""
+"""Select, order and execute the notebooks of a run."""

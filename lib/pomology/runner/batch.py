@@ -1,8 +1,8 @@
-"""Every notebook, one after another, each in a fresh kernel.
+"""Execute the notebooks of a run one after another, each in a fresh kernel.
 
-A notebook runs in `.partial/` and moves to its place when its last cell has ended, as the file
-alone does not show that. Meanwhile its journal is watched: it shows the progress, and gets the
-status of a case whose kernel died.
+A notebook runs in `.partial/` and moves into the run's folder after its last cell, because its file
+does not show whether it finished. The runner prints progress from the notebook's journal, and
+writes the status of a case whose kernel died into it.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ from pomology.results.record import Record
 from pomology.results.run import Run, check_machine, locked, note, note_machine
 from pomology.runner.plan import GOING, Job, schedule
 
-LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # of one notebook; 0 is none
-# ipykernel warns at every start of a kernel that talks in the clear; encrypted, it is silent.
+LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # per notebook; 0 is no limit
+# Without encryption ipykernel warns at every start of a kernel.
 KERNEL = {"transport_encryption": "auto"}
-CLIENT = "jupyter_client.asynchronous.AsyncKernelClient"  # which nbclient needs
+CLIENT = "jupyter_client.asynchronous.AsyncKernelClient"  # nbclient needs this one
 
-logging.getLogger("papermill").disabled = True  # why a kernel ended is said in a line of ours
-Outcome = tuple[str, str] | None  # of a notebook that did not get to its end: a status, and why
+logging.getLogger("papermill").disabled = True  # the runner prints why a kernel ended itself
+Outcome = tuple[str, str] | None  # status and reason of a notebook that did not finish
 
 
 def reproduce(
     out: Path, jobs: list[Job], profile: str, limit_minutes: float | None, minutes: float
 ) -> int:
-    """Run what is missing of a run and fits `minutes`, and build its page.
+    """Run the unfinished jobs of a run that fit into `minutes`, and build the report.
 
     Returns the exit status: 0, 1 (an error, or an unfinished notebook) or 130 (interrupted).
     """
@@ -60,11 +60,11 @@ def reproduce(
         for flag in machine_snapshot.conditions()["flags"]:
             print(f"note: {cases.FLAGS[flag]}")
         missing = [job for job in jobs if not finished(job, out)]
-        if missing:  # what shows others' numbers shows the new ones, too
+        if missing:  # notebooks that show other notebooks' results must show the new ones
             missing = [job for job in jobs if job in missing or job.notebook.after]
         count = len(missing)
         about = clock_time(sum(job.seconds for job in missing))
-        print(f"{count} of {len(jobs)} notebooks to run into {place}: about {about}")
+        print(f"{count} of {len(jobs)} notebooks to run, about {about}; results go to {place}")
         left_out: dict[str, str] = {}
         planned = schedule(missing, minutes, left_out)
         for number, (job, takes_s, ends_s) in enumerate(planned, start=1):
@@ -76,23 +76,24 @@ def reproduce(
             frame.write(Run(out))
             report_page.build(out)
         if stop.is_set():
-            print(f"interrupted; what was finished is in {place}: run it again to go on")
+            print(f"interrupted; finished results are in {place}; the same command resumes the run")
             return 130
         note(out, left_out=left_out)
         if left_out:
-            again = f"`make reproduce RUN={out.name}` carries on"
-            print(f"left out: {len(left_out)} notebooks. {again}.")
+            resume = f"`make reproduce RUN={out.name}` runs them"
+            print(f"notebooks that did not fit into MINUTES: {len(left_out)}; {resume}")
         page = report_page.build(out)
         (out / GOING).unlink(missing_ok=True)
     errors = [record for record in Run(out).records if record.status == "error"]
     for record in errors:
         print(f"error in {record.experiment}, {record.case}: {record.reason}")
-    print(f"done in {clock_time(time.monotonic() - begun_s)}: {page.relative_to(root())}")
+    took = clock_time(time.monotonic() - begun_s)
+    print(f"done in {took}; the report is {page.relative_to(root())}")
     return 1 if failed or errors else 0
 
 
 def finished(job: Job, out: Path) -> bool:
-    """Whether a job's notebook is there, and its journal has an end for each case that it began."""
+    """Return whether a job's notebook exists, and each case in its journal has ended."""
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
     framework = job.parameters.get("framework", "")
     begun = [
@@ -106,14 +107,14 @@ def finished(job: Job, out: Path) -> bool:
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and a closing terminal set.
+    """Yield an event that Ctrl-C, SIGTERM and a closing terminal set.
 
-    Nothing is raised, as nbclient's tasks would print tracebacks, or swallow the exception.
+    The handlers raise nothing, because nbclient's tasks print tracebacks or swallow exceptions.
     """
     stop = threading.Event()
     before = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as of what a shell starts with `&`
+        if signal.getsignal(number) != signal.SIG_IGN:  # a shell ignores it for jobs with `&`
             before[number] = signal.signal(number, lambda *_: stop.set())
     try:
         yield stop
@@ -123,7 +124,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 
 class Execution:
-    """One job: its notebook in a fresh kernel, again after each case that kills the kernel."""
+    """The execution of one job, restarted in a fresh kernel after each case that kills its own."""
 
     def __init__(self, job: Job, out: Path, limit_s: float, stop: threading.Event):
         self.job = job
@@ -135,9 +136,9 @@ class Execution:
         self._shown = {record.case for record in self._records()}
 
     def run(self) -> bool:
-        """Execute until every case has an end; return whether the notebook got to its own."""
+        """Execute until every case has ended; return whether the notebook finished."""
         name = self.job.name
-        while True:  # each start has one case less to run
+        while True:  # ends, because each restart has at least one case less to run
             used = self._used_kernels()
             outcome = self._run_kernel()
             if outcome is None:
@@ -145,8 +146,8 @@ class Execution:
                     continue
                 return True
             status, reason = outcome
-            if status == "no device":  # DEVICE=cuda means those frameworks that see it
-                print(f"  {name} is left out: {reason}")
+            if status == "no device":  # DEVICE=cuda selects the frameworks that have that device
+                print(f"  {name} is skipped: {reason}")
                 return True
             lost = [] if status == "error" else self.journal.finish_open(status, reason)
             for case in lost:
@@ -156,10 +157,10 @@ class Execution:
                     place = f"outputs/{self.out.name}/.partial/"
                     print(f"  {name} did not finish: {reason} (see {place})")
                 return False
-            print(f"  {name}: started again after {', '.join(lost)}")
+            print(f"  {name}: restarted after {', '.join(lost)} crashed")
 
     def watch(self) -> Outcome:
-        """Print a line for every case that has ended; return why the kernel must end, if so."""
+        """Print a line per newly ended case; return the reason to end the kernel, or None."""
         size = self.journal.path.stat().st_size if self.journal.path.exists() else 0
         if size != self._bytes:
             self._bytes = size
@@ -174,7 +175,7 @@ class Execution:
         return None
 
     def _records(self) -> list[Record]:
-        """Return the cases of this repeat that have ended."""
+        """Return the records of this repeat's ended cases."""
         contents = results_journal.read(self.journal.path)
         open_cases = {start.case for start in contents.open_starts}
         return [
@@ -184,21 +185,21 @@ class Execution:
         ]
 
     def _used_kernels(self) -> int:
-        """Return how many cases had a kernel of their own, whose backend keeps compiled code."""
+        """Return how many cases needed a kernel each, because their backend keeps compiled code."""
         backends = self.job.notebook.one_case_per_kernel
         own = [record.status for record in self._records() if record.backend in backends]
         return sum(map(results_journal.fills_kernel, own))
 
     def _run_kernel(self) -> Outcome:
-        """Execute in a fresh kernel, which ends early once `watch` gives a reason."""
+        """Execute the notebook in a fresh kernel, which ends early if `watch` returns a reason."""
         source = self.job.notebook.path
         partial = self.out / ".partial" / f"{self.job.name}.ipynb"
         final = self.job.output(self.out)
         final.parent.mkdir(parents=True, exist_ok=True)
         os.environ[results_journal.ONE_CASE_ON] = " ".join(self.job.notebook.one_case_per_kernel)
-        os.environ["IPYTHONDIR"] = str(partial.parent / "ipython")  # not the user's start-up files
-        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # not a kernel `python3` that a user registered
-        if not os.access(os.path.expanduser("~"), os.W_OK):  # no home, as in a container
+        os.environ["IPYTHONDIR"] = str(partial.parent / "ipython")  # ignores user start-up files
+        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # ignores user-registered `python3` kernels
+        if not os.access(os.path.expanduser("~"), os.W_OK):  # no home, for example in a container
             os.environ["HOME"] = str(partial.parent)
         try:
             with _kernel(source.parent, partial.with_suffix(".log"), self.watch) as manager:
@@ -206,19 +207,19 @@ class Execution:
                 papermill.execute_notebook(source, partial, self.job.parameters, **options)
         except DeadKernelError:
             return self.watch() or ("crashed", "its kernel died (killed, or out of memory)")
-        except Exception as error:  # one notebook that papermill cannot take costs no other
-            # Of papermill's error: that of what a cell raised.
+        except Exception as error:  # the run continues with the next notebook
+            # papermill's error has the name and the message of the cell's exception.
             name = getattr(error, "ename", type(error).__name__)
             reason = getattr(error, "evalue", str(error)).split("\n")[0]
             if name == "NoSuchDevice":
                 return "no device", reason
             return self.watch() or ("error", f"{name}: {reason}")
-        # papermill notes the folders of this machine in the file.
+        # papermill writes paths of this machine into the file.
         partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
         final.with_suffix(".html").unlink(missing_ok=True)
         os.replace(partial, final)
         shown = self.out / f"{self.job.notebook.name}.ipynb"
-        if final.stem == f"{shown.stem}-{self.job.repeat}":  # its tables are of all repeats so far
+        if final.stem == f"{shown.stem}-{self.job.repeat}":  # its tables include earlier repeats
             shutil.copy(final, shown)
             shown.with_suffix(".html").unlink(missing_ok=True)
         return None
@@ -226,12 +227,13 @@ class Execution:
 
 @contextlib.contextmanager
 def _kernel(folder: Path, log: Path, watch: Callable[[], Outcome]) -> Iterator[KernelManager]:
-    """A kernel, killed with what it started: in the end, once `watch` gives a reason, or with us.
+    """Yield a kernel. It and its child processes are killed at the end, or with this process.
 
-    log: the file for its stderr.
+    folder: the kernel's working directory. log: the file for its stderr. watch: called every 0.2 s;
+    a reason that it returns ends the kernel.
     """
     manager = KernelManager(kernel_name="python3", client_class=CLIENT, **KERNEL)
-    # The one client that nbclient asks for, and leaves open.
+    # nbclient requests a client and leaves it open; the same one is closed below.
     manager.client = functools.cache(manager.client)
     with open(log, "ab") as stderr:
         manager.start_kernel(cwd=folder, stderr=stderr)

@@ -1,6 +1,6 @@
-"""The notebooks of the kit: their metadata and parameters, and their order in a run.
+"""Read and validate the notebooks: their metadata, parameters and order in a run.
 
-All is checked here: papermill takes unknown names, and a text for a number, without a word.
+papermill itself accepts unknown parameters and values of a wrong type without an error.
 """
 
 import ast
@@ -20,28 +20,28 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import notebook_paths, read_file, root
 
-TAGS = {"study", "parameters"}  # of cells with parameters
-# The types of parameters that have `(> 0)` in their comment.
+TAGS = {"study", "parameters"}  # tags of the cells with parameters
+# The types of parameters whose comment has `(> 0)`.
 ABOVE_0 = {kind.__name__: Annotated[kind, msgspec.Meta(gt=0)] for kind in (int, float)}
 
 
 class Variant:
-    """One execution of a notebook, in a kernel of its own: its framework, or another setting of it.
+    """One execution of a notebook in its own kernel, for example with one of its frameworks.
 
-    only: the feature that the machine must have, see `devices.find.has`. seconds: what each profile
-    takes on two CPU cores without a GPU, roughly. parameters: in place of the profile's.
+    only: the feature that the machine must have, see `devices.find.has`. seconds: approximate time
+    on two CPU cores without a GPU, by profile. parameters: these replace the profile's.
     """
 
     def __init__(self, only: str = "", seconds: dict[str, float] | None = None, **parameters: Any):
         if only not in ("", *find.FEATURES):
-            raise ValueError(f"only is {only!r}; it must be one of {', '.join(find.FEATURES)}")
+            raise ValueError(f"only is {only!r}; expected one of {', '.join(find.FEATURES)}")
         self.only = only
         self.seconds = seconds or {}
         self.parameters = parameters
 
     @property
     def name(self) -> str:
-        """The ending of its file: `-mlx-tf32`, of `{"framework": "mlx", "tf32": true}`."""
+        """The suffix of its file: `-mlx-tf32` for `{"framework": "mlx", "tf32": true}`."""
         words = []
         for name, value in self.parameters.items():
             words.append({True: name, False: f"no-{name}"}.get(value, value))
@@ -50,12 +50,12 @@ class Variant:
 
 @dataclass(frozen=True)
 class Notebook:
-    """One experiment, as its file's metadata describe it.
+    """A notebook with the metadata of its file.
 
-    after: the notebooks whose numbers it shows; `*` is all others.
-    one_case_per_kernel: the backends that keep what a case compiled in their process.
-    extras: the folders of lib/pomology/extras/ that it needs. order: below 0 it runs before those
-    that say none, above 0 after them. priority: its place with MINUTES. run: if a run executes it.
+    after: the notebooks whose results it shows; `*` means all others. one_case_per_kernel: the
+    backends that keep compiled code in their process. extras: the folders of lib/pomology/extras/
+    that it needs. order: place in a run, ascending (default 0). priority: place in a run with
+    MINUTES, ascending. run: whether a run executes it.
     """
 
     path: Path
@@ -71,26 +71,27 @@ class Notebook:
 
     @property
     def name(self) -> str:
-        """The name of its file, and of its experiment."""
+        """The stem of its file, which is also the name of its experiment."""
         return self.path.stem
 
     def seconds(self, profile: str) -> float:
-        """Return what its variants take on any machine; infinite where the metadata do not say."""
+        """Return the time of the variants that run on any machine; infinite if not stated."""
         everywhere = [variant for variant in self.variants if not variant.only]
         return sum(variant.seconds.get(profile, math.inf) for variant in everywhere)
 
-    def values(self, profile: str, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return its parameters as a profile's file has them, and as a command asks for them.
+    def values(self, profile: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a run: those of a profile's file, replaced by options.
 
-        asked: values of those that it has; `auto` leaves what the file says. Raises PomologyError
-        for what is wrong in its parameters' cell, its variants, or that file.
+        options: values of a command; `auto` and names of no parameter are ignored. Raises
+        PomologyError for an error in the parameters' cell, the variants or the file.
         """
         parameters = declared(self.path)
         names = parameters.__struct_fields__
-        # What only shows others' numbers measures nothing.
+        # A notebook that only shows other notebooks' results measures nothing.
         for name in ("profile", "out") if self.after else ("profile", "out", "devices", "repeat"):
             if name not in names:
-                raise PomologyError(f"{self.path.name}: parameters cell: {name} is missing")
+                remedy = f"add `{name}`, which `pomology reproduce` sets"
+                raise PomologyError(f"{self.path.name}: parameters cell: {remedy}")
         for variant in self.variants:
             with _naming(f"{self.path.name}: variants"):
                 msgspec.convert(variant.parameters, parameters)
@@ -99,28 +100,28 @@ class Notebook:
             values = msgspec.yaml.decode(read_file(root() / place)) or {}
             msgspec.convert(values, parameters)
         if values.get("profile") != profile:
-            raise PomologyError(f"{place}: profile must be {profile!r}")
-        known = {name: value for name, value in asked.items() if name in names}
+            raise PomologyError(f"{place}: expected profile: {profile}")
+        known = {name: value for name, value in options.items() if name in names}
         return known | values | {name: known[name] for name in known if known[name] != "auto"}
 
 
 def notebooks(run: bool = True) -> list[Notebook]:
-    """Return all notebooks in the order of a run: by `order`, the cheapest first, sources before.
+    """Return all notebooks in the order of a run: by `order`, by time, those with `after` last.
 
-    run: False returns those that no run executes. Raises PomologyError for metadata that are wrong,
-    and for two notebooks of one name.
+    run: False returns those that no run executes. Raises PomologyError for wrong metadata, and for
+    two notebooks with the same name.
     """
     found: dict[str, Notebook] = {}
     for path in notebook_paths(root() / "notebooks"):
         if path.stem in found:
-            raise PomologyError(f"{path.name}: two folders have one; its name is its experiment's")
+            raise PomologyError(f"{path.name}: two folders have this notebook; rename one")
         found[path.stem] = _notebook(path)
     if not found:
-        raise PomologyError("notebooks/: no notebooks here; run pomology from its checkout")
+        raise PomologyError("notebooks/: no notebook found; run pomology in its checkout")
     for each in found.values():
         for name in each.after:
             if name not in (*found, "*"):
-                raise PomologyError(f"{each.path.name}: after {name!r}, and no notebook is that")
+                raise PomologyError(f"{each.path.name}: after: no notebook is named {name!r}")
 
     def place(each: Notebook) -> tuple:
         shows = bool(each.after), "*" in each.after
@@ -130,19 +131,19 @@ def notebooks(run: bool = True) -> list[Notebook]:
 
 
 def select(only: str = "") -> list[Notebook]:
-    """Return those that `only` names: names or globs with spaces between; all if it is empty."""
+    """Return the notebooks that `only` names by names or globs with spaces between; "" is all."""
     known = notebooks()
     patterns = only.split() or ["*"]
     names = sorted(notebook.name for notebook in known)
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             listed = ", ".join(names)
-            raise PomologyError(f"ONLY={pattern}: no notebook is named so; there are {listed}")
+            raise PomologyError(f"ONLY={pattern}: no notebook matches; expected some of {listed}")
     return [each for each in known if any(fnmatch.fnmatch(each.name, one) for one in patterns)]
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
-    """Return a notebook as JSON. Raises PomologyError for a file that is none."""
+    """Return a notebook as JSON. Raises PomologyError if the file is not a notebook."""
     with _naming(f"{path.name}: not a notebook"):
         document = json.loads(read_file(path))
         if not (document["cells"] and isinstance(document["metadata"], dict)):
@@ -155,15 +156,15 @@ def _notebook(path: Path) -> Notebook:
     title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
     metadata = dict(document["metadata"].get("pomology", {}))
     seconds = metadata.pop("seconds", {})
-    with _naming(f"{path.name}: metadata"):  # also for a word that is none of theirs
+    with _naming(f"{path.name}: metadata"):  # unknown keys are errors, too
         variants = [Variant(**each) for each in metadata.pop("variants", [{"seconds": seconds}])]
         return Notebook(path, title, variants, **metadata)
 
 
 def declared(path: Path) -> type[msgspec.Struct]:
-    """Return a struct with the parameters of a notebook, see `inspect`.
+    """Return a struct type with the parameters of a notebook, see `inspect`.
 
-    Raises PomologyError for a line that is none.
+    Raises PomologyError for a line that is not a parameter.
     """
     fields = []
     defaults = {}
@@ -181,8 +182,9 @@ def declared(path: Path) -> type[msgspec.Struct]:
 def inspect(path: Path) -> dict[str, Any]:
     """Return the parameters of a notebook as papermill reads them, by name.
 
-    Each is a line `name: type = literal  # help`. Those of the study are in a cell of the tag
-    `study`, all others in the one of the tag `parameters`, after which papermill puts its own.
+    Each is a line `name: type = literal  # help`. The parameters of the study are in the cell with
+    the tag `study`, all others in the cell with the tag `parameters`, after which papermill inserts
+    its own.
     """
     import nbformat  # takes half a second, with papermill
     from papermill.translators import PythonTranslator
@@ -194,10 +196,10 @@ def inspect(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Raise whatever is wrong with a file as a PomologyError, in a line that begins with `what`."""
+def _naming(subject: str) -> Iterator[None]:
+    """Turn any exception into a PomologyError of one line that begins with `subject`."""
     try:
         yield
     except Exception as error:
         line = one_line(" ".join(str(error).split()), 250)
-        raise PomologyError(f"{what}: {line}") from None
+        raise PomologyError(f"{subject}: {line}") from None

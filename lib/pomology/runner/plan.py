@@ -1,4 +1,4 @@
-"""What a run will do, checked before its first kernel starts."""
+"""Plan a run: its jobs, their order and its folder, all checked before the first kernel starts."""
 
 import argparse
 import math
@@ -18,16 +18,16 @@ from pomology.results.record import PROFILES
 from pomology.results.run import Run
 from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
 
-GOING = ".partial/going"  # in a run's folder until the run has come to its end
-PAGE_S = 6.0  # that the page takes on two CPU cores
-PRIOR_S = 20.0  # of expected time: the weight of 1 in the pace of the first notebooks
+GOING = ".partial/going"  # a file in the run's folder until the run has finished
+PAGE_S = 6.0  # seconds that the report takes on two CPU cores
+PRIOR_S = 20.0  # seconds of expected time that a prior pace of 1 weighs
 
 
 class Job(NamedTuple):
-    """One execution of a notebook, of one of its variants.
+    """One execution of a variant of a notebook.
 
-    name: of its file, as `blas` for the variant that shows all, `blas-mlx`, or `blas-mlx-1` for the
-    first repeat of that. seconds: that it takes on two CPU cores, roughly.
+    name: the stem of its file, `blas` for the variant that shows all results, `blas-mlx` for
+    another, `blas-mlx-1` for its first repeat. seconds: approximate time on two CPU cores.
     """
 
     notebook: Notebook
@@ -37,7 +37,7 @@ class Job(NamedTuple):
     seconds: float
 
     def output(self, out: Path) -> Path:
-        """Return where its notebook lies in a run's folder, once it has ended."""
+        """Return the path of the executed notebook in a run's folder."""
         folder = out if self.name == self.notebook.name else out / "repeats"
         return folder / f"{self.name}.ipynb"
 
@@ -45,10 +45,11 @@ class Job(NamedTuple):
 def schedule(
     jobs: list[Job], minutes: float, left_out: dict[str, str]
 ) -> Iterator[tuple[Job, float, float]]:
-    """Yield each job with the seconds that it, and all from it on, are expected to take here.
+    """Yield each job with the expected seconds of the job and of the rest of the run.
 
-    In a run of so many minutes they come by priority, as far as they fit. left_out: gets the names
-    of the others, and why.
+    minutes: the time limit; with one, jobs come by priority, and only while they fit. left_out:
+    receives the names of the other jobs and the reasons. The pace of this machine, measured over
+    expected time, scales all expectations.
     """
     begun_s = time.monotonic()
     expected_s = 0.0
@@ -61,19 +62,19 @@ def schedule(
         ends_s = pace * sum(job.seconds for job in waiting)
         job = waiting.pop(0)
         takes_s = pace * job.seconds
-        # What shows the others' numbers takes seconds, and time was kept for it.
+        # Notebooks that show other notebooks' results take seconds; time is reserved for them.
         kept_s = pace * sum(each.seconds for each in waiting if each.notebook.after) + PAGE_S
         if not job.notebook.after and elapsed_s + takes_s + kept_s > 60 * minutes:
-            left_out[job.name] = f"takes about {clock_time(takes_s)} here, and less was left"
+            left_out[job.name] = f"takes about {clock_time(takes_s)} here, more than was left"
             continue
         yield job, takes_s, ends_s
         expected_s += job.seconds
 
 
 def prepare(options: argparse.Namespace, run: str) -> tuple[Path, list[Job]]:
-    """Return the folder of a run, and all its jobs, finished or not.
+    """Return the folder of a run and all its jobs, finished or not.
 
-    options: of the command. Raises PomologyError for whatever cannot be, before anything runs.
+    options: the command's. Raises PomologyError for wrong options, notebooks or parameters.
     """
     out = run_folder(run, options.profile)
     values = {"devices": options.device, "data": options.data, "out": str(out)}
@@ -85,18 +86,18 @@ def prepare(options: argparse.Namespace, run: str) -> tuple[Path, list[Job]]:
 
 
 def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
-    """Return the executions of a run in order: all notebooks, then their first repeat, and so on.
+    """Return the jobs of a run in order: all notebooks, then their first repeats, and so on.
 
-    Of a notebook's variants the last one shows the results of all. values: parameters in place of
-    the profile's; `auto` leaves what the profile says.
+    The last variant of a notebook shows the results of all its variants. values: parameters that
+    replace the profile's, except where they are `auto`.
     """
     if not 1 <= repeats <= 100:
-        raise PomologyError(f"REPEATS={repeats}: must be from 1 to 100")
+        raise PomologyError(f"REPEATS={repeats}: expected a number from 1 to 100")
     planned = []
     for notebook in select(only):
         lost = [name for name in notebook.extras if not find_spec(f"pomology.extras.{name}")]
         if lost:
-            print(f"{notebook.name} is left out: it needs lib/pomology/extras/{lost[0]}")
+            print(f"{notebook.name} is skipped: lib/pomology/extras/{lost[0]}/ is missing")
             continue
         of_all = notebook.values(profile, {"repeat": 0} | values)
         for variant in notebook.variants:
@@ -115,7 +116,7 @@ def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1)
 
 
 def check() -> int:
-    """Validate every notebook and parameter file of every profile; return how many notebooks."""
+    """Validate all notebooks and parameter files; return the number of notebooks."""
     known = notebooks()
     for notebook in known:
         for profile in PROFILES:
@@ -123,14 +124,15 @@ def check() -> int:
     files = [f"{notebook.name}.yaml" for notebook in known]
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
         if path.parent.name not in PROFILES or path.name not in files:
-            raise PomologyError(f"{path.relative_to(root())}: no such profile or notebook")
+            reason = "no notebook or profile has this name; rename or delete the file"
+            raise PomologyError(f"{path.relative_to(root())}: {reason}")
     return len(known)
 
 
 def run_folder(run: str, profile: str) -> Path:
-    """Return a run's folder. Without a name: today's, or one of the last 3 days that was stopped.
+    """Return a run's folder. Without a name: today's, or an unfinished one of the last 3 days.
 
-    Raises PomologyError for a name that no folder should have.
+    Raises PomologyError for an unsafe name.
     """
     outputs = root() / "outputs"
     if not run:
@@ -139,25 +141,26 @@ def run_folder(run: str, profile: str) -> Path:
         if not (outputs / run).exists():
             run = next((name for name in before if (outputs / name / GOING).exists()), run)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", run):
-        allowed = "letters, digits, points, dashes, underscores"
-        raise PomologyError(f"RUN={run}: must be a name of {allowed}")
+        allowed = "1 to 80 letters, digits, dots, dashes or underscores, no dot or dash first"
+        raise PomologyError(f"RUN={run}: expected {allowed}")
     return outputs / run
 
 
 def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
-    """Refuse a second profile or set of parameters: no table may mix the numbers of two."""
+    """Raise PomologyError if a run has another profile or other parameters: tables never mix."""
     if not (out / "machine.json").exists():
         return
     before = Run(out).machine.get("profile")
     if before != profile:
-        raise PomologyError(f"RUN={out.name}: holds profile {before!r}, not {profile!r}")
+        reason = f"has results with PROFILE={before}, not {profile}; name another RUN"
+        raise PomologyError(f"RUN={out.name}: {reason}")
     for job in planned:
         for path in (out / ".partial" / f"{job.name}.ipynb", job.output(out)):
             try:
                 used = read_notebook(path)["metadata"]["papermill"]["parameters"]
-            except (PomologyError, KeyError):  # missing or cut off: it will be written anew
+            except (PomologyError, KeyError):  # missing or truncated: the run writes it again
                 continue
             for name in used.keys() - {"out", "repeat"}:  # the folder may have moved
                 if used[name] != job.parameters.get(name):
-                    was = f"{name}={used[name]}, not {job.parameters.get(name)}"
-                    raise PomologyError(f"RUN={out.name}: {job.name} was run with {was}")
+                    was = f"{job.name} ran with {name}={used[name]}, not {job.parameters.get(name)}"
+                    raise PomologyError(f"RUN={out.name}: {was}; name another RUN")
