@@ -1,4 +1,4 @@
-"""Verdicts on claims: by hand, how often they are wrong, and on the articles' own numbers."""
+"""Verdicts on claims: computed by hand, their error rate, and on the articles' own numbers."""
 
 import math
 import re
@@ -20,7 +20,7 @@ def claim(value: str, claimed: str, about: str = "", **for_each) -> Claim:
 
 
 def times(cpu, gpu) -> list[Number]:
-    """Numbers of two devices, by case."""
+    """Return numbers of two devices, an element of each sequence per case."""
     numbers = []
     for device, cases in (("cpu", cpu), ("gpu", gpu)):
         for case, value in enumerate(cases):
@@ -29,10 +29,10 @@ def times(cpu, gpu) -> list[Number]:
 
 
 def drawn(generator, draws: int, cases: int = 1, sd: float = 0.05, sets: float = 0.0) -> list:
-    """Three repeats of two devices whose true ratio is 1: (draws, cases, repeats) of each.
+    """Return three repeats of two devices with a true ratio of 1: (draws, cases, repeats) of each.
 
-    sets: the variance that a set of repeats has in common, in units of that of a process; it
-    differs between the devices, which is the worst case.
+    sets: the variance between sets of repeats over the variance between processes; each device has
+    its own set, which is the worst case.
     """
     own = generator.standard_normal((2, draws, cases, 3))
     common = generator.standard_normal((2, draws, cases, 1))
@@ -44,17 +44,17 @@ def statuses(tested: Claim, cpu, gpu) -> list[str]:
 
 
 @pytest.mark.parametrize("claimed", ["> 1", "<= 1", "0.5 to 1"])
-def test_a_tie_is_seldom_called_anything(claimed):
-    """At the very bound, where a verdict is wrong either way, with the variance between sets."""
+def test_a_tie_seldom_has_a_verdict(claimed):
+    """The true value is the bound, where either verdict is wrong; sets of repeats vary, too."""
     cpu, gpu = drawn(np.random.default_rng(13), 600, sets=claims.BETWEEN_SETS / 2)
     found = statuses(claim(RATIO, claimed), cpu, gpu)
     called = np.mean([status != INCONCLUSIVE for status in found])
-    assert called <= 0.07  # 5 %, and what 600 draws may be off by
+    assert called <= 0.07  # 5 % and the error of 600 draws
     if "to" not in claimed:
-        assert called >= 0.03  # Student's t is exact: less would be power thrown away
+        assert called >= 0.03  # Student's t is exact, so a lower rate would waste power
 
 
-def test_a_sentence_of_many_comparisons_is_not_refuted_by_chance():
+def test_a_claim_of_many_comparisons_is_not_contradicted_by_chance():
     """Twenty ties in one claim: each alone at 5 % would refute it in 40 % of draws."""
     cpu, gpu = drawn(np.random.default_rng(2), 60, cases=20)
     found = statuses(claim(RATIO, ">= 1", case=list(range(20))), cpu, gpu)
@@ -78,11 +78,11 @@ def test_verdicts_and_intervals_by_hand():
     assert one(RATIO, "> 1", cpu, gpu).holds is None
     assert one(RATIO, "> 0.4", cpu, gpu).holds and one(RATIO, "0.4 to 200", cpu, gpu).holds
     assert one(RATIO, "< 0.4", cpu, gpu).holds is False
-    # A repeat that lacks a side is left out, and of what may be 0 the difference counts.
+    # An incomplete repeat is skipped, and a value that may be 0 is averaged without logarithms.
     cpu, gpu = [[1.0, 2, math.nan, 3, 9]], [[0.0, 0, 0, 0, math.nan]]
     difference = one("epoch_s(cpu) - epoch_s(gpu)", "> 0", cpu, gpu)
     assert difference.interval == pytest.approx((2 - half, 2 + half), rel=1e-3)
-    # A pick is made in each repeat: the larger is another one in each.
+    # Each repeat has its own maximum.
     both = ", ".join(f"epoch_s(cpu, case={case})" for case in (0, 1))
     cpu = [[1.0, 5, 1], [5.0, 1, 5]]
     assert one(f"max([{both}])", "> 4.9", cpu).holds
@@ -108,7 +108,7 @@ def printed(value, low=None, high=None) -> Estimate:
         ("crashed", None, "epoch_s(cpu)", "== ok", CONTRADICTED),
     ],
 )
-def test_printed_numbers_decide_only_what_cannot_flip(cpu, gpu, value, claimed, status):
+def test_printed_numbers_decide_only_beyond_their_rounding(cpu, gpu, value, claimed, status):
     (decision,) = claims.judged([claim(value, claimed)], times([cpu], [gpu]))
     assert decision.status == status
 
@@ -129,7 +129,7 @@ def test_terms_have_the_settings_and_devices_of_for_each():
     assert ambiguous.status == NOT_TESTABLE  # two cases match
 
 
-def test_a_sentence_about_a_chip_is_tested_on_that_chip():
+def test_a_claim_about_a_chip_is_tested_on_that_chip():
     numbers = times([printed(9, 9, 9)], [printed(4, 4, 4)])
     of = {"A6000": "NVIDIA RTX A6000", "M2": "Apple M2", "Apple": "Apple M2 Max", "": "AMD EPYC"}
     not_of = {"M2": "Apple M2 Max", "A6000": "NVIDIA RTX 6000 Ada Generation"}
@@ -160,7 +160,7 @@ def test_every_verdict_on_the_published_numbers_is_the_stated_one():
     }
 
 
-# What the articles' numbers give, computed by hand from the articles.
+# Values of conditions, computed by hand from the articles' numbers.
 BY_HAND = {
     "000-C1": [8.785],
     "000-C2": [13.776],
@@ -188,15 +188,15 @@ def test_recomputed_numbers(name):
         assert any(value == pytest.approx(expected, rel=1e-3) for value in values), expected
 
 
-# Measured by the kit, and printed by no article.
+# Metrics that pomology measures and no article prints.
 MEASURED = {"backward_s", "fit_s", "footprint_start_bytes", "forward_s", "kernel_s", "processor"}
 MEASURED |= {"page_faults_slope", "rate_left", "resident_slope_bytes", "resident_end_bytes"}
 MEASURED |= {"status", "step_s"}
-IN_FIGURES = {"M1 GPU", "P100", "T4", "V100"}  # devices of article 004, whose times are not printed
+IN_FIGURES = {"M1 GPU", "P100", "T4", "V100"}  # Daniel (2023) shows their times in figures only
 
 
-def test_every_condition_asks_for_what_there_is():
-    """That each can be evaluated shows above: a wrong name in it raises."""
+def test_every_condition_names_existing_metrics_devices_and_experiments():
+    """The tests above evaluate each condition, so a wrong variable raises there."""
     rows = published.rows()
     metrics = MEASURED | {row["metric"] for row in rows}
     devices = IN_FIGURES | {row["device"] for row in rows}

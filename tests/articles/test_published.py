@@ -1,4 +1,4 @@
-"""The published numbers against the articles' tables, typed in here."""
+"""The published numbers compared with the articles' tables, which this file has as typed in."""
 
 import others
 import pandas
@@ -15,7 +15,7 @@ CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 BUG = "Runtime error (Bug)"
 DEVICES = {"cpu": (CPU, "cpu"), "gpu": (GPU, "mps"), "rival": (RIVAL, "cuda")}
 
-# Article 003, as printed: role; the columns that tell rows apart; time, temperature, memory, power.
+# Tables of Heba (2022) as printed: role; parameters; time, temperature, memory, power.
 TABLES = {
     "dcgan": """batch_size, image_size
 cpu; 64, 64; 1942.078 s; 47ºC; <0.3GB; ~35W
@@ -96,7 +96,7 @@ def test_rows_are_well_formed():
     upstream = frame[frame["source"] != "article"]
     assert len(upstream) == 105 + 9 and set(upstream["article"]) == {"000"}
     assert upstream["source"].str.contains("rasbt/machine-learning-notes@8c8e867|lightly").all()
-    # A unit that the kit's metric names promise and that nobody converts would be silently wrong.
+    # A metric's name implies its unit, so a unit without a conversion would be silently wrong.
     promised = frame["metric"].str.contains("_s$|_bytes$|_w$|_c$|_j_per_step$")
     assert set(frame.loc[promised & frame["value"].notna(), "unit"]) <= published.UNITS.keys()
 
@@ -138,15 +138,15 @@ def test_values_of_the_other_articles_and_their_si_units(article, metric, where,
         ("gpu_cores", {"device": "M2 Max (30 GPU cores)"}, 30, 30),  # are counted
     ],
 )
-def test_what_is_printed_lies_within_half_a_unit_of_its_last_digit(metric, where, low, high):
+def test_bounds_are_half_a_unit_of_the_last_printed_digit_away(metric, where, low, high):
     (row,) = (
         row for row in published.rows() if where.items() <= row.items() and row["metric"] == metric
     )
     assert (row["low"], row["high"]) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_a_published_row_says_with_what_it_was_timed_and_when():
-    newest = {"experiment": "rasbt_vgg16", "device": "2080Ti"}  # of the others' nightly builds
+def test_a_published_row_has_its_software_and_year():
+    newest = {"experiment": "rasbt_vgg16", "device": "2080Ti"}  # the others have nightly builds
     for wanted, software in (
         (newest, ("1.11.0+cu102", "2022")),
         ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
@@ -155,13 +155,13 @@ def test_a_published_row_says_with_what_it_was_timed_and_when():
         assert {(row["version"], row["year"]) for row in rows} == {software}
 
 
-def test_what_others_have_published_can_be_compared():
+def test_the_times_of_other_sources_can_be_compared():
     rows = published.elsewhere()
     assert len(rows) > 3000 and {row["source"] for row in rows} == set(others.SOURCES)
     assert {fault for row in rows for fault in row["faults"]} <= published.FAULTS.keys()
     assert {row["precision"] for row in rows} <= {*others.PRECISIONS}
     assert all(row["si"] > 0 and published.rate(row) > 0 for row in rows)
-    # Random numbers on the device have one name, whatever the sources say.
+    # Random tensors on the device have one name for all sources.
     made_up = {"synthetic", "ImageNet, syntetic", "random, on the GPU"}
     assert made_up.isdisjoint(row["config"].get("data") for row in rows)
     assert {row["workload"] for row in rows} <= published.WORKLOADS.keys()

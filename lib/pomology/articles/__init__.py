@@ -1,1 +1,1 @@
-"""What the articles print."""
+"""The published numbers and claims as data, and the verdicts on the claims."""

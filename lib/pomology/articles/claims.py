@@ -1,23 +1,23 @@
-"""Whether an article's claims hold, on its own numbers or on measured ones.
+"""Test the claims of articles on their own numbers or on measured ones.
 
-A claim holds if all of its conditions do (articles/data/conditions.csv). A condition is a number
-and what is claimed of it:
+A claim is supported if all of its conditions hold (articles/data/conditions.csv). A condition is an
+expression and its claimed value:
 
     name       value                        claimed       for_each
     CPU / GPU  epoch_s(cpu) / epoch_s(gpu)  8.36 to 9.24  {"batch_size": [64, 1024]}
 
-* `value` is a Python expression. Its terms are metrics, in SI units, called with a device (`cpu`,
-  `gpu`, `rival`, a backend, or a name that the article prints; none for what is the same on all)
-  and with settings. `experiment=` names another experiment than the claim's first. `min`, `max` and
-  `average` (the geometric mean) are there.
-* `for_each` gives a condition for each combination of its values. A key that `value` names is a
-  variable in it; any other is a setting of all terms. "each" stands for all devices of that
-  role with numbers, of the role `device` for all GPUs.
+* `value` is a Python expression. Its terms are metrics in SI units, called with a device (`cpu`,
+  `gpu`, `rival`, a backend, or a name that the article prints; none for a number that is equal on
+  all devices) and with parameters. `experiment=` names another experiment than the claim's first.
+  `min`, `max` and `average` (the geometric mean) are available.
+* `for_each` makes a condition for each combination of its values. A key that occurs in `value` is a
+  variable there; any other key is a parameter of all terms. "each" means all devices with numbers
+  in that role, or all GPUs for the role `device`.
 
-A condition holds if all of the value's interval is as claimed. What an article prints is good to
-half a unit of its last digit. What was measured needs repeats: the value is computed in each, and
-its interval is Student's of its logarithm (of itself where it may be 0 or less), with the variance
-between sets of processes added.
+A condition holds if the whole interval of the value is as claimed. A printed number is exact to
+half a unit of its last digit. Measured numbers need repeats: the value is computed in each repeat,
+and its interval is Student's t interval of its logarithm (or of the value itself if it can be zero
+or negative), with the variance between sets of processes added.
 """
 
 import functools
@@ -40,20 +40,21 @@ SUPPORTED = "supported"
 CONTRADICTED = "contradicted"
 INCONCLUSIVE = "inconclusive"
 NOT_TESTABLE = "not testable here"
-RESOLUTION = 1e-9  # repeats that differ less count as equal: that is the rounding of logarithms
-# Two sets of five processes of one thing were called different by Welch's t in 9.3 % of draws: the
-# machine had changed in between. A variance of this share of a process's own makes that 5 % again.
+RESOLUTION = 1e-9  # repeats that differ less count as equal: logarithms are rounded
+# Welch's t called two sets of five processes with identical work different in 9.3 % of draws,
+# because the machine changed in between. Adding this share of the variance between processes
+# reduces that to 5 %.
 BETWEEN_SETS = 0.19
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-OPERATORS |= {"==": operator.eq, "!=": operator.ne}  # of a status
+OPERATORS |= {"==": operator.eq, "!=": operator.ne}  # for statuses
 
 
 class Number(NamedTuple):
-    """What a term of a condition can be.
+    """A number or status that a term of a condition can select.
 
-    device: its names: role, backend, and as printed. settings: with framework and precision. value:
-    a printed number; a number for each repeat, NaN where there is none; a status; or None. doubts:
-    why it gives no verdict.
+    device: role, backend and printed name. settings: parameters, with framework and precision.
+    value: a printed number; an array with an element per repeat, NaN where it is missing; a status;
+    or None. doubts: reasons against a verdict.
     """
 
     experiment: str
@@ -68,9 +69,9 @@ class Number(NamedTuple):
 class Comparison:
     """A condition with its value.
 
-    settings: of `for_each`, those with several values. numbers: what its formula gives, of what was
-    measured one for each repeat. doubts: why there is no verdict. value: NaN where it is unknown.
-    interval: of what was measured, at 95 %. holds: None where the numbers cannot tell.
+    settings: those of `for_each` with several values. numbers: the value of the expression, with an
+    element per repeat if it was measured. doubts: reasons against a verdict. value: NaN if it is
+    unknown. interval: of a measured value, at 95 %. holds: None if inconclusive.
     """
 
     condition: Condition
@@ -84,7 +85,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Decision:
-    """The verdict on a claim; without comparisons it cannot be tested."""
+    """The verdict on a claim. A claim without comparisons is not testable."""
 
     comparisons: list[Comparison]
 
@@ -102,9 +103,9 @@ class Decision:
 def judged(
     claims: Iterable[Claim], numbers: Iterable[Number], chips: Sequence[str] | None = None
 ) -> list[Decision]:
-    """Return which claims hold. A verdict from repeats on a tie is wrong in 5 % of cases.
+    """Return a decision for each claim. At most 5 % of verdicts from repeats are wrong.
 
-    chips: that the numbers are of; None for those that an article is about.
+    chips: the measured chips; None for the numbers of an article itself.
     """
     known = defaultdict(list)
     for number in numbers:
@@ -121,14 +122,14 @@ def judged(
 
 
 def _is_of(chip: str, about: str) -> bool:
-    """Return whether `Apple M1 Pro` is an `M1 Pro`, or of `Apple`."""
+    """Return whether a chip, `Apple M1 Pro`, is of a model, `M1 Pro`, or of a maker, `Apple`."""
     return f" {chip}".endswith(f" {about}") or chip.startswith(f"{about} ") or not about
 
 
 def _compared(
     condition: Condition, experiment: str, known: dict[str, list[Number]]
 ) -> list[Comparison]:
-    """Return a condition with its value, for each combination of its `for_each`."""
+    """Return the comparisons of a condition, one for each combination of its `for_each`."""
     choices = dict(condition.for_each)
     for role, values in choices.items():
         if values == "each":
@@ -148,7 +149,7 @@ def _compared(
 def _evaluated(
     expression: str, chosen: dict[str, Any], experiment: str, known: dict[str, list[Number]]
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the value of an expression, NaN where a term has not one value; and its doubts."""
+    """Return an expression's value, NaN unless each term selects one number, and its doubts."""
     names = set(re.findall(r"\w+", expression))
     common = {key: value for key, value in chosen.items() if key not in names}
     doubts: list[str] = []
@@ -161,7 +162,7 @@ def _evaluated(
             if number.metric == metric and number.value is not None
             if device in (None, *number.device) and settings.items() <= number.settings.items()
         ]
-        if device is None:  # counted, and the same on all
+        if device is None:  # a count, equal on all devices
             values = {x for number in numbers for x in np.atleast_1d(number.value) if x == x}
             return values.pop() if len(values) == 1 else math.nan
         if len(numbers) != 1:
@@ -177,7 +178,7 @@ def _evaluated(
 
 
 def _average(parts: Iterable[Any]) -> Any:
-    """Return the geometric mean, in each repeat."""
+    """Return the geometric mean of the parts, for each repeat."""
     logs = [np.log(part) for part in parts]
     return np.exp(sum(logs) / len(logs))
 
@@ -189,10 +190,10 @@ NAMES |= {"average": _average, "__builtins__": {}}
 
 
 def _judge_together(decisions: list[Decision]) -> None:
-    """Judge claims so that of the verdicts from repeats at most 5 % are wrong, on average.
+    """Judge claims so that at most 5 % of the verdicts from repeats are wrong on average.
 
-    Of m claims that repeats can test, R have a verdict at the confidence 1 - 0.05 R / m (Benjamini
-    and Hochberg 1995; intervals after selection: Benjamini and Yekutieli 2005).
+    If R of m tested claims have a verdict, each has the confidence 1 - 0.05 R / m (Benjamini and
+    Hochberg 1995; intervals after selection: Benjamini and Yekutieli 2005).
     """
     confidence = intervals.CONFIDENCE
     while True:
@@ -208,10 +209,10 @@ def _judge_together(decisions: list[Decision]) -> None:
 
 
 def _judge(comparison: Comparison, count: int, confidence: float) -> None:
-    """Say whether a condition holds, one of so many comparisons of a claim.
+    """Set `value`, `interval` and `holds` of a comparison of a claim with `count` comparisons.
 
-    All hold if each does (Berger 1982, an intersection-union test). That one fails must be shown
-    at the level of all that could have failed (Bonferroni).
+    Support needs each comparison at the given confidence (Berger 1982, intersection-union test).
+    A contradiction needs one comparison at a confidence corrected for all of them (Bonferroni).
     """
     numbers = comparison.numbers
     bounds = _bounds(comparison.condition.claimed)
@@ -230,7 +231,7 @@ def _judge(comparison: Comparison, count: int, confidence: float) -> None:
     elif isinstance(numbers, Estimate):
         comparison.value = numbers.value
         ends = outer = numbers.bounds
-    else:  # a status, or what was counted
+    else:  # a status or a count
         comparison.value = numbers
         ends = outer = (numbers, numbers)
     comparison.holds = None
@@ -243,7 +244,7 @@ def _judge(comparison: Comparison, count: int, confidence: float) -> None:
 
 
 def _interval(values: np.ndarray, logarithmic: bool, confidence: float) -> tuple[float, float]:
-    """Return the interval of the mean of repeats, or of their geometric mean."""
+    """Return the confidence interval of the mean of repeats, or of their geometric mean."""
     values = np.log(values) if logarithmic else values
     variance = max(values.var(ddof=1), RESOLUTION**2)
     error = math.sqrt(variance * (1 / values.size + BETWEEN_SETS / 2))
@@ -264,19 +265,19 @@ def _bounds(claimed: str) -> list[tuple[str, Any]]:
 
 @functools.cache
 def printed(article: str) -> list[Number]:
-    """Return what an article prints, to the precision of print, and how its cases ended."""
+    """Return the printed numbers of an article with their rounding, and the statuses of cases."""
     numbers: list[Number] = []
     for row in rows(article):
         device = (row["role"], row["backend"], row["device"])
         settings = row["config"] | {name: row[name] for name in ("framework", "precision")}
         values = {}
-        if row["metric"] == "status" or row["metric"].endswith("_s"):  # a case ends as its time
+        if row["metric"] == "status" or row["metric"].endswith("_s"):  # its case's status
             values["status"] = row["status"]
         if row["si"] is not None:
             ends = row["low"], row["high"]
             values[row["metric"]] = Estimate(row["si"], "", *ends, how="published")
         for metric, value in values.items():
             number = Number(row["experiment"], metric, device, settings, value)
-            if number not in numbers:  # one is printed twice
+            if number not in numbers:  # an article prints some rows twice
                 numbers.append(number)
     return numbers

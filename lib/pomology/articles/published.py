@@ -1,4 +1,4 @@
-"""The five articles' numbers and claims, and the times that others have published, as data."""
+"""Published data: the numbers and claims of five articles, and training times of other sources."""
 
 import functools
 import json
@@ -11,45 +11,47 @@ from typing import Any
 
 from pomology.paths import read_csv
 
-KIT = "kit"  # in place of an article's number: the kit measures itself
+KIT = "kit"  # in place of an article's number: experiments about the measuring machine
 
-ABOUT = 0.10  # what `~35W` may be off by
+ABOUT = 0.10  # the relative error that a printed `~35W` may have
 
 
 class Condition(SimpleNamespace):
-    """What must hold for a claim to hold, with the columns of conditions.csv; see `claims`."""
+    """A condition of a claim, with the columns of conditions.csv; see `claims`."""
 
 
 class Claim(SimpleNamespace):
-    """What an article claims, in other words than its own, with the columns of claims.csv.
+    """A paraphrased claim of an article, with the columns of claims.csv.
 
-    section: of the article. experiments: those whose numbers it needs; terms that name none mean
-    the first. reading: how the conditions read it. holds: in the article's own numbers; why not.
-    about: the chip that it is about, or its maker. conditions: without them it cannot be tested.
+    section: of the article. experiments: their numbers test the claim; a term without an experiment
+    means the first. reading: the conditions in words. holds: whether the article's own numbers
+    support it, and the reason if not. about: the chip or the maker of the chips that it is about.
+    conditions: a claim without any cannot be tested.
     """
 
 
 @functools.cache
 def read(name: str) -> tuple[dict[str, str], ...]:
-    """The rows of a file in articles/data, as text."""
+    """Return the rows of a file in articles/data as texts."""
     return tuple(read_csv(Path(__file__).parent / "data" / name))
 
 
-# Units that are rounded where they are printed -> factor to SI, SI unit. All others, as cores and
-# USD, are counted.
+# Units of rounded numbers -> factor to SI, SI unit. Numbers in other units, such as cores and USD,
+# are exact.
 UNITS = {line["unit"]: (float(line["factor"]), line["si_unit"]) for line in read("units.csv")}
-# What can be wrong with a time from elsewhere. One with a serious fault is in no mean.
+# Possible faults of other sources' times. Means exclude times with a serious fault.
 FAULTS = {line["id"]: line["title"] for line in read("faults.csv")}
 SERIOUS = {line["id"] for line in read("faults.csv") if line["serious"] == "yes"}
-# What was trained elsewhere: id -> title; the kit's experiments by their names.
+# Workloads of other sources: id -> title; the ids of experiments of pomology are their names.
 WORKLOADS = {line["id"]: line["title"] for line in read("workloads.csv")}
 
 
 @functools.cache
 def rows(article: str | None = None, experiment: str | None = None) -> tuple[dict[str, Any], ...]:
-    """Return the published rows, as `typed`; row: its number in the item. flops: its work on paper.
+    """Return the published rows in the form of `typed`, with these keys.
 
-    year: of the article, or of what it ran with.
+    row: number within the item of the article. flops: analytic operations of the timed work. year:
+    of the software, or else of the article.
     """
     years = {article.id: article.date[:4] for article in articles()}
     found = []
@@ -62,10 +64,10 @@ def rows(article: str | None = None, experiment: str | None = None) -> tuple[dic
 
 
 def typed(line: dict[str, str]) -> dict[str, Any]:
-    """Return a line with its settings, and its number in SI, `si`, with bounds, `low` and `high`.
+    """Return a line with its parsed `config`, and its number in SI units, `si`, `low` and `high`.
 
-    They are half a unit of the last digit away; `~` is a tenth. version: of the framework, "" if it
-    is not told.
+    The bounds are half a unit of the last printed digit away, or 10 % for `~`. version: of the
+    framework, "" if it is unknown.
     """
     value = float(line["value"]) if line["value"] else None
     row = line | {"value": value, "config": json.loads(line["config"]), "si": None}
@@ -87,12 +89,11 @@ def typed(line: dict[str, str]) -> dict[str, Any]:
 
 @functools.cache
 def elsewhere(workload: str | None = None) -> tuple[dict[str, Any], ...]:
-    """Return what other sources have timed, in the form of `rows`, with these keys of their own.
+    """Return the training times of other sources in the form of `rows`, with these keys.
 
-    config: what must be equal for two rows to have done the same; of random numbers that are on
-    the device already `data` is `random`, whatever the source calls them. faults: of FAULTS. place:
-    where in the source it is. checked: `text` where it was read a second time from the source's own
-    text, else why it could not be.
+    config: two rows with equal values did the same work; `data` is `random` for random tensors on
+    the device. faults: keys of FAULTS. place: location in the source. checked: `text` if the value
+    was read twice from the source's own text, else the reason why not.
     """
     found = []
     for line in read("elsewhere.csv"):
@@ -104,7 +105,7 @@ def elsewhere(workload: str | None = None) -> tuple[dict[str, Any], ...]:
 
 
 def samples(row: dict[str, Any]) -> float:
-    """Return how many samples `rate` counts as one; 0 where that is not known."""
+    """Return the number of samples in one unit of `rate`; 0 if it is unknown."""
     metric, config = row["metric"], row["config"]
     sequence, batch_size = config.get("sequence"), config.get("batch_size")
     if metric == "samples_per_s":
@@ -119,21 +120,21 @@ def samples(row: dict[str, Any]) -> float:
 
 
 def rate(row: dict[str, Any]) -> float:
-    """Return samples or tokens a second where those are printed, else whole pieces of work."""
+    """Return samples/s or tokens/s if the source prints them, else executions of the work per s."""
     return row["si"] if row["metric"].endswith("_per_s") else 1 / row["si"]
 
 
 def articles() -> list[SimpleNamespace]:
-    """The five articles, by id, and what stands for all others, with the columns of articles.csv.
+    """Return the five articles and an entry for other sources, with the columns of articles.csv.
 
-    machines: those it measured. slug: the folder of its notebooks.
+    machines: the measured ones. slug: the folder of the notebooks.
     """
     return [SimpleNamespace(**line) for line in read("articles.csv")]
 
 
 @functools.cache
 def claims(article: str | None = None) -> tuple[Claim, ...]:
-    """The articles' claims, by id."""
+    """Return the claims of an article, or of all articles."""
     conditions = defaultdict(list)
     for line in read("conditions.csv"):
         condition = Condition(**line | {"for_each": json.loads(line["for_each"] or "{}")})
