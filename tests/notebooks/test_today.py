@@ -76,7 +76,7 @@ def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(
     set_elsewhere(monkeypatch, *ROWS)
     fit = fakes.metric(20.0, unit="s", low=19.0, high=21.0)
     table = declared.article_table("bert_base", [bert(metrics={"fit_s": fit})])
-    shown = [(each.cells["Device"], each.cells["Remarks"]) for each in table.rows]
+    shown = [(each.cells["Device"], each.cells["Notes"]) for each in table.rows]
     assert [device for device, _ in shown] == [
         "V100 (PyTorch, 2022)",
         "M1 Max GPU (PyTorch, 2022)",

@@ -1,4 +1,4 @@
-"""A case of the variational autoencoder with all that its table shows."""
+"""A fixture: a case of the variational autoencoder with all values of its table."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ METRICS |= {"page_faults": estimated(12_345, unit="count"), "loss_first": estima
 
 @pytest.fixture
 def vae() -> Callable[..., Record]:
-    """Returns a function that makes the case, with these fields in place of the usual ones."""
+    """Return a function that makes the record of the case, with changed fields."""
 
     def made(**changes: Any) -> Record:
         training = {"epoch_steps": 469, "steady": [[100, 0.95], [300, 2.85]], "warmup": []}

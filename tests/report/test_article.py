@@ -1,4 +1,4 @@
-"""The article's table: what it printed, and this machine's numbers with what makes them credible.
+"""The table of published values and this machine's, with intervals and notes.
 
 Expected means and intervals are computed by hand; those of the reference run are committed with it.
 """
@@ -31,20 +31,21 @@ DEVICE = "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)"
 
 
 def shown(table, kind="measured") -> list[dict]:
-    """The rows of this machine, by heading."""
+    """Return the rows of a kind, by heading."""
     rows = [row.cells for row in table.rows if row.kind == kind]
     return [{name: cells[name] for name in table.columns} for cells in rows]
 
 
 def numbers(row: dict) -> dict:
-    """The cells of a row that hold something, as numbers where they are."""
+    """Return the non-empty cells of a row, as numbers where possible."""
     found = {name: str(cell) for name, cell in row.items() if str(cell) not in ("", "None")}
     for name, cell in found.items():
         with contextlib.suppress(ValueError):
             found[name] = float(f"{float(cell):.9g}")
     if found["status"] == "too-slow":  # the run is older than this status
         found["status"] = "too-big"
-    later = "share_of_best" if found.get("precision") == "fp16" else "-"  # its peak was a matvec's
+    # The reference run took the peak in fp16 from a matvec.
+    later = "share_of_best" if found.get("precision") == "fp16" else "-"
     return {name: cell for name, cell in found.items() if not name.startswith(later)}
 
 
@@ -53,10 +54,10 @@ def test_a_table_has_the_committed_numbers(path):
     records = RUN.journals[path.stem].records
     made = article.article_table(of(path.stem), records, best(RUN.records))
     kept = read_csv(TABLES[path.stem])
-    if path.parent.name == "today":  # of several measurements of others the fastest is a row since
+    if path.parent.name == "today":  # the table now has only the fastest of several measurements
         kept = [row for row in kept if row["source"] == "measured"]
     rows = [numbers(row) for row in made.data]
-    for committed in map(numbers, kept):  # a framework of table 4 was a column once
+    for committed in map(numbers, kept):  # the frameworks of table 4 were columns then
         names = committed.keys() - {"backend", "framework"}
         wanted = {name: committed[name] for name in names}
         assert any(wanted.items() <= row.items() for row in rows), committed
@@ -72,7 +73,7 @@ def test_claims_have_the_committed_verdicts():
     assert not kept
 
 
-def test_every_published_row_stands_as_printed_and_in_order(vae):
+def test_every_published_row_is_shown_as_printed_and_in_order(vae):
     table = article_table("transformer_lm", [vae(experiment="transformer_lm")])
     lines: dict[int, list[str]] = {}
     for value in published.rows(experiment="transformer_lm"):
@@ -85,18 +86,18 @@ def test_every_published_row_stands_as_printed_and_in_order(vae):
     assert YEARS in table.notes and YEARS not in article_table("transformer_lm", []).notes
 
 
-def test_a_measured_row_shows_value_interval_and_where_it_comes_from(vae):
+def test_a_measured_row_shows_value_interval_and_its_origin(vae):
     table = article_table("vae", [vae(flags=["drift"])])
     (row,) = shown(table)
     assert (row["Device"], row["Batch size"]) == (DEVICE, "128")
     times = (row["Time per epoch"], row["Of it computing"])
     assert times == ("4.50 s ± 2.0 %", "2.25 s ± 1.2 %")
     assert (row["Temperature"], row["Memory"], row["Power"]) == ("64 °C", "412 MB", "41.6 W")
-    assert row["Remarks"] == "estimated from 400 steps of 469; stand-in; drift"
+    assert row["Notes"] == "estimated from 400 steps of 469; synthetic data; drift"
     assert {INTERVALS, "Data: digits drawn by hand.", f"drift: {FLAGS['drift']}."} <= {*table.notes}
 
 
-def test_a_gpu_shows_what_the_framework_reserved_and_how_many_times_as_fast_it_is(vae):
+def test_a_gpu_shows_reserved_memory_and_its_speed_relative_to_the_cpu(vae):
     values = {"epoch_s": metric(1.5, 1.25, 2.0), "footprint_peak_bytes": metric(1e9, unit="B")}
     values["reserved_peak_bytes"] = metric(3e9, unit="B")
     fields = {"backend": "mps", "device": "gpu", "chip": "Apple M2", "case": "torch-mps"}
@@ -104,7 +105,7 @@ def test_a_gpu_shows_what_the_framework_reserved_and_how_many_times_as_fast_it_i
     cpu = vae(metrics={"epoch_s": metric(4.5, 4.0, 5.0)})
     on_cpu, on_gpu = shown(article_table("vae", [cpu, gpu]))
     assert on_gpu["Device"] == "Apple M2 GPU (PyTorch 2.13.0, 2026)"
-    assert (on_gpu["Memory"], on_gpu["Remarks"]) == ("3.00 GB", "measured; real")
+    assert (on_gpu["Memory"], on_gpu["Notes"]) == ("3.00 GB", "measured; real")
     assert (on_cpu[SPEEDUP], on_gpu[SPEEDUP]) == ("", "3.00× (2.00 to 4.00×)")
     smaller = article_table("vae", [vae(config={"batch_size": 64}), gpu])
     assert SPEEDUP not in smaller.columns
@@ -120,7 +121,7 @@ def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision(vae):
     assert (row["flops_per_s_low"], row["flops_per_s_high"]) == (20e9, 30e9)
 
 
-def test_a_case_that_did_not_end_well_shows_its_status_and_no_number(vae):
+def test_a_failed_case_shows_its_status_and_no_number(vae):
     bad = vae(status="mismatch", reason="<why>", flags=["busy"])  # with all its metrics
     table = article_table("vae", [bad])
     (row,) = shown(table)
@@ -128,18 +129,18 @@ def test_a_case_that_did_not_end_well_shows_its_status_and_no_number(vae):
     assert "epoch_s" not in table.data[-1] and table.data[-1]["status"] == "mismatch"
 
 
-def test_smoke_and_scaled_never_stand_beside_published(vae):
+def test_smoke_and_scaled_are_never_next_to_published(vae):
     smoke = vae(profile="smoke", flags=["drift"])
     table = article_table("vae", [smoke, vae(scaled=True)])
     assert table.rows == article_table("vae", []).rows
     assert {SMOKE, SCALED} < {*table.notes}
 
 
-# 2.0, 2.2 and 2.42: the geometric mean is 2.2, and the interval as in test_intervals.
+# Values whose geometric mean is 2.2; the upper bound is computed in test_intervals.
 THREE, HIGH = (2.0, 2.2, 2.42), 2.787711
 
 
-def test_repeats_become_their_mean_and_one_that_failed_hides_no_value(vae):
+def test_repeats_become_their_mean_and_a_failed_one_hides_no_value(vae):
     cases = [vae(status="crashed", metrics={}, flags=["busy"], repeat=9)]
     for number, value in enumerate(THREE):
         time = metric(value, value * 0.99, value * 1.01, how="estimated")
@@ -147,7 +148,7 @@ def test_repeats_become_their_mean_and_one_that_failed_hides_no_value(vae):
     table = article_table("vae", cases)
     (row,) = shown(table)
     assert row["Time per epoch"] == "2.20 s ± 24 %"
-    assert row["Remarks"].endswith("400 steps of 469; stand-in; 3 of 4 repeats; busy")
+    assert row["Notes"].endswith("400 steps of 469; synthetic data; 3 of 4 repeats; busy")
     data = table.data[-1]
     assert (data["repeats"], data["status"]) == (3, "ok")
     assert (data["epoch_s"], data["epoch_s_high"]) == pytest.approx((2.2, HIGH), rel=1e-6)
@@ -157,6 +158,6 @@ def test_a_verdict_is_a_status(vae):
     check = {"experiment": "instrument_check", "config": {"check": "clock"}, "metrics": {}}
     failed = {"status": "mismatch", "repeat": 1}
     noisy = {"flags": ["too-noisy"]}
-    for text, *repeats in (("yes", {}), ("cannot be told", noisy), ("mismatch", {}, failed)):
+    for text, *repeats in (("yes", {}), ("inconclusive", noisy), ("mismatch", {}, failed)):
         table = article_table("instrument_check", [vae(**check, **each) for each in repeats])
         assert [row["Reliable?"] for row in shown(table)] == [text]

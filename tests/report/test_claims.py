@@ -1,4 +1,4 @@
-"""Claims on this machine's cases: verdicts, the numbers they show, and why there is none."""
+"""Claims on this machine's cases: verdicts, their numbers, and the reasons for no verdict."""
 
 import fakes
 import pytest
@@ -22,7 +22,7 @@ def on(backend: str, epoch_s: float, batch_size: int = 128, **changes) -> Record
 
 
 def thrice(record: Record, spread: float = 0.02) -> list[Record]:
-    """Three repeats, whose values are those of the record and so much more and less."""
+    """Return three repeats: the record, and its values times and over 1 + `spread`."""
     repeats = []
     for repeat, factor in enumerate((1, 1 + spread, 1 / (1 + spread))):
         metrics = {name: each * factor for name, each in record.metrics.items()}
@@ -31,7 +31,7 @@ def thrice(record: Record, spread: float = 0.02) -> list[Record]:
 
 
 def verdict(condition: tuple[str, str] | None, *records: Record, about: str = "") -> str:
-    """What the table says of a claim on this machine."""
+    """Return the table's text for a claim on this machine."""
     (faster,) = [each for each in published.claims("003") if each.id == "003-C1"]
     texts = vars(faster) | {"needs": "a CPU and a GPU", "about": about, "conditions": []}
     if condition:
@@ -74,7 +74,7 @@ def test_without_enough_repeats_there_is_no_verdict_and_its_reason():
         ([*cpu, *later], "fewer than 3 repeats in common"),
     ):
         assert verdict(FASTER, *records).startswith(f"inconclusive ({why}): CPU / GPU = ")
-    # Three others are enough, and being on battery is no doubt.
+    # Three other repeats are enough, and `on-battery` does not prevent a verdict.
     more = [record.replace(repeat=3) for record in (cpu[0], gpu[0])]
     assert verdict(FASTER, *contended, *gpu, *more).startswith("supported")
 
@@ -84,24 +84,24 @@ def test_synthetic_data_give_no_verdict_where_data_are_decoded():
         condition = (f"epoch_s(cpu, experiment='{experiment}', batch_size=128)", "> 1")
         return verdict(condition, *thrice(on("cpu", 4.0, experiment=experiment, data=data)))
 
-    assert found("dcgan", "stand-in").startswith("inconclusive (stand-in data)")
+    assert found("dcgan", "stand-in").startswith("inconclusive (synthetic data)")
     assert found("dcgan", "real").startswith("supported")
     assert found("vae", "stand-in").startswith("supported")
 
 
-def test_what_a_claim_lacks_is_said():
+def test_a_claim_names_the_missing_numbers():
     cpu, gpu = thrice(on("cpu", 4.0)), thrice(on("mps", 2.0))
     failed = {"metrics": {}, "status": "crashed"}
     for changes in (failed, {"profile": "smoke"}, {"scaled": True}, {"flags": ["other-way"]}):
         assert verdict(FASTER, *cpu, *(record.replace(**changes) for record in gpu)) == LACKING
     assert verdict(FASTER, *cpu, *thrice(on("mps", 2.0, batch_size=64))) == LACKING
-    # So it is of a sentence about another chip.
+    # A claim about another chip is not testable, either.
     assert verdict(FASTER, *cpu, *gpu, about="M1 Pro") == LACKING
     own = [record.replace(chip="Apple M1 Pro") for record in (*cpu, *gpu)]
     assert verdict(FASTER, *own, about="M1 Pro").startswith("supported")
 
 
-def test_how_a_case_ended_answers_a_claim_whatever_was_observed():
+def test_the_status_of_a_case_decides_a_claim_about_statuses():
     condition = ("status(mps, batch_size=64)", "!= ok")
     failed = on("mps", 2.0, batch_size=64, status="out-of-memory", device=None, metrics={})
     assert verdict(condition, failed).startswith("supported")
@@ -110,7 +110,7 @@ def test_how_a_case_ended_answers_a_claim_whatever_was_observed():
 
 
 def test_two_frameworks_on_one_chip_decide_a_claim_about_them():
-    """Table 4 of article 001 on a pretended M2 Ultra."""
+    """Table 4 of Feng et al. (2025) on a mock M2 Ultra."""
 
     (claim,) = [each for each in published.claims("001") if each.id == "001-C2"]
     for mps_s, here in ((3.2, "supported"), (2.5, "contradicted")):
@@ -124,10 +124,10 @@ def test_two_frameworks_on_one_chip_decide_a_claim_about_them():
     assert claims_table([claim], records[:3]).data[0]["here"] == NOT_TESTABLE
 
 
-def test_of_several_comparisons_that_which_decides_is_shown():
+def test_the_deciding_comparison_is_shown():
     def own(name: str) -> str:
         (claim,) = [each for each in published.claims(name[:3]) if each.id == name]
-        return claims_table([claim], []).rows[0].cells["On its own numbers"]
+        return claims_table([claim], []).rows[0].cells["On the article's numbers"]
 
     assert own("001-C6").startswith("supported: device M2 Ultra: cold / following = 5.31; claimed")
     assert own("003-C3").startswith("contradicted: batch size 128: VAE: NVIDIA GPU / CPU = 1.75;")

@@ -1,4 +1,4 @@
-"""Every number of a case, and how much two runs of the same thing differ."""
+"""The table of all measured values."""
 
 from pomology.report import details
 
@@ -6,9 +6,9 @@ from pomology.report import details
 def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
     repeats = [vae(), vae(repeat=1), vae(repeat=2, status="error", reason="why")]
     table = details.details_table(repeats)
-    columns = ["Device", "Framework", "Case", "Number", "Repeat 1", "Repeat 2", "Repeat 3"]
+    columns = ["Device", "Framework", "Case", "Quantity", "Repeat 1", "Repeat 2", "Repeat 3"]
     assert table.columns == columns
-    rows = {row.cells["Number"]: row.cells for row in table.rows}
+    rows = {row.cells["Quantity"]: row.cells for row in table.rows}
     device = ("Intel Core i7-9750H CPU", "PyTorch", "batch size 128")
     step = [rows["Step"][name] for name in table.columns]
     assert step == [*device, "Step", "9.50 ms ± 5.3 %", "9.50 ms ± 5.3 %", ""]

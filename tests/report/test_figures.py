@@ -1,6 +1,6 @@
-"""Figures: what is drawn is what the records hold, in the same colours everywhere.
+"""Figures show the values of the records, in the same colours everywhere.
 
-The article's numbers are typed in here, from the article; shares and rates are worked out by hand.
+This file has the article's numbers as typed in; shares and rates are computed by hand.
 """
 
 import declared
@@ -16,7 +16,7 @@ from pomology.report import figures
 from pomology.report.figures import article_figure
 from pomology.results import metrics
 
-pytestmark = pytest.mark.filterwarnings("error")  # none may appear in a notebook
+pytestmark = pytest.mark.filterwarnings("error")  # warnings would appear in notebooks
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
 COLOURS = {kind: look["colour"] for kind, look in figures.LOOKS.items()}
@@ -54,10 +54,10 @@ def trace(load, **more):
 
 
 def drawn(experiment, records=(), draw=article_figure):
-    """The figure, laid out as in a file."""
+    """Return the figure with its layout."""
     figure = draw(declared.of(experiment), list(records))
     figure.draw_without_rendering()
-    # A notebook would show what pyplot keeps a second time, and a Mac would open a window for it.
+    # A notebook would display pyplot's figures twice, and a Mac would open a window for them.
     assert not _pylab_helpers.Gcf.figs
     return figure
 
@@ -75,7 +75,7 @@ def titles(figure):
 
 
 def marks(axis):
-    """Of every mark: its place across, line, colour, and whether it is filled."""
+    """Return each marker's x, y, colour, and fill colour."""
     shown = [line for line in axis.lines if line.get_linestyle() == "None"]
     return [
         (*line.get_xdata(), *line.get_ydata(), line.get_color(), line.get_markerfacecolor())
@@ -105,7 +105,7 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     assert [x for x, *_ in marks(third)] == pytest.approx([0.0022]) and len(intervals(third)) == 1
     assert {axis.get_xscale() for axis in figure.axes} == {"log"}
     assert "seconds per epoch" in third.get_xlabel()
-    # Values and intervals are the records', and the computing alone is hollow.
+    # Values and intervals are the records', and compute only has an open marker.
     assert intervals(first) == [(0.8, 1.0), (3.6, 5.4), (1.5e4, 4.5e4)]
     published = [COLOURS["published", role] for role in ("cpu", "gpu", "rival")]
     values = [(3.746, 0), (8.76, 1), (6.555, 2)]
@@ -114,7 +114,7 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     assert set(marks(first)) == expected | {(3e4, 4, HERE_GPU, HERE_GPU)}
 
 
-def test_what_failed_in_the_article_is_shown_in_its_words():
+def test_a_failure_in_the_article_is_shown_in_its_words():
     small, large = drawn("dcgan").axes
     assert words(small)[1] == words(large)[1] == "Runtime error (Bug)"
     panels = drawn("transformer_lm").axes
@@ -123,7 +123,7 @@ def test_what_failed_in_the_article_is_shown_in_its_words():
     assert "DNF (Out of Memory)" in words(panels[-1])
 
 
-def test_published_times_stand_beside_as_operations_a_second():
+def test_published_times_are_shown_as_flops_per_second():
     config = {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
     where = ({"backend": "mps", "framework": "torch"}, {"backend": "mlx-gpu", "framework": "mlx"})
     cases = [record("gpt2_pretraining", rate(4e12), config=config, **one) for one in where]
@@ -136,7 +136,7 @@ def test_published_times_stand_beside_as_operations_a_second():
     assert ours == [4e12, 4e12]
 
 
-def test_a_cell_for_every_product_with_its_rate_and_interval_or_its_status():
+def test_a_cell_for_every_matmul_with_its_rate_and_interval_or_its_status():
     config = {"operation": "matvec", "shape": "4x4", "precision": "fp32"}
     too_big = record("blas", status="too-big", config=config)
     axis, bar = drawn("blas", [*PRODUCTS, too_big], heatmap.figure).axes
@@ -169,8 +169,8 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     assert steps_s.get_ylabel() == "s a step, scenario 3" and curves(steps_s)[0][1][1:] == [2, 3]
 
 
-def test_rate_over_time_and_what_was_traced_of_heat():
-    """A GPU that keeps 70 % of its rate from the fourth minute on, at 75 °C; power was not read."""
+def test_rate_temperature_and_clock_over_time():
+    """A GPU keeps 70 % of its rate from the fourth minute on, at 75 °C; power was not read."""
     blocks = {"step_s": {"steady": [[60, 60.0]] * 3 + [[42, 60.0]] * 7}}
     samples = [
         [60.0 * k, 1e9, None, 75.0 if k > 3 else 50.0, 90.0, 1.5e9 if k > 3 else 2e9, None]

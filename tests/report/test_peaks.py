@@ -1,4 +1,4 @@
-"""The best rates of a run, and shares of them, against arithmetic done by hand."""
+"""Measured peaks of a run, and shares of them, compared with values computed by hand."""
 
 import pytest
 from records import metric, product, rate, record
@@ -7,7 +7,7 @@ from pomology.report import peaks
 
 
 def of_blocks(calls_s, **more):
-    """A product of 1 GFLOP whose blocks of two calls took so long a call."""
+    """Return a matmul of 1 GFLOP with timing blocks of two calls. calls_s: seconds per call."""
     middle_s = sorted(calls_s)[len(calls_s) // 2]
     known = product(1e9 / middle_s, **more)
     known.metrics["kernel_s"] = metric(middle_s, unit="s")
@@ -17,7 +17,7 @@ def of_blocks(calls_s, **more):
 def test_a_peak_is_the_best_over_sizes_frameworks_and_notebooks():
     records = [product(50e9), product(80e9, shape="1x9x9"), product(40e9, "fp16")]
     records += [product(99e9, status="mismatch"), product(5e12, profile="smoke")]
-    records += [product(6e12, operation="matvec")]  # of which memory sets the pace
+    records += [product(6e12, operation="matvec")]  # memory-bound
     records += [product(70e9, framework="mlx"), product(60e9, "fp16", experiment="another")]
     records += [product(900e9, backend="mps"), product(1200e9, backend="mlx-gpu")]
     best = peaks.best([*records, record("vae", rate(7e12))])
@@ -26,11 +26,11 @@ def test_a_peak_is_the_best_over_sizes_frameworks_and_notebooks():
     assert not peaks.best([])
 
 
-def test_it_is_the_rate_of_the_fastest_block():
+def test_a_peak_is_the_rate_of_the_fastest_block():
     steady, lucky = of_blocks([0.5, 0.5, 0.5]), of_blocks([0.8, 0.4, 0.9])
     for turn in ([steady, lucky], [lucky, steady]):
         rate, fastest = peaks.best(turn)["cpu", "fp32"]
-        assert fastest == lucky  # others only slow it down
+        assert fastest == lucky  # interference only slows blocks down
         assert (rate.value, rate.n, rate.covers) == (pytest.approx(1e9 / 0.4), 3, "exact")
 
 
@@ -43,7 +43,7 @@ def test_it_is_the_rate_of_the_fastest_block():
         (0.5, None, None, "50.0 %"),
     ],
 )
-def test_no_share_is_shown_above_all(value, low, high, text):
+def test_no_share_above_100_percent_is_shown(value, low, high, text):
     assert peaks.percent(metric(value, low, high).replace(n=20)) == text
 
 
@@ -57,6 +57,6 @@ def test_no_share_is_shown_above_all(value, low, high, text):
         ("cpu", "Apple M2 Max", "fp32", 100e12),  # measured
     ],
 )
-def test_what_no_device_can_do_is_known_by_data_sheet_or_peak(kind, chip, precision, peak):
+def test_the_limit_is_by_data_sheet_or_measured_peak(kind, chip, precision, peak):
     records = [product(100e12), product(900e12, flags=["too-fast"])]
     assert peaks.limit(records, kind, chip, precision) == 1.5 * peak

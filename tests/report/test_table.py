@@ -1,4 +1,4 @@
-"""A table as HTML, text and file."""
+"""Tables as HTML, text and files."""
 
 import csv
 

@@ -1,1 +1,1 @@
-"""Records in; tables, figures and pages out."""
+"""Make tables, figures and the report of a run from its records."""

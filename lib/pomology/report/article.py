@@ -1,4 +1,4 @@
-"""What a notebook declares of its experiment, and the article's table with this machine in it."""
+"""The declaration of an experiment, and its table of published and measured values."""
 
 import functools
 from collections import defaultdict
@@ -16,23 +16,23 @@ from pomology.results.record import Record
 
 EPOCH = ("epoch_s", "compute_epoch_s", "compute_share", "temperature_c", "peak_memory_bytes")
 EPOCH += ("power_w",)
-TIMED = ("device", "framework", "backend")  # what was timed
-TRAININGS = ("epoch_s", "fit_s")  # times that say how they came about
-SMOKE = "Smoke tests, with tiny shapes, do not stand beside the article's numbers."
-SCALED = "scaled: a smaller model; compare its FLOP/s. A table of times leaves it to the details."
+TIMED = ("device", "framework", "backend")
+TRAININGS = ("epoch_s", "fit_s")  # times whose note says how they were measured
+SMOKE = "Smoke tests have tiny shapes; this table leaves them out."
+SCALED = "scaled: a smaller variant of the model; compare only FLOP/s. The details have its times."
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a notebook says of its experiment, which has the notebook's name.
+    """The declaration of an experiment by its notebook.
 
-    settings: the keys of a case's config that tell rows apart, each alone or with its heading; left
-    out, those of the published rows. columns: metrics, likewise; left out, those of an epoch.
-    figure: the metric that it draws; left out, the first column with an axis. series: metrics that
-    are marks of their own in it. shared_panel: settings that share a panel of it. claims_of: other
-    experiments whose claims no notebook of their own would show. beside: a function of the name
-    that returns other rows than the article's, as `printed` has them. opens_report: whether the
-    report begins with what this notebook shows.
+    name: of the notebook and the experiment. settings: the keys of a case's config that have a
+    column, each alone or with its heading; by default those of the published rows. columns:
+    metrics, likewise; by default those of an epoch. figure: the drawn metric; by default the first
+    column with an axis. series: metrics with their own lines in the figure. shared_panel: settings
+    whose values share a panel. claims_of: other experiments whose claims it tests, too. beside: a
+    function of the name that returns rows to compare with, in the form of `printed`, in place of
+    the article's. opens_report: the report begins with the items of this notebook.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Declaration:
 
     @functools.cached_property
     def printed(self) -> list[dict]:
-        """The published rows of its table, in the order of the article, with these keys more.
+        """The published rows of its table in the article's order, with these additional keys.
 
-        label: the device, and what it was timed with. line: what is equal in the values of one row
-        of the article. flops_per_s: the operations on paper over the printed time, None where
-        either is missing. remark: why a value is no number.
+        label: the device with its framework, version and year. line: equal for all values of one
+        row of the article. flops_per_s: analytic operations over the printed time, None if either
+        is missing. remark: the reason why a value is not a number.
         """
         if self.beside:
             return self.beside(self.name)
@@ -74,7 +74,7 @@ class Declaration:
 
     @functools.cached_property
     def headings(self) -> dict[str, str]:
-        """Of the settings: key -> heading."""
+        """The headings of the settings: key -> heading."""
         keys = self.settings or dict.fromkeys(key for row in self.printed for key in row["config"])
         return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in keys)
 
@@ -82,14 +82,14 @@ class Declaration:
         """Return the settings of a case or a published row, by heading."""
         return {heading: str(config.get(key, "")) for key, heading in self.headings.items()}
 
-    def cells(self, device: str, config: dict, remarks: str) -> dict[str, str]:
-        """Return a row of its table by heading, without the texts of its columns."""
+    def cells(self, device: str, config: dict, notes: str) -> dict[str, str]:
+        """Return a row of its table by heading, with empty texts for its metrics."""
         columns = dict.fromkeys(self.shown, "")
-        return {"Device": device} | self.texts(config) | columns | {"Remarks": remarks}
+        return {"Device": device} | self.texts(config) | columns | {"Notes": notes}
 
     @functools.cached_property
     def shown(self) -> dict[str, str]:
-        """The columns: heading -> metric; behind a rate its share of the peak."""
+        """The columns: heading -> metric; the share of the measured peak follows a rate."""
         shown = {}
         for column in self.columns:
             name, heading = (column, "") if isinstance(column, str) else column
@@ -100,19 +100,19 @@ class Declaration:
 
     @functools.cached_property
     def metric(self) -> str:
-        """What the figure draws."""
+        """The metric that the figure draws."""
         drawn = (name for name in self.shown.values() if metrics.Metric(name).axis)
         return self.figure or next(drawn, "epoch_s")
 
     @functools.cached_property
     def time(self) -> str:
-        """What ratios of devices and of frameworks compare."""
+        """The metric that ratios of devices and of frameworks compare."""
         names = (self.metric, *self.shown.values())
         return next((name for name in metrics.WHOLE if name in names), "step_s")
 
     @property
     def claims(self) -> list[published.Claim]:
-        """The article's claims about it; of the kit's own experiments, every article's."""
+        """The claims about its experiments; for article `kit` the claims of all articles."""
         article = None if self.article == published.KIT else self.article
         experiments = {self.name, *self.claims_of}
         claims = published.claims(article=article)
@@ -122,9 +122,9 @@ class Declaration:
 def article_table(
     about: Declaration, records: Sequence[Record], best: peaks.Peaks | None = None
 ) -> Table:
-    """Return the published rows as printed, in the article's order, then this machine's.
+    """Return the table of published rows, in the article's order, and then of measured cases.
 
-    records: the cases of one experiment. best: peaks of this machine, of which a case has a share.
+    records: the cases of one experiment. best: measured peaks of this machine, for shares of them.
     """
     lines = defaultdict(list)
     for value in about.printed:
@@ -139,7 +139,7 @@ def article_table(
 
 
 def comparable(records: Iterable[Record], metric: str = "") -> list[Case]:
-    """Return the cases that may stand beside published ones: no smoke, no smaller model's time."""
+    """Return the cases that published values may be compared with: no smoke, no scaled times."""
     chosen = [record for record in records if record.profile != "smoke"]
     if metric in TRAININGS:
         chosen = [record for record in chosen if not record.scaled]
@@ -147,16 +147,16 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Case]:
 
 
 def _published(about: Declaration, values: Sequence[dict]) -> Row:
-    """Return a printed row, of which values are those with one `line`."""
+    """Return the row of published values that have the same `line`."""
     first = values[0]
-    remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
-    cells = about.cells(first["label"], first["config"], "; ".join(remarks) or "published")
+    notes = dict.fromkeys(value["remark"] for value in values if value["remark"])
+    cells = about.cells(first["label"], first["config"], "; ".join(notes) or "published")
     data = {"source": "published"} | {name: first[name] for name in TIMED}
     data |= {"origin": first["source"], **first["config"], "status": first["status"]}
     for value in values:
         for heading, metric in about.shown.items():
             if value["metric"] in metrics.Metric(metric).sources:
-                cells[heading] = value["printed"] or value["note"]  # an image has no text
+                cells[heading] = value["printed"] or value["note"]  # values in images have no text
             elif metric == "flops_per_s" and value["flops_per_s"] and not cells[heading]:
                 cells[heading] = quantity(value["flops_per_s"], "FLOP/s")
         if value["si"] is not None:
@@ -164,13 +164,13 @@ def _published(about: Declaration, values: Sequence[dict]) -> Row:
         if value["flops_per_s"]:
             data.setdefault("flops_per_s", value["flops_per_s"])
     if {metric for heading, metric in about.shown.items() if cells[heading]} == {"flops_per_s"}:
-        what = cases.TIMES.get(first["metric"], first["metric"])  # that the rate is made of
-        cells[next(iter(about.shown))] = f"{first['printed']} ({what})"
+        time = cases.TIMES.get(first["metric"], first["metric"])  # the rate was computed from it
+        cells[next(iter(about.shown))] = f"{first['printed']} ({time})"
     return Row(cells, data, "published")
 
 
 def _work(case: Case, **changes: str) -> tuple:
-    """Return what two cases have in common that may be compared, but for the changes."""
+    """Return a key that is equal for comparable cases. changes: values to replace in it."""
     about = {"kind": case.kind, "precision": case.first["precision"]} | case.config | changes
     return case.first["framework"], *sorted(map(str, about.items()))
 
@@ -178,7 +178,7 @@ def _work(case: Case, **changes: str) -> tuple:
 def _measured(
     about: Declaration, case: Case, by_work: dict[tuple, Case], best: peaks.Peaks | None
 ) -> Row:
-    """Return the row of a case, or of how it failed. by_work: all cases."""
+    """Return the row of a case, with its status if it failed. by_work: all cases by `_work`."""
     first = case.first
     values = dict(case.values)
     peak = (best or {}).get((case.kind, first["precision"]))
@@ -191,13 +191,13 @@ def _measured(
             values[name] = ratio
     software = (first["framework"], first["framework_version"], str(first["year"]))
     device = cases.with_software(first["device"], *software)
-    cells = about.cells(device, case.config, _remarks(about, case))
+    cells = about.cells(device, case.config, _note(about, case))
     for heading, metric in about.shown.items():
         sources = metrics.Metric(metric).sources
         value = next((values[name] for name in sources if name in values), None)
         cells[heading] = value_text(metric, value, heading) if value else ""
-        if metric == "status":  # of several repeats the first that did not end well
-            good = "cannot be told" if "too-noisy" in case.flags else "yes"
+        if metric == "status":  # the first failure of all repeats
+            good = "inconclusive" if "too-noisy" in case.flags else "yes"
             failed = [status for status, _ in case.endings.values()]
             cells[heading] = failed[0] if failed else good
     if not case.good_repeats and "status" not in about.shown.values():
@@ -212,10 +212,10 @@ def _measured(
     return Row(cells, data | {"flags": " ".join(case.flags)}, "measured")
 
 
-def _remarks(about: Declaration, case: Case) -> str:
-    """Return how the numbers of a case came about, why there are none, and its flags."""
+def _note(about: Declaration, case: Case) -> str:
+    """Return how the numbers of a case were measured, or why they are missing, and its flags."""
     last = case.last
-    remarks = []
+    notes = []
     time = case.values.get(about.metric)
     if time and about.metric in TRAININGS:
         how = time.how
@@ -224,21 +224,21 @@ def _remarks(about: Declaration, case: Case) -> str:
             how += f" of {last['epoch_steps']:,.0f}" if last["epoch_steps"] else ""
         elif about.metric == "epoch_s" and "step_s" in case.values:
             how += f", a step in {with_interval(case.values['step_s'], seconds)}"
-        remarks += [how, last["data"]]
+        notes += [how, "synthetic data" if last["data"] == "stand-in" else last["data"]]
     if about.metric.startswith("energy_") and last["rails"]:
-        remarks.append(f"counted: {last['rails']}")
-    remarks += [last["reason"], last["note"]]
+        notes.append(f"counted: {last['rails']}")
+    notes += [last["reason"], last["note"]]
     if case.repeats > 1:
-        remarks.append(f"{case.good_repeats} of {case.repeats} repeats")
+        notes.append(f"{case.good_repeats} of {case.repeats} repeats")
     if case.good_repeats and last["scaled"]:
-        remarks.append("scaled")
-    return "; ".join([*filter(None, remarks), *case.flags])
+        notes.append("scaled")
+    return "; ".join([*filter(None, notes), *case.flags])
 
 
 def _notes(
     about: Declaration, records: Sequence[Record], measured: Sequence[Case], shown: Sequence[str]
 ) -> list[str]:
-    """Return what the numbers mean, where they are from, and what they may be compared with."""
+    """Return the notes under a table: intervals, metrics, data, published values and flags."""
     notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
     notes += filter(None, (metrics.Metric(metric).meaning for metric in shown))
     origins = dict.fromkeys(record.data_origin for record in records if record.data_origin)
@@ -246,11 +246,11 @@ def _notes(
     notes += [SMOKE] if any(each.profile == "smoke" for each in records) else []
     notes += [SCALED] if any(each.scaled and each.profile != "smoke" for each in records) else []
     notes += [YEARS] if measured and about.printed else []
-    remarks = dict.fromkeys(
+    published_notes = dict.fromkeys(
         row["note"]
         for row in about.printed
         if row["note"] and row["si"] is not None and (row["metric"] in shown or row["flops_per_s"])
     )
-    notes += [f"Published: {remark}." for remark in remarks]
+    notes += [f"Published: {note}." for note in published_notes]
     flags = sorted({flag for case in measured for flag in case.flags})
     return notes + [f"{flag}: {cases.FLAGS.get(flag, flag)}." for flag in flags]

@@ -1,4 +1,4 @@
-"""The articles' claims, tested with what was measured."""
+"""The table of an article's claims, tested on its own numbers and on measured ones."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,42 +15,42 @@ from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS, Case, config_text
 from pomology.results.record import UNTRIED, Record
 
-NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # they do not tell what a case would have done
-# Experiments in which files are decoded while a model is trained, which takes as long as these are.
+NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # statuses that do not show how a case would end
+# Experiments that decode files while they train, so that synthetic files change their times.
 DECODED = {line["experiment"] for line in published.read("decoded.csv")}
 NOTE = (
-    f"A verdict needs {REPEATS} repeats of every number, free of flags that cast doubt on it: "
-    f"REPEATS={REPEATS}."
+    f"A verdict needs {REPEATS} repeats of each number without flags that question it; "
+    f"REPEATS={REPEATS} measures them."
 )
 
 
 def measured(records: Iterable[Record]) -> Iterator[Number]:
-    """Yield what was measured in each repeat; a device is `cpu` or `gpu`, and its backend."""
+    """Yield the measured numbers of all repeats; a device is `cpu` or `gpu`, and its backend."""
     cases = [case for case in comparable(records) if "other-way" not in case.flags]
     repeats = sorted({repeat for case in cases for repeat in case.flags_of})
     for case in cases:
         experiment = case.first["experiment"]
         settings = case.config | {name: case.first[name] for name in ("framework", "precision")}
-        # The device that was asked for: what ran out of memory at once was observed nowhere.
+        # The requested device: a case that ran out of memory at once was not observed on any.
         device = (case.kind, case.first["backend"])
         values = {metric: _in_repeats(case, metric, repeats) for metric in case.each}
-        # How all repeats ended, if they ended alike.
+        # The status of all repeats, if it is the same.
         ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
         alike = len(ends) == 1 and not ends & NOT_SHOWN
         values["status"] = (min(ends), ()) if alike else (None, (", ".join(sorted(ends)),))
         for metric, (value, doubts) in values.items():
-            if case.first["scaled"]:  # a count holds for any device
+            if case.first["scaled"]:  # its counts are equal on all devices
                 yield Number(experiment, metric, (), settings, value)
                 value, doubts = None, ("scaled",)
             yield Number(experiment, metric, device, settings, value, doubts)
 
 
 def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return the value in each repeat: in the clean ones, or in all with the doubts about them."""
+    """Return a metric's value per repeat, of clean repeats or of all, and the doubts about them."""
     found = {repeat: each[metric].value for repeat, each in case.good.items() if metric in each}
     clean = [repeat for repeat in found if not DOUBTS.intersection(case.flags_of[repeat])]
     decoded = metric in TRAININGS and case.first["experiment"] in DECODED
-    doubts = ["stand-in data"] if decoded and case.last["data"] == "stand-in" else []
+    doubts = ["synthetic data"] if decoded and case.last["data"] == "stand-in" else []
     if len(clean) < REPEATS:
         if len(found) < REPEATS:
             doubts.append("too few repeats")
@@ -61,7 +61,7 @@ def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray
 
 
 def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -> Table:
-    """Return each claim with two verdicts: on the article's own numbers, and on this machine's."""
+    """Return a table of claims with verdicts on the article's numbers and on this machine's."""
     chips = sorted({record.chip for record in records if record.chip})
     decisions = articles_claims.judged(claims, measured(records), chips)
     rows = []
@@ -72,7 +72,7 @@ def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -
             "Section": claim.section,
             "The article says, in other words": claim.claim,
             "Read as": claim.reading,
-            "On its own numbers": _cell(own, claim.holds.partition(": ")[2]),
+            "On the article's numbers": _cell(own, claim.holds.partition(": ")[2]),
             "On this machine": _cell(here, f"needs {claim.needs}"),
         }
         data = {"id": claim.id, "claim": claim.claim, "published": own.status, "here": here.status}
@@ -81,9 +81,9 @@ def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -
 
 
 def _cell(decision: Decision, lacks: str) -> str:
-    """Return `contradicted: CPU / GPU = 0.428 (0.40 to 0.45); claimed > 1`.
+    """Return a decision as `contradicted: CPU / GPU = 0.428 (0.40 to 0.45); claimed > 1`.
 
-    Of several comparisons the first that decides. lacks: what is said where numbers are missing.
+    The first deciding comparison is shown. lacks: the text for missing numbers.
     """
     status = decision.status
     if status == articles_claims.NOT_TESTABLE:

@@ -1,4 +1,4 @@
-"""What a notebook shows: tables, figures and claims, each saved in the run's folder, too."""
+"""Display the tables, figures and claims of a notebook, and save them in the run's folder."""
 
 import json
 import shutil
@@ -17,15 +17,15 @@ from pomology.report.table import Row, Table
 from pomology.results.record import Record
 from pomology.results.run import Run, by_hand, latest, note_machine
 
-ABOUT = "about.json"  # what the folder shown/<notebook>/ holds, in the order of its items
+ABOUT = "about.json"  # the ordered contents of the folder shown/<notebook>/
 
 
 class Report:
-    """The tables, figures and claims of a notebook, from what its run has measured.
+    """The tables, figures and claims of a notebook, made from the results of its run.
 
-    name, article, declared: as `Declaration` has them. combines: notebooks whose numbers it shows.
-    profile: of these. out: the run's folder; empty takes the latest that has results of one of
-    them. devices: that an experiment times.
+    name, article, declared: see `Declaration`. combines: notebooks whose results it shows. profile:
+    of these results. out: the run's folder; "" takes the latest with results of `combines`.
+    devices: the timed devices of an experiment.
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class Report:
     def show(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> None:
         """Display a `Table` or a matplotlib figure, and save it for the report.
 
-        name: of its files in shown/<notebook>/: of a table HTML and CSV, of a figure SVG, numbered
-        in their order. caption: stands under it. folded: whether the page hides it at first.
+        name: of its numbered files in shown/<notebook>/, HTML and CSV for a table, SVG for a
+        figure. caption: text under it. folded: the report hides it at first.
         """
         display(self.save(shown, name, caption, folded))
 
     def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
-        """Save as `show` does, and return what Jupyter displays."""
+        """Save a table or figure as `show` does, and return an object for Jupyter to display."""
         folder = self.out / "shown" / self.name
         if not self._items:
-            shutil.rmtree(folder, ignore_errors=True)  # of an earlier execution
+            shutil.rmtree(folder, ignore_errors=True)  # files of an earlier execution
         item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
-        item = self._items.setdefault(name, item)  # else its cell was run again
+        item = self._items.setdefault(name, item)  # keeps the number if its cell runs again
         if isinstance(shown, Table):
             table.save(shown, folder / item["file"])
         else:
@@ -75,7 +75,7 @@ class Report:
 
     @property
     def run(self) -> Run:
-        """The run as it is now."""
+        """The run with its current results."""
         return Run(self.out)
 
     @property
@@ -85,36 +85,36 @@ class Report:
         return journals[self.name].records if self.name in journals else []
 
     def machine(self) -> Table:
-        """The machine, and where the numbers are, as a small table."""
+        """Return a table of the machine, its software, the timed devices and the run's folder."""
         texts = {
             "Machine": snapshot.describe(self.snapshot),
             "Software": details.software(self.snapshot),
             "Power source": self.snapshot.get("power_source"),
             "Devices timed": ", ".join(f"{each.backend} ({each.name})" for each in self.devices),
-            "Numbers": "/".join(self.out.absolute().parts[-2:]),
+            "Results in": "/".join(self.out.absolute().parts[-2:]),
         }
-        rows = [Row({"What": what, "Here": text}) for what, text in texts.items() if text]
+        rows = [Row({"Property": name, "Value": text}) for name, text in texts.items() if text]
         return Table("This machine", rows)
 
     def table(self) -> Table:
-        """The article's table with this machine in it."""
+        """Save and return the table of published values and this machine's."""
         best = peaks.best(self.run.records)
         return self.save(article.article_table(self.declaration, self.records, best), "article")
 
     def details(self) -> Table:
-        """Every number of every case."""
+        """Save and return the table of all measured values."""
         return self.save(details.details_table(self.records), "details", folded=True)
 
     def printed(self) -> Table:
-        """Everything that the article prints of this experiment."""
+        """Save and return the table of all published values of this experiment."""
         shown = details.published_table(published.rows(experiment=self.name))
         return self.save(shown, "printed", folded=True)
 
     def claims(self) -> Table:
-        """What the article says, tested on its own numbers and on this machine's."""
+        """Save and return the table of claims with their verdicts."""
         shown = claims.claims_table(self.declaration.claims, self.run.records)
         return self.save(shown, "claims")
 
     def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
-        """The figure `draw(declaration, records)`: by default all devices on one axis."""
+        """Save and return the figure `draw(declaration, records)`, by default of all devices."""
         return self.save(draw(self.declaration, self.records), "figure")

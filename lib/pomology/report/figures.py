@@ -1,7 +1,7 @@
-"""Figures: devices' values in panels, curves over time, and the style of both.
+"""Draw figures: values of devices in panels, curves over time, and their common style.
 
-A device has one colour everywhere. Colours are those of Okabe and Ito (2008), which colour-blind
-readers can tell apart; the shape of a mark repeats what its colour says.
+A device has the same colour in all figures. Colours are those of Okabe and Ito (2008), which
+colour-blind readers can distinguish; the marker's shape has the same meaning as its colour.
 """
 
 import io
@@ -19,38 +19,39 @@ from pomology.results.cases import Case
 from pomology.results.record import Record
 
 GREY = "#767676"
-WIDTH = 10  # inches, which a wide page shows on 1,200 pixels, and a phone on 700
+WIDTH = 10  # inches; the report shows it on 1,200 pixels, or on 700 on a phone
 
-# By kind (`published`, `measured`, or `other` in somebody else's run) and role; by framework and
-# kind of device, too, in shades that differ in grey as well.
+# Colours and markers by kind (`published`, `measured`, or `other` for another run) and role, and by
+# framework and kind of device. Their shades also differ in greyscale.
 LOOKS = {(line["kind"], line["role"]): line for line in read_csv(RESOURCES / "colours.csv")}
-OTHER = LOOKS["published", ""]  # of what has no colour of its own
+OTHER = LOOKS["published", ""]  # the default colour and marker
 DASHES = {"footprint": "-", "resident": "-.", "allocated": "--", "reserved": ":"}
 
 
 class Line(NamedTuple):
-    """A device's line of a panel; its words stand after the marks, or in place of them.
+    """A device's line of a panel.
 
-    kind: `published`, `measured` or `other`, and the device's role.
+    kind: `published`, `measured` or `other`, and the device's role. words: text after the markers,
+    or in place of them. filled, unfilled: values with filled and open markers.
     """
 
     label: str
     kind: tuple[str, str]
     words: str
     filled: Sequence[Estimate] = ()
-    hollow: Sequence[Estimate] = ()
+    unfilled: Sequence[Estimate] = ()
 
 
 def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
-    """Return a figure with the metric of an article's devices and this machine's.
+    """Return a figure of a metric on an article's devices and this machine's.
 
-    A filled mark is the whole epoch with its 95 % interval, a hollow one the computing alone. A
-    device without a number shows its status.
+    A filled marker is the whole time with its 95 % confidence interval, an open one compute only.
+    A device without a number shows its status.
     """
     measured = comparable(records, about.metric)
     own = {_title(about, case.config) for case in measured}
-    # Of a device in a panel the first row counts: an article prints some twice, and others' rows
-    # have the fastest first. Those are drawn in this machine's panels alone.
+    # The first row of a device in a panel is drawn: an article prints some rows twice, and rows of
+    # other sources have the fastest first. The latter are drawn in this machine's panels only.
     printed: dict[tuple[str, str], Line] = {}
     for row in about.printed:
         title = _title(about, row["config"])
@@ -68,14 +69,14 @@ def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
 
 
 def _title(about: Declaration, config: dict) -> str:
-    """Return the title of the panel of these settings."""
+    """Return the title of the panel for a config."""
     names = [key for key in about.headings if key in config and key not in about.shared_panel]
     title = ", ".join(f"{about.headings[key].lower()} {config[key]}" for key in names)
     return title[:1].upper() + title[1:] or "In the article"
 
 
 def _published(about: Declaration, row: dict) -> Line | None:
-    """Return the line of a published value, of a time next to rates as operations a second."""
+    """Return the line of a published value; a time becomes FLOP/s if the metric is FLOP/s."""
     if about.metric == "flops_per_s" and row["flops_per_s"]:
         label, value = row["label"], row["flops_per_s"]
     elif row["metric"] in (about.metric, "status"):
@@ -84,13 +85,13 @@ def _published(about: Declaration, row: dict) -> Line | None:
         return None
     words = metrics.Metric(about.metric).show(value) if value else row["printed"] or row["note"]
     marks = [Estimate(value)] if value else []
-    doubtful = published.SERIOUS.intersection(row.get("faults", ()))
-    look = {"hollow" if doubtful else "filled": marks}
+    faulty = published.SERIOUS.intersection(row.get("faults", ()))
+    look = {"unfilled" if faulty else "filled": marks}
     return Line(label, ("published", row["role"]), words, **look)
 
 
 def _measured(about: Declaration, case: Case) -> Iterator[Line]:
-    """Yield the lines of a case: a line for each metric, or else how it ended."""
+    """Yield the lines of a case: one for each metric, or one with its status."""
     shared = [key for key in about.shared_panel if case.config.get(key, "none") != "none"]
     words = [f"{about.headings[key].lower()} {case.config[key]}" for key in shared]
     label = ", ".join([case.first["device"], case.framework, *words])
@@ -102,7 +103,7 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
             name = f"{label}, {metric.split('_')[0]}" if about.series else label
             part = case.values.get(f"compute_{metric}")
             share = case.values.get("compute_share")
-            if share and not bounded(share):  # of the one epoch that was measured
+            if share and not bounded(share):  # one measured epoch has no interval
                 share = part / whole.value
             parts = [part] if share and bounded(share) and share.high < 1 else []
             yield Line(name, kind, metrics.Metric(about.metric).show(whole.value), [whole], parts)
@@ -111,7 +112,7 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
 
 
 def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) -> Any:
-    """Return the panels below each other. label: of the axis, whose numbers are in `unit`."""
+    """Return a figure of panels below each other. label: of the axis. unit: of its numbers."""
     if not panels:
         return nothing()
     heights = [len(lines) + 1.1 for lines in panels.values()]
@@ -129,7 +130,7 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
             looks[look["name"]] = form
     left, right = axes[0].get_xlim()
-    room = max(1.5, (right / left) ** 0.3)  # for words after the last mark
+    room = max(1.5, (right / left) ** 0.3)  # for words after the last marker
     axes[0].set_xlim(left, room * right)
     axes[-1].set_xlabel(label)
     plain_ticks(axes[-1].xaxis, unit)
@@ -138,10 +139,10 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
 
 
 def _draw(axis: Any, y: int, line: Line, colour: str, mark: str) -> None:
-    """Draw a line: its marks with their intervals, and its words after all of them."""
+    """Draw a line: its markers with their intervals, and its words after all of them."""
     lower = y + 0.2 * bool(line.filled)  # so that no interval hides another
     marks = [(each, y, colour) for each in line.filled]
-    marks += [(each, lower, "none") for each in line.hollow]
+    marks += [(each, lower, "none") for each in line.unfilled]
     if not marks:  # words at the left edge
         edge = axis.get_yaxis_transform()
         axis.text(0.01, y, line.words, transform=edge, va="center", style="italic")
@@ -156,9 +157,9 @@ def _draw(axis: Any, y: int, line: Line, colour: str, mark: str) -> None:
 
 
 def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
-    """Return panels below each other, one for each quantity that has curves. x: words of the axis.
+    """Return a figure of panels below each other, one for each quantity. x: label of the axis.
 
-    A curve is a record, a pandas Series, and a name of DASHES or "".
+    panels: quantity -> curves; a curve is a record, a pandas Series, and a key of DASHES or "".
     """
     panels = {quantity: curves for quantity, curves in panels.items() if curves}
     if not panels:
@@ -182,11 +183,10 @@ def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
 
 
 def figure_of(width: float, height: float) -> Any:
-    """Return an empty figure, in inches; what is drawn from then on has this style."""
+    """Return an empty figure of a size in inches, and activate the style of all figures."""
     import matplotlib.style
 
-    # Not pyplot's: that keeps every figure, which a notebook would show a second time beside the
-    # saved one, and opens a window on a Mac.
+    # pyplot keeps each figure, so a notebook would display it twice, and opens a window on a Mac.
     from matplotlib.figure import Figure
 
     matplotlib.style.use(RESOURCES / "figures.mplstyle")
@@ -194,25 +194,25 @@ def figure_of(width: float, height: float) -> Any:
 
 
 def nothing() -> Any:
-    """Return the figure of records that hold nothing to draw."""
+    """Return a figure that says that there are no values to draw."""
     figure = figure_of(WIDTH, 0.5)
     figure.text(0.01, 0.5, "Nothing was measured that can be drawn", va="center")
     return figure
 
 
 def plain_ticks(axis: Any, unit: float = 1.0) -> None:
-    """Label a logarithmic axis in plain numbers. unit: of the labels, in that of the axis."""
+    """Label a logarithmic axis with plain numbers. unit: of the labels, in units of the axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = sorted(axis.get_view_interval())
     subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
-    axis.set_minor_locator(NullLocator())  # hundreds of strokes, of no use
+    axis.set_minor_locator(NullLocator())  # hundreds of ticks would be unreadable
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
 
 
 def key(figure: Any, looks: dict[str, dict]) -> None:
-    """Draw a key below a figure. looks: name -> how its line or mark looks."""
+    """Draw a key below a figure. looks: name -> properties of its line or marker."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
@@ -220,22 +220,19 @@ def key(figure: Any, looks: dict[str, dict]) -> None:
 
 
 def svg(figure: Any) -> str:
-    """Return a figure as an SVG element for pages; its words stay text."""
+    """Return a figure as an SVG element for the report, with its words as text."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
 def png(figure: Any) -> Any:
-    """Return a figure as the PNG that Jupyter displays, and code hosts show.
-
-    It has 32 colours, which takes a third of the bytes.
-    """
+    """Return a figure as PNG with 32 colours, which Jupyter and code hosts display."""
     import PIL.Image
     from IPython.display import Image
 
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=1.5 * figure.dpi)  # sharp on most screens
+    figure.savefig(data, format="png", dpi=1.5 * figure.dpi)  # for high-resolution screens
     small = io.BytesIO()
     PIL.Image.open(data).quantize(32).save(small, format="png", optimize=True)
     return Image(small.getvalue(), width=int(figure.dpi * figure.get_figwidth()))

@@ -1,4 +1,4 @@
-"""The best rates of operators that a run has measured, of which a training reaches a share."""
+"""Measured peaks of a run: the highest rates of single operators, and shares of them."""
 
 import math
 import re
@@ -11,20 +11,20 @@ from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 
-PRODUCTS = ("matmul", "vjp", "convolution")  # what memory limits is no peak of operations
-TOO_FAST = 1.5  # peaks; convolutions by Winograd's algorithm need fewer operations than are counted
-SHARE = "share_of_best"  # of the best rate here, that a case reaches
+COMPUTE_BOUND = ("matmul", "vjp", "convolution")  # only these operators measure peak FLOP/s
+TOO_FAST = 1.5  # times the peak; Winograd convolutions need fewer operations than are counted
+SHARE = "share_of_best"  # metric: share of this machine's measured peak
 BEST = metrics.words(SHARE)
 
 
 class Peak(NamedTuple):
-    """The best rate that was measured, and the case that reached it."""
+    """A measured peak, and the record of the case that reached it."""
 
     rate: Estimate
     record: Record
 
 
-Peaks = dict[tuple[str, str], Peak]  # by kind of device, `cpu` or `gpu`, and precision or traffic
+Peaks = dict[tuple[str, str], Peak]  # by device kind, `cpu` or `gpu`, and precision or traffic
 
 
 def best(
@@ -32,16 +32,17 @@ def best(
     metric: str = "flops_per_s",
     group: Callable[[Record], str] = cases.precision,
 ) -> Peaks:
-    """Return the best rates of a run's cases that time one operator (a setting `operation`).
+    """Return the peaks among the cases that time one operator (with a setting `operation`).
 
-    A rate is that of the fastest block of calls, as in STREAM, and without raw times the median.
-    Operations a second are those of products of matrices and convolutions. Smoke tests are left
-    out. group: the precision or traffic of a case, "" for none.
+    A rate is that of the fastest timing block, as in STREAM, or the median without raw times.
+    Matmuls and convolutions measure FLOP/s. Smoke tests are excluded. group: returns the precision
+    or traffic of a case, or "" to exclude it.
     """
     found: Peaks = {}
     for record in records:
         operation = record.config.get("operation")
-        timed = metric in record.metrics and (operation in PRODUCTS or metric != "flops_per_s")
+        bound = operation in COMPUTE_BOUND or metric != "flops_per_s"
+        timed = metric in record.metrics and bound
         if not (operation and timed) or record.status != "ok" or record.profile == "smoke":
             continue
         if "too-fast" in record.flags:
@@ -60,10 +61,10 @@ def best(
 
 
 def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> float:
-    """Return the operations a second that are too many for a device; infinity if none is known.
+    """Return the FLOP/s above which a device's result is implausible; infinity if unknown.
 
-    That is 1.5 times its peak: the higher one of its data sheet, and of what these records of a run
-    hold. fp32 may be computed as TF32, and autocast in any precision.
+    The limit is 1.5 times the higher of the data sheet's peak and the peak that `records` of a run
+    measured. fp32 may be computed as TF32, and autocast in any precision.
     """
     among = ("fp32", "tf32") if precision == "fp32" else ("fp32", "tf32", "fp16", "bf16", "half")
     peaks = best(records).items()
@@ -76,13 +77,13 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
 
 
 def _model(name: str) -> str:
-    """Return `a100` of `NVIDIA A100-SXM4-80GB` and `A100 80 GB SXM`, `m2 max` of `M2 Max GPU`."""
+    """Return `a100` for `NVIDIA A100-SXM4-80GB` and `A100 80 GB SXM`, `m2 max` for `M2 Max GPU`."""
     short = re.sub("Apple |Tesla ", "", cases.short_chip(name))
     return re.sub(r"[ -](GPU|PCI|SXM|\d+ ?GB|\().*", "", short).lower()
 
 
 def percent(share: Estimate | None) -> str:
-    """Return `42.0 % (40.8 to 43.2 %)`; `over 100 %` of what was faster than any product."""
+    """Return a share as `42.0 % (40.8 to 43.2 %)`, or `over 100 %` above the measured peak."""
     if share is None:
         return ""
     if share.value > 1:

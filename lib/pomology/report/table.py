@@ -1,4 +1,4 @@
-"""A table: rows of texts for people, the same as numbers for a file; and the templates."""
+"""Tables with texts for people and numbers for files, and the report's templates."""
 
 import functools
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ PAGE = RESOURCES / "page"  # templates and the style sheet
 
 # Notes under tables of times.
 SOFTWARE = (
-    "Between the published times and this machine's are years of software, which alone can make "
-    "a slower chip the faster one."
+    "Published and measured times have software of different years, which alone can make a slower "
+    "chip the faster one."
 )
-YEARS = f"In brackets behind a device: the version of its framework, and the year. {SOFTWARE}"
+YEARS = f"In brackets after a device: the version of its framework, and the year. {SOFTWARE}"
 INTERVALS = (
-    "± is a 95 % interval. Of several repeats, each in a process of its own, it is Student's t of "
-    "their mean, and too narrow where a slow process is so rare that no repeat met it. Else it is "
-    "within this run, and another may differ by more (REPEATS=5 tells how much). “Seen”: the least "
-    "and the greatest of fewer than 20 steps or calls. “About”: of a single one."
+    "± is half of a 95 % confidence interval. With several repeats, each in its own process, it is "
+    "Student's t interval of their mean, too narrow if slow processes are rare. With one repeat it "
+    "is the variation within a process; processes may differ by more (REPEATS=5 measures that). "
+    "“seen”: the range of fewer than 20 steps or calls. “about”: too few values for an interval."
 )
 
 
 @functools.cache
 def template(name: str) -> Any:
-    """Return one of the kit's Jinja templates, which escape the texts that they show."""
+    """Return a Jinja template of the report, with autoescape."""
     import jinja2
 
     loader = jinja2.FileSystemLoader(PAGE)
@@ -38,7 +38,7 @@ def template(name: str) -> Any:
 
 
 class Row(NamedTuple):
-    """A line of a table: its texts by heading, the same as numbers for a file, and its ground."""
+    """A row of a table: texts by heading, numbers for a file, and its kind, which has a colour."""
 
     cells: dict[str, str]
     data: dict[str, Any] | None = None
@@ -47,9 +47,9 @@ class Row(NamedTuple):
 
 @dataclass(eq=False)
 class Table:
-    """A table for people, without the columns in which no row has a text.
+    """A table for people, without its empty columns.
 
-    rows: all with the same headings, in the same order. notes: sentences behind the rows.
+    rows: all with the same headings in the same order. notes: sentences under the table.
     """
 
     title: str
@@ -57,21 +57,21 @@ class Table:
     notes: Sequence[str] = ()
 
     def __post_init__(self):
-        self.data = [row.data for row in self.rows if row.data]  # the numbers for a file
+        self.data = [row.data for row in self.rows if row.data]  # numbers for a file
         headings = self.rows[0].cells if self.rows else ()
         self.columns = [name for name in headings if any(row.cells[name] for row in self.rows)]
 
     def html(self, styled: bool = False) -> str:
-        """Return the table as markup, which looks as its page does, or `styled` by itself."""
+        """Return the table as HTML, which needs the report's style sheet unless `styled`."""
         return template("table.html.j2").render(table=self, styled=styled)
 
-    __html__ = html  # what a template asks for
+    __html__ = html  # for Jinja templates
 
     def _repr_html_(self) -> str:
         return self.html(styled=True)
 
     def __str__(self) -> str:
-        """In a terminal: each column as wide as its longest cell."""
+        """Return the table as plain text with aligned columns."""
         grid = [self.columns, *([row.cells[name] for name in self.columns] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
         lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in grid]
@@ -81,7 +81,7 @@ class Table:
 
 
 def save(table: Table, place: Path) -> None:
-    """Write a table as HTML, and its numbers as CSV where it has any. place: without an ending."""
+    """Write a table as HTML, and its numbers, if any, as CSV. place: a path without a suffix."""
     page = f'<!DOCTYPE html><meta charset="utf-8">{table.html(styled=True)}'
     write_atomic(place.with_suffix(".html"), page)
     if table.data:
@@ -92,19 +92,19 @@ def save(table: Table, place: Path) -> None:
 
 
 def value_text(metric: str, value: Estimate, heading: str = "") -> str:
-    """Return a value with its interval and unit, as it stands below a heading."""
+    """Return a value with its interval and unit for a cell under a heading."""
     if metric == peaks.SHARE:
         return peaks.percent(value)
     kind = metrics.Metric(metric)
     if kind.unit:
         return with_interval(value, functools.partial(kind.show, heading=heading))
     show = functools.partial(quantity, unit="" if value.unit == "count" else value.unit)
-    # A slope may be 0, of which no share is an interval: as for ratios, its bounds are shown.
+    # A slope may be 0, where ± in % is undefined, so its bounds are shown.
     return with_interval(value.replace(unit="") if metric.endswith(metrics.SLOPES) else value, show)
 
 
 def numbers(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    """Return a value as columns of a file, with the bounds of its interval where it has one."""
+    """Return a value as columns of a file, with the bounds of its interval if it has one."""
     row = {name: estimate and estimate.value}
     if estimate and estimate.low is not None:
         row |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
