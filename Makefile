@@ -1,4 +1,4 @@
-# Works with GNU make 3.81, which macOS has. Measurements never run in parallel.
+# Works with GNU make 3.81, the version of macOS. Measurements never run in parallel.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -23,7 +23,7 @@ SCHEDULER ?=
 HOSTS   ?=
 INSECURE ?=
 
-# Programs get these by the environment, as they were typed: a shell, or make, would run commands in them.
+# Programs get these from the environment as typed: a shell, or make, would run commands in them.
 export POMOLOGY_PROFILE = $(value PROFILE)
 export POMOLOGY_DEVICE = $(value DEVICE)
 export POMOLOGY_ONLY = $(value ONLY)
@@ -40,89 +40,96 @@ export POMOLOGY_HOSTS = $(value HOSTS)
 export POMOLOGY_PYTHON = $(value PYTHON)
 export POMOLOGY_EXTRAS = $(value EXTRAS)
 export POMOLOGY_TORCH = $(value TORCH)
-# Packages come from the environment and this checkout alone.
+# Packages come from .venv and this checkout only.
 export PYTHONPATH := $(CURDIR)/lib
 export PYTHONNOUSERSITE = 1
 unexport PYTHONHOME PYTHONUSERBASE PYTHONSTARTUP
-unexport PROFILE DEVICE ONLY RUN DATA REPEATS MINUTES VERSIONS RUNS WITH STORE NOTEBOOKS SCHEDULER HOSTS INSECURE PYTHON EXTRAS TORCH
+unexport PROFILE DEVICE ONLY RUN DATA REPEATS MINUTES VERSIONS RUNS WITH STORE NOTEBOOKS
+unexport SCHEDULER HOSTS INSECURE PYTHON EXTRAS TORCH
 
-# Makes .venv where it is missing, and does nothing where it is what the lock says.
+# Creates or updates .venv; does nothing if it matches requirements.txt.
 ENVIRONMENT := sh setup/environment.sh
 ready:
 	@$(ENVIRONMENT) $(if $(findstring ://,$(value STORE)),store) $$POMOLOGY_EXTRAS
 dev:
 	@$(ENVIRONMENT) dev $$POMOLOGY_EXTRAS
 
-help:  ## this list
+help:  ## list the targets and variables
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
-	@echo "variables: PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs' RUN=name"
-	@echo "           DATA=auto|real|stand-in REPEATS=n MINUTES=n STORE=address"
-	@echo "           PYTHON=path EXTRAS='fleet store cuda' TORCH=cpu"
+	@echo "variables:  PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs'"
+	@echo "            RUN=name DATA=auto|real|stand-in (synthetic) REPEATS=n MINUTES=n STORE=address"
+	@echo "            PYTHON=path EXTRAS='fleet store cuda' TORCH=cpu"
 
-reproduce: ready  ## run every notebook on this machine and build the page of results
-	@$(PY) -m pomology reproduce --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
-	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" \
+override SELECTION = --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" \
+  --only="$$POMOLOGY_ONLY" --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA"
+
+reproduce: ready  ## run all notebooks on this machine and build the report
+	@$(PY) -m pomology reproduce $(SELECTION) --repeats="$${POMOLOGY_REPEATS:-1}" \
 	  --minutes="$${POMOLOGY_MINUTES:-0}" --store="$$POMOLOGY_STORE"
 
 test: dev  ## run all tests
 	@$(PY) -m pytest -n auto --dist=loadfile
 
-lab: ready  ## explore the notebooks in JupyterLab
+lab: ready  ## open the notebooks in JupyterLab
 	@$(PY) lab/prepare.py
-	@echo "JupyterLab opens in your browser; Ctrl-C, twice, ends it"
+	@echo "JupyterLab opens in your browser; press Ctrl-C twice to stop it"
 	@JUPYTER_NO_CONFIG=1 TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR=1 \
 	  $(PY) -m jupyterlab --config=lab/jupyter_lab_config.py
 
-env:  ## make the environment in .venv, with EXTRAS="fleet store cuda"
+env:  ## install the environment into .venv: EXTRAS="fleet store cuda"
 	@$(ENVIRONMENT) $$POMOLOGY_EXTRAS
 
-lint: dev  ## check style, layers, notebooks, parameter files and workflows
+lint: dev  ## check style, import layers, notebooks, parameter files and workflows
 	@$(ENV)/bin/ruff check .
 	@$(ENV)/bin/ruff format --check .
 	@$(ENV)/bin/nbstripout --verify --keep-id notebooks/*.ipynb notebooks/*/*.ipynb
 	@$(ENV)/bin/lint-imports --no-cache --no-logo
-	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows \
+	  .github/workflows/*.yml
 	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
-	@if command -v actionlint >/dev/null; then actionlint; else echo "actionlint is not installed: skipped"; fi
+	@if command -v actionlint >/dev/null; then actionlint; \
+	  else echo "skipping actionlint, which is not installed"; fi
 	@$(PY) -m pomology check
 
 docs: ready  ## write the generated tables of docs/
 	@$(PY) setup/docs.py
 
-bench: dev  ## measure what the clock itself costs a step
+bench: dev  ## measure the overhead of the timer per step
 	@$(PY) tests/bench.py
 
-report: ready  ## build the page of a run again: RUN=name, beside other people's: WITH="b.zip 'c d.zip'"
+report: ready  ## rebuild the report of a run: RUN=name, next to other runs: WITH="b.zip 'c d.zip'"
 	@$(PY) -m pomology report --store="$$POMOLOGY_STORE" --with="$$POMOLOGY_WITH" -- "$$POMOLOGY_RUN"
 
-share: ready  ## pack a run into a zip for others, without what names you: RUN=name, with rendered notebooks NOTEBOOKS=1
+share: ready  ## export a run as an anonymized zip: RUN=name, with rendered notebooks: NOTEBOOKS=1
 	@$(PY) -m pomology share $(if $(filter 1,$(value NOTEBOOKS)),--notebooks) -- "$$POMOLOGY_RUN"
 
-compare: ready  ## compare runs and shared zips, side by side: RUNS="a b.zip 'c d.zip'"
+compare: ready  ## compare runs and shared zips: RUNS="a b.zip 'c d.zip'"
 	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS" --store="$$POMOLOGY_STORE"
 
-fleet:  ## run on many machines: SCHEDULER=tls://host:port or HOSTS="user@a user@b", and what reproduce takes
+fleet:  ## run on several machines: SCHEDULER=tls://host:port or HOSTS="user@a user@b"
 	@$(ENVIRONMENT) fleet store
-	@$(PY) -m pomology fleet --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" --only="$$POMOLOGY_ONLY" \
-	  --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-1}" \
-	  --scheduler="$$POMOLOGY_SCHEDULER" --hosts="$$POMOLOGY_HOSTS" --store="$$POMOLOGY_STORE" $(if $(filter 1,$(value INSECURE)),--insecure)
+	@$(PY) -m pomology fleet $(SELECTION) --repeats="$${POMOLOGY_REPEATS:-1}" \
+	  --scheduler="$$POMOLOGY_SCHEDULER" --hosts="$$POMOLOGY_HOSTS" --store="$$POMOLOGY_STORE" \
+	  $(if $(filter 1,$(value INSECURE)),--insecure)
 
-matrix: ready  ## compare versions, measured in turn: VERSIONS="torch==2.13.0 torch==2.14.1" ONLY="vae" REPEATS=5
-	@$(PY) -m pomology matrix --versions="$$POMOLOGY_VERSIONS" --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" \
-	  --only="$$POMOLOGY_ONLY" --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA" --repeats="$${POMOLOGY_REPEATS:-5}"
+matrix: ready  ## benchmark versions, interleaved: VERSIONS="torch==2.13.0 torch==2.14.1" ONLY=vae
+	@$(PY) -m pomology matrix --versions="$$POMOLOGY_VERSIONS" $(SELECTION) \
+	  --repeats="$${POMOLOGY_REPEATS:-5}"
 
-lock:  ## resolve the dependencies again and write requirements.txt (needs uv)
+lock:  ## resolve the dependencies and write requirements.txt (needs uv)
 	@uv run --quiet --no-project --python '>=3.11' --with packaging python setup/lock.py
 
-audit:  ## look the lock up among known vulnerabilities (needs uv, and the network)
-	@command -v uv >/dev/null || { echo "make audit: needs uv, which is not installed"; exit 1; }
-	@said=$$(uv tool run pip-audit --strict --disable-pip --require-hashes -r requirements.txt 2>&1); status=$$?; \
+audit:  ## check requirements.txt for known vulnerabilities (needs uv and the network)
+	@command -v uv >/dev/null || { echo "make audit: uv is not installed"; exit 1; }
+	@said=$$(uv tool run pip-audit --strict --disable-pip --require-hashes \
+	  -r requirements.txt 2>&1); status=$$?; \
 	case "$$said" in \
 	  *"known vulnerabilit"*) printf '%s\n' "$$said" ;; \
-	  *) echo "make audit: could not be looked up: $$(printf '%s\n' "$$said" | tail -n 1)" ;; \
+	  *) echo "make audit: pip-audit failed: $$(printf '%s\n' "$$said" | tail -n 1)" ;; \
 	esac; exit $$status
 
-clean:  ## remove the environments and unfinished notebooks; results stay
+clean:  ## remove the environments and unfinished notebooks, but no results
 	rm -rf $(ENV) .venv-uv .venv-matrix outputs/*/.partial
 
-.PHONY: help ready dev reproduce test lab env lint docs bench report share compare fleet matrix lock audit clean
+.PHONY: help ready dev reproduce test lab env lint docs bench report share compare fleet matrix
+.PHONY: lock audit clean

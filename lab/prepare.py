@@ -1,4 +1,4 @@
-"""What JupyterLab shows first: a page of links to the notebooks, with what each finds out and how long it takes."""
+"""Write the start page of JupyterLab: links to the notebooks with their questions and times."""
 
 import html
 import os
@@ -19,36 +19,37 @@ LAB = root() / "outputs" / "lab"
 
 PAGE = """# Notebooks
 
-Open one, change its parameters if you like, and choose *Run*, *Run All Cells*. Run one at a time: two would share the
-CPU and the memory that they measure. **Times** are approximate, for the `quick` parameters on two CPU cores.
+Open a notebook, change its parameters if you like, and choose *Run*, *Run All Cells*. Run one
+notebook at a time, because two would share the CPU and the memory that they measure. **Time** is
+the approximate time with the `quick` parameters on two CPU cores.
 
-**Numbers** go to `outputs/lab-<digits>/`, one folder for all notebooks while the machine, its software and the profile
-stay the same. To run the set-up cell again is to measure anew; the earlier numbers move to `earlier/` there.
-**Notebooks** are saved without outputs, so that git shows your own changes only. With their outputs they are in
-`outputs/lab/`.
+- **Results** go to `outputs/lab-<digits>/`, one folder for all notebooks until the machine, its
+  software or the profile changes. The set-up cell starts a new measurement when it runs again, and
+  moves earlier results to `earlier/` in that folder.
+- **Notebooks** are saved without outputs, so that git shows only your changes. Copies with outputs
+  are in `outputs/lab/`.
 """
 
 
 def entry(notebook: notebooks.Notebook) -> str:
-    """A notebook's part of the page: its title as a link, the first paragraph that says what it does, and its time."""
+    """Return a notebook's part of the page: its title as a link, its question, and its time."""
     link = quote(Path(os.path.relpath(notebook.path, LAB)).as_posix())
     first = "".join(notebooks.read_notebook(notebook.path)["cells"][0]["source"])
-    paragraphs = re.split(r"\n\s*\n", first)[1:]
-    about = next((text for text in paragraphs if re.match(r"\*\*What", text)), (*paragraphs, "")[0])
+    question = (*re.split(r"\n\s*\n", first)[1:], "")[0]
     time = format.clock_time(notebook.seconds("quick"))
-    return f"### [{plain(notebook.title)}]({link})\n\n{about}\n\n**How long:** {time}\n"
+    return f"### [{plain(notebook.title)}]({link})\n\n{question}\n\n**Time:** {time}\n"
 
 
 def plain(text: str) -> str:
-    """A text as Markdown that shows it, and does nothing."""
+    """Return a text as Markdown without links, markup or HTML."""
     return re.sub(r"([\\`*_\[\]#|~$])", r"\\\1", html.escape(text, quote=False))
 
 
 def contents() -> str:
-    """The page, in Markdown: a section per article, and in it a part per notebook."""
+    """Return the page in Markdown: a section per article, and in it a part per notebook."""
     try:
         first, found = notebooks.notebooks(run=False), notebooks.notebooks()
-    except PomologyError as error:  # it may take JupyterLab to put it right
+    except PomologyError as error:  # users may need JupyterLab to correct the error
         return f"{PAGE}\n**{error}**\n"
     titles = {published.KIT: "This machine"} | {
         article.id: article.title for article in published.articles()
@@ -62,7 +63,6 @@ def contents() -> str:
 
 if __name__ == "__main__":
     write_atomic(LAB / "notebooks.md", contents())
-    if not (LAB / ".layouts").exists():  # from the second time on as the user has left it
-        WorkspacesManager(str(LAB / ".layouts")).save(
-            "default", (HERE / "layout.json").read_text(encoding="utf-8")
-        )
+    if not (LAB / ".layouts").exists():  # keeps the user's layout
+        layout = (HERE / "layout.json").read_text(encoding="utf-8")
+        WorkspacesManager(str(LAB / ".layouts")).save("default", layout)

@@ -1,29 +1,31 @@
 #!/bin/sh
-# Make the environment in .venv, or bring it up to date: sh setup/environment.sh [extra ...]
+# Install or update the environment in .venv: sh setup/environment.sh [extra ...]
 #
-# The Makefile calls this before every command; where nothing has changed it takes a few milliseconds. It takes a Python
-# from 3.11 to 3.13 that is here, else lets uv fetch one, else installs uv from the package registry to do so. uv
-# installs the packages where it is on PATH, pip elsewhere. TORCH=cpu takes PyTorch's build without CUDA on Linux.
+# The Makefile calls this before every command; without changes it takes a few milliseconds. It uses
+# an installed Python 3.11 to 3.13. Without one, uv downloads Python, and is itself installed from
+# the package registry if necessary. uv installs the packages if it is on PATH, otherwise pip.
+# TORCH=cpu selects PyTorch's build without CUDA on Linux.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
 ENV=.venv
 PY=$ENV/bin/python
 UV_VERSION=0.13.9
-NEEDED_GB=11   # on Linux, while CUDA's packages are unpacked
+NEEDED_GB=11  # on Linux, while CUDA's packages are unpacked
 SIZE="8.6 GB" # measured, with the test tools
 PYTHON=${POMOLOGY_PYTHON:-}
 TORCH=${POMOLOGY_TORCH:-}
 
-# Only what says how to reach a registry is taken from the user's environment: nothing else may change what is installed.
+# Keep only variables that say how to reach a registry; others could change the installed packages.
 unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX
-unset UV_SYSTEM_PYTHON UV_CONSTRAINT UV_OVERRIDE UV_NO_BINARY UV_NO_BUILD UV_TORCH_BACKEND UV_PYTHON UV_TARGET UV_PREFIX
+unset UV_SYSTEM_PYTHON UV_CONSTRAINT UV_OVERRIDE UV_NO_BINARY UV_NO_BUILD UV_TORCH_BACKEND
+unset UV_PYTHON UV_TARGET UV_PREFIX
 export PYTHONNOUSERSITE=1
 for name in $(env | sed -n 's/^\(PIP_[A-Z0-9_]*\)=.*/\1/p'); do
   case $name in
-    PIP_INDEX_URL | PIP_EXTRA_INDEX_URL | PIP_FIND_LINKS | PIP_NO_INDEX | PIP_CONFIG_FILE | PIP_KEYRING_PROVIDER) ;;
-    PIP_CERT | PIP_CLIENT_CERT | PIP_TRUSTED_HOST | PIP_PROXY | PIP_TIMEOUT | PIP_DEFAULT_TIMEOUT | PIP_RETRIES) ;;
-    PIP_CACHE_DIR | PIP_NO_CACHE_DIR) ;;
+    PIP_INDEX_URL | PIP_EXTRA_INDEX_URL | PIP_FIND_LINKS | PIP_NO_INDEX | PIP_CONFIG_FILE) ;;
+    PIP_KEYRING_PROVIDER | PIP_CERT | PIP_CLIENT_CERT | PIP_TRUSTED_HOST | PIP_PROXY) ;;
+    PIP_TIMEOUT | PIP_DEFAULT_TIMEOUT | PIP_RETRIES | PIP_CACHE_DIR | PIP_NO_CACHE_DIR) ;;
     *) unset "$name" ;;
   esac
 done
@@ -33,13 +35,14 @@ fail() {
   exit 2
 }
 
-# Is version $1 at least $2? Both are MAJOR.MINOR.
+# Succeed if version $1 is at least $2, both MAJOR.MINOR.
 at_least() {
   [ "${1%%.*}" -gt "${2%%.*}" ] || { [ "${1%%.*}" = "${2%%.*}" ] && [ "${1#*.}" -ge "${2#*.}" ]; }
 }
 
-# --- Is there anything to do? -----------------------------------------------------------------------------------------
-# .venv/.ready has three lines: where and from what the environment was made, the project's own file, the extras in it.
+# --- Exit if the environment is up to date --------------------------------------------------------
+# .venv/.ready has three lines: the folder with the lock's checksum and TORCH, the checksum of
+# pyproject.toml, and the installed extras.
 here=$(pwd -P)
 lock="$here $(cksum <requirements.txt) ${TORCH:-default}"
 project=$(cksum <pyproject.toml)
@@ -50,7 +53,7 @@ if [ -f $ENV/.ready ] && $PY -c '' 2>/dev/null; then
   { read -r ready_lock && read -r ready_project && read -r ready_extras; } <$ENV/.ready || true
 fi
 if [ -z "$TORCH" ] && [ "$ready_lock" = "${lock%default}cpu" ]; then
-  lock=$ready_lock # an environment made with TORCH=cpu stays that
+  lock=$ready_lock # an environment made with TORCH=cpu keeps that build
 fi
 missing=
 for extra in "$@"; do
@@ -63,43 +66,44 @@ if [ "$ready_lock" = "$lock" ] && [ "$ready_project" = "$project" ] && [ -z "$mi
   exit 0
 fi
 
-# --- Can this machine run it? -----------------------------------------------------------------------------------------
+# --- Check the options and this machine -----------------------------------------------------------
 for extra in "$@"; do
-  grep -q "^$extra = \[" pyproject.toml || fail "there is no extra '$extra'; pyproject.toml has dev, fleet, store and cuda"
+  grep -q "^$extra = \[" pyproject.toml || fail "EXTRAS=$extra: expected dev, fleet, store or cuda"
 done
 case $TORCH in
   "" | cpu) ;;
-  *) fail "TORCH=$TORCH: must be cpu, or left out" ;;
+  *) fail "TORCH=$TORCH: expected cpu or nothing" ;;
 esac
+systems="pomology needs Linux x86-64, or macOS with an Apple chip"
 system=$(uname -s)
 machine=$(uname -m)
 glibc=
 case $system in
   Linux)
-    [ "$machine" = x86_64 ] ||
-      fail "nothing is locked for Linux on $machine: pomology runs on Linux x86-64, and on macOS with an Apple chip"
+    [ "$machine" = x86_64 ] || fail "this is Linux on $machine; $systems"
     glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed 's/glibc \([0-9]*\.[0-9]*\).*/\1/')
-    [ -n "$glibc" ] || fail "PyTorch's builds for Linux need glibc, which this system does not have"
+    [ -n "$glibc" ] || fail "PyTorch for Linux needs glibc, which this system lacks"
     at_least "$glibc" 2.28 || fail "PyTorch needs glibc 2.28 or later; this system has $glibc"
     wanted_machine=x86_64
     uv_python=3.12
     ;;
   Darwin)
-    # Under Rosetta `uname -m` says x86_64 on an Apple chip too; these two do not.
+    # Under Rosetta `uname -m` prints x86_64 on an Apple chip, too; these two sysctls do not change.
     if [ "$machine" != arm64 ] && [ "$(sysctl -n hw.optional.arm64 2>/dev/null)" != 1 ] &&
       [ "$(sysctl -n sysctl.proc_translated 2>/dev/null)" != 1 ]; then
-      fail "PyTorch has no build for Intel Macs: pomology runs on macOS with an Apple chip, and on Linux x86-64"
+      fail "PyTorch has no build for Intel Macs; $systems"
     fi
     macos=$(sw_vers -productVersion 2>/dev/null)
-    [ -z "$macos" ] || [ "${macos%%.*}" -ge 14 ] || fail "PyTorch needs macOS 14 or later; this is macOS $macos"
+    [ -z "$macos" ] || [ "${macos%%.*}" -ge 14 ] ||
+      fail "PyTorch needs macOS 14 or later; this is macOS $macos"
     wanted_machine=arm64
     uv_python=cpython-3.12-macos-aarch64-none
     ;;
-  *) fail "pomology runs on Linux x86-64 and on macOS with an Apple chip; this is $system. On Windows, use WSL" ;;
+  *) fail "this is $system; $systems (on Windows: WSL)" ;;
 esac
 
-# --- Which Python? ----------------------------------------------------------------------------------------------------
-# Prints one word or two: ok, version X.Y, machine NAME, venv X.Y.
+# --- Find a Python --------------------------------------------------------------------------------
+# A program that prints: ok, version X.Y, machine NAME, or venv X.Y.
 probe='
 import platform, sys, sysconfig
 version = "%d.%d" % sys.version_info[:2]
@@ -121,26 +125,31 @@ uv=$(command -v uv 2>/dev/null)
 python=
 found=
 refused=
-for candidate in ${PYTHON:+"$PYTHON"} $([ -n "$PYTHON" ] || echo python3 python3.12 python3.11 python3.13); do
+usual=
+[ -n "$PYTHON" ] || usual="python3 python3.12 python3.11 python3.13"
+for candidate in ${PYTHON:+"$PYTHON"} $usual; do
   path=$(command -v "$candidate" 2>/dev/null) || {
-    [ -z "$PYTHON" ] || fail "PYTHON=$PYTHON: there is no such program"
+    [ -z "$PYTHON" ] || fail "PYTHON=$PYTHON: no such program"
     continue
   }
   answer=$("$path" -c "$probe" "$wanted_machine" 2>/dev/null) || answer="version unknown"
   case $answer in
     ok) python=$path ;;
-    venv*) # uv makes an environment without them
+    venv*) # uv needs neither venv nor ensurepip
       if [ -n "$uv" ]; then
         python=$path
       else
-        refused="$path lacks venv and ensurepip: install them (apt install python${answer#venv }-venv), or say PYTHON=another"
+        refused="$path lacks venv and ensurepip"
+        refused="$refused; try: apt install python${answer#venv }-venv, or set PYTHON"
       fi
       ;;
     machine*)
+      refused="$path is for ${answer#machine }, this machine is $wanted_machine"
       if [ "$system" = Darwin ]; then
-        refused="$path is an ${answer#machine } Python, which Rosetta translates: install one for arm64 (brew install python@3.12 in a terminal that does not run under Rosetta), or say PYTHON=another"
+        refused="$refused (Rosetta translates it)"
+        refused="$refused; try: brew install python@3.12 outside of Rosetta, or set PYTHON"
       else
-        refused="$path is a Python for ${answer#machine }; this machine is $machine: say PYTHON=another"
+        refused="$refused; set PYTHON to another one"
       fi
       ;;
     *) found="$found $candidate is ${answer#version }," ;;
@@ -149,7 +158,7 @@ for candidate in ${PYTHON:+"$PYTHON"} $([ -n "$PYTHON" ] || echo python3 python3
 done
 if [ -z "$python" ]; then
   [ -z "$refused" ] || fail "$refused"
-  [ -z "$PYTHON" ] || fail "PYTHON=$PYTHON:${found%,}; pomology needs Python 3.11, 3.12 or 3.13"
+  [ -z "$PYTHON" ] || fail "PYTHON=$PYTHON:${found%,}; expected Python 3.11, 3.12 or 3.13"
 fi
 
 torch_cpu=
@@ -165,7 +174,7 @@ elif [ "$system" = Darwin ]; then
 fi
 free_gb=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
 if [ ! -d $ENV ] && [ "$free_gb" -lt $NEEDED_GB ]; then
-  fail "the environment needs $NEEDED_GB GB of disk while it is made; $free_gb GB are free in $here"
+  fail "the installation needs $NEEDED_GB GB of disk; $free_gb GB are free in $here"
 fi
 
 how_to_get_python() {
@@ -175,33 +184,37 @@ how_to_get_python() {
   esac
 }
 
-# Install uv with whatever python3 there is, since uv brings a Python of its own.
+# Install uv with any python3; uv then downloads a suitable Python.
 bootstrap_uv() {
   uv=.venv-uv/bin/uv
   [ ! -x $uv ] || return 0
   rm -rf .venv-uv
   "${python:-python3}" -m venv .venv-uv >/dev/null 2>&1 &&
-    .venv-uv/bin/python -m pip install --quiet --disable-pip-version-check "uv==$UV_VERSION" >.venv-uv/log 2>&1
+    .venv-uv/bin/python -m pip install --quiet --disable-pip-version-check \
+      "uv==$UV_VERSION" >.venv-uv/log 2>&1
 }
 
 if [ -z "$python" ]; then
   if [ -z "$uv" ]; then
-    echo "no Python 3.11 to 3.13 here (${found:-no python3 at all,}" | sed 's/,$/): uv comes into .venv-uv, to fetch one/; s/( /(/'
-    bootstrap_uv ||
-      fail "needs Python 3.11, 3.12 or 3.13, and uv could not be installed to fetch one; get it with: $(how_to_get_python)"
+    found=${found# }
+    echo "no Python 3.11 to 3.13 (${found:-no python3 found,}" |
+      sed 's/,$/): installing uv into .venv-uv to download one/'
+    bootstrap_uv || fail "no Python 3.11 to 3.13, and uv could not be installed to download one;" \
+      "try: $(how_to_get_python)"
   fi
   python=$uv_python
 elif [ -z "$uv" ] && [ -n "$torch_cpu" ]; then
-  bootstrap_uv || fail "TORCH=cpu: needs uv, which knows where those builds are, and which could not be installed"
+  bootstrap_uv || fail "TORCH=cpu needs uv to find these builds, and uv could not be installed"
 fi
 
-# --- Make it ----------------------------------------------------------------------------------------------------------
+# --- Install --------------------------------------------------------------------------------------
 if [ "$ready_lock" != "$lock" ]; then
-  rm -rf $ENV # half made, moved, or of an older lock
+  rm -rf $ENV # incomplete, moved, or of an older lock
   if [ -n "$uv" ]; then
     said=$("$uv" venv --quiet --seed --no-project --python "$python" $ENV 2>&1) || {
       rm -rf $ENV
-      fail "uv could not make an environment with Python $python ($(printf '%s\n' "$said" | tail -n 1 | sed 's/^ *//')); get Python with: $(how_to_get_python)"
+      why=$(printf '%s\n' "$said" | tail -n 1 | sed 's/^ *//')
+      fail "uv could not use Python $python ($why); try: $(how_to_get_python)"
     }
   else
     "$python" -m venv $ENV || fail "$python -m venv failed"
@@ -211,29 +224,32 @@ rm -f $ENV/.ready
 extras="$ready_extras$missing"
 extras=${extras# }
 
-# pip and uv unpack large wheels here: /tmp may be small.
+# pip and uv unpack large wheels in TMPDIR, and /tmp may be small.
 TMPDIR=$here/$ENV/tmp
 export TMPDIR
 mkdir -p "$TMPDIR"
 wanted=$ENV/wanted.txt
 cp requirements.txt $wanted
-# What an extra needs carries `extra == 'name'`, which is false until it is replaced by something that is true.
+# The markers of an extra's packages have `extra == 'name'`: replace it by true for the installed
+# extras, by false for the others.
 for extra in $extras; do
   sed "s/extra == '$extra'/python_version > '3'/g" $wanted >$wanted.new && mv $wanted.new $wanted
 done
 sed "s/extra == '[a-z]*'/python_version < '3'/g" $wanted >$wanted.new && mv $wanted.new $wanted
 if [ -n "$glibc" ] && ! at_least "$glibc" 2.35; then
-  echo "MLX needs glibc 2.35; this system has $glibc, so MLX and its notebooks are left out"
+  echo "MLX needs glibc 2.35; this system has $glibc, so MLX is not installed"
   sed '/^mlx/d' $wanted >$wanted.new && mv $wanted.new $wanted
 fi
 case " $extras " in
-  *" cuda "*) sed '/^mlx-cpu==/d' $wanted >$wanted.new && mv $wanted.new $wanted ;; # both bring the same library file
+  *" cuda "*) # mlx-cpu and mlx-cuda have a library file of the same name
+    sed '/^mlx-cpu==/d' $wanted >$wanted.new && mv $wanted.new $wanted
+    ;;
 esac
 torch=
 if [ -n "$torch_cpu" ]; then
   torch=$(sed -n 's/^\(torch\(vision\)\{0,1\}==[^ ]*\).*/\1/p' $wanted)
-  sed '/^torch==/d; /^torchvision==/d; /^triton==/d; /^cuda-/d; /^nvidia-ml-py/!{/^nvidia-/d;}' $wanted >$wanted.new
-  mv $wanted.new $wanted
+  gone='/^torch==/d; /^torchvision==/d; /^triton==/d; /^cuda-/d; /^nvidia-ml-py/!{/^nvidia-/d;}'
+  sed "$gone" $wanted >$wanted.new && mv $wanted.new $wanted
 fi
 
 install() {
@@ -252,21 +268,23 @@ packages() {
 
 total=$(grep -c '==' $wanted)
 log=$ENV/install.log
-echo "installing the environment in $ENV with $([ -n "$uv" ] && echo uv || echo pip): some minutes, $SIZE; $("$PY" -c 'import platform; print("Python " + platform.python_version())')"
+version=$("$PY" -c 'import platform; print("Python " + platform.python_version())')
+installer=$([ -n "$uv" ] && echo uv || echo pip)
+echo "installing packages into $ENV with $installer: some minutes, $SIZE; $version"
 packages >$log 2>&1 &
 job=$!
 trap 'kill $job 2>/dev/null; exit 130' INT TERM
 if [ -t 1 ]; then
   while kill -0 $job 2>/dev/null; do
-    printf '\r  %s of at most %s packages fetched ' "$(grep -c '^Collecting' $log)" "$total"
+    printf '\r  %s of at most %s packages collected ' "$(grep -c '^Collecting' $log)" "$total"
     sleep 1
   done
   printf '\r%60s\r' ''
 fi
-wait $job || fail "the packages could not be installed ($(grep -v '^ *$' $log | tail -n 1)); all of it is in $log"
+wait $job || fail "installation failed ($(grep -v '^ *$' $log | tail -n 1)); see $log"
 
-# --- Is all of it there? ----------------------------------------------------------------------------------------------
-$PY - $wanted <<'CHECK' >$log.check 2>&1 || fail "what was installed is not what is locked ($(tail -n 1 $log.check)): see pip config list, and $log"
+# --- Check the installed versions -----------------------------------------------------------------
+$PY - $wanted <<'CHECK' >$log.check 2>&1 ||
 import sys
 from importlib.metadata import version
 
@@ -280,8 +298,10 @@ for line in open(sys.argv[1], encoding="utf-8"):
             sys.exit(f"{requirement.name} is {installed}")
 import pomology
 CHECK
+  fail "installed packages differ from the lock ($(tail -n 1 $log.check));" \
+    "check 'pip config list' and $log"
 rm -rf "$TMPDIR" $log.check $wanted $wanted.wheels $wanted.source
 printf '%s\n%s\n%s\n' "$lock" "$project" "$extras" >$ENV/.ready
 if [ "$system" = Darwin ] && [ "$($PY -c 'import sys; print(sys.version_info[1])')" = 13 ]; then
-  echo "Python 3.13: TensorFlow has no Metal plug-in here, so its notebooks run on the CPU; PYTHON=python3.12 has it"
+  echo "TensorFlow has no Metal plug-in for Python 3.13 and runs on the CPU; try PYTHON=python3.12"
 fi

@@ -1,10 +1,10 @@
-"""Write requirements.txt: every package of pyproject.toml, pinned and hashed, one per line. Run by `make lock`.
+"""Write requirements.txt for `make lock`: all packages of pyproject.toml with pins and hashes.
 
 uv resolves all extras together for CPython 3.11 to 3.13 on macOS 14 (arm64) and Linux (x86-64).
 Each line has the hashes of the wheels that fit these six environments. A package that only an extra
-needs carries `extra == 'name'` in its marker, which pip and uv read as false, so that
-`pip install -r requirements.txt` installs what the notebooks need. setup/environment.sh turns these
-lines on for the extras that are asked for. Stops with one line if a pin has no wheel.
+needs has `extra == 'name'` in its marker. pip and uv read that as false, so that
+`pip install -r requirements.txt` installs the packages of the notebooks only. setup/environment.sh
+enables these lines for the requested extras. The script stops with one line if a pin has no wheel.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ SYSTEMS = {
     "linux": {"platform_machine": "x86_64", "platform_system": "Linux"},
 }
 HEADER = "# Written by `make lock`: Python 3.11 to 3.13 on macOS arm64 and Linux x86-64.\n"
-GLIBC = (17, 28, 31, 34, 35)  # the versions behind the manylinux tags that our pins use
+GLIBC = (17, 28, 31, 34, 35)  # minor versions in the manylinux tags of the pinned wheels
 
 
 def pylock(*arguments: str) -> list[dict]:
@@ -34,12 +34,12 @@ def pylock(*arguments: str) -> list[dict]:
     command += ["--format", "pylock.toml", "--no-header", *arguments, "pyproject.toml"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        sys.exit("uv found no set of versions that fits; its message is above")
+        sys.exit("uv found no compatible set of versions; its message is above")
     return tomllib.loads(done.stdout)["packages"]
 
 
 def tags(system: str, python: str) -> set:
-    """Return the wheel tags that CPython accepts on macOS 14 arm64 or on Linux x86-64 with glibc 2.35."""
+    """Return the wheel tags of CPython on macOS 14 arm64, or on Linux x86-64 with glibc 2.35."""
     version = tuple(int(part) for part in python.split("."))
     if system == "darwin":
         platforms = list(mac_platforms((14, 0), "arm64"))
@@ -55,7 +55,7 @@ TAGS = {(system, python): tags(system, python) for system, python in product(SYS
 
 
 def holds(marker: Marker, system: str, python: str, release: str) -> bool:
-    """Evaluate a marker for CPython of this release, as "3.11.99"."""
+    """Return whether a marker is true for a release of CPython such as "3.11.99"."""
     values = {
         **SYSTEMS[system],
         "sys_platform": system,
@@ -69,7 +69,7 @@ def holds(marker: Marker, system: str, python: str, release: str) -> bool:
 
 
 def environments(package: dict) -> tuple[set[tuple[str, str]], bool]:
-    """Return the (system, Python) pairs for which a package is locked, and whether the patch release decides some."""
+    """Return the (system, Python) pairs of a package, and whether patch releases differ."""
     if "marker" not in package:
         return set(TAGS), False
     marker = Marker(package["marker"])
@@ -83,14 +83,14 @@ def environments(package: dict) -> tuple[set[tuple[str, str]], bool]:
 
 
 def python_marker(pythons: set[str]) -> str:
-    """Return the marker that holds for these Pythons, "" for all of them."""
+    """Return the marker that is true for these Pythons, "" for all of them."""
     if pythons == set(PYTHONS):
         return ""
     return " or ".join(f"python_version == '{python}'" for python in sorted(pythons))
 
 
 def system_marker(found: set[tuple[str, str]]) -> str:
-    """Return the shortest marker that holds in these environments and in no other, "" for all six."""
+    """Return the shortest marker that is true in these environments only, "" for all six."""
     pythons = {system: {python for name, python in found if name == system} for system in SYSTEMS}
     if pythons["darwin"] == pythons["linux"]:
         return python_marker(pythons["linux"])
@@ -109,7 +109,7 @@ def system_marker(found: set[tuple[str, str]]) -> str:
 
 
 def hashes(package: dict, found: set[tuple[str, str]]) -> list[str]:
-    """Return the hashes of the wheels that fit. Ends the program if one environment has none."""
+    """Return the hashes of the matching wheels. Exits if an environment has none."""
     name, version = package["name"], package["version"]
     digests = set()
     missing = set(found)
@@ -125,7 +125,7 @@ def hashes(package: dict, found: set[tuple[str, str]]) -> list[str]:
 
 
 def line(package: dict, extras: list[str]) -> str:
-    """Return a requirement with its marker and hashes; `extras` are those that need it, [] if the notebooks do."""
+    """Return a requirement with marker and hashes. extras: those that need it; [] for all users."""
     found, patch_release_decides = environments(package)
     marker = package["marker"] if patch_release_decides else system_marker(found)
     if extras:
@@ -139,9 +139,9 @@ def line(package: dict, extras: list[str]) -> str:
 
 
 def main() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "optional-dependencies"
-    ]
+    """Resolve the dependencies with and without each extra, and write the lock."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
     everything = pylock("--all-extras")
     pins = ROOT / ".pins.txt"
     constraints = []

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md on how to add an experiment: its files, in a copy of the kit, run."""
+"""CONTRIBUTING.md: its files make an experiment that runs in a copy of pomology."""
 
 import csv
 import json
@@ -19,22 +19,22 @@ PYTHON = [text.strip() for kind, text in BLOCKS if kind == "python"]
 OF_KIND = {kind: text for kind, text in BLOCKS if kind != "python"}
 
 
-def add_files(kit: Path) -> None:
-    """Copy the kit, and write the files of the page into it."""
+def add_files(checkout: Path) -> None:
+    """Copy pomology into a folder, and write the files of the page into it."""
     for name in ("lib", "notebooks", "params"):
         ignored = shutil.ignore_patterns("__pycache__", ".ipynb*")
-        shutil.copytree(root() / name, kit / name, ignore=ignored)
+        shutil.copytree(root() / name, checkout / name, ignore=ignored)
     about = json.loads("{" + re.search(r'`"pomology": (.*)`', TEXT)[1][1:])
     (place,) = re.findall(r"`(notebooks/\S+\.ipynb)`", TEXT)
-    (kit / place).write_text(notebook_text(OF_KIND["markdown"], *PYTHON, **about))
+    (checkout / place).write_text(notebook_text(OF_KIND["markdown"], *PYTHON, **about))
     for path, text in re.findall(r"`(params/\S+\.yaml)`\n\n```yaml\n(.*?)```", TEXT, re.DOTALL):
-        (kit / path).write_text(text)
-    published = kit / "lib" / "pomology" / "articles" / "data" / "published.csv"
+        (checkout / path).write_text(text)
+    published = checkout / "lib" / "pomology" / "articles" / "data" / "published.csv"
     with open(published, "a", newline="") as file:
         file.write(OF_KIND["csv"])
 
 
-def test_it_runs_and_stands_on_the_page_beside_its_published_rows(tmp_path):
+def test_it_runs_and_the_report_shows_it_with_its_published_rows(tmp_path):
     add_files(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "lib")}
     command = [sys.executable, "-m", "pomology", "reproduce", "--profile=smoke", "--only=linear"]

@@ -1,4 +1,4 @@
-"""Commands refuse what they cannot use in a line."""
+"""Commands refuse wrong arguments in one line."""
 
 import fakes
 import pytest
@@ -19,7 +19,7 @@ MACHINE = {"chip": "Apple M9", "python": "3.11.9"}
         (["share", "gone"], "RUN=gone: no such run"),
     ],
 )
-def test_what_is_no_run_is_a_line_before_anything_is_made(
+def test_a_wrong_run_is_a_line_before_any_file_is_written(
     tmp_path, monkeypatch, capsys, arguments, words
 ):
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""setup/environment.sh with mock programs: what it takes, refuses and does again."""
+"""setup/environment.sh with mock programs: choices, refusals and updates."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ torch==2.14.1 --hash=sha256:22
 torchvision==0.29.1 --hash=sha256:33
 """
 EXTRAS = "".join(f"{name} = [\n]\n" for name in ("dev", "fleet", "store", "cuda"))
-# Answers the probe, makes a copy of itself as a virtual environment's Python, notes its calls.
+# A mock Python: answers the probe, copies itself into virtual environments, logs its calls.
 PYTHON = """#!/bin/sh
 [ "$1" != -m ] || echo "python $0 $*" >>"$MOCKS/calls"
 case $1 in
@@ -48,10 +48,10 @@ esac
 
 
 class Machine:
-    """A checkout and a PATH on which there is only what a test puts there."""
+    """A checkout, and a PATH with the programs of a test only."""
 
     def __init__(self, folder: Path):
-        self.checkout = folder / "a check out"  # with spaces, as folders have
+        self.checkout = folder / "a check out"  # paths may contain spaces
         self.mocks = folder / "mocks"
         (self.checkout / "setup").mkdir(parents=True)
         self.mocks.mkdir()
@@ -80,7 +80,7 @@ class Machine:
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     def made(self, *extras: str, **variables: str) -> str:
-        """Make it, and return what was said."""
+        """Make the environment, and return stdout."""
         done = self.make(*extras, **variables)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -94,7 +94,7 @@ class Machine:
         return (self.mocks / "wanted").read_text()
 
     def old(self) -> Path:
-        """A file that is gone when the environment is made again."""
+        """Create a file that disappears when the environment is made again."""
         place = self.checkout / ".venv" / "old"
         place.parent.mkdir(exist_ok=True)
         place.touch()
@@ -156,11 +156,11 @@ def test_extras_are_added_and_kept(machine):
     assert f"asyncssh==2.24.1 ; python_version < '3' or {on}" in machine.wanted()
     machine.made("fleet")
     assert (machine.checkout / ".venv" / ".ready").read_text().splitlines()[2] == "store fleet"
-    assert "there is no extra 'flet'" in machine.make("flet").stderr
+    assert "EXTRAS=flet: expected dev, fleet" in machine.make("flet").stderr
 
 
 MAC = "case $1 in -s) echo Darwin ;; *) echo {} ;; esac"
-# Mock programs, what Python says of itself, and words of the refusal.
+# Mock programs, Python's answer to the probe, and words of the error.
 REFUSED = [
     ({"uname": MAC.format("x86_64")}, "machine x86_64", "Intel Macs"),
     ({"uname": MAC.format("arm64")}, "machine x86_64", "Rosetta"),
@@ -172,7 +172,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("programs", "answer", "words"), REFUSED)
-def test_what_this_machine_cannot_run_is_refused_before_anything_is_made(
+def test_an_unsupported_machine_is_refused_before_anything_is_made(
     machine, programs, answer, words
 ):
     machine.python("python3", answer)
@@ -183,7 +183,7 @@ def test_what_this_machine_cannot_run_is_refused_before_anything_is_made(
     assert words in done.stderr and not (machine.checkout / ".venv").exists()
 
 
-def test_mlx_is_left_out_on_an_older_linux_and_cuda_for_a_processor(machine):
+def test_mlx_is_skipped_on_an_older_linux_and_cuda_with_torch_cpu(machine):
     machine.python("python3")
     machine.program("getconf", "echo glibc 2.31")
     assert "MLX needs glibc 2.35; this system has 2.31" in machine.made()

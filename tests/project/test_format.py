@@ -1,4 +1,4 @@
-"""Numbers as people read them, each typed in by hand."""
+"""Formatted numbers, with expected texts typed in by hand."""
 
 import math
 
@@ -24,7 +24,7 @@ def rough(value, low, high, n, covers="run"):
         (format.plus_minus, (metric(4.5, 2.2, 6.8),), ""),  # over 50 %
         (format.with_interval, (metric(1234.5, 1199.1, 1269.9), format.seconds), "1,234 s ± 2.9 %"),
         (format.with_interval, (metric(153, 46.8, 260.1), format.seconds), "153 s (46.8 to 260 s)"),
-        # What was measured once is told as it was; five steps tell about how much.
+        # A single measured time is exact; five steps are too few for an interval.
         (format.with_interval, (metric(4.567).replace(n=1), format.seconds), "4.57 s"),
         (format.with_interval, (rough(4.567, 4.4, 4.7, 5), format.seconds), "about 4.57 s"),
         (

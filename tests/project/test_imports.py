@@ -1,4 +1,4 @@
-"""What importing takes: little for an answer, and no framework for a module."""
+"""Imports: few modules for quick commands, and no framework at the top of a module."""
 
 import importlib.util
 import os
@@ -13,7 +13,7 @@ from pomology.paths import root
 PACKAGE = root() / "lib" / "pomology"
 FRAMEWORKS = ["torch", "lightning", "transformers", "peft", "tensorflow", "keras", "mlx", "jax"]
 FRAMEWORKS += ["datasets", "sklearn"]
-# What takes longer to import than an answer may take.
+# Modules that are too slow to import for a quick command.
 HEAVY = [*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", "IPython", "jinja2"]
 COMMANDS = ["--help", "list", "reproduce --profile=x", "report gone", "share gone", "frobnicate"]
 PROGRAM = """
@@ -34,13 +34,13 @@ for module in {modules}:
 
 
 def framework_of(path: Path) -> set[str]:
-    """What a module imports at its top, of the frameworks."""
+    """Return the frameworks that a module imports at its top."""
     lines = rf"^(?:import|from) ({'|'.join(FRAMEWORKS)})\b"
     return set(re.findall(lines, path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def test_answers_load_little_and_modules_load_no_framework():
-    """Frameworks are for calls, but in shared models, each of which is of one framework."""
+def test_quick_commands_load_few_modules_and_modules_load_no_framework():
+    """Functions import frameworks, except in shared models, which have one framework each."""
     modules = []
     for place in sorted(PACKAGE.rglob("*.py")):
         own = framework_of(place)
@@ -60,5 +60,5 @@ def test_answers_load_little_and_modules_load_no_framework():
 
 def test_public_names_come_from_their_modules():
     assert all(getattr(pomology, name) is not None for name in pomology.__all__)
-    # The package, not the function of calls.
+    # The name is the package, not the function of `measure.calls`.
     assert pomology.measure is importlib.import_module("pomology.measure")

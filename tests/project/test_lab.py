@@ -25,7 +25,7 @@ TOKEN = "t" * 40
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """Run the recipe of `make lab` in a copy of the checkout; give the copy and its address."""
+    """Run the recipe of `make lab` in a copy of the checkout; yield the copy and its address."""
     folder = tmp_path_factory.mktemp("lab") / "checkout"
     for name in ("lab", "lib", "notebooks"):
         shutil.copytree(root() / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -54,7 +54,7 @@ def ask(url: str, **options) -> dict:
         return json.load(answer)
 
 
-def test_it_asks_for_the_token(lab):
+def test_it_requires_the_token(lab):
     _, address = lab
     for query in ("", "?token=guessed"):
         with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -62,7 +62,7 @@ def test_it_asks_for_the_token(lab):
     assert ask(f"{address}/api/contents?token={TOKEN}")["type"] == "directory"
 
 
-def test_a_notebook_opens_and_is_saved_without_what_its_run_left(lab):
+def test_a_notebook_opens_and_is_saved_without_outputs(lab):
     folder, address = lab
     place = f"{address}/api/contents/{NOTEBOOK}?token={TOKEN}"
     document = ask(place)["content"]

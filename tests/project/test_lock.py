@@ -1,4 +1,4 @@
-"""requirements.txt pins what the project asks for, on macOS and Linux, and how it is written."""
+"""requirements.txt pins the dependencies of pyproject.toml on macOS and Linux."""
 
 import itertools
 import re
@@ -23,8 +23,8 @@ SYSTEMS = {"darwin": ("Darwin", "arm64"), "linux": ("Linux", "x86_64")}
 @pytest.mark.parametrize(
     ("system", "python"), [*itertools.product(SYSTEMS, ("3.11", "3.12", "3.13"))]
 )
-def test_it_pins_what_the_project_asks_for(system, python):
-    """One version each, on six environments; and of two systems' packages the right one."""
+def test_it_pins_all_dependencies(system, python):
+    """One version of each package in six environments, with the right packages per system."""
     platform, machine = SYSTEMS[system]
     values = {"sys_platform": system, "platform_system": platform, "platform_machine": machine}
     values |= {"python_version": python, "python_full_version": f"{python}.9", "extra": ""}
@@ -43,12 +43,12 @@ def test_it_pins_what_the_project_asks_for(system, python):
     assert ("tensorflow-metal" in locked, "mlx-metal" in locked) == (mac and old, mac)
     assert ("nvidia-ml-py" in locked) is not mac
     assert not mac or not [name for name in locked if name.startswith(("nvidia-", "cuda-"))]
-    # A second OpenMP next to PyTorch's, and what brings it; what only an extra needs.
+    # Packages with a second OpenMP library next to PyTorch's, and packages of extras.
     for name in ("scikit-learn", "zeus", "distributed", "asyncssh", "s3fs", "mlx-cuda-13"):
         assert name not in locked
 
 
-def test_it_takes_the_hashes_of_the_wheels_that_fit_and_a_missing_one_ends_it():
+def test_it_has_the_hashes_of_matching_wheels_and_a_missing_wheel_ends_it():
     fitting = ["cp311-cp311-macosx_14_0_arm64", "cp312-cp312-macosx_14_0_arm64"]
     fitting += ["cp312-abi3-macosx_14_0_arm64", "py3-none-any"]
     fitting += ["cp38-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64"]

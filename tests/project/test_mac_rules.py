@@ -1,6 +1,6 @@
-"""What passes on Linux and breaks, or goes wrong unnoticed, on a Mac, in library and notebooks.
+"""Code that works on Linux but fails, or is silently wrong, on a Mac, in library and notebooks.
 
-What has a dotted name of its own is banned by ruff (`banned-api` in pyproject.toml).
+ruff bans dotted names (`banned-api` in pyproject.toml).
 """
 
 import re
@@ -12,7 +12,7 @@ from notebook_code import PATHS, code
 from pomology.paths import root
 
 EVERYWHERE = {
-    r"non_blocking=True": "on MPS what is read next may not have arrived",
+    r"non_blocking=True": "on MPS data may be read before it has arrived",
     r"memory_format=\w*\.?channels_last": "gives wrong gradients on MPS",
     r"environ\[.PYTORCH_ENABLE_MPS_FALLBACK.\] =": "is read when torch is loaded",
     r"(get_context|set_start_method)\(.fork": "Metal does not outlive a fork",
@@ -31,16 +31,16 @@ IN_NOTEBOOKS = {
 
 
 def faults(source: str, rules: dict[str, str]) -> list[str]:
-    """Return why, for each match of a rule."""
+    """Return the reason for each match of a rule."""
     return [why for rule, why in rules.items() for _ in re.finditer(rule, source)]
 
 
-def test_the_library_has_none():
+def test_the_library_has_no_such_code():
     for path in (root() / "lib" / "pomology").rglob("*.py"):
         assert faults(path.read_text(encoding="utf-8"), EVERYWHERE) == [], path.name
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_notebook_has_none(path):
+def test_a_notebook_has_no_such_code(path):
     source = "\n".join(code(nbformat.read(path, 4)))
     assert faults(source, EVERYWHERE | IN_NOTEBOOKS) == []

@@ -1,4 +1,4 @@
-"""The Makefile runs with macOS's make, and what a user types behind it reaches no shell."""
+"""The Makefile runs with macOS's make, and values of its variables reach no shell."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 from pomology.paths import root
 
 TEXT = (root() / "Makefile").read_text(encoding="utf-8")
-# What GNU make 3.81, or the tools of macOS, do not have or do differently.
+# Features that GNU make 3.81 or the tools of macOS lack or implement differently.
 NOT_ON_A_MAC = {
     r"\.ONESHELL|\.SHELLFLAGS|\bundefine\b": "make 3.82",
     r"&\s*:|^\w+\s*!=|:{2,3}=|\$\((file|let|intcmp) ": "make 4",
@@ -31,7 +31,7 @@ VARIABLES = {
 
 
 def faults(text: str) -> list[str]:
-    """What a Mac's make or tools would do otherwise, but for comments outside recipes."""
+    """Return the features that fail on a Mac, ignoring comments outside of recipes."""
     lines = [line if line.startswith("\t") else line.split("#")[0] for line in text.splitlines()]
     rules = NOT_ON_A_MAC.items()
     return [why for line in lines for pattern, why in rules if re.search(pattern, line)]
@@ -44,7 +44,7 @@ def test_it_keeps_to_make_3_81_and_to_the_tools_of_macos():
 
 @pytest.fixture
 def make(tmp_path):
-    """Call make in a copy whose Python notes its arguments, which are returned."""
+    """Return a function that calls make with a mock Python and returns its arguments."""
     shutil.copy(root() / "Makefile", tmp_path)
     noted = tmp_path / "noted.json"
     program = f"import json, sys; json.dump(sys.argv[1:], open({str(noted)!r}, 'w'))"
@@ -71,7 +71,7 @@ def test_no_variable_reaches_a_shell(make, target):
         assert len(passed) == len(names), (text, arguments)
 
 
-def test_nor_does_one_that_only_make_or_the_environment_reads(make, tmp_path):
+def test_no_variable_of_make_or_the_environment_reaches_a_shell(make, tmp_path):
     assert make("share", "RUN=r", "NOTEBOOKS=1")[2:] == ["share", "--notebooks", "--", "r"]
     for name in ("setup/environment.sh", "pyproject.toml", "requirements.txt"):
         shutil.copy(root() / name, tmp_path / name)

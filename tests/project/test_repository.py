@@ -1,4 +1,4 @@
-"""What is public: the committed runs, the pages that lead to them, and no trace of a person."""
+"""Public files: the committed runs, the pages that link them, and no personal data."""
 
 import re
 import runpy
@@ -22,11 +22,11 @@ README = (root() / "README.md").read_text(encoding="utf-8")
 # Not docs/log: its entries name files that have gone since.
 PAGES = [root() / "README.md", root() / "CONTRIBUTING.md", *sorted((root() / "docs").glob("*.md"))]
 EXAMPLES = [("VAE", "vae", 128), ("Siamese", "siamese", 64), ("Transformer", "transformer_lm", 20)]
-# Spelt so that this file does not hold them itself.
+# Split so that this file does not match itself.
 FORBIDDEN = {
-    r"\.\./" + "shared": "a folder beside the repository",
-    # But for people whom tests invent.
-    r"/(?:home|Users|work|root|opt(?!/homebrew))/(?!(?:jo|john|jane|you)\b)\w": "somebody's path",
+    r"\.\./" + "shared": "a folder outside of the repository",
+    # Tests use these invented names.
+    r"/(?:home|Users|work|root|opt(?!/homebrew))/(?!(?:jo|john|jane|you)\b)\w": "a person's path",
     r"https?://[^/\s\"'<>)]*(?:pypi|pythonhosted|registry|mirror)": "a registry",
     r"https?://[^/\s\"'<>)]*(?:artifactory|nexus|devpi)": "a registry",
     r"(?<!no-emit-)\bindex-" + r"url|find-" + "links|trusted-" + "host": "a registry",
@@ -43,11 +43,11 @@ def test_no_file_names_a_machine_or_a_registry_and_no_two_differ_only_by_case():
         found = [why for pattern, why in FORBIDDEN.items() if re.search(pattern, text)]
         assert not found, f"{name}: {found}"
     places = {*names, *(str(parent) for name in names for parent in Path(name).parents)}
-    assert len({place.casefold() for place in places}) == len(places)  # on a Mac they would be one
+    assert len({place.casefold() for place in places}) == len(places)  # a Mac ignores case
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page):
+def test_files_that_a_page_names_exist(page):
     text = page.read_text(encoding="utf-8")
     files = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|csv|md))`", text)
     files += re.findall(r"\]\((?!http)([^)#]+)\)", text)
@@ -91,12 +91,12 @@ class TestReference:
         assert {record.scaled for record in run.records} == {True, False}
         statuses = {record.status for record in run.records}
         assert statuses <= {"ok", "too-big", "too-slow", "unsupported"}
-        # Some of its notebooks have another name since, or are parts of one.
+        # Some of its notebooks were renamed or merged later.
         shown = {RENAMED.get(place.stem, (place.stem,))[0] for place in folder.glob("*.html")}
-        known = {notebook.name for notebook in notebooks.notebooks()} - {"rasbt_vgg16"}  # since
+        known = {notebook.name for notebook in notebooks.notebooks()} - {"rasbt_vgg16"}  # newer
         assert shown - known == {"index", "memory_over_time", "trainings"} and known < shown
         assert run.machine["git"]["dirty"] is False
         assert re.fullmatch("[0-9a-f]{40}", run.machine["git"]["commit"])
 
-    def test_its_pages_name_nobody(self, folder):
+    def test_its_pages_name_no_person(self, folder):
         assert share.rendered(folder)  # else it raises
