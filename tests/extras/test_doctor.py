@@ -1,4 +1,4 @@
-"""The doctor on recorded Macs, with fakes of what their frameworks would answer."""
+"""The doctor on recorded Macs, with mock answers of their frameworks."""
 
 import pytest
 from machine import test_snapshot
@@ -26,7 +26,7 @@ def absent(backend: str, reason: str) -> dict:
 
 
 def says(version: str, *devices: dict, **more: str) -> dict:
-    devices = [there("cpu", "the processor"), *devices]
+    devices = [there("cpu", "the CPU"), *devices]
     return {"version": version, "reason": None, "devices": devices} | more
 
 
@@ -61,8 +61,8 @@ PYTHON = "Is Python native?"
 SEE = tuple(f"Does {doctor.NAMES[name]} train on the GPU?" for name in doctor.FRAMEWORKS)
 NONE = (*SEE, "Does Lightning choose the GPU?")
 ON_GPU = "This machine trains on its GPU with PyTorch"
-ON_CPU, NOWHERE = "No: this machine trains on its CPU", "No: no framework"
-# Recorded outputs or a snapshot, architecture, answers, the questions with a no, the verdict.
+ON_CPU, NOWHERE = "This machine trains on its CPU only, with PyTorch", "No framework can be loaded"
+# Recorded outputs or a snapshot, architecture, answers, questions answered with no, and verdict.
 MACHINES = {
     "a Mac": ("m2-ultra", "arm64", SEES_MPS, (), ON_GPU),
     "under Rosetta": ("rosetta", "x86_64", NOTHING, (PYTHON, *NONE), NOWHERE),
@@ -72,7 +72,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_machines_get_their_verdict_and_nobody_is_named(mac, name):
+def test_machines_get_their_verdict_without_secrets(mac, name):
     source, architecture, answers, refused, begins = MACHINES[name]
     if isinstance(source, str):
         mac(source, architecture=architecture)
@@ -88,21 +88,21 @@ def test_machines_get_their_verdict_and_nobody_is_named(mac, name):
         assert "cuda: built without CUDA; mps (Apple M2 Ultra): fp32, fp16, bf16\n" in text
 
 
-# One thing wrong with a good Mac: the question that gets a no, and what it says.
-WRONG_FP32 = {"mlx": says("0.32.4", there("mlx-gpu", fp32="gives wrong products"))}
+# One fault of a good Mac: the question that is answered with no, and words of the answer.
+WRONG_FP32 = {"mlx": says("0.32.4", there("mlx-gpu", fp32="computes wrong matmuls"))}
 HIDDEN = {"lightning": CPU_ONLY["lightning"]}
 WITHOUT = {"tensorflow": CPU_ONLY["tensorflow"]}
 WRONG = {
     "hidden from Lightning": (HIDDEN, "Does Lightning", "put /usr/bin first in PATH"),
-    "fallback allowed": ({"fallback": "1"}, "Would an operator", "=1"),
-    "on battery": ({"flags": ["on-battery"]}, "Is it fit", "on-battery: "),
+    "fallback allowed": ({"fallback": "1"}, "Does an operator", "=1"),
+    "on battery": ({"flags": ["on-battery"]}, "Is the machine ready", "on-battery: "),
     "no Metal plugin": (WITHOUT, "Does TensorFlow train", "`make env` installs it"),
     "fp32 that is wrong": (WRONG_FP32, "Does MLX train", f"mlx-gpu ({ULTRA}): fp16, bf16, fp64"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_one_thing_wrong_is_said(mac, monkeypatch, name):
+def test_one_fault_is_reported(mac, monkeypatch, name):
     changed, question, words = WRONG[name]
     mac("m2-ultra")
     monkeypatch.setenv(devices_torch.FALLBACK_VARIABLE, changed.get("fallback", ""))
@@ -120,7 +120,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("code", FAULTS)
-def test_what_goes_wrong_in_a_framework_is_a_reason_and_nothing_on_the_terminal(
+def test_a_failure_of_a_framework_is_a_reason_and_prints_nothing(
     tmp_path, monkeypatch, capfd, code
 ):
     lines = f"import os, time\ndef answer(name):\n    {code}\n    return {{'reason': None}}\n"
@@ -142,9 +142,7 @@ def test_this_machine_s_frameworks_each_alone(framework):
         assert (cpu["backend"], cpu["reason"], cpu["precisions"]["fp32"]) == ("cpu", None, None)
 
 
-def test_the_command_says_the_verdict_first_then_what_is_wrong_then_what_is_fine(
-    monkeypatch, capsys
-):
+def test_the_command_prints_the_verdict_then_problems_then_the_rest(monkeypatch, capsys):
     facts = LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30}
     monkeypatch.setattr(doctor, "probe", CPU_ONLY.get)
     monkeypatch.setattr(machine_snapshot, "snapshot", lambda: facts)

@@ -1,4 +1,4 @@
-"""The fleet: what it refuses, and a run with one worker."""
+"""The fleet: refused options and machines, and a run with one worker."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ for case in experiment.cases(part=[0, 1]):
 """
 
 
-def write_kit(folder: Path) -> Path:
+def write_checkout(folder: Path) -> Path:
     """Write a checkout with this library and one notebook."""
     shutil.copytree(root() / "lib", folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
     text = notebook_text("# A notebook", PARAMETERS, CODE, article="003", seconds={"smoke": 1})
@@ -50,7 +50,7 @@ def options(**changes: object) -> argparse.Namespace:
     return argparse.Namespace(**{"scheduler": "", "hosts": "", "insecure": False} | changes)
 
 
-def test_beyond_this_machine_only_tls_or_what_is_named_insecure():
+def test_other_machines_need_tls_or_insecure():
     clear = [{"scheduler": "tcp://10.0.0.1:1"}, {"scheduler": "tcp://mini1:1"}, {"hosts": "a b"}]
     for where in clear:
         with pytest.raises(PomologyError, match="INSECURE=1"):
@@ -63,14 +63,14 @@ def test_beyond_this_machine_only_tls_or_what_is_named_insecure():
 
 
 @pytest.mark.parametrize("scheduler", ["tcp://127.0.0.1:1", "http://a:1"])
-def test_a_scheduler_that_is_not_reached_is_a_line(monkeypatch, scheduler):
+def test_an_unreachable_scheduler_is_a_line(monkeypatch, scheduler):
     monkeypatch.setattr(fleet, "WAIT_S", 0.2)
     with pytest.raises(PomologyError, match="no scheduler answers"):
         fleet.connect(options(scheduler=scheduler))
 
 
-def test_machines_that_do_not_fit_are_refused(monkeypatch):
-    here = {"name": "m1-a", "machine": "M1", "kit": "commit 1"}
+def test_machines_with_another_version_or_the_same_name_are_refused(monkeypatch):
+    here = {"name": "m1-a", "machine": "M1", "version": "commit 1"}
     other = here | {"name": "m1-b"}
     monkeypatch.setattr(fleet, "describe", lambda: here)
 
@@ -80,8 +80,8 @@ def test_machines_that_do_not_fit_are_refused(monkeypatch):
         return fleet.find_machines(client, "HOSTS=x", 1, str)
 
     assert names(here, other) == {"m1-a": "10.0.0.0", "m1-b": "10.0.0.1"}
-    with pytest.raises(PomologyError, match="m1-b: has commit 2; here is commit 1"):
-        names(here, other | {"kit": "commit 2"})
+    with pytest.raises(PomologyError, match="m1-b: has commit 2; expected commit 1"):
+        names(here, other | {"version": "commit 2"})
     with pytest.raises(PomologyError, match="both are m1-a"):
         names(here, here)
 
@@ -90,11 +90,11 @@ FLEET = (sys.executable, "-m", "pomology", "fleet", "--profile=smoke", "--run=r"
 
 
 def test_a_run_on_this_machine(tmp_path):
-    kit = write_kit(tmp_path / "kit")
+    checkout = write_checkout(tmp_path / "checkout")
 
     def fleet_says(*words: str) -> tuple[int, str]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        options["env"] = os.environ | {"PYTHONPATH": f"{kit}/lib", "OMP_NUM_THREADS": "1"}
+        options["env"] = os.environ | {"PYTHONPATH": f"{checkout}/lib", "OMP_NUM_THREADS": "1"}
         done = subprocess.run([*FLEET, *words], check=False, **options)
         return done.returncode, done.stdout
 
@@ -102,9 +102,9 @@ def test_a_run_on_this_machine(tmp_path):
     status, text = fleet_says("--repeats=2", f"--store={tmp_path}/store")
     assert status == 0, text
     assert len(list((tmp_path / "store").glob("r@*.zip"))) == 1
-    (folder,) = (kit / "outputs" / "r-fleet").glob("*/")
+    (folder,) = (checkout / "outputs" / "r-fleet").glob("*/")
     assert f"{folder.name}: done in" in text
-    there = kit / "outputs" / "r"
+    there = checkout / "outputs" / "r"
     for path in ("machine.json", "first.jsonl", "first.ipynb", "repeats/first-1.ipynb"):
         assert (folder / path).read_bytes() == (there / path).read_bytes()
     assert not (folder / ".lock").exists()

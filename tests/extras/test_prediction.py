@@ -1,4 +1,4 @@
-"""Predictions against sums by hand and times that obey the model; counts against PyTorch's own."""
+"""Predictions compared with sums by hand and simulated times; counts compared with PyTorch's."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ from pomology.results import frame
 
 PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
 CARD = Device("a card", PEAKS, 500e9, "cuda", "by hand")
-# Shares of half-precision convolutions, fp32 products, other computing, memory, the same in half.
+# Shares for convolutions in half, matmuls in fp32, other computing, memory, memory in half.
 NUMBERS = np.array([1 / 0.25, 1 / 0.8, 1 / 0.5, 1 / 0.6, 1 / 0.5, 1e-5])
 MODEL = Model(NUMBERS, (-0.1, 0.2))
 STEP = Work(convolutions=1e12, products=8e11, bytes=3e10, launches=400)
@@ -35,12 +35,12 @@ def test_a_step_is_the_sum_of_computing_moving_and_launching():
     assert step_s.value == pytest.approx(0.04 + 0.016 + 0.12 + 0.004) and bound == "memory traffic"
     _, bound = MODEL.predict(STEP._replace(launches=1e6), CARD)
     assert bound == "launches"
-    with pytest.raises(PomologyError, match=r"^fp16: a card has no peak in it in by hand"):
+    with pytest.raises(PomologyError, match=r"^fp16: a card has no such peak in by hand"):
         MODEL.predict(STEP, CARD._replace(measured=True), "fp16")
 
 
 def simulated(spread: float = 0.0, cards: int = 12, factor: float = 1.0) -> pandas.DataFrame:
-    """Return times that obey the model with NUMBERS, but for this spread of their logarithms."""
+    """Return times by the model with NUMBERS, with normal errors of their logarithms."""
     random = np.random.default_rng(0)
     rows = []
     for number in range(cards):
@@ -58,13 +58,13 @@ def simulated(spread: float = 0.0, cards: int = 12, factor: float = 1.0) -> pand
     return pandas.DataFrame(rows)
 
 
-def test_the_interval_covers_nine_of_ten_where_the_spread_is_known():
+def test_the_interval_covers_90_percent_of_normal_errors():
     row = validate.summary(model.left_out(simulated(0.3), "device"))
     assert 0.8 <= row["covered"] <= 0.97
     assert row["median"] == pytest.approx(0.2, abs=0.08)  # exp(0.3 · 0.674) - 1 = 0.22
 
 
-def test_a_device_that_is_left_out_cannot_tell_its_own_time():
+def test_the_times_of_a_device_do_not_affect_its_prediction():
     seen = simulated()
     slow = seen["device"].eq("card 3")
     seen["step_s"] *= np.where(slow, 10, 1)
@@ -78,14 +78,14 @@ def test_other_workloads_calibrate_and_a_users_model_has_the_general_interval():
     seen = simulated(cards=1, factor=1.7)
     card = CARD._replace(name="card 0", measured=True)
     general = Model(NUMBERS, (-0.55, 0.55))
-    kit = general.calibrated(card, seen, "w0")
-    assert model.errors_of(seen[:1], kit.numbers) == pytest.approx([0], abs=0.05)
-    assert kit.spread[1] < 0.5 and general.calibrated(card, seen).spread == (-0.55, 0.55)
-    processor = card._replace(backend="cpu")
-    assert MODEL.calibrated(processor, seen[:0]).spread == model.CPU_UNSEEN
+    calibrated = general.calibrated(card, seen, "w0")
+    assert model.errors_of(seen[:1], calibrated.numbers) == pytest.approx([0], abs=0.05)
+    assert calibrated.spread[1] < 0.5 and general.calibrated(card, seen).spread == (-0.55, 0.55)
+    cpu = card._replace(backend="cpu")
+    assert MODEL.calibrated(cpu, seen[:0]).spread == model.CPU_UNSEEN
 
 
-def test_the_kept_numbers_fit_the_published_times_as_well_as_a_new_fit_does():
+def test_the_stored_parameters_fit_published_times_as_well_as_a_new_fit():
     seen = times.published()
     assert f"of {len(seen):,} published times" in model.fitted().evidence
     errors = [
@@ -113,14 +113,14 @@ def counted(build, *inputs, **settings) -> Work:
     ],
 )
 def test_a_convolution_by_hand(layer, forward):
-    """Places (10 x 10) times the kernel's numbers; backward twice that, after a first layer."""
+    """10 x 10 positions times the kernel's elements; backward twice that, after a first layer."""
     first = 2 * (2 * 2 * 100 * 3 * 8)  # 1 x 1, forward and the kernel's gradient
     step = counted(lambda: nn.Sequential(nn.Conv2d(3, 8, 1), layer()), empty(2, 3, 10, 10))
     assert (step.convolutions, step.products) == (first + 3 * 2 * forward, 0)
 
 
-def test_bf16_moves_half_and_computes_as_much():
-    """The difference that one more ReLU makes, as casts and the optimizer have fp32 still."""
+def test_bf16_halves_bytes_but_not_operations():
+    """The difference of one more ReLU shows it, because casts and the optimizer stay in fp32."""
 
     def moved(layers: int, precision: str) -> float:
         build = partial(nn.Sequential, nn.Linear(8, 8), *[nn.ReLU()] * layers)
@@ -132,8 +132,8 @@ def test_bf16_moves_half_and_computes_as_much():
     assert half == full / 2 > 0
 
 
-def test_memory_is_weights_gradients_state_and_what_autograd_keeps():
-    """8 x 4 weights four times with Adam's two, its counter, and the 16 x 8 inputs."""
+def test_memory_is_weights_gradients_state_and_tensors_of_autograd():
+    """8 x 4 weights, their gradients, Adam's two moments, its counter, and the 16 x 8 inputs."""
     step = counted(lambda: nn.Linear(8, 4, bias=False), empty(16, 8))
     assert step.memory_bytes == 4 * (4 * 8 * 4 + 1 + 16 * 8)
     half = counted(lambda: nn.Linear(8, 4, bias=False), empty(16, 8), precision="bf16")
@@ -173,7 +173,7 @@ STEPS = {"flops_per_step": 10**9, "bytes_per_step": 10**8}
 
 
 def test_a_runs_steps_are_the_sums_of_its_records():
-    """0.01 s of 1e9 operations at 10e12, and of 1e8 bytes at 500e9 a second; no half precision."""
+    """0.01 s for 1e9 operations at 10e12/s, and for 1e8 bytes at 500e9/s; no half precision."""
     cases = [record("vae", rate(1e11), **STEPS)]
     cases.append(record("vae", rate(1e11), {"offload": True}, **STEPS))
     cases.append(record("vae", rate(1e11), {"batch_size": 1}, precision="bf16", **STEPS))
@@ -183,8 +183,8 @@ def test_a_runs_steps_are_the_sums_of_its_records():
     assert found == pytest.approx((0.01, 1e-4, 2e-4))
 
 
-def test_a_training_of_the_kit_is_predicted_on_a_run(tmp_path, capsys):
-    """Its step takes 420 MFLOP at 2e11 a second; another workload of the run calibrates."""
+def test_a_workload_of_pomology_is_predicted_on_a_run(tmp_path, capsys):
+    """Its step has 420 MFLOP at 2e11 FLOP/s; another workload of the run calibrates."""
     case = record("mlp", rate(1e11), **STEPS)
     write(tmp_path / "mine", [product(2e11), stream(1e10), case], {"chip": "Apple M9"})
     assert main(["predict", "vae 128", f"--from={tmp_path / 'mine'}"]) == 0

@@ -1,4 +1,4 @@
-"""The extras give the numbers that were committed with the reference run."""
+"""The extras reproduce the tables that were committed with the reference run."""
 
 import csv
 
@@ -28,7 +28,7 @@ def committed(name):
 
 
 def numbers(rows, *names):
-    """The numbers of rows in an order of their own, with NaN and nothing as 0."""
+    """Return the sorted numbers of rows, with 0 for NaN and missing numbers."""
     found = []
     for row in rows:
         values = [float(row.get(name) or 0) for name in names]
@@ -43,9 +43,9 @@ def same(rows, kept, names):
 
 def test_roofline(run):
     names = ["flops_per_s", "share_of_best", "flops_per_byte", "share_of_roof"]
-    # The best case of each experiment: the MLP, CNN and LSTM are one since.
+    # The MLP, CNN and LSTM are now one experiment, with one best case.
     shown = [row for row in table.roofline_table(*run).data if not HALF & {*row["case"].split()}]
-    # The peak of fp16 was a matrix-vector product's.
+    # The committed peak in fp16 is that of a matvec.
     kept = [row for row in committed("roofline-roofline") if not HALF & {*row["case"].split()}]
     assert len(shown) == len(kept) - 2
     merged = [row for row in kept if row["experiment"] in ("mlp", "cnn", "lstm")]

@@ -1,4 +1,4 @@
-"""What lies under the roofs: journals made by hand, roofs computed by hand."""
+"""The roofline: journals made by hand, roofs computed by hand."""
 
 import pytest
 from records import cached, matvec, product, rate, record, stream
@@ -30,25 +30,25 @@ def test_the_lower_roof_by_hand(operations, limit, roof, share):
 @pytest.mark.parametrize(
     ("case", "name", "limit", "share"),
     [
-        (matvec(400, 9e9), "blas matvec", "memory", 0.9),  # half an operation for each of 10 GB/s
+        (matvec(400, 9e9), "blas matvec", "memory", 0.9),  # 0.5 operations per byte of 10 GB/s
         (matvec(400, 11e9), "blas matvec", "memory", 1.1),
         (matvec(20, 33.2e9), "blas matvec, cache-resident", "cache-resident", 0.166),
     ],
 )
-def test_what_only_reads_is_held_against_reads_unless_a_cache_holds_it(case, name, limit, share):
+def test_reads_are_compared_with_reads_unless_cache_resident(case, name, limit, share):
     (point,) = points([case], [product(100e9), stream(6e9), cached(10e9, "sum", 32)])
     assert (point.name, point.limit) == (name, limit)
     assert point.share_of_roof == pytest.approx(share)
 
 
-def test_each_kind_of_traffic_has_a_peak_and_what_a_cache_holds_raises_none():
+def test_each_kind_of_traffic_has_a_peak_and_cache_resident_cases_raise_none():
     records = [stream(8e9, "copy"), stream(9e9), stream(7e9, "add"), stream(90e9, backend="mps")]
     records += [cached(12e9, "sum", 32), stream(11e9, "dot"), matvec(40, 77e9), matvec(127, 20e9)]
     wanted = {("cpu", "reads and writes"): 9e9, ("gpu", "reads and writes"): 90e9}
     wanted["cpu", "reads"] = 12e9
     found = roofs(records).bandwidths
     assert {key: peak.rate.value for key, peak in found.items()} == wanted
-    # A matrix larger than four caches is no cache's; an unknown cache may be as large as any.
+    # A matrix must be larger than four caches; the default size covers unknown caches.
     assert roofs([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].rate.value == 13e9
     assert ("gpu", "reads") not in roofs([matvec(530, 13e9, backend="mps")]).bandwidths
 
@@ -63,7 +63,7 @@ def test_the_best_case_is_shown_also_of_a_smaller_model():
     (row,) = shown.rows
     texts = row.cells
     assert (texts["Achieved"], texts[peaks.BEST]) == ("9.00 GFLOP/s", "no peak")
-    assert texts["Remarks"] == "scaled" and table.NO_PEAKS in shown.notes
+    assert texts["Notes"] == "scaled" and table.NO_PEAKS in shown.notes
 
 
 def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_point():

@@ -1,4 +1,4 @@
-"""A shared run: every number is in it, and nothing that somebody wrote."""
+"""A shared run: it has all numbers, and no free text."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ def members(place):
 
 
 def places(text):
-    """A run's free texts: by place, what is unusual in its record and in machine.json."""
+    """Return free texts of a run: place -> changed fields of its record and of machine.json."""
     trace = {"columns": ["t_s"], "rows": [[1.0]], "absent": {"footprint_bytes": text}, "warmup": 0}
     return {
         "reason": ({"status": "error", "reason": text}, {}),
@@ -79,7 +79,7 @@ def test_no_secret_passes_from_any_place(tmp_path, secret):
         assert not Run(packed).problems, name
 
 
-def test_the_reference_run_loads_as_it_is_but_for_its_reasons(tmp_path):
+def test_the_reference_run_loads_unchanged_but_for_its_reasons(tmp_path):
     folder = shutil.copytree(root() / "outputs" / "reference-cpu", tmp_path / "run")
     (folder / "results.parquet").unlink(missing_ok=True)
     packed = share.write(folder)
@@ -92,7 +92,7 @@ def test_the_reference_run_loads_as_it_is_but_for_its_reasons(tmp_path):
     assert machine.keys() - shared.keys() >= {"unknown", "software"}
 
 
-def test_a_shared_zip_compares_and_replaces_none(tmp_path, capsys):
+def test_a_shared_zip_can_be_compared_and_is_not_replaced(tmp_path, capsys):
     out = run(tmp_path / "mine")
     packed = share.write(out)
     assert packed == tmp_path / "mine.zip"
@@ -101,7 +101,7 @@ def test_a_shared_zip_compares_and_replaces_none(tmp_path, capsys):
     before = packed.read_bytes()
     assert main(["share", str(out)]) == 2
     assert packed.read_bytes() == before
-    assert capsys.readouterr().err.startswith("pomology: mine.zip: is there already")
+    assert capsys.readouterr().err.startswith("pomology: mine.zip: already exists")
 
 
 CHIPS = """Apple M2 Ultra|VirtualApple @ 2.50GHz|Apple Paravirtual device|Intel(R) Xeon(R) Processor
@@ -121,7 +121,7 @@ def test_names_of_chips_versions_and_settings_are_shared(field, texts):
     assert [text for text in texts.split("|") if share.is_free(text, field)] == []
 
 
-def test_rendered_notebooks_go_along_when_asked_unless_one_has_a_name_or_key(
+def test_rendered_notebooks_are_added_on_request_unless_one_has_a_name_or_key(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(share.getpass, "getuser", lambda: "zebedee")
@@ -130,7 +130,7 @@ def test_rendered_notebooks_go_along_when_asked_unless_one_has_a_name_or_key(
     for text in ("at <b>zeb</b>edee", "&#122;ebedee", "q1w2e3r4", SECRETS["key of AWS"]):
         (out / "vae.html").write_text(f"<h1>VAE</h1><pre>{text}</pre>")
         assert main(["share", "--notebooks", str(out)]) == 2, text
-        assert capsys.readouterr().err.startswith("pomology: vae.html: holds ")
+        assert capsys.readouterr().err.startswith("pomology: vae.html: contains ")
         assert not (tmp_path / "mine.zip").exists()
     (out / "vae.html").write_text("<pre>loss 0.1, <ConvolutionBackward0>, 4,111,111 B</pre>")
     assert main(["share", "--notebooks", str(out)]) == 0

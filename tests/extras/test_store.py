@@ -1,4 +1,4 @@
-"""A store of runs: whole or not at all, wherever the line is cut, and never another run's."""
+"""Remote storage of runs: atomic, also after lost connections, and one zip per run."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def run(folder, *experiments, **fields):
 
 @pytest.fixture
 def s3(monkeypatch):
-    """The address of a prefix on an S3 endpoint of this machine."""
+    """Start an S3 endpoint on this machine; yield the address of a prefix."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     url = "http://{}:{}".format(*server.get_host_and_port())
@@ -48,7 +48,7 @@ def s3(monkeypatch):
 
 @pytest.fixture
 def own(tmp_path):
-    """A run with journals, a page and a table."""
+    """Return the folder of a run with journals, a report and a table."""
     folder = run(tmp_path / "outputs" / "a", "vae", "siamese")
     for name in ("index.html", "tables/vae.csv", ".partial/vae.ipynb", ".lock", "index.html.part"):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -58,13 +58,13 @@ def own(tmp_path):
 
 @pytest.fixture
 def lab(tmp_path):
-    """The path of a store that is an empty folder."""
+    """Return the path of a store that is an empty folder."""
     (tmp_path / "lab").mkdir()
     return str(tmp_path / "lab")
 
 
 def line(call, *arguments) -> str:
-    """Return the one line in which a call is refused."""
+    """Return the error of a call, one line."""
     with pytest.raises(PomologyError) as refused:
         call(*arguments)
     return str(refused.value)
@@ -82,7 +82,7 @@ def cases_of(place: Path) -> list[tuple]:
 
 
 @pytest.mark.parametrize("kind", ["lab", "s3"])
-def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(kind, own, request):
+def test_a_run_is_stored_unchanged_and_replaced_after_it_has_grown(kind, own, request):
     address = request.getfixturevalue(kind)
     address = address if "://" in address else f"file://{address}"
     store.check(address)
@@ -97,13 +97,13 @@ def test_a_run_is_put_and_read_as_it_is_and_replaced_once_it_has_grown(kind, own
     assert cases_of(store.fetch(f"{address}/a")) == cases_of(own)
 
 
-def test_two_runs_of_one_name_never_meet(tmp_path, own, lab):
+def test_two_runs_with_the_same_name_are_both_stored(tmp_path, own, lab):
     other = run(tmp_path / "elsewhere" / "a", "vae")
     first, second = store.put(own, lab), store.put(other, lab)
     assert first != second and len(names(lab)) == 2
     said = line(store.fetch, "a", lab)
     assert "several runs have this name" in said and first in said and second in said
-    assert "no such run; it has" in line(store.fetch, "b", lab)
+    assert "no such run; the store has" in line(store.fetch, "b", lab)
     assert cases_of(store.fetch(second, lab)) == cases_of(other)
     assert store.put(other, lab, "lab7").startswith("lab7@")
 
@@ -122,7 +122,7 @@ def test_a_put_that_fails_half_way_leaves_the_earlier_zip(own, lab, monkeypatch)
     assert cases_of(store.fetch("a", lab)) == before
 
 
-def test_a_store_that_is_not_there_is_a_line_and_no_folder_is_made(tmp_path, s3, own):
+def test_a_missing_store_is_a_line_and_no_folder_is_made(tmp_path, s3, own):
     missing = "no such folder or bucket"
     assert missing in line(store.put, own, str(tmp_path / "mount" / "lab"))
     assert missing in line(store.put, own, "s3://no-such-bucket/x")
@@ -130,7 +130,7 @@ def test_a_store_that_is_not_there_is_a_line_and_no_folder_is_made(tmp_path, s3,
     assert not (tmp_path / "mount").exists()
 
 
-def test_a_run_is_put_when_it_ends_and_where_the_store_fails_by_the_same_command(
+def test_a_run_is_stored_at_its_end_or_if_that_fails_by_the_same_command(
     tmp_path, own, lab, monkeypatch, capsys
 ):
     statuses = iter([0, 1, 130])
@@ -161,7 +161,7 @@ def test_compare_and_report_read_from_a_store(tmp_path, own, lab, monkeypatch, c
 
 @pytest.fixture
 def ssh(tmp_path, monkeypatch):
-    """An SSH server for this user: its address, and the line of known hosts for it."""
+    """Start an SSH server for this user; yield its address and its line of known_hosts."""
     monkeypatch.setenv("HOME", str(tmp_path))
     user, host = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
     (tmp_path / ".ssh").mkdir()
@@ -175,7 +175,7 @@ def ssh(tmp_path, monkeypatch):
     server.close()
 
 
-def test_over_ssh_only_to_hosts_that_are_known(tmp_path, own, lab, ssh):
+def test_ssh_connects_to_known_hosts_only(tmp_path, own, lab, ssh):
     address, known = f"{ssh[0]}{lab}", ssh[1]
     assert "not trusted" in line(store.put, own, address)
     (tmp_path / ".ssh" / "known_hosts").write_text(known)

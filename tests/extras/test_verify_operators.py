@@ -1,4 +1,4 @@
-"""A step operator by operator, on a mock MPS: right, and with faults planted in it."""
+"""Operators of a step on a mock MPS backend: correct ones, and ones with injected faults."""
 
 import fakes
 import planted
@@ -15,7 +15,7 @@ aten, rehearsal = torch.ops.aten, pretended_mps.Rehearsal()
 
 
 def prove(faults, precision="fp32"):
-    """Prove a step on a device with faults; return what was noted."""
+    """Verify a step on a device with faults; return the notes."""
     notes = []
     backend = fakes.FakeCase(kind="gpu", backend="mps", tf32=precision == "tf32")
     backend.reset_peak_memory = lambda: None
@@ -31,7 +31,7 @@ def prove(faults, precision="fp32"):
 
 
 def in_tf32(result, *_, **__):
-    """As TF32 in place of fp32: of the result, to be simple."""
+    """Round a result from fp32 to TF32."""
     return (result.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
@@ -40,7 +40,7 @@ def rolled(result, *_, **__):
 
 
 TF32 = {aten.convolution.default: in_tf32}
-# What is planted, in which precision the step is, and what is named.
+# Injected faults, precision of the step, words of the error.
 FAULTS = [
     (TF32, "fp32", "convolution of"),
     ({aten.convolution_backward.default: rolled}, "fp32", "convolution_backward of"),
@@ -58,13 +58,13 @@ def test_a_fault_of_a_kernel_is_found_and_named(faults, precision, words):
 
 
 @pytest.mark.parametrize(("faults", "precision"), [({}, "fp32"), ({}, "fp16"), (TF32, "tf32")])
-def test_a_step_that_is_right_passes_and_says_what_was_not_compared(faults, precision):
+def test_a_correct_step_passes_and_names_operators_that_were_not_compared(faults, precision):
     text, flag = prove(faults, precision)
     assert "it draws random numbers" in text and flag == "unproved"
 
 
 def test_gradients_of_a_linear_layer_on_a_mac_are_compared():
-    """MPS has one operator for all of them, and a CPU has none."""
+    """MPS has one operator for all of them, which a CPU lacks."""
     shapes = ((5, 70, 8), (90, 8), (90,), (5, 70, 90))
     x, weight, bias, grad = (torch.randn(shape, requires_grad=True) for shape in shapes)
     F.linear(x, weight, bias).backward(grad)

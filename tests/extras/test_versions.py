@@ -1,4 +1,4 @@
-"""Versions of a package in turn: a mock uv makes environments whose Python writes planned times."""
+"""Interleaved versions: a mock uv makes environments whose mock Python writes planned times."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ import pomology
 from pomology.errors import PomologyError
 from pomology.extras.versions import matrix
 
-# In place of a shebang, as the checkout's folder may have a space in its name.
+# Replaces a shebang, because the checkout's path may contain a space.
 RUN = '#!/bin/sh\n"exec" "{python}" "$0" "$@"\n'
 UV = """
 import pathlib, sys
@@ -32,7 +32,7 @@ if arguments[0] == "venv":
 if "numpy==9.9.9" in arguments:
     sys.exit("× No solution found:\\n  there is no version of numpy==9.9.9")
 """
-# Stands for `python -m pomology reproduce` of a version: numpy 1.26.4 takes 1.2 times as long.
+# Mock of `python -m pomology reproduce` of a version: numpy 1.26.4 takes 1.2 times as long.
 PYTHON = """
 import json, pathlib, sys, time
 options = dict(word[2:].split("=", 1) for word in sys.argv[4:])
@@ -60,7 +60,7 @@ PARAMETERS += 'data: str = "auto"  # d\nout: str = ""  # e'
 
 
 class Checkout:
-    """A copy of the kit with one notebook, and a mock uv on PATH."""
+    """A copy of pomology with one notebook, and a mock uv on PATH."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -80,13 +80,13 @@ class Checkout:
         return subprocess.Popen([*command, "--profile=smoke", *options], **settings)
 
     def run(self, *options: str) -> tuple[int, str, str]:
-        """Return the exit status, and what was printed on both streams."""
+        """Run `pomology matrix`; return its exit status, stdout and stderr."""
         process = self.start(*options)
         output, errors = process.communicate(timeout=60)
         return process.returncode, output, errors
 
     def log(self) -> list[str]:
-        """Return what was measured: run and repeat, in order."""
+        """Return the measured runs and repeats in order."""
         place = self.folder / "log"
         return place.read_text().split("\n")[:-1] if place.exists() else []
 
@@ -103,7 +103,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def test_versions_run_in_turn_and_a_slower_one_is_found(checkout):
+def test_versions_are_interleaved_and_a_slower_one_is_found(checkout):
     status, output, errors = checkout.run("--repeats=3")
     assert (status, errors) == (0, "")
     a, b = "m-numpy-1.26.3", "m-numpy-1.26.4"
@@ -115,7 +115,7 @@ def test_versions_run_in_turn_and_a_slower_one_is_found(checkout):
     assert "slower" in output
 
 
-def test_an_interrupted_matrix_carries_on(checkout):
+def test_an_interrupted_matrix_resumes(checkout):
     (checkout.folder / "hang").touch()
     process = checkout.start("--repeats=2")
     while len(checkout.log()) < 3:
@@ -127,13 +127,13 @@ def test_an_interrupted_matrix_carries_on(checkout):
     assert checkout.log()[-2:] == ["m-numpy-1.26.4 1", "m-numpy-1.26.3 1"]
 
 
-def test_what_is_wrong_is_said_before_anything_runs(monkeypatch, tmp_path):
+def test_wrong_options_are_refused_before_anything_runs(monkeypatch, tmp_path):
     options = argparse.Namespace(versions=TWO, profile="smoke", repeats=1)
     monkeypatch.setattr(matrix.shutil, "which", lambda *_: "uv")
-    with pytest.raises(PomologyError, match="REPEATS=1: must be 2"):
+    with pytest.raises(PomologyError, match="REPEATS=1: expected 2"):
         matrix.run(options, print)
     monkeypatch.setattr(matrix.shutil, "which", lambda *_: None)
-    with pytest.raises(PomologyError, match="needs uv"):
+    with pytest.raises(PomologyError, match="uv is not installed"):
         matrix.run(options, print)
     uv = write_uv(tmp_path / "bin")
     (tmp_path / "python.txt").touch()
@@ -150,6 +150,6 @@ numpy==1 torch==2, jax==1 jax==2, numpy==$(x) numpy==2
 
 
 @pytest.mark.parametrize("text", ["", *WRONG.split(",")])
-def test_versions_that_cannot_be_meant_are_refused(text):
+def test_invalid_versions_are_refused(text):
     with pytest.raises(PomologyError, match=r"^VERSIONS="):
         matrix.parse(text)

@@ -1,12 +1,12 @@
-"""What pomology can do beyond measuring, in folders that the core does without.
+"""Optional features beyond measuring, each in a folder that can be removed.
 
-Each can be removed. An extra has its commands in `COMMANDS`: a name -> a function, whose docstring
-is the help, and its arguments, each by `command_line.argument`.
+An extra declares its commands in `COMMANDS`: the name -> a function, whose docstring is the help
+text, and its arguments, each made by `command_line.argument`.
 """
 
 import pkgutil
 
 
 def names() -> list[str]:
-    """Return the names of the extras that are there."""
+    """Return the names of the existing extras."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))

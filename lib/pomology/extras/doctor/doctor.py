@@ -1,6 +1,6 @@
-"""What this machine can train with, and why not: questions with plain answers, and a verdict.
+"""Diagnose a machine by questions with answers, and a verdict on its frameworks and GPUs.
 
-Each framework answers in a process of its own, with a time limit, as two in one process may hang.
+Each framework answers in its own process with a time limit, because two in one process may hang.
 """
 
 import os
@@ -20,12 +20,12 @@ from pomology.results import cases
 
 FRAMEWORKS = find.frameworks()
 NAMES = {name: kind.title for name, kind in FRAMEWORKS.items()} | {"lightning": "Lightning"}
-LIMIT_S = 120  # of one framework; the first import on a Mac checks every library's signature
+LIMIT_S = 120  # per framework; the first import on a Mac checks the signatures of all libraries
 ENOUGH_BYTES = 4e9
 
 
 class Finding(NamedTuple):
-    """A question about this machine and its answer, with what to do. fine: None if not known."""
+    """A question about this machine and its answer, with a remedy. fine: None if unknown."""
 
     question: str
     answer: str
@@ -40,16 +40,16 @@ class Examination(NamedTuple):
     auto: str = "cpu"
 
     def __str__(self) -> str:
-        """The verdict, what is not fine, what is not known, and what is fine, a line each."""
+        """Return the verdict and the findings as lines: problems, unknowns, then the rest."""
         lines = [self.verdict, ""]
-        for fine, word in ((False, "no"), (None, "not told"), (True, "yes")):
+        for fine, word in ((False, "no"), (None, "unknown"), (True, "yes")):
             found = [each for each in self.findings if each.fine is fine]
             lines += [f"{word:9} {each.question} {each.answer}" for each in found]
         return "\n".join(lines)
 
 
 def examine(snapshot: dict[str, Any]) -> Examination:
-    """Examine this machine and its frameworks, which takes some seconds."""
+    """Examine this machine and its frameworks; this takes seconds to a minute."""
     answers = {name: probe(name) for name in NAMES}
     found = findings(snapshot, machine_snapshot.conditions()["flags"], answers)
     return Examination(found, verdict(answers), answers["lightning"].get("auto", "cpu"))
@@ -58,7 +58,7 @@ def examine(snapshot: dict[str, Any]) -> Examination:
 def probe(
     framework: str, limit_s: float = LIMIT_S, function: str = f"{__name__}:answer"
 ) -> dict[str, Any]:
-    """Return the `answer` of a framework in a process of its own, or why there is none."""
+    """Return the `answer` of a framework from its own process, or the reason for none."""
     try:
         return isolated.call("loading it", function, framework, limit_s=limit_s)
     except subprocess.TimeoutExpired:
@@ -72,9 +72,9 @@ def _no_answer(reason: str, version: str | None = None) -> dict[str, Any]:
 
 
 def answer(framework: str) -> dict[str, Any]:
-    """Return what a framework can train on; it is loaded into this process. Never raises.
+    """Load a framework into this process and return its devices. Never raises.
 
-    Keys: version, reason (why there is no answer), devices (a list of backend, kind, name, reason
+    Keys: version, reason (of a failure, else None), devices (a list of backend, kind, name, reason
     (None if it can train there), precisions and free_bytes), and for Lightning `auto`.
     """
     version = None
@@ -93,7 +93,7 @@ def answer(framework: str) -> dict[str, Any]:
         return found
     except metadata.PackageNotFoundError:
         return _no_answer("not installed")
-    except Exception as error:  # whatever stops a framework is its answer
+    except Exception as error:  # any failure to load is a valid answer
         return _no_answer(f"{type(error).__name__}: {error}", version)
 
 
@@ -107,37 +107,35 @@ def _lightning_auto() -> str:
 
 
 def findings(snapshot: dict, flags: Sequence[str], answers: Mapping[str, dict]) -> list[Finding]:
-    """Judge a machine by its snapshot, the flags of its state now, and each framework's answer."""
+    """Return findings from a machine's snapshot, its present flags, and the frameworks' answers."""
     gpus = ", ".join(gpu["name"] for gpu in snapshot.get("gpus") or ())
-    found = [Finding("Is there a GPU to train on?", gpus or "none is listed", bool(gpus))]
+    found = [Finding("Is there a GPU to train on?", gpus or "no GPU found", bool(gpus))]
     text = f"Python {snapshot.get('python')} for {snapshot.get('architecture')}"
     if snapshot.get("translated"):
-        text += ", which Rosetta translates: install one for arm64, remove .venv, run `make env`"
+        text += ", translated by Rosetta: install one for arm64, remove .venv, run `make env`"
     found.append(Finding("Is Python native?", text, not snapshot.get("translated")))
     found += [_framework(NAMES[name], answers[name]) for name in FRAMEWORKS]
     auto = answers["lightning"].get("auto", "cpu")
     text = answers["lightning"]["reason"] or f'accelerator="auto" is {auto}'
-    if auto == "cpu" and snapshot.get("os") == "macOS":  # it asks `uname -p`, which must say arm
+    if auto == "cpu" and snapshot.get("os") == "macOS":  # its check needs `uname -p` to print arm
         text += "; put /usr/bin first in PATH"
     found.append(Finding("Does Lightning choose the GPU?", text, auto != "cpu"))
     free = {device["backend"]: device["free_bytes"] for device in usable(answers["torch"])}
-    parts = [f"{quantity(free[name], 'B')} are free now for {name}" for name in free]
+    parts = [f"{quantity(free[name], 'B')} free now for {name}" for name in free]
     enough = min(free.values()) >= ENOUGH_BYTES if free else None
-    text = "; ".join(parts) or "PyTorch is not there to ask"
-    found.append(Finding("Is there memory to train in?", text, enough))
+    text = "; ".join(parts) or "unknown, because PyTorch cannot be loaded"
+    found.append(Finding("Is there enough free memory to train?", text, enough))
     variable = devices_torch.FALLBACK_VARIABLE
     value = os.environ.get(variable, "")
     text = f"{variable}={value}: unset it" if value else f"{variable} is not set"
-    found.append(Finding("Would an operator that MPS lacks be noticed?", text, value in ("", "0")))
-    text = "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in flags)
-    found.append(
-        Finding("Is it fit to measure now?", text or "nothing speaks against it", not flags)
-    )
+    found.append(Finding("Does an operator that MPS lacks fail?", text, value in ("", "0")))
+    text = "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in flags) or "no warning"
+    found.append(Finding("Is the machine ready to measure now?", text, not flags))
     return found
 
 
 def _framework(title: str, answer: dict[str, Any]) -> Finding:
-    """Whether a framework trains on a GPU in fp32, and what each of its devices computes in."""
+    """Return whether a framework trains on a GPU in fp32, with its devices and their precisions."""
     parts = [answer["reason"]] if answer["reason"] else []
     for device in answer["devices"]:
         text = f"{device['backend']}: {device['reason']}"
@@ -151,17 +149,17 @@ def _framework(title: str, answer: dict[str, Any]) -> Finding:
 
 
 def verdict(answers: Mapping[str, dict[str, Any]]) -> str:
-    """Return the plain answer in a sentence."""
+    """Return a sentence that names the frameworks that train on the GPU, or else on the CPU."""
     on_gpu = [NAMES[name] for name in FRAMEWORKS if usable(answers[name], "gpu")]
     loaded = [NAMES[name] for name in FRAMEWORKS if usable(answers[name])]
     if on_gpu:
         return f"This machine trains on its GPU with {', '.join(on_gpu)}."
     if loaded:
-        return f"No: this machine trains on its CPU only, with {', '.join(loaded)}."
-    return "No: no framework can be loaded. `make env` installs them."
+        return f"This machine trains on its CPU only, with {', '.join(loaded)}."
+    return "No framework can be loaded; `make env` installs them."
 
 
 def usable(answer: dict[str, Any], *kinds: str) -> list[dict[str, Any]]:
-    """Return the devices of an answer that can train, of a kind (`cpu` or `gpu`) or of any."""
+    """Return the devices of an answer that can train, of some kinds (`cpu`, `gpu`) or of any."""
     can_train = [each for each in answer["devices"] if each["reason"] is None]
     return [each for each in can_train if not kinds or each["kind"] in kinds]

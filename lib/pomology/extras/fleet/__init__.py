@@ -1,4 +1,4 @@
-"""Run notebooks on several machines at a time, and compare the machines: `pomology fleet`."""
+"""Run notebooks on several machines at the same time: `pomology fleet`."""
 
 import argparse
 
@@ -7,26 +7,26 @@ from pomology.errors import PomologyError
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run every notebook on many machines, and compare them."""
+    """Run notebooks on several machines and collect their results."""
     try:
         from pomology.extras.fleet import fleet
     except ModuleNotFoundError as error:
         install = "`make env EXTRAS=fleet` installs it"
-        raise PomologyError(f"fleet needs {error.name}: {install}") from None
+        raise PomologyError(f"fleet: {error.name} is not installed; {install}") from None
     if options.store:
         extra("store").check(options.store)
     status, run, machines = fleet.run(options, print)
     if options.store:
         for folder in machines:
-            print(f"put into the store as {extra('store').put(folder, options.store, run)}")
+            print(f"stored the run as {extra('store').put(folder, options.store, run)}")
     return status
 
 
 ARGUMENTS = (
     *SELECTION,
     STORE,
-    argument("--scheduler", "of dask, whose workers are the machines: tls://host:port"),
-    argument("--hosts", "where ssh starts the workers: user@host:port, separated by spaces"),
-    argument("--insecure", "do without TLS", False, action="store_true"),
+    argument("--scheduler", "address of a dask scheduler with the machines: tls://host:port"),
+    argument("--hosts", "machines to reach by ssh: user@host:port, separated by spaces"),
+    argument("--insecure", "allow connections without TLS", False, action="store_true"),
 )
 COMMANDS = {"fleet": (_run, *ARGUMENTS)}

@@ -1,4 +1,4 @@
-"""One run on several machines: dask starts it on each, and brings back its files."""
+"""Execute a run on several machines: dask starts it on each, and returns its files."""
 
 import argparse
 import logging
@@ -24,15 +24,15 @@ from pomology.results import cases
 from pomology.results.run import LOCK
 from pomology.runner import plan
 
-WAIT_S = 20  # for the scheduler, and for its workers
-PASSED = ("profile", "device", "only", "data", "repeats")  # what a machine gets, as typed here
+WAIT_S = 20  # time limit for an answer of the scheduler, and of its workers
+PASSED = ("profile", "device", "only", "data", "repeats")  # options that each machine receives
 
 
 def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path]]:
-    """Run notebooks on every machine.
+    """Run notebooks on all machines.
 
-    Returns the exit status, the run's name, and a folder for each machine. The status is 1 where
-    a machine has failed. Raises PomologyError for a wrong option, or machines that do not fit.
+    Returns the exit status, 1 if a machine failed, the run's name, and a folder for each machine.
+    Raises PomologyError for wrong options, and for missing or different machines.
     """
     where = place(options)
     values = {"devices": options.device, "data": options.data}
@@ -40,15 +40,15 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
     command = [f"--{name}={getattr(options, name)}" for name in PASSED]
     run_name = plan.run_folder(options.run, options.profile).name
     folder = root() / "outputs" / f"{run_name}-fleet"
-    logging.disable()  # dask's tracebacks: what they mean is said in a line
+    logging.disable()  # errors are reported in a line instead of dask's tracebacks
     with connect(options) as client:
         hosts = find_machines(client, where, max(1, len(options.hosts.split())), say)
         client.subscribe_topic(run_name, lambda event: say(event[1]))
         futures = {}
-        for name, host in hosts.items():  # another worker of this host does it, too
+        for name, host in hosts.items():  # any worker of the host may run it
             future = client.submit(reproduce, name, run_name, command, workers=[host], pure=False)
             futures[future] = name
-        say(f"outputs/{run_name}/ there comes back into outputs/{folder.name}/ here")
+        say(f"results of all machines go to outputs/{folder.name}/")
         status = collect(futures, folder, say)
     machines = sorted(path.parent for path in folder.glob("*/machine.json"))
     say(f"make compare RUNS=outputs/{folder.name} compares them")
@@ -56,42 +56,43 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
 
 
 def place(options: argparse.Namespace) -> str:
-    """Return where the machines are, as it was typed.
+    """Return the address of the machines as typed.
 
-    Raises PomologyError where they are beyond this machine, and without TLS.
+    Raises PomologyError for other machines than this one without TLS.
     """
     where = options.scheduler or options.hosts
     local = not where or where.startswith("tcp://127.0.0.1:")
     tls = where.startswith("tls://") or dask.config.get("distributed.comm.require-encryption")
     if not (local or tls or options.insecure):
-        risk = "without TLS whoever reaches a machine's port can run programs there"
-        raise PomologyError(f"{where}: {risk}; see docs/multiple-machines.md, or say INSECURE=1")
+        risk = "without TLS anyone who reaches a machine's port can run programs there"
+        raise PomologyError(f"{where}: {risk}; see docs/multiple-machines.md, or set INSECURE=1")
     return where
 
 
 def connect(options: argparse.Namespace) -> distributed.Client:
-    """Return a client of the scheduler. What dask starts for it ends with this process."""
+    """Return a client of the scheduler. Processes that dask starts for it end with this one."""
     try:
         cluster = start_cluster(options.hosts) if options.hosts else None
         # Without an address dask starts a scheduler and one worker on this machine.
         alone = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
         own = {} if cluster or options.scheduler else alone | {"dashboard_address": None}
         return distributed.Client(options.scheduler or cluster, timeout=WAIT_S, **own)
-    except Exception as error:  # of ssh, TLS, and many modules of dask
+    except Exception as error:  # ssh, TLS and many modules of dask have their own types
         why = one_line(error, 300) or type(error).__name__
-        raise PomologyError(f"{options.scheduler}: no scheduler answers ({why})") from None
+        where = options.scheduler or options.hosts
+        raise PomologyError(f"{where}: no scheduler answers ({why})") from None
 
 
 def start_cluster(hosts: str) -> distributed.SpecCluster:
-    """Start a scheduler on the first host and a worker on each, by ssh."""
+    """Start a scheduler on the first host and a worker on each host by ssh."""
     parts = [urlsplit(f"ssh://{text}") for text in hosts.split()]
     names = [part.hostname for part in parts]
     logins = [{"username": part.username or (), "port": part.port or ()} for part in parts]
     python = Path(sys.prefix, "bin", "python")
-    if python.is_relative_to(Path.home()):  # where ssh begins, whatever its path on a host
+    if python.is_relative_to(Path.home()):  # ssh starts in the home folder, whose path may differ
         python = python.relative_to(Path.home())
-    # A machine that is lost fails after two minutes. A command that was killed leaves a scheduler
-    # and workers, which end by themselves.
+    # A lost machine fails after two minutes. The scheduler and the workers of a killed command end
+    # after two minutes, too.
     dask.config.set({"distributed.scheduler.no-workers-timeout": "2 minutes"})
     return distributed.SSHCluster(
         [names[0], *names],
@@ -103,39 +104,40 @@ def start_cluster(hosts: str) -> distributed.SpecCluster:
 
 
 def find_machines(client: distributed.Client, where: str, least: int, say: Callable) -> dict:
-    """Return the machines that answer, at least so many: name -> host.
+    """Return the machines that answer, at least `least`: name -> host.
 
-    Raises PomologyError where they are too few, or have another state of the kit than we.
+    Raises PomologyError for too few machines, and for another version of pomology on one.
     """
     try:
         client.wait_for_workers(least, timeout=WAIT_S)
     except TimeoutError:
-        raise PomologyError(f"{where}: fewer than {least} answer within {WAIT_S} s") from None
-    kit = describe()["kit"]
+        few = f"fewer than {least} machines answered within {WAIT_S} s"
+        raise PomologyError(f"{where}: {few}") from None
+    version = describe()["version"]
     hosts: dict[str, str] = {}
     for address, answer in client.run(describe).items():
         name, host = answer["name"], get_address_host(address)
-        if answer["kit"] != kit:
-            raise PomologyError(f"{name}: has {answer['kit']}; here is {kit}")
+        if answer["version"] != version:
+            raise PomologyError(f"{name}: has {answer['version']}; expected {version}")
         if hosts.setdefault(name, host) != host:
-            remedy = "remove outputs/.fleet where the checkout is a copy"
+            remedy = "remove outputs/.fleet on the one with a copied checkout"
             raise PomologyError(f"{hosts[name]} and {host}: both are {name}; {remedy}")
         say(f"{name}: {answer['machine']}")
     return hosts
 
 
 def collect(futures: dict[distributed.Future, str], folder: Path, say: Callable) -> int:
-    """Write the files of each machine, named by its future, into a folder when they come back.
+    """Write each machine's files into a folder as they arrive; return the exit status.
 
-    Returns the exit status.
+    futures: the task of each machine -> its name.
     """
     status = 0
     for future in distributed.as_completed(futures):
         name = futures[future]
         try:
             failure, files = future.result()
-        except Exception as error:  # the worker, or the scheduler, is lost
-            failure = f"{type(error).__name__}; the same command carries on"
+        except Exception as error:  # the worker or the scheduler is lost
+            failure = f"{type(error).__name__}; the same command resumes the run"
             files = {}
         for path, content in files.items():
             write_atomic(folder / name / path, content)
@@ -145,34 +147,35 @@ def collect(futures: dict[distributed.Future, str], folder: Path, say: Callable)
     return status
 
 
-# What a machine does, as a task of dask
+# Tasks of dask, which run on each machine
 
 
 def describe() -> dict[str, str]:
-    """Return the name of this machine in a fleet, what it is, and the state of its checkout.
+    """Return the name of this machine in a fleet, its description, and its version of pomology.
 
-    The name is its chip, and digits drawn for its checkout, which are kept in `outputs/.fleet`:
-    they tell equal machines apart, without a host's name.
+    The name is the chip and random digits, which `outputs/.fleet` keeps. They distinguish equal
+    machines without a host name.
     """
     drawn = root() / "outputs" / ".fleet"
     if not drawn.exists():
         write_atomic(drawn, secrets.token_hex(6))
     machine = snapshot.snapshot()
     name = f"{cases.chip_word(machine['chip'])}-{drawn.read_text()}"
-    kit = f"pomology {pomology.__version__}, {machine['git']}"
-    return {"name": name, "machine": snapshot.describe(machine), "kit": kit}
+    version = f"pomology {pomology.__version__}, {machine['git']}"
+    return {"name": name, "machine": snapshot.describe(machine), "version": version}
 
 
 def reproduce(name: str, run: str, options: list[str]) -> tuple[str, dict[str, bytes]]:
     """Run notebooks on this machine, and send each line of output to the dask topic `run`.
 
-    Returns the last line of a command that failed, and the contents of the run's files but for
-    hidden ones.
+    Returns the last line of a failed command or "", and the run's files without hidden ones:
+    relative path -> content.
     """
     folder = root() / "outputs" / run
     lock = folder / LOCK
-    if lock.exists():  # a run that was copied here has none, and must get none
-        filelock.FileLock(lock).acquire().lock.release()  # a run whose worker was killed goes on
+    if lock.exists():  # a copied run has no lock, and must not get one
+        # Wait for an earlier command whose worker was killed.
+        filelock.FileLock(lock).acquire().lock.release()
     command = [sys.executable, "-m", "pomology", "reproduce", f"--run={run}", *options]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     line = ""

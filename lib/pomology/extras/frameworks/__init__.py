@@ -1,1 +1,1 @@
-"""The same cases in PyTorch and MLX side by side: their times as ratios."""
+"""Compare the same cases in PyTorch and MLX: their times and ratios."""

@@ -1,7 +1,7 @@
 """Ratios of times: PyTorch over MLX.
 
-Two frameworks have a ratio only where they computed the same: equal inputs (a checksum over them),
-and no mismatch. That their models are the same is a test of the kit's.
+Two frameworks have a ratio only if their inputs had the same checksum and neither had a mismatch.
+The tests check that their models are equal.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 FRAMEWORKS = {"torch": "PyTorch", "mlx": "MLX"}
 MEANING = (
-    "Ratios: PyTorch's time over MLX's, so above 1 MLX is faster. The same: equal inputs (by their "
-    "checksum), and no mismatch; that their models are the same is a test of the kit's."
+    "Ratio: PyTorch's time over MLX's; above 1 MLX is faster. The same: the inputs have the same "
+    "checksum and the results no mismatch."
 )
 
 
 def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
-    """Return PyTorch's time over MLX's of each case, or why there is none.
+    """Return a table of PyTorch's time over MLX's for each case, or the reason for no ratio.
 
-    TF32, which only one of the two has, is left out. frame: of one run. about: of the notebook
-    whose experiment it is.
+    Cases in TF32 are excluded, because only PyTorch has it. frame: of one run. about: declaration
+    of the experiment.
     """
     own = frame[frame.experiment.eq(about.name) & frame.precision.ne("tf32")]
     pairs: dict[tuple, dict[str, Case]] = {}
@@ -42,19 +42,19 @@ def side_by_side(frame: pandas.DataFrame, about: Declaration) -> Table:
     faster = sum(row["ratio_low"] > 1 for row in bounded)
     slower = sum(row["ratio_high"] < 1 for row in bounded)
     counts = (
-        f"{len(ratios)} cases were computed alike: MLX is faster in {faster}, PyTorch in {slower}; "
+        f"Cases with a ratio: {len(ratios)}. MLX is faster in {faster}, PyTorch in {slower}; "
         f"{len(bounded) - faster - slower} show no difference, {len(ratios) - len(bounded)} have "
         "no interval."
     )
-    return Table("PyTorch and MLX, side by side", rows, [MEANING, counts, INTERVALS])
+    return Table("PyTorch and MLX", rows, [MEANING, counts, INTERVALS])
 
 
 def _row(about: Declaration, pair: dict[str, Case]) -> Row:
-    """Return the row of a setting: both times, and the first over the second."""
+    """Return the row of a case in both frameworks: their times, and PyTorch's over MLX's."""
     case = next(iter(pair.values()))
-    remark, comparable = sameness(pair)
+    note, comparable = sameness(pair)
     texts = {"Device": case.kind.upper()} | about.texts(case.config)
-    row = {"device": case.kind, **case.config, "remark": remark}
+    row = {"device": case.kind, **case.config, "remark": note}
     times = {name: case.values.get(about.time) for name, case in pair.items()}
     for name, heading in FRAMEWORKS.items():
         time = times.get(name)
@@ -63,23 +63,23 @@ def _row(about: Declaration, pair: dict[str, Case]) -> Row:
         row[f"{name}_{about.time}"] = time and time.value
     ratio = times["torch"] / times["mlx"] if comparable and all(times.values()) else None
     texts["Ratio"] = with_interval(ratio, metrics.Metric("speedup").show) if ratio else ""
-    texts["Remarks"] = remark
+    texts["Notes"] = note
     return Row(texts, row | numbers("ratio", ratio), "measured")
 
 
 def sameness(pair: dict[str, Case]) -> tuple[str, bool]:
-    """Return what is known of whether two cases computed the same, and whether they did."""
+    """Return a note on whether two cases computed the same, and whether they did."""
     if len(pair) < 2:
-        return "not run with the other", False
+        return "not run with the other framework", False
     if not all(case.good_repeats for case in pair.values()):
-        return "no pair of times", False
+        return "one has no time", False
     inputs = set()
     for case in pair.values():
         checksums = case.each.get("inputs_checksum", [])
         if len(checksums) < case.good_repeats:
-            return "inputs are not known", False
+            return "unknown inputs", False
         inputs.update(checksum.value for checksum in checksums)
     if len(inputs) > 1:
-        return "other inputs: not the same", False
+        return "different inputs", False
     flags = {flag for case in pair.values() for flag in case.flags}
     return ", ".join(["the same", *sorted(flags)]), True

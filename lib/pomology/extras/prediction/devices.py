@@ -1,4 +1,4 @@
-"""What a device can reach: its peaks of a data sheet, or what a run has measured."""
+"""Devices and their peaks, from data sheets or measured by a run."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from pomology.results import cases
 from pomology.results.record import Record
 
 HALF = ("fp16", "bf16", "half")
-COPIES = ("copy", "scale", "add", "triad")  # of STREAM
-PEAKS = "peaks"  # the notebook that measures those of a device
+COPIES = ("copy", "scale", "add", "triad")  # operations of STREAM
+PEAKS = "peaks"  # the notebook that measures peaks
 
 
 class Device(NamedTuple):
     """A device and its peaks."""
 
     name: str
-    flops_per_s: Mapping[str, float | None]  # by precision; of a data sheet fp32, tf32 and half
+    flops_per_s: Mapping[str, float | None]  # by precision; data sheets have fp32, tf32 and half
     bytes_per_s: float
     backend: str
     source: str
-    measured: bool = False  # by a run
+    measured: bool = False  # peaks are from a run
 
     def peak(self, precision: str) -> float:
-        """Return the operations a second in a precision, which without units for it are fp32's."""
+        """Return the peak FLOP/s in a precision, or in fp32 if the hardware has no units for it."""
         if self.measured and not self.flops_per_s.get(precision):
-            raise PomologyError(f"{precision}: {self.name} has no peak in it in {self.source}")
+            raise PomologyError(f"{precision}: {self.name} has no such peak in {self.source}")
         name = "half" if precision in HALF and not self.measured else precision
         return self.flops_per_s.get(name) or self.flops_per_s["fp32"]
 
 
 def chosen(name: str, devices: Mapping[str, Device]) -> Device:
-    """Return the device of this name. Raises PomologyError, which names the closest."""
+    """Return the device of a name. Raises PomologyError with similar names."""
     if name not in devices:
         names = ", ".join(difflib.get_close_matches(name, devices, 3, 0) or devices)
-        raise PomologyError(f"--on {one_line(name)}: no such device; close to it: {names}")
+        raise PomologyError(f"--on {one_line(name)}: unknown device; similar names: {names}")
     return devices[name]
 
 
@@ -53,7 +53,7 @@ def published_devices() -> dict[str, Device]:
         tflops = {name: line[f"{name}_tflops"] for name in ("fp32", "tf32", "half")}
         rates = {name: float(text) * 1e12 if text else None for name, text in tflops.items()}
         backend = "mps" if line["maker"] == "apple" else "cuda"
-        checked = line["checked"] or "typed from memory, not read against a text"
+        checked = line["checked"] or "from memory, not checked against a source"
         source = f"published peaks ({checked})"
         bandwidth = float(line["bandwidth_gb_s"]) * 1e9
         devices[line["device"]] = Device(line["device"], rates, bandwidth, backend, source)
@@ -61,8 +61,8 @@ def published_devices() -> dict[str, Device]:
 
 
 def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
-    """Return the devices of a run that has measured its peaks, by `cpu` and `gpu`."""
-    # On a processor another library computes convolutions: its rate is no product's peak.
+    """Return the devices of a run with measured peaks, by `cpu` and `gpu`."""
+    # On a CPU another library computes convolutions, so their rate is not the peak of matmuls.
     rates = peaks.best(r for r in records if r.config.get("operation") != "convolution")
     bandwidths = peaks.best(records, "bytes_per_s", _copying)
     devices = {}
@@ -83,5 +83,5 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
 
 
 def _copying(record: Record) -> str:
-    """Return `copying` for the passes over memory that read and write, else nothing."""
+    """Return `copying` for operations of STREAM that read and write, else ""."""
     return "copying" if record.config["operation"] in COPIES else ""

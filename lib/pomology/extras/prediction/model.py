@@ -1,11 +1,11 @@
-"""How long a training step takes, from the work in it and the peaks of a device.
+"""A model of the time of a training step, from its work and the peaks of a device.
 
     time = F · (Σ operations / (e · peak) + Σ bytes / (e_m · bandwidth) + launches · l)
 
-The shares of a peak, `e` and `e_m`, and the time of a launch, `l`, are fitted to published times by
-the least absolute logarithms of measured over predicted, which outliers do not pull. A device that
-has measured times of other workloads has them fitted once more, with a factor F.
-docs/prediction.md says how well it predicts.
+The shares of a peak, `e` and `e_m`, and the time of a launch, `l`, are fitted to published times.
+The loss is the absolute logarithm of measured over predicted, which is robust against outliers.
+With measured times of other workloads on a device, they are fitted again, with a factor F.
+docs/prediction.md has the errors of its predictions.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from pomology.measure.estimate import Estimate
 if TYPE_CHECKING:
     import pandas
 
-# A time's columns of work: seconds at the peak or at the bandwidth, and a number of launches.
+# The work of a step: seconds at the peak or at the full bandwidth, and a count of launches.
 HALF_CONVOLUTIONS, FP32_PRODUCTS, COMPUTING = "half_convolutions", "fp32_products", "computing"
 MEMORY, HALF_MEMORY, LAUNCHES = "memory", "half_memory", "launches"
 COLUMNS = [HALF_CONVOLUTIONS, FP32_PRODUCTS, COMPUTING, MEMORY, HALF_MEMORY, LAUNCHES]
 PARTS = {"operations": COLUMNS[:3], "memory traffic": COLUMNS[3:5], "launches": COLUMNS[5:]}
-# Where a fit begins: 1 / share, by which a column is multiplied, and the seconds of a launch.
+# Initial parameters of a fit, the factors of the columns: 1 / share, and the seconds of a launch.
 START = np.array([1.5, 1.5, 1.5, 1.5, 1.5, 1e-5])
-# A boost clock may beat a data sheet, by a fifth at the most.
+# Lower bounds of parameters: a boost clock may exceed a data sheet's peak by up to 20 %.
 LEAST = np.array([1 / 1.2] * 5 + [1e-8])
-HELD_BY = 2.0  # times that must agree before calibration moves a number
+HELD_BY = 2.0  # number of times that must agree before calibration changes a parameter
 INTERVAL = (0.05, 0.95)
-# The least interval of a user's model on a processor: ten models that no kit has took 0.56 to 2.34
-# times what was predicted, and so did 17 of 20 on another processor (docs/log/2026-11.md).
+# The minimum interval of a user's model on a CPU: ten unseen models took 0.56 to 2.34 times the
+# prediction, and so did 17 of 20 on another CPU (docs/log/2026-11.md).
 CPU_UNSEEN = (math.log(0.56), math.log(2.34))
 
 
 def columns(work: Work, device: Device, precision: str) -> dict[str, float]:
-    """Return the columns of a step in a precision on a device."""
+    """Return the COLUMNS of a step in a precision on a device."""
     peak = device.peak(precision)
     half = precision in HALF
     convolutions = work.convolutions / peak
@@ -63,16 +63,16 @@ def errors_of(times: pandas.DataFrame, numbers: np.ndarray) -> np.ndarray:
 
 
 def weights_of(names: Sequence[str]) -> np.ndarray:
-    """Return weights: times of one name are alike, and count as the root of their number."""
+    """Return weights: n correlated times with the same name together weigh the root of n."""
     _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
     return (1 / np.sqrt(counts))[place]
 
 
 def fit(times: pandas.DataFrame, start: np.ndarray = START, held: float = 0.0) -> np.ndarray:
-    """Return the number that each of COLUMNS is multiplied by.
+    """Return the fitted factor of each of COLUMNS.
 
-    times: frame with `workload`, `step_s` and COLUMNS. held: how many times must gain from a change
-    of a number, or of the factor that all have in common.
+    times: frame with `workload`, `step_s` and COLUMNS. held: penalty on changes of a factor, and of
+    the factor common to all, as a number of times that must gain from them.
     """
     from scipy import optimize
 
@@ -93,7 +93,7 @@ def fit(times: pandas.DataFrame, start: np.ndarray = START, held: float = 0.0) -
 
 
 def interval(errors: np.ndarray, names: Sequence[str], prior: Sequence[float] = ()) -> np.ndarray:
-    """Return the 90 % interval of errors; prior: one known before, which counts as one more."""
+    """Return the 90 % interval of errors. prior: a prior interval that weighs as one time."""
     values = np.array([*prior, *errors])
     weights = np.array([*[0.5] * len(prior), *weights_of(names)])
     order = np.argsort(values)
@@ -108,9 +108,10 @@ def left_out(
     held: float = 0.0,
     prior: Sequence[float] = (),
 ) -> pandas.DataFrame:
-    """Predict each group of times from a fit to the others: `error`, and whether it is `inside`.
+    """Predict each group of times from a fit to the others (cross-validation).
 
-    by: the column that has a time's group. The rest: see `fit` and `interval`.
+    by: the column with the group. start, held, prior: see `fit` and `interval`. Returns the times
+    with the column `error`, and with `inside`: whether the interval contains the error.
     """
     groups = times[by].to_numpy()
     result = times.assign(error=0.0, inside=False)
@@ -127,17 +128,18 @@ def left_out(
 
 
 class Model(NamedTuple):
-    """Fitted numbers, and how wrong predictions from them were."""
+    """Fitted factors, and the errors of predictions with them."""
 
-    numbers: np.ndarray  # what each of COLUMNS is multiplied by
+    numbers: np.ndarray  # the factor of each of COLUMNS
     spread: tuple[float, float]  # the 90 % interval of errors
-    evidence: str = ""  # how many times such intervals held, as a sentence
+    evidence: str = ""  # the share of times inside such intervals, as a sentence
 
     def calibrated(self, device: Device, times: pandas.DataFrame, workload: str = "") -> Model:
         """Return the model, calibrated on the times of other workloads on this device.
 
-        workload: what is predicted; empty for a user's model. The kit's trainings are more alike
-        than that is to them: on a run's device its interval is at least the general one.
+        workload: the predicted one; "" for a user's model, which differs more from pomology's
+        workloads than these from each other. On a run's device its interval is therefore at least
+        the general one.
         """
         model = self
         own = times[times["device"].eq(device.name)]
@@ -147,8 +149,8 @@ class Model(NamedTuple):
             errors = left_out(own, "workload", self.numbers, HELD_BY, self.spread)
             spread = interval(errors["error"], errors["workload"], self.spread)
             evidence = (
-                f"such 90 % intervals held {errors['inside'].mean():.0%} of {len(own)} times of "
-                f"{own['workload'].nunique()} other workloads on it, which calibrate it"
+                f"such 90 % intervals contain {100 * errors['inside'].mean():.0f} % of {len(own)} "
+                f"times of {own['workload'].nunique()} other workloads, which calibrate the device"
             )
             model = Model(fit(own, self.numbers, HELD_BY), tuple(spread.tolist()), evidence)
         if workload or not device.measured:
@@ -158,7 +160,7 @@ class Model(NamedTuple):
         return model._replace(spread=spread)
 
     def predict(self, work: Work, device: Device, precision: str = "fp32") -> tuple[Estimate, str]:
-        """Return a step's time with its 90 % interval, and which of PARTS takes most of it."""
+        """Return a step's time with its 90 % interval, and the key of PARTS that takes most."""
         values = columns(work, device, precision)
         seconds = {
             name: values[name] * float(number)
@@ -172,12 +174,12 @@ class Model(NamedTuple):
 
 @functools.cache
 def fitted() -> Model:
-    """Return the model fitted to all published times, which articles/data/prediction.json keeps."""
+    """Return the model fitted to all published times, from articles/data/prediction.json."""
     place = Path(published.__file__).parent / "data" / "prediction.json"
     kept = json.loads(place.read_text(encoding="utf-8"))
     evidence = (
-        f"such 90 % intervals held {kept['covered']:.0%} of {kept['times']:,} published times on "
-        "GPUs, each made without its device"
+        f"such 90 % intervals contain {100 * kept['covered']:.0f} % of {kept['times']:,} published "
+        "times on GPUs, each predicted without its device"
     )
     shares = [1 / kept["shares"][name] for name in COLUMNS[:-1]]
     return Model(np.array([*shares, kept["launch_s"]]), tuple(kept["spread"]), evidence)

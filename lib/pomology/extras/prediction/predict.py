@@ -1,4 +1,4 @@
-"""What `pomology predict` answers: of a user's own model, or of a training of the kit."""
+"""Answer `pomology predict` for a user's model or a workload of pomology."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pomology.results.run import Run
 
 
 def answer(target: str, input: str, precision: str, on: str, run: Path | None) -> list[str]:
-    """Return the lines of the command.
+    """Return the output of the command as lines.
 
-    target: `file.py:build`, or `WORKLOAD BATCH [SIZE]` of the kit. run: whose peaks are taken. The
-    rest: see the command. Raises PomologyError for whatever is wrong with these.
+    target: `file.py:build`, or `WORKLOAD BATCH [SIZE]` of pomology. run: folder of a run with
+    measured peaks. input, precision, on: see the command. Raises PomologyError for wrong arguments.
     """
     known = devices.published_devices()
     if run:
         known = devices.measured_devices(Run(run).records, run.name)
         if not known:
-            reason = f"the run has no peaks; the notebook {devices.PEAKS} measures them"
+            reason = f"the run has no measured peaks; the notebook {devices.PEAKS} measures them"
             raise PomologyError(f"--from {run.name}: {reason}")
         on = on or max(known)  # a GPU before a CPU
     device = devices.chosen(on, known) if on else None
     if device:
-        device.peak(precision)  # a run may have none in it
+        device.peak(precision)  # raises if a run has no peak in this precision
     backend = device.backend if device else "mps"
     workload = ""
     if ":" in target or target.endswith(".py"):
@@ -46,7 +46,7 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
     flops = counted.flops / 1e9
     moved = format.quantity(counted.bytes, "B")
     memory = format.quantity(counted.memory_bytes, "B")
-    lines = [f"{title}; a step: {flops:,.4g} GFLOP, {moved} read and written, {memory} of memory"]
+    lines = [f"{title}; per step: {flops:,.4g} GFLOP, {moved} read and written, {memory} of memory"]
     if not device:
         return lines
     measured = times.published()
@@ -56,26 +56,26 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
     fitted = model.fitted().calibrated(device, measured, workload)
     step_s, bound = fitted.predict(counted, device, precision)
     interval = format.span(*step_s.bounds, format.seconds)
-    step = f"a step takes {format.seconds(step_s.value)} (90 %: {interval}), most of it {bound}"
+    step = f"{format.seconds(step_s.value)} per step (90 % interval: {interval}), mostly {bound}"
     return [*lines, f"predicted for {on} from {device.source}: {step}", fitted.evidence]
 
 
 def parse_inputs(text: str) -> list[tuple[tuple[int, ...], bool]]:
-    """Return sizes, and whether they are of whole numbers: `32x3x224x224`, or `16x512:int`."""
+    """Return shapes, and whether they are of integers, from `32x3x224x224` or `16x512:int`."""
     inputs = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([1-9]\d*(?:x[1-9]\d*)*)(:int)?\s*", part)
         if not match:
-            example = "sizes as 32x3x224x224, or 16x512:int for tokens; several parted by commas"
-            raise PomologyError(f"--input {one_line(text)}: must be {example}")
+            example = "shapes such as 32x3x224x224, or 16x512:int for tokens, separated by commas"
+            raise PomologyError(f"--input {one_line(text)}: expected {example}")
         inputs.append((tuple(map(int, match[1].split("x"))), bool(match[2])))
     return inputs
 
 
 def count_file(target: str, text: str, precision: str, backend: str) -> Work:
-    """Count a step of the model that a function of a user's file returns, with Adam.
+    """Count a step, with Adam, of the model that a function of a user's file returns.
 
-    A function `loss(output)` in that file makes the loss, else that of `work.step`.
+    A function `loss(output)` of the file computes the loss; the default is that of `work.step`.
     """
     import torch
 
@@ -83,7 +83,7 @@ def count_file(target: str, text: str, precision: str, backend: str) -> Work:
     place, _, name = target.rpartition(":")
     path = Path(place)
     if not path.is_file() or path.suffix != ".py":
-        raise PomologyError(f"{one_line(target)}: must be as path/to/model.py:build")
+        raise PomologyError(f"{one_line(target)}: expected a file and function, model.py:build")
     types = {True: torch.int64, False: torch.float32}
     tensors = [torch.empty(sizes, dtype=types[whole], device="meta") for sizes, whole in inputs]
     try:
@@ -95,7 +95,7 @@ def count_file(target: str, text: str, precision: str, backend: str) -> Work:
         try:
             with torch.device("meta"):
                 module = build()
-        except Exception:  # some read values while they build, which meta does not have
+        except Exception:  # some models read values while they build, which meta does not have
             module = build()
         step = work.step(tensors, getattr(file, "loss", None))
         return work.count(module, step, precision=precision, backend=backend)

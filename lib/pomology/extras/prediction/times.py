@@ -1,4 +1,4 @@
-"""Measured times of training steps, with the work in them: published ones, and those of a run."""
+"""Measured times of training steps with their work: published ones, and those of a run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pomology.results.cases import Case, pool
 if TYPE_CHECKING:
     import pandas
 
-# With one of these settings a step does more than is counted.
+# Settings with which a step does more work than is counted.
 UNCOUNTED = ("recompute", "gradient_checkpointing", "offload")
 
 
 def published() -> pandas.DataFrame:
-    """Return published times without a serious fault, of counted workloads and known devices.
+    """Return published times without serious faults, for counted workloads and known devices.
 
-    A row per time: `workload`, `device`, `step_s`, and `model.COLUMNS`.
+    A frame with a row per time: `workload`, `device`, `step_s`, and `model.COLUMNS`.
     """
     import pandas
 
@@ -55,7 +55,7 @@ def published() -> pandas.DataFrame:
 
 
 def _published_step(line: Mapping[str, str], batch: int, updated: bool) -> Work:
-    """Return a step of a published workload; updated: with its optimizer, SGD."""
+    """Return a step of a published workload. updated: with the update by SGD."""
     names = ("convolutions", "products", "bytes", "fixed_bytes", "launches", "update_bytes")
     convolutions, products, moved, fixed, launches, update = (float(line[name]) for name in names)
     moved = moved * batch + fixed + (update if updated else 0)
@@ -64,7 +64,7 @@ def _published_step(line: Mapping[str, str], batch: int, updated: bool) -> Work:
 
 
 def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") -> Work:
-    """Count a step of a training of the kit, which is a row of `trainings.rows`."""
+    """Count a step of a workload of pomology. row: an element of `trainings.rows`."""
     import torch
 
     hooks = trainings.load(f"{row['workload']}_torch")
@@ -84,7 +84,7 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
 
 
 def sums(case: Case) -> Work | None:
-    """Return a case's step in fp32 as the operations and bytes that its run has noted."""
+    """Return a case's step as its recorded operations and bytes; None unless in fp32."""
     first = case.first
     uncounted = any(case.config.get(name) not in (None, False, "none") for name in UNCOUNTED)
     if uncounted or first["precision"] != "fp32" or first["framework"] != "torch":
@@ -95,15 +95,15 @@ def sums(case: Case) -> Work | None:
 
 
 def workload_of(case: Case) -> str:
-    """Return what a case trains, whichever notebook it is of: `gpt2`, `whisper`, `vae`."""
+    """Return the workload of a case of any notebook: `gpt2`, `whisper`, `vae`."""
     model = case.config.get("workload") or case.config.get("model", "")
     return str(model).partition("-")[0] or case.first["experiment"]
 
 
 def of_run(frame: pandas.DataFrame, known: Mapping[str, Device]) -> pandas.DataFrame:
-    """Return a run's timed steps on its devices, as `published` does, from the `sums` of each.
+    """Return a run's timed steps in the form of `published`, with the work by `sums`.
 
-    frame: by `pomology.load`. known: by `devices.measured_devices`.
+    frame: from `pomology.load`. known: from `devices.measured_devices`.
     """
     import pandas
 

@@ -1,4 +1,4 @@
-"""How wrong predictions are: each device, or workload, left out of the fit that predicts it."""
+"""Errors of predictions, by cross-validation: a fit without a device or workload predicts it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 HEADINGS = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
 DEVICE_LEFT_OUT = "device left out"
 NOTES = (
-    "An error is that of the predicted time, over the measured one.",
-    "Of a run without measured peaks, or without steps in fp32, nothing is predicted.",
+    "Error: predicted minus measured time, over the measured time.",
+    "A run without measured peaks, or without steps in fp32, has no predictions.",
 )
 
 
 def validation(times: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
-    """Return published times with `error` and whether it is `inside`, by what was left out."""
+    """Return published times with `error` and `inside`, by the kind of cross-validation."""
     import pandas
 
     by_device = left_out(times, "device")
@@ -44,7 +44,7 @@ def validation(times: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
 def run_errors(
     own: pandas.DataFrame, known: Mapping[str, Device], model: Model
 ) -> dict[str, pandas.DataFrame]:
-    """Return a run's times with their errors: from its devices' peaks alone, and calibrated."""
+    """Return a run's times with their errors, by device: from its peaks alone, and calibrated."""
     groups = {}
     for device in known.values():
         times = own[own["device"].eq(device.name)]
@@ -59,7 +59,7 @@ def run_errors(
 
 
 def summary(times: pandas.DataFrame) -> dict[str, float]:
-    """Return the errors of predicted over measured: 1 is 100 %."""
+    """Return statistics of the relative errors of predicted times: 1 is 100 %."""
     errors = np.abs(np.expm1(-times["error"]))
     return {
         "n": len(errors),
@@ -71,7 +71,7 @@ def summary(times: pandas.DataFrame) -> dict[str, float]:
 
 
 def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
-    """Return a row for each group of times."""
+    """Return a table with a row for each group of times."""
     rows = []
     for name, times in groups.items():
         numbers = summary(times)
@@ -83,7 +83,7 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
 
 
 def figure(times: pandas.DataFrame, title: str) -> Any:
-    """Return predicted against measured times of the same steps, with the line where they agree."""
+    """Return a scatter plot of predicted and measured times, with the line of equality."""
     drawn = figure_of(5, 5)
     axis = drawn.add_subplot()
     axis.scatter(times["step_s"], times["step_s"] * np.exp(-times["error"]), s=6)

@@ -1,4 +1,4 @@
-"""What a training step of a PyTorch module asks of a device.
+"""Count the work of a training step of a PyTorch module: operations, bytes, launches and memory.
 
 The step runs once on PyTorch's `meta` device, where tensors have shapes but no contents. Nothing is
 trained or measured.
@@ -15,39 +15,39 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.models import cost
 
-# The size of a number in the forward and backward pass, against that in fp32.
+# The size of an element in the forward and backward pass, relative to fp32.
 PRECISIONS = {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5}
 
 
 class Work(NamedTuple):
-    """A step on paper. Two operations are one multiply-add."""
+    """The analytic work of a step; 1 MAC is 2 operations."""
 
     convolutions: float  # operations
-    products: float  # operations, those of attention too
-    bytes: float  # that each operator reads and writes, as if nothing were fused
+    products: float  # operations of matmuls and attention
+    bytes: float  # read and written by each operator, without fusion
     launches: float  # kernels
-    memory_bytes: float = 0  # weights, gradients, the optimizer's, and what autograd keeps
+    memory_bytes: float = 0  # weights, gradients, optimizer state, and tensors kept by autograd
 
     @property
     def flops(self) -> float:
         return self.convolutions + self.products
 
     def sums(self) -> Work:
-        """Return the step as the records of a run have it: operations and bytes alone."""
+        """Return the step in the form of a run's records: operations and bytes only."""
         return Work(0, self.flops, self.bytes, 0)
 
 
 def adam(module: Any) -> list[Any]:
-    """Return the optimizers of a user's model: one."""
+    """Return a list with the default optimizer of a user's model, Adam."""
     import torch
 
     return [torch.optim.Adam(weight for weight in module.parameters() if weight.requires_grad)]
 
 
 def step(inputs: Sequence[Any], loss: Callable[[Any], Any] | None = None) -> Callable[[Any], None]:
-    """Return a function that runs a module forward and backward on these inputs.
+    """Return a function that runs a module forward and backward on inputs.
 
-    loss: of the module's output; without one it is the sum of the means of what the module gives.
+    loss: a function of the module's output; the default is the sum of the means of all outputs.
     """
 
     def run(module: Any) -> None:
@@ -70,15 +70,16 @@ def count(
 ) -> Work:
     """Count a training step without running it.
 
-    step: one forward and backward pass of the module on `meta`. optimizers: makes those of the
-    module; they have fp32. precision: of the pass. backend: where it is to run. Raises
+    step: runs the module forward and backward on `meta`. optimizers: returns the optimizers of the
+    module, with state in fp32. precision: of the pass. backend: of the predicted device. Raises
     PomologyError for an unknown precision.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     if precision not in PRECISIONS:
-        raise PomologyError(f"{one_line(precision)}: must be one of {', '.join(PRECISIONS)}")
+        known = ", ".join(PRECISIONS)
+        raise PomologyError(f"precision {one_line(precision)}: expected one of {known}")
     size = PRECISIONS[precision]
     module.to("meta").train()
     passed: Counter = Counter()
@@ -100,9 +101,9 @@ def count(
     update = 0.0
     for optimizer in optimizers(module):
         trained = [weight for group in optimizer.param_groups for weight in group["params"]]
-        for group in optimizer.param_groups:  # one kernel for many weights: on CUDA only
+        for group in optimizer.param_groups:  # only CUDA updates many weights in one kernel
             group["foreach"] = backend == "cuda"
-        optimizer.step()  # the first step makes its state
+        optimizer.step()  # the first step creates the state
         with _traffic(updated):
             optimizer.step()
         state = cost.tensors(*optimizer.state.values())
@@ -123,7 +124,7 @@ def _size(tensors: Sequence[Any]) -> int:
 
 
 def _traffic(noted: Counter) -> Any:
-    """Return a context that notes the bytes and the launch of each operator."""
+    """Return a context that adds the bytes and the launch of each operator to a counter."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Traffic(TorchDispatchMode):
@@ -139,10 +140,10 @@ def _traffic(noted: Counter) -> Any:
 def _convolution_backward(
     gradient: Sequence[int], data: Sequence[int], weight: Sequence[int], *settings: Any, **_: Any
 ) -> int:
-    """Return the operations of a convolution's gradients, from shapes and the operator's settings.
+    """Return the operations of a convolution's gradients from shapes and the operator's settings.
 
-    The kernel is used at each place of the output, transposed of the input. PyTorch's own formula
-    multiplies the kernel's gradient by the groups once more (torch 2.13.0).
+    The kernel is applied at each position of the output, or of the input if transposed. PyTorch's
+    formula multiplies the kernel's gradient by the groups once too often (torch 2.13.0).
     """
     _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, wanted = settings
     places = data if transposed else gradient

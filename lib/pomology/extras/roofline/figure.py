@@ -1,4 +1,4 @@
-"""The roofline as a figure: the best case of every experiment under the roofs of each device."""
+"""Draw the roofline: the best case of each experiment, and the roofs of each device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pomology.extras.roofline.table import points
 from pomology.format import quantity, significant
 from pomology.report import figures
 
-LABEL_INCHES = 0.17  # from one label to the next
-TITLES = {"cpu": "Processor", "gpu": "GPU"}
+LABEL_INCHES = 0.17  # distance of labels
+TITLES = {"cpu": "CPU", "gpu": "GPU"}
 
 
 def roofline_figure(frame: pandas.DataFrame, best: Roofs) -> Any:
     """Return a matplotlib Figure with a panel for each kind of device, both axes logarithmic.
 
-    The sloping roofs are the memory's, the flat ones the best rates by precision. Labels stand
-    beside a panel, in the order of their heights.
+    Sloping roofs are memory bandwidths, flat roofs are peak FLOP/s by precision. Labels are next to
+    a panel, in the order of their heights.
     """
     found = points(frame, best)
     found = found[found["intensity"].gt(0)]
@@ -46,7 +46,7 @@ def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Roofs) -> None:
         colour = figures.LOOKS.get((point.framework, kind), figures.OTHER)["colour"]
         axis.plot(point.intensity, point.value, "o", color=colour, markersize=5)
     axis.set(xscale="log", yscale="log", title=TITLES[kind], ylabel="GFLOP/s")
-    axis.set_xlabel("operations per byte, counted on paper")
+    axis.set_xlabel("operations per byte (estimated)")
     ends = np.array(axis.get_xlim()) * (0.5, 2)
     peaks = {name: peak.rate.value for (of, name), peak in best.rates.items() if of == kind}
     memory = {name: peak.rate.value for (of, name), peak in best.bandwidths.items() if of == kind}

@@ -1,4 +1,4 @@
-"""The roofs of a run: its best operations a second, and its best bytes a second."""
+"""The roofs of a run: its measured peaks in FLOP/s and in B/s."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,18 +8,19 @@ from pomology.report.peaks import Peaks
 from pomology.results import cases
 from pomology.results.record import Record
 
-# Passes over memory, and how many arrays each reads or writes (STREAM, McCalpin 1995).
+# Operations on large arrays -> number of arrays that they read or write (STREAM, McCalpin 1995).
 STREAMS = {"sum": 1, "dot": 2, "copy": 2, "scale": 2, "add": 3, "triad": 3}
 READERS, READS, BOTH = ("sum", "dot", "matvec"), "reads", "reads and writes"
-# Bytes of a last-level cache of which the system does not tell the size: an M2 Ultra's has 96 MB,
-# a B200's 126 MB.
+# Assumed bytes of a last-level cache of unknown size: an M2 Ultra's has 96 MB, a B200's 126 MB.
 UNKNOWN_CACHE = 2**27
-BEYOND = 4  # what measures the memory is larger than so many caches (McCalpin 1995)
+BEYOND = 4  # a memory benchmark needs arrays larger than this many caches (McCalpin 1995)
 
 
 class Roofs(NamedTuple):
-    """rates: by kind of device and precision. bandwidths: by kind, and `READS` or `BOTH`. caches:
-    bytes of the last-level cache by kind, where known.
+    """The roofs of a run's devices.
+
+    rates: by kind of device and precision. bandwidths: by kind, and `READS` or `BOTH`. caches:
+    bytes of the last-level cache by kind, if known.
     """
 
     rates: Peaks
@@ -28,10 +29,10 @@ class Roofs(NamedTuple):
 
 
 def roofs(records: Iterable[Record]) -> Roofs:
-    """Return the roofs of a run, from its cases that time one operator.
+    """Return the roofs of a run from its cases that time one operator.
 
-    Bytes a second come from passes over memory; of reads also from matrices far larger than a
-    cache.
+    Bandwidths are from operations on large arrays; that of reads also from matrix-vector products
+    with matrices much larger than a cache.
     """
     records = list(records)
     caches = {

@@ -1,4 +1,4 @@
-"""The roofline model as tables, from the frame of a run and its best rates."""
+"""Tables of the roofline and of the measured peaks of a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pomology.report.table import Row, Table
 from pomology.results import cases, metrics
 from pomology.results.cases import Case, pool
 
-NO_PEAKS = "This run has no peaks yet: run the notebook peaks into the same folder first."
+NO_PEAKS = "This run has no measured peaks; run the notebook peaks into the same folder first."
 COUNTED = (
-    "Operations per byte: what each operator of a step reads and writes by itself, and the "
-    "optimiser's update. Fused operators and caches move less, so a case may be above the memory's "
-    "roof: its share is over 100 %. Cache-resident: the memory is no roof."
+    "Operations per byte: the operations of a step over the bytes that each operator and the "
+    "optimizer read and write. Fused operators and caches move fewer bytes, so a case may exceed "
+    "the memory roof (over 100 %). Cache-resident: the memory roof does not apply."
 )
 KEY = ["kind", "name", "framework", "backend", "precision"]
 
@@ -25,10 +25,10 @@ KEY = ["kind", "name", "framework", "backend", "precision"]
 def points(frame: pandas.DataFrame, best: Roofs) -> pandas.DataFrame:
     """Return the best case of each experiment, operation, framework, device and precision.
 
-    frame: of one run. Smoke tests are left out, and the cases that measure the peaks. Columns: the
-    `case` and KEY; its `rate`, and its `share` of the best rate, Estimates; `intensity`, operations
-    per byte, 0 where the bytes are not counted; `limit`, `compute`, `memory` or `cache-resident`,
-    empty where a roof is not known; `share_of_roof`.
+    frame: of one run. Smoke tests and the cases that measure peaks are excluded. Columns: KEY and
+    `case`; `rate` and `share` of the measured peak, Estimates; `intensity` in operations per byte,
+    0 without byte counts; `limit`, `compute`, `memory` or `cache-resident`, "" without a roof;
+    `share_of_roof`.
     """
     found = []
     for case in pool(frame[frame["profile"].ne("smoke")]):
@@ -74,13 +74,13 @@ def _point(case: Case, rate: Estimate, best: Roofs) -> dict:
 
 
 def roofline_table(frame: pandas.DataFrame, best: Roofs) -> Table:
-    """Return the best case of every experiment with its roof."""
+    """Return a table of the best case of each experiment with its roof."""
     rows = []
     for point in points(frame, best).itertuples():
         first = point.case.first
         config = {name: value for name, value in point.case.config.items() if value}
         share_of_roof = estimate(point.share_of_roof) if point.limit else None
-        remarks = ["scaled"] if first["scaled"] else []
+        notes = ["scaled"] if first["scaled"] else []
         cells = {
             "Experiment": point.name,
             "Device": f"{first['device']}, {point.case.framework}",
@@ -91,29 +91,29 @@ def roofline_table(frame: pandas.DataFrame, best: Roofs) -> Table:
             "Operations per byte": significant(point.intensity) if point.intensity else "",
             "Limited by": point.limit,
             "Share of that roof": peaks.percent(share_of_roof),
-            "Remarks": ", ".join([*remarks, *point.case.flags]),
+            "Notes": ", ".join([*notes, *point.case.flags]),
         }
         numbers = {"case": first["case"], "flops_per_s": point.value}
         numbers |= {"flops_per_byte": point.intensity, "share_of_roof": point.share_of_roof}
         numbers["share_of_best"] = point.share and point.share.value
         rows.append(Row(cells, numbers, "measured"))
     notes = [COUNTED] if best.rates else [COUNTED, NO_PEAKS]
-    return Table("How far each experiment is below the roofs", rows, notes)
+    return Table("Experiments and their roofs", rows, notes)
 
 
 def peaks_table(best: Roofs) -> Table:
-    """Return the best rates of a run, and what reached them."""
+    """Return a table of the measured peaks of a run, with the cases that reached them."""
     rows = []
     for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):
-        for (_, what), (rate, record) in sorted(measured.items(), key=lambda item: item[0]):
+        for (_, group), (rate, record) in sorted(measured.items(), key=lambda item: item[0]):
             framework = cases.framework_name(record.framework)
             texts = {
                 "Device": cases.chip_name(record),
-                "Precision, or traffic": what,
-                "Best rate": with_interval(rate, metrics.Metric(name).show),
+                "Precision or traffic": group,
+                "Measured peak": with_interval(rate, metrics.Metric(name).show),
                 "Reached by": f"{framework}: {cases.config_text(record.config)}",
-                "Remarks": ", ".join(record.flags),
+                "Notes": ", ".join(record.flags),
             }
             rows.append(Row(texts, {name: rate.value, "blocks": rate.n}, "measured"))
-    meaning = "A measured peak is the rate of the fastest of its timed blocks of calls."
-    return Table("Peaks", rows, [meaning if rows else NO_PEAKS])
+    meaning = "A measured peak is the rate in the fastest timing block."
+    return Table("Measured peaks", rows, [meaning if rows else NO_PEAKS])

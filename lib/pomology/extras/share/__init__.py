@@ -1,4 +1,4 @@
-"""Pack a run into a zip for others, without what names its owner: `pomology share`."""
+"""Export a run as an anonymized zip: `pomology share`."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from pomology.paths import redact
 
 
 def _run(options: argparse.Namespace) -> None:
-    """Pack the numbers of a run into a zip for others."""
+    """Export the numbers of a run as an anonymized zip."""
     folder = run_folder(options.run)
     from pomology.extras.share import share
 
@@ -15,5 +15,5 @@ def _run(options: argparse.Namespace) -> None:
     print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
 
 
-NOTEBOOKS = argument("--notebooks", "with the rendered notebooks", False, action="store_true")
+NOTEBOOKS = argument("--notebooks", "add the rendered notebooks", False, action="store_true")
 COMMANDS = {"share": (_run, RUN, NOTEBOOKS)}

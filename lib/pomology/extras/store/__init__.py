@@ -1,4 +1,4 @@
-"""A store of runs that machines share: one zip per run, at any address that fsspec knows."""
+"""Remote storage of runs for several machines: one zip per run, at an address of fsspec."""
 
 import atexit
 import contextlib
@@ -15,24 +15,24 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import redact
 
-DRAWN = ".store"  # in a run's folder: digits that were drawn for its name in a store
-OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs")  # buckets, in which a prefix is no folder
-# `()` is the user's own known_hosts; by default sshfs would trust every host.
+DRAWN = ".store"  # a file in a run's folder with random digits for its name in a store
+OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs")  # object stores, which have no folders
+# `()` selects the user's known_hosts; by default sshfs trusts every host.
 SSH = {"known_hosts": ()}
 OPTIONS = {"ssh": SSH, "sftp": SSH}
 
 
 def check(address: str) -> None:
-    """Raise PomologyError for a store that cannot be reached, or is not there."""
+    """Raise PomologyError if a store does not exist or cannot be reached."""
     with _connected(address):
         pass
 
 
 def put(folder: Path, address: str, run: str = "") -> str:
-    """Put a run's folder into a store as a zip, in place of an earlier one; return its name there.
+    """Put a run into a store as a zip, which replaces an earlier one; return its name there.
 
-    It is called as `a@apple-m2-max-0123456789ab`. run: its name, where that is not the folder's.
-    Hidden files stay out, and unfinished ones.
+    The name has the form `a@apple-m2-max-0123456789ab`. run: the part before `@`, by default the
+    folder's name. Hidden and unfinished files are excluded.
     """
     from pomology.results.cases import chip_word
     from pomology.results.run import Run
@@ -49,17 +49,17 @@ def put(folder: Path, address: str, run: str = "") -> str:
                 member = path.relative_to(folder).as_posix()
                 if path.is_file() and not re.search(r"(^|/)\.|\.part$", member):
                     archive.write(path, member)
-        target = f"{root}/{name}.zip"  # a reader sees the earlier zip or this one, whole
+        target = f"{root}/{name}.zip"  # renamed at the end, so readers never see a partial zip
         files.put_file(str(packed), f"{target}.part")
         files.mv(f"{target}.part", target)
     return name
 
 
 def fetch(name: str, address: str = "") -> Path:
-    """Download a run's zip, and return its path until this process ends.
+    """Download a run's zip; return its path, which exists until this process ends.
 
-    name: of the run, with or without what follows `@` in the store, or a whole address.
-    Raises PomologyError for a store or run that is not there, or several runs of that name.
+    name: of the run, with or without the part after `@`, or a whole address. Raises PomologyError
+    for a missing store or run, and for several runs of that name.
     """
     if "://" in name:
         address, _, name = name.rstrip("/").rpartition("/")
@@ -67,7 +67,7 @@ def fetch(name: str, address: str = "") -> Path:
         stored = sorted(Path(path).stem for path in files.glob(f"{root}/*@*.zip"))
         chosen = [each for each in stored if name in (each, each.partition("@")[0])]
         if len(chosen) != 1:
-            which = "several runs have this name, name one of" if chosen else "no such run; it has"
+            which = "several runs have this name;" if chosen else "no such run; the store has"
             raise PomologyError(f"{name}: {which} {', '.join(chosen or stored) or 'none'}")
         scratch = tempfile.mkdtemp(prefix="pomology-")
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
@@ -78,24 +78,24 @@ def fetch(name: str, address: str = "") -> Path:
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[tuple[Any, str]]:
-    """Give fsspec's file system of an address, and the path in it; raise PomologyError."""
+    """Yield fsspec's file system of an address, and the path in it. Raises PomologyError."""
     protocol, separator, _ = address.partition("://")
     place = address if separator else str(Path(address).expanduser().absolute())
     try:
-        import fsspec  # with its backends half a second, which only a store needs
+        import fsspec  # takes half a second with its backends, so only stores import it
 
         files, root = fsspec.url_to_fs(place, skip_instance_cache=True, **OPTIONS.get(protocol, {}))
         root = root.rstrip("/")
-        # The folder or bucket is the user's to make: below a mount that is gone, a new one would be
-        # on another disk.
+        # Users must create the folder or bucket: creating a folder below a missing mount would put
+        # it on another disk.
         files.info(root.partition("/")[0] if protocol in OBJECTS else root)
         yield files, root
     except FileNotFoundError:
-        raise PomologyError(f"STORE={redact(address)}: no such folder or bucket") from None
+        raise PomologyError(f"STORE={redact(address)}: no such folder or bucket; make it") from None
     except ImportError as error:
         raise PomologyError(f"STORE: {error}; `make env EXTRAS=store` installs it") from None
     except PomologyError:
         raise
-    except Exception as error:  # each backend has its own
+    except Exception as error:  # each backend raises its own types
         why = one_line(redact(f"{address}: {type(error).__name__}: {error}"), 400)
         raise PomologyError(f"STORE={why}") from error

@@ -1,1 +1,1 @@
-"""A training step on a GPU against the CPU, operator by operator: `proof.prove`, in a notebook."""
+"""Compare a GPU's training step with the CPU, operator by operator: `proof.prove`."""

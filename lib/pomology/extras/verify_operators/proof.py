@@ -1,9 +1,9 @@
-"""A training step on a GPU, with each operator computed once more on the CPU.
+"""Verify a training step on a GPU by recomputing each operator on the CPU.
 
-`models.verify` says whether a step is right; this names the operator that is wrong. A kernel can be
-wrong at one shape and right at others (pytorch/pytorch issue 195163), so each operator is compared
-at each of its shapes, from the very numbers that the device had. So rounding does not add up over
-the depth of a model.
+`models.verify` checks a whole step; this module names the wrong operator. A kernel can be wrong at
+one shape and right at others (pytorch/pytorch issue 195163), so each operator is compared at each
+of its shapes, with the inputs that the device had. Rounding errors then do not accumulate over the
+depth of a model.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pomology.errors import Mismatch
 
 aten = torch.ops.aten
-# Share of the largest number of a result. Sums of a million numbers in fp32 differ by 0.00002, fp32
-# in TF32 by 0.0002. Half precision rounds a result by 0.0005 (fp16) or 0.004 (bf16), and sums in
-# fp16 were seen 0.008 off.
+# Allowed difference over the largest element of a result. Sums of a million elements in fp32 differ
+# by 0.00002, fp32 in TF32 by 0.0002. Half precision rounds a result by 0.0005 (fp16) or 0.004
+# (bf16), and observed sums in fp16 differed by 0.008.
 TOLERANCE = {torch.float32: 5e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 
 
 def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: int) -> None:
     """Take one training step of a model on a GPU and compare each operator with the CPU.
 
-    step: takes a model and a batch size, draws inputs, and goes forward and backward. The model is
-    not to be used afterwards: it has gradients, and its running statistics have changed. A note
-    with the flag `unproved` says what was not compared. Raises Mismatch with the worst operator and
-    its shapes, and what the step itself raises. Does nothing on a CPU.
+    step: takes a model and a batch size, draws inputs, and runs forward and backward. Discard the
+    model afterwards: it has gradients, and changed running statistics. A note with the flag
+    `unproved` names operators that were not compared. Raises Mismatch with the worst operator and
+    its shapes, and any exception of the step. Does nothing on a CPU.
     """
     if case.backend.kind == "cpu":
         return
@@ -40,17 +40,18 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
         step(model, batch_size)
     case.backend.reset_peak_memory()
     if proof.worst:
-        raise Mismatch(f"a step on the {case.backend.backend} against the CPU: {proof.worst[1]}")
+        step_name = f"a step on {case.backend.backend} compared with the CPU"
+        raise Mismatch(f"{step_name}: {proof.worst[1]}")
     if proof.left:
         left = "; ".join(f"{name} ({why})" for name, why in sorted(proof.left.items()))
         case.note(f"not compared with the CPU: {left}", "unproved")
 
 
 class Proof(TorchDispatchMode):
-    """While entered, each operator of a device computes once more on the CPU at each new shape.
+    """A context in which each operator of a device is recomputed on the CPU at each new shape.
 
-    tf32: convolutions may be in TF32. worst: how many times its tolerance the worst result differs,
-    and that in words; None where all agree. left: operators that were not compared, and why.
+    tf32: convolutions may be in TF32. worst: the largest difference over its tolerance, with a
+    description, or None if all agree. left: operators that were not compared -> reason.
     """
 
     def __init__(self, device: torch.device, tf32: bool = False):
@@ -69,17 +70,17 @@ class Proof(TorchDispatchMode):
         if key in self._seen or not self._comparable(function, name, leaves):
             return function(*args, **kwargs)
         self._seen.add(key)
-        again = _on_cpu(function, args, kwargs)  # a copy, as the operator may write into these
+        again = _on_cpu(function, args, kwargs)  # copies them, as the operator may change them
         result = function(*args, **kwargs)
         try:
             tensors = [item for item in leaves if isinstance(item, torch.Tensor)]
             self._compare(name, tensors, results(function, result, args), again)
-        except Exception as error:  # the CPU lacks it: an error of the comparison alone
+        except Exception as error:  # the comparison failed, for example without a CPU kernel
             self.left[name] = str(error).split("\n")[0][:100]
         return result
 
     def _comparable(self, function: Any, name: str, leaves: list) -> bool:
-        """Whether an operator runs on the device and gives the same when it is repeated."""
+        """Return whether an operator runs on the device and is deterministic."""
         devices = [item.device if isinstance(item, torch.Tensor) else item for item in leaves]
         kinds = [device.type for device in devices if isinstance(device, torch.device)]
         memory_only = name.startswith(("empty", "new_empty", "_unsafe_view"))
@@ -88,7 +89,7 @@ class Proof(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in function.tags:
             if any(word in name for word in ("attention", "dropout", "rnn")):
                 self.left[name] = "it draws random numbers"
-            return False  # others give random numbers alone
+            return False  # other such operators only return random numbers
         return True
 
     def _compare(self, name: str, tensors: list, device: list, again: Callable) -> None:
@@ -100,14 +101,14 @@ class Proof(TorchDispatchMode):
             least = 0.0
             if kind.is_floating_point:
                 tolerance = TOLERANCE.get(kind, TOLERANCE[torch.float32])
-                least = torch.finfo(kind).tiny  # which may be 0 on a GPU
+                least = torch.finfo(kind).tiny  # a GPU may flush smaller values to 0
                 if self.tf32 and "convolution" in name:
                     tolerance = max(tolerance, TOLERANCE[torch.float16])
             elif place or name.startswith("arg"):
-                continue  # places of the largest, of which there may be several
+                continue  # indices of a maximum, which may occur several times
             value = result.detach().cpu()
             share = _excess(value, wanted.to(kind), tolerance, least)
-            if share > 1 and tolerance:  # a sum in which much cancels is as inexact on the CPU
+            if share > 1 and tolerance:  # with cancellation the CPU's sum is inexact, too
                 exact = again(torch.float64)[place].double()
                 least += 64 * float((wanted.double() - exact).abs().nan_to_num().max())
                 share = _excess(value, exact.to(kind), tolerance, least)
@@ -119,7 +120,7 @@ class Proof(TorchDispatchMode):
 
 
 def results(function: Any, result: Any, args: tuple) -> list:
-    """The tensors that an operator gives or else writes into; None for what is no tensor."""
+    """Return the tensors that an operator returns, or else changes; None for other objects."""
     if result is None:
         pairs = zip(args, function._schema.arguments, strict=False)
         result = [arg for arg, declared in pairs if declared.is_write]
@@ -128,7 +129,7 @@ def results(function: Any, result: Any, args: tuple) -> list:
 
 
 def _on_cpu(function: Any, args: tuple, kwargs: dict) -> Callable[[torch.dtype], list]:
-    """A function that computes an operator on the CPU in a precision, with the arguments of now."""
+    """Return a function that runs an operator on the CPU in a precision, on copied arguments."""
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to("cpu", copy=True)
@@ -150,13 +151,13 @@ def _on_cpu(function: Any, args: tuple, kwargs: dict) -> Callable[[torch.dtype],
 
 
 def _linear_backward(x, grad, weight, _):
-    """Compute on a CPU what MPS has an operator of its own for."""
+    """Compute on a CPU the gradients that MPS computes by its own operator."""
     rows = grad.reshape(-1, grad.shape[-1])
     return [grad @ weight, rows.t() @ x.reshape(-1, x.shape[-1]), rows.sum(0)]
 
 
 def _excess(value: torch.Tensor, wanted: torch.Tensor, tolerance: float, least: float) -> float:
-    """How many times what is allowed the largest difference is; infinite if only one is finite."""
+    """Return the largest difference over the allowed one; infinity if only one value is finite."""
     value, wanted = value.double(), wanted.double()
     same = (value == wanted) | (value.isnan() & wanted.isnan())
     largest = float(torch.where(same, 0.0, (value - wanted).abs()).max())
@@ -166,7 +167,7 @@ def _excess(value: torch.Tensor, wanted: torch.Tensor, tolerance: float, least: 
 
 
 def _trait(item: Any) -> Any:
-    """What tells two arguments apart."""
+    """Return a hashable key that is equal for equivalent arguments."""
     if isinstance(item, torch.Tensor):
         return item.shape, item.stride(), item.dtype, item.device.type
     return None if isinstance(item, float) else str(item)

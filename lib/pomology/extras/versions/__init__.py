@@ -1,4 +1,4 @@
-"""Compare versions of a package, measured in turn: `pomology matrix`."""
+"""Benchmark versions of a package, interleaved: `pomology matrix`."""
 
 import argparse
 
@@ -6,11 +6,12 @@ from pomology.command_line import SELECTION, argument
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Compare versions of a package, measured in turn."""
+    """Benchmark versions of a package, interleaved."""
     from pomology.extras.versions import matrix
 
     return matrix.run(options, print)
 
 
-VERSIONS = argument("--versions", "as 'torch==2.13.0 torch==2.14.1'")
+EXAMPLE = "'torch==2.13.0 torch==2.14.1'"
+VERSIONS = argument("--versions", f"versions of one package, for example {EXAMPLE}")
 COMMANDS = {"matrix": (_run, VERSIONS, *SELECTION)}

@@ -1,7 +1,7 @@
-"""Versions of a package, measured in turn: each notebook as A B, then B A, in fresh processes.
+"""Benchmark versions of a package, interleaved: each notebook as A B, then B A, in new processes.
 
-A version is a requirement, as `torch==2.13.0`. Each has a run of its own in outputs/, which every
-other command reads, and an environment: the kit's own, where uv replaces that package.
+A version is a requirement such as `torch==2.13.0`. Each has its own run in outputs/, which all
+other commands read, and its own environment: a copy of .venv in which uv replaces the package.
 """
 
 import argparse
@@ -25,40 +25,40 @@ from pomology.runner import batch, plan
 
 
 def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
-    """Measure what a matrix still lacks, then show it; return the exit status.
+    """Run the unfinished notebooks of all versions, then compare them; return the exit status.
 
-    Raises PomologyError for an argument that is wrong, or a version that cannot be installed.
+    Raises PomologyError for a wrong option, or a version that cannot be installed.
     """
     compare = command_line.extra("compare")
     versions = parse(options.versions)
-    # On PATH, or where setup/environment.sh installs it.
+    # setup/environment.sh installs uv into .venv-uv if it is not on PATH.
     uv = shutil.which("uv") or shutil.which(root() / ".venv-uv" / "bin" / "uv")
     if not uv:
-        raise PomologyError("VERSIONS: needs uv, which is not installed; pipx install uv")
+        raise PomologyError("VERSIONS: uv is not installed; `pipx install uv` installs it")
     if options.repeats < 2:
-        raise PomologyError(f"REPEATS={options.repeats}: must be 2 or more")
+        raise PomologyError(f"REPEATS={options.repeats}: expected 2 or more")
     package = versions[0].partition("==")[0]
     name = options.run or f"matrix-{package}-{options.profile}"
     runs = {version: f"{name}-{folder_name(version)}" for version in versions}
     _, jobs = plan.prepare(options, runs[versions[0]])
     jobs = [job for job in jobs if job.notebook.article != published.KIT and not job.notebook.after]
     for version in versions:
-        say(f"{version}: its environment in .venv-matrix/ is made unless it is there")
+        say(f"{version}: preparing its environment in .venv-matrix/")
         make_environment(version, uv)
     status = _measure(runs, jobs, options, say)
     if status <= 1:
         places = [root() / "outputs" / run_name for run_name in runs.values()]
         say(str(compare.write(places, root() / "outputs" / name, in_turn=True)))
-        say(f"written to outputs/{name}/compare.csv and compare.html")
+        say(f"wrote outputs/{name}/compare.csv and compare.html")
     return status
 
 
 def _measure(
     runs: dict[str, str], jobs: list[plan.Job], options: argparse.Namespace, say: Callable
 ) -> int:
-    """Run all versions of a notebook in turn, as A B, then B A; return the exit status.
+    """Run the notebooks with all versions interleaved, as A B, then B A; return the exit status.
 
-    So what drifts evenly is the same for all versions. What has been run is not run again.
+    A steady drift of the machine then affects all versions alike. Finished jobs are skipped.
     """
     status = 0
     with batch.stopped_by_signals() as stop:
@@ -69,7 +69,7 @@ def _measure(
                 command += [f"--profile={options.profile}", f"--device={options.device}"]
                 command += [f"--data={options.data}", f"--run={runs[version]}"]
                 command += [f"--only={name}", f"--repeats={repeat + 1}"]
-                # It is of this process's group, so that Ctrl-C reaches it, too.
+                # The child stays in this process group, so that Ctrl-C reaches it, too.
                 ended = subprocess.run(command, cwd=root(), env=variables())
                 if stop.is_set():
                     return 130
@@ -85,26 +85,27 @@ def _measure(
 def parse(text: str) -> list[str]:
     """Return the versions that VERSIONS names.
 
-    Raises PomologyError unless these are at least two versions of one package that the kit has.
+    Raises PomologyError unless these are at least two versions of one installed package.
     """
     versions = text.split()
     right = all(re.fullmatch(r"[a-z0-9][a-z0-9-]*==[0-9][A-Za-z0-9.+]*", each) for each in versions)
     packages = {version.partition("==")[0] for version in versions}
     different = 1 < len(versions) == len(set(versions)) and len(packages) == 1
     if not (right and different and packages <= installed().keys()):
-        example = "two or more versions of one package of the kit: torch==2.13.0 torch==2.14.1"
-        raise PomologyError(f"VERSIONS={one_line(text)}: must name {example}")
+        wanted = "two or more versions of one installed package"
+        example = "for example torch==2.13.0 torch==2.14.1"
+        raise PomologyError(f"VERSIONS={one_line(text)}: expected {wanted}, {example}")
     return versions
 
 
 def installed() -> dict[str, str]:
-    """Return what the kit's own environment has, but for the kit: package -> version number."""
+    """Return the packages of .venv without pomology: name -> version number."""
     found = {canonicalize_name(each.name): each.version for each in metadata.distributions()}
     return {name: found[name] for name in sorted(found) if name != "pomology"}
 
 
 def folder_name(version: str) -> str:
-    """Return a version's name in that of a folder: `torch-2.13.0`."""
+    """Return a version as part of a folder's name: `torch-2.13.0`."""
     return version.replace("==", "-").replace("+", "-")
 
 
@@ -114,17 +115,17 @@ def environment(version: str) -> Path:
 
 
 def variables() -> dict[str, str]:
-    """Return the variables of a process that takes packages from one environment alone."""
+    """Return environment variables for a process that uses packages of one environment only."""
     kept = {name: os.environ[name] for name in os.environ if not name.startswith("PYTHON")}
     return kept | {"PYTHONPATH": str(root() / "lib")}
 
 
 def make_environment(version: str, uv: str) -> None:
-    """Make the environment of a version, unless it is there.
+    """Make the environment of a version, unless it exists.
 
-    uv keeps what is installed wherever the version allows it. So other packages change only where
-    they must, as torchvision does with torch. Raises PomologyError where the version cannot be
-    installed, with the last words of uv.
+    uv keeps installed packages if the version allows it, so other packages change only if they
+    must, for example torchvision with torch. Raises PomologyError with uv's last words if the
+    version cannot be installed.
     """
     folder = environment(version)
     own = installed()
