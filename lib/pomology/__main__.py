@@ -21,15 +21,14 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser that raises PomologyError, for an error in one line."""
 
     def error(self, message: str):
-        raise PomologyError(f"{self.prog}: {message}")
+        raise PomologyError(f"{message}; see `{self.prog} --help`")
 
 
 def _reproduce(options: argparse.Namespace) -> int:
     """Run all notebooks on this machine and build the report."""
     minutes = options.minutes
     if minutes and not (3 <= minutes <= 120 and options.profile == "quick"):
-        got = f"MINUTES={minutes} with PROFILE={options.profile}"
-        raise PomologyError(f"{got}: expected 3 to 120 minutes and PROFILE=quick")
+        raise PomologyError(f"MINUTES={minutes}: expected 3 to 120, with PROFILE=quick")
     out, jobs = plan.prepare(options, options.run)
     if options.store:
         extra("store").check(options.store)
@@ -62,9 +61,8 @@ def _report(options: argparse.Namespace) -> None:
     print(page.build(folder, places("WITH", options.others, options.store)))
 
 
-LIMIT = argument("--limit-minutes", "minutes that a notebook may take; 0: any", None, type=float)
-TIME = "minutes that the run may take, 3 to 120; it runs the most informative notebooks first"
-MINUTES = argument("--minutes", TIME, 0, type=int)
+LIMIT = argument("--limit-minutes", "time limit of each notebook; 0: none", None, type=float)
+MINUTES = argument("--minutes", "time limit of the run, 3 to 120 minutes", 0, type=int)
 OTHERS = "other runs to show next to it: names in outputs/, folders, or shared zips"
 WITH = argument("--with", OTHERS, (), nargs="+", dest="others", metavar="RUN")
 CORE = {

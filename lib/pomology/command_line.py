@@ -44,8 +44,7 @@ def extra(name: str) -> ModuleType:
 def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
     """Return the paths of runs; fetch those that are not on this machine from a store.
 
-    variable: the option's name, for errors. texts: names of runs, several in one text separated by
-    spaces, with quotes around a name with spaces. address: of the store.
+    texts: names of runs, separated by spaces, with quotes around a name with spaces.
     """
     try:
         names = shlex.split(" ".join(texts))

@@ -231,7 +231,7 @@ def test_check_and_list(checkout, capsys):
     stray = checkout.folder / "params" / "smoke" / "delta.yaml"
     stray.write_text("profile: smoke")
     assert command_line.main(["check"]) == 2
-    assert "params/smoke/delta.yaml: no notebook or profile has" in capsys.readouterr().err
+    assert "params/smoke/delta.yaml: no notebook or profile of this name" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -258,8 +258,8 @@ NOT_HERE = "cuda" if sys.platform == "darwin" else "mps"
 WRONG_ARGUMENTS = {
     "--only=vea": "ONLY=vea: no notebook matches; expected some of alpha, zeta",
     "--repeats=0": "REPEATS=0: expected a number from 1 to 100",
-    "--minutes=2": "MINUTES=2 with PROFILE=quick: expected 3 to 120 minutes and PROFILE=quick",
-    "--minutes=5 --profile=article": "MINUTES=5 with PROFILE=article: expected 3 to 120 minutes",
+    "--minutes=2": "MINUTES=2: expected 3 to 120",
+    "--minutes=5 --profile=article": "MINUTES=5: expected 3 to 120, with PROFILE=quick",
     f"--profile=smoke --run=r --device={NOT_HERE}": "not on this machine",
 }
 
@@ -293,7 +293,7 @@ def test_invalid_files(checkout, refused, place, text, words):
 @pytest.mark.parametrize(
     ("profile", "used", "words"),
     [
-        ("quick", {}, "RUN=r: has results with PROFILE=quick, not smoke"),
+        ("quick", {}, "RUN=r: has PROFILE=quick, not smoke"),
         ("smoke", {"lr": 0.3}, "zeta ran with lr=0.3, not 0.2"),
     ],
 )

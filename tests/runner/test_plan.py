@@ -61,7 +61,7 @@ def test_a_first_table_then_the_peaks_and_last_the_notebooks_that_show_others():
 @pytest.mark.parametrize("speed", [0.3, 1, 3])
 @pytest.mark.parametrize("minutes", [3, 10])
 def test_minutes_run_what_fits_by_priority(monkeypatch, minutes, speed):
-    """On a machine that takes `speed` times the stated seconds."""
+    """The machine takes `speed` times the stated seconds."""
     clock, ran, left_out = fakes.Clock(), [], {}
     jobs = plan.jobs("quick", {"out": "x"})
     monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: clock.now))

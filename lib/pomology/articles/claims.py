@@ -41,9 +41,8 @@ CONTRADICTED = "contradicted"
 INCONCLUSIVE = "inconclusive"
 NOT_TESTABLE = "not testable here"
 RESOLUTION = 1e-9  # repeats that differ less count as equal: logarithms are rounded
-# Welch's t called two sets of five processes with identical work different in 9.3 % of draws,
-# because the machine changed in between. Adding this share of the variance between processes
-# reduces that to 5 %.
+# Welch's t called two sets of five processes with equal work different in 9.3 % of draws, because
+# the machine had changed. This share of the variance between processes, added, makes that 5 %.
 BETWEEN_SETS = 0.19
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 OPERATORS |= {"==": operator.eq, "!=": operator.ne}  # for statuses

@@ -23,10 +23,9 @@ class Condition(SimpleNamespace):
 class Claim(SimpleNamespace):
     """A paraphrased claim of an article, with the columns of claims.csv.
 
-    section: of the article. experiments: their numbers test the claim; a term without an experiment
-    means the first. reading: the conditions in words. holds: whether the article's own numbers
-    support it, and the reason if not. about: the chip or the maker of the chips that it is about.
-    conditions: a claim without any cannot be tested.
+    section: of the article. experiments: those that test it; terms without one mean the first.
+    reading: the conditions in words. holds: whether the article's numbers support it, or why not.
+    about: the chip or its maker. conditions: a claim without any cannot be tested.
     """
 
 

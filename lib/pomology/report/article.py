@@ -49,7 +49,7 @@ class Declaration:
 
     @functools.cached_property
     def printed(self) -> list[dict]:
-        """The published rows of its table in the article's order, with these additional keys.
+        """The published rows of the table in the article's order, with these additional keys.
 
         label: the device with its framework, version and year. line: equal for all values of one
         row of the article. flops_per_s: analytic operations over the printed time, None if either
@@ -83,7 +83,7 @@ class Declaration:
         return {heading: str(config.get(key, "")) for key, heading in self.headings.items()}
 
     def cells(self, device: str, config: dict, notes: str) -> dict[str, str]:
-        """Return a row of its table by heading, with empty texts for its metrics."""
+        """Return a row of the table by heading, with empty texts for the metrics."""
         columns = dict.fromkeys(self.shown, "")
         return {"Device": device} | self.texts(config) | columns | {"Notes": notes}
 
@@ -112,7 +112,7 @@ class Declaration:
 
     @property
     def claims(self) -> list[published.Claim]:
-        """The claims about its experiments; for article `kit` the claims of all articles."""
+        """The claims about the experiments; for article `kit` the claims of all articles."""
         article = None if self.article == published.KIT else self.article
         experiments = {self.name, *self.claims_of}
         claims = published.claims(article=article)

@@ -11,7 +11,7 @@ from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 
-COMPUTE_BOUND = ("matmul", "vjp", "convolution")  # only these operators measure peak FLOP/s
+DENSE = ("matmul", "vjp", "convolution")  # compute-bound operators, which measure peak FLOP/s
 TOO_FAST = 1.5  # times the peak; Winograd convolutions need fewer operations than are counted
 SHARE = "share_of_best"  # metric: share of this machine's measured peak
 BEST = metrics.words(SHARE)
@@ -41,8 +41,7 @@ def best(
     found: Peaks = {}
     for record in records:
         operation = record.config.get("operation")
-        bound = operation in COMPUTE_BOUND or metric != "flops_per_s"
-        timed = metric in record.metrics and bound
+        timed = metric in record.metrics and (operation in DENSE or metric != "flops_per_s")
         if not (operation and timed) or record.status != "ok" or record.profile == "smoke":
             continue
         if "too-fast" in record.flags:

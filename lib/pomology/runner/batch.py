@@ -87,8 +87,7 @@ def reproduce(
     errors = [record for record in Run(out).records if record.status == "error"]
     for record in errors:
         print(f"error in {record.experiment}, {record.case}: {record.reason}")
-    took = clock_time(time.monotonic() - begun_s)
-    print(f"done in {took}; the report is {page.relative_to(root())}")
+    print(f"done in {clock_time(time.monotonic() - begun_s)}; report: {page.relative_to(root())}")
     return 1 if failed or errors else 0
 
 
@@ -229,8 +228,7 @@ class Execution:
 def _kernel(folder: Path, log: Path, watch: Callable[[], Outcome]) -> Iterator[KernelManager]:
     """Yield a kernel. It and its child processes are killed at the end, or with this process.
 
-    folder: the kernel's working directory. log: the file for its stderr. watch: called every 0.2 s;
-    a reason that it returns ends the kernel.
+    log: the file for its stderr. watch: called every 0.2 s; a reason ends the kernel.
     """
     manager = KernelManager(kernel_name="python3", client_class=CLIENT, **KERNEL)
     # nbclient requests a client and leaves it open; the same one is closed below.

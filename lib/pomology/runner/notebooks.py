@@ -41,7 +41,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The suffix of its file: `-mlx-tf32` for `{"framework": "mlx", "tf32": true}`."""
+        """The suffix of a variant's file: `-mlx-tf32` for `{"framework": "mlx", "tf32": true}`."""
         words = []
         for name, value in self.parameters.items():
             words.append({True: name, False: f"no-{name}"}.get(value, value))
@@ -71,11 +71,11 @@ class Notebook:
 
     @property
     def name(self) -> str:
-        """The stem of its file, which is also the name of its experiment."""
+        """The stem of the notebook's file, which is also the name of the experiment."""
         return self.path.stem
 
     def seconds(self, profile: str) -> float:
-        """Return the time of the variants that run on any machine; infinite if not stated."""
+        """Return the stated time of the variants that run on any machine; infinity if none."""
         everywhere = [variant for variant in self.variants if not variant.only]
         return sum(variant.seconds.get(profile, math.inf) for variant in everywhere)
 
@@ -90,8 +90,7 @@ class Notebook:
         # A notebook that only shows other notebooks' results measures nothing.
         for name in ("profile", "out") if self.after else ("profile", "out", "devices", "repeat"):
             if name not in names:
-                remedy = f"add `{name}`, which `pomology reproduce` sets"
-                raise PomologyError(f"{self.path.name}: parameters cell: {remedy}")
+                raise PomologyError(f"{self.path.name}: parameters cell: add `{name}`")
         for variant in self.variants:
             with _naming(f"{self.path.name}: variants"):
                 msgspec.convert(variant.parameters, parameters)
@@ -182,9 +181,8 @@ def declared(path: Path) -> type[msgspec.Struct]:
 def inspect(path: Path) -> dict[str, Any]:
     """Return the parameters of a notebook as papermill reads them, by name.
 
-    Each is a line `name: type = literal  # help`. The parameters of the study are in the cell with
-    the tag `study`, all others in the cell with the tag `parameters`, after which papermill inserts
-    its own.
+    Each is a line `name: type = literal  # help`. Those of the study are in the cell tagged
+    `study`, the others in the cell tagged `parameters`, after which papermill inserts its own.
     """
     import nbformat  # takes half a second, with papermill
     from papermill.translators import PythonTranslator

@@ -48,8 +48,7 @@ def schedule(
     """Yield each job with the expected seconds of the job and of the rest of the run.
 
     minutes: the time limit; with one, jobs come by priority, and only while they fit. left_out:
-    receives the names of the other jobs and the reasons. The pace of this machine, measured over
-    expected time, scales all expectations.
+    receives the names of the other jobs and the reasons.
     """
     begun_s = time.monotonic()
     expected_s = 0.0
@@ -124,8 +123,7 @@ def check() -> int:
     files = [f"{notebook.name}.yaml" for notebook in known]
     for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
         if path.parent.name not in PROFILES or path.name not in files:
-            reason = "no notebook or profile has this name; rename or delete the file"
-            raise PomologyError(f"{path.relative_to(root())}: {reason}")
+            raise PomologyError(f"{path.relative_to(root())}: no notebook or profile of this name")
     return len(known)
 
 
@@ -152,8 +150,8 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
         return
     before = Run(out).machine.get("profile")
     if before != profile:
-        reason = f"has results with PROFILE={before}, not {profile}; name another RUN"
-        raise PomologyError(f"RUN={out.name}: {reason}")
+        other = f"has PROFILE={before}, not {profile}; name another RUN"
+        raise PomologyError(f"RUN={out.name}: {other}")
     for job in planned:
         for path in (out / ".partial" / f"{job.name}.ipynb", job.output(out)):
             try:

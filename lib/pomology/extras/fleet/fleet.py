@@ -78,8 +78,8 @@ def connect(options: argparse.Namespace) -> distributed.Client:
         own = {} if cluster or options.scheduler else alone | {"dashboard_address": None}
         return distributed.Client(options.scheduler or cluster, timeout=WAIT_S, **own)
     except Exception as error:  # ssh, TLS and many modules of dask have their own types
-        why = one_line(error, 300) or type(error).__name__
         where = options.scheduler or options.hosts
+        why = one_line(error, 300) or type(error).__name__
         raise PomologyError(f"{where}: no scheduler answers ({why})") from None
 
 
@@ -111,8 +111,7 @@ def find_machines(client: distributed.Client, where: str, least: int, say: Calla
     try:
         client.wait_for_workers(least, timeout=WAIT_S)
     except TimeoutError:
-        few = f"fewer than {least} machines answered within {WAIT_S} s"
-        raise PomologyError(f"{where}: {few}") from None
+        raise PomologyError(f"{where}: fewer than {least} answered within {WAIT_S} s") from None
     version = describe()["version"]
     hosts: dict[str, str] = {}
     for address, answer in client.run(describe).items():
@@ -174,8 +173,7 @@ def reproduce(name: str, run: str, options: list[str]) -> tuple[str, dict[str, b
     folder = root() / "outputs" / run
     lock = folder / LOCK
     if lock.exists():  # a copied run has no lock, and must not get one
-        # Wait for an earlier command whose worker was killed.
-        filelock.FileLock(lock).acquire().lock.release()
+        filelock.FileLock(lock).acquire().lock.release()  # wait for a command of a killed worker
     command = [sys.executable, "-m", "pomology", "reproduce", f"--run={run}", *options]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     line = ""

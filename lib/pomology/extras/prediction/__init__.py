@@ -9,7 +9,7 @@ ARGUMENTS = (
     argument("--input", "shapes of a batch: 32x3x224x224, or 16x512:int for integers"),
     argument("--precision", "fp32, bf16 or fp16 (default: fp32)", "fp32"),
     argument("--on", "a device, for example 'RTX 3090'; with --from cpu or gpu"),
-    argument("--from", "a run whose measured peaks to use", dest="source", metavar="RUN"),
+    argument("--from", "a run with measured peaks", dest="source", metavar="RUN"),
     STORE,
 )
 

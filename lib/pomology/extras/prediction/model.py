@@ -110,8 +110,8 @@ def left_out(
 ) -> pandas.DataFrame:
     """Predict each group of times from a fit to the others (cross-validation).
 
-    by: the column with the group. start, held, prior: see `fit` and `interval`. Returns the times
-    with the column `error`, and with `inside`: whether the interval contains the error.
+    by: the column of groups. The rest: see `fit` and `interval`. Returns the times with `error`
+    and with `inside`, whether the interval contains the error.
     """
     groups = times[by].to_numpy()
     result = times.assign(error=0.0, inside=False)
@@ -137,9 +137,8 @@ class Model(NamedTuple):
     def calibrated(self, device: Device, times: pandas.DataFrame, workload: str = "") -> Model:
         """Return the model, calibrated on the times of other workloads on this device.
 
-        workload: the predicted one; "" for a user's model, which differs more from pomology's
-        workloads than these from each other. On a run's device its interval is therefore at least
-        the general one.
+        workload: the predicted one; "" for a user's model, which differs more from the workloads
+        of a run than these from each other, so its interval is at least the general one.
         """
         model = self
         own = times[times["device"].eq(device.name)]

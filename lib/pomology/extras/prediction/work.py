@@ -78,8 +78,7 @@ def count(
     from torch.utils.flop_counter import FlopCounterMode
 
     if precision not in PRECISIONS:
-        known = ", ".join(PRECISIONS)
-        raise PomologyError(f"precision {one_line(precision)}: expected one of {known}")
+        raise PomologyError(f"{one_line(precision)}: expected one of {', '.join(PRECISIONS)}")
     size = PRECISIONS[precision]
     module.to("meta").train()
     passed: Counter = Counter()

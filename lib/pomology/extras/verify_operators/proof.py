@@ -40,8 +40,7 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
         step(model, batch_size)
     case.backend.reset_peak_memory()
     if proof.worst:
-        step_name = f"a step on {case.backend.backend} compared with the CPU"
-        raise Mismatch(f"{step_name}: {proof.worst[1]}")
+        raise Mismatch(f"a step on {case.backend.backend} and on the CPU: {proof.worst[1]}")
     if proof.left:
         left = "; ".join(f"{name} ({why})" for name, why in sorted(proof.left.items()))
         case.note(f"not compared with the CPU: {left}", "unproved")

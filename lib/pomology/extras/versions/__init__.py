@@ -12,6 +12,5 @@ def _run(options: argparse.Namespace) -> int:
     return matrix.run(options, print)
 
 
-EXAMPLE = "'torch==2.13.0 torch==2.14.1'"
-VERSIONS = argument("--versions", f"versions of one package, for example {EXAMPLE}")
+VERSIONS = argument("--versions", "versions of a package: 'torch==2.13.0 torch==2.14.1'")
 COMMANDS = {"matrix": (_run, VERSIONS, *SELECTION)}

@@ -92,9 +92,8 @@ def parse(text: str) -> list[str]:
     packages = {version.partition("==")[0] for version in versions}
     different = 1 < len(versions) == len(set(versions)) and len(packages) == 1
     if not (right and different and packages <= installed().keys()):
-        wanted = "two or more versions of one installed package"
-        example = "for example torch==2.13.0 torch==2.14.1"
-        raise PomologyError(f"VERSIONS={one_line(text)}: expected {wanted}, {example}")
+        wanted = "two or more versions of one package, such as torch==2.13.0 torch==2.14.1"
+        raise PomologyError(f"VERSIONS={one_line(text)}: expected {wanted}")
     return versions
 
 
