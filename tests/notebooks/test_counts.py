@@ -41,9 +41,9 @@ def test_a_training_that_cannot_be_read_is_one_line():
 @pytest.mark.parametrize(
     ("name", "attention", "saved_gib"),
     [
-        ("whisper-medium", "written out", 23.5),
+        ("whisper-medium", "unfused", 23.5),
         ("whisper-medium", "fused", 10.9),
-        ("gpt2-large", "written out", 12.69),
+        ("gpt2-large", "unfused", 12.69),
         # CUDA's dropout keeps a byte where others keep a float: 73 tensors of 16 x 128 x 1280.
         ("gpt2-large", "fused", 11.64 - 73 * 16 * 128 * 1280 * 3 / GIB),
     ],
@@ -54,8 +54,8 @@ def test_memory_with_either_attention(name, attention, saved_gib):
 
 
 def test_checkpointing_keeps_the_input_of_each_layer_and_one_layer():
-    plain = fits.work("whisper-large", "written out")
-    again = fits.work("whisper-large", "written out", True)
+    plain = fits.work("whisper-large", "unfused")
+    again = fits.work("whisper-large", "unfused", True)
     assert plain.saved_bytes / GIB == pytest.approx(312, rel=0.01)
     inputs = 32 * (1500 + 32) * 1280 * 4 * 32  # batch x positions x width x 4 bytes x layers
     assert inputs < again.saved_bytes < inputs + 1.2 * 312 * GIB / 32
