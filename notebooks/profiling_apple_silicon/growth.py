@@ -1,4 +1,4 @@
-"""For the notebooks `memory` and `whisper_pretraining`: by how much memory grows with each step."""
+"""Growth of memory per step, for the notebooks `memory` and `whisper_pretraining`."""
 
 import contextlib
 import math
@@ -11,12 +11,12 @@ from pomology.machine import memory
 from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 
-BLOCKS = 9  # a few long ones: each must hold what one part of a trace has to do with the next
+BLOCKS = 9  # few and long, so that the correlation of neighbouring steps stays within a block
 
 
 @contextlib.contextmanager
 def noted(case):
-    """Around a loop with `case.trace()`: add its `metrics` to the case, however the loop ends."""
+    """Add the `metrics` of a loop with `case.trace()` to the case, even if the loop fails."""
     try:
         yield
     finally:
@@ -27,9 +27,10 @@ def noted(case):
 
 
 def metrics(rows):
-    """Return growth a step (NAME_slope) and both ends of a trace. rows: of `memory.TRACED`.
+    """Return the growth per step (NAME_slope) and the first and last value of each quantity.
 
-    What was not read in every step has none; no slope with fewer than 3 steps.
+    rows: of `memory.TRACED`. Quantities that were not read in every step are omitted; a slope needs
+    at least 3 steps.
     """
     if not rows:
         return {}
@@ -41,7 +42,7 @@ def metrics(rows):
             continue
         short, of_bytes, _ = name.partition("_bytes")
         if len(values) >= 3:
-            # The system gives a process pages; frameworks count what they were asked for.
+            # The system allocates whole pages; frameworks count requested bytes.
             resolution = mmap.PAGESIZE if short in ("footprint", "resident") else 1
             grows = slope(values, columns["step"], resolution)
             found[f"{short}_slope{of_bytes}"] = grows.replace(unit="B" if of_bytes else "count")
@@ -52,12 +53,12 @@ def metrics(rows):
 
 
 def slope(values, steps, resolution=0.0):
-    """Return by how much a quantity grows a step, with an interval that holds for memory.
+    """Return the growth of a quantity per step, with an interval suited to memory.
 
-    The slope from the first of 9 blocks to the last, with a t interval of the slopes in between
-    (Ibragimov and Mueller 2010), as wide as a random walk needs it (Working 1960), and never less
-    than the largest jump. values: 3 or more, one at each of `steps`, which rise. resolution: the
-    smallest change that they show.
+    The slope runs from the first of 9 blocks to the last. Its t interval uses the slopes between
+    neighbouring blocks (Ibragimov and Mueller 2010), is widened to cover a random walk (Working
+    1960), and is never narrower than the largest jump. values: 3 or more, one for each of the
+    ascending `steps`. resolution: the smallest change that the values can show.
     """
     y = np.asarray(values, dtype=float)
     x = np.asarray(steps, dtype=float)

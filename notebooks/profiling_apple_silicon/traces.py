@@ -1,10 +1,10 @@
-"""For the notebooks `memory` and `whisper_pretraining`: memory and page faults after each step."""
+"""Figure of memory and page faults per step, for `memory` and `whisper_pretraining`."""
 
 from collections import defaultdict
 
 from pomology.report.figures import DASHES, curves_figure
 
-SAME = 0.01  # but on a Mac the footprint is the resident memory, read at another moment
+SAME = 0.01  # relative difference below which footprint and resident memory are one curve
 
 
 def _of_load(config):
@@ -12,13 +12,13 @@ def _of_load(config):
 
 
 def figure(_, records, panel=_of_load, timed=False):
-    """Return a figure of memory, and of page faults since the first step, after each step.
+    """Return a figure of memory after each step, and of page faults since the first step.
 
-    panel: of the settings of a case, the words for its panels. timed: whether the time of each step
-    has a panel, too. What was not read in every step is left out, and so are smoke tests and
-    trainings of one step.
+    panel: returns the name of a case's panels from its settings. timed: whether to add a panel with
+    the time of each step. Quantities that were not read in every step are omitted, and so are smoke
+    tests and cases of one step.
     """
-    import pandas  # not before the memory is measured
+    import pandas  # imported late, because it would count as memory of the training
 
     panels = defaultdict(list)
     for record in records:
@@ -40,5 +40,5 @@ def figure(_, records, panel=_of_load, timed=False):
             panels[f"1,000 faults, {words}"].append((record, faults, ""))
         if timed:
             steps_s = trace["t_s"].diff() / trace.index.to_series().diff()
-            panels[f"s a step, {words}"].append((record, steps_s, ""))
+            panels[f"s per step, {words}"].append((record, steps_s, ""))
     return curves_figure(panels, "step")

@@ -21,7 +21,7 @@ def test_a_batch_near_the_limit_leaves_a_part_of_the_memory(free, wanted):
     assert filling.fill(case, lambda count: count, "byte") == pytest.approx(wanted)
     backend.kind = "cpu"
     found = filling.fill(case, lambda count: count, "byte")
-    assert found == pytest.approx(wanted / filling.HOLES) and not case.scaled
+    assert found == pytest.approx(wanted / filling.FRAGMENTATION) and not case.scaled
     # 100 bytes each, and 50 of whatever is there only once.
     parts = filling.fill(case, lambda count: 50 + 100 * count, "part", most_bytes=1000)
     assert parts == 9 and case.scaled

@@ -18,7 +18,7 @@ def scope(tmp_path) -> dict:
     settings |= {"steps": 12, "profile": "article"}
     for number, source in enumerate(fakes.cells("memory")):
         exec(source.split("\n\n\nfor case in")[0], scope)
-        if number == 0:  # the parameters
+        if number == 1:  # after both cells with parameters
             scope |= settings
         if "def prepare(case)" in source:
             break

@@ -166,7 +166,7 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     assert key == {"PyTorch, cpu", "MLX, mlx-gpu", "footprint"}  # allocated was not always read
     assert drawn("memory", [smoke], traces.figure).texts[0].get_text() == NOTHING
     steps_s = traces.figure(None, [near], lambda config: "scenario 3", timed=True).axes[2]
-    assert steps_s.get_ylabel() == "s a step, scenario 3" and curves(steps_s)[0][1][1:] == [2, 3]
+    assert steps_s.get_ylabel() == "s per step, scenario 3" and curves(steps_s)[0][1][1:] == [2, 3]
 
 
 def test_rate_temperature_and_clock_over_time():
