@@ -1,7 +1,7 @@
-"""Training with weights and optimizer in the host's memory: PyTorch's FSDP2 with CPU offload.
+"""CPU offload with PyTorch's FSDP2: weights and optimizer state in host memory.
 
-FSDP2 shards a model as ZeRO stage 3 does (Rajbhandari et al. 2020). Here it runs in one process,
-without a launcher, so a GPU that is too small for a model can train it from the host's memory.
+FSDP2 shards a model like ZeRO stage 3 (Rajbhandari et al. 2020). Here it runs in one process,
+without a launcher, so a GPU too small for a model can train it from host memory.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from pomology.models.cost import Workload
 def fsdp(model: nn.Module, device: torch.device | str) -> Iterator[None]:
     """Keep a model's weights and gradients on the host, and compute on the device.
 
-    The model is changed in place. The modules of each `nn.ModuleList` go to the device one at a
-    time, all others for a whole step. An optimizer that is made inside of the block has its state
-    on the host, and updates the weights there. Raises Unsupported for a device without a memory of
-    its own.
+    The model is changed in place. The modules of each `nn.ModuleList` move to the device one at a
+    time, all others for a whole step. An optimizer created inside the block keeps its state on the
+    host and updates the weights there. Raises Unsupported for a device without its own memory.
     """
     device = torch.device(device)
     if device.type not in ("cpu", "cuda"):
@@ -36,7 +35,7 @@ def fsdp(model: nn.Module, device: torch.device | str) -> Iterator[None]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
-    # By itself Gloo listens to the network, which macOS asks its user about.
+    # Gloo would listen on the network by default, for which macOS asks the user's permission.
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     with mock.patch.dict(os.environ, {"GLOO_SOCKET_IFNAME": loopback}):
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -53,10 +52,11 @@ def fsdp(model: nn.Module, device: torch.device | str) -> Iterator[None]:
 
 
 def placed(counted: Workload, build: Callable[[], nn.Module]) -> Workload:
-    """Return a step with AdamW, counted without offload, as `fsdp` divides it.
+    """Divide the memory of a step with AdamW between device and host, as `fsdp` does.
 
-    build: makes the module. `host_bytes` has each weight, and of a trained one its gradient and
-    AdamW's two moments. `state_bytes`, on the device, has the largest block and what is in none.
+    counted: the step without offload. build: makes the module. `host_bytes` includes all weights,
+    and gradients and AdamW's moments of the trained ones. `state_bytes`, on the device, includes
+    the largest block and the weights outside of blocks.
     """
     with torch.device("meta"):
         model = build()
@@ -74,7 +74,7 @@ def _bytes(weights: Iterable[Any]) -> int:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """Return what FSDP moves in one piece: modules of each list of modules, inner ones first."""
+    """Return the modules that FSDP moves as one unit: members of each list, inner lists first."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     blocks = [block for modules in reversed(lists) for block in modules]
     return [block for block in dict.fromkeys(blocks) if next(block.parameters(), None) is not None]

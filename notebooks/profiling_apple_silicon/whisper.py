@@ -1,4 +1,4 @@
-"""Whisper for the three notebooks that train it: the model, its batches, a step and its cost."""
+"""Model, batches, training step and cost of Whisper, for the three notebooks that train it."""
 
 import functools
 from dataclasses import replace
@@ -10,7 +10,7 @@ from pomology.errors import Unsupported
 from pomology.models import pretrained
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# Of transformers' models, with the encoder's positions, which are never trained.
+# Counts include the encoder's positions, which are not trained.
 PARAMETERS = {
     "whisper-tiny": 37_760_640,
     "whisper-small": 241_734_912,
@@ -22,20 +22,20 @@ PARAMETERS = {
 def build(name, checkpointing):
     """Return the model with random weights.
 
-    checkpointing: whether each layer forgets what it computed in the forward pass, and computes it
-    once more in the backward pass.
+    checkpointing: whether to use gradient checkpointing, by which each layer recomputes its
+    activations in the backward pass.
     """
     model = pretrained.build(name, "speech")
     if checkpointing:
         model.activation_checkpointing_enable({"use_reentrant": True})
-        # The layers keep theirs. With its own, the decoder around them would do without its cache,
-        # and look into its inputs then.
+        # Only the layers need it. The decoder's own flag would switch its cache off, and without
+        # the cache the decoder inspects its inputs.
         model.model.decoder.gradient_checkpointing = False
     return model
 
 
 def one_step(model, batch_size):
-    """Forward and backward pass with random clips and labels of 32 tokens; returns the loss."""
+    """Run forward and backward pass on random clips with labels of 32 tokens; return the loss."""
     features, labels = torch.randn(batch_size, 80, 3000), torch.randint(50_000, (batch_size, 32))
     loss = model(input_features=features, labels=labels).loss
     loss.backward()
@@ -44,7 +44,7 @@ def one_step(model, batch_size):
 
 @functools.cache
 def cost(name, batch_size, checkpointing, backend):
-    """Count a step with AdamW without running it; what checkpointing computes twice counts once."""
+    """Count a step with AdamW without running it. Recomputed operations count once."""
     plain = _counted(name, batch_size, False, backend)
     kept = _counted(name, batch_size, checkpointing, backend)
     return replace(plain, saved_bytes=kept.saved_bytes)
@@ -57,18 +57,18 @@ def _counted(name, batch_size, checkpointing, backend):
 
 
 def batches(clips, batch_size, count, seed):
-    """Return a loader of so many batches, always the same ones in the same order."""
+    """Return a loader of `count` batches; equal seeds give the same batches in the same order."""
     order = torch.Generator().manual_seed(seed)
     sampler = RandomSampler(clips, num_samples=count * batch_size, generator=order)
     return DataLoader(clips, batch_size, sampler=sampler)
 
 
 class Training:
-    """The training of a case: AdamW, and a step of it, with the settings of Hugging Face's Trainer.
+    """Optimizer and training step of a case, with the settings of Hugging Face's Trainer.
 
-    AdamW has no weight decay. PyTorch's default is not fused; offloaded weights, which the host
-    updates, have the fused one. fp16 and bf16 are autocast, and fp16 has a gradient scaler. Raises
-    Unsupported where that switches itself off.
+    AdamW has no weight decay. It is PyTorch's default, which is not fused; offloaded weights use
+    the fused one on the host. fp16 and bf16 are autocast, and fp16 has a gradient scaler. Raises
+    Unsupported if the scaler disables itself.
     """
 
     def __init__(self, case, model, lr, offloaded=False):
@@ -82,12 +82,12 @@ class Training:
             raise Unsupported("the gradient scaler that fp16 needs switched itself off")
 
     def autocast(self):
-        """Return the context of a forward pass."""
+        """Return the autocast context of the forward pass; disabled in fp32."""
         dtype = DTYPES[self.case.precision]
         return torch.autocast(self.case.device.type, dtype, dtype != torch.float32)
 
     def step(self, batch):
-        """Make a step, and time its forward pass, backward pass and update by themselves.
+        """Make one step, and time forward pass, backward pass and update separately.
 
         batch: tensors by the names of the model's inputs. Gradients are clipped to a norm of 1.
         """
