@@ -1,4 +1,4 @@
-"""A function timed by itself, and two in turn."""
+"""Timing of single functions, in simulated time."""
 
 import pytest
 from fakes import Clock, SimulatedDevice, seconds_of
@@ -19,7 +19,7 @@ class Kernel:
         self.calls += 1
 
 
-def test_measure_keeps_the_first_call_and_warm_up_apart():
+def test_measure_times_the_first_call_and_warm_up_separately():
     kernel = Kernel(lambda call: 0.001 if call >= 30 else 0.002 if call else 4.002)
     found = measure(kernel, clock=kernel.now)
     assert found.first_call_s == approx(4.002) and found.seconds.value == approx(0.001)
@@ -29,7 +29,7 @@ def test_measure_keeps_the_first_call_and_warm_up_apart():
     assert kernel.calls == 1 + steps_in(found.warmup) + steps_in(found.blocks)
 
 
-def test_measure_gives_the_median_of_blocks():
+def test_measure_returns_the_median_of_blocks():
     kernel = Kernel(lambda call: 0.05 * (4 if call % 5 == 0 else 1))
     found = measure(kernel, clock=kernel.now, repeats=30, calls_per_block=1)
     assert found.seconds.value == approx(0.05)
@@ -40,7 +40,7 @@ def test_measure_gives_the_median_of_blocks():
 @pytest.mark.parametrize(
     ("kernel_s", "least", "stopped", "calls"),
     [
-        (20.0, {}, "budget", 2),  # whose spread is not that of many
+        (20.0, {}, "budget", 2),  # too few for an interval
         (0.5, {"least_calls": 20}, "budget", 20),
         (0.001, {"least_s": 0.9}, "interval", None),
         (0.001, {"least_s": 3.0}, "budget", None),
@@ -49,7 +49,7 @@ def test_measure_gives_the_median_of_blocks():
         (0.5, {"repeats": 100, "limit_s": 5}, "limit", 8),
     ],
 )
-def test_measure_goes_on_as_long_as_is_demanded_but_not_beyond_its_limit(
+def test_measure_reaches_its_least_calls_and_seconds_within_its_limit(
     kernel_s, least, stopped, calls
 ):
     kernel = Kernel(lambda call: kernel_s)
@@ -61,7 +61,7 @@ def test_measure_goes_on_as_long_as_is_demanded_but_not_beyond_its_limit(
 
 
 @pytest.mark.parametrize("kernel_s", [2e-6, 3e-4, 0.06])
-def test_blocks_of_measure_make_the_fence_vanish(kernel_s):
+def test_blocks_of_measure_make_the_synchronization_negligible(kernel_s):
     device = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=2e-4)
     device.launch(9.0)  # from before
 

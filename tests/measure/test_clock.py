@@ -1,4 +1,4 @@
-"""The clock inside a training loop, in simulated time where it must be exact."""
+"""Timing of training loops, in simulated time where it must be exact."""
 
 import math
 
@@ -13,13 +13,13 @@ from pomology.measure.epochs import epoch_metrics
 
 
 def timed(batches, step_s, **options) -> tuple[StepClock, Part]:
-    """The clock and the part of a training in simulated time, with `step_s(number)` a step."""
+    """Return the clock and the part of a simulated training with `step_s(number)` per step."""
     clock = StepClock(clock=Clock(), **options)
     train(clock, batches, lambda number: clock.clock.pass_s(step_s(number)))
     return clock, clock.parts["training"]
 
 
-def same(batch):
+def unchanged(batch):
     return batch
 
 
@@ -37,14 +37,14 @@ def test_a_whole_epoch_is_measured_exactly_with_its_slow_first_step(length):
     assert length <= 2 or metrics["step_s"].value == approx(0.004)
 
 
-def test_an_epoch_is_what_its_steps_took_without_the_time_of_the_clock():
+def test_the_time_of_an_epoch_excludes_the_clock_s_own_time():
     now = Clock()
     clock = StepClock(clock=now, on_block=lambda: now.pass_s(0.5))
     train(clock, range(100), lambda number: now.pass_s(0.01))
     assert clock.parts["training"].complete and value(clock, "epoch_s") == approx(1.0)
 
 
-def test_loading_belongs_to_the_steps_and_the_start_of_the_loader_to_the_first():
+def test_loading_counts_as_part_of_steps_and_the_loader_s_start_of_the_first_step():
     class Slow(Loader):
         def __iter__(self):
             now.pass_s(1.5)  # workers start here
@@ -66,7 +66,7 @@ def test_an_epoch_estimated_from_constant_steps_is_exact(step_s):
     assert (epoch.value, epoch.how) == (approx(2.0 + 19_999 * step_s), "estimated")
 
 
-def test_warm_up_is_kept_apart_and_doubles():
+def test_warm_up_is_separate_and_doubles():
     clock, part = timed(range(5_000), lambda number: 0.05 if number < 40 else 0.01, budget_s=10)
     sizes = [block.steps for block in part.warmup]
     assert sizes[:5] == [1, 2, 4, 8, 16]
@@ -74,7 +74,7 @@ def test_warm_up_is_kept_apart_and_doubles():
     assert value(clock, "step_s") == approx(0.01)
     _, part = timed(range(30), lambda number: 0.01, budget_s=10)
     assert steps_in(part.warmup) == 3  # a tenth of the epoch at most
-    # A first step of seconds is usual where it compiles; it must not tell the size of blocks.
+    # A first step that compiles takes seconds, and must not set the size of blocks.
     _, part = timed(range(469), lambda number: 0.002 if number else 5.0, budget_s=10)
     sizes = {block.steps for block in part.blocks[:-1]}
     assert part.complete and sizes == {math.ceil(measure_clock.BLOCK_S / 0.002)}
@@ -84,12 +84,12 @@ def test_warm_up_is_kept_apart_and_doubles():
     ("step_s", "stopped", "steady"),
     [
         (60, "limit", 0),  # the first step alone
-        (30, "limit", 1),  # the second one is no warm-up, since no other comes
+        (30, "limit", 1),  # the second one counts as steady, since no other follows
         (20, "limit", 2),
         (12, "budget", 2),
     ],
 )
-def test_a_part_ends_at_its_limit_with_what_it_has(step_s, stopped, steady):
+def test_a_part_that_reaches_its_limit_keeps_its_times(step_s, stopped, steady):
     clock, part = timed(Loader(10**6), lambda number: step_s, budget_s=10, limit_s=50)
     assert (part.stopped, steps_in(part.blocks)) == (stopped, steady) and not part.complete
     assert part.seconds <= 50 + step_s
@@ -102,17 +102,17 @@ def test_a_part_ends_at_its_limit_with_what_it_has(step_s, stopped, steady):
 
 def test_a_block_ends_where_the_limit_is_reached():
     pace = lambda number: 0.01 if number < 300 else 4.0  # noqa: E731
-    _, part = timed(Loader(10**6), pace, budget_s=10, limit_s=12, to_device=same)
+    _, part = timed(Loader(10**6), pace, budget_s=10, limit_s=12, to_device=unchanged)
     assert part.stopped == "limit" and part.seconds <= 12 + 4
 
 
 @pytest.mark.parametrize(("budget_s", "step_s"), [(0.5, 0.0007), (20, 0.3)])
-@pytest.mark.parametrize("put", [None, same])
+@pytest.mark.parametrize("put", [None, unchanged])
 def test_the_budget_holds(budget_s, step_s, put):
     noise = np.random.default_rng(1).lognormal(0, 1.5, 500)
     clock = StepClock(clock=Clock(), budget_s=budget_s, to_device=put)
 
-    def step(number):  # ever slower, so that no interval becomes narrow
+    def step(number):  # slower and slower, so that no interval becomes narrow
         clock.clock.pass_s(step_s * noise[number % 500] * (1 + clock.clock() / budget_s))
 
     train(clock, range(10**6), step)
@@ -120,7 +120,7 @@ def test_the_budget_holds(budget_s, step_s, put):
     blocks = part.blocks + part.ready_blocks
     largest = max(block.seconds for block in blocks)
     assert part.stopped == "budget"
-    # A burst is a fifth, and ends with a block.
+    # A burst takes 20 % of the budget, and ends with a block.
     assert budget_s <= seconds_of(blocks) <= budget_s * 1.4 + 2 * largest
     share = measure_clock.READY_SHARE if put else 0
     found = seconds_of(part.ready_blocks) / seconds_of(blocks)
@@ -128,15 +128,15 @@ def test_the_budget_holds(budget_s, step_s, put):
     assert seconds_of(part.warmup[:-1]) <= min(2.0, budget_s / 5)
 
 
-def test_the_stop_rule_fires_on_quiet_steps_but_not_before_the_third_burst():
+def test_the_stop_rule_ends_constant_steps_but_not_before_the_third_burst():
     noise = np.random.default_rng(2).normal(1, 0.01, 1000)
     clock, part = timed(range(10**6), lambda number: 0.01 * noise[number % 1000], budget_s=30)
     metric = epoch_metrics(clock)["step_s"]
     assert part.stopped == "interval"
     assert seconds_of(part.blocks) == approx(3 / 5 * 30, rel=0.02)
     assert (metric.high - metric.value) / metric.value <= measure_clock.TARGET
-    # Ready steps come after them, and go on by themselves.
-    clock = StepClock(budget_s=30, to_device=same, clock=Clock())
+    # Pre-loaded batches come after them, and stop by their own interval.
+    clock = StepClock(budget_s=30, to_device=unchanged, clock=Clock())
     noise = np.random.default_rng(3).lognormal(0, 1.5, 500)
 
     def step(number):
@@ -152,19 +152,19 @@ def test_the_stop_rule_fires_on_quiet_steps_but_not_before_the_third_burst():
     ("length", "budget_s", "step_s", "ready"),
     [
         (1000, 10, 0.66, True),
-        (1000, 10, 0.7, False),  # too slow for ten of each
+        (1000, 10, 0.7, False),  # too slow for ten steps of each kind
         (9, 100, 0.1, False),
         (11, 100, 0.1, True),
     ],
 )
-def test_a_split_needs_ten_steps_of_each(length, budget_s, step_s, ready):
-    clock, part = timed(range(length), lambda number: step_s, budget_s=budget_s, to_device=same)
+def test_compute_only_time_needs_ten_steps_of_each_kind(length, budget_s, step_s, ready):
+    clock, part = timed(range(length), lambda _: step_s, budget_s=budget_s, to_device=unchanged)
     assert (steps_in(part.ready_blocks) >= measure_clock.SPLIT_STEPS) is ready
     assert ("compute_epoch_s" in epoch_metrics(clock)) is ready
 
 
 @pytest.mark.parametrize("length", [200, 100_000], ids=["whole", "estimated"])
-@pytest.mark.parametrize("put", [None, same], ids=["real only", "ready too"])
+@pytest.mark.parametrize("put", [None, unchanged], ids=["real only", "ready too"])
 def test_occasional_work_is_counted_exactly_once(length, put):
     now = Clock()
     clock = StepClock(clock=now, budget_s=5, to_device=put)
@@ -172,7 +172,7 @@ def test_occasional_work_is_counted_exactly_once(length, put):
     def step(number):
         now.pass_s(0.008)
         if number % 10 == 3:  # in warm-up, in blocks and on ready batches alike
-            with clock.occasional("picture", per_epoch=length / 10):
+            with clock.occasional("image", per_epoch=length / 10):
                 now.pass_s(0.05)
                 with clock.occasional("file", per_epoch=length / 10):
                     now.pass_s(0.02)
@@ -183,18 +183,18 @@ def test_occasional_work_is_counted_exactly_once(length, put):
     assert clock.parts["training"].complete is (length == 200)
     assert value(clock, "step_s") == approx(0.008)
     assert value(clock, "epoch_s") == approx(length * 0.008 + length / 10 * 0.07 + 2.5)
-    pictures = clock.occasional_work["picture"].seconds
-    assert pictures == approx([0.05] * len(pictures))
+    images = clock.occasional_work["image"].seconds
+    assert images == approx([0.05] * len(images))
     assert not put or value(clock, "compute_epoch_s") == approx(length * 0.008)
 
 
 @pytest.mark.parametrize("workers", [0, 4])
 @pytest.mark.parametrize("length", [300, 100_000], ids=["whole", "estimated"])
-def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length, workers):
+def test_pre_loaded_batches_are_used_after_the_loop_and_without_its_loader(length, workers):
     now = Clock()
 
     def slow_put(batch):
-        now.pass_s(0.5)  # is in no time
+        now.pass_s(0.5)  # counts in no time
         return Batch(batch.number, ready=True)
 
     clock = StepClock(clock=now, budget_s=30, to_device=slow_put)
@@ -204,9 +204,9 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
     part, metrics = clock.parts["training"], epoch_metrics(clock)
     assert all(batch.ready is on_ready for batch, on_ready in seen) and clock.on_ready is False
     ready = [batch.number for batch, on_ready in seen if on_ready]
-    assert all(abs(ready.count(number) - len(ready) / 3) < 10 for number in range(3))  # in turn
+    assert all(abs(ready.count(number) - len(ready) / 3) < 10 for number in range(3))  # rotate
     assert [batch.number for batch, on_ready in seen if not on_ready] == list(range(part.steps))
-    assert loader.given == part.steps + (0 if workers else 3)  # a copy without workers gives those
+    assert loader.given == part.steps + (0 if workers else 3)  # with workers a copy loads these
     assert metrics["step_s"].value == approx(0.010)
     assert metrics["epoch_s"].value == approx(length * 0.010)
     assert metrics["compute_epoch_s"].value == approx(length * 0.004)
@@ -216,7 +216,7 @@ def test_the_ready_loop_runs_on_ready_batches_and_leaves_the_loader_alone(length
 
 
 @pytest.mark.parametrize("batches", [0, 99])
-def test_batches_that_end_too_early_are_an_error_that_counts_them(batches):
+def test_batches_that_end_too_early_are_an_error_with_their_number(batches):
     clock = StepClock(clock=Clock(), limit_s=1e6)
     with pytest.raises(ValueError, match=f"the batches ended after {batches} of 100 steps$"):
         train(clock, Loader(100, batches=batches), lambda number: clock.clock.pass_s(0.001))
@@ -244,7 +244,7 @@ def test_epoch_steps_of_loaders_as_torch_counts_them():
     assert epoch_steps([1, 2, 3]) == 3.0
 
 
-def test_blocks_hold_all_the_work_of_a_device_that_works_later():
+def test_blocks_include_all_the_work_of_an_asynchronous_device():
     device = SimulatedDevice(Clock(), launch_s=1e-5, fence_s=1e-4)
     clock = StepClock(device.synchronize, clock=device.clock, budget_s=60)
     train(clock, range(500), lambda number: device.launch(0.003 if number else 2.0))
@@ -255,7 +255,7 @@ def test_blocks_hold_all_the_work_of_a_device_that_works_later():
     assert value(clock, "step_s") == approx(0.003, rel=0.012)
 
 
-def test_each_phase_has_its_own_time_though_the_device_works_later():
+def test_each_phase_has_its_own_time_on_an_asynchronous_device():
     costs = {"forward": 0.3, "backward": 0.5, "update": 0.1}
     device = SimulatedDevice(Clock(), launch_s=0.0001)
     clock = StepClock(device.synchronize, clock=device.clock, budget_s=50)

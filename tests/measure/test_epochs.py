@@ -1,4 +1,4 @@
-"""From blocks of steps to seconds of an epoch and of a training."""
+"""Seconds per epoch, computed from blocks of steps."""
 
 from fakes import Clock, seconds_of, train, value
 from pytest import approx
@@ -9,7 +9,7 @@ from pomology.measure.estimate import Estimate
 from pomology.measure.intervals import interval
 
 
-def test_steps_of_no_epoch_have_no_time_of_one():
+def test_a_loop_that_is_no_part_of_an_epoch_has_no_epoch_time():
     now = Clock()
     clock = StepClock(clock=now, budget_s=6, to_device=lambda batch: batch)
     for _ in clock.steps(range(1000), per_epoch=0):
@@ -18,7 +18,7 @@ def test_steps_of_no_epoch_have_no_time_of_one():
     assert not {"epoch_s", "compute_epoch_s"} & epoch_metrics(clock).keys()
 
 
-def test_one_estimated_part_makes_the_epoch_an_estimate_and_one_left_early_takes_it_away():
+def test_an_estimated_part_makes_an_estimated_epoch_and_a_part_left_early_makes_none():
     assert epoch_metrics(StepClock(clock=Clock())) == {}
     clock = StepClock(clock=Clock(), budget_s=10)
     train(clock, range(100), lambda number: clock.clock.pass_s(0.01))
@@ -32,7 +32,7 @@ def test_one_estimated_part_makes_the_epoch_an_estimate_and_one_left_early_takes
     assert set(part_metrics(clock)) == {"training", "evaluation"}
 
 
-def test_an_epoch_is_its_first_step_and_the_others_with_the_bounds_of_the_mean():
+def test_an_epoch_is_the_first_step_plus_the_others_at_the_mean_with_its_bounds():
     # The first step was the partial batch.
     assert epoch_estimate(1.6, interval([0.5]), 0.25).value == 1.6
     found = epoch_estimate(10.0, Estimate(2.0, "s", 1.5, 2.5, 100), 101)

@@ -1,4 +1,4 @@
-"""Arithmetic on values with intervals."""
+"""Arithmetic on estimates with intervals."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 from pomology.measure.estimate import Estimate, estimate, total
 
 
-def test_arithmetic_carries_the_interval_and_what_it_covers():
+def test_arithmetic_keeps_the_interval_and_its_kind():
     step = Estimate(2.0, "s", 1.25, 2.5, 40)
     rate = estimate(10, "FLOP") / step
     assert rate == Estimate(5.0, "FLOP/s", 4.0, 8.0, 40)

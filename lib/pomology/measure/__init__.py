@@ -1,1 +1,1 @@
-"""Time steps and calls, and say how sure the number is."""
+"""Timing of training steps and function calls, with confidence intervals."""

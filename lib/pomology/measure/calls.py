@@ -1,4 +1,4 @@
-"""Time one function."""
+"""Timing of a single function."""
 
 import math
 import time
@@ -9,12 +9,12 @@ from pomology.measure import intervals
 from pomology.measure.clock import BLOCK_S, Block, block_steps, steps_in
 from pomology.measure.estimate import Estimate
 
-TARGET = 0.01  # half-width of the interval over the median at which to stop
-LOOK = 1.25  # times as many blocks at each look: some values agree by chance
+TARGET = 0.01  # half-width of the interval over the median at which timing stops
+CHECK_GROWTH = 1.25  # factor between the blocks at two checks: frequent ones stop by chance
 
 
 class Measurement(NamedTuple):
-    """A function timed. seconds: the median of a call; blocks, warmup: the raw times."""
+    """Times of a function. seconds: median per call. blocks, warmup: raw times."""
 
     first_call_s: float
     seconds: Estimate
@@ -38,14 +38,16 @@ def measure(
     before: Callable[[], Any] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measurement:
-    """Time `function()`; the first call apart.
+    """Time `function()`: the first call separately, then warm-up, then blocks of calls.
 
-    Warm-up lasts `warmup_calls` and `warmup_s`, or half the budget if a slow function needs more.
-    Then blocks of calls, synchronized at both ends, until the half-width of the median's interval
-    is below 1 % of it (asked at 40 blocks, 50, 63, ...) or the budget is spent; but never fewer
-    than two blocks, `least_calls` and `least_s`. repeats: exactly so many blocks. limit_s: what all
-    of it may take; then it stops with what it has, one block at the least. calls_per_block: by
-    default so many that synchronizing is negligible. before: called ahead of each block, untimed.
+    Warm-up takes at least `warmup_calls` and `warmup_s`, but at most half the budget. Blocks are
+    synchronized at both ends. They stop when the half-width of the median's interval is at most 1 %
+    of it (checked at 40 blocks, 50, 63, ...) or the budget is spent. At least two blocks,
+    `least_calls` and `least_s` are timed.
+
+    repeats: exact number of blocks. limit_s: longest time of the whole call, which then returns
+    what it has, at least one block. calls_per_block: by default enough to make synchronizing
+    negligible. before: called before each block, untimed.
     """
 
     def block(calls: int) -> Block:
@@ -63,11 +65,11 @@ def measure(
             break
         warmup.append(block(min(2 ** len(warmup), 1024)))
     pace_s = (warmup or [first])[-1].step_s
-    block_s = min(BLOCK_S, budget_s / 50)  # so that there are blocks enough
+    block_s = min(BLOCK_S, budget_s / 50)  # a short budget needs shorter blocks for an interval
     size = calls_per_block or block_steps(pace_s, block_s, synchronize, clock)
     blocks: list[Block] = []
     stopped = ""
-    next_look = intervals.BATCHES
+    next_check = intervals.BATCHES
     begin = clock()
     while not stopped:
         blocks.append(block(size))
@@ -79,8 +81,8 @@ def measure(
             stopped = "repeats" if len(blocks) >= repeats else ""
         elif enough and spent_s >= budget_s:
             stopped = "budget"
-        elif enough and len(blocks) >= next_look:
-            next_look = math.ceil(LOOK * next_look)
+        elif enough and len(blocks) >= next_check:
+            next_check = math.ceil(CHECK_GROWTH * next_check)
             median = intervals.median_interval([block.step_s for block in blocks])
             if median.high - median.low <= 2 * TARGET * median.value:
                 stopped = "interval"
@@ -94,7 +96,7 @@ def timed_block(
     synchronize: Callable[[], None],
     clock: Callable[[], float] = time.perf_counter,
 ) -> Block:
-    """Time so many calls, from when the device is idle until it is idle again."""
+    """Time a number of calls on an idle device until it is idle again."""
     start = clock()
     for _ in range(calls):
         function()

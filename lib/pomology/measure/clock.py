@@ -1,8 +1,8 @@
-"""Time the steps of a training loop: the first one apart, warm-up, then blocks of steady steps.
+"""Timing of training loops: the first step separately, then warm-up, then blocks of steady steps.
 
-A GPU works behind the program's back, so only a block of steps between two synchronizations has a
-true time. Blocks are so long that the cost of synchronizing vanishes. What lies between two steps
-(loading, logging) belongs to them. `StepClock` times such a loop, `calls.measure` a function.
+A GPU works asynchronously, so only a block of steps between two synchronizations has a true time.
+Blocks are long enough to make the cost of synchronizing negligible. Work between two steps, such as
+loading and logging, counts as part of them. `calls.measure` times a single function.
 """
 
 import copy
@@ -19,18 +19,18 @@ from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 
 BLOCK_S = 0.025  # a synchronization on MPS costs about 0.2 ms, under 1 % of this
-FENCE_SHARE = 0.01  # of a block, that a synchronization may take
-BLOCKS_MOST = 1000  # of a part: long epochs get longer blocks
-BURSTS = 5  # of a loop, at least
-BURSTS_LEAST = 3  # before an interval counts: one stretch knows nothing of slow wander
-READY_SHARE = 1 / 3  # of the budget, for the same loop on ready batches
-READY_BATCHES = 3  # kept on the device for that, and used in turn
-STEPS_LEAST = 2  # steady steps, however slow: one alone has no spread
-SPLIT_STEPS = 10  # of the loop and on ready batches, before the two are compared
-STEPS_ENOUGH = 100  # below which the stop rule believes no interval
-TARGET = 0.02  # half-width of the interval over the mean at which to stop
-WARM_UP_S = 2.0  # at most, or a fifth of the budget
-PHASES = ("forward", "backward", "update")  # of a step
+FENCE_SHARE = 0.01  # largest share of a block that its synchronization may take
+MAX_BLOCKS = 1000  # per part: long epochs get longer blocks
+BURSTS = 5  # at least, per loop
+MIN_BURSTS = 3  # before an interval counts: a single burst does not show slow changes
+READY_SHARE = 1 / 3  # share of the budget for steps on pre-loaded batches
+READY_BATCHES = 3  # pre-loaded batches, used in rotation
+MIN_STEPS = 2  # steady steps, however slow: a single one has no spread
+SPLIT_STEPS = 10  # least steps of both kinds before the loop is compared with pre-loaded batches
+MIN_STOP_STEPS = 100  # with fewer, the stop rule ignores the interval
+TARGET = 0.02  # half-width of the interval over the mean at which timing stops
+WARM_UP_S = 2.0  # at most; also at most 20 % of the budget
+PHASES = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Block:
 
 @dataclass
 class Part:
-    """What one loop over batches left behind: an epoch's training, or its evaluation.
+    """Times of one loop over batches, such as an epoch's training or its evaluation.
 
-    epoch_steps: in a whole epoch; a smaller last batch counts as its fraction. per_epoch: loops in
-    an epoch. blocks: steady steps. ready_blocks: steps on batches that are on the device already.
-    last_step_s: of a smaller last batch, which no mean holds. steps: all that ran, but ready ones.
-    seconds: of these steps and of occasional work among them, without the clock's own time.
+    epoch_steps: steps of a whole epoch; a smaller last batch counts as its fraction. per_epoch:
+    loops per epoch. blocks: steady steps. ready_blocks: steps on pre-loaded batches. last_step_s:
+    time of a smaller last batch, which no mean includes. steps: all that ran, without ready_blocks.
+    seconds: time of these steps and of occasional work during them, without the clock's own time.
     """
 
     name: str
@@ -71,18 +71,18 @@ class Part:
 
     @property
     def full_batches(self) -> int:
-        """All batches of a whole epoch but a smaller last one."""
+        """Number of batches in a whole epoch, without a smaller last one."""
         return max(1, int(self.epoch_steps))
 
     @property
-    def left(self) -> int:
-        """Full batches that have not run."""
+    def remaining(self) -> int:
+        """Number of full batches that have not run yet."""
         return self.full_batches - self.steps
 
 
 @dataclass
 class Occasional:
-    """What an epoch does now and then, as a checkpoint. part: in whose loop, if in any."""
+    """Occasional work of an epoch, such as a checkpoint. part: the loop that does it, if any."""
 
     per_epoch: float
     part: Part | None
@@ -91,17 +91,17 @@ class Occasional:
 
 @dataclass(eq=False)
 class StepClock:
-    """Times a training loop from inside: `for batch in clock.steps(batches): ...`.
+    """Timer of a training loop, used inside it: `for batch in clock.steps(batches): ...`.
 
-    An epoch that is expected to fit the budget runs whole. Otherwise steps are taken in bursts,
-    until their interval is narrow or the budget is spent. Ready batches come after the loop, whose
-    steps they would slow down.
+    An epoch that is expected to fit the budget runs whole. Otherwise steps run in bursts until
+    their interval is narrow or the budget is spent. Pre-loaded batches follow after the loop,
+    because they would slow down its steps.
 
-    budget_s: for steady steps of the first part; a later one gets a quarter. A third of it is for
-    ready batches, which are left out where it is too short for 10 steps. limit_s: what a part may
-    take in all; then it stops with what it has. whole: run whole epochs whatever they take.
-    to_device: moves a batch that is kept ready to the device; None times no ready batches.
-    on_block: called where steady blocks begin or end, and at the end.
+    budget_s: time for steady steps of the first part; each later part gets a quarter of it.
+    Pre-loaded batches take a third of the budget, and are skipped if it is too short for 10 steps.
+    limit_s: longest time of a part, which stops there with the times that it has. whole: run whole
+    epochs regardless of the budget. to_device: moves a batch to the device; None times no
+    pre-loaded batches. on_block: called where steady blocks begin or end, and at the end.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -114,9 +114,9 @@ class StepClock:
     on_block: Callable[[], None] = lambda: None
     parts: dict[str, Part] = field(default_factory=dict, init=False)
     occasional_work: dict[str, Occasional] = field(default_factory=dict, init=False)
-    on_ready: bool = field(default=False, init=False)  # whether the step is on a ready batch
-    running: Part | None = field(default=None, init=False)  # the part under way
-    _aside_s = 0.0  # seconds of occasional work so far
+    on_ready: bool = field(default=False, init=False)  # the current step uses a pre-loaded batch
+    running: Part | None = field(default=None, init=False)
+    _occasional_s = 0.0  # seconds of occasional work so far
 
     def steps(
         self,
@@ -126,10 +126,10 @@ class StepClock:
         ready: bool = True,
         per_epoch: float = 1.0,
     ) -> Iterator:
-        """Iterate over `batches`, timing what the loop does with them.
+        """Iterate over `batches` and time the loop's work on each.
 
-        steps: of a whole epoch, where `len(batches)` does not tell. ready: whether the loop would
-        train on ready batches. per_epoch: how often an epoch has this loop; 0 for steps of none.
+        steps: steps of a whole epoch, if `len(batches)` is another number. ready: also time steps
+        on pre-loaded batches. per_epoch: loops per epoch; 0 if the loop is no part of an epoch.
         """
         assert part not in self.parts and not self.running, f"part {part!r} would count twice"
         training = not self.parts
@@ -139,53 +139,53 @@ class StepClock:
 
     @contextmanager
     def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
-        """Time what an epoch does `per_epoch` times, and keep it out of the steps around it."""
+        """Time work that an epoch does `per_epoch` times, and exclude it from the steps."""
         record = self.occasional_work.setdefault(name, Occasional(per_epoch, self.running))
         self.synchronize()
-        start = self._now()
+        start = self._time()
         yield
         self.synchronize()
-        seconds = self._now() - start
+        seconds = self._time() - start
         record.seconds.append(seconds)
-        self._aside_s += seconds
+        self._occasional_s += seconds
         if self.running and not self.on_ready:
             self.running.seconds += seconds
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time `forward`, `backward` or `update` of every step, which then cannot overlap."""
+        """Time `forward`, `backward` or `update` of every step; these then cannot overlap."""
         assert name in PHASES, name
         self.synchronize()
-        start = self._now()
+        start = self._time()
         yield
         self.synchronize()
-        self._phases[name] = self._phases.get(name, 0.0) + self._now() - start
+        self._phases[name] = self._phases.get(name, 0.0) + self._time() - start
 
     def _run(self, part: Part, batches: Iterable, share: int, ready: bool) -> Iterator:
-        """Yield the batches of a part, which gets one `share`-th of the budget and the limit."""
+        """Yield the batches of a part, with the budget and the limit divided by `share`."""
         self.synchronize()
         self.running = part
         self._budget_s = self.budget_s / share
-        self._until = self.clock() + self.limit_s / share  # when it reaches its limit
-        # Its iterator, which may start workers, is made with the first step.
+        self._deadline = self.clock() + self.limit_s / share
+        # The first step creates the iterator, which may start workers.
         source = itertools.chain.from_iterable([batches])
         try:
             first = yield from self._block(source, 1)
             part.first_step_s = first.seconds
             pace_s = yield from self._warm_up(source)
             size = yield from self._steady(source, pace_s, ready)
-            if not part.left:
+            if not part.remaining:
                 if part.full_batches < part.epoch_steps:
                     last = yield from self._block(source, 1)
                     part.last_step_s = last.seconds
-                begin = self._now()
-                next(source, None)  # a loader ends its workers now, and a loop would wait for that
-                part.seconds += self._now() - begin
+                begin = self._time()
+                next(source, None)  # a loader ends its workers here, and a plain loop waits for it
+                part.seconds += self._time() - begin
                 part.complete = True
                 part.stopped = "whole epoch"
-            elif self._late():
+            elif self._limit_reached():
                 part.stopped = "limit"
-            del source  # a loader's workers end here, not next to ready batches
+            del source  # ends a loader's workers, which would slow down pre-loaded batches
             if size:
                 yield from self._ready(batches, size)
         finally:
@@ -194,68 +194,68 @@ class StepClock:
             self.on_block()
 
     def _warm_up(self, source: Iterator) -> Generator[Any, None, float]:
-        """Yield blocks of 1, 2, 4, ... steps while caches settle; return seconds of a step.
+        """Yield blocks of 1, 2, 4, ... steps while caches settle; return seconds per step.
 
-        The first step does not tell those: it may compile, or start a loader's workers.
+        The first step may compile or start a loader's workers, so it does not show the pace.
         """
         part = self.running
         pace_s = part.first_step_s
-        self._lost_s = 0.0
+        self._lost_overlap_s = 0.0
         enough_s = min(WARM_UP_S, self._budget_s / 5)
         most = max(1, int(part.epoch_steps / 10))
-        while sum(block.seconds for block in part.warmup) < enough_s and not self._late():
-            size = min(2 ** len(part.warmup), most + 1 - part.steps, part.left)
+        while sum(block.seconds for block in part.warmup) < enough_s and not self._limit_reached():
+            size = min(2 ** len(part.warmup), most + 1 - part.steps, part.remaining)
             if size <= 0:
                 break
             block = yield from self._block(source, size)
             part.warmup.append(block)
             pace_s = block.step_s
-        if part.warmup and self.clock() + STEPS_LEAST * pace_s > self._until:
-            part.blocks.append(part.warmup.pop())  # no more will come that could be a steady step
+        if part.warmup and self.clock() + MIN_STEPS * pace_s > self._deadline:
+            part.blocks.append(part.warmup.pop())  # the limit leaves no time for a steady step
         return pace_s
 
     def _steady(self, source: Iterator, pace_s: float, ready: bool) -> Generator[Any, None, int]:
-        """Yield steady steps in bursts until the epoch, the budget or the need for more is over.
+        """Yield steady steps in bursts until the epoch or budget ends or the interval is narrow.
 
-        Returns the steps of a block of ready batches; 0 where none are to be timed.
+        Returns the steps per block of pre-loaded batches, or 0 if none are timed.
         """
         part = self.running
-        block_s = max(BLOCK_S, self._budget_s / BLOCKS_MOST)
-        size = block_steps(pace_s, block_s, self.synchronize, self.clock, self._lost_s)
+        block_s = max(BLOCK_S, self._budget_s / MAX_BLOCKS)
+        size = block_steps(pace_s, block_s, self.synchronize, self.clock, self._lost_overlap_s)
         left_s = (part.epoch_steps - part.steps) * pace_s
         if self.whole or part.seconds + left_s <= self._budget_s:  # the whole epoch, in one burst
             burst_s = math.inf
-            size = max(size, math.ceil(part.epoch_steps / BLOCKS_MOST))
+            size = max(size, math.ceil(part.epoch_steps / MAX_BLOCKS))
             ready = ready and part.full_batches >= SPLIT_STEPS
         else:
             loop_s = self._budget_s * (1 - READY_SHARE)
             ready = ready and SPLIT_STEPS * pace_s <= loop_s
             burst_s = (loop_s if ready else self._budget_s) / BURSTS
             size = min(size, max(1, int(burst_s / max(pace_s, 1e-9))))
-        least = SPLIT_STEPS if ready else STEPS_LEAST
-        if size > 1:  # a drift needs so many blocks
+        least = SPLIT_STEPS if ready else MIN_STEPS
+        if size > 1:  # the check for a drift needs this many blocks
             least = max(least, intervals.VALUES_LEAST * size)
-        begin = self._now()
+        begin = self._time()
         bursts = 0
-        while part.left and not self._late():
+        while part.remaining and not self._limit_reached():
             self.on_block()
             yield from self._burst(source, size, burst_s)
             bursts += 1
-            if steps_in(part.blocks) >= least and self._now() - begin >= BURSTS * burst_s:
+            if steps_in(part.blocks) >= least and self._time() - begin >= BURSTS * burst_s:
                 part.stopped = "budget"
                 break
-            if bursts >= BURSTS_LEAST and narrow(part.blocks):
+            if bursts >= MIN_BURSTS and narrow(part.blocks):
                 part.stopped = "interval"
                 break
         return size if ready else 0
 
     def _burst(self, source: Iterator, size: int, least_s: float, least: float = 1) -> Iterator:
-        """Yield blocks for so many seconds and steps at the least, within the epoch and limit."""
+        """Yield blocks for at least these seconds and steps, within the epoch and the limit."""
         blocks = self.running.ready_blocks if self.on_ready else self.running.blocks
-        begin = self._now()
+        begin = self._time()
         done = 0
-        while not self._late() and (done < least or self._now() - begin < least_s):
-            steps = size if self.on_ready else min(size, self.running.left)
+        while not self._limit_reached() and (done < least or self._time() - begin < least_s):
+            steps = size if self.on_ready else min(size, self.running.remaining)
             if not steps:
                 return
             block = yield from self._block(source, steps)
@@ -265,9 +265,9 @@ class StepClock:
                 self.on_block()
 
     def _ready(self, batches: Iterable, size: int) -> Iterator:
-        """Yield bursts of batches that are on the device: of none of the loop, to spare memory."""
+        """Yield bursts of pre-loaded batches, taken anew so that the loop need not keep any."""
         few = min(READY_BATCHES, self.running.full_batches)
-        if getattr(batches, "num_workers", 0):  # they would go on loading meanwhile
+        if getattr(batches, "num_workers", 0):  # workers would go on loading during the timing
             batches = copy.copy(batches)
             batches.num_workers = 0
         kept = [self.to_device(batch) for batch in itertools.islice(batches, few)]
@@ -276,52 +276,53 @@ class StepClock:
         burst_s = self._budget_s * READY_SHARE / BURSTS
         for burst in range(1, BURSTS + 1):
             yield from self._burst(itertools.cycle(kept), size, burst_s, SPLIT_STEPS / BURSTS)
-            if burst >= BURSTS_LEAST and narrow(self.running.ready_blocks):
+            if burst >= MIN_BURSTS and narrow(self.running.ready_blocks):
                 break
 
     def _block(self, source: Iterator, size: int) -> Generator[Any, None, Block]:
-        """Yield `size` batches, or fewer where the part reaches its limit; return their block."""
+        """Yield `size` batches, or fewer if the part reaches its limit; return their block."""
         part = self.running
         self._phases = {}
-        start = self._now()
+        start = self._time()
         done = 0
         for batch in itertools.islice(source, size):
             yield batch
             done += 1
-            if self._late():
+            if self._limit_reached():
                 break
-        before_sync = self._now()
+        before_sync = self._time()
         self.synchronize()
-        end = self._now()
-        if not done or (done < size and not self._late()):
+        end = self._time()
+        if not done or (done < size and not self._limit_reached()):
             ran = f"{part.steps + done} of {math.ceil(part.epoch_steps)} steps"
             raise ValueError(f"part {part.name!r}: the batches ended after {ran}")
         if not self.on_ready:
             part.steps += done
             part.seconds += end - start
-        # What the synchronization can have kept from overlapping: the program prepares a step while
-        # the device works on the one before.
-        self._lost_s = min(end - before_sync, (before_sync - start) / done)
+        # Without synchronization the program prepares a step while the device runs the last one.
+        # This is the most time that such an overlap can have saved.
+        self._lost_overlap_s = min(end - before_sync, (before_sync - start) / done)
         return Block(done, end - start, self._phases)
 
-    def _late(self) -> bool:
-        """Return whether the part under way has reached its limit, if it has one."""
-        return self._until < math.inf and self.clock() >= self._until
+    def _limit_reached(self) -> bool:
+        """Return whether the running part has reached its limit, if it has one."""
+        return self._deadline < math.inf and self.clock() >= self._deadline
 
-    def _now(self) -> float:
-        """Return the clock without occasional work, which belongs to no step and no budget."""
-        return self.clock() - self._aside_s
+    def _time(self) -> float:
+        """Return the clock's time without occasional work, which no step or budget includes."""
+        return self.clock() - self._occasional_s
 
 
 def epoch_steps(batches: Any) -> float:
-    """Return the steps of one pass over `batches`; a smaller last one counts as its fraction.
+    """Return the steps of one pass over `batches`; a smaller last batch counts as its fraction.
 
-    Raises TypeError where its length is unknown.
+    Raises TypeError if the length is unknown.
     """
     sampler = getattr(batches, "sampler", None)
     if sampler is None or batches.batch_size is None or batches.drop_last:
         return float(len(batches))
-    # A sampler may draw another number than the dataset holds; that of a stream has no length.
+    # A sampler may draw another number of samples than the dataset holds. The sampler of a stream
+    # has no length.
     return len(sampler if hasattr(sampler, "__len__") else batches.dataset) / batches.batch_size
 
 
@@ -336,9 +337,9 @@ def block_steps(
     clock: Callable[[], float] = time.perf_counter,
     lost_s: float = 0.0,
 ) -> int:
-    """Return the steps of a block that takes `block_s`, or longer where synchronizing is slow.
+    """Return the steps of a block that takes `block_s`, or longer if synchronizing is slow.
 
-    lost_s: work that a synchronization keeps from overlapping.
+    lost_s: time that overlapping work would save without a synchronization.
     """
     sync_s = min(timeit.repeat(synchronize, number=1, repeat=3, timer=clock))
     least_s = (sync_s + lost_s) / FENCE_SHARE
@@ -346,13 +347,16 @@ def block_steps(
 
 
 def interval(blocks: list[Block]) -> Estimate:
-    """Return seconds per step over blocks, with the 95 % interval within this run."""
+    """Return the mean seconds per step over blocks, with its 95 % interval within this run."""
     return intervals.interval([block.step_s for block in blocks], [block.steps for block in blocks])
 
 
 def narrow(blocks: list[Block]) -> bool:
-    """Return whether enough was measured; to be asked seldom, since some blocks agree by chance."""
+    """Return whether the interval is narrow enough to stop.
+
+    Frequent checks would stop too early, when a few blocks agree by chance.
+    """
     if len(blocks) < intervals.BATCHES:
         return False
     step = interval(blocks)
-    return step.n >= STEPS_ENOUGH and step.high - step.value <= TARGET * step.value
+    return step.n >= MIN_STOP_STEPS and step.high - step.value <= TARGET * step.value

@@ -1,4 +1,4 @@
-"""From blocks of steps to seconds per step and epoch."""
+"""Seconds per step and per epoch, computed from blocks of steps."""
 
 from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, Part, StepClock, interval, steps_in
 from pomology.measure.estimate import Estimate, estimate, total
@@ -6,12 +6,12 @@ from pomology.measure.intervals import interval as mean_interval
 
 
 def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
-    """Return what was timed of one epoch, by the record's names.
+    """Return the times of one epoch by metric name.
 
-    step_s: mean of the steady training steps; forward_s, backward_s, update_s: its phases. epoch_s:
-    all parts and occasional work; `measured`, without an interval, if every step ran.
-    compute_epoch_s: with training steps as they are on ready batches, and no occasional work, where
-    10 steps ran of each.
+    step_s: mean of the steady training steps. forward_s, backward_s, update_s: means of its phases.
+    epoch_s: all parts and occasional work; `measured`, without an interval, if every step ran.
+    compute_epoch_s: the same with steps on pre-loaded batches and without occasional work; absent
+    with fewer than 10 steps of either kind.
     """
     training = next(iter(clock.parts.values()), None)
     if training is None or training.first_step_s is None:
@@ -27,11 +27,11 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     occasional = [
         mean_interval(work.seconds) * work.per_epoch
         for work in clock.occasional_work.values()
-        # A part that ran whole has it in its own time.
+        # The time of a part that ran whole includes its occasional work.
         if work.seconds and not (work.part and work.part.complete)
     ]
     epoch = total(epochs + occasional)
-    # One epoch has one time, of which nobody knows how much another would differ.
+    # A single epoch does not show how much another one would differ.
     metrics["epoch_s"] = epoch.replace(n=1, covers="none") if epoch.covers == "exact" else epoch
     loop = training.steps if training.complete else steps_in(blocks)
     if min(loop, steps_in(training.ready_blocks)) >= SPLIT_STEPS:
@@ -42,13 +42,13 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 
 def phases(blocks: list[Block]) -> dict[str, list[Block]]:
-    """Return the blocks of each phase by itself: of those that every block has."""
+    """Return the blocks of each phase that every block has, by phase."""
     names = [name for name in PHASES if blocks and all(name in block.phases for block in blocks)]
     return {name: [Block(each.steps, each.phases[name]) for each in blocks] for name in names}
 
 
 def part_metrics(clock: StepClock) -> dict[str, Estimate]:
-    """Return the seconds that each part takes of an epoch, by the part's name."""
+    """Return the seconds per epoch of each part, by its name."""
     return {
         name: _part_epoch(part)
         for name, part in clock.parts.items()
@@ -57,7 +57,7 @@ def part_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 
 def _part_epoch(part: Part) -> Estimate:
-    """Return the seconds of a part: of one epoch if all of it ran, else as its steps say."""
+    """Return a part's seconds per epoch: measured if all of it ran, else from its steps."""
     if part.complete:
         epoch = Estimate(part.seconds, "s", n=part.steps, covers="exact")
     else:
@@ -66,7 +66,7 @@ def _part_epoch(part: Part) -> Estimate:
 
 
 def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:
-    """Return seconds of an epoch of `steps` steps: the first as timed, the others at the mean."""
+    """Return the seconds of an epoch: its first step as timed, the others at the mean."""
     rest = max(steps - 1, 0) * step
     return (estimate(first_step_s, "s") + rest).replace(how="estimated")
 

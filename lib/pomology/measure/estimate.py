@@ -1,7 +1,7 @@
-"""A number with its interval, and what that interval covers.
+"""Numbers with a confidence interval and its meaning.
 
-All that the kit says is an Estimate: measured, printed by an article, or counted on paper. In
-arithmetic an unknown spread stays unknown: it is unbounded, never zero.
+Every number of a result is an Estimate: measured, printed by an article, or counted analytically.
+In arithmetic an unknown spread stays unknown: it is unbounded, never zero.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import msgspec
 How = Literal["measured", "estimated", "published", "counted"]
 Covers = Literal["exact", "repeats", "run", "seen", "none"]
 COVERS: tuple[Covers, ...] = ("exact", "repeats", "run", "seen", "none")  # the strongest first
-REPEATS = 3  # processes that a verdict by repeats needs
-NEGLIGIBLE = 0.01  # what of a sum may be of unknown spread
+REPEATS = 3  # processes that a verdict from repeats needs
+NEGLIGIBLE = 0.01  # share of a sum whose spread may be unknown
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
-    """A value in `unit`, and the bounds of its 95 % interval: None where no spread is known.
+    """A value in `unit` with the bounds of its 95 % interval, None if its spread is unknown.
 
-    n: what it rests on (steps, calls, samples or processes). covers: what the interval covers, the
-    spread within one process (`run`) or between processes (`repeats`); `seen` where the bounds are
-    the least and the greatest of too few values for an interval, `none` if the spread is unknown,
-    `exact` for what has none. Left out, it follows from `how` and the bounds.
+    n: number of steps, calls, samples or processes. covers: the variation that the interval covers,
+    within one process (`run`) or between processes (`repeats`). `seen`: the bounds are the extremes
+    of too few values for an interval. `none`: unknown spread. `exact`: no spread. By default
+    `covers` follows from `how` and the bounds.
     """
 
     value: int | float
@@ -48,18 +48,18 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The interval for arithmetic: of a count its value, of unknown spread everything."""
+        """Interval for arithmetic: a count's value twice, and infinite for an unknown spread."""
         if self.low is None:
             return (self.value, self.value) if self.covers == "exact" else (-math.inf, math.inf)
         return self.low, self.high
 
     def metric(self) -> dict:
-        """The form of a journal, in which it is measured or estimated."""
+        """Return the fields of a journal, which knows `measured` and `estimated` only."""
         form = {name: getattr(self, name) for name in ("value", "unit", "low", "high", "n", "how")}
         if self.how == "counted":
             form["how"] = "measured"
         if self.covers in ("repeats", "seen"):
-            form["covers"] = self.covers  # else it follows
+            form["covers"] = self.covers  # other values follow from the other fields
         return form
 
     def __add__(self, other: Estimate | float) -> Estimate:
@@ -74,7 +74,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         return _combined(self, other, self.value * other.value, ends, unit)
 
     def __truediv__(self, other: Estimate | float) -> Estimate:
-        """Raises ZeroDivisionError where the other value is 0."""
+        """Raises ZeroDivisionError if the other value is 0."""
         other = estimate(other)
         low, high = other.bounds
         ends = [-math.inf, math.inf]
@@ -92,14 +92,15 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
 
 def estimate(number: Estimate | float, unit: str = "") -> Estimate:
-    """A plain number was counted, or is given: it has no spread."""
+    """Return an Estimate; a plain number counts as exact."""
     return number if isinstance(number, Estimate) else Estimate(number, unit, how="counted")
 
 
 def total(terms: Iterable[Estimate]) -> Estimate:
-    """The sum of independent estimates: distances to bounds add in squares, n is the first's.
+    """Return the sum of independent estimates, with the first one's `n`.
 
-    Terms of unknown spread make the sum's unknown, if they are more than a hundredth of it.
+    Distances to bounds add in squares. Terms of unknown spread make the sum's spread unknown if
+    they are over 1 % of it.
     """
     terms = list(terms)
     first = terms[0]
@@ -122,7 +123,7 @@ def _weakest(terms: Iterable[Estimate]) -> Covers:
 
 
 def _combined(a: Estimate, b: Estimate, value: float, ends: list[float], unit: str) -> Estimate:
-    """Return the result of arithmetic; a count takes nothing from what is known of the other."""
+    """Return the result of arithmetic on two estimates; a count leaves `how` and `n` unchanged."""
     covers = _weakest([a, b])
     if covers != "exact" and not all(map(math.isfinite, ends)):
         covers = "none"
