@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md on how to add a device: a GPU of PyTorch is a line, a framework a file."""
+"""The examples of CONTRIBUTING.md: one line for a GPU of PyTorch, one file for a framework."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""MLX's devices on a pretended Mac, through a fake `mlx.core`. The real one is in mlx_side.py."""
+"""MLX's devices on a mocked Mac, through a fake `mlx.core`."""
 
 import contextlib
 import os
@@ -17,14 +17,14 @@ GB = 10**9
 
 
 class Array:
-    """An array that is only a wish until it is computed: `seconds` of work for a device."""
+    """A lazy array, whose evaluation takes `seconds` of a device's time."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
 
 
 class FakeMLX:
-    """`mlx.core` on a Mac, in simulated time: nothing is computed before it is asked for."""
+    """`mlx.core` on a Mac, in simulated time, with lazy evaluation."""
 
     __version__ = "0.32.4"
     cpu, gpu, array = "cpu", "gpu", Array
@@ -86,7 +86,7 @@ def test_find_on_a_mac_and_why_there_is_no_gpu(mac):
         facts = {(each.framework, each.name, each.threads) for each in devices}
         assert facts == {("mlx", "Apple M2 Ultra", None)}
     mac(present=False)
-    words = r"^devices: 'gpu' is not on .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"
+    words = r"^devices: this machine has no 'gpu' .*mlx-gpu: MLX finds no Metal GPU.*has cpu$"
     with pytest.raises(PomologyError, match=words):
         find.find("gpu", "mlx")
     assert find.no_gpu("mlx").startswith("MLX times no GPU here: MLX finds no Metal GPU")
@@ -94,29 +94,29 @@ def test_find_on_a_mac_and_why_there_is_no_gpu(mac):
     assert find.no_gpu("mlx") == ""
 
 
-def test_what_is_timed_is_the_work_and_not_the_wish(mac):
-    """The time grows with the work where the function goes through `dispatch`, and only there."""
+def test_a_dispatched_function_is_timed_with_its_work(mac):
+    """Only the time of a function that passes through `dispatch` grows with its work."""
     mx = mac()
     seconds = 0.3
     gpu = mlx.MLXDevice("mlx-gpu")
 
-    def product():
+    def matmul():
         return Array(seconds)
 
     settings = {"calls_per_block": 1, "clock": mx.clock}
-    dispatched = gpu.dispatch(product)
-    honest = calls.measure(dispatched, gpu.synchronize, budget_s=10 * seconds, **settings)
-    assert honest.seconds.value == pytest.approx(seconds + 1.01e-4, rel=0.01)
-    bare = calls.measure(product, gpu.synchronize, budget_s=0.1 * seconds, repeats=30, **settings)
+    dispatched = gpu.dispatch(matmul)
+    timed = calls.measure(dispatched, gpu.synchronize, budget_s=10 * seconds, **settings)
+    assert timed.seconds.value == pytest.approx(seconds + 1.01e-4, rel=0.01)
+    bare = calls.measure(matmul, gpu.synchronize, budget_s=0.1 * seconds, repeats=30, **settings)
     assert bare.seconds.value < 0.04 * seconds + 1.1e-4
     before = mx.clock.now
     gpu.dispatch(lambda: Array(5.0))()
     assert mx.clock.now - before < 1e-3 and mx.queue.busy, "launching must not wait"
-    with pytest.raises(ValueError, match="nothing would be computed"):
+    with pytest.raises(ValueError, match="MLX would compute nothing"):
         gpu.dispatch(lambda: {"loss": [None]})()
 
 
-def test_what_a_gpu_is_asked(mac):
+def test_functions_of_mlx_that_a_gpu_calls(mac):
     mx = mac()
     cpu, gpu = find.find("auto", "mlx")
     with gpu.context():
@@ -124,14 +124,14 @@ def test_what_a_gpu_is_asked(mac):
     assert mx.calls == [(name, "Device(gpu, 0)") for name in ("enter", "synchronize", "leave")]
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 9 * GB}
     assert cpu.free_memory() == 100 * GB
-    assert gpu.free_memory() == (24 - 4 - 5) * GB  # bound by Metal, too
+    assert gpu.free_memory() == (24 - 4 - 5) * GB  # also limited by Metal
     mx.active = mx.cache = GB  # given back since: the pool was at least as large as the peak
     assert gpu.peak_memory() == {"allocated_peak_bytes": 7 * GB, "reserved_peak_bytes": 7 * GB}
     gpu.reset_peak_memory()
     assert mx.calls[-2:] == ["clear_cache", "reset_peak_memory"]
 
 
-def test_which_fp32_is_meant_is_set_before_mlx_is_loaded_and_too_late_is_one_line(monkeypatch):
+def test_tf32_is_set_before_mlx_is_imported_and_later_is_an_error_of_one_line(monkeypatch):
     monkeypatch.setattr(mlx.MLXDevice, "_tf32", "0")
     monkeypatch.setattr(os, "environ", {"MLX_ENABLE_TF32": "1"})
     monkeypatch.delitem(sys.modules, "mlx.core", raising=False)

@@ -1,4 +1,4 @@
-"""TensorFlow's devices without TensorFlow: the real one is in keras_side.py."""
+"""TensorFlow's devices with a mock of TensorFlow."""
 
 import contextlib
 import os
@@ -16,15 +16,15 @@ from pomology.machine import quiet, snapshot
 GB = 10**9
 
 
-class PretendedTensorFlow:
-    """What `devices.tensorflow` asks TensorFlow for, and a log of it."""
+class FakeTensorFlow:
+    """Mock of the TensorFlow functions that `devices.tensorflow` uses, with a log of calls."""
 
     __version__ = "2.16.2"
 
     def __init__(self, gpus: int = 1, counted: bool = True):
         self.log: list[str] = []
-        uncounted = ValueError("Memory stats are not supported on this device\nand more")
-        fails = None if counted else uncounted
+        unsupported = ValueError("Memory stats are not supported on this device\nand more")
+        fails = None if counted else unsupported
         info = {"current": 1, "peak": 5 * GB}
         experimental = SimpleNamespace(
             enable_tensor_float_32_execution=lambda on: self.log.append(f"tf32 {on}"),
@@ -50,8 +50,8 @@ class PretendedTensorFlow:
 
 @pytest.fixture
 def tensorflow(monkeypatch):
-    def pretend(platform: str = "linux", **facts) -> PretendedTensorFlow:
-        framework = PretendedTensorFlow(**facts)
+    def pretend(platform: str = "linux", **facts) -> FakeTensorFlow:
+        framework = FakeTensorFlow(**facts)
         monkeypatch.setitem(sys.modules, "tensorflow", framework)
         monkeypatch.setattr(sys, "platform", platform)
         monkeypatch.setenv(REMAPPER, "1")
@@ -72,7 +72,7 @@ def test_tensorflow_takes_no_more_threads_than_can_run(tensorflow, monkeypatch):
     assert cpu.threads == 3
 
 
-def test_the_remapper_is_off_before_tensorflow_is_loaded_and_it_may_be_too_late(
+def test_the_remapper_is_off_before_tensorflow_is_imported_and_later_is_an_error(
     tensorflow, monkeypatch
 ):
     monkeypatch.setattr(TensorFlowDevice, "_remapper_off", "1")
@@ -88,7 +88,7 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded_and_it_may_be_too_late(
     tensorflow("darwin")
     find.prepare("tensorflow")  # it was set in time
     monkeypatch.delenv(REMAPPER)
-    for _ in range(2):  # the first refusal must not make the second call believe
+    for _ in range(2):  # the first error must not change the result of the second call
         with pytest.raises(PomologyError, match=r"TURN_OFF_REMAPPER=1[^\n]* restart the kernel"):
             find.find("auto", "tensorflow")
 
@@ -97,7 +97,7 @@ def test_the_remapper_is_off_before_tensorflow_is_loaded_and_it_may_be_too_late(
     ("platform", "facts", "wanted", "backends", "lacks"),
     [
         ("darwin", {}, "auto", ["cpu", "metal"], {"cuda": "no NVIDIA GPU"}),
-        ("darwin", {}, "mps", ["metal"], {}),  # DEVICE=mps of a whole run is Apple's GPU in each
+        ("darwin", {}, "mps", ["metal"], {}),  # DEVICE=mps is Apple's GPU in every framework
         ("darwin", {"gpus": 0}, "cpu", ["cpu"], {"metal": "tensorflow-metal"}),
         ("linux", {}, "gpu", ["cuda"], {"metal": "no tensorflow-metal"}),
         ("linux", {"gpus": 0}, "auto", ["cpu"], {"cuda": "no NVIDIA GPU"}),
@@ -119,7 +119,7 @@ def test_find_gives_tensorflow_s_devices_too(tensorflow, platform, facts, wanted
 @pytest.mark.parametrize(
     ("backend", "log"), [("cuda", ["sync"]), ("metal", ["sync", "on /GPU:0", "read"])]
 )
-def test_a_fence_of_tensorflow_waits_and_on_metal_reads_back(tensorflow, backend, log):
+def test_synchronize_of_tensorflow_waits_and_on_metal_reads_back(tensorflow, backend, log):
     framework = tensorflow()
     device = TensorFlowDevice(backend)
     framework.log.clear()
@@ -137,5 +137,5 @@ def test_tensorflow_s_memory_is_counted_on_a_gpu_where_the_plugin_counts(tensorf
     tensorflow("darwin", counted=False)
     metal = TensorFlowDevice("metal")
     metal.reset_peak_memory()
-    assert metal.peak_memory() == {} and metal.uncounted
+    assert metal.peak_memory() == {} and metal.counters_failed
     assert metal.name == "Apple M2 Max" and metal.free_memory() == 10 * GB

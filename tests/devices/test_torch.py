@@ -1,4 +1,4 @@
-"""PyTorch's devices without the devices: calls to GPUs are replaced by ones that note who asked."""
+"""PyTorch's devices with mocked GPUs, whose calls are logged."""
 
 import os
 import warnings
@@ -14,7 +14,7 @@ from pomology.errors import PomologyError
 from pomology.machine import snapshot
 
 GB = 10**9
-ANSWERS = {  # of an invented machine
+ANSWERS = {  # mocked results of PyTorch's functions
     "accelerator.synchronize": None,
     "accelerator.empty_cache": None,
     "accelerator.reset_peak_memory_stats": None,
@@ -32,7 +32,7 @@ ANSWERS = {  # of an invented machine
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Every call to a GPU's runtime, by name; none reaches a real one."""
+    """Names of the calls to a GPU's runtime; none reaches a real GPU."""
     log: list[str] = []
 
     def noted(name):
@@ -47,18 +47,18 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def has(monkeypatch):
-    """Say which GPUs this machine has."""
+    """Function that sets which GPUs this machine seems to have."""
 
-    def say(*present: str) -> None:
+    def pretend(*present: str) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in present)
         monkeypatch.setattr(torch.mps, "is_available", lambda: "mps" in present)
 
-    return say
+    return pretend
 
 
-def test_a_device_that_is_not_here_gets_one_line_that_says_why(has):
+def test_a_missing_device_is_an_error_of_one_line_with_the_reasons(has):
     has()
-    words = r"^devices: 'gpu' [^\n]*cuda: [^\n]*mps: no Metal GPU[^\n]*it has cpu$"
+    words = r"^devices: this machine has no 'gpu' [^\n]*cuda: [^\n]*mps: no Metal GPU[^\n]*has cpu$"
     with pytest.raises(PomologyError, match=words):
         find.find("gpu")
 
@@ -71,7 +71,7 @@ def test_a_device_that_is_not_here_gets_one_line_that_says_why(has):
         ("mps", "metal", ["mps"]),  # Apple's GPU by TensorFlow's name
     ],
 )
-def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, backends):
+def test_find_returns_the_requested_devices_cpu_first(calls, has, present, wanted, backends):
     has(present)
     found = find.find(wanted)
     assert [device.backend for device in found] == backends
@@ -86,10 +86,10 @@ def test_find_gives_what_was_wanted_the_cpu_first(calls, has, present, wanted, b
     [
         ("cpu", 100, (), ()),
         ("cuda", 6, (7, 9), (2, 3)),
-        ("mps", 24 - 5, (7, 9), (4, 5)),  # of MPS all that Metal gave, to MPSGraph too
+        ("mps", 24 - 5, (7, 9), (4, 5)),  # on MPS all memory from Metal, also MPSGraph's
     ],
 )
-def test_what_a_gpu_is_asked(calls, monkeypatch, backend, free, peak, now):
+def test_functions_of_pytorch_that_a_device_calls(calls, monkeypatch, backend, free, peak, now):
     device = Device(backend)
     gpu = backend != "cpu"
     device.synchronize()
@@ -109,17 +109,17 @@ def test_what_a_gpu_is_asked(calls, monkeypatch, backend, free, peak, now):
     assert device.free_memory() == (6 if backend == "cuda" else 5) * GB
 
 
-def test_counters_that_fail_cost_no_case(calls, monkeypatch):
+def test_failing_counters_do_not_end_a_case(calls, monkeypatch):
     mps = Device("mps")
     words = "Cannot access accelerator device when none is available."
     failing = mock.Mock(side_effect=RuntimeError(f"{words}\nAnd more."))
     monkeypatch.setattr(torch.accelerator, "max_memory_reserved", failing)
     mps.reset_peak_memory()
-    assert mps.peak_memory() == {} and mps.uncounted
+    assert mps.peak_memory() == {} and mps.counters_failed
 
 
 @pytest.mark.parametrize(("capability", "tf32"), [((7, 5), False), ((8, 0), True)])
-def test_cuda_convolves_in_tf32_as_pytorch_comes_and_in_fp32_where_wanted(
+def test_cuda_convolves_in_tf32_by_default_and_in_fp32_on_request(
     calls, monkeypatch, capability, tf32
 ):
     matmul = SimpleNamespace(allow_tf32=True)
@@ -148,10 +148,10 @@ def test_a_batch_moves_whole_and_keeps_its_form():
     assert named[1:] == ("name", 3, None)
 
 
-def test_where_weights_really_are():
-    here = torch.nn.Linear(2, 2)
-    away = torch.nn.Linear(2, 2, device="meta")
-    items = (here, away, torch.nn.Sequential(here, away), torch.ones(2, device="meta"))
+def test_device_of_a_model_is_that_of_its_weights():
+    on_cpu = torch.nn.Linear(2, 2)
+    on_meta = torch.nn.Linear(2, 2, device="meta")
+    items = (on_cpu, on_meta, torch.nn.Sequential(on_cpu, on_meta), torch.ones(2, device="meta"))
     cpu = Device("cpu")
     assert [cpu.device_of(item) for item in items] == ["cpu", "meta", "mixed", "meta"]
     with pytest.raises(ValueError, match="ReLU has no parameters"):
@@ -159,7 +159,7 @@ def test_where_weights_really_are():
 
 
 def step(*names: str) -> None:
-    """MPS hands operators to the CPU: a warning each, always from the same line, as in training."""
+    """Warn of fallbacks as MPS does: once per operator, always from the same line of code."""
     for name in names:
         text = f"The operator '{name}' is not currently supported on the MPS backend and will fall"
         warnings.warn(f"{text} back to run on the CPU.", UserWarning, stacklevel=1)
@@ -185,7 +185,7 @@ def test_watermarks_are_set_as_a_pair_and_only_for_mps(monkeypatch):
     low = "PYTORCH_MPS_LOW_WATERMARK_RATIO"
     for given, wanted in (
         ({}, {high: "1.0", low: "1.0"}),
-        ({high: "0.8"}, {high: "0.8", low: "0.8"}),  # PyTorch's own low one, 1.4, would be refused
+        ({high: "0.8"}, {high: "0.8", low: "0.8"}),  # PyTorch rejects its default low one, 1.4
     ):
         monkeypatch.setattr(os, "environ", dict(given))
         Device("cpu")

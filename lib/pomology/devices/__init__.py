@@ -1,1 +1,1 @@
-"""One class per framework: move a batch, wait for the device, ask for its memory."""
+"""Devices of PyTorch, TensorFlow and MLX: one class per framework."""

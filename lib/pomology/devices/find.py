@@ -1,4 +1,4 @@
-"""The frameworks of the kit, and the devices of this machine that they can train on."""
+"""Lookup of frameworks, and of this machine's devices that they can train on."""
 
 import importlib
 import importlib.metadata
@@ -11,41 +11,41 @@ from pomology.devices.base import Device
 from pomology.errors import NoSuchDevice, PomologyError
 from pomology.machine import snapshot
 
-# What a variant of a notebook may be for: TensorFlow's plugin, and fp32 as MLX ships it.
+# Requirements of notebook variants: TensorFlow's plugin for Metal, and TF32 in MLX.
 FEATURES = ("metal", "tf32")
 
 
 def frameworks() -> dict[str, type[Device]]:
-    """Each framework of this package -> its class of devices, from Z to A: PyTorch comes first."""
+    """Return each framework's class of devices, from Z to A, so that PyTorch comes first."""
     for file in pkgutil.iter_modules(devices.__path__):
         importlib.import_module(f"{devices.__name__}.{file.name}")
-    package = f"{devices.__name__}."  # tests have subclasses, too
+    package = f"{devices.__name__}."  # excludes subclasses of tests
     kinds = [kind for kind in Device.__subclasses__() if kind.__module__.startswith(package)]
     kinds.sort(key=lambda kind: kind.framework, reverse=True)
     return {kind.framework: kind for kind in kinds}
 
 
 def choices() -> tuple[str, ...]:
-    """What `devices` may be: `auto` (all of this machine), `cpu`, `gpu`, or a backend's name."""
+    """Return the values of `devices`: `auto` (all on this machine), `cpu`, `gpu`, and backends."""
     names = [name for kind in frameworks().values() for name in kind.gpus]
     return tuple(dict.fromkeys(("auto", "cpu", "gpu", *names)))
 
 
 def prepare(framework: str, **settings: bool) -> None:
-    """Set what a framework reads when it is loaded. Raises PomologyError if it is loaded already.
+    """Set the environment that a framework reads on import. Raises PomologyError after its import.
 
-    settings: `fusion` of TensorFlow, `tf32` of MLX."""
-    _kind(framework).prepare(**settings)
+    settings: `fusion` for TensorFlow, `tf32` for MLX."""
+    _framework_class(framework).prepare(**settings)
 
 
 def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
-    """The devices to time: `auto` is all of this machine, the CPU first; `gpu` is any GPU.
+    """Return the devices to time: `auto` is all on this machine, CPU first; `gpu` is any GPU.
 
     `mps`, `metal` and `mlx-gpu` mean an Apple chip's GPU in every framework. Raises PomologyError
-    for an unknown name, and its subclass NoSuchDevice if there is no such device here."""
+    for an unknown name, and NoSuchDevice, a subclass, if this machine has no such device."""
     if wanted not in choices():
-        raise PomologyError(f"devices: {wanted!r} is not known; one of {', '.join(choices())} is")
-    kind = _kind(framework)
+        raise PomologyError(f"devices: unknown {wanted!r}; must be one of {', '.join(choices())}")
+    kind = _framework_class(framework)
     reasons = kind.backends()
     present = [name for name, reason in reasons.items() if reason is None]
     backends = {"auto": present, "gpu": list(kind.gpus)}.get(wanted, [wanted])
@@ -55,28 +55,28 @@ def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     if not chosen:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
         has = ", ".join(present)
-        raise NoSuchDevice(f"devices: {wanted!r} is not on this machine ({why}); it has {has}")
+        raise NoSuchDevice(f"devices: this machine has no {wanted!r} ({why}); it has {has}")
     return [kind(name) for name in chosen]
 
 
 def no_gpu(framework: str) -> str:
-    """Return why a framework times no GPU on this Mac; empty where it does, and elsewhere."""
-    kind = _kind(framework)
+    """Return why a framework times no GPU on this Mac; empty if it does, and on other systems."""
+    kind = _framework_class(framework)
     reason = kind.backends().get(kind.apple_gpu)
     absent = sys.platform == "darwin" and reason is not None
     return f"{kind.title} times no GPU here: {reason}" if absent else ""
 
 
 def has(feature: str) -> bool:
-    """Return whether this machine may have one of FEATURES. Loads no framework."""
+    """Return whether this machine may have one of FEATURES, without loading a framework."""
     if sys.platform == "darwin":  # GPUs before M5 have no TF32
         return feature == "metal" or not re.search(r"\bM[1-4]\b", snapshot.chip() or "")
     packages = [package.name or "" for package in importlib.metadata.distributions()]
     return feature == "tf32" and any(name.startswith("mlx-cuda") for name in packages)
 
 
-def _kind(framework: str) -> type[Device]:
+def _framework_class(framework: str) -> type[Device]:
     kinds = frameworks()
     if framework not in kinds:
-        raise PomologyError(f"framework: {framework!r} is not known; one of {', '.join(kinds)} is")
+        raise PomologyError(f"framework: unknown {framework!r}; must be one of {', '.join(kinds)}")
     return kinds[framework]

@@ -1,7 +1,7 @@
-"""The devices of MLX: the CPU and the GPU of an Apple chip (or an NVIDIA GPU, with MLX for CUDA).
+"""Devices of MLX: the CPU and GPU of an Apple chip, or an NVIDIA GPU with MLX for CUDA.
 
-MLX is lazy: `a @ b` only records a wish, for which `synchronize` does not wait. So what is timed
-goes through `dispatch`, and a training step calls `mx.eval` inside the timed loop."""
+MLX is lazy: `a @ b` only records an operation, for which `synchronize` does not wait. A timed
+function must therefore pass through `dispatch`, and a timed training step must call `mx.eval`."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ GPU = "mlx-gpu"
 
 
 def load() -> Any:
-    """The module `mlx.core`, with true fp32. Raises NoSuchDevice where MLX does not load."""
+    """Return the module `mlx.core`, with true fp32. Raises NoSuchDevice if MLX does not load."""
     MLXDevice.prepare()
     try:
         import mlx.core
@@ -27,15 +27,15 @@ def load() -> Any:
 
 
 class MLXDevice(Device):
-    """One device of MLX. Arrays belong to no device: `context` sets which one computes."""
+    """Device of MLX, whose arrays belong to no device: `context` selects the one that computes."""
 
     framework = "mlx"
     title = "MLX"
     gpus = (GPU,)
     apple_gpu = GPU
-    counts_on_cpu = True  # its counters are of the process, whichever device computed
+    counts_on_cpu = True  # the counters cover the process, on every device
     _tf32 = "0"
-    threads = None  # on a Mac Accelerate decides, elsewhere one thread multiplies
+    threads = None  # Accelerate decides on a Mac; other systems use one thread for a matmul
 
     def __init__(self, backend: str):
         self._mx = load()
@@ -47,24 +47,24 @@ class MLXDevice(Device):
 
     @classmethod
     def prepare(cls, tf32: bool | None = None) -> None:
-        """Set what MLX reads when it first multiplies. Raises PomologyError if it may be too late.
+        """Set the variable that MLX reads at its first matmul. Raises PomologyError after import.
 
-        tf32: fp32 as MLX ships it, in TF32 where the GPU can, as M5 and Ampere can. By default as
-        in the last call, else false: fp32 means fp32."""
+        tf32: keep MLX's default, which computes fp32 in TF32 on GPUs such as M5 and Ampere. Without
+        it the last call's value holds, at first false: fp32 then means true fp32."""
         if tf32 is not None:
             cls._tf32 = str(int(tf32))
         cls._before_import("mlx.core", "MLX_ENABLE_TF32", cls._tf32)
 
     @functools.cached_property
     def tf32(self) -> bool:
-        with self.context():  # 2^-20 is lost behind the 10 bits of TF32
+        with self.context():  # the 10-bit mantissa of TF32 drops 2^-20
             number = self._mx.ones((64, 64)) * (1 + 2.0**-20)
             return not (number @ self._mx.eye(64) == number).all().item()
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         mx = load()
-        reason = "this MLX is built for CPUs only; `make env EXTRAS=cuda` has it for NVIDIA GPUs"
+        reason = "this MLX is built for CPUs only; `make env EXTRAS=cuda` supports NVIDIA GPUs"
         if sys.platform == "darwin":
             reason = "MLX finds no Metal GPU (a virtual machine, or macOS older than 14)"
         return {"cpu": None, GPU: None if mx.is_available(mx.gpu) else reason}
@@ -82,14 +82,15 @@ class MLXDevice(Device):
         self._mx.synchronize(self.handle)
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """The same function, which gives its arrays to the device and does not wait.
+        """Return the function so that it launches its arrays without waiting for them.
 
-        Raises ValueError, when called, if it returns no array: nothing would be computed."""
+        The returned function raises ValueError for a result without arrays, which computes nothing.
+        """
 
         def call() -> Any:
             result = function()
             if not any(isinstance(leaf, self._mx.array) for _, leaf in self._flat(result)):
-                raise ValueError("returns no MLX array, so nothing would be computed")
+                raise ValueError("the function returns no MLX array, so MLX would compute nothing")
             self._mx.async_eval(result)
             return result
 
@@ -104,13 +105,13 @@ class MLXDevice(Device):
         return item if isinstance(item, self._mx.array) else self._mx.array(item)
 
     def device_of(self, item: Any) -> str:
-        # An array does not say what computed it; an operator that a GPU lacks raises.
+        # An array does not record its device. An operator that a GPU lacks raises an error.
         if hasattr(item, "parameters") and not self._flat(item.parameters()):
-            return self._one_of(set(), item)
+            return self._backend_of(set(), item)
         return self.backend
 
     def count(self, model: Any) -> int:
-        statistics = ("running_mean", "running_var")  # MLX has them among the parameters
+        statistics = ("running_mean", "running_var")  # MLX lists them as parameters
         named = self._flat(model.parameters())
         return sum(weight.size for name, weight in named if not name.endswith(statistics))
 
@@ -123,7 +124,7 @@ class MLXDevice(Device):
             return available
         limit = self._mx.device_info(self.handle).get("max_recommended_working_set_size")
         pool = self._memory()["reserved_bytes"]
-        return min(available, int(limit) - pool) if limit else available  # only Metal has one
+        return min(available, int(limit) - pool) if limit else available  # only Metal has a limit
 
     def release(self) -> None:
         super().release()
@@ -140,6 +141,6 @@ class MLXDevice(Device):
             "allocated_bytes": active,
             "reserved_bytes": pool,
             "allocated_peak_bytes": peak,
-            # The pool has no peak of its own; it hardly ever shrinks.
+            # MLX reports no peak of the pool, which rarely shrinks.
             "reserved_peak_bytes": max(peak, pool),
         }

@@ -1,9 +1,9 @@
-"""The devices of TensorFlow: the CPU, CUDA and, through tensorflow-metal, an Apple chip's GPU.
+"""Devices of TensorFlow: the CPU, CUDA and, through tensorflow-metal, an Apple chip's GPU.
 
-TensorFlow reads what is set here while it is loaded, so only `load` loads it. On Apple's GPUs the
-plugin fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, unless
-`TURN_OFF_REMAPPER` is 1 (read in the plugin's binary; not measured). The article trained with that
-fusion: its notebooks run once with it and once without."""
+TensorFlow reads these settings on import, so only `load` imports it. On Apple's GPUs the plugin
+fuses MatMul, BiasAdd and Relu into an operator that gives wrong values, unless `TURN_OFF_REMAPPER`
+is 1 (read in the plugin's binary; not measured). Daniel 2023 trained with that fusion, so its
+notebooks run once with it and once without."""
 
 import contextlib
 import os
@@ -18,13 +18,13 @@ THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def load() -> Any:
-    """The module `tensorflow`, with true fp32 and no more GPU memory taken than is used."""
+    """Return the module `tensorflow`, with true fp32 and GPU memory allocated on demand."""
     TensorFlowDevice.prepare()
     import tensorflow
 
-    # fp32 means fp32: on Ampere and later TensorFlow would multiply in TF32.
+    # On Ampere and later TensorFlow would compute fp32 matmuls in TF32.
     tensorflow.config.experimental.enable_tensor_float_32_execution(False)
-    # A GPU in use refuses: it was set when it was first seen.
+    # A GPU in use raises RuntimeError; an earlier call has set it then.
     with contextlib.suppress(RuntimeError):
         for gpu in tensorflow.config.list_physical_devices("GPU"):
             tensorflow.config.experimental.set_memory_growth(gpu, True)
@@ -32,7 +32,7 @@ def load() -> Any:
 
 
 class TensorFlowDevice(Device):
-    """One device of TensorFlow. `handle` is the name that `tf.device` takes."""
+    """Device of TensorFlow. `handle` is the name that `tf.device` takes."""
 
     framework = "tensorflow"
     title = "TensorFlow"
@@ -46,24 +46,24 @@ class TensorFlowDevice(Device):
 
     @classmethod
     def prepare(cls, fusion: bool | None = None) -> None:
-        """Set what TensorFlow and Keras read when loaded. Raises PomologyError if it is too late.
+        """Set what TensorFlow and Keras read on import. Raises PomologyError after it.
 
-        fusion: whether Apple's plugin fuses operators. By default as in the last call, else not."""
+        fusion: let Apple's plugin fuse operators; by default as in the last call, at first off."""
         if fusion is not None:
             cls._remapper_off = "0" if fusion else "1"
         cls._before_import("tensorflow", REMAPPER, cls._remapper_off)
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        # Else loading it writes a screen of lines about CUDA and instruction sets.
+        # Suppress the many import messages about CUDA and instruction sets.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        # TensorFlow does not know of a container's quota.
+        # TensorFlow ignores a container's CPU quota.
         os.environ.setdefault(THREADS, str(quiet.usable_threads()))
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
         reasons = {
             "cpu": None,
-            "cuda": "no NVIDIA GPU, or not the CUDA that TensorFlow was built for",
-            "metal": "no Metal GPU, or no tensorflow-metal, which Python 3.13 and later lack",
+            "cuda": "no NVIDIA GPU, or another CUDA version than TensorFlow's",
+            "metal": "no Metal GPU, or no tensorflow-metal, which needs Python 3.12 or older",
         }
         if load().config.list_physical_devices("GPU"):
             reasons["metal" if sys.platform == "darwin" else "cuda"] = None
@@ -81,14 +81,14 @@ class TensorFlowDevice(Device):
         return int(os.environ[THREADS])
 
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
-        """Inside, this device computes what it has a kernel for."""
+        """Return a context in which this device computes every operator that it supports."""
         return self._tf.device(self.handle)
 
     def synchronize(self) -> None:
         self._tf.test.experimental.sync_devices()
         if self.backend == "metal":
-            # Nobody has shown that the Metal plugin waits. A value that is read back has been
-            # computed, and on one queue so has all before it.
+            # The Metal plugin is not known to wait. Reading a value back waits for it, and for all
+            # earlier work of its queue.
             with self.context():
                 (self._tf.zeros(()) + 1.0).numpy()
 
@@ -102,7 +102,7 @@ class TensorFlowDevice(Device):
     def device_of(self, item: Any) -> str:
         tensors = [weight.value for weight in item.weights] if hasattr(item, "weights") else [item]
         gpu = "metal" if sys.platform == "darwin" else "cuda"
-        return self._one_of({gpu if "GPU" in tensor.device else "cpu" for tensor in tensors}, item)
+        return self._backend_of({gpu if "GPU" in each.device else "cpu" for each in tensors}, item)
 
     def count(self, model: Any) -> int:
         return model.count_params()
@@ -122,7 +122,7 @@ class TensorFlowDevice(Device):
         keras.backend.clear_session()
         super().release()
 
-    # On the CPU TensorFlow counts only a part. The Metal plugin may keep no count.
+    # TensorFlow counts only part of the CPU's memory. The Metal plugin may count nothing.
 
     def _reset_peak(self) -> None:
         self._tf.config.experimental.reset_memory_stats("GPU:0")

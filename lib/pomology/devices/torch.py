@@ -1,4 +1,4 @@
-"""The devices of PyTorch: the CPU, and the GPUs that `torch.accelerator` speaks to."""
+"""Devices of PyTorch: the CPU, and the GPUs that `torch.accelerator` supports."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from typing import Any
 from pomology.devices.base import Device
 from pomology.machine import quiet
 
-# Each GPU that PyTorch may have, and what is missing where it cannot train.
+# GPU backends, each with the reason if it cannot train.
 GPUS = {
     "cuda": "no NVIDIA GPU or driver answers, or this PyTorch is built without CUDA",
     "mps": "no Metal GPU (MPS needs macOS 14, a native arm64 Python and no virtual machine)",
@@ -20,7 +20,7 @@ FALLBACK_WARNING = re.compile(r"The operator '([^']+)' is not currently supporte
 
 
 class TorchDevice(Device):
-    """One device of PyTorch; `handle` is a `torch.device`."""
+    """Device of PyTorch. `handle` is a `torch.device`."""
 
     framework = "torch"
     title = "PyTorch"
@@ -32,17 +32,16 @@ class TorchDevice(Device):
 
         self._torch = torch
         super().__init__(torch, backend, torch.device(backend))
-        # More threads than cores would spin while one of them waits for a core.
+        # Surplus threads would spin while one of them waits for a core.
         if quiet.usable_threads() < self.threads:
             torch.set_num_threads(quiet.usable_threads())
         if backend == "cuda":
-            # As PyTorch ships and the articles had it: on Ampere and later only convolutions are in
-            # TF32.
+            # PyTorch's default, which the articles used: TF32 for convolutions only.
             torch.backends.cuda.matmul.allow_tf32 = False
             torch.backends.cudnn.allow_tf32 = True
         if backend == "mps":
-            # Not PyTorch's 1.7 times what Metal recommends, which a Mac reaches only after long
-            # swapping. Read when the first tensor is allocated. The low one must not be higher.
+            # PyTorch's default is 1.7 times Metal's recommendation, which a Mac reaches only after
+            # long swapping. The first allocation reads both; the low one must not be higher.
             high = os.environ.setdefault("PYTORCH_MPS_HIGH_WATERMARK_RATIO", "1.0")
             os.environ.setdefault("PYTORCH_MPS_LOW_WATERMARK_RATIO", high)
 
@@ -91,14 +90,14 @@ class TorchDevice(Device):
 
     def device_of(self, item: Any) -> str:
         tensors = item.parameters() if hasattr(item, "parameters") else [item]
-        return self._one_of({tensor.device.type for tensor in tensors}, item)
+        return self._backend_of({tensor.device.type for tensor in tensors}, item)
 
     def count(self, model: Any) -> int:
         return sum(parameter.numel() for parameter in model.parameters())
 
     def _trained(self, model: Any) -> list[Any]:
         weights = [weight.detach() for weight in model.parameters() if weight.requires_grad]
-        # Of FSDP's distributed tensors a process reads its own part.
+        # A process can read only its own part of FSDP's distributed tensors.
         return [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]
 
     def free_memory(self) -> int:
@@ -107,7 +106,7 @@ class TorchDevice(Device):
             return available
         if self.backend != "mps":
             return self._torch.accelerator.get_memory_info()[0]
-        # MPS itself raises at 1.7 times the recommended working set, after long swapping.
+        # MPS raises only at 1.7 times the recommended working set, after long swapping.
         mps = self._torch.mps
         return min(available, mps.recommended_max_memory() - mps.driver_allocated_memory())
 
@@ -134,8 +133,8 @@ class TorchDevice(Device):
 
     @contextlib.contextmanager
     def watch_fallbacks(self) -> Iterator[set[str]]:
-        # PyTorch warns of the first operator only, and Python shows a text once per line of code,
-        # which would hide it from the next case. The case's status shows what is collected.
+        # By default PyTorch warns about the first operator only, and Python shows a warning once
+        # per line of code. Both would hide fallbacks from later cases.
         operators: set[str] = set()
         if self.backend != "mps":
             yield operators
