@@ -1,4 +1,4 @@
-"""PCs and Macs that are not there."""
+"""Mocked PCs and Macs."""
 
 import functools
 import sys
@@ -19,7 +19,7 @@ def clock():
 
 @pytest.fixture
 def linux(monkeypatch):
-    """A PC without any meter or sensor."""
+    """A PC without energy meters and sensors."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -27,10 +27,7 @@ def linux(monkeypatch):
 
 @pytest.fixture
 def apple(monkeypatch, clock):
-    """apple(folder, monitor): a Mac of the fixtures with this energy monitor.
-
-    It returns what answers the Mac's commands.
-    """
+    """apple(folder, monitor): mock a recorded Mac with this energy monitor; return its commands."""
 
     def install(folder="m4-max", monitor=lambda: FakeChip(clock)):
         module = types.SimpleNamespace(AppleEnergyMonitor=monitor)
@@ -47,7 +44,7 @@ def apple(monkeypatch, clock):
 
 @pytest.fixture
 def nvidia(linux, monkeypatch, clock):
-    """nvidia(): a PC with a GPU; returns its NVML, with `asked`: what was asked of it."""
+    """nvidia(): mock a PC with a GPU; return its NVML, with the calls in `asked`."""
 
     def install():
         failed = type("NVMLError", (Exception,), {})

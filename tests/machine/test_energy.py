@@ -1,4 +1,4 @@
-"""Energy counters: mocked chips, and joules of steady steps against the truth."""
+"""Energy counters of mocked chips, and joules of steady steps compared with the true ones."""
 
 import math
 import sys
@@ -20,12 +20,12 @@ def test_energy_of_an_apple_chip(apple, clock):
     assert watch.rails == ["cpu", "gpu", "dram"]
 
 
-def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
+def test_reasons_why_a_mac_has_no_energy(apple, clock, monkeypatch):
     def dies():
-        pytest.fail("the library ends the process where there are no counters")
+        pytest.fail("without counters the library ends the process")
 
     apple("vm", dies)
-    with pytest.raises(energy.Absent, match=r"^not asked in a virtual machine"):
+    with pytest.raises(energy.Absent, match=r"^not read in a virtual machine"):
         energy.meter("cpu")
     apple()
     monkeypatch.setitem(sys.modules, "zeus_apple_silicon", None)
@@ -34,17 +34,17 @@ def test_why_a_mac_has_no_energy(apple, clock, monkeypatch):
     assert "power_w" not in watch.metrics
 
 
-def test_a_rail_that_a_chip_or_library_lacks_is_left_out(apple, clock):
+def test_a_power_domain_that_a_chip_or_library_lacks_is_omitted(apple, clock):
     apple(monitor=lambda: FakeChip(clock, untold=("cpu_total_mj",)))
     cpu, gpu = (drive(clock, [0, 10], kind=kind) for kind in ("cpu", "gpu"))
     assert cpu.absent["power_w"] == "zeus-apple-silicon does not count all of the cpu of this chip"
     assert (cpu.rails, gpu.rails) == ([], ["gpu", "dram"])
     assert value(gpu, "power_w") == pytest.approx(0.075 * work_j(10) + 5, 1e-3)
-    apple("m2-ultra")  # of whose two dies the library counts one
+    apple("m2-ultra")  # the library counts only one of its two dies
     assert energy.meter("gpu").rails.keys() == {"gpu", "dram"}
 
 
-def test_the_first_visible_nvidia_gpu_is_metered_and_why_none_is(nvidia, monkeypatch):
+def test_the_first_visible_nvidia_gpu_is_metered_and_reasons_if_none_is(nvidia, monkeypatch):
     def absent(words):
         return pytest.raises(energy.Absent, match=words)
 
@@ -64,7 +64,7 @@ def test_the_first_visible_nvidia_gpu_is_metered_and_why_none_is(nvidia, monkeyp
 
 
 class Chip:
-    """A chip of 30 W at work and 5 W at rest, each rail half of it, whose counters move seldom."""
+    """A chip of 30 W under load and 5 W idle, half per power domain, with slow counters."""
 
     def __init__(self, clock, periods_s, phase_s=0.0):
         self.clock = clock
@@ -81,12 +81,12 @@ class Chip:
         return shown
 
     def at(self, time_s):
-        """Joules of a rail: rest until 10 s, then work until 40 s."""
+        """Joules of a power domain: idle until 10 s, then load until 40 s."""
         work_s = min(max(time_s - 10, 0), 30)
         return (5 * time_s + 25 * work_s) / 2
 
     def watch(self, monkeypatch, kind="cpu", step_s=0.1, stretches=1):
-        """The metrics of 24 s of steady steps from 12 s on, in so many stretches."""
+        """Return the metrics of 24 s of steady steps from 12 s on, in a number of stretches."""
         meter = energy.Meter(dict(self.periods_s), self.joules)
         monkeypatch.setattr(energy, "meter", lambda kind: meter)
         self.clock.now = 5.0
@@ -99,7 +99,7 @@ class Chip:
                 self.clock.now += step_s
                 steps += 1
                 counter.steady(stretch, steps)
-            self.clock.now += 0.5  # something else
+            self.clock.now += 0.5  # other work
         return counter, counter.metrics()
 
 
@@ -112,7 +112,7 @@ def test_the_true_joules_of_a_step_are_within_two_periods(monkeypatch, period_s,
         counter, found = chip.watch(monkeypatch, stretches=stretches)
         if share > 0.25:
             why = counter.missing["energy_j_per_step"]
-            assert why == "a counter that moves every 2.1 s is too coarse for 24 s" and not found
+            assert why == "its counter updates every 2.1 s, too rarely for 24 s" and not found
             continue
         step = found["energy_j_per_step"]
         assert step.low <= 30 * 0.1 <= step.high and step.n == 240
@@ -120,7 +120,7 @@ def test_the_true_joules_of_a_step_are_within_two_periods(monkeypatch, period_s,
         assert found["power_w"].value == pytest.approx(30, rel=share)
 
 
-def test_a_counter_that_stands_still_is_absent_and_a_gpu_at_rest_takes_no_steps(monkeypatch):
+def test_a_counter_that_does_not_move_is_absent_and_an_idle_gpu_has_no_steps(monkeypatch):
     chip = Chip(Clock(), {"cpu": 0.01, "gpu": 0.01, "dram": 0.01})
     _, found = chip.watch(monkeypatch)
     assert "energy_j_per_step" in found and "energy_gpu_j_per_step" not in found
@@ -129,14 +129,14 @@ def test_a_counter_that_stands_still_is_absent_and_a_gpu_at_rest_takes_no_steps(
     assert found["energy_gpu_j_per_step"].value == pytest.approx(1.5, rel=0.01)
     chip = Chip(Clock(), {"cpu": 0.01, "gpu": 0.01})
     chip.stuck = {"cpu"}
-    with pytest.raises(energy.Absent, match="stood still"):
+    with pytest.raises(energy.Absent, match="did not move"):
         chip.watch(monkeypatch)
 
 
-def test_macos_27_counts_all_but_the_gpu_seldom(apple, clock, monkeypatch):
+def test_macos_27_updates_all_counters_but_the_gpu_s_rarely(apple, clock, monkeypatch):
     apple()
     for version, period_s in (("26.3", 0.01), ("27.0", 2.1)):
         monkeypatch.setattr(energy.platform, "mac_ver", lambda version=version: (version, (), ""))
         assert energy.meter("gpu").rails == {"cpu": period_s, "gpu": 0.01, "dram": period_s}
     watch = drive(clock, [0, 5], kind="gpu")
-    assert watch.absent["power_w"] == "a counter that moves every 2.1 s is too coarse for 5 s"
+    assert watch.absent["power_w"] == "its counter updates every 2.1 s, too rarely for 5 s"

@@ -1,4 +1,4 @@
-"""The memory of a process: whose children are counted."""
+"""Memory of a process and its children."""
 
 import multiprocessing
 import os
@@ -9,12 +9,12 @@ from pomology.machine import memory, quiet
 
 
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="macOS has no waitid")
-def test_asking_for_children_takes_the_end_of_none_away_from_whoever_waits_for_it():
+def test_listing_children_leaves_their_exit_status_to_the_waiting_parent():
     worker = multiprocessing.get_context("fork").Process(target=str)
     worker.start()
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     assert memory.live_children() == [worker.pid]
-    quiet.own_s()
+    quiet.own_cpu_s()
     assert os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     worker.join()
     assert memory.live_children() == []

@@ -1,4 +1,4 @@
-"""A whole case in a process that believes to be on a Mac: see `macs.become` for what it lacks."""
+"""A whole case in a process with a mocked Mac; see `macs.become` for the mock's limits."""
 
 import json
 import os
@@ -25,7 +25,7 @@ import small_model
 from pomology.experiment.experiment import Experiment
 from pomology.machine import quiet
 
-quiet.calibrate = lambda: 0.02  # not marked because of other tests
+quiet.calibrate = lambda: 0.02  # other tests running at the same time must cause no flag
 
 
 def train(case):
@@ -40,7 +40,7 @@ print(experiment.table())
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory):
-    """CASE on the M4 Max: the folder, the record, what was asked, and what was printed."""
+    """CASE on the M4 Max: the folder, the record, the commands run, and the printed text."""
     folder = tmp_path_factory.mktemp("mac")
     log = install_commands("m4-max", folder / "bin")
     environment = os.environ | {"PYTHONPATH": f"{ROOT}/lib:{TESTS}", "OMP_NUM_THREADS": "1"}
@@ -59,15 +59,14 @@ def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     assert (record.chip, record.backend, record.device) == ("Apple M4 Max", "cpu", "cpu")
     assert (record.power_source, record.thermal_level) == ("ac", 1)
     assert record.rails == ["cpu", "gpu", "dram"]
-    # Nothing else is missing: a source that failed on something that macOS lacks would be here with
-    # its error.
-    no_sensor = dict.fromkeys(("temperature_c", "clock_hz"), "macOS has no public sensor of it")
+    # Nothing else is missing: a source that needs something that macOS lacks would be here with its
+    # error.
+    no_sensor = dict.fromkeys(("temperature_c", "clock_hz"), "macOS has no public sensor for it")
     assert record.absent == no_sensor
     metrics = {name: metric.value for name, metric in record.metrics.items()}
     assert metrics["power_w"] == pytest.approx(15, rel=0.01)
     assert metrics["footprint_peak_bytes"] == 3 * 10**9
-    # psutil's form of these counts all page-ins of a Mac; the vm_stat of this one says that it did
-    # not swap.
+    # psutil's counters include all page-ins of a Mac; this one's vm_stat reports no swapping.
     assert (metrics["swapped_bytes"], metrics["swap_bytes"]) == (0, 0)
     assert metrics["compressed_bytes"] == 70_000 * 16384
     assert "swapping" in record.flags
@@ -90,7 +89,7 @@ def test_nothing_private_is_in_any_file(rehearsed):
         assert names_in(text, ROOT, run_folder) == [], name
 
 
-def test_only_what_needs_no_rights_and_prints_no_serial_number_is_asked(rehearsed):
+def test_commands_need_no_special_rights_and_print_no_serial_number(rehearsed):
     asked = rehearsed[2]
     sysctls = {line.split()[-1] for line in asked if line.startswith("sysctl")}
     assert sysctls and not re.search(r"uuid|hostname|serial|bootsession", " ".join(sysctls))

@@ -1,4 +1,4 @@
-"""What others take of this machine, and how fast it is."""
+"""CPU time of other programs, and the calibration of this machine's speed."""
 
 import os
 
@@ -10,7 +10,7 @@ from pomology.machine import quiet
 
 @pytest.fixture(autouse=True)
 def left_alone():
-    """In place of the fixture that all other tests have: here other programs count."""
+    """Replace the fixture of all other tests, so that other programs count here."""
 
 
 @pytest.mark.parametrize(
@@ -31,18 +31,18 @@ def test_threads_follow_the_quota_of_a_container_and_the_affinity(
 
 
 BETWEEN = {
-    "0.1 of a core, less what the ticks may err by": (10, 21.0, 20.0, False),
-    "more": (10, 21.5, 20.0, True),
-    "counters tick differently": (10, 19.0, 20.0, False),
-    "two ticks tell nothing": (0.1, 0.12, 0.1, False),
-    "ten do": (0.1, 0.20, 0.1, True),
-    "nobody else used the processor": (0.18, 0.2, 0.2, False),
+    "0.1 core within the error of ticks": (10, 21.0, 20.0, False),
+    "over 0.1 core": (10, 21.5, 20.0, True),
+    "counters with different ticks": (10, 19.0, 20.0, False),
+    "two ticks are within the error": (0.1, 0.12, 0.1, False),
+    "ten ticks count": (0.1, 0.20, 0.1, True),
+    "no other CPU time": (0.18, 0.2, 0.2, False),
     "no time at all": (0, 0, 0, False),
 }
 
 
 @pytest.mark.parametrize(("wall_s", "busy_s", "own_s", "contended"), BETWEEN.values(), ids=BETWEEN)
-def test_what_others_did_meanwhile(monkeypatch, wall_s, busy_s, own_s, contended):
+def test_contended_thresholds(monkeypatch, wall_s, busy_s, own_s, contended):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2)
     assert quiet.contended(wall_s, busy_s, own_s) == contended
 

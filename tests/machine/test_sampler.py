@@ -1,4 +1,4 @@
-"""What the machine did while a block ran: mocked Macs, made-up Linux machines, real faults."""
+"""Sampling during a block: on mocked Macs, on mocked Linux machines, and of real page faults."""
 
 import mmap
 import types
@@ -26,7 +26,7 @@ def test_energy_temperature_and_clock_of_an_nvidia_gpu(nvidia, clock):
     assert watch.metrics["clock_hz"] == Estimate(pytest.approx(mean_hz), "Hz", n=11)
 
 
-def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_live(
+def test_a_mac_s_highest_thermal_level_and_its_footprint_with_running_children(
     apple, clock, monkeypatch
 ):
     apple()
@@ -47,12 +47,12 @@ def test_a_mac_s_highest_thermal_level_and_the_footprint_with_the_children_that_
         ("m2-ultra", [0, 0], []),
     ],
 )
-def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, pages, flags):
+def test_swapping_and_compression_on_a_mac(apple, clock, monkeypatch, folder, pages, flags):
     mac = apple(folder)
 
     def swap_memory():
-        # psutil's sin and sout are every page-in and page-out of a Mac, and its swap may shrink
-        # while it swaps.
+        # On a Mac psutil's sin and sout count all page-ins and page-outs. Swap in use may shrink
+        # while the Mac swaps.
         decoy = 10**12 if clock.now else 0
         return types.SimpleNamespace(used=2**30 - int(clock.now) * 2**20, sin=decoy, sout=decoy)
 
@@ -70,9 +70,9 @@ def test_what_a_mac_swaps_and_compresses(apple, clock, monkeypatch, folder, page
     ("seconds", "name", "moved", "flags"),
     [
         (2, "swapped_bytes", 10e6 + 1, ["swapping"]),
-        (100, "swapped_bytes", 100e6, []),  # no more than 1 MB a second
+        (100, "swapped_bytes", 100e6, []),  # no more than 1 MB/s
         (100, "compressed_bytes", 1e9 + 1, ["swapping"]),
-        (2, "swap_bytes", 1e12, []),  # it may have been there before
+        (2, "swap_bytes", 1e12, []),  # swap in use alone is no traffic
     ],
 )
 def test_thresholds_of_swapping(linux, monkeypatch, clock, seconds, name, moved, flags):
@@ -91,13 +91,13 @@ def test_real_page_faults_are_those_of_the_block():
     assert value(watch, "page_ins") < pages
 
 
-def test_an_error_in_the_block_gets_out_and_the_thread_ends():
+def test_an_error_in_the_block_propagates_and_the_thread_ends():
     with pytest.raises(KeyError), Sampler() as watch:
         raise KeyError("mine")
     assert not watch._thread.is_alive() and "footprint_peak_bytes" in watch.metrics
 
 
-def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(nvidia, clock):
+def test_a_failing_source_is_absent_with_its_reason_and_the_others_continue(nvidia, clock):
     nvml = nvidia()
 
     def sample():
@@ -112,8 +112,6 @@ def test_a_source_that_fails_is_dropped_with_its_reason_and_the_others_go_on(nvi
 
 
 @pytest.mark.parametrize(("used_s", "flags"), [(0.2, ["paused"]), (2.0, [])])
-def test_a_late_sample_of_a_process_that_computed_nothing_was_a_stop(
-    clock, monkeypatch, used_s, flags
-):
-    monkeypatch.setattr(quiet, "own_s", lambda: used_s if clock.now >= 4 else 0.0)
+def test_a_late_sample_of_a_process_without_cpu_time_is_paused(clock, monkeypatch, used_s, flags):
+    monkeypatch.setattr(quiet, "own_cpu_s", lambda: used_s if clock.now >= 4 else 0.0)
     assert drive(clock, [0, 0.5, 1, 4, 4.5]).flags == flags

@@ -1,4 +1,4 @@
-"""What this machine is: recorded Macs, made-up Linux machines, and this one."""
+"""Descriptions of recorded Macs, mocked Linux machines and this machine."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from pomology.machine import snapshot as machine_snapshot
 
 @pytest.fixture
 def mac(monkeypatch):
-    """mac(folder): from here on, this is that Mac."""
+    """mac(folder): mock a recorded Mac."""
 
     def become(folder, architecture="arm64", version="15.5"):
         answers = Mac(folder)
@@ -67,7 +67,7 @@ def test_macs_are_recognised(mac, folder, chip, cores, gpu_cores, line):
     assert machine_snapshot.describe(snapshot) == wanted and secrets_in(snapshot) == []
 
 
-def test_a_translated_python_is_seen_and_a_mac_that_answers_nothing_stays_unknown(mac, monkeypatch):
+def test_a_translated_python_is_recognised_and_a_mac_without_answers_is_unknown(mac, monkeypatch):
     mac("rosetta", architecture="x86_64")
     assert machine_snapshot.snapshot()["translated"] is True
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *_, **__: None)
@@ -79,7 +79,7 @@ def test_a_translated_python_is_seen_and_a_mac_that_answers_nothing_stays_unknow
     assert machine_snapshot.describe(snapshot) == line
 
 
-def test_this_machine_and_nothing_that_names_it():
+def test_the_snapshot_of_this_machine_contains_no_name():
     snapshot = machine_snapshot.snapshot()
     text = json.dumps(snapshot)
     assert json.loads(text) == snapshot
@@ -88,7 +88,7 @@ def test_this_machine_and_nothing_that_names_it():
     assert names_in(text, machine_snapshot.REPOSITORY) == []
 
 
-def test_a_linux_processor_is_what_lscpu_says(monkeypatch):
+def test_the_name_of_a_linux_cpu_is_that_of_lscpu(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     said = "Model name:            Intel(R) Xeon(R)  Processor\nModel:                 143\n"
     monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: said)
@@ -111,9 +111,9 @@ def test_nvidia_gpus(monkeypatch):
     assert machine_snapshot.snapshot()["gpus"] == []
 
 
-# 40 % of a core: of 32 cores that is little.
+# Both are 0.4 core, which is 1.25 % of 32 cores.
 @pytest.mark.parametrize(("percent", "threads", "busy"), [(20, 2, True), (1.25, 32, False)])
-def test_busy_is_what_others_do_while_this_process_waits(monkeypatch, percent, threads, busy):
+def test_busy_is_the_load_of_other_programs(monkeypatch, percent, threads, busy):
     monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: percent)
     monkeypatch.setattr(psutil, "cpu_count", lambda: threads)
     assert ("busy" in machine_snapshot.conditions()["flags"]) == busy
@@ -140,13 +140,13 @@ def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
     git("add", ".")
     git("commit", "-q", "-m", "m")
     monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path / "lib")
-    # A kit that is installed somewhere inside another repository is not that repository.
+    # A package inside another repository does not have that repository's commit.
     assert machine_snapshot._git() is None
     monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path)
     clean = {"commit": git("rev-parse", "HEAD"), "dirty": False}
     assert machine_snapshot._git() == clean
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "a").write_text("measured before")
-    assert machine_snapshot._git() == clean, "what was measured is no change of the kit"
+    assert machine_snapshot._git() == clean, "results are no change of the code"
     (tmp_path / "lib" / "a").write_text("b")
     assert machine_snapshot._git() == {**clean, "dirty": True}

@@ -59,7 +59,7 @@ class Case:
         self.traced: list[tuple] = []
         self._workload: Workload | None = None
         self._sampler: Sampler | None = None
-        self._others = quiet.Others()
+        self._others = quiet.OtherPrograms()
         self._calibration_s: list[float] = []
         self._model: Any = None
         self._weights: list[float] = []

@@ -1,1 +1,1 @@
-"""What this computer is, and what it did meanwhile."""
+"""Description of this computer, and its state during a measurement."""

@@ -1,4 +1,4 @@
-"""Energy counters, Apple's and NVIDIA's, and joules of a training step from them."""
+"""Energy counters of Apple and NVIDIA, and the joules of a training step computed from them."""
 
 import math
 import os
@@ -11,51 +11,51 @@ from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj"}
-# macOS 27 publishes all but the GPU's energy twice in some 2.1 s (lablup/all-smi #410, #415, seen
-# on M1 Ultra and M5 Max).
+# macOS 27 publishes all energy but the GPU's twice in about 2.1 s (lablup/all-smi #410 and #415,
+# seen on M1 Ultra and M5 Max).
 APPLE_PERIOD_S = 0.01
 APPLE_SLOW_PERIOD_S = 2.1
 NVML_PERIOD_S = 0.1
 
-COARSE = 0.25  # a number that may be wrong by a larger share is left out
-SPACING_S = 0.1  # between readings in steady steps, of which each may take some milliseconds
+MAX_ERROR = 0.25  # a number with a larger relative error is omitted
+SPACING_S = 0.1  # between readings in steady steps; a reading may take some milliseconds
 
 
 class Absent(Exception):
-    """A source cannot be read here; the text says why in plain words."""
+    """A source that this machine does not have; the text is the reason in plain words."""
 
 
 class Meter(NamedTuple):
-    """rails: seconds between two movements of a counter, by what it covers. joules: reads them."""
+    """Energy meter. rails: update interval of each power domain. joules: reads the counters."""
 
     rails: dict[str, float]
     joules: Callable[[], dict[str, float]]
 
 
 def meter(kind: str) -> Meter:
-    """Return the energy meter of a device, "cpu" or "gpu". Raises Absent where there is none."""
+    """Return the energy meter of a device, "cpu" or "gpu". Raises Absent if there is none."""
     if sys.platform == "darwin":
         apple = _apple_meter()
         if kind not in apple.rails:
             raise Absent(f"zeus-apple-silicon does not count all of the {kind} of this chip")
         return apple
     if kind == "cpu":
-        raise Absent("on Linux only root may read the energy counters of a processor")
+        raise Absent("on Linux only root may read the energy counters of a CPU")
     nvml, gpu = nvml_gpu()
     energy_mj = nvml.nvmlDeviceGetTotalEnergyConsumption  # Volta and later count it
     return Meter({"gpu": NVML_PERIOD_S}, lambda: {"gpu": energy_mj(gpu) / 1e3})
 
 
 def _apple_meter() -> Meter:
-    """Return the meter of an Apple chip: energy as macOS estimates it, in steps of 1 mJ."""
+    """Return the meter of an Apple chip, with macOS's estimates of energy in steps of 1 mJ."""
     if snapshot.sysctl("kern.hv_vmm_present") == 1:
-        # Where there are no counters, the library would end this process.
-        raise Absent("not asked in a virtual machine, which need not have energy counters")
+        # Without counters the library would end this process.
+        raise Absent("not read in a virtual machine, which may lack energy counters")
     try:
         import zeus_apple_silicon
 
         monitor = zeus_apple_silicon.AppleEnergyMonitor()
-        first = monitor.get_cumulative_energy()  # of which any field may be None
+        first = monitor.get_cumulative_energy()  # any field may be None
     except ImportError as error:
         raise Absent("zeus-apple-silicon is not installed") from error
     except (RuntimeError, ValueError, OSError) as error:
@@ -76,7 +76,7 @@ def _apple_meter() -> Meter:
 
 
 def nvml_gpu() -> tuple[Any, Any]:
-    """Return NVML and its handle of the first GPU that CUDA may use."""
+    """Return NVML and its handle of the first GPU that CUDA may use. Raises Absent."""
     try:
         import pynvml
     except ImportError as error:
@@ -92,7 +92,7 @@ def nvml_gpu() -> tuple[Any, Any]:
 
 
 class Reading(NamedTuple):
-    """When it was, how many steady steps had ended, and each rail's counter in joules."""
+    """Time of a reading, steady steps completed by then, and joules of each power domain."""
 
     seconds: float
     steps: int
@@ -100,10 +100,10 @@ class Reading(NamedTuple):
 
 
 class EnergyCounter:
-    """The energy counters of a device from now on, and in its steady steps.
+    """Energy counters of a device, read from its creation on and in steady steps.
 
-    rails: what they cover. missing: numbers that are too uncertain -> why. Raises Absent where no
-    meter answers.
+    rails: power domains. missing: metric -> the reason why its value is too uncertain. Raises
+    Absent if there is no meter.
     """
 
     def __init__(self, kind: str, clock: Callable[[], float]):
@@ -113,12 +113,13 @@ class EnergyCounter:
         self.rails = list(self._periods_s)
         self.missing: dict[str, str] = {}
         self._first = self._read()
-        self._spans: dict[Hashable, tuple[Reading, Reading]] = {}  # first and last of a stretch
+        # First and last reading of each stretch of consecutive steady blocks.
+        self._spans: dict[Hashable, tuple[Reading, Reading]] = {}
 
     def steady(self, stretch: Hashable, steps: int) -> None:
-        """Note that a steady block begins or ends, after so many steady steps.
+        """Read the counters where a steady block begins or ends. steps: steady steps so far.
 
-        stretch: another one where something else ran between two blocks.
+        stretch: key of consecutive blocks; it differs if other work ran between two blocks.
         """
         begin, last = self._spans.get(stretch, (None, None))
         if begin is None:
@@ -128,15 +129,15 @@ class EnergyCounter:
             self._spans[stretch] = (begin, self._read(steps))
 
     def metrics(self) -> dict[str, Estimate]:
-        """Return joules of a steady step, and watts: of steady steps, else from begin to now.
+        """Return joules per steady step, and the power of steady steps or else of all the time.
 
-        Raises Absent if a counter stood still.
+        Raises Absent if a counter did not move.
         """
         last = self._read()
         for rail in self.rails:
             long = last.seconds - self._first.seconds >= 2 * self._periods_s[rail]
             if long and last.joules[rail] == self._first.joules[rail]:
-                raise Absent(f"the energy counter of the {rail} stood still")
+                raise Absent(f"the energy counter of the {rail} did not move")
         spans = [(begin, end) for begin, end in self._spans.values() if end.steps > begin.steps]
         steps = sum(end.steps - begin.steps for begin, end in spans)
         spans = spans or [(self._first, last)]
@@ -148,12 +149,12 @@ class EnergyCounter:
                 wanted["energy_gpu_j_per_step"] = (["gpu"], steps, "J")
         found = {}
         for name, (rails, amount, unit) in wanted.items():
-            # A reading is as old as the last movement of its counter, so each of n spans may be
-            # wrong by up to two periods of power, and all of them by sqrt(n) times as much.
+            # A reading is as old as its counter's last update, so each of n spans may be wrong by
+            # up to two periods of power, and their sum by sqrt(n) times as much.
             period_s = max(self._periods_s[rail] for rail in rails)
             share = 2 * period_s * math.sqrt(len(spans)) / seconds
-            if share > COARSE:
-                why = f"a counter that moves every {period_s:g} s is too coarse for {seconds:.3g} s"
+            if share > MAX_ERROR:
+                why = f"its counter updates every {period_s:g} s, too rarely for {seconds:.3g} s"
                 self.missing[name] = why
                 continue
             used = [end.joules[rail] - begin.joules[rail] for begin, end in spans for rail in rails]

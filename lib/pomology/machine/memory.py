@@ -1,4 +1,4 @@
-"""The memory of this process and its workers."""
+"""Memory of this process and its workers."""
 
 import ctypes
 import multiprocessing.process
@@ -8,41 +8,41 @@ import sys
 
 import psutil
 
-# What is noted of each step of a traced training, which takes 0.1 ms. `resident_bytes` (on macOS
-# without what only the GPU touched) and page faults are of this process alone.
+# Columns of a memory trace, with a row per step that takes 0.1 ms. `resident_bytes` and page faults
+# are of this process alone. On macOS `resident_bytes` lacks pages that only the GPU touched.
 TRACED = ["step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes"]
 TRACED += ["resident_bytes", "page_faults", "page_ins"]
 
 
 def page_faults() -> dict[str, int]:
-    """Return the page faults of this process so far, and those that needed the disk."""
+    """Return the page faults of this process so far, and the `page_ins` that needed the disk."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {"page_faults": usage.ru_minflt + usage.ru_majflt, "page_ins": usage.ru_majflt}
 
 
 def live_children() -> list[int]:
-    """Return the process ids of the multiprocessing children that have not ended."""
-    # multiprocessing.active_children() would also collect the ended ones, behind the back of the
-    # thread that waits for them: PyTorch would then learn only late that a worker was killed.
+    """Return the process ids of running multiprocessing children."""
+    # multiprocessing.active_children() also joins the ended ones, which takes their exit status
+    # from PyTorch's thread: it would notice a killed worker late.
     processes = [child._popen for child in list(multiprocessing.process._children)]
     return [each.pid for each in processes if each is not None and each.returncode is None]
 
 
 def footprint() -> int:
-    """Return the resident memory of this process; on macOS its footprint, with living children.
+    """Return the resident memory of this process; on macOS its footprint with running children.
 
-    There each of them imports PyTorch; on Linux they are forks, and share its pages.
+    On macOS each child imports PyTorch anew. On Linux children are forks that share its pages.
     """
     if sys.platform != "darwin":
         return psutil.Process().memory_info().rss
     proc_pid_rusage = ctypes.CDLL(None).proc_pid_rusage
     total = 0
     for pid in [os.getpid(), *live_children()]:
-        # `struct rusage_info_v0` of <sys/resource.h>: 16 bytes of UUID, then ten numbers, the
-        # eighth the footprint
+        # `struct rusage_info_v0` of <sys/resource.h>: a UUID of 16 bytes, then ten integers, the
+        # eighth of which is the footprint.
         info = (ctypes.c_uint64 * 12)()
         if proc_pid_rusage(pid, 0, ctypes.byref(info)) == 0:
             total += info[9]
-        elif pid == os.getpid():  # a child may have ended since it was listed
+        elif pid == os.getpid():  # a listed child may have ended
             raise OSError("proc_pid_rusage failed")
     return total

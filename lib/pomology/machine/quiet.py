@@ -1,4 +1,4 @@
-"""What other programs take of this machine while something is timed, and how fast it is then."""
+"""CPU time of other programs during a measurement, and a calibration of this machine's speed."""
 
 import contextlib
 import os
@@ -12,14 +12,14 @@ import psutil
 
 from pomology.machine import memory
 
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # of a container
-TICK_S = 0.01  # of the counters of processor time, on each core
-LEAST_S = 0.02  # what the runner itself takes now and then to note a case
-CALIBRATION_CALLS = 50  # of about 0.4 ms each
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's quota
+TICK_S = 0.01  # resolution of the counters of CPU time, on each core
+RUNNER_S = 0.02  # CPU time that the runner itself may take to record a case
+CALIBRATION_CALLS = 50  # each takes about 0.4 ms
 
 
 def usable_threads() -> int:
-    """Return how many threads can run at a time: cores by affinity, and by a container's quota."""
+    """Return the number of threads that can run at once, by affinity and a container's quota."""
     on_linux = hasattr(os, "sched_getaffinity")
     allowed = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
     granted, _, period = (CPU_MAX.read_text() if CPU_MAX.is_file() else "max").partition(" ")
@@ -27,8 +27,8 @@ def usable_threads() -> int:
     return max(1, min(allowed, cores))
 
 
-def own_s() -> float:
-    """Return the CPU seconds of this process and its children, living and ended ones."""
+def own_cpu_s() -> float:
+    """Return the CPU seconds of this process and its children, running and ended ones."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     used_s = time.process_time() + ended.ru_utime + ended.ru_stime
     for pid in memory.live_children():
@@ -38,33 +38,33 @@ def own_s() -> float:
 
 
 def contended(wall_s: float, busy_s: float, used_s: float) -> bool:
-    """Return whether others used over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
+    """Return whether other programs used over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
 
-    busy_s, used_s: CPU seconds of all processes, and those of this one and its children.
+    busy_s: CPU seconds of all processes. used_s: CPU seconds of this process and its children.
     """
     cores = psutil.cpu_count() or 1
     wall_s = max(wall_s, 1e-9)
-    # Ticks of all cores, each off by up to one at either end, as their sum scatters.
+    # Each core's counter is off by up to one tick at either end; errors of cores add in squares.
     load = (busy_s - used_s - 2 * TICK_S * cores**0.5) / wall_s
-    return load > max(0.1, 0.025 * cores, min(LEAST_S / wall_s, 0.2))
+    return load > max(0.1, 0.025 * cores, min(RUNNER_S / wall_s, 0.2))
 
 
-class Others:
-    """What other programs did while things were timed, one after the other."""
+class OtherPrograms:
+    """Load of other programs during successive measurements. flags: `contended` for each."""
 
     def __init__(self):
         self.flags: list[str] = []
 
     def begin(self) -> None:
-        """Something timed begins here: read the counters, which takes about 0.5 ms."""
+        """Read the counters at the begin of a measurement, which takes about 0.5 ms."""
         times = psutil.cpu_times()._asdict()
-        # Linux counts guests within user and nice already.
+        # On Linux user and nice include the time of guests.
         idle = ("idle", "iowait", "guest", "guest_nice")
         busy_s = sum(seconds for name, seconds in times.items() if name not in idle)
-        self._began = (time.perf_counter(), busy_s, own_s())
+        self._began = (time.perf_counter(), busy_s, own_cpu_s())
 
     def end(self) -> None:
-        """What was timed ends here, and the next thing begins."""
+        """Compare the counters at the end of a measurement, and begin the next one."""
         began = self._began
         self.begin()
         if contended(*(now - then for now, then in zip(self._began, began, strict=True))):
@@ -72,16 +72,16 @@ class Others:
 
 
 def calibrate() -> float:
-    """Return the seconds of a fixed matrix product on one thread: the median of 50.
+    """Return the median seconds of 50 equal matmuls on one thread.
 
-    What counters do not see makes it slower, too: a lower clock, a neighbour on the same host.
+    It also shows slowdowns that no counter shows: a lower clock, or other guests of the same host.
     """
     import numpy  # slow to import
 
     matrix = numpy.linspace(0.5, 1.5, 160 * 160, dtype="float32").reshape(160, 160)
 
     def multiply() -> None:
-        numpy.einsum("ij,jk->ik", matrix, matrix)  # not by a BLAS, which has threads of its own
+        numpy.einsum("ij,jk->ik", matrix, matrix)  # not by a BLAS, which would start threads
 
     calls_s = timeit.repeat(multiply, number=1, repeat=CALIBRATION_CALLS)
     return statistics.median(calls_s[CALIBRATION_CALLS // 4 :])  # without a warm-up

@@ -1,7 +1,7 @@
-"""What the machine did while a block of code ran: energy, temperature, memory, faults, swap.
+"""Sampling of energy, temperature, memory, page faults and swap while a block of code runs.
 
-A thread reads all gauges twice a second, which takes about 0.1 % of a core. Synchronize the device
-before the block and at its end, or energy is billed to the wrong block.
+A thread reads all gauges twice per second, which takes about 0.1 % of a core. The device must be
+synchronized before the block and at its end, or energy counts for the wrong block.
 """
 
 import re
@@ -21,21 +21,21 @@ from pomology.measure.estimate import Estimate
 SENSORS = ("temperature_c", "clock_hz")
 SWAP = ("swap_bytes", "swapped_bytes", "compressed_bytes")
 UNITS = {"page_faults": "count", "page_ins": "count", "temperature_c": "°C", "clock_hz": "Hz"}
-# Traffic above that, in bytes a second, counts as a shortage of memory. A disk that swapped single
-# pages at 100 MB/s, or a core that compressed at 1 GB/s, would be busy for 1 % of the time.
+# More traffic, in B/s, counts as memory pressure. It keeps a disk that swaps single pages at
+# 100 MB/s, or a core that compresses at 1 GB/s, busy for 1 % of the time.
 SHORTAGE = {"swapped_bytes": 1e6, "compressed_bytes": 10e6}
 INTERVAL_S = 0.5  # between two samples
-LATE_S = 1.0  # by which a sample is late where the process was stopped
-IDLE = 0.1  # of a core, at most, that a process uses while it is stopped
-SHORTAGE_S = 10.0  # of such traffic at least, also in a shorter block
+LATE_S = 1.0  # least delay of a sample that shows a stopped process
+IDLE = 0.1  # share of a core that a stopped process uses at most
+SHORTAGE_S = 10.0  # least seconds of such traffic, also in a shorter block
 
 
 def sensors(kind: str) -> dict[str, Callable[[], float]]:
-    """Return what reads the temperature of an NVIDIA GPU and the clock of its multiprocessors."""
+    """Return functions that read an NVIDIA GPU's temperature and multiprocessor clock."""
     if sys.platform == "darwin":
-        raise Absent("macOS has no public sensor of it")
+        raise Absent("macOS has no public sensor for it")
     if kind == "cpu":
-        raise Absent("not read of a processor")
+        raise Absent("not read for CPUs")
     nvml, gpu = energy.nvml_gpu()
     return {
         "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
@@ -44,11 +44,11 @@ def sensors(kind: str) -> dict[str, Callable[[], float]]:
 
 
 def swap_counters() -> dict[str, int]:
-    """Return bytes of swap in use, and those moved into and out of it and macOS's compressor."""
+    """Return bytes of swap in use, and bytes moved in and out of swap and macOS's compressor."""
     swap = psutil.swap_memory()
     if sys.platform != "darwin":
         return {"swap_bytes": swap.used, "swapped_bytes": swap.sin + swap.sout}
-    # psutil's sin and sout are every page-in and page-out of a Mac.
+    # On a Mac psutil's sin and sout count all page-ins and page-outs.
     text = snapshot.run_command("vm_stat")
     if text is None:
         raise Absent("vm_stat did not answer")
@@ -62,7 +62,7 @@ def swap_counters() -> dict[str, int]:
 
 
 class Sample(NamedTuple):
-    """One reading; None is what was not read. power_w and gpu_busy: only in older journals."""
+    """One reading, with None for values not read. power_w, gpu_busy: only in older journals."""
 
     t_s: float
     footprint_bytes: int | None = None
@@ -74,14 +74,13 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Watch the machine while a block runs; one use each.
+    """Context manager that samples the machine while its block runs, for a single use.
 
-    kind: "cpu" or "gpu". samples: of what can be plotted. After the block: `metrics`, by name (n
-    counts samples, and one block has no interval); thermal_level (highest); rails (what the energy
-    covers); flags (`swapping` and `paused`, where they hold); absent (metric -> why it is missing).
-    Page faults are of this process, `page_ins` those that needed the disk. The footprint is also of
-    its multiprocessing children; all else has others' work in it. `swap_bytes`: by how much swap in
-    use grew.
+    kind: "cpu" or "gpu". samples: readings to plot. After the block, metrics: values by name, with
+    the number of samples and no interval. thermal_level: the highest. rails: power domains of the
+    energy. flags: `swapping`, `paused`. absent: metric -> the reason why it is missing. Page faults
+    are of this process, the footprint also of its children, all else of the whole machine.
+    `swap_bytes` is the growth of swap in use.
     """
 
     def __init__(self, kind: str = "cpu", clock: Callable[[], float] = time.perf_counter):
@@ -111,7 +110,7 @@ class Sampler:
         self._end()
 
     def steady(self, stretch: Hashable, steps: int) -> None:
-        """Note that a steady block begins or ends here, see `EnergyCounter.steady`."""
+        """Read energy where a steady block begins or ends, see `EnergyCounter.steady`."""
         if "power_w" not in self.absent:
             self._attempt(("power_w",), self._energy.steady, stretch, steps)
 
@@ -120,7 +119,7 @@ class Sampler:
         self._gauges |= self._attempt(SENSORS, sensors, self._kind) or {}
         self._before = self._counters()
         self._start_s = self._last_s = self._clock()
-        self._last_own_s = quiet.own_s()
+        self._last_own_s = quiet.own_cpu_s()
         self._tick()
 
     def _run(self) -> None:
@@ -134,9 +133,9 @@ class Sampler:
                 gauges[name] = self._attempt((name,), read)
         now_s = self._clock()
         self.samples.append(Sample(now_s - self._start_s, **gauges))
-        own_s = quiet.own_s()
+        own_s = quiet.own_cpu_s()
         late_s = now_s - self._last_s - INTERVAL_S
-        # This process has computed nothing meanwhile: it was stopped.
+        # A late sample of a process that used no CPU means that it was stopped.
         idle = own_s - self._last_own_s < IDLE * late_s
         if late_s > LATE_S and idle and "paused" not in self.flags:
             self.flags.append("paused")
@@ -167,22 +166,22 @@ class Sampler:
         }
         if "power_w" not in self.absent:
             metrics |= self._attempt(("power_w",), self._energy.metrics) or {}
-        if "power_w" not in self.absent:  # nor has it failed at the end
+        if "power_w" not in self.absent:  # the line above may have failed
             self.rails = self._energy.rails
             self.absent |= self._energy.missing
         self.metrics = dict(sorted(metrics.items()))
 
     def _counters(self) -> dict[str, int]:
-        """Return what the system counts all the time."""
+        """Return the system's running counters."""
         return memory.page_faults() | (self._attempt(SWAP, swap_counters) or {})
 
     def _attempt(self, metrics: tuple[str, ...], read: Callable, *arguments: Any) -> Any:
-        """Return what `read` does; if it fails, note why its metrics are absent and return None."""
+        """Return the result of `read`; after an error None, with the reason in `absent`."""
         try:
             return read(*arguments)
         except Absent as error:
             reason = str(error)
-        except Exception as error:  # what a driver raises must not end the case that is measured
+        except Exception as error:  # an error of a driver must not end the case
             reason = f"failed after {len(self.samples)} samples: {type(error).__name__}: {error}"
         self.absent |= dict.fromkeys(metrics, reason)
         return None

@@ -1,7 +1,7 @@
-"""What this machine is, and whether it is fit to measure now.
+"""Hardware and software of this machine, and conditions that would spoil a measurement.
 
-What the system does not say is None, never a guess. Results hold no user or host name, home path,
-address, serial number or UUID: single fields are picked of what commands print.
+Values that the system does not report are None, never guesses. Only single fields of commands'
+output are used, so results hold no user or host name, home path, address, serial number or UUID.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from pomology.paths import redact
 
 PACKAGES = ["torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-metal", "keras"]
 PACKAGES += ["mlx", "pyarrow", "numpy", "zeus-apple-silicon", "pomology"]
-# Variables of the environment that bear on how frameworks compute. Others of TF_ are secrets, and
+# Environment variables that affect how frameworks compute. Other TF_ variables may be secrets, and
 # folders are private.
 VARIABLES = re.compile(
     r"(?!.*_(DIR|HOME)$)"
@@ -34,14 +34,14 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def snapshot() -> dict[str, Any]:
-    """Return hardware and software of this machine, ready for JSON.
+    """Return hardware and software of this machine, ready for JSON; unknown values are None.
 
-    cpu_cores are physical. gpus: name, memory_bytes (None where it is the machine's) and cores (of
-    Apple's only) of each. translated: x86-64 Python under Rosetta. What is not known is None.
+    cpu_cores: physical cores. gpus: name, memory_bytes (None if it shares the machine's) and cores
+    (Apple's only) of each. translated: x86-64 Python under Rosetta.
     """
     mac = sys.platform == "darwin"
     performance, efficiency = _cores_by_kind() if mac else (None, None)
-    # Of Linux's version the numbers only: builders put words of their own behind them.
+    # Linux distributions append their own words to the version's numbers.
     version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
     x86 = platform.machine() == "x86_64"
     return {
@@ -55,7 +55,7 @@ def snapshot() -> dict[str, Any]:
         "os": "macOS" if mac else platform.system() or None,
         "os_version": version or None,
         "architecture": platform.machine() or None,
-        # Intel Macs have another brand.
+        # On an Intel Mac x86-64 is native.
         "translated": mac and x86 and "Apple" in str(sysctl("machdep.cpu.brand_string")),
         "python": platform.python_version(),
         "packages": _packages(),
@@ -64,10 +64,10 @@ def snapshot() -> dict[str, Any]:
 
 
 def software() -> dict[str, Any]:
-    """Return what results depend on beside the machine, without the folders of this machine."""
+    """Return commit, Python, packages and environment variables, without folders' names."""
     packages = _packages()
     if sys.platform == "darwin":
-        packages["macOS"] = platform.mac_ver()[0]  # whose kernels PyTorch uses
+        packages["macOS"] = platform.mac_ver()[0]  # PyTorch uses its kernels
     environment = sorted(os.environ.items())
     return {
         "git": _git(),
@@ -78,7 +78,7 @@ def software() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    from importlib import metadata  # slow to import, seldom needed
+    from importlib import metadata  # slow to import, rarely needed
 
     versions = {}
     for name in PACKAGES:
@@ -88,13 +88,13 @@ def _packages() -> dict[str, str]:
 
 
 def conditions() -> dict[str, Any]:
-    """Return what would spoil a measurement that began now.
+    """Return the conditions that would spoil a measurement now.
 
-    power_source: "ac", "battery" or None. flags: `on-battery`, `low-power` and `busy` (others used
-    over a quarter of a core and 5 % of all, for 0.25 s), where they hold.
+    power_source: "ac", "battery" or None. flags: `on-battery`, `low-power`, and `busy` if other
+    programs used over 0.25 core and 5 % of all cores during 0.25 s.
     """
     power_source, low_power = _power()
-    share = psutil.cpu_percent(0.25) / 100  # of all cores; this process waits meanwhile
+    share = psutil.cpu_percent(0.25) / 100  # of all cores, while this process waits
     busy = share > max(0.25 / (psutil.cpu_count() or 1), 0.05)
     doubts = {"on-battery": power_source == "battery", "low-power": low_power, "busy": busy}
     flags = [flag for flag, holds in doubts.items() if holds]
@@ -102,7 +102,7 @@ def conditions() -> dict[str, Any]:
 
 
 def describe(snapshot: dict[str, Any]) -> str:
-    """Return a line, as `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
+    """Return `Apple M2 Ultra, 24 cores (16P+8E), 192 GB, macOS 15.5, Python 3.11.9`."""
     chip_name = snapshot.get("chip") or "unknown chip"
     cores = f"{snapshot['cpu_cores']} cores" if snapshot.get("cpu_cores") else ""
     if snapshot.get("performance_cores") and snapshot.get("efficiency_cores"):
@@ -116,7 +116,7 @@ def describe(snapshot: dict[str, Any]) -> str:
 
 
 def chip() -> str | None:
-    """Return the processor's name, such as `Apple M2 Ultra` or `AMD EPYC 7B13`."""
+    """Return the CPU's name, such as `Apple M2 Ultra` or `AMD EPYC 7B13`."""
     if sys.platform == "darwin":
         return sysctl("machdep.cpu.brand_string")
     model = re.search(r"Model name:(.*)", run_command("lscpu") or "")
@@ -124,7 +124,7 @@ def chip() -> str | None:
 
 
 def available_memory_bytes() -> int:
-    """Return the memory that new work can take without swapping."""
+    """Return the memory that new work can use without swapping."""
     return psutil.virtual_memory().available
 
 
@@ -143,13 +143,13 @@ def thermal_level() -> int | None:
 
 
 def run_command(*command: str) -> str | None:
-    """Return what a command of the system prints; None if it is missing, fails or takes 30 s."""
+    """Return the output of a system command; None if it is missing, fails or takes over 30 s."""
     program = shutil.which(command[0])
     if not program:
         return None
     try:
-        # close_fds=False: Python then spawns it. A fork would write-protect the memory of this
-        # process for a moment, and a model in training would fault on every page.
+        # With close_fds=False Python spawns the command. A fork would write-protect this process's
+        # memory for a moment, and a model in training would fault on every page.
         options = {"env": os.environ | {"LC_ALL": "C"}, "close_fds": False, "timeout": 30}
         options |= {"capture_output": True, "text": True, "errors": "replace", "check": True}
         done = subprocess.run((program, *command[1:]), **options)
@@ -159,17 +159,17 @@ def run_command(*command: str) -> str | None:
 
 
 def sysctl(name: str) -> int | str | None:
-    """Return a setting of macOS's kernel."""
+    """Return a value of macOS's kernel by its name."""
     text = (run_command("sysctl", "-n", name) or "").strip()
     return int(text) if text.isdecimal() else text or None
 
 
 def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
-    """Return performance and efficiency cores of an Apple chip."""
+    """Return the numbers of performance and efficiency cores of an Apple chip."""
     kinds: Counter[Any] = Counter()
     for level in range(sysctl("hw.nperflevels") or 0):
         kinds[sysctl(f"hw.perflevel{level}.name")] += sysctl(f"hw.perflevel{level}.physicalcpu")
-    # An M5 calls its fastest `Super`.
+    # M5 names its fastest cores `Super`.
     if not kinds or kinds.keys() - {"Super", "Performance", "Efficiency"}:
         return None, None
     return kinds["Super"] + kinds["Performance"], kinds["Efficiency"]
@@ -191,26 +191,26 @@ def _nvidia_gpus() -> list[dict[str, Any]]:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no package, or its NVMLError: no driver, and so no GPU
+    except Exception:  # ImportError or NVMLError: no package or no driver
         return []
     gpus = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-        # CUDA cores are another unit than Apple's GPU cores: not counted.
+        # CUDA cores are not comparable with Apple's GPU cores.
         name = pynvml.nvmlDeviceGetName(handle)
         gpus.append({"name": name, "memory_bytes": memory_bytes, "cores": None})
     return gpus
 
 
 def _git() -> dict[str, Any] | None:
-    # Looked for first: git would search the folders above, and a Mac without git opens a window
-    # that offers it.
+    # Without this check git would search the parent folders, and a Mac without git would open a
+    # window that offers to install it.
     if not (REPOSITORY / ".git").exists():
         return None
     git = ("git", "--no-optional-locks", "-C", str(REPOSITORY))
     commit = run_command(*git, "rev-parse", "HEAD")
-    # What was measured before changes nothing that is measured now.
+    # Earlier results in outputs/ do not affect new ones.
     changes = run_command(*git, "status", "--porcelain", "--", ".", ":(exclude)outputs")
     if commit is None or changes is None:
         return None
@@ -218,17 +218,17 @@ def _git() -> dict[str, Any] | None:
 
 
 def _power() -> tuple[str | None, bool | None]:
-    """Return where the power comes from, and whether macOS saves power."""
+    """Return the power source, and whether macOS is in low-power mode."""
     if sys.platform != "darwin":
         battery = psutil.sensors_battery()
         source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None
         return source, None
     source = re.search(r"from '(AC|Battery) Power'", run_command("pmset", "-g", "batt") or "")
-    # One or the other, by model: `powermode` is 0 automatic, 1 low, 2 high.
+    # Models have `lowpowermode` or `powermode`, which is 0 (automatic), 1 (low) or 2 (high).
     modes = re.findall(r"\b(?:low)?powermode\s+(\d)", run_command("pmset", "-g") or "")
     return source[1].lower() if source else None, "1" in modes if modes else None
 
 
 def _gigabytes(count: int | None) -> str:
-    # As memory is sold: 206158430208 bytes are "192 GB".
+    # Memory is sold in powers of two: 206158430208 bytes are "192 GB".
     return f"{round(count / 2**30)} GB" if count else ""
