@@ -1,4 +1,4 @@
-"""What a step costs on paper, against sums done by hand."""
+"""Analytic cost of a step, compared with sums by hand."""
 
 import psutil
 import pytest
@@ -42,7 +42,7 @@ def test_two_layers_by_hand():
     assert found == Workload(parameters, flops, 2 * FLOAT * parameters, INPUT + HIDDEN)
 
 
-def test_a_graph_that_is_gone_makes_room_for_the_next():
+def test_the_memory_of_a_released_graph_counts_once():
     def one_after_another(module):
         backward(module)
         backward(module)
@@ -56,7 +56,7 @@ def test_a_graph_that_is_gone_makes_room_for_the_next():
     assert workload(two_layers, side_by_side).saved_bytes == 2 * (INPUT + HIDDEN)
 
 
-def test_frozen_parameters_take_weights_only():
+def test_frozen_parameters_count_as_weights_only():
     def frozen():
         module = two_layers()
         module[0].requires_grad_(False)
@@ -100,15 +100,15 @@ NUMBERS, LINES = BATCH * HEADS * ROWS * WIDTH, BATCH * HEADS * ROWS
     ("backend", "dropout", "fused"),
     [("mps", 0.0, False), ("cpu", 0.0, True), ("cpu", 0.1, False), ("cuda", 0.1, True)],
 )
-def test_fused_attention_keeps_no_matrices_and_computes_as_much(backend, dropout, fused):
-    """q, k, v, the output, and a float for each row; written out also the softmax's matrix."""
+def test_fused_attention_keeps_no_matrices_and_has_as_many_flops(backend, dropout, fused):
+    """Fused, it keeps q, k, v, the output and one float per row; unfused, the softmax's matrix."""
     work = workload(lambda: Attention(dropout), lambda m: m().backward(), backend=backend)
     matrix = LINES * ROWS
     if fused:
         assert work.saved_bytes == FLOAT * (4 * NUMBERS + LINES)
     else:
         assert work.saved_bytes >= FLOAT * (3 * NUMBERS + matrix)
-    assert work.flops == 6 * 2 * matrix * WIDTH  # two products forward, four backward
+    assert work.flops == 6 * 2 * matrix * WIDTH  # two matmuls forward, four backward
 
 
 # Bytes that a step reads and writes
@@ -139,13 +139,13 @@ def linear(inputs=10, outputs=7, bias=False):
     return lambda: nn.Linear(inputs, outputs, bias=bias)
 
 
-PICTURES = 2 * 3 * 64 + 108 + 2 * 4 * 64 + 3 * 108  # read, kernel, result, update
-# Forward: bias, input, weight and output. The sum reads 35 and writes one; its gradient, a one,
-# stands for all the outputs' gradients. Backward: weight and bias. Adam reads weight, gradient, two
-# moments, and writes three.
+IMAGES = 2 * 3 * 64 + 108 + 2 * 4 * 64 + 3 * 108  # read, kernel, result, update
+# Forward: bias, input, weight and output. The sum reads 35 elements and writes one. Its gradient of
+# one element is expanded to all outputs' gradients. Backward: weight and bias. Adam reads weight,
+# gradient and two moments, and writes three of them.
 TRAINED = (7 + 50 + 70 + 35) + (35 + 1) + 1 + (1 + 50 + 70) + (1 + 7) + 7 * 77
 COPIED = 3 * 16 + 48  # views are free; a reshape of a transposed matrix copies it
-# An embedding reads the rows that it gives, and numbers of 8 bytes, no table.
+# An embedding reads the rows that it returns and indices of 8 bytes, not the whole table.
 GIVEN = 5 * 2 + 2 * 5 * 8 + 3 * 8000
 
 
@@ -155,7 +155,7 @@ GIVEN = 5 * 2 + 2 * 5 * 8 + 3 * 8000
         (linear(bias=True), lambda m: m(torch.empty(5, 10)).sum().backward(), 2, TRAINED),
         (linear(), lambda m: None, 0, 3 * 70),
         (linear(), lambda m: None, 2, 7 * 70),
-        (convolution, without_gradients(2, 3, 8, 8), 0, PICTURES),
+        (convolution, without_gradients(2, 3, 8, 8), 0, IMAGES),
         (linear(4, 4), views, 0, COPIED),
         (lambda: linear(4, 4)().half(), views, 0, COPIED / 2),
         (lambda: nn.Embedding(1000, 8), without_gradients(5, dtype=torch.long), 0, GIVEN),
@@ -166,9 +166,9 @@ def test_the_bytes_of_a_step_by_hand(build, step, slots, floats):
 
 
 def test_fused_attention_reads_and_writes_each_of_its_tensors_once():
-    """Queries, keys, values, the output, and each of their gradients."""
+    """These tensors are queries, keys, values, the output and their gradients."""
     forward = 4 * NUMBERS + LINES  # and the logarithm of a sum for each row
-    summed = NUMBERS + 1 + 1  # the sum, and the gradient that begins, for all the output's
+    summed = NUMBERS + 1 + 1  # the sum, and its gradient, which is expanded to the output's
     backward = 4 * NUMBERS + LINES + 1 + 3 * NUMBERS
     found = moved(lambda: Attention(doubled=False), lambda m: m().backward(), backend="cuda")
     assert found == FLOAT * (forward + summed + backward + 3 * 3 * NUMBERS)

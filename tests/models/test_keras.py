@@ -1,4 +1,4 @@
-"""Keras under the kit's clock, and TensorFlow's device, model counts and verification, for real."""
+"""Timing of Keras, and device, model counts and verification with the real TensorFlow."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from pomology.models.definitions import definitions
 pytestmark = pytest.mark.process("tensorflow")
 find.prepare("tensorflow")
 tf = tensorflow.load()
-# Two CPUs, of which the second plays a GPU.
+# Two logical CPUs; the second one acts as a GPU.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
@@ -26,7 +26,7 @@ import keras  # noqa: E402
 from keras import layers  # noqa: E402
 
 
-class PretendedGPU(tensorflow.TensorFlowDevice):
+class FakeGPU(tensorflow.TensorFlowDevice):
     def __init__(self):
         super().__init__("metal")
         self.handle = "/CPU:1"
@@ -42,7 +42,7 @@ mlp = functools.partial(build, "mlp")
 
 
 def pixels(count):
-    """Pictures that tell their class by which tenth of them is bright."""
+    """Return images whose bright rows show their class."""
     generator = np.random.default_rng(1)
     labels = generator.integers(0, 10, count)
     images = generator.random((count, 28, 28), dtype=np.float32)
@@ -52,7 +52,7 @@ def pixels(count):
 
 @pytest.fixture
 def run(tmp_path, quiet_machine):
-    """Run `body` in one case; give its record, and what the body returns."""
+    """Function that runs `body` in one case, and returns its record and the body's result."""
 
     def run(body, backend=None, **changes):
         settings = {"article": "004", "framework": "tensorflow", "devices": "cpu"}
@@ -69,7 +69,7 @@ def run(tmp_path, quiet_machine):
 
 
 def counter(trained, tested):
-    """Counts what fit really did in each epoch."""
+    """Return a callback that counts the steps of `fit` in each epoch."""
 
     def one_more(counts):
         counts[-1] += 1
@@ -82,7 +82,7 @@ def counter(trained, tested):
 
 
 def paced(clock):
-    """What passes on a fake clock, in seconds: in a step of each kind, and once an epoch."""
+    """Return a callback that advances a fake clock in each step and at each epoch's begin."""
     return keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda batch, logs: clock.pass_s(0.1),
         on_test_batch_begin=lambda batch, logs: clock.pass_s(0.04),
@@ -91,7 +91,7 @@ def paced(clock):
 
 
 def fit(case, model=None, count=640, held_out=160, epochs=3, optimizer="adam", more=(), **named):
-    """`fit` as in the notebooks, on the case's clock if there is a case."""
+    """Call `fit` as the notebooks do, with the case's clock if there is a case."""
     model = case.watch_model(mlp("cpu")) if model is None else model
     x, y = pixels(count + held_out)
     loss = "sparse_categorical_crossentropy"
@@ -108,7 +108,7 @@ def steps_of(blocks):
     return alone + sum(count for count, _ in blocks["warmup"] + blocks["steady"])
 
 
-def test_the_cpu_works_for_real():
+def test_the_real_cpu_works():
     (cpu,) = find.find("cpu", "tensorflow")
     assert not tf.config.experimental.tensor_float_32_execution_enabled()
     assert cpu.threads >= 1 and cpu.peak_memory() == {} and cpu.free_memory() > 0
@@ -150,13 +150,13 @@ def test_a_whole_training_has_its_smaller_last_batch_and_is_the_same_without_the
         assert clocked[name] == pytest.approx(bare[name], rel=1e-4), name
 
 
-# budget_s, and the steps that are trained and tested in each epoch: each next one is shortened, or
-# the last one would not end within twice the budget.
+# budget_s, and the training and validation steps of each epoch. All epochs after the first are
+# shortened, or only the last one, which would not end within twice the budget.
 SHORTENED = [(2.0, [31, 1, 1, 1], [15, 4, 4, 4]), (11.0, [50, 50, 50, 3], [15] * 4)]
 
 
 @pytest.mark.parametrize(("budget_s", "trained", "tested"), SHORTENED)
-def test_a_training_of_which_steps_are_left_out_takes_what_all_of_them_take(
+def test_the_estimated_time_of_a_shortened_training_is_that_of_all_its_steps(
     run, monkeypatch, budget_s, trained, tested
 ):
     done, clock = ([], []), fakes.Clock()
@@ -181,14 +181,14 @@ def test_an_exception_in_fit_ends_the_case_and_keeps_what_was_timed(run):
             raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
     broken = keras.callbacks.LambdaCallback(on_train_batch_end=fail)
-    # An hour: the clock must not have enough before.
+    # A budget of an hour, so that the clock does not stop before the error.
     record, _ = run(lambda case: fit(case, held_out=0, more=[broken]), budget_s=3600)
     assert record.status == "out-of-memory"
     assert record.metrics["first_step_s"].value > 0 and "fit_s" not in record.metrics
 
 
-def test_losses_are_those_of_single_steps_and_no_validation_is_no_such_part(run):
-    """Weights stand still at a learning rate of 0, so every batch's loss can be computed apart."""
+def test_losses_are_those_of_single_steps_and_without_validation_there_is_no_such_part(run):
+    """At a learning rate of 0 weights are constant, so the test can compute each batch's loss."""
     losses = []
 
     def body(case):
@@ -217,7 +217,7 @@ def check(case):
 def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed(
     run, monkeypatch, wrong_from, status
 ):
-    """wrong_from: the size of the batches from which on a bias is wrong."""
+    """wrong_from: smallest batch size with a wrong bias."""
     right, scope, inside = tf.nn.bias_add, tf.device, []
 
     @contextlib.contextmanager
@@ -234,13 +234,13 @@ def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed
 
     monkeypatch.setattr(tf, "device", on)
     monkeypatch.setattr(tf.nn, "bias_add", bias_add)
-    record, _ = run(check, PretendedGPU(), budget_s=10.0)
+    record, _ = run(check, FakeGPU(), budget_s=10.0)
     assert (record.device, record.status) == ("gpu", status), record.reason
     assert ("step_s" in record.metrics) is (status == "ok")
 
 
-def test_work_that_is_left_to_the_cpu_is_a_fallback(run, monkeypatch):
-    backend = PretendedGPU()
+def test_work_on_the_cpu_instead_of_the_gpu_is_a_fallback(run, monkeypatch):
+    backend = FakeGPU()
     monkeypatch.setattr(backend, "context", lambda strict=False: tf.device("/CPU:0"))
     record, _ = run(check, backend)
     assert (record.status, record.reason) == ("fallback", "asked for metal, computed on cpu")
@@ -251,7 +251,7 @@ def test_work_that_is_left_to_the_cpu_is_a_fallback(run, monkeypatch):
     [("mlp", 435_402, 1.806), ("cnn", 93_322, 16.376), ("lstm", 81_674, 12.492)],
 )
 def test_workload_of_the_articles_models(name, parameters, mflop):
-    """The state: weights, gradients and two of Adam, four bytes each."""
+    """The state has weights, gradients and two moments of Adam, with four bytes per element."""
     work = keras_workload(build(name, "cpu"), 128)
     assert work.parameters == parameters and work.state_bytes == 16 * parameters
     assert work.flops / 128 / 1e6 == pytest.approx(mflop, abs=0.0005)

@@ -1,4 +1,4 @@
-"""GPT-2 and Whisper of transformers have their true sizes."""
+"""Sizes of transformers' GPT-2 and Whisper."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from offline import one_line_error
 
 from pomology.models import cost, pretrained
 
-# Counted by others: the configurations of the model hub. name -> all weights, frozen ones.
+# Model -> number of parameters and of frozen ones, from the configurations of the model hub.
 PARAMETERS = {
     "gpt2": (124_439_808, 0),
     "gpt2-medium": (354_823_168, 0),
@@ -33,8 +33,8 @@ def test_sizes_are_the_checkpoints(name):
 
 
 @pytest.mark.parametrize(("backend", "recompute"), [("mps", False), ("cuda", True)])
-def test_a_step_counted_with_few_layers_is_the_step_of_all(backend, recompute):
-    """With encoder and decoder, and with recomputing, whose peak is at another moment."""
+def test_a_step_extrapolated_from_few_layers_is_the_step_of_all(backend, recompute):
+    """The model has an encoder and a decoder; recomputing moves the peak to another moment."""
 
     def build(name):
         model = pretrained.build(name, "speech")
@@ -52,7 +52,7 @@ def test_a_step_counted_with_few_layers_is_the_step_of_all(backend, recompute):
     assert dataclasses.astuple(few) == dataclasses.astuple(whole)
 
 
-def test_what_cannot_be_built_is_one_line():
+def test_an_unknown_model_is_an_error_of_one_line():
     words = "model 'gpt3': must be one of gpt2-smoke, gpt2,"
     one_line_error(lambda: pretrained.build("gpt3", "language-model"), words)
     one_line_error(lambda: pretrained.build("whisper-smoke", "classification"), "cannot be built")

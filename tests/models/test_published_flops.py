@@ -1,4 +1,4 @@
-"""The operations behind the published times, counted again by the notebooks' own code."""
+"""FLOPs of the published times, counted again with the notebooks' own code."""
 
 import functools
 import itertools
@@ -15,13 +15,13 @@ from pomology.models import cost, vision
 
 
 def of_samples(name: str, samples: int):
-    """An epoch of so many samples."""
+    """Return the FLOPs of an epoch with this number of samples."""
     work = definitions(name)["work"]
     return lambda config: work(config["batch_size"]).flops / config["batch_size"] * samples
 
 
 def language_model():
-    """An epoch of WikiText-2's 2,088,628 words, and its validation on 217,646 in batches of 10."""
+    """Return the FLOPs of an epoch of 2,088,628 words and a validation on 217,646 words."""
     work = definitions("transformer_lm")["work"]
 
     def steps(words, batch_size):
@@ -37,12 +37,12 @@ def language_model():
 
 @functools.cache
 def simclr_training():
-    """Whole batches of 50,000 pictures, and their features and those of 10,000 more after an epoch.
+    """Return the FLOPs of 50,000 images in whole batches per epoch, and of 60,000 features after.
 
-    Lightning first checks the validation, on all features and two batches.
+    Before it Lightning checks the validation on 50,000 features and two batches.
     """
-    work, picture = definitions("simclr")["work"], torch.empty(1, 3, 32, 32, device="meta")
-    forward = cost.workload(vision.simclr_resnet18, lambda model: model.backbone(picture)).flops
+    work, image = definitions("simclr")["work"], torch.empty(1, 3, 32, 32, device="meta")
+    forward = cost.workload(vision.simclr_resnet18, lambda model: model.backbone(image)).flops
 
     def training(config):
         size, epochs = config["batch_size"], config["epochs"]
@@ -53,7 +53,7 @@ def simclr_training():
 
 
 def gpt2_large():
-    """A pass of the model that table 4's times imply: with 10,000 words."""
+    """Return the FLOPs of a pass of the model that table 4's times imply, with 10,000 words."""
     work = definitions("gpt2_pretraining", corpus=SimpleNamespace(vocabulary=10_000))["work"]
     return lambda config: work(config | {"context_size": 1024}).flops
 
@@ -64,7 +64,7 @@ def whisper_step():
 
 
 def steps_of(build, steps: int, *shape: int):
-    """So many whole batches, of models that no notebook has."""
+    """Return the FLOPs of a number of whole batches of a model that no notebook has."""
     step = cost.workload(build, lambda model: model(torch.empty(shape)).sum().backward())
     return lambda config: steps * step.flops
 
@@ -94,12 +94,12 @@ COUNTS = {
     "energy": whisper_step,
     "rasbt_lenet": lambda: steps_of(lenet, 421, 128, 1, 32, 32),  # of 54,000 digits
     "rasbt_mlp": lambda: steps_of(perceptron, 421, 128, 784),
-    "rasbt_vgg16": lambda: of_samples("rasbt_vgg16", 1406 * 32),  # of 45,000 pictures
+    "rasbt_vgg16": lambda: of_samples("rasbt_vgg16", 1406 * 32),  # of 45,000 images
 }
 
 
 @pytest.mark.parametrize("experiment", COUNTS)
-def test_the_operations_of_a_published_time_are_those_that_the_models_do(experiment):
+def test_the_flops_of_a_published_time_are_those_of_the_models(experiment):
     rows = [row for row in published.rows(experiment=experiment) if row["flops"]]
     configs = {str(row["config"]): (row["config"], row["flops"]) for row in rows}
     count = COUNTS[experiment]()
@@ -107,5 +107,5 @@ def test_the_operations_of_a_published_time_are_those_that_the_models_do(experim
         assert flops == pytest.approx(count(config), rel=3e-4)  # written with four digits or more
 
 
-def test_every_count_is_counted_again():
+def test_every_published_count_is_counted_again():
     assert {row["experiment"] for row in published.rows() if row["flops"]} == set(COUNTS)

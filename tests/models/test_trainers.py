@@ -1,4 +1,4 @@
-"""Lightning on the clock of the kit."""
+"""Timing of Lightning's training loop."""
 
 import lightning.pytorch
 import pytest
@@ -15,7 +15,7 @@ STEP_S = 0.004
 
 
 class Module(lightning.pytorch.LightningModule):
-    """A line through points. Steps take STEP_S of simulated time; `seen` are their inputs."""
+    """A linear model. Steps take STEP_S of simulated time; `seen` has their inputs."""
 
     def __init__(self, lr: float = 0.05):
         super().__init__()
@@ -70,10 +70,10 @@ def test_a_whole_epoch_is_timed_step_by_step(experiment):
     training, evaluation = record.blocks["training"], record.blocks["evaluation"]
     assert training["stopped"] == evaluation["stopped"] == "whole epoch"
     assert (training["epoch_steps"], evaluation["epoch_steps"]) == (20.5, 10)
-    # The first, nineteen more, and the smaller last.
+    # The first step, nineteen more, and a smaller last one.
     assert sum(steps for steps, _ in training["steady"] + training["warmup"]) == 20 - 1
     assert training["last_step_s"] >= STEP_S
-    # Lightning's own loop saw every batch once and in order, then ready ones, of the first three.
+    # Lightning's loop takes every batch once and in order, then pre-loaded ones of the first three.
     assert model.seen[:21] == pytest.approx([4 * number / 82 for number in range(21)])
     assert set(model.seen[21:]) <= set(model.seen[:3])
     assert sum(steps for steps, _ in training["ready"]) == len(model.seen) - 21 > 0
@@ -94,8 +94,8 @@ def test_losses_are_those_of_lightnings_steps(experiment):
     assert record.metrics["loss_first"].n == 10
 
 
-def test_a_model_that_lightning_moves_away_is_observed_where_it_trained(experiment, monkeypatch):
-    """Lightning moves a GPU's model to the CPU when it ends. `meta` plays the GPU."""
+def test_the_device_of_a_model_is_the_one_on_which_lightning_trained_it(experiment, monkeypatch):
+    """Lightning moves a GPU's model to the CPU at the end. Here `meta` acts as the GPU."""
     (case,) = experiment.cases(batch_size=[4])
     case.device = torch.device("meta")
     monkeypatch.setattr(case.backend, "backend", "meta")

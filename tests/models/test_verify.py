@@ -1,4 +1,4 @@
-"""The verification of a step, by a mock MPS with planted faults, and by one that only rounds."""
+"""Verification of a step on a mock MPS, with injected faults and with rounding only."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat
 
 
 def verified(folder, faults, precision="fp32"):
-    """Return the record of a case, written as in a notebook, on a device with faults."""
+    """Return the record of a case on a device with injected faults."""
     with rehearsal.entered(), planted.faults(faults):
         return train(precision, str(folder))
 
@@ -61,7 +61,7 @@ FAULTS = {
     "matmul, a row": {aten.mm.default: one_row},
     "matmul, a NaN": {aten.mm.default: planted.one_nan},
     "a batch of matmuls": {aten.bmm.default: times(1.01)},
-    "gradient of pictures": {aten.convolution_backward.default: times(1.02)},
+    "gradient of images": {aten.convolution_backward.default: times(1.02)},
     "gradient of weights": {aten.convolution_backward.default: times(1.02, 1)},
     "softmax at a shape": dict.fromkeys(
         (aten._safe_softmax.default, aten._softmax.default), planted.softmax_at_a_shape
@@ -79,25 +79,25 @@ SAID = {"update": "the update of", "matmul, a NaN": "is not finite"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_ends_as_a_mismatch_before_anything_is_timed(tmp_path, fault):
+def test_an_injected_fault_ends_as_a_mismatch_before_anything_is_timed(tmp_path, fault):
     record = verified(tmp_path, FAULTS[fault])
     assert record.status == "mismatch" and "step_s" not in record.metrics, record.reason
     assert SAID.get(fault, "") in record.reason
 
 
 def rounded(result, *_, **__):
-    """What a sum in another order gives: another last digit or two."""
+    """Change the last digits of a result, as a sum in another order does."""
     return result * (1 + 1e-6 * torch.randn(result.shape, generator=NOISE))
 
 
 NOISE = torch.Generator().manual_seed(1)
-PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default)
+MATMULS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default)
 
 
 @pytest.mark.parametrize("precision", [*PRECISIONS, "rounding"])
-def test_a_right_device_passes_and_what_was_verified_is_said(tmp_path, precision):
+def test_a_correct_device_passes_with_a_note(tmp_path, precision):
     if precision == "rounding":
-        record = verified(tmp_path, dict.fromkeys(PRODUCTS, rounded))
+        record = verified(tmp_path, dict.fromkeys(MATMULS, rounded))
     else:
         record = verified(tmp_path, {}, precision)
     assert record.status == "ok", record.reason
@@ -106,17 +106,17 @@ def test_a_right_device_passes_and_what_was_verified_is_said(tmp_path, precision
 
 
 class Sides:
-    """Two devices of which the CPU takes 20 ms for a sample."""
+    """A model on two devices, of which the CPU takes 20 ms per sample."""
 
-    def __init__(self, clock, wrong_above=99, turned=()):
-        self.clock, self.wrong_above, self.turned, self.sizes = clock, wrong_above, turned, []
+    def __init__(self, clock, wrong_above=99, rounded=()):
+        self.clock, self.wrong_above, self.rounded, self.sizes = clock, wrong_above, rounded, []
 
     def gradients(self, size, seed, on_cpu=False, change=0.0):
         if on_cpu:
             self.clock[0] += 0.02 * size
         else:
             self.sizes.append(size)
-        wrong = not on_cpu and (size > self.wrong_above or seed in self.turned)
+        wrong = not on_cpu and (size > self.wrong_above or seed in self.rounded)
         return {"the gradient of x": np.ones(4) + 0.1 * wrong + change}
 
     def restore(self):
@@ -125,7 +125,7 @@ class Sides:
 
 @pytest.fixture
 def run(monkeypatch):
-    """Verify a case of 64 samples with given sides; returns its notes."""
+    """Function that verifies a case of 64 samples with given sides, and returns its notes."""
 
     def run(sides, budget_s=1.0, batch_size=64):
         notes = []
@@ -145,16 +145,16 @@ def run(monkeypatch):
 def test_a_batch_that_takes_the_cpu_too_long_is_verified_with_fewer_samples(run):
     sides = Sides([0.0])
     notes = run(sides)
-    assert sides.sizes == [2, 50, "restored"]  # a second is enough for 50
+    assert sides.sizes == [2, 50, "restored"]  # a budget of 1 s is enough for 50
     assert notes[-1] == ("verified with 50 of the 64 samples of a step", "unproved")
     assert len(run(Sides([0.0]), budget_s=2.0)) == 1
 
 
-def test_rounding_turns_a_gradient_with_one_set_of_inputs_and_a_fault_with_all(run):
-    run(Sides([0.0], turned=(0, 1)))
-    with pytest.raises(verify.Mismatch, match=r"^the gradient of x .* in a step of 2 on the mps"):
-        run(Sides([0.0], turned=(0, 1, 2)))
-    with pytest.raises(verify.Mismatch, match="in a step of 50 on the mps"):
+def test_rounding_changes_a_gradient_with_some_inputs_and_a_fault_with_all(run):
+    run(Sides([0.0], rounded=(0, 1)))
+    with pytest.raises(verify.Mismatch, match=r"^the gradient of x .* of 2 samples on the mps"):
+        run(Sides([0.0], rounded=(0, 1, 2)))
+    with pytest.raises(verify.Mismatch, match="in a step of 50 samples on the mps"):
         run(Sides([0.0], wrong_above=2))
 
 

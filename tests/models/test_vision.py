@@ -1,4 +1,4 @@
-"""The vision models have the published sizes, and in MLX they compute what torchvision's do."""
+"""Sizes of the vision models, compared with the published ones."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_sizes_are_the_published_ones(build, side, parameters, macs):
 
 
 def test_the_backbone_of_simclr_is_lightly_s():
-    """No ReLU behind the first normalisation, none in place, weights as PyTorch draws them."""
+    """It has no ReLU after the first normalization, none in place, and PyTorch's initialization."""
     torch.manual_seed(0)
     model = vision.cifar_resnet18()
     assert [type(layer).__name__ for layer in model[:3]] == ["Conv2d", "BatchNorm2d", "Sequential"]
@@ -34,6 +34,6 @@ def test_the_backbone_of_simclr_is_lightly_s():
     assert len(relus) == 8 and not any(relu.inplace for relu in relus)
     for module in model.modules():
         if isinstance(module, torch.nn.Conv2d):
-            limit = module.weight[0].numel() ** -0.5  # uniform, where He's normal has no limit
+            limit = module.weight[0].numel() ** -0.5  # uniform; a normal one has none
             assert 0.9 * limit < module.weight.abs().max() <= limit
     assert model(torch.rand(2, 3, 32, 32)).shape == (2, 512)

@@ -1,1 +1,1 @@
-"""What is timed and shared: models, their cost on paper, and the verification of a GPU's steps."""
+"""Models that notebooks share, their FLOP and memory counts, and verification of GPU steps."""

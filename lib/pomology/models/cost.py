@@ -1,7 +1,7 @@
-"""What a training step costs on paper: parameters, floating-point operations, memory.
+"""Analytic cost of a training step: parameters, FLOPs and memory.
 
-Counted on PyTorch's `meta` device, where tensors have shapes but no contents: nothing is allocated,
-and no operator is missed, as some are on the CPU (fused attention and LSTM count as zero there).
+Steps are counted on PyTorch's `meta` device, whose tensors have shapes but no data. Nothing is
+allocated, and no operator is missed: on the CPU fused attention and LSTM would count as zero.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Workload:
-    """One optimizer step.
+    """Cost of one optimizer step.
 
-    `flops` counts two operations a multiply-add, in matrix products, convolutions and attention,
-    forward and backward; `forward_flops` those before the first backward pass. `state_bytes` is
-    weights, gradients and the optimizer's own tensors; `saved_bytes` the most that autograd keeps
-    at one time. `moved_bytes` is what the operators of the step read and write, each by itself, and
-    the optimizer's update. None where it is not counted, as in Keras.
+    flops: FLOPs (2 per MAC) of matmuls, convolutions and attention, forward and backward.
+    forward_flops: those before the first backward pass. state_bytes: weights, gradients and the
+    optimizer's tensors. saved_bytes: peak of the tensors that autograd keeps. moved_bytes: bytes
+    that the single operators and the optimizer's update read and write; None if not counted, as in
+    Keras.
     """
 
     parameters: int
@@ -31,11 +31,11 @@ class Workload:
     saved_bytes: int
     forward_flops: int | None = field(default=None, compare=False)
     moved_bytes: int | None = field(default=None, compare=False)
-    host_bytes: int = 0  # of the state, what offload keeps in the host's memory instead
+    host_bytes: int = 0  # part of the state that offload keeps in the host's memory instead
 
     @property
     def bytes(self) -> int:
-        """What must fit at the least. Work space of single operators comes on top."""
+        """Least memory of a step, without the work space of single operators."""
         return self.state_bytes + self.saved_bytes
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Workload:
         flops = f"{self.flops / (1e12 if tera else 1e9):,.4g} {'T' if tera else 'G'}FLOP"
         state = f"{self.state_bytes / 1e6:,.1f} MB of weights, gradients and optimizer"
         saved = f"{self.saved_bytes / 1e6:,.1f} MB kept for the backward pass"
-        return f"{self.parameters:,} parameters; {flops} a step; {state}; {saved}"
+        return f"{self.parameters:,} parameters; {flops} per step; {state}; {saved}"
 
 
 def workload(
@@ -55,10 +55,10 @@ def workload(
     """Count a step without running it.
 
     build: makes the module, with `meta` as the default device. step: one forward and backward pass
-    of that module, which reads no value (`.item()`). optimizer_slots: tensors of a weight's size
-    that the optimizer keeps: 0 for plain SGD, 1 for SGD with momentum, 2 for Adam, AdamW and
-    Adadelta. backend: where it is to run. On `cuda`, and on `cpu` where attention has no dropout,
-    attention keeps its inputs, its output and a number a row; on `mps` it keeps its matrices too.
+    of the module, without reading a value (`.item()`). optimizer_slots: optimizer tensors per
+    weight: 0 for plain SGD, 1 for SGD with momentum, 2 for Adam, AdamW and Adadelta. backend: where
+    the step will run. On `cuda`, and on `cpu` without dropout in attention, attention keeps its
+    inputs, its output and one value per row; on `mps` it also keeps its matrices.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -66,15 +66,15 @@ def workload(
 
     counts = Counter()
 
-    def note(flops: int, moved: int) -> None:
+    def count(flops: int, moved: int) -> None:
         counts.update(flops=flops, moved=moved)
 
     class Traffic(TorchDispatchMode):
-        """Counts each operator by itself, as if none were fused and no cache helped."""
+        """Count the memory traffic of operators as if unfused and without caches."""
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
-            note(0, moved_bytes(function, args, kwargs, result))
+            count(0, moved_bytes(function, args, kwargs, result))
             return result
 
     def flops() -> int:
@@ -87,7 +87,7 @@ def workload(
         model = build()
         counter = FlopCounterMode(display=False)
         saving = saved_tensors(model, backward_begins)
-        with counter, saving as saved, Traffic(), fused_attention(backend, note):
+        with counter, saving as saved, Traffic(), fused_attention(backend, count):
             step(model)
     weights = list(model.parameters())
     weight_bytes = sum(weight.nbytes for weight in weights)
@@ -103,26 +103,25 @@ def workload(
     )
 
 
-# Make a tensor without writing to it, or give the same one another shape; `unsafe_split` makes
-# views of which autograd knows nothing, and `rand` makes inputs, which a training has already.
+# Operators that create or reshape a tensor without writing to it. `unsafe_split` makes views
+# without autograd. `rand` makes inputs, which a real training step does not.
 MOVE_NOTHING = {
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"),
     *("unsafe_split", "unsafe_split_with_sizes", "rand", "randn"),
 }
-# Do not read one of their tensors, by its place among these: they overwrite it, or only ask for its
-# shape.
+# Operators that do not read one of their tensors (its index): they overwrite it or use its shape.
 NOT_READ = {
     "nll_loss_backward": 1,
     **dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_"), 0),
     **dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0),
     "random_": 0,
 }
-# Read of their first tensor no more than they give.
-READ_A_PART = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
+# Operators that read no more of their first tensor than they return.
+READ_PARTLY = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
 
 
 def tensors(*items: Any) -> list[Any]:
-    """Return the tensors in arguments or results, however deep in them."""
+    """Return the tensors in nested arguments or results."""
     import torch
     from torch.utils import _pytree
 
@@ -130,7 +129,7 @@ def tensors(*items: Any) -> list[Any]:
 
 
 def moves_nothing(function: Any) -> bool:
-    """Whether an operator launches no kernel: a view, or a tensor that it does not write to."""
+    """Return whether an operator launches no kernel: it makes a view or an unwritten tensor."""
     import torch
 
     if function.is_view or torch.Tag.inplace_view in function.tags:
@@ -139,7 +138,7 @@ def moves_nothing(function: Any) -> bool:
 
 
 def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Return what an operator that was called so reads and writes."""
+    """Return the bytes that a call of an operator reads and writes."""
     if moves_nothing(function):
         return 0
     name = function._schema.name.split("::")[-1]
@@ -147,13 +146,13 @@ def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
     read = [_distinct_bytes(tensor) for tensor in tensors(args, kwargs)]
     if name in NOT_READ:
         read[NOT_READ[name]] = 0
-    elif name in READ_A_PART:
+    elif name in READ_PARTLY:
         read[0] = min(read[0], sum(written))
     return sum(read) + sum(written)
 
 
 def _distinct_bytes(tensor: Any) -> int:
-    """Return the bytes of a tensor's numbers; what a stride of 0 repeats counts once."""
+    """Return the bytes of a tensor's distinct elements: a dimension of stride 0 counts once."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor.itemsize * math.prod(size if stride or not size else 1 for size, stride in pairs)
 
@@ -162,18 +161,18 @@ def _distinct_bytes(tensor: Any) -> int:
 def saved_tensors(
     model: Any, backward: Callable[[], Any] = lambda: None
 ) -> Iterator[Mapping[str, int]]:
-    """Count the bytes that autograd keeps, weights apart: `now`, and the `peak` so far.
+    """Count the bytes that autograd keeps besides weights: `now`, and the `peak` so far.
 
-    backward: called when a saved tensor is asked for: a backward pass has begun.
+    backward: called when a backward pass requests a saved tensor.
     """
     import torch
 
-    holders = Counter()  # of each storage: how many nodes of the graph
+    holders = Counter()  # storage -> number of graph nodes that keep it
     bytes_ = Counter()
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
 
-    class Held:
-        """Keeps a saved tensor as autograd would, and notices when the graph lets go of it."""
+    class Saved:
+        """A saved tensor that counts its storage until the graph releases it."""
 
         def __init__(self, tensor: torch.Tensor):
             self.tensor = tensor
@@ -188,23 +187,23 @@ def saved_tensors(
             if not holders[self.storage._cdata]:
                 bytes_["now"] -= self.storage.nbytes()
 
-    def hold(tensor: torch.Tensor) -> Any:
-        return tensor if tensor.untyped_storage()._cdata in weights else Held(tensor)
+    def pack(tensor: torch.Tensor) -> Any:
+        return tensor if tensor.untyped_storage()._cdata in weights else Saved(tensor)
 
-    def give(item: Any) -> torch.Tensor:
+    def unpack(item: Any) -> torch.Tensor:
         backward()
-        return item.tensor if isinstance(item, Held) else item
+        return item.tensor if isinstance(item, Saved) else item
 
-    with torch.autograd.graph.saved_tensors_hooks(hold, give):
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         yield bytes_
 
 
 @contextlib.contextmanager
-def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[None]:
-    """On the meta device, let attention keep what a fused kernel of this backend keeps.
+def fused_attention(backend: str, count: Callable[[int, int], None]) -> Iterator[None]:
+    """Replace attention on the meta device, so that it keeps what a backend's fused kernel keeps.
 
-    That is its inputs, its output and the logarithm of each row's sum, in fp32. note: gets the
-    operations and the moved bytes of each pass, which no counter sees.
+    These tensors are its inputs, its output and the logarithm of each row's sum, in fp32. count:
+    receives the FLOPs and the moved bytes of each pass, which other counters miss.
     """
     from unittest import mock
 
@@ -214,7 +213,7 @@ def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[
     if backend == "mps":
         yield
         return
-    written_out = functional.scaled_dot_product_attention
+    unfused = functional.scaled_dot_product_attention
     dropout = functional.dropout
 
     def bytes_of(*tensors: Any) -> int:
@@ -226,9 +225,9 @@ def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[
             output = query.new_empty(*query.shape[:-1], value.shape[-1])
             sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
             context.save_for_backward(query, key, value, output, sums)
-            pairs = math.prod(query.shape[:-1]) * key.shape[-2]  # of a query and a key
+            pairs = math.prod(query.shape[:-1]) * key.shape[-2]  # queries times keys
             context.flops = 2 * pairs * query.shape[-1], 2 * pairs * value.shape[-1]
-            note(sum(context.flops), bytes_of(query, key, value, output, sums))
+            count(sum(context.flops), bytes_of(query, key, value, output, sums))
             return output
 
         @staticmethod
@@ -237,16 +236,16 @@ def fused_attention(backend: str, note: Callable[[int, int], None]) -> Iterator[
             for_query, for_key, for_value = context.needs_input_grad
             scores, values = context.flops
             flops = (for_query + for_key) * scores + (for_value + (for_query or for_key)) * values
-            note(flops, bytes_of(*context.saved_tensors, gradient, *gradients))
+            count(flops, bytes_of(*context.saved_tensors, gradient, *gradients))
             return gradients
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **named):
-        if backend == "cpu" and dropout_p:  # which the CPU's fused kernel does not have
-            return written_out(query, key, value, attn_mask, dropout_p, *arguments, **named)
+        if backend == "cpu" and dropout_p:  # the CPU's fused kernel has no dropout
+            return unfused(query, key, value, attn_mask, dropout_p, *arguments, **named)
         return Fused.apply(query, key, value)
 
     def dropped(input, p=0.5, training=True, inplace=False):
-        # CUDA's kernel keeps which numbers are left, a byte each; the others keep a float.
+        # CUDA's kernel keeps a mask of one byte per element; the others keep a float.
         if backend != "cuda" or inplace or not (training and p):
             return dropout(input, p, training, inplace)
         return torch.native_dropout(input, p, training)[0]

@@ -1,4 +1,4 @@
-"""Functions and classes of one notebook for another: a model is written once, where it is shown."""
+"""Import of functions and classes from another notebook, without running it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pomology.paths import notebook_paths, root
 
 
 def definitions(notebook: str, *names: str, **values: Any) -> SimpleNamespace:
-    """Return what a notebook defines by these names, without running it.
+    """Return a notebook's definitions of these names, without running the notebook.
 
-    With it comes what it uses of the notebook's imports, functions, classes and literal values;
-    nothing that the notebook computes. values: of other names that it uses, or in place of the
-    notebook's own; `framework` chooses between what a notebook defines for several. Raises
-    PomologyError if there is no such notebook or name.
+    They can use the notebook's imports, functions, classes and literals, but no computed values.
+    values: values of other names, which replace the notebook's own; `framework` selects the branch
+    of `if framework == ...`. Raises PomologyError for an unknown notebook or name.
     """
     statements: dict[str, ast.stmt] = {}
     for path in notebook_paths(root() / "notebooks"):
@@ -46,7 +45,7 @@ def definitions(notebook: str, *names: str, **values: Any) -> SimpleNamespace:
 
 
 def _chosen(body: list[ast.stmt], framework: str) -> list[ast.stmt]:
-    """Return statements, with those of `if framework == "torch":` in place of it for this one."""
+    """Return statements, with each `if framework == ...` replaced by the framework's branch."""
     chosen = []
     for statement in body:
         test = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
@@ -59,7 +58,7 @@ def _chosen(body: list[ast.stmt], framework: str) -> list[ast.stmt]:
 
 
 def _defined(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement defines, unless it computes something."""
+    """Return the names that a statement defines; none if it computes a value."""
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return [alias.asname or alias.name.partition(".")[0] for alias in statement.names]
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
@@ -68,7 +67,7 @@ def _defined(statement: ast.stmt) -> list[str]:
         return []
     try:
         ast.literal_eval(statement.value)
-    except (ValueError, TypeError):  # no literal
+    except (ValueError, TypeError):  # not a literal
         return []
     names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
     return [node.id for node in names if isinstance(node.ctx, ast.Store)]

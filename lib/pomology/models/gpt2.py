@@ -1,4 +1,4 @@
-"""GPT-2's shapes as article 001 pre-trains them; the notebooks write model, optimizer and step."""
+"""Shapes of the GPT-2 models that Feng et al. 2025 pre-train, with FLOPs and memory by formula."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from pomology.errors import PomologyError
 from pomology.models.cost import Workload
 
-# Each with its vocabulary: the words of Penn Treebank, and the byte pairs of GPT-2.
+# Architecture -> vocabulary size: words of Penn Treebank, or byte pairs of GPT-2.
 ARCHITECTURES = {"transformer_lm": 10_000, "true_gpt2": 50_257}
-# Blocks, width, heads. The last two are no GPT-2, but have its shape.
+# Blocks, width, heads. The last two are miniature test configurations.
 SIZES = {
     "gpt2-large": (36, 1280, 20),
     "gpt2-medium": (24, 1024, 16),
@@ -23,7 +23,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model is built from; `context` is the longest sequence."""
+    """Sizes of a model; `context` is the longest sequence."""
 
     architecture: str
     blocks: int
@@ -34,32 +34,32 @@ class Shape:
 
     @property
     def true(self) -> bool:
-        """Whether it is GPT-2: GELU, learned positions, biases in the attention, a tied head."""
+        """True for GPT-2 proper: GELU, learned positions, biases in attention, a tied head."""
         return self.architecture == "true_gpt2"
 
     @property
     def positions(self) -> int:
-        """Positions that the true GPT-2 learns, however short the sequences are."""
+        """Number of positions that the true GPT-2 learns, at least 1,024."""
         return max(1024, self.context)
 
     @property
     def parameters(self) -> int:
-        """The number of weights, by formula."""
+        """Number of parameters, by formula."""
         block = 12 * self.width**2 + (13 if self.true else 9) * self.width
         head = self.vocabulary * (self.width + 1)
         ends = self.positions * self.width if self.true else head
         return self.blocks * block + (self.vocabulary + 2) * self.width + ends
 
     def workload(self, batch_size: int) -> Workload:
-        """A step with AdamW by formula, where attention keeps its matrices and nothing counts."""
+        """Return the cost of a step with AdamW by formula, with unfused attention."""
         tokens = batch_size * self.context
-        products = 12 * self.width**2 * self.blocks + self.width * self.vocabulary
+        weights = 12 * self.width**2 * self.blocks + self.width * self.vocabulary  # of matmuls
         attention = 12 * self.blocks * self.width * self.context * tokens
-        # A block keeps of each token what enters normalisations, the five matrices and attention,
-        # and a row for each head.
+        # Per token a block keeps the inputs of normalizations, of five matmuls and of attention,
+        # and one row per head.
         kept = (16 if self.true else 12) * self.width + self.heads * self.context
         saved = 4 * tokens * (self.blocks * kept + 2 * self.width + self.vocabulary)
-        flops = 6 * tokens * products + attention  # backward twice the forward
+        flops = 6 * tokens * weights + attention  # the backward pass costs twice the forward pass
         return Workload(self.parameters, flops, 16 * self.parameters, saved)
 
 
@@ -68,26 +68,26 @@ def shape(
 ) -> Shape:
     """Return the shape of a model by its name in `SIZES`.
 
-    vocabulary: 0 is the architecture's own. words: those of the text. Raises PomologyError for
-    other names, and for a vocabulary smaller than the text's.
+    vocabulary: size, or 0 for the architecture's own. words: distinct words of the text. Raises
+    PomologyError for unknown names, and for a vocabulary smaller than the text's.
     """
     if architecture not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise PomologyError(f"architecture is {architecture!r}; it must be one of {known}")
     if model not in SIZES:
-        raise PomologyError(f"model {model!r} is not known; one of {', '.join(SIZES)} is")
+        raise PomologyError(f"unknown model {model!r}; it must be one of {', '.join(SIZES)}")
     vocabulary = vocabulary or ARCHITECTURES[architecture]
     if vocabulary < words:
         raise PomologyError(
-            f"vocabulary is {vocabulary}; it must be at least {words:,}, the words of the text"
+            f"vocabulary is {vocabulary}; it must be at least {words:,}, as the text has words"
         )
     return Shape(architecture, *SIZES[model], vocabulary, context_size)
 
 
 def row(text: str) -> dict[str, Any]:
-    """Return the settings of a case from `gpt2-large 8x1024`: model, batch size, context size."""
+    """Parse `gpt2-large 8x1024` into the settings model, batch size and context size."""
     found = re.fullmatch(r"(\S+) ([1-9]\d*)x([1-9]\d*)", text)
     if not found or found[1] not in SIZES:
-        form = "`MODEL BATCHxCONTEXT`, as `gpt2 2x128`"
+        form = "`MODEL BATCHxCONTEXT`, such as `gpt2 2x128`"
         raise PomologyError(f"{text!r} must read {form}, with one of {', '.join(SIZES)}")
     return {"model": found[1], "batch_size": int(found[2]), "context_size": int(found[3])}

@@ -1,4 +1,4 @@
-"""A function in a process of its own, as one process holds one framework."""
+"""Function calls in a separate process, since a process can use only one framework."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from pomology.errors import PomologyError
 
 
 def call(what: str, function: str, *arguments: Any, limit_s: float | None = None) -> Any:
-    """Return what a function returns in a fresh process of Python.
+    """Call a function in a new Python process and return its result.
 
-    function: as `pomology.models.vision:workloads`, or of a file that stands next to the notebook;
-    arguments and result must be picklable. limit_s: seconds that it may take. Raises PomologyError
-    in one line, which begins with `what`, if the process fails, and subprocess.TimeoutExpired if it
-    takes longer.
+    function: `pomology.models.vision:workloads`, or a function of a file next to the notebook.
+    Arguments and result must be picklable. limit_s: time limit in seconds. Raises PomologyError,
+    with a message that begins with `what`, if the process fails, and subprocess.TimeoutExpired.
     """
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.pickle"), Path(folder, "answer.pickle")

@@ -1,6 +1,6 @@
-"""GPT-2 and Whisper of Hugging Face's transformers, with random weights.
+"""GPT-2 and Whisper from Hugging Face's transformers, with random weights.
 
-Random weights do the same work as a checkpoint: as many operations on as many numbers.
+A step costs the same FLOPs and memory with random weights as with those of a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
     return sizes
 
 
-# The rest are the defaults of transformers: a vocabulary of 50,257, 1,024 positions and dropout 0.1
-# in GPT-2; 80 mel bands, 1,500 and 448 positions and no dropout in Whisper. The large Whisper is
-# its second version: the third one hears 128 mel bands.
+# Other sizes are transformers' defaults. GPT-2: vocabulary 50,257, 1,024 positions, dropout 0.1.
+# Whisper: 80 mel bands, 1,500 and 448 positions, no dropout. The large Whisper is version 2, since
+# version 3 has 128 mel bands.
 SIZES: dict[str, dict[str, int]] = {
     "gpt2-smoke": {"n_embd": 64, "n_layer": 2, "n_head": 2},
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12},
@@ -48,9 +48,9 @@ TASKS = {
 def build(name: str, task: str) -> Any:
     """Return a model on the CPU, in fp32 and training mode.
 
-    name: of `SIZES`; `gpt2-xl/2` is the same with two layers. task: `classification` (GPT-2 with
-    two labels, padded by its end of text), `language-model` (GPT-2 with its embedding as output
-    matrix) or `speech` (Whisper; the sinusoidal positions of its encoder are not trained). Raises
+    name: a key of `SIZES`; `gpt2-xl/2` has two layers only. task: `classification` (GPT-2 with two
+    labels, padded with its end of text), `language-model` (GPT-2 with its embedding as output
+    matrix) or `speech` (Whisper, without training its encoder's sinusoidal positions). Raises
     PomologyError for other names.
     """
     whole, _, layers = name.partition("/")
@@ -67,8 +67,8 @@ def build(name: str, task: str) -> Any:
         settings |= {key: int(layers) for key in settings if "layer" in key}
     if task == "classification":
         settings |= {"num_labels": 2, "pad_token_id": END_OF_TEXT}
-    # The cache of keys and values stays on, as it is in training by default: without, each step
-    # would ask the device whether a text holds several, and wait.
+    # The cache of keys and values stays on, as by default. Without it each step would read from the
+    # device whether a text has several parts, and wait.
     model_class = getattr(transformers, TASKS[task])
     return model_class(model_class.config_class(**settings)).train()
 
@@ -80,9 +80,9 @@ def workload(
     optimizer_slots: int = 0,
     backend: str = "mps",
 ) -> cost.Workload:
-    """Count as `cost.workload` a model of `SIZES`, from two of its layers and from three.
+    """Count a model of `SIZES` by `cost.workload`, extrapolated from two and three layers.
 
-    Each further layer costs the same. build: makes the module of a name, as `gpt2-xl/2`.
+    Each further layer costs the same. build: makes the module of a name such as `gpt2-xl/2`.
     """
 
     def counted(layers: int) -> dict[str, int]:

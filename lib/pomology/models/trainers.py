@@ -1,7 +1,7 @@
-"""The kit's clock inside trainers that own their loop: callbacks that tell it when steps begin.
+"""Callbacks that time the training loops of Keras and Lightning.
 
-Frameworks are imported when a callback is made, never with this module. `case` is an
-`experiment.case.Case` everywhere.
+Frameworks are imported when a callback is made, never with this module. `case` is always an
+`experiment.case.Case`.
 """
 
 import logging
@@ -18,18 +18,17 @@ from pomology.measure.estimate import Estimate, total
 def keras(
     case: Any, *, samples: int, batch_size: int, validation_samples: int = 0, epochs: int = 1
 ) -> Any:
-    """Return a Keras callback that times `fit`, to be made in the call of it with its numbers.
+    """Return a Keras callback that times `fit`; create it in the call of `fit`, with its sizes.
 
-    It records the loss of each step and the steps of the first epoch's training and validation; an
-    epoch that does not fit the budget is stopped after one more step, not timed. `fit_s` is the
-    whole `fit`: `measured` if all of it ran, as in the profile `article` always, else if each next
-    epoch is expected to end within twice the budget. Otherwise the next ones begin and end as ever
-    but are stopped after a few steps, and the missing steps are estimated, see `fit_metric`.
-    `epochs_done` says how much of it ran.
+    It records every step's loss, and times the steps of the first epoch's training and validation.
+    An epoch that exceeds the budget stops after one more, untimed step. `fit_s` is the time of the
+    whole `fit`, `measured` if all of it ran. That holds in the profile `article`, and if each next
+    epoch is expected to end within twice the budget. Otherwise later epochs stop after a few steps,
+    and `fit_metric` estimates the missing ones. `epochs_done` is the number of epochs that ran.
 
-    `between_epochs_s` is the time of `fit_s` in which this process computed nothing between epochs.
-    TensorFlow's thread that tunes the input may sleep there as long as the epoch took
-    (docs/log/2026-11.md); an estimate has none of it.
+    `between_epochs_s` is the part of `fit_s` that this process was idle between epochs. There
+    TensorFlow's tuning of the input may sleep as long as the epoch took (docs/log/2026-11.md). An
+    estimated `fit_s` excludes it.
     """
     import keras as framework
 
@@ -38,10 +37,10 @@ def keras(
             super().__init__()
             case.watch()
             self._began_s = time.perf_counter()
-            self._steps = None  # the clock's iterator over the steps of the first epoch
+            self._steps = None  # the clock's iterator over steps of the first epoch
             self._short = False
             self._idle_s = 0.0
-            self._ran = {"training": 0, "validation": 0}  # samples
+            self._ran = {"training": 0, "validation": 0}  # number of samples
 
         @property
         def epochs_done(self):
@@ -52,7 +51,7 @@ def keras(
             self._epoch_samples = 0
             self._epoch = epoch
             self._loop_s = time.perf_counter()
-            self._without_s = without_processor_s()
+            self._idle_before_s = process_idle_s()
             if epoch == 0:
                 self._ended_s = self._loop_s
                 self._begin(samples, "training")
@@ -63,7 +62,7 @@ def keras(
             self.model.stop_training |= self._enough(batch)
 
         def on_train_batch_end(self, batch, logs=None):
-            # Keras tells the mean loss of the epoch so far.
+            # Keras reports the mean loss of the epoch so far.
             count = min(samples, (batch + 1) * batch_size)
             loss_sum = logs["loss"] * count
             batch_samples = count - self._epoch_samples
@@ -71,7 +70,7 @@ def keras(
             self._loss_sum = loss_sum
             self._epoch_samples = count
             self._ran["training"] += batch_samples
-            self.model.stop_training |= self._enough_of_short()
+            self.model.stop_training |= self._short_loop_done()
 
         def on_test_begin(self, logs=None):
             self._end()
@@ -84,11 +83,11 @@ def keras(
 
         def on_test_batch_end(self, batch, logs=None):
             self._ran["validation"] += min(batch_size, validation_samples - batch * batch_size)
-            self.model.stop_evaluating |= self._enough_of_short()
+            self.model.stop_evaluating |= self._short_loop_done()
 
         def on_test_end(self, logs=None):
             self._end()
-            self._without_s = without_processor_s()
+            self._idle_before_s = process_idle_s()
 
         def on_epoch_end(self, epoch, logs=None):
             self._end()
@@ -112,25 +111,25 @@ def keras(
                 case.metric("between_epochs_s", self._idle_s, "s")
 
         def _begin(self, count, part):
-            # Its steps begin when Keras says so; what comes between belongs to them.
+            # Keras's callbacks mark where steps begin; time between two steps counts as theirs.
             steps = count / batch_size
             self._steps = case.clock.steps(range(math.ceil(steps)), part, steps, ready=False)
-            next(self._steps, None)  # what comes before Keras calls belongs to the first step
+            next(self._steps, None)  # the first step includes the time before Keras's first call
 
         def _enough(self, batch):
             return self._steps is not None and batch > 0 and next(self._steps, None) is None
 
-        def _enough_of_short(self):
-            """A fast validation runs whole in a shortened epoch, too."""
+        def _short_loop_done(self):
+            # By time, so that a fast validation runs whole in a shortened epoch, too.
             most_s = case.clock.budget_s / (4 * epochs)
             return self._short and time.perf_counter() - self._loop_s >= most_s
 
         def _add_idle(self):
-            self._idle_s += max(0.0, without_processor_s() - self._without_s)
+            self._idle_s += max(0.0, process_idle_s() - self._idle_before_s)
 
         def _end(self):
             if self._steps is not None:
-                next(self._steps, None)  # ends the last step, if it was that of a whole epoch
+                next(self._steps, None)  # ends the last step of a whole epoch
                 self._steps.close()
                 self._steps = None
 
@@ -140,12 +139,12 @@ def keras(
 def fit_metric(
     clock: StepClock, epochs: int, seconds: float, steps: dict[str, float], idle_s: float = 0.0
 ) -> Estimate | None:
-    """Return seconds of a training of several epochs, of which some were shortened.
+    """Return the seconds of a training of several epochs, of which some were shortened.
 
-    They are `seconds`, of all that ran, and the mean step for each that did not; None if too few
-    ran. steps: that ran, by part. idle_s: of `seconds`, asleep between epochs, which depends on
-    luck and is no part of an estimate. How much another training differs, one cannot tell: an
-    estimate has no bounds.
+    An estimate adds the mean step time for each step that did not run. It has no interval, because
+    one training does not show how much another would differ. The result is None if too few steps
+    ran. seconds: time of all that ran. steps: number that ran, by part. idle_s: part of `seconds`
+    that was idle between epochs, which varies at random and is excluded from an estimate.
     """
     parts = clock.parts.values()
     if not parts or any(not (part.blocks or part.complete) for part in parts):
@@ -165,7 +164,7 @@ def fit_metric(
 
 
 def _steady_step(part: Part) -> Estimate:
-    """Return a step of a part; of an epoch of a few steps the mean of those after the first."""
+    """Return a part's seconds per step; without steady steps, the mean after the first step."""
     if part.blocks:
         return interval(part.blocks)
     if part.steps > 1:
@@ -173,29 +172,29 @@ def _steady_step(part: Part) -> Estimate:
     return Estimate(part.first_step_s, "s")
 
 
-def without_processor_s() -> float:
-    """Return a time that stands still while this process computes in one thread."""
+def process_idle_s() -> float:
+    """Return a time in seconds that advances only while this process is idle (one thread)."""
     return time.perf_counter() - time.process_time()
 
 
 def lightning(case: Any) -> Any:
-    """Return a Lightning callback that times what a `Trainer` loops over.
+    """Return a Lightning callback that times the loops of a `Trainer`.
 
         clocked = trainers.lightning(case)
         trainer = Trainer(accelerator=case.backend.backend, callbacks=[clocked], ...)
         trainer.fit(model, clocked.steps(train_loader))
         trainer.validate(model, clocked.steps(test_loader, "evaluation"))
 
-    Losses are noted without waiting for the device, and the model is watched. Raises Mismatch if
-    Lightning trains it on another device.
+    Losses are recorded without waiting for the device. Raises Mismatch if Lightning trains the
+    model on another device.
     """
     from lightning.pytorch.callbacks import Callback
 
-    # It would say which devices there are, and give tips.
+    # Lightning would print the devices and tips.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 
     class Steps:
-        """A loader's batches, timed as `part`; see `Case.steps`. A part can be looped over once."""
+        """A loader's batches, timed as `part` in a single loop; see `Case.steps`."""
 
         def __init__(self, batches: Any, part: str = "training", per_epoch: float = 1.0):
             self._batches = batches
@@ -203,12 +202,12 @@ def lightning(case: Any) -> Any:
             self._per_epoch = per_epoch
 
         def __len__(self) -> int:
-            # Lightning must not reach its end before the last step has ended.
+            # With the true length Lightning would stop before the clock ends the last step.
             return len(self._batches) + 10**9
 
         def __iter__(self) -> Iterator:
-            # A generator: Lightning asks for iterators that it never uses, and those must not start
-            # the clock.
+            # A generator starts at its first item. Lightning also creates iterators that it never
+            # uses, and these must not start the clock.
             yield from case.steps(self._batches, self._part, per_epoch=self._per_epoch)
 
     class Clocked(Callback):
@@ -232,6 +231,6 @@ def lightning(case: Any) -> Any:
                 case.loss(loss.item())
 
         def teardown(self, trainer, pl_module, stage):
-            pl_module.to(case.device)  # from where Lightning has just moved it to the CPU
+            pl_module.to(case.device)  # Lightning has just moved it to the CPU
 
     return Clocked()

@@ -1,10 +1,10 @@
-"""One training in two frameworks: a file for each, with the same hooks, so both are timed alike.
+"""Training workloads in PyTorch and MLX: one file per framework, with the same functions.
 
-`notebooks/mlx_or_pytorch/WORKLOAD_FRAMEWORK.py` has `build(**settings)`, the model; `forward(model,
-*batch)`; `loss(outputs, *batch)`, one number; and `optimizer(lr, weight_decay)`, in PyTorch of the
-parameters first. Where parts of a model are trained one after the other it also has
-`passes(model)`: each part, and the function of a batch that gives its loss. Weights have the names
-of PyTorch's, or `NAMES` says what they are called there.
+`notebooks/mlx_or_pytorch/WORKLOAD_FRAMEWORK.py` defines `build(**settings)`, which returns the
+model, `forward(model, *batch)`, `loss(outputs, *batch)`, a scalar, and `optimizer(lr,
+weight_decay)`, in PyTorch with the parameters first. If parts of a model are trained one after the
+other, `passes(model)` returns each part with its loss function of a batch. Weights have PyTorch's
+names, or `NAMES` maps them to these.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from pomology.models.cost import Workload
 from pomology.paths import root
 
 FOLDER = "notebooks/mlx_or_pytorch"
-BATCHES = 4  # different ones, in turn
+BATCHES = 4  # different ones, used in rotation
 
 
 def load(name: str) -> ModuleType:
-    """Return a file of the notebooks' folder: `inputs`, or the hooks of `vae_mlx`.
+    """Import a module of `FOLDER`: `inputs`, or a workload such as `vae_mlx`.
 
-    Raises PomologyError where there is none.
+    Raises PomologyError if there is no such file.
     """
     if not (root() / FOLDER / f"{name}.py").is_file():
-        raise PomologyError(f"{FOLDER} has no {name}.py, with the hooks of that training")
+        raise PomologyError(f"{FOLDER} has no {name}.py, which would define that workload")
     if str(root() / FOLDER) not in sys.path:
         sys.path.append(str(root() / FOLDER))
     return importlib.import_module(name)
 
 
 def rows(texts: list[str]) -> list[dict[str, Any]]:
-    """Return the settings of cases from `mlp 32/128` and `bert_base 16 512`.
+    """Parse texts such as `mlp 32/128` and `bert_base 16 512` into the settings of cases.
 
-    They are the workload, batch sizes, and where it has one the size of the model or its input.
-    Raises PomologyError for another text.
+    A text has the workload, its batch sizes and, if any, the size of the model or its input. Raises
+    PomologyError for other texts.
     """
     workloads = load("inputs").OPTIMISERS
     rows = []
@@ -61,33 +61,33 @@ def rows(texts: list[str]) -> list[dict[str, Any]]:
 
 
 def passes(hooks: ModuleType, model: Any) -> list[tuple[Any, Callable]]:
-    """Return what a step trains, mostly the model as a whole, each with its loss of a batch."""
+    """Return the parts that a step trains, mostly the whole model, each with its loss function."""
     if hasattr(hooks, "passes"):
         return hooks.passes(model)
     return [(model, lambda *batch: hooks.loss(hooks.forward(model, *batch), *batch))]
 
 
 def batches(seed: int, settings: dict) -> list[tuple[np.ndarray, ...]]:
-    """Return the inputs of some steps of a case, the same in every framework."""
+    """Return `BATCHES` batches of inputs for a case, equal in every framework."""
     generator = np.random.default_rng(seed)
     return [load("inputs").batch(generator, **settings) for _ in range(BATCHES)]
 
 
 def checksum(batches: list[tuple[np.ndarray, ...]]) -> int:
-    """Return a number that is the same for the same inputs, whichever framework gets them."""
+    """Return a checksum of inputs, equal in every framework."""
     arrays = [np.ascontiguousarray(array) for batch in batches for array in batch]
     return zlib.crc32(b"".join(array.tobytes() for array in arrays))
 
 
 def in_mlx_layout(array: np.ndarray) -> np.ndarray:
-    """Return pictures, or weights of convolutions, of PyTorch's layout in MLX's."""
+    """Convert images or convolution weights from PyTorch's layout to MLX's."""
     return array if array.ndim < 3 else np.ascontiguousarray(np.moveaxis(array, 1, -1))
 
 
 def work(cases: list[dict], trained: bool = False) -> list[Workload]:
-    """Return what a step of each case takes, counted in PyTorch without running it.
+    """Return the cost of a step of each case, counted in PyTorch without running it.
 
-    trained: count only the parameters that are trained.
+    trained: count only trained parameters.
     """
     import torch
 
@@ -106,9 +106,9 @@ def work(cases: list[dict], trained: bool = False) -> list[Workload]:
 
 
 def step(hooks: ModuleType, settings: dict, model: Any, batch_size: int = 0) -> Any:
-    """Go forward and backward in PyTorch, with random inputs; return the loss.
+    """Run a forward and backward pass in PyTorch on random inputs; return the loss.
 
-    batch_size: by default the settings' own.
+    batch_size: by default that of the settings.
     """
     import torch
 

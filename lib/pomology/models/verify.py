@@ -1,9 +1,9 @@
-"""A training step gives on a GPU what it gives on the CPU: verified before it is timed.
+"""Verification of a GPU's training step against the CPU, before it is timed.
 
-A kernel of a GPU can be wrong at one shape and right at all others (pytorch/pytorch issue 195163).
-So both devices take a case's step from the same weights, inputs and random numbers, and gradients
-are compared by their norms. Rounding can change some by more than the tolerance, as at the bends of
-ReLUs: then the CPU takes the step again, with weights changed by about a rounding.
+A GPU kernel can be wrong at a single shape (pytorch/pytorch issue 195163). Both devices therefore
+run a case's step from the same weights, inputs and random numbers, and gradients are compared by
+their norms. Rounding can change some gradients by more than the tolerance, for example at a ReLU's
+sign change. The CPU then repeats the step with weights changed by about a rounding error.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 from pomology.errors import Mismatch
 from pomology.results import cases
 
-# Share of a norm. Sums of a million numbers in fp32 differ by 0.00002; a number is rounded by
-# 0.0005 in TF32 and fp16, by 0.004 in bf16; the errors of some tens of operators add up.
+# Share of a norm. Sums of a million fp32 values differ by 0.00002. A value is rounded by 0.0005 in
+# TF32 and fp16, by 0.004 in bf16. Errors of some tens of operators add up.
 TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 3e-2, "bf16": 6e-2}
-# By how much weights are changed; in fp32 by the error of a sum of a thousand numbers.
+# Relative change of weights; in fp32 the error of a sum of a thousand values.
 ROUNDING = {"fp32": 2.0**-19, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
-TIMES = 12  # so much of what that changes is allowed
-SMALL = 0.3  # of the largest gradient: a smaller one may be rounding alone
-SEEDS = 3  # sets of inputs: rounding turns a gradient with one of them, a fault with all
-MOST_S = 3.0  # of the CPU for a step
+ROUNDING_FACTOR = 12  # allowed multiple of the difference that this change makes
+NEGLIGIBLE = 0.3  # share of the largest gradient: smaller ones may be rounding errors alone
+SEEDS = 3  # sets of inputs: rounding exceeds the tolerance with some of them, a fault with all
+MAX_CPU_S = 3.0  # for a step
 
 
 def step(
@@ -37,34 +37,34 @@ def step(
     batch_size: int = 0,
     twin: Callable | None = None,
 ) -> None:
-    """Verify a case's step on a GPU. On the CPU nothing is done: it is what is compared with.
+    """Verify a case's step on a GPU against the CPU; do nothing for a case on the CPU.
 
-    one_step: takes a model and a batch size, draws inputs, and goes forward and backward. It
-    returns its loss, or what it computes; in MLX its loss and gradients. In Keras it is None: the
-    step of a classifier, whose copy on the CPU `twin` builds. optimizers: of a model in PyTorch:
-    their updates are compared, too. batch_size: by default the case's setting. Where a step takes
-    the CPU longer than `MOST_S` or the budget, fewer samples are verified, which a note says.
-    Nothing of the model is changed. Raises Mismatch, which ends the case.
+    one_step: function of a model and a batch size that draws inputs and runs a forward and backward
+    pass. It returns its loss or output; in MLX its loss and gradients. In Keras it is None, the
+    model is a classifier, and `twin` builds its copy on the CPU. optimizers: those of a PyTorch
+    model, whose updates are also compared. batch_size: by default the case's setting. If a step
+    takes the CPU longer than `MAX_CPU_S` or the budget, fewer samples are verified, with a note.
+    The model remains unchanged. Raises Mismatch, which ends the case.
     """
     if case.backend.kind == "cpu":
         return
     began_s = time.perf_counter()
     batch_size = batch_size or case["batch_size"]
-    limit_s = min(MOST_S, case.experiment.budget_s)
+    limit_s = min(MAX_CPU_S, case.experiment.budget_s)
     both = both_devices(case, model, one_step, optimizers, twin)
     try:
-        size, larger = 0, min(2, batch_size)  # a batch normalisation needs two
+        size, larger = 0, min(2, batch_size)  # batch normalization needs two samples
         while larger == batch_size > size or larger >= 2 * size:
             size = larger
-            larger = min(batch_size, int(size * limit_s / _agree(case, both, size)))
+            larger = min(batch_size, int(size * limit_s / _verify_gradients(case, both, size)))
         if optimizers:
-            share, words = _worst(TOLERANCE["fp32"], *both.updates())
+            share, words = _largest_difference(TOLERANCE["fp32"], *both.updates())
             if share > 1:
-                raise Mismatch(f"{words}, from equal gradients")
+                raise Mismatch(f"{words}, with equal gradients")
     finally:
         both.restore()
         case.backend.reset_peak_memory()
-    case.note("verified against the CPU before it was timed: its kernels were compiled by then")
+    case.note("verified against the CPU before it was timed, so its kernels were already compiled")
     if size < batch_size:
         case.note(f"verified with {size} of the {batch_size:,} samples of a step", "unproved")
     case.metric("proof_s", time.perf_counter() - began_s, "s")
@@ -73,10 +73,9 @@ def step(
 def check(
     case: Any, values: Any, reference: Any, tolerance: float, what: str, relative: bool = False
 ) -> None:
-    """Record as `max_abs_error` how far two computations of a case differ that should agree.
+    """Compare a case's values with a reference; record the largest error as `max_abs_error`.
 
-    values, reference, tolerance, relative: as in `difference`. Raises Mismatch, which ends the
-    case.
+    Arguments are those of `difference`. Raises Mismatch, which ends the case.
     """
     error, complaint = difference(values, reference, tolerance, relative)
     if error is not None:
@@ -88,7 +87,7 @@ def check(
 def both_devices(
     case: Any, model: Any, one_step: Callable | None, optimizers: tuple, twin: Callable | None
 ) -> Any:
-    """Return a model on both devices, with `gradients` and `restore`; one framework a process."""
+    """Return the case's model on both devices, with `gradients` and `restore`."""
     if case.backend.framework == "torch":
         from pomology.models import verify_torch
 
@@ -102,8 +101,8 @@ def both_devices(
     return verify_keras.BothDevices(case, model, twin)
 
 
-def _agree(case: Any, both: Any, size: int) -> float:
-    """Return the seconds of the CPU's step. Raises Mismatch where all sets of inputs differ."""
+def _verify_gradients(case: Any, both: Any, size: int) -> float:
+    """Return the seconds of the CPU's step. Raises Mismatch if all sets of inputs differ."""
     precision = cases.precision(case)
     if precision == "fp32" and case.backend.tf32 and case.config.get("tf32") != "off":
         precision = "tf32"
@@ -112,35 +111,35 @@ def _agree(case: Any, both: Any, size: int) -> float:
         began_s = time.perf_counter()
         cpu = both.gradients(size, seed, on_cpu=True)
         cpu_s = time.perf_counter() - began_s
-        worst, words = _worst(TOLERANCE[precision], device, cpu)
-        if worst > 1:
+        share, words = _largest_difference(TOLERANCE[precision], device, cpu)
+        if share > 1:
             rounded = both.gradients(size, seed, on_cpu=True, change=ROUNDING[precision])
-            worst, words = _worst(TOLERANCE[precision], device, cpu, rounded)
-        if worst <= 1:
+            share, words = _largest_difference(TOLERANCE[precision], device, cpu, rounded)
+        if share <= 1:
             return cpu_s
-    raise Mismatch(f"{words}, in a step of {size} on the {case.backend.backend}")
+    raise Mismatch(f"{words}, in a step of {size} samples on the {case.backend.backend}")
 
 
-def _worst(
+def _largest_difference(
     tolerance: float, device: dict, cpu: dict, rounded: dict | None = None
 ) -> tuple[float, str]:
-    """Return how many times what is allowed the largest difference is, and which one that is.
+    """Return the largest difference as a multiple of the allowed one, and its description.
 
-    rounded: the CPU's arrays where weights were changed by about a rounding.
+    rounded: the CPU's arrays with weights changed by about a rounding error.
     """
     norms = {name: float(np.linalg.norm(array)) for name, array in cpu.items()}
     sizes = {name: math.sqrt(array.size) for name, array in cpu.items()}
     gradients = [name for name in cpu if name.startswith("the gradient")]
-    least = SMALL * max((norms[name] / sizes[name] for name in gradients), default=0.0)
+    least = NEGLIGIBLE * max((norms[name] / sizes[name] for name in gradients), default=0.0)
     worst = 0.0, ""
     for name, array in cpu.items():
         difference = float(np.linalg.norm(device[name] - array))
         allowed = tolerance * max(norms[name], least * sizes[name])
         if rounded:
-            allowed += TIMES * float(np.linalg.norm(rounded[name] - array))
+            allowed += ROUNDING_FACTOR * float(np.linalg.norm(rounded[name] - array))
         share = difference / max(allowed, 1e-30)
         words = (
-            f"{name} is {difference:.2g} from the CPU's, whose norm is {norms[name]:.2g}; "
+            f"{name} differs by {difference:.2g} from the CPU's, whose norm is {norms[name]:.2g}; "
             f"{allowed:.2g} is allowed"
         )
         if math.isfinite(norms[name]) and not math.isfinite(difference):
@@ -152,16 +151,16 @@ def _worst(
 def difference(
     values: Any, reference: Any, tolerance: float, relative: bool = False
 ) -> tuple[float | None, str | None]:
-    """Return the largest absolute difference of arrays, or of dicts of them, and what is wrong.
+    """Return the largest absolute difference of arrays, or dicts of arrays, and an error message.
 
-    tolerance: the largest absolute difference; with `relative`, as a share of each reference
-    array's largest element. The difference is None where names, shapes or types of elements are
-    others, and where values are not finite.
+    tolerance: largest allowed difference, absolute or, with `relative`, as a share of each
+    reference array's largest element. The difference is None if names, shapes or dtypes differ or
+    values are not finite. The message is None if the difference is allowed.
     """
     if not isinstance(reference, dict):
         values, reference = {"": values}, {"": reference}
     if values.keys() != reference.keys():
-        return None, f"gives {', '.join(values)}; the reference gives {', '.join(reference)}"
+        return None, f"returns {', '.join(values)}; the reference has {', '.join(reference)}"
     largest, complaint = 0.0, None
     for name in reference:
         value, expected = _array(values[name]), _array(reference[name])
@@ -176,7 +175,7 @@ def difference(
         error = float(np.abs(value.astype(np.float64) - exact).max(initial=0.0))
         allowed = tolerance * (float(np.abs(exact).max(initial=0.0)) if relative else 1.0)
         if error > allowed and complaint is None:
-            complaint = f"{label}up to {error:.2g} apart, where {allowed:.2g} is allowed"
+            complaint = f"{label}differs by up to {error:.2g}; {allowed:.2g} is allowed"
         largest = max(largest, error)
     return largest, complaint
 

@@ -1,4 +1,4 @@
-"""A step of a Keras classifier on its device, and of the same one on the CPU."""
+"""Gradients of a Keras classifier on its device and on the CPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,24 +10,24 @@ from pomology.devices import tensorflow as devices_tensorflow
 
 
 class BothDevices:
-    """A model on a GPU, and the same one, built on the CPU. Arguments: as of `verify.step`."""
+    """A model on a GPU and its copy on the CPU. Arguments: see `verify.step`."""
 
     def __init__(self, case: Any, model: Any, twin: Callable):
         self.case = case
         self.model = model
         self.weights = model.get_weights()
         with devices_tensorflow.load().device("/CPU:0"):
-            self.twin = twin()
+            self.cpu_model = twin()
 
     def gradients(
         self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0
     ) -> dict[str, np.ndarray]:
-        """Return the loss, the output and the gradients by name. change: as in PyTorch.
+        """Return the loss, the output and the gradients by name. change: see `verify_torch`.
 
-        Of the cross-entropy of random pictures, in a graph as training is, without dropout.
+        The loss is the cross-entropy of random images, in a graph as in training, without dropout.
         """
         tensorflow = devices_tensorflow.load()
-        model = self.twin if on_cpu else self.model
+        model = self.cpu_model if on_cpu else self.model
         draw = np.random.default_rng(seed)
         images = draw.random((size, *model.input_shape[1:]), dtype=np.float32)
         labels = draw.integers(0, model.output_shape[-1], size)
@@ -54,5 +54,5 @@ class BothDevices:
         return {name: np.asarray(tensor) for name, tensor in tensors.items()}
 
     def restore(self) -> None:
-        """Leave the model as it was."""
+        """Restore the model's weights."""
         self.model.set_weights(self.weights)

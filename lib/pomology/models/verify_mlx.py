@@ -1,4 +1,4 @@
-"""A step of an MLX model on its device, and on the CPU."""
+"""Gradients of an MLX model on its device and on the CPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from mlx.utils import tree_flatten, tree_map
 
 
 class BothDevices:
-    """A model, whose arrays belong to no device. Arguments: as of `verify.step`."""
+    """A model, whose arrays belong to no device. Arguments: see `verify.step`."""
 
     def __init__(self, case: Any, model: Any, one_step: Callable):
         self.backend = case.backend
@@ -20,7 +20,7 @@ class BothDevices:
     def gradients(
         self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0
     ) -> dict[str, np.ndarray]:
-        """Return the gradients of a step by name, and its loss. change: as in PyTorch."""
+        """Return the gradients of a step by name, and its loss. change: see `verify_torch`."""
 
         def changed(weight: Any) -> Any:
             return weight * (1 + change * mx.random.normal(weight.shape))
@@ -35,5 +35,5 @@ class BothDevices:
         return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
 
     def restore(self) -> None:
-        """Leave the model as it was."""
+        """Restore the model's weights."""
         self.model.update(self.weights)

@@ -1,4 +1,4 @@
-"""A step of a PyTorch model on its device, and of a copy of the model on the CPU."""
+"""Gradients and optimizer updates of a PyTorch model on its device and on the CPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-UPDATES = 2  # of an optimizer: the second one reads what the first one wrote
-SAMPLED = 4096  # numbers of each weight whose update is compared
+UPDATES = 2  # per optimizer: the second one reads the state that the first one wrote
+SAMPLED = 4096  # compared elements of each weight's update
 Arrays = dict[str, np.ndarray]
 
 
 class BothDevices:
-    """A model on its device, and a copy of it on the CPU. Arguments: as of `verify.step`."""
+    """A model on its device and its copy on the CPU. Arguments: see `verify.step`."""
 
     def __init__(self, case: Any, model: Any, one_step: Callable, optimizers: tuple):
         self.device = case.device
@@ -29,24 +29,21 @@ class BothDevices:
         self.buffers = [buffer.clone() for buffer in model.buffers()]
         self.seed = torch.initial_seed()
         self.random = torch.get_rng_state()
-        # What `deepcopy` takes for a copy: else it would make one on the GPU.
+        # Copies on the CPU for `deepcopy`, which would make its own on the GPU.
         copies = {id(buffer): buffer.to("cpu", copy=True) for buffer in model.buffers()}
         for weight in model.parameters():
             values = weight.detach().to("cpu", copy=True)
             copies[id(weight)] = torch.nn.Parameter(values, weight.requires_grad)
-        self.twin, self.twin_optimizers = copy.deepcopy((model, optimizers), copies)
+        self.cpu_model, self.cpu_optimizers = copy.deepcopy((model, optimizers), copies)
 
     def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
-        """Return the gradients of a step by name, and its loss.
-
-        change: of the CPU's weights, as a share.
-        """
-        model = self.twin if on_cpu else self.model
+        """Return the gradients of a step by name, and its loss. change: share of CPU weights."""
+        model = self.cpu_model if on_cpu else self.model
         self._align(change)
         model.zero_grad()
         torch.manual_seed(seed)
         attention = mock.patch.object(functional, "scaled_dot_product_attention", _no_dropout)
-        with attention, torch.device("cpu" if on_cpu else self.device), SameNumbers():
+        with attention, torch.device("cpu" if on_cpu else self.device), RandomOnCPU():
             loss = self.one_step(model, size)
         tensors = {} if loss is None else {"the loss": loss.detach()}
         for name, weight in model.named_parameters():
@@ -55,31 +52,31 @@ class BothDevices:
         return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}
 
     def updates(self) -> tuple[Arrays, Arrays, Arrays]:
-        """Return how the optimizers change some numbers of each weight, from equal gradients.
+        """Return the optimizers' updates of sampled elements of each weight, for equal gradients.
 
-        On the device, on the CPU, and on the CPU with the rounding of the weights.
+        The dicts are those of the device, of the CPU, and of the CPU with rounded weights.
         """
         self._align()
-        pairs = list(zip(self.model.parameters(), self.twin.parameters(), strict=True))
-        for weight, twin in pairs:
-            twin.grad = None if weight.grad is None else weight.grad.to("cpu", copy=True)
-        before = _sample(self.twin)
+        pairs = list(zip(self.model.parameters(), self.cpu_model.parameters(), strict=True))
+        for weight, copied in pairs:
+            copied.grad = None if weight.grad is None else weight.grad.to("cpu", copy=True)
+        before = _sample(self.cpu_model)
         for optimizer in self.optimizers * UPDATES:
             optimizer.step()
         after_device = _sample(self.model)
-        with torch.no_grad():  # the copy has not changed yet
-            for weight, twin in pairs:
-                weight.copy_(twin)
-        for optimizer in self.twin_optimizers * UPDATES:
+        with torch.no_grad():  # the copy still has the old weights
+            for weight, copied in pairs:
+                weight.copy_(copied)
+        for optimizer in self.cpu_optimizers * UPDATES:
             optimizer.step()
-        after_cpu = _sample(self.twin)
+        after_cpu = _sample(self.cpu_model)
         rounding = 4 * torch.finfo(pairs[0][0].dtype).eps
         device = {name: after_device[name] - before[name] for name in before}
         cpu = {name: after_cpu[name] - before[name] for name in before}
         return device, cpu, {name: cpu[name] + rounding * before[name] for name in before}
 
     def restore(self) -> None:
-        """Leave the model, its optimizers and the random numbers as they were; no gradients."""
+        """Restore the model, its optimizers and the random state; remove gradients."""
         self._align()
         self.model.zero_grad()
         for optimizer in self.optimizers:
@@ -89,22 +86,23 @@ class BothDevices:
 
     @torch.no_grad()
     def _align(self, change: float = 0.0) -> None:
-        """Set buffers as they were, and the copy as the model, but for a change of its weights."""
-        for model in (self.model, self.twin):
+        """Restore buffers, and copy the model's weights to the CPU, with a relative change."""
+        for model in (self.model, self.cpu_model):
             for buffer, kept in zip(model.buffers(), self.buffers, strict=True):
                 buffer.copy_(kept)
-        for twin, weight in zip(self.twin.parameters(), self.model.parameters(), strict=True):
-            twin.copy_(weight)
+        pairs = zip(self.cpu_model.parameters(), self.model.parameters(), strict=True)
+        for copied, weight in pairs:
+            copied.copy_(weight)
             if change:
-                twin.mul_(1 + change * torch.randn(twin.shape))
+                copied.mul_(1 + change * torch.randn(copied.shape))
 
 
 def _sample(model: Any) -> Arrays:
     arrays = {}
     for name, weight in model.named_parameters():
-        numbers = weight.detach().flatten()
-        some = numbers[:: max(1, len(numbers) // SAMPLED)]
-        arrays[f"the update of {name}"] = some.cpu().double().numpy()
+        elements = weight.detach().flatten()
+        sampled = elements[:: max(1, len(elements) // SAMPLED)]
+        arrays[f"the update of {name}"] = sampled.cpu().double().numpy()
     return arrays
 
 
@@ -112,18 +110,18 @@ attention = functional.scaled_dot_product_attention
 
 
 def _no_dropout(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
-    """Attention whose fused kernels draw no random numbers, which would differ between devices."""
+    """Attention without dropout, because its random numbers would differ between devices."""
     return attention(query, key, value, attn_mask, 0.0, is_causal, **options)
 
 
-class SameNumbers(TorchDispatchMode):
-    """While entered, the CPU draws all random numbers, in fp32 and in the order of their place."""
+class RandomOnCPU(TorchDispatchMode):
+    """Context in which the CPU draws all random numbers, in fp32 and in row-major order."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
         draws = torch.Tag.nondeterministic_seeded in function.tags
-        if not draws or "attention" in name or "rnn" in name:  # they give more than that
+        if not draws or "attention" in name or "rnn" in name:  # these compute more than that
             return function(*args, **kwargs)
         like = next((item for item in args if isinstance(item, torch.Tensor)), None)
         device = kwargs.get("device") if like is None else like.device

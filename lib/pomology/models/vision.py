@@ -1,4 +1,4 @@
-"""VGG-16 and ResNet as the articles train them in PyTorch."""
+"""VGG-16 and ResNet models of the articles, in PyTorch."""
 
 import functools
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from pomology.models import cost
 
 
 def vgg16(classes: int = 1000, batch_norm: bool = False) -> nn.Module:
-    """torchvision's VGG-16: 138,357,544 parameters for 1000 classes."""
+    """Return torchvision's VGG-16: 138,357,544 parameters for 1000 classes."""
     build = models.vgg16_bn if batch_norm else models.vgg16
     return build(num_classes=classes)
 
@@ -21,9 +21,10 @@ VISION = {"vgg16": vgg16, "resnet18": models.resnet18, "resnet50": models.resnet
 
 
 def workloads(name: str, shapes: list[tuple[int, int]]) -> list[cost.Workload]:
-    """Count steps of `VISION[name]` with SGD and momentum, of (pictures, pixels a side).
+    """Count steps of `VISION[name]` with SGD and momentum.
 
-    In a notebook of another framework call it by `isolated.call`.
+    shapes: (images, pixels per side) of each step. Notebooks of other frameworks call this function
+    by `isolated.call`.
     """
 
     def step(model: Any, batch_size: int, side: int) -> None:
@@ -38,24 +39,24 @@ def workloads(name: str, shapes: list[tuple[int, int]]) -> list[cost.Workload]:
 
 
 def cifar_resnet18() -> nn.Module:
-    """The backbone of lightly's SimCLR benchmark, for 3 x 32 x 32, giving 512 features.
+    """Return the backbone of lightly's SimCLR benchmark: 3 x 32 x 32 inputs, 512 features.
 
-    11,168,832 parameters. The benchmark takes the layers of lightly 1.4.10's ResNet-18. There the
-    ReLU behind the first normalisation is no layer, so it is missing.
+    It has 11,168,832 parameters. The benchmark uses the layers of lightly 1.4.10's ResNet-18. These
+    lack the ReLU after the first normalization, which is not a layer there.
     """
     network = models.resnet18()
     for module in network.modules():
         if isinstance(module, nn.ReLU):
             module.inplace = False
         elif isinstance(module, nn.Conv2d):
-            module.reset_parameters()  # lightly keeps the weights that PyTorch draws
+            module.reset_parameters()  # lightly keeps PyTorch's default initialization
     stem = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64)]
     stages = [network.layer1, network.layer2, network.layer3, network.layer4]
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def simclr_resnet18() -> nn.Module:
-    """`cifar_resnet18` and SimCLR's projection head to 128 numbers: 11,497,792 parameters."""
+    """Return `cifar_resnet18` with SimCLR's projection head, 128 outputs: 11,497,792 parameters."""
     head = nn.Sequential(
         nn.Linear(512, 512, bias=False),
         nn.BatchNorm1d(512),
