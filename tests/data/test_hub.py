@@ -1,4 +1,4 @@
-"""Where data come from: the real files, a stand-in without a network, or an error of one line."""
+"""Sources of datasets: real files, synthetic data without a network, or an error of one line."""
 
 import functools
 import io
@@ -16,7 +16,7 @@ from pomology.data import images, photographs, text
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch, tmp_path_factory):
-    """Cuts the network off, and lists what was asked of it."""
+    """Block the network, and list the requests."""
     return cut_off(monkeypatch, tmp_path_factory)
 
 
@@ -25,20 +25,20 @@ LOADS["Penn Treebank"] = functools.partial(text.corpus, text.PENN_TREEBANK)
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_without_a_network_auto_takes_a_stand_in_and_real_refuses(name, tmp_path, network):
+def test_without_a_network_auto_is_synthetic_and_real_is_an_error(name, tmp_path, network):
     load = LOADS[name]
     data = load("auto", "", 20)
     why = "does not answer (ConnectError)" if network else "no folder was named"
     assert (data.name, data.kind) == (name, "stand-in")
-    assert data.origin.startswith(f"stand-in for {name}: ") and why in data.origin
+    assert data.origin.startswith(f"synthetic data in place of {name}: ") and why in data.origin
     one_line_error(lambda: load("real", "", 20), f"{name}: no real data: ", why)
     one_line_error(lambda: load("auto", str(tmp_path), 20), name, tmp_path.name)
     network.clear()
-    origin = f"stand-in for {name}: asked for; the first 20 only"
+    origin = f"synthetic data in place of {name}: as requested; the first 20 only"
     assert load("stand-in", "", 20).origin == origin and not network
 
 
-def test_an_unknown_source_or_folder_is_refused():
+def test_an_unknown_source_or_folder_is_an_error():
     one_line_error(lambda: images.mnist("fake"), "'fake' is not one of auto, real, stand-in")
     one_line_error(lambda: images.mnist("auto", "/nowhere"), "/nowhere is not a folder")
 
@@ -58,19 +58,19 @@ def test_images_of_the_hub_and_of_a_folder(tmp_path, network):
     def load(folder):
         return images._image_set(images.CIFAR10, "img", (20, 32, 32, 3), "real", folder, 0, "train")
 
-    pictures = np.random.default_rng(3).integers(0, 256, (20, 32, 32, 3), np.uint8)
+    arrays = np.random.default_rng(3).integers(0, 256, (20, 32, 32, 3), np.uint8)
     labels = np.arange(20) % 10
-    encoded = [png(picture) for picture in pictures]
+    encoded = [png(array) for array in arrays]
     cache = Path(constants.HF_HUB_CACHE, "datasets--uoft-cs--cifar10", "snapshots")
     path = tmp_path / "train-00000-of-00001.parquet"
     write(path, img=encoded, label=labels)
     write(cache / images.CIFAR10.revision / "plain_text" / path.name, img=encoded, label=labels)
     for folder, where in ((str(tmp_path), "local folder"), ("", "uoft-cs/cifar10, cached")):
         real = load(folder)
-        assert np.array_equal(real.images, pictures) and np.array_equal(real.labels, labels)
+        assert np.array_equal(real.images, arrays) and np.array_equal(real.labels, labels)
         assert real.origin == f"CIFAR-10, real: {where}" and not network
     write(path, img=encoded[:5], label=labels[:5])
-    one_line_error(lambda: load(str(tmp_path)), "(5, 32, 32, 3), should be (20, 32, 32, 3)")
+    one_line_error(lambda: load(str(tmp_path)), "(5, 32, 32, 3), expected (20, 32, 32, 3)")
     path.write_bytes(path.read_bytes()[:-200])
     one_line_error(lambda: load(str(tmp_path)), "damaged")
 
@@ -79,7 +79,7 @@ def test_words_are_numbered_by_their_appearance(tmp_path):
     write(tmp_path / "train/0000.parquet", sentence=[" the apple is a fruit ", "", "a fruit the"])
     write(tmp_path / "validation/0000.parquet", sentence=["the fruit"])
     dataset = text.PENN_TREEBANK.dataset
-    small = text.Words(dataset, "sentence", {"train": 11, "valid": 3}, vocabulary=6)
+    small = text.TextDataset(dataset, "sentence", {"train": 11, "valid": 3}, vocabulary=6)
     corpus = text.corpus(small, "real", str(tmp_path))
     words = " ".join(corpus.words[number] for number in corpus.train)
     assert words == "the apple is a fruit <eos> <eos> a fruit the <eos>"

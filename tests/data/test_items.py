@@ -38,9 +38,9 @@ def test_pairs_are_of_one_class_at_even_indices():
     one_line_error(lambda: digits.MNISTPairs(few), "two images of every class")
 
 
-def test_lsun_is_read_after_it_was_sent_to_a_worker(tmp_path, monkeypatch):
+def test_a_worker_can_read_lsun(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "classroom_train_lmdb"  # as LSUN's tool leaves it
+    folder = tmp_path / "classroom_train_lmdb"  # as written by LSUN's tool
     jpegs = synthetic.photographs(4)
     with lmdb.open(str(folder), map_size=1 << 24) as database, database.begin(write=True) as change:
         for number, file in enumerate(jpegs):
@@ -49,13 +49,13 @@ def test_lsun_is_read_after_it_was_sent_to_a_worker(tmp_path, monkeypatch):
     assert "local folder; 4 images where the article has 168,103" in real.origin
     assert list(tmp_path.iterdir()) == [folder]
     sent = pickle.dumps(real)
-    del real  # a process opens the database once
+    del real  # a process can open the database only once
     files, received = photographs.JPEGs(jpegs), pickle.loads(sent)
     for index in range(4):
         assert torch.equal(received[index][0], files[index][0])
 
 
-def test_batches_of_text_are_as_many_as_the_article_s():
+def test_batches_of_text_have_the_article_s_number():
     columns = text.batchify(np.arange(2_088_628), 20)
     batches = list(text.LanguageBatches(columns))
     assert len(batches) == len(text.LanguageBatches(columns)) == 2984
@@ -66,7 +66,7 @@ def test_batches_of_text_are_as_many_as_the_article_s():
     assert (targets == inputs + 1).all()
 
 
-def test_keras_and_mlx_notebooks_get_their_data_without_pytorch():
+def test_data_of_keras_and_mlx_notebooks_needs_no_pytorch():
     program = """
 import sys
 from pomology.data import images, speech, text
@@ -76,7 +76,7 @@ assert not {"torch", "tensorflow", "mlx", "jax"} & set(sys.modules)
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_pictures_stand_in_a_row_and_keep_their_greys():
+def test_images_are_side_by_side_and_keep_their_grey_values():
     row = images.pictures([np.array([[0, 51], [102, 255]]), np.zeros((2, 2))])
     assert row.size == (2 * 64, 64) and [row.getpixel((x, 0)) for x in (0, 32, 64)] == [0, 51, 0]
     colours = images.pictures([np.full((64, 8, 3), 0.6)])

@@ -1,4 +1,4 @@
-"""Stand-ins have the shapes and numbers of the real data, and a small model learns them."""
+"""Synthetic data: shapes and sizes of the real data, and that a small model can learn it."""
 
 import io
 
@@ -37,7 +37,7 @@ def test_text(source):
     assert {"train": len(train), "valid": len(valid)} == source.tokens
     assert len(set(corpus.words)) == size == source.vocabulary
     assert np.array_equal(np.unique(train), np.arange(size))
-    # The commonest successor of a word, counted in one part, is often right in the other.
+    # A word's most frequent successor in one part often follows it in the other, too.
     pairs, times = np.unique(train[:-1] * size + train[1:], return_counts=True)
     pairs = pairs[np.argsort(times)]
     successor = np.zeros(size, np.int64)

@@ -1,6 +1,6 @@
-"""The articles' datasets, or synthetic stand-ins of the same shape.
+"""Datasets of the articles, or synthetic data of the same shape.
 
-Each function takes `source`, `folder` (a local copy) and `size` (the first ones only).
-`source` is "auto" (real data if it can be had), "real" (or an error) or "stand-in" (no network).
-What comes back says in `kind` ("real" or "stand-in") and `origin` (one line) what it is.
+Each function takes `source`, `folder` (a local copy) and `size` (to use the first samples only).
+source: "auto" (real data if available), "real" (an error if not available) or "stand-in" (synthetic
+data, without network). The result has `kind` ("real" or "stand-in") and `origin` (one line).
 """

@@ -1,7 +1,7 @@
 """MNIST item by item, as the scripts of PyTorch's examples read it.
 
-Dataset classes are in a module because macOS starts DataLoader workers by spawn, and a worker
-cannot import a class from a notebook.
+These classes are in a module because macOS starts DataLoader workers by spawn, and a worker cannot
+import a class from a notebook.
 """
 
 import random
@@ -15,7 +15,7 @@ from pomology.errors import PomologyError
 
 
 class ArticleMNIST(datasets.MNIST):
-    """torchvision's MNIST of images in memory: items are (float32 (1, 28, 28), label)."""
+    """torchvision's MNIST for images in memory, with items (float32 (1, 28, 28), label)."""
 
     def __init__(self, images: ImageSet):
         datasets.VisionDataset.__init__(self, transform=transforms.ToTensor())
@@ -26,15 +26,15 @@ class ArticleMNIST(datasets.MNIST):
 class MNISTPairs(torch.utils.data.Dataset):
     """Random pairs for the Siamese network: (image, image, target), images float32 0 to 255.
 
-    Both are of one class at even indices (target 1) and of two at odd ones (target 0). Pairs are
-    drawn anew at each call by Python's generator, which DataLoader seeds in each worker.
+    Even indices have two images of one class (target 1), odd ones of two classes (target 0). Each
+    access draws a new pair with Python's generator, which DataLoader seeds in each worker.
     """
 
     def __init__(self, images: ImageSet):
         self.images = torch.from_numpy(images.images).unsqueeze(1)
         self.members = [np.flatnonzero(images.labels == label) for label in range(10)]
         if min(map(len, self.members)) < 2:
-            raise PomologyError(f"{images.name}: pairs need two images of every class")
+            raise PomologyError(f"{images.name}: pairs need at least two images of every class")
 
     def __len__(self) -> int:
         return len(self.images)

@@ -1,4 +1,4 @@
-"""Where a dataset comes from: a local folder, Hugging Face's cache or hub, or a stand-in."""
+"""Source of a dataset: a local folder, Hugging Face's cache or hub, or synthetic data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from pomology.paths import redact
 
 
 class Unavailable(Exception):
-    """The real data cannot be had; the text says why."""
+    """The real data is not available; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset on Hugging Face's hub, at a commit; `file` has {} for the split."""
+    """A dataset on Hugging Face's hub at a commit; `file` has {} in place of the split."""
 
     name: str
     repository: str
@@ -27,7 +27,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Obtained:
-    """Data that says where it is from: `kind` is "real" or "stand-in", `origin` is one line."""
+    """Data with its source: `kind` is "real" or "stand-in", `origin` describes it in one line."""
 
     name: str
     kind: str
@@ -42,31 +42,32 @@ def obtain(
     read: Callable[..., Any],
     stand_in: Callable[[], Any],
 ) -> tuple[Any, str, str]:
-    """Return the data, its kind and its origin. An empty folder is none, and size 0 is all.
+    """Return the data, its kind and its origin.
 
-    `read` takes the folder, or None for the hub, and returns the data and where it was found. It
-    raises Unavailable where "auto" takes the stand-in, and PomologyError for a bad file.
+    folder: "" is none. size: 0 is all. read: takes the folder, or None for the hub, and returns the
+    data and its place. It raises Unavailable if "auto" shall use synthetic data, and PomologyError
+    for a bad file.
     """
     if source not in ("auto", "real", "stand-in"):
         raise PomologyError(f"{name} source: {source!r} is not one of auto, real, stand-in")
     root = Path(folder).expanduser() if folder else None
     if root and source != "stand-in" and not root.is_dir():
-        raise PomologyError(f"{name} folder: {shown(root)} is not a folder")
+        raise PomologyError(f"{name} folder: {redacted(root)} is not a folder")
     first = f"; the first {size:,} only" if size else ""
     try:
         if source == "stand-in":
-            raise Unavailable("asked for")
+            raise Unavailable("as requested")
         data, where = read(root)
         return data, "real", f"{name}, real: {where}{first}"
     except Unavailable as error:
         if source == "real":
             remedy = "name a local folder, or set the source to auto or stand-in"
             raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
-        return stand_in(), "stand-in", f"stand-in for {name}: {error}{first}"
+        return stand_in(), "stand-in", f"synthetic data in place of {name}: {error}{first}"
 
 
 def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
-    """Return the file of a split, in a local folder or from the hub, and where it was found."""
+    """Return a split's file in a local folder or from the hub, and a description of its place."""
     file = dataset.file.format(split)
     if root is None:
         path, how = _from_hub(dataset.repository, f"{dataset.folder}/{file}", dataset.revision)
@@ -75,7 +76,7 @@ def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
         if path.is_file():
             return path, "local folder"
     wanted = f"{file} of huggingface.co/datasets/{dataset.repository}"
-    raise PomologyError(f"{dataset.name}: {shown(root)} lacks {wanted}")
+    raise PomologyError(f"{dataset.name}: {redacted(root)} lacks {wanted}")
 
 
 def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
@@ -91,7 +92,7 @@ def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
     problem = connection_problem()
     if problem:
         raise Unavailable(f"{missing} huggingface.co does not answer ({problem})")
-    huggingface_hub.utils.disable_progress_bars()  # they would stay in the rendered notebook
+    huggingface_hub.utils.disable_progress_bars()  # these would remain in the rendered notebook
     try:
         return Path(huggingface_hub.hf_hub_download(repository, **place)), "downloaded"
     except (HTTPError, OSError, ValueError) as error:
@@ -99,18 +100,18 @@ def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
 
 
 def connection_problem(timeout_s: float = 3.0) -> str:
-    """Return why the hub does not answer, or "". Without a network a download tries for 24 s."""
+    """Return why the hub does not answer, or "". Without a network a download retries for 24 s."""
     from huggingface_hub import constants, get_session
 
     try:
         get_session().head(constants.ENDPOINT, timeout=timeout_s)
         return ""
-    except Exception as error:  # of whatever the client is made of
+    except Exception as error:  # the client's libraries raise many types
         return type(error).__name__
 
 
 def read_parquet(path: Path, *columns: str) -> list[list]:
-    """Return the columns of a file, each as a list."""
+    """Return columns of a Parquet file as lists. Raises PomologyError for a damaged file."""
     import pyarrow
     from pyarrow.parquet import read_table
 
@@ -121,12 +122,12 @@ def read_parquet(path: Path, *columns: str) -> list[list]:
         raise damaged(path, error) from error
 
 
-def shown(path: Path) -> str:
-    """Return a path for a shared notebook, without the name of the person whose home it is in."""
+def redacted(path: Path) -> str:
+    """Return a path without the name of a user's home folder."""
     return redact(str(path.absolute()))
 
 
 def damaged(path: Path, why: Exception | str) -> PomologyError:
-    """Return the error for a file that cannot be the right one."""
+    """Return the error for a file that is damaged or another one."""
     reason = one_line(redact(" ".join(str(why).split())) or type(why).__name__, 200)
-    return PomologyError(f"{shown(path)}: damaged or another file ({reason}): get it again")
+    return PomologyError(f"{redacted(path)}: damaged or another file ({reason}); download it again")

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and CIFAR-10 as arrays for any framework, or stand-ins."""
+"""MNIST, Fashion-MNIST and CIFAR-10, or synthetic images, as arrays for any framework."""
 
 import io
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ def mnist(source: str, folder: str = "", size: int = 0, split: str = "train") ->
 
 
 def fashion_mnist(source: str, folder: str = "", size: int = 0, split: str = "train") -> ImageSet:
-    """Return Fashion-MNIST: 60,000 or 10,000 grey pictures of clothes, 28 x 28."""
+    """Return Fashion-MNIST: 60,000 or 10,000 grey images of clothes, 28 x 28."""
     return _image_set(FASHION_MNIST, "image", (60_000, 28, 28), source, folder, size, split)
 
 
@@ -53,7 +53,7 @@ def cifar10(source: str, folder: str = "", size: int = 0, split: str = "train") 
 
 
 def _image_set(dataset, column, shape, source, folder, size, split) -> ImageSet:
-    """Return a split of a dataset; shape: that of the training pictures, of which 10,000 test."""
+    """Return a split of a dataset. shape: that of all training images; a test has 10,000."""
     if split == "test":
         shape = (10_000, *shape[1:])
 
@@ -61,12 +61,12 @@ def _image_set(dataset, column, shape, source, folder, size, split) -> ImageSet:
         path, where = hub.find(dataset, split, root)
         cells, labels = hub.read_parquet(path, column, "label")
         try:
-            pictures = [Image.open(io.BytesIO(cell["bytes"])) for cell in cells]
-            images = np.stack([np.asarray(picture) for picture in pictures])
+            decoded = [Image.open(io.BytesIO(cell["bytes"])) for cell in cells]
+            images = np.stack([np.asarray(image) for image in decoded])
         except (OSError, TypeError, ValueError) as error:
             raise hub.damaged(path, error) from error
         if images.shape != shape:
-            raise hub.damaged(path, f"images of {images.shape}, should be {shape}")
+            raise hub.damaged(path, f"images of {images.shape}, expected {shape}")
         return (images, np.array(labels)), where
 
     def stand_in():
@@ -79,9 +79,9 @@ def _image_set(dataset, column, shape, source, folder, size, split) -> ImageSet:
 
 
 def pictures(images: Iterable[np.ndarray]) -> Image.Image:
-    """Return images in a row, for a look at the data, in steps of whole pixels.
+    """Return images side by side, enlarged by a whole factor, as one image.
 
-    images: of one size, height x width, or height x width x 3 between 0 and 1.
+    images: all height x width, or all height x width x 3 with values from 0 to 1.
     """
     row = np.hstack(list(images)).astype(float)
     low, high = (0.0, 1.0) if row.ndim == 3 else (row.min(), row.max())

@@ -1,4 +1,4 @@
-"""LSUN's classrooms, read by torchvision from a local folder, or a stand-in of JPEG files."""
+"""LSUN classroom photographs, read by torchvision from a local folder, or synthetic JPEG files."""
 
 import contextlib
 import io
@@ -13,15 +13,15 @@ from PIL import Image
 from torchvision import datasets, transforms
 
 from pomology.data import synthetic
-from pomology.data.hub import Obtained, Unavailable, damaged, obtain, shown
+from pomology.data.hub import Obtained, Unavailable, damaged, obtain, redacted
 from pomology.errors import PomologyError
 
 LSUN_CLASSROOM_IMAGES = 168_103
-STAND_IN_PHOTOGRAPHS = 256  # different ones; the stand-in repeats them
+STAND_IN_PHOTOGRAPHS = 256  # different synthetic ones, which repeat
 NAME = "LSUN classroom"
 Item = tuple[torch.Tensor, int]
 
-# What the DCGAN's script does with a photograph.
+# Preprocessing of the DCGAN's script.
 TRANSFORM = transforms.Compose(
     [
         transforms.Resize(64),
@@ -34,7 +34,7 @@ TRANSFORM = transforms.Compose(
 
 @dataclass(frozen=True, eq=False)
 class Photographs(Obtained):
-    """Items are (float32 (3, 64, 64) from -1 to 1, 0), decoded one by one; `files` may repeat."""
+    """Photographs decoded at each access: (float32 (3, 64, 64) from -1 to 1, 0). files repeat."""
 
     files: Sequence[Item]
     length: int
@@ -47,7 +47,7 @@ class Photographs(Obtained):
 
 
 class JPEGs:
-    """Photographs from JPEG files in memory."""
+    """Photographs decoded from JPEG files in memory."""
 
     def __init__(self, files: list[bytes]):
         self.files = files
@@ -56,16 +56,16 @@ class JPEGs:
         return len(self.files)
 
     def __getitem__(self, index: int) -> Item:
-        picture = Image.open(io.BytesIO(self.files[index])).convert("RGB")
-        return TRANSFORM(picture), 0
+        image = Image.open(io.BytesIO(self.files[index])).convert("RGB")
+        return TRANSFORM(image), 0
 
 
 class Classrooms:
-    """torchvision's LSUN; a worker opens the database anew, as an open one cannot be sent."""
+    """torchvision's LSUN, which each worker opens anew, since an open database is not picklable."""
 
     def __init__(self, root: Path):
         self.root = root.absolute()
-        # torchvision leaves a file with the database's keys in the current folder.
+        # torchvision writes a file with the database's keys into the current folder.
         with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
             self.database = datasets.LSUN(str(self.root), ["classroom_train"], TRANSFORM)
 
@@ -80,9 +80,9 @@ class Classrooms:
 
 
 def lsun_classroom(source: str, folder: str = "", size: int = 0) -> Photographs:
-    """LSUN classroom: 168,103 photographs with a shorter side of 256 pixels.
+    """Return LSUN classroom: 168,103 photographs with a shorter side of 256 pixels.
 
-    `folder` has `classroom_train_lmdb`: 3.1 GB, fetched by github.com/fyu/lsun.
+    folder: contains `classroom_train_lmdb` (3.1 GB), downloaded with github.com/fyu/lsun.
     """
     files, kind, origin = obtain(NAME, source, folder, size, _read, _stand_in)
     length = len(files) if kind == "real" else LSUN_CLASSROOM_IMAGES
@@ -93,9 +93,9 @@ def lsun_classroom(source: str, folder: str = "", size: int = 0) -> Photographs:
 
 def _read(root: Path | None) -> tuple[Classrooms, str]:
     if root is None:
-        raise Unavailable("no folder was named, and no hub has it")
+        raise Unavailable("no folder was named, and Hugging Face's hub does not have it")
     if not (root / "classroom_train_lmdb").is_dir():
-        raise PomologyError(f"{NAME}: no classroom_train_lmdb in {shown(root)}")
+        raise PomologyError(f"{NAME}: no classroom_train_lmdb in {redacted(root)}")
     try:
         return Classrooms(root), "local folder"
     except lmdb.Error as error:

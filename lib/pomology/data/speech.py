@@ -1,4 +1,4 @@
-"""Synthetic speech in the shape in which Whisper reads Common Voice."""
+"""Synthetic speech in the shape of Common Voice as Whisper's input."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from pomology.data import synthetic
 from pomology.data.hub import Obtained
 from pomology.data.text import IGNORED
 
-TOKENS = 32  # labels of a clip
+TOKENS = 32  # labels per clip
 ENGLISH, END, TRANSCRIBE, NO_TIMESTAMPS = 50_259, 50_257, 50_359, 50_363  # of Whisper's tokenizer
 
 
@@ -16,14 +16,14 @@ ENGLISH, END, TRANSCRIBE, NO_TIMESTAMPS = 50_259, 50_257, 50_359, 50_363  # of W
 class Speech(Obtained):
     """Clips {"input_features": float32 (80, 3000), "labels": int64 (TOKENS,)}.
 
-    Labels are language, task, no timestamps, text and end, then `IGNORED`.
+    Labels are language, task, no timestamps, text and end, padded with `IGNORED`.
     """
 
     clips: list[dict[str, np.ndarray]]
 
 
 def stand_in(size: int) -> Speech:
-    """So many clips. A step costs the same with them as with real ones: each has 30 seconds."""
+    """Return synthetic clips of 30 s, with which a step costs the same as with real ones."""
     clips = []
     for index in range(size):
         features, numbers = synthetic.speech(index, TOKENS - 4)
@@ -31,5 +31,5 @@ def stand_in(size: int) -> Speech:
         labels = np.full(TOKENS, IGNORED, np.int64)
         labels[: len(said)] = said
         clips.append({"input_features": features, "labels": labels})
-    origin = f"stand-in for Common Voice: {size:,} clips"
+    origin = f"synthetic data in place of Common Voice: {size:,} clips"
     return Speech(clips, name="Common Voice", kind="stand-in", origin=origin)

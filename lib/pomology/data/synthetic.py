@@ -1,7 +1,7 @@
-"""Stand-ins for the articles' datasets: a template for each class, and noise.
+"""Synthetic data in place of the articles' datasets: a template per class, with noise.
 
-They have the number of samples, the shapes, the types and the classes of the real data. They are
-the same on every call, made in seconds without files or network, and a model can learn them.
+It has the real data's number of samples, shapes, types and classes. It is equal in every call, is
+made in seconds without files or network, and can be learned by a model.
 """
 
 import io
@@ -14,9 +14,9 @@ SPOKEN = 100  # different tokens in the speech
 
 
 def images(shape: tuple[int, ...], split: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 of a shape (N, height, width[, 3]) and labels int64 (N,) of ten classes.
+    """Return images uint8 of a shape (N, height, width[, 3]) and labels int64 (N,), ten classes.
 
-    A class is a pattern of squares of 4 x 4 pixels. The first n are the same for every N.
+    A class is a pattern of squares of 4 x 4 pixels. The first images are the same for every N.
     """
     count, height, width, *channels = shape
     coarse = (10, height // 4, width // 4, *channels)
@@ -29,7 +29,7 @@ def images(shape: tuple[int, ...], split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def photographs(count: int) -> list[bytes]:
-    """JPEG files of 341 x 256 pixels: soft spots of colour, and noise for a usual file size."""
+    """Return JPEG files of 341 x 256 pixels: coloured spots, with noise for a usual file size."""
     generator = np.random.default_rng(0)
     files = []
     for _ in range(count):
@@ -43,9 +43,9 @@ def photographs(count: int) -> list[bytes]:
 
 
 def text(counts: dict[str, int], vocabulary: int) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Tokens int64 of each part, and the words, all of which are in the first part.
+    """Return tokens int64 of each part, and the words, all of which occur in the first part.
 
-    Words are as frequent as by Zipf's law; half of those at odd places follow from the one before.
+    Word frequencies follow Zipf's law. Half of the words at odd places depend on the one before.
     """
     generator = np.random.default_rng(0)
     total = sum(counts.values())
@@ -61,13 +61,13 @@ def text(counts: dict[str, int], vocabulary: int) -> tuple[dict[str, np.ndarray]
 
 
 def reviews(count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Reviews in GPT-2's tokens int64 (count, length), and their labels int64 (count,).
+    """Return reviews in GPT-2's tokens int64 (count, length), and their labels int64 (count,).
 
-    A tenth of the tokens are among 100 of the review's class. The end of text pads.
+    10 % of the tokens are among 100 of the review's class. The end of text pads.
     """
     generator = np.random.default_rng(0)
     first = generator.integers(0, 2, count // 2 + 1).repeat(2)[:count]
-    labels = (first + np.arange(count)) % 2  # a small batch has both
+    labels = (first + np.arange(count)) % 2  # a small batch has both classes
     tokens = 200 + generator.zipf(1.2, (count, length)) % (END_OF_TEXT - 200)
     opinions = labels[:, None] * 100 + generator.integers(0, 100, (count, length))
     tokens = np.where(generator.random((count, length)) < 0.1, opinions, tokens)
@@ -77,9 +77,9 @@ def reviews(count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def speech(index: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log-mel features float32 (80, 3000) of a clip, and up to `tokens` numbers said in it.
+    """Return log-mel features float32 (80, 3000) of a clip, and its up to `tokens` text tokens.
 
-    Each number sounds for 0.3 s with a spectrum of its own; silence follows up to 30 s.
+    Each token lasts 0.3 s and has its own spectrum. Silence fills the clip up to 30 s.
     """
     spectra = np.random.default_rng(0).uniform(-0.8, 1.2, (SPOKEN, 80))
     generator = np.random.default_rng([1, index])

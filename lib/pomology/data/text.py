@@ -1,4 +1,4 @@
-"""Text as words: WikiText-2 and Penn Treebank, or stand-ins; reviews in GPT-2's tokens."""
+"""WikiText-2 and Penn Treebank as words, or synthetic text; reviews in GPT-2's tokens."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import numpy as np
 from pomology.data import hub, synthetic
 from pomology.data.synthetic import END_OF_TEXT
 
-IMDB_REVIEWS = 25_000  # to train on
-IGNORED = -100  # a label that the losses of transformers pass over
+IMDB_REVIEWS = 25_000  # of the training set
+IGNORED = -100  # a label that transformers' losses ignore
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus(hub.Obtained):
-    """Text as word numbers, int64 (tokens,); `words[number]` is the word, "<eos>" ends a line."""
+    """Text as word indices int64 (tokens,) into `words`; "<eos>" ends a line."""
 
     train: np.ndarray
     valid: np.ndarray
@@ -27,8 +27,8 @@ class Corpus(hub.Obtained):
 
 
 @dataclass(frozen=True)
-class Words:
-    """A text on the hub, in one of its columns, and its size; one <eos> a line is counted."""
+class TextDataset:
+    """A text in a column of a dataset, and its expected size, with one <eos> per line."""
 
     dataset: hub.Dataset
     column: str
@@ -42,7 +42,7 @@ _WIKITEXT2 = hub.Dataset(
     "b08601e04326c79dfdd32d625aee71d232d685c3",
     "wikitext-2-v1",
 )
-# The hub itself writes this branch, so the numbers of tokens and words say that it is the text.
+# The hub regenerates this branch, so the counts of tokens and words verify the text.
 _PENN_TREEBANK = hub.Dataset(
     "Penn Treebank",
     "ptb-text-only/ptb_text_only",
@@ -50,16 +50,16 @@ _PENN_TREEBANK = hub.Dataset(
     "penn_treebank",
     "{}/0000.parquet",
 )
-WIKITEXT2 = Words(_WIKITEXT2, "text", {"train": 2_088_628, "valid": 217_646}, 33_278)
-PENN_TREEBANK = Words(_PENN_TREEBANK, "sentence", {"train": 929_589, "valid": 73_760}, 10_000)
+WIKITEXT2 = TextDataset(_WIKITEXT2, "text", {"train": 2_088_628, "valid": 217_646}, 33_278)
+PENN_TREEBANK = TextDataset(_PENN_TREEBANK, "sentence", {"train": 929_589, "valid": 73_760}, 10_000)
 
 
-def corpus(text: Words, source: str, folder: str = "", size: int = 0) -> Corpus:
-    """Return text by words: `WIKITEXT2`, without rare words, or `PENN_TREEBANK`."""
+def corpus(text: TextDataset, source: str, folder: str = "", size: int = 0) -> Corpus:
+    """Return the words of `WIKITEXT2`, without rare words, or of `PENN_TREEBANK`."""
     name = text.dataset.name
 
     def read(root):
-        numbers: dict[str, int] = {}  # of words, by their first appearance
+        numbers: dict[str, int] = {}  # word -> index, in order of first appearance
         parts = {}
         for part, split in {"train": "train", "valid": "validation"}.items():
             path, where = hub.find(text.dataset, split, root)
@@ -68,7 +68,7 @@ def corpus(text: Words, source: str, folder: str = "", size: int = 0) -> Corpus:
             parts[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words])
         found = {part: len(tokens) for part, tokens in parts.items()}
         if (found, len(numbers)) != (text.tokens, text.vocabulary):
-            expected = f"should be {text.tokens} of {text.vocabulary} words"
+            expected = f"expected {text.tokens} of {text.vocabulary} words"
             raise hub.damaged(path, f"{found} tokens of {len(numbers)} words, {expected}")
         return (parts, list(numbers)), where
 
@@ -81,13 +81,13 @@ def corpus(text: Words, source: str, folder: str = "", size: int = 0) -> Corpus:
 
 
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return tokens (n,) as `batch_size` columns of running text, (n // batch_size, batch_size)."""
+    """Return tokens (n,) as columns of continuous text, (n // batch_size, batch_size)."""
     rows = len(tokens) // batch_size
     return np.ascontiguousarray(tokens[: rows * batch_size].reshape(batch_size, rows).T)
 
 
 class LanguageBatches:
-    """(data, target) along the rows of `batchify`: data (up to bptt, batch), target flat."""
+    """Batches along the rows of `batchify`: data (up to bptt, batch) and flat targets."""
 
     def __init__(self, tokens: Any, bptt: int = 35):
         self.tokens = tokens
@@ -104,14 +104,14 @@ class LanguageBatches:
 
 
 def windows(tokens: np.ndarray, context_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs (n, context_size), a window at every token, and targets, a token later."""
+    """Return a window of inputs at every token, (n, context_size), and targets one token later."""
     every = np.lib.stride_tricks.sliding_window_view(tokens, context_size + 1)
     return every[:, :-1], every[:, 1:]
 
 
 @dataclass(frozen=True, eq=False)
 class Reviews(hub.Obtained):
-    """Texts as tokens: `tokens` and `mask` int64 (n, length), mask 1 where text is; `labels`."""
+    """Reviews: `tokens` and `mask` (1 for text, 0 for padding) int64 (n, length), and `labels`."""
 
     tokens: np.ndarray
     mask: np.ndarray
@@ -129,13 +129,13 @@ class Reviews(hub.Obtained):
 
 
 def reviews(size: int = 0, length: int = 128) -> Reviews:
-    """Return synthetic reviews in the shape of IMDB, label 0 for blame and 1 for praise.
+    """Return synthetic reviews in the shape of IMDB, with label 0 (negative) or 1 (positive).
 
-    size: 0 is IMDB's 25,000. length: in GPT-2's tokens, to which a review is cut or padded. A step
-    costs the same with them as with real ones.
+    size: 0 is IMDB's 25,000. length: of each review in GPT-2's tokens, cut or padded. A step costs
+    the same as with real reviews.
     """
     size = size or IMDB_REVIEWS
     tokens, labels = synthetic.reviews(size, length)
     mask = (tokens != END_OF_TEXT).astype(np.int64)
-    origin = f"stand-in for IMDB: {size:,} reviews"
+    origin = f"synthetic data in place of IMDB: {size:,} reviews"
     return Reviews(tokens, mask, labels, name="IMDB", kind="stand-in", origin=origin)
