@@ -26,7 +26,7 @@ VERDICTS = root() / "tests" / "fixtures" / "reference_verdicts.csv"
 TABLES = {place.stem[: -len("-article")]: place for place in REFERENCE.glob("tables/*-article.csv")}
 NOTEBOOKS = [path for path in notebook_paths(root() / "notebooks") if path.stem in TABLES]
 NOTEBOOKS = [path for path in NOTEBOOKS if path.stem not in ("costs", "roofline")]  # own tables
-SPEEDUP = "Times the CPU's speed"
+SPEEDUP = "Speed relative to the CPU"
 DEVICE = "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)"
 
 
@@ -90,7 +90,7 @@ def test_a_measured_row_shows_value_interval_and_its_origin(vae):
     table = article_table("vae", [vae(flags=["drift"])])
     (row,) = shown(table)
     assert (row["Device"], row["Batch size"]) == (DEVICE, "128")
-    times = (row["Time per epoch"], row["Of it computing"])
+    times = (row["Time per epoch"], row["Compute only"])
     assert times == ("4.50 s ± 2.0 %", "2.25 s ± 1.2 %")
     assert (row["Temperature"], row["Memory"], row["Power"]) == ("64 °C", "412 MB", "41.6 W")
     assert row["Notes"] == "estimated from 400 steps of 469; synthetic data; drift"

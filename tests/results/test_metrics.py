@@ -1,4 +1,4 @@
-"""How a metric is shown: its unit follows from its name, or from its heading."""
+"""Headings and units of metrics, which follow from their names or headings."""
 
 import pytest
 
@@ -28,4 +28,4 @@ def test_a_value_has_the_unit_of_its_name_or_of_its_heading(name, heading, value
 def test_a_heading_is_the_name_without_its_unit():
     names = ("loading_s", "heap_slope_bytes", "launch_s")
     headings = [metrics.Metric(name).heading for name in names]
-    assert headings == ["Loading", "Heap growth per step", "Follow-up launch"]
+    assert headings == ["Loading", "Heap growth per step", "Warm launch"]
