@@ -1,14 +1,14 @@
-"""pomology: how fast does this machine train neural networks, and why?
+"""pomology: reproducible training benchmarks for Apple Silicon, NVIDIA GPUs and CPUs.
 
-What most users need is here: `from pomology import Experiment, load, Estimate, workload, TooBig`.
-`measure` is a package: what times a call is `from pomology.measure.calls import measure`.
-Importing this takes no numpy and no framework: a name is imported when it is first asked for.
+The main names are here: `from pomology import Experiment, load, Estimate, workload, TooBig`. The
+function that times a call is `pomology.measure.calls.measure`, since `measure` is a package. Names
+are imported at their first use, so importing pomology loads neither numpy nor a framework.
 """
 
 import importlib
 import warnings
 
-# Of a progress bar that a notebook without widgets does not draw, as transformers is imported.
+# transformers warns on import if notebooks cannot show progress bars.
 warnings.filterwarnings("ignore", message="IProgress not found")
 
 __version__ = "0.1.0"

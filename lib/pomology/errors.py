@@ -1,29 +1,29 @@
-"""The errors that a user sees, each in one line."""
+"""Errors that are shown to the user in one line."""
 
 
 class PomologyError(Exception):
-    """Bad input, said in one line that names the file, key or value and what would be right."""
+    """Bad input, with a message of one line: file, key or value, and the expected one."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows of it: that line, without the way through this package."""
+        """Return the lines that IPython shows: the message without a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class NoSuchDevice(PomologyError):
-    """A framework finds no device of the kind that was asked for on this machine."""
+    """A framework finds no device of the requested kind on this machine."""
 
 
 class Unsupported(PomologyError):
-    """The device lacks an operator, a precision or a feature that was asked of it."""
+    """The device lacks a required operator, precision or feature."""
 
 
 class TooBig(PomologyError):
-    """Predicted not to fit the device, so not tried."""
+    """A case is predicted not to fit the device, so it is not tried."""
 
 
 class TooSlow(PomologyError):
-    """Predicted not to end in time, so not tried."""
+    """A case is predicted not to end in time, so it is not tried."""
 
 
 class Mismatch(PomologyError):
-    """Two computations that should agree do not."""
+    """Two computations that should agree differ."""

@@ -1,4 +1,4 @@
-"""Numbers as people read them: rounded, with their units."""
+"""Formatting of numbers: rounded, with units and intervals."""
 
 import math
 from collections.abc import Callable
@@ -6,35 +6,35 @@ from typing import Any
 
 from pomology.measure.estimate import Estimate
 
-FEW = 6  # an interval within a process rests on as many values at least
-RATIOS = ("", "x", "%")  # units of ratios: ± 2 % of a share would be read as points
+FEW = 6  # least values of an interval within a process
+RATIOS = ("", "x", "%")  # units of ratios, for which ± 2 % would read as percentage points
 LARGE = {"T": 1e12, "G": 1e9, "M": 1e6}
 PREFIXES = dict.fromkeys(("FLOP", "FLOP/s", "B/s", "Hz"), LARGE)
 PREFIXES["B"] = {"G": 1e9, "M": 1e6, "k": 1e3}
-TIMED = ("s", "FLOP/s", "B/s", "/s", "1/s")  # units of what steps or calls measure
+TIMED = ("s", "FLOP/s", "B/s", "/s", "1/s")  # units of times and rates
 
 
 def one_line(text: Any, most: int = 100) -> str:
-    """Return a text from a file in one line, without control characters, cut if it is too long."""
+    """Return an untrusted text in one line, without control characters, cut at `most`."""
     head = str(text)[: most + 1]
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in head)
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Return `1,580`, `0.148`; as a power of ten below a ten-thousandth: `7.1e-15`."""
+    """Return a number as `1,580` or `0.148`; below 0.0001 as a power of ten, `7.1e-15`."""
     if value == 0:
         return "0"
     if abs(value) < 1e-4:
         return f"{value:.{min(digits, 2) - 1}e}"
-    # Rounded first: 9.999 becomes 10.0, which has its first digit elsewhere.
+    # Rounding can add a digit: 9.999 becomes 10.0.
     rounded = float(f"{value:.{digits - 1}e}")
     places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
     return f"{rounded:,.{places}f}"
 
 
 def seconds(value: float) -> str:
-    """Return `4.31 s`, `12.0 ms`, `1,584 s`: seconds down to a tenth of one."""
+    """Return a time as `1,584 s`, `4.31 s`, or below 0.1 s as `12.0 ms` or µs."""
     if value >= 0.1:
         return f"{significant(value, 4 if value >= 1000 else 3)} s"
     factor, unit = (1e3, "ms") if value >= 1e-4 else (1e6, "µs")
@@ -42,7 +42,7 @@ def seconds(value: float) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return a value with its unit: `12.0 ms`, `256 MB`, `1.25 TFLOP/s`; in powers of 1,000."""
+    """Return a value with its unit and a decimal prefix: `12.0 ms`, `256 MB`, `1.25 TFLOP/s`."""
     if unit == "s":
         return seconds(value)
     for prefix, factor in PREFIXES.get(unit, {}).items():
@@ -53,7 +53,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def clock_time(value: float) -> str:
-    """Return `40 s`, `1:30 min`, `2:05:00 h`; of what is infinite `not known`."""
+    """Return a duration as `40 s`, `1:30 min` or `2:05:00 h`; `not known` for infinity."""
     if value == math.inf:
         return "not known"
     minutes, rest = divmod(int(value + 0.5), 60)
@@ -63,21 +63,21 @@ def clock_time(value: float) -> str:
 
 
 def bounded(estimate: Estimate) -> bool:
-    """Whether it has an interval that may be shown: within a process from 6 values or more."""
+    """Return whether an estimate has an interval to show; within a process it needs 6 values."""
     few_values = estimate.covers == "run" and (estimate.n or FEW) < FEW
     return estimate.low is not None and not few_values
 
 
 def few(estimate: Estimate) -> bool:
-    """Whether it is a time, a rate or a ratio from too few steps or calls for an interval."""
+    """Return whether an estimate is a time, rate or ratio of too few values for an interval."""
     timed = estimate.unit in (*RATIOS, *TIMED) and estimate.how in ("measured", "estimated")
-    # One duration, or a count.
+    # A single duration, or a count.
     single = estimate.n == 1 and estimate.how == "measured" and estimate.unit in ("s", "")
     return timed and not single and (estimate.n or FEW) < FEW and not bounded(estimate)
 
 
 def plus_minus(estimate: Estimate) -> str:
-    """Return ` ± 2.1 %`: half the interval over the value; "" for none, and above 50 %."""
+    """Return ` ± 2.1 %`, half the interval over the value; "" without interval and above 50 %."""
     if not (bounded(estimate) and estimate.value) or estimate.covers == "seen":
         return ""
     percent = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
@@ -87,7 +87,7 @@ def plus_minus(estimate: Estimate) -> str:
 
 
 def span(low: float, high: float, show: Callable[[float], str]) -> str:
-    """Return `2.5 to 2.8 s`; `2.5 s` where both read alike."""
+    """Return a range as `2.5 to 2.8 s`, or as `2.5 s` if both bounds round to it."""
     first = show(low) if low else "0"
     last = show(high)
     unit = last.lstrip("-.,e0123456789")
@@ -95,9 +95,9 @@ def span(low: float, high: float, show: Callable[[float], str]) -> str:
 
 
 def with_interval(estimate: Estimate, show: Callable[[float], str] = significant) -> str:
-    """Return `12.3 ms ± 4.1 %`; from few steps `31.7 ms (28.0 to 38.0 ms seen)`, `about 150 s`.
+    """Return `12.3 ms ± 4.1 %`; for few values `31.7 ms (28.0 to 38.0 ms seen)` or `about 150 s`.
 
-    Of a ratio, and where half the interval is over 50 %, its bounds: `1.58 (1.48 to 1.68)`.
+    Ratios, and intervals wider than ± 50 %, are shown with their bounds: `1.58 (1.48 to 1.68)`.
     """
     text = show(estimate.value)
     if not bounded(estimate) or estimate.low == estimate.high:  # a count, the same in all repeats
