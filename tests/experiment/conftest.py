@@ -1,4 +1,4 @@
-"""An experiment in the test's folder, on a machine on which nothing else runs."""
+"""Experiments in a test's folder, on a mocked idle machine."""
 
 import functools
 
@@ -13,14 +13,14 @@ this_machine = functools.cache(snapshot.snapshot)
 
 @pytest.fixture(autouse=True)
 def quiet_machine(monkeypatch):
-    """Replace what takes seconds to find out; the machine is looked at once."""
+    """Replace slow checks of the machine; its snapshot is taken once."""
     fakes.quiet_machine(monkeypatch)
     monkeypatch.setattr(snapshot, "snapshot", this_machine)
 
 
 @pytest.fixture
 def make(tmp_path):
-    """Return a function that makes an experiment of a run in this test's folder."""
+    """Function that makes an experiment in this test's folder."""
 
     def make(name="vae", **changes) -> Experiment:
         settings = {"article": "003", "devices": "cpu", "budget_s": 0.1, "out": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""A small model on the CPU inside a case: what is journalled, and every way for it to end."""
+"""Cases with a small model on the CPU: their records, and every way to end."""
 
 import gc
 import json
@@ -76,7 +76,7 @@ def test_a_finished_case_is_one_line_with_its_metrics_and_raw_times(make):
     assert values["flops_per_s"] == pytest.approx(1_000_000 * ready_steps / ready_s, rel=1e-4)
 
 
-def test_memory_is_that_of_the_loop_without_the_batches_that_are_kept_ready(make):
+def test_memory_is_that_of_the_loop_without_pre_loaded_batches(make):
     experiment = make()
     kept = []
     (device,) = experiment.devices
@@ -86,15 +86,15 @@ def test_memory_is_that_of_the_loop_without_the_batches_that_are_kept_ready(make
     assert len(kept) == 3 and record.metrics["reserved_peak_bytes"].value == 5
 
 
-def test_a_trace_is_of_steps_that_have_ended_on_the_device_too(make, monkeypatch):
-    fenced = []
+def test_a_trace_synchronizes_the_device_at_each_step(make, monkeypatch):
+    synchronized = []
 
     def body(case):
-        monkeypatch.setattr(case.backend, "synchronize", lambda: fenced.append(1))
+        monkeypatch.setattr(case.backend, "synchronize", lambda: synchronized.append(1))
         for _ in case.steps(range(60), ready=False):
-            before = len(fenced)
+            before = len(synchronized)
             case.trace()
-            assert len(fenced) > before, "what a GPU still does is not in its memory yet"
+            assert len(synchronized) > before, "the memory of unfinished work is not traced"
 
     record = run(make(budget_s=5.0), body)
     trace = record.memory_trace
@@ -105,7 +105,7 @@ def test_a_trace_is_of_steps_that_have_ended_on_the_device_too(make, monkeypatch
     assert times == sorted(times) and 0 < times[-1] <= record.seconds
 
 
-def test_parts_phases_occasional_work_and_own_metrics_are_in_the_record(make):
+def test_parts_phases_occasional_work_and_notebook_metrics_are_in_the_record(make):
     now = Clock()
 
     def body(case):
@@ -113,7 +113,7 @@ def test_parts_phases_occasional_work_and_own_metrics_are_in_the_record(make):
         for _ in case.steps(range(9), ready=False):
             with case.phase("forward"):
                 now.pass_s(0.0005)
-            with case.occasional("picture", per_epoch=1):
+            with case.occasional("image", per_epoch=1):
                 now.pass_s(0.002)
         assert list(case.steps(range(5), part="evaluation")) == list(range(5))
         case.metric("drift", torch.tensor(0.5), low=0.4, high=0.6, n=100)
@@ -124,13 +124,13 @@ def test_parts_phases_occasional_work_and_own_metrics_are_in_the_record(make):
     record = run(make(profile="article"), body)
     assert (record.status, record.device) == ("ok", "cpu")
     assert set(record.blocks) == {"training", "evaluation"}
-    assert record.asides["picture"] == pytest.approx([0.002] * 9)
+    assert record.asides["image"] == pytest.approx([0.002] * 9)
     assert len(record.blocks["training"]["steady_forward"]) == len(record.steady())
     assert record.metrics["forward_s"].value == pytest.approx(0.0005)
     form = {"value": 0.5, "unit": "", "low": 0.4, "high": 0.6, "n": 100, "how": "measured"}
     assert record.metrics["drift"].metric() == form
     assert record.metrics["accuracy_unfinished"].value == 0.9 and "accuracy" not in record.metrics
-    assert "90.0 % right after 25 % of the training" in record.note
+    assert "accuracy 90.0 % after 25 % of the training" in record.note
     assert record.metrics["kernel_s"].how == "estimated"
 
 
@@ -168,11 +168,11 @@ def test_an_exception_ends_its_case_and_not_the_notebook(make):
     for record, (_, status, reason) in zip(records, EXCEPTIONS, strict=True):
         assert record.status == status and record.reason.startswith(reason)
         assert "\n" not in record.reason and bool(record.traceback) == (status == "error")
-        assert "epoch_s" in record.metrics  # what had been measured is kept
+        assert "epoch_s" in record.metrics  # earlier results are kept
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_is_journalled_passed_on_and_tried_again(make, kind):
+def test_an_interrupt_is_journalled_re_raised_and_tried_again(make, kind):
     experiment = make()
     (case,) = experiment.cases()
     with pytest.raises(kind), case:
@@ -210,8 +210,8 @@ def late_error(case):
 
 
 def other_result(case):
-    here, reference = {"weight": np.array([1, 1, 1.5])}, {"weight": np.ones(3)}
-    verify.check(case, reference, here, 0.1, "against the CPU")
+    values, reference = {"weight": np.ones(3)}, {"weight": np.array([1, 1, 1.5])}
+    verify.check(case, values, reference, 0.1, "against the CPU")
 
 
 ENDINGS = [
@@ -225,7 +225,7 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize(("body", "status", "reason"), ENDINGS)
-def test_what_goes_wrong_is_said_and_what_was_timed_before_is_kept(make, body, status, reason):
+def test_an_ending_has_its_status_and_reason_and_keeps_earlier_times(make, body, status, reason):
     record = run(make(profile="article"), body)
     assert record.status == status and record.reason.startswith(reason)
     assert ("epoch_s" in record.metrics) == (body in (late_error, no_number, on_meta))
@@ -253,7 +253,7 @@ LEARNING = [
 
 
 @pytest.mark.parametrize(("count", "options", "learns", "reason"), LEARNING)
-def test_a_model_that_does_not_learn_is_said(make, count, options, learns, reason):
+def test_a_model_that_does_not_learn_has_its_status(make, count, options, learns, reason):
     experiment = make(expects_learning=learns, profile="article")
     record = run(experiment, lambda case: fit(case, count, **options))
     assert (record.status, record.reason) == ("not-learning" if reason else "ok", reason)
@@ -274,7 +274,7 @@ def test_nothing_of_a_case_stays_in_memory(make):
     assert kept[0]() is None
 
 
-def test_what_is_timed_without_a_loop_is_in_the_record_with_its_raw_times(make):
+def test_the_record_of_timed_calls_has_their_raw_times(make):
     found = []
 
     def body(case):
@@ -293,17 +293,17 @@ def test_what_is_timed_without_a_loop_is_in_the_record_with_its_raw_times(make):
     assert record.blocks["launch_cold_s"] == {"steady": [[1, 0.25], [1, 0.5]]}
 
 
-def test_what_takes_five_times_its_budget_ends_with_what_it_has(make, monkeypatch):
+def test_a_loop_ends_at_five_times_its_budget(make, monkeypatch):
     monkeypatch.setattr("pomology.experiment.experiment.LIMIT_LEAST_S", 0.0)
     record = run(make(budget_s=0.1), lambda case: fit(case, 1000, step_s=0.2))
     assert record.blocks["training"]["stopped"] == "limit" and "few-steps" in record.flags
     assert record.metrics["step_s"].value == pytest.approx(0.2)
 
 
-def test_flags_say_what_others_did_and_how_slow_the_machine_was(make, monkeypatch):
-    speeds = iter([1.0, 1.0, 1.4, 1.5, 1.4, 1.2])  # a neighbour, and one that comes and goes
+def test_flags_contended_and_slowed(make, monkeypatch):
+    speeds = iter([1.0, 1.0, 1.4, 1.5, 1.4, 1.2])  # constant, slow on both sides, slow on one
     monkeypatch.setattr(quiet, "calibrate", lambda: next(speeds))
-    contended = iter([False, False, True, False, False, False])  # a loop, and the rest
+    contended = iter([False, False, True, False, False, False])  # of each loop, and of the rest
     monkeypatch.setattr(quiet, "contended", lambda *_: next(contended))
     experiment = make()
     for case in experiment.cases(number=[1, 2, 3]):
@@ -315,21 +315,21 @@ def test_flags_say_what_others_did_and_how_slow_the_machine_was(make, monkeypatc
     assert second.calibration == {"before_s": 1.4, "after_s": 1.5}
     monkeypatch.setattr(quiet, "contended", lambda *_: False)
     experiment = make(profile="smoke", out=str(experiment.out / "smoke"))
-    assert not run(experiment).calibration  # its numbers say nothing
+    assert not run(experiment).calibration  # times of the profile `smoke` do not matter
 
 
-def test_what_is_faster_than_the_best_product_is_marked(make):
-    """As of steps whose end nobody waited for; 1.5 times the peak is allowed."""
+def test_a_rate_above_the_measured_peak_has_a_flag(make):
+    """Steps timed without synchronization are too fast; 1.5 times the peak is allowed."""
     experiment = make()
-    rates = {"matmul": 1e9, "convolution": 2e9, "sound": 2.9e9, "not waited for": 3.1e9}
+    rates = {"matmul": 1e9, "convolution": 2e9, "correct": 2.9e9, "unsynchronized": 3.1e9}
     rows = [{"operation": "matmul"}, {"operation": "convolution"}]
-    for case in experiment.cases([*rows, {"step": "sound"}, {"step": "not waited for"}]):
+    for case in experiment.cases([*rows, {"step": "correct"}, {"step": "unsynchronized"}]):
         with case:
             case.metric("flops_per_s", rates[next(iter(case.config.values()))], "FLOP/s")
     assert [record.flags for record in experiment.records] == [[], [], [], ["too-fast"]]
 
 
-def test_joules_of_steady_steps_are_in_the_record_and_why_there_are_none(make, monkeypatch):
+def test_the_record_has_joules_of_steady_steps_or_the_reason_without(make, monkeypatch):
     joules = iter(range(0, 10_000, 10))
     meter = energy.Meter({"cpu": 0.0001}, lambda: {"cpu": next(joules)})
     monkeypatch.setattr(energy, "meter", lambda kind: meter)
@@ -352,7 +352,7 @@ def test_joules_of_steady_steps_are_in_the_record_and_why_there_are_none(make, m
     assert record.absent["power_w"] == "no meter here" and "power_w" not in record.metrics
 
 
-def test_in_a_notebook_one_line_says_how_far_a_case_is_and_a_terminal_gets_the_result(
+def test_a_notebook_shows_the_progress_of_a_case_and_a_terminal_its_result(
     make, monkeypatch, capsys
 ):
     def lines(size):
@@ -369,7 +369,7 @@ def test_in_a_notebook_one_line_says_how_far_a_case_is_and_a_terminal_gets_the_r
     assert first == "torch-cpu batch_size=16" and last.startswith(
         "vae: cpu, batch size 16 · epoch "
     )
-    monkeypatch.setattr(experiment_case, "SAID_S", 0.0)
+    monkeypatch.setattr(experiment_case, "UPDATE_S", 0.0)
     first, *within, last = lines(32)
     assert within[0].startswith("torch-cpu batch_size=32: training, step ")
     assert capsys.readouterr().out == ""

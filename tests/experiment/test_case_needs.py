@@ -1,4 +1,4 @@
-"""What cannot fit or end in time is not tried."""
+"""Cases that cannot fit or end in time are not tried."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from pomology.models.cost import Workload
 
 
 @pytest.mark.parametrize("free", [WORK.bytes, WORK.bytes - 1])
-def test_what_cannot_fit_is_not_tried(make, monkeypatch, free):
+def test_a_case_that_cannot_fit_is_not_tried(make, monkeypatch, free):
     monkeypatch.setattr(Device, "free_memory", lambda self: free)
     built = []
 
@@ -26,11 +26,11 @@ def test_what_cannot_fit_is_not_tried(make, monkeypatch, free):
     assert bool(built) == (record.status == "ok") == (free == WORK.bytes)
     if not built:
         assert (record.status, record.parameters, record.metrics) == ("too-big", 5, {})
-        assert record.reason.startswith("needs 0.0 GB at the least (weights, gradients and")
+        assert record.reason.startswith("needs 0.0 GB at least (weights, gradients and")
 
 
 @pytest.mark.parametrize(("teraflops", "refused"), [(9.0, False), (11.0, True)])
-def test_what_surely_cannot_end_is_refused_with_the_arithmetic(
+def test_a_case_that_cannot_end_in_time_has_the_estimate_in_its_reason(
     make, monkeypatch, teraflops, refused
 ):
     monkeypatch.setattr(experiment_case, "peak_matmul_rate", lambda *_: 1e12)
@@ -44,13 +44,13 @@ def test_what_surely_cannot_end_is_refused_with_the_arithmetic(
     record = run(make(), body, precision=["fp16"])
     assert record.status == ("too-slow" if refused else "ok")
     if refused:
-        words = "a step of 11 TFLOP would take 11.0 s at the least, at 1,000 GFLOP/s"
+        words = "a step of 11 TFLOP would take at least 11.0 s at 1,000 GFLOP/s"
         assert record.reason.startswith(words)
 
 
-def test_the_peak_is_that_of_the_fastest_product_and_is_timed_once(make, monkeypatch):
+def test_the_peak_is_that_of_the_fastest_matmul_and_is_timed_once(make, monkeypatch):
     sizes = []
-    times_s = {512: 0.001, 1024: 0.004, 2048: 0.080}  # the last is long, so none longer is tried
+    times_s = {512: 0.001, 1024: 0.004, 2048: 0.080}  # after a slow one no larger one is tried
     monkeypatch.setattr(Device, "product", lambda self, precision, size: sizes.append(size))
     monkeypatch.setattr(
         experiment_case.calls,
@@ -65,8 +65,8 @@ def test_the_peak_is_that_of_the_fastest_product_and_is_timed_once(make, monkeyp
 
 
 @pytest.mark.parametrize(("unified", "needed_gb"), [(False, "20.0"), (True, "25.0")])
-def test_what_is_offloaded_must_fit_the_host(make, monkeypatch, unified, needed_gb):
-    """On a processor the host's memory is the device's, too."""
+def test_offloaded_state_must_fit_the_host(make, monkeypatch, unified, needed_gb):
+    """On a CPU the device uses the host's memory, too."""
     needed = Workload(10, 100, state_bytes=4 * 10**9, saved_bytes=10**9, host_bytes=20 * 10**9)
     (case,) = make().cases()
     case.backend = SimpleNamespace(unified_memory=unified, free_memory=lambda: 10**11)
@@ -78,7 +78,7 @@ def test_what_is_offloaded_must_fit_the_host(make, monkeypatch, unified, needed_
         case.require_memory(needed)
 
 
-def test_tf32_is_another_way_only_where_the_device_has_it(make, monkeypatch):
+def test_tf32_is_another_method_on_devices_that_have_it(make, monkeypatch):
     record = run(make(), lambda case: case.require_tf32(), number=[1])
     assert record.status == "unsupported"
     monkeypatch.setattr(Device, "tf32", True)
@@ -88,5 +88,5 @@ def test_tf32_is_another_way_only_where_the_device_has_it(make, monkeypatch):
         fit(case)
 
     record = run(make(), body, number=[2])
-    assert record.note == "fp32 as PyTorch ships it, which here is TF32"
+    assert record.note == "fp32 by the default of PyTorch, which is TF32 on this device"
     assert "other-way" in record.flags

@@ -1,4 +1,4 @@
-"""Which cases a notebook runs, in which order, and which are skipped."""
+"""Order of an experiment's cases, and skipping of finished ones."""
 
 import importlib.metadata
 import json
@@ -19,8 +19,8 @@ def test_rows_and_axes_make_the_cases(make):
     precisions = ["fp16", "bf16"]
     assert [case.precision for case in experiment.cases(precision=precisions)] == precisions
     names = [case.name for case in experiment.cases(batch_size=(64, 128), layers=iter([1, 2]))]
-    product = [(size, layers) for size in (64, 128) for layers in (1, 2)]
-    assert names == [f"torch-cpu batch_size={size} layers={layers}" for size, layers in product]
+    pairs = [(size, layers) for size in (64, 128) for layers in (1, 2)]
+    assert names == [f"torch-cpu batch_size={size} layers={layers}" for size, layers in pairs]
     rows = [{"a": 2}, {"check": 1}]
     assert [case.config for case in experiment.cases(iter(rows))] == rows
     assert [case.name for case in experiment.cases()] == ["torch-cpu"]
@@ -30,7 +30,7 @@ def test_rows_and_axes_make_the_cases(make):
         case["hidden_size"]
 
 
-def test_what_the_journal_has_is_skipped_and_said(make, capsys):
+def test_finished_cases_are_skipped_with_a_message(make, capsys):
     for case in make().cases(batch_size=[8, 16, 32]):
         if case["batch_size"] == 32:
             break
@@ -41,7 +41,7 @@ def test_what_the_journal_has_is_skipped_and_said(make, capsys):
     capsys.readouterr()
     again = make()
     assert [case["batch_size"] for case in again.cases(batch_size=[8, 16, 32])] == [16, 32]
-    skipped = "torch-cpu batch_size=8: in the journal already; skipped"
+    skipped = "torch-cpu batch_size=8: skipped, since the journal already has it"
     assert capsys.readouterr().out.startswith(skipped)
     assert [case["batch_size"] for case in make(repeat=1).cases(batch_size=[8, 16])] == [8, 16]
     for case in again.cases(batch_size=[8, 16, 32]):
@@ -56,28 +56,28 @@ def test_what_the_journal_has_is_skipped_and_said(make, capsys):
     ("settings", "words"),
     [
         ({"profile": "Quick"}, "vae: profile is 'Quick'; it must be one of smoke, quick, article"),
-        ({"budget_s": 0}, "vae: budget_s is 0; it must be seconds above 0"),
-        ({"framework": "theano"}, "framework: 'theano' is not known"),
-        ({"devices": "tpu"}, "devices: 'tpu' is not known; one of auto, cpu, gpu, cuda, mps"),
+        ({"budget_s": 0}, "vae: budget_s is 0; it must be positive and finite"),
+        ({"framework": "theano"}, "framework: unknown 'theano'; must be one of torch"),
+        ({"devices": "tpu"}, "devices: unknown 'tpu'; must be one of auto, cpu, gpu, cuda, mps"),
     ],
 )
-def test_a_wrong_setting_is_said_in_one_line_and_leaves_nothing(make, tmp_path, settings, words):
+def test_a_wrong_setting_is_an_error_of_one_line(make, tmp_path, settings, words):
     with pytest.raises(PomologyError) as error:
         make(**settings)
     assert str(error.value).startswith(words) and "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_machine_is_noted_once(make, tmp_path, monkeypatch):
+def test_the_machine_is_recorded_once(make, tmp_path, monkeypatch):
     make()
     noted = json.loads((tmp_path / "machine.json").read_text(encoding="utf-8"))
     assert {"chip", "memory_bytes", "os", "packages", "git"} <= noted.keys()
     assert (noted["profile"], noted["power_source"]) == ("quick", "ac")
-    monkeypatch.setattr(snapshot, "snapshot", lambda: pytest.fail("looked at again"))
+    monkeypatch.setattr(snapshot, "snapshot", lambda: pytest.fail("a second snapshot"))
     assert make(name="dcgan").run.machine == noted
 
 
-def test_a_mac_without_a_gpu_has_the_reason_in_each_row(make, monkeypatch):
+def test_a_mac_without_a_gpu_has_the_reason_in_each_case(make, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     for devices, reasons in (("auto", 1), ("cpu", 0)):
         (case,) = make(devices=devices).cases()
@@ -86,12 +86,12 @@ def test_a_mac_without_a_gpu_has_the_reason_in_each_row(make, monkeypatch):
 
 def other_device(experiment):
     device = Device("cpu")
-    device.backend = "pretended"
+    device.backend = "mock"
     experiment.devices.append(device)
     return device
 
 
-def test_devices_take_turns_and_what_another_holds_is_freed(make):
+def test_devices_alternate_and_memory_of_the_other_ones_is_freed(make):
     experiment = make()
     other = other_device(experiment)
     freed = []
@@ -99,8 +99,8 @@ def test_devices_take_turns_and_what_another_holds_is_freed(make):
         device.release = lambda device=device: freed.append(device.backend)
     cases = experiment.cases(batch_size=[8, 16])
     order = [(case["batch_size"], case.backend.backend, freed[-1]) for case in cases]
-    turn = [("cpu", "pretended"), ("pretended", "cpu")]
-    assert order == [(size, *pair) for size in (8, 16) for pair in turn] and len(freed) == 4
+    pairs = [("cpu", "mock"), ("mock", "cpu")]
+    assert order == [(size, *pair) for size in (8, 16) for pair in pairs] and len(freed) == 4
 
     def lost():
         raise RuntimeError("CUDA error: unspecified launch failure")
@@ -110,14 +110,14 @@ def test_devices_take_turns_and_what_another_holds_is_freed(make):
     with case:
         fit(case, 20)
     record = experiment.records[-1]
-    assert record.status == "ok" and "of pretended could not be freed: CUDA error" in record.note
+    assert record.status == "ok" and "of mock could not be freed: CUDA error" in record.note
 
 
-def test_of_devices_that_keep_graphs_one_new_case_runs_in_a_kernel(make, monkeypatch, capsys):
-    monkeypatch.setenv(journal.ONE_CASE_ON, "pretended")
+def test_devices_that_keep_compiled_code_run_one_case_per_kernel(make, monkeypatch, capsys):
+    monkeypatch.setenv(journal.ONE_CASE_ON, "mock")
 
     def kernel(refused=()):
-        """Run the notebook once; return what it has tried: each batch size and backend."""
+        """Run the notebook once; return the batch size and backend of each tried case."""
         experiment = make()
         other_device(experiment)
         tried = []
@@ -129,10 +129,10 @@ def test_of_devices_that_keep_graphs_one_new_case_runs_in_a_kernel(make, monkeyp
                 case.metric("step_s", 1.0, "s")
         return tried
 
-    # The CPU's rows share a kernel, and what was not tried leaves nothing there.
-    assert kernel(refused=[8]) == [(8, "cpu"), (8, "pretended"), (16, "cpu"), (16, "pretended")]
-    assert "batch_size=32: comes in a kernel of its own" in capsys.readouterr().out
-    assert kernel() == [(32, "cpu"), (32, "pretended")]
+    # The CPU's cases share a kernel, and an untried case leaves nothing in it.
+    assert kernel(refused=[8]) == [(8, "cpu"), (8, "mock"), (16, "cpu"), (16, "mock")]
+    assert "batch_size=32: runs in a separate kernel" in capsys.readouterr().out
+    assert kernel() == [(32, "cpu"), (32, "mock")]
     assert kernel() == []
     monkeypatch.delenv(journal.ONE_CASE_ON)  # as in JupyterLab
     experiment = make(repeat=1)
@@ -148,15 +148,15 @@ ROWS = [{"model": "medium"}, {"model": "small"}, {"model": "tiny"}]
     [
         ([MemoryError(), None], ["medium", "small"]),
         ([TooBig("9 GB")] * 3, ["medium", "small", "tiny"]),
-        ([ValueError("a bug")], ["medium"]),  # a smaller model does not mend it
+        ([ValueError("a bug")], ["medium"]),  # a smaller model would not help
     ],
 )
-def test_the_first_sibling_that_fits_is_the_last_that_is_tried(make, endings, tried):
+def test_no_smaller_variant_is_tried_after_the_first_that_fits(make, endings, tried):
     experiment = make()
-    left = iter(endings)
+    remaining = iter(endings)
     for case in experiment.first_that_fits(ROWS):
         with case:
-            ending = next(left)
+            ending = next(remaining)
             if ending is not None:
                 raise ending
             case.metric("step_s", 1.0, "s")
@@ -165,7 +165,7 @@ def test_the_first_sibling_that_fits_is_the_last_that_is_tried(make, endings, tr
     assert again == (["medium"] if tried == ["medium"] else [])  # an error is tried again
 
 
-def test_every_record_names_its_software_and_a_run_keeps_what_each_name_means(make, monkeypatch):
+def test_every_record_names_its_software_and_the_run_describes_it(make, monkeypatch):
     monkeypatch.undo()  # the real software
     monkeypatch.setenv("PYTORCH_KERNEL_CACHE_PATH", f"{Path.home()}/cache")
     monkeypatch.setenv("POMOLOGY_SECRET", "x")
@@ -180,5 +180,5 @@ def test_every_record_names_its_software_and_a_run_keeps_what_each_name_means(ma
     assert [each["OMP_WAIT_POLICY"] for each in environments] == ["PASSIVE", "ACTIVE"]
     assert environments[0]["PYTORCH_KERNEL_CACHE_PATH"] == "~/cache"
     assert "POMOLOGY_SECRET" not in environments[0]
-    # The package's version; PyTorch's own may say more, as 2.13.0+cu130.
+    # This is the package's version; PyTorch's own may be longer, such as 2.13.0+cu130.
     assert known[names[0]]["packages"]["torch"] == importlib.metadata.version("torch")

@@ -1,4 +1,4 @@
-"""What an exception means, and what casts doubt on a case's numbers."""
+"""Statuses of exceptions, and drift."""
 
 import builtins
 
@@ -39,7 +39,7 @@ STATUSES |= dict.fromkeys(BUGS, "error") | {"KeyboardInterrupt: ": "interrupted"
 
 
 @pytest.mark.parametrize("exception", STATUSES)
-def test_exceptions_are_told_apart(exception):
+def test_exceptions_have_their_statuses(exception):
     own = type("NoNumbers", (Unsupported,), {})
     kinds = {"Unsupported": Unsupported, "NoNumbers": own}
     kind, text = exception.split(": ", 1)
@@ -49,13 +49,13 @@ def test_exceptions_are_told_apart(exception):
 
 
 @pytest.mark.parametrize("allocate", [torch.empty, np.empty])
-def test_what_the_cpu_raises_for_too_much_memory(allocate):
+def test_the_cpu_s_error_for_too_much_memory_is_out_of_memory(allocate):
     with pytest.raises((RuntimeError, MemoryError)) as error:
         allocate(10**15)
     assert of_exception(error.value)[0] == "out-of-memory"
 
 
-def test_drift_is_the_ratio_of_thirds_where_it_is_more_than_their_noise():
+def test_drift_is_the_change_between_thirds_above_their_noise():
     assert drift([1.0] * 17) is drift([0.0] * 18) is None
     assert drift([1.0] * 12 + [2.0] * 6) == pytest.approx(1.0)
     assert drift([2.0] * 7 + [1.0] * 14) == pytest.approx(-0.5)

@@ -1,1 +1,1 @@
-"""What a notebook talks to."""
+"""Experiments and cases: the interface of notebooks."""

@@ -1,7 +1,7 @@
-"""A case: one row of an article's table on one device, from its start to its line in the journal.
+"""A case: one benchmark configuration on one device, from its start to its line in the journal.
 
-Read from top to bottom, this is the story of a measurement: what the case needs, how it begins,
-the model that it watches, what it times, what the notebook adds, how it ends, and its record.
+The order is that of a measurement: requirements, begin, model, timing, additions of the notebook,
+end, record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pomology.report import peaks
 from pomology.results import cases as results_cases
 from pomology.results import record as results_record
 
-SAID_S = 0.5  # between two updates of a line of output, which take about a millisecond each
+UPDATE_S = 0.5  # between two updates of the progress line, each of which takes about 1 ms
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 class Case:
-    """One row of an article's table on one device: a context manager, whose block is measured.
+    """One benchmark configuration on one device: a context manager whose block is measured.
 
-    How the block ends, also by an exception, becomes the status. `case["batch_size"]` is a setting.
-    backend: the kit's device. device: what the framework's `.to()` takes. scaled: whether the model
-    is a smaller one than the article's. traced: a row of `memory.TRACED` for each `trace`. clock:
-    inside of the block, its `StepClock`; `phase` and `occasional` are the clock's.
+    The end of the block, also by an exception, determines the status. `case["batch_size"]` is a
+    setting. backend: pomology's device. device: the argument of the framework's `.to()`. scaled:
+    whether the model is smaller than the article's. traced: a row of `memory.TRACED` per `trace`.
+    clock, phase, occasional: the block's `StepClock` and its methods.
     """
 
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
@@ -75,52 +75,52 @@ class Case:
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
 
-    # What it needs
+    # Requirements
 
     def require_memory(self, workload: Workload) -> None:
-        """Say what a step costs; raise TooBig, which ends the case, if memory is too short."""
+        """Set the cost of a step. Raises TooBig, which ends the case, if memory is too short."""
         self._workload = workload
         parts = (
-            f"GB at the least (weights, gradients and optimiser {workload.state_bytes / 1e9:.1f}, "
+            f"GB at least (weights, gradients and optimizer {workload.state_bytes / 1e9:.1f}, "
             f"kept for the backward pass {workload.saved_bytes / 1e9:.1f})"
         )
         self.require_bytes(workload.bytes, self.backend.free_memory(), parts)
         if workload.host_bytes:
-            # A GPU with a memory of its own takes nothing of the host's.
+            # A GPU with its own memory does not use the host's.
             needed = workload.host_bytes + (workload.bytes if self.backend.unified_memory else 0)
             free = snapshot.available_memory_bytes()
-            self.require_bytes(needed, free, "GB of the host's memory at the least")
+            self.require_bytes(needed, free, "GB of the host's memory at least")
 
     def require_bytes(self, needed: float, free: float, what: str = "GB") -> None:
-        """Raise TooBig, which ends the case, if less memory is free."""
+        """Raise TooBig, which ends the case, if less memory is free than needed."""
         if needed > free:
             raise TooBig(f"needs {needed / 1e9:.1f} {what}; {free / 1e9:.1f} GB are free")
 
     def require_time(
         self, limit_s: float, steps: int = 3, precision: str = "", flops: float = 0.0
     ) -> None:
-        """Raise TooSlow, which ends the case, if so many steps surely cannot end in `limit_s`.
+        """Raise TooSlow, which ends the case, if this many steps cannot end within `limit_s`.
 
-        precision: if not the case's. flops: of a step; if not those that `require_memory` was told.
+        precision: by default the case's. flops: per step, by default those of `require_memory`.
         """
         flops = flops or self._workload.flops
         precision = precision or self.precision
         rate = peak_matmul_rate(self.backend, precision)
         if steps * flops / rate > limit_s:
             raise TooSlow(
-                f"a step of {flops / 1e12:,.4g} TFLOP would take {seconds(flops / rate)} at the "
-                f"least, at {rate / 1e9:,.4g} GFLOP/s, the most that a product in {precision} "
-                f"reaches here; {steps} steps must end within {seconds(limit_s)}"
+                f"a step of {flops / 1e12:,.4g} TFLOP would take at least {seconds(flops / rate)} "
+                f"at {rate / 1e9:,.4g} GFLOP/s, the peak of a matmul in {precision} here; "
+                f"{steps} steps must end within {seconds(limit_s)}"
             )
 
     def require_tf32(self) -> None:
-        """Say that this row is fp32 as its framework ships it; raise Unsupported if not TF32."""
+        """Note that this case computes fp32 in TF32. Raises Unsupported without TF32."""
         title = self.backend.title
         if not self.backend.tf32:
-            raise Unsupported(f"{title} computes fp32 as fp32 here: there is no other way")
-        self.note(f"fp32 as {title} ships it, which here is TF32", "other-way")
+            raise Unsupported(f"{title} has no TF32 on this device, only true fp32")
+        self.note(f"fp32 by the default of {title}, which is TF32 on this device", "other-way")
 
-    # How it begins
+    # Begin
 
     def __enter__(self) -> Case:
         experiment = self.experiment
@@ -128,9 +128,9 @@ class Case:
         self._calibrate()
         self._started = results_record.now()
         self._start_s = time.perf_counter()
-        # The line of output that its result replaces; outside of a notebook None.
+        # The progress line, which the result replaces; None outside a notebook.
         self._line = display(Pretty(self.name), display_id=True) if get_ipython() else None
-        self._said_s = self._start_s
+        self._updated_s = self._start_s
         experiment.journal.start(self._start())
         self.backend.reset_peak_memory()
         self.clock = clock.StepClock(
@@ -138,7 +138,7 @@ class Case:
             whole=experiment.profile == "article",
             budget_s=experiment.budget_s,
             limit_s=experiment.limit_s,
-            to_device=self._keep_ready,
+            to_device=self._preload,
             on_block=self._note_block,
         )
         self.phase = self.clock.phase
@@ -153,17 +153,17 @@ class Case:
         return self
 
     def _calibrate(self) -> None:
-        """Note how fast the machine is; not in the profile `smoke`, whose numbers say nothing."""
+        """Time the machine's speed, except in the profile `smoke`, whose times do not matter."""
         if self.experiment.profile != "smoke":
             self._calibration_s.append(quiet.calibrate())
 
     # The model
 
     def watch_model(self, model: Any, offloaded: bool = False) -> Any:
-        """Return the model, and record where its weights really are, and whether they change.
+        """Return the model; the case will check its weights' device, and whether they change.
 
-        offloaded: whether they are meant to lie elsewhere between steps; then `ran_on` says what
-        computes. Raises Mismatch if the workload said another number of parameters.
+        offloaded: whether weights may be elsewhere between steps; then `ran_on` records the device.
+        Raises Mismatch if `require_memory` was given another number of parameters.
         """
         count = self.backend.count(model)
         if self._workload and count != self._workload.parameters:
@@ -175,18 +175,18 @@ class Case:
         return model
 
     def ran_on(self, result: Any) -> None:
-        """Note where a tensor that this case computed really is: elsewhere is a `fallback`."""
+        """Record the device of a computed tensor; another one than the case's is a `fallback`."""
         self._computed_on.add(self.backend.device_of(result))
 
-    # What it times
+    # Timing
 
     def steps(self, batches: Iterable, part: str = "training", **options: Any) -> Iterator:
-        """Iterate over `batches` and time what the loop does with each, see `StepClock.steps`."""
+        """Iterate over `batches` and time the loop's work on each, see `StepClock.steps`."""
         self.watch()
         return self.clock.steps(batches, part, **options)
 
     def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
-        """Time a function, see `calls.measure`, and note the median of a call as metric `name`."""
+        """Time a function by `calls.measure`, and record the median per call as metric `name`."""
         self.watch()
         limits = {"budget_s": self.experiment.budget_s, "limit_s": self.experiment.limit_s}
         timed = calls.measure(function, self.backend.synchronize, **limits | options)
@@ -194,14 +194,14 @@ class Case:
         return timed
 
     def watch(self) -> None:
-        """Say that what is timed begins: the sampler runs, and other programs count against it."""
+        """Start the sampler, and count CPU time of other programs from here."""
         if self._sampler is None:
             self.backend.synchronize()
             self._sampler = self._stack.enter_context(Sampler(self.backend.kind))
         self._others.begin()
 
     def trace(self) -> None:
-        """Note memory and page faults of the step that ends here: the last line of every step."""
+        """Record memory and page faults; a traced loop calls this at the end of every step."""
         self.backend.synchronize()
         row = {"step": len(self.traced), "t_s": round(time.perf_counter() - self._start_s, 6)}
         row |= memory.page_faults() | self.backend.memory()
@@ -210,26 +210,26 @@ class Case:
         self.traced.append(tuple(row.get(name) for name in memory.TRACED))
 
     def _note_block(self) -> None:
-        """Hear from the clock that a block begins or has ended."""
-        if self.clock.running is None:  # the part has ended, and so has what is timed
+        """Read energy and show progress where the clock begins or ends a block."""
+        if self.clock.running is None:  # the part has ended, and its timing too
             self._others.end()
         training = self._training
         if len(self.clock.parts) == 1:  # other parts may follow
-            # Between two stretches of steady blocks are the warm-up, ready batches or other work.
-            asides = sum(len(work.seconds) for work in self.clock.occasional_work.values())
-            stretch = (len(training.warmup), len(training.ready_blocks), asides)
+            # Warm-up, pre-loaded batches or occasional work separate stretches of steady blocks.
+            occasional = sum(len(work.seconds) for work in self.clock.occasional_work.values())
+            stretch = (len(training.warmup), len(training.ready_blocks), occasional)
             self._sampler.steady(stretch, clock.steps_in(training.blocks))
         part = self.clock.running
         now_s = time.perf_counter()
-        if part and self._line and now_s - self._said_s >= SAID_S:
-            self._said_s = now_s
+        if part and self._line and now_s - self._updated_s >= UPDATE_S:
+            self._updated_s = now_s
             steps = f"{part.name}, step {part.steps:,} of {math.ceil(part.epoch_steps):,}"
             spent = clock_time(now_s - self._start_s)
             self._line.update(Pretty(f"{self.name}: {steps}, {spent}"))
 
-    def _keep_ready(self, batch: Any) -> Any:
-        """Return a batch on the device, for the clock's loop on ready batches."""
-        if not self._peaks:  # of the loop, of which the kit's own batches are no part
+    def _preload(self, batch: Any) -> Any:
+        """Return a batch on the device, for the clock's steps on pre-loaded batches."""
+        if not self._peaks:  # the loop's own peak, without pre-loaded batches
             self._peaks = self.backend.peak_memory()
             sampled = [sample.footprint_bytes or 0 for sample in self._sampler.samples]
             if any(sampled):
@@ -238,61 +238,60 @@ class Case:
 
     @property
     def _training(self) -> clock.Part | None:
-        """The first loop that was timed."""
+        """The first timed loop, if any."""
         return next(iter(self.clock.parts.values()), None)
 
-    # What the notebook adds
+    # Additions of the notebook
 
     def loss(self, value: float) -> None:
-        """Note the loss of a step, as the article's loop reads it."""
+        """Record the loss of a step."""
         if not self.clock.on_ready:
             self._losses.append(float(value))
 
     def accuracy(self, value: float, samples: int, trained: float) -> None:
-        """Note the share of held-out samples that the model gets right.
+        """Record the accuracy on held-out samples.
 
-        trained: the share of the training that ran. Before its end it is `accuracy_unfinished`.
+        trained: share of the training that ran; below 1 the metric is `accuracy_unfinished`.
         """
         self.metric("accuracy_unfinished" if trained < 1 else "accuracy", value, n=samples)
         if trained < 1:
-            self.note(f"{100 * value:.1f} % right after {100 * trained:.3g} % of the training")
+            self.note(f"accuracy {100 * value:.1f} % after {100 * trained:.3g} % of the training")
 
     def metric(self, name: str, value: Estimate | float, unit: str = "", **fields: Any) -> None:
-        """Add an Estimate to the record, or a number in `unit` with low, high, n and how."""
+        """Record an Estimate, or a number in `unit` with low, high, n and how."""
         if not isinstance(value, Estimate):
-            number = value if isinstance(value, int) else float(value)  # no framework's scalar
+            number = value if isinstance(value, int) else float(value)  # also a tensor's scalar
             value = Estimate(number, unit, **fields)
         if not math.isfinite(value.value):
-            raise ValueError(f"{name} is {value.value}; what could not be measured is left out")
+            raise ValueError(f"{name} is {value.value}; record finite values only")
         self._metrics[name] = value
 
     def kernel(self, name: str, timed: calls.Measurement) -> None:
-        """Add the time of a call, as `calls.measure` gave it, with its interval and raw times."""
+        """Record a result of `calls.measure` with its interval and raw times."""
         self._others.end()
         self._metrics[name] = timed.seconds
         facts = {"first_call_s": timed.first_call_s, "stopped": timed.stopped}
         self.raw(name, timed.blocks, warmup=outcome.pairs(timed.warmup), **facts)
 
     def raw(self, name: str, blocks: Iterable[clock.Block | float], **facts: Any) -> None:
-        """Keep the raw times, blocks of calls or the seconds of each, that a number is made of."""
+        """Record the raw times of a metric: blocks of calls, or the seconds of each call."""
         timed = [each if isinstance(each, clock.Block) else clock.Block(1, each) for each in blocks]
         self._kernels[name] = {"steady": outcome.pairs(timed)} | facts
 
     def note(self, text: str, *flags: str) -> None:
-        """Add a sentence to the notes, unless it is there; `flags` stand next to the numbers."""
+        """Add a sentence to the notes, unless it is there, and warning flags to the numbers."""
         if text not in self._notes:
             self._notes.append(text)
         self._flags += flags
 
-    # How it ends
+    # End
 
     def __exit__(self, kind: type | None, exception: BaseException | None, trace: Any) -> bool:
         try:
             if exception is None:
                 self.backend.synchronize()
-        except Exception as late:  # a GPU reports what went wrong when it is waited for
+        except Exception as late:  # a GPU reports errors only at a synchronization
             exception = late
-        # What a notebook times by itself has no end of its own.
         if self._sampler:
             self._others.end()
         self._stack.close()
@@ -304,12 +303,12 @@ class Case:
             self._line.update(Pretty(result))
         else:
             print(result)
-        # Nothing of this case may stay in memory while the next one is measured.
+        # Free the model's memory before the next case.
         self._model = None
         return record.status != "interrupted"
 
     def _status(self, exception: BaseException | None, places: set[str]) -> tuple[str, str | None]:
-        """Return how it ended and why. places: the backends that held the model and computed."""
+        """Return the status and its reason. places: backends of the model and its results."""
         if exception is not None:
             return outcome.of_exception(exception)
         if self._fallbacks:
@@ -327,7 +326,7 @@ class Case:
         problem = outcome.not_learning(self._losses, self.experiment.expects_learning)
         return ("not-learning", problem) if problem else ("ok", None)
 
-    # Its record
+    # Record
 
     def _start(self) -> dict[str, Any]:
         """Return the fields of `record.Start`."""
@@ -358,7 +357,7 @@ class Case:
     def _record(self, exception: BaseException | None) -> dict[str, Any]:
         """Return the fields of `record.Record`."""
         places = set(self._computed_on)
-        # Offloaded weights lie elsewhere; what computes is enough then.
+        # Offloaded weights may be elsewhere; the device of computed tensors is enough then.
         if self._model is not None and not (self._offloaded and places):
             places.add(self.backend.device_of(self._model))
         status, reason = self._status(exception, places)
@@ -371,7 +370,7 @@ class Case:
         framework = self.backend.framework
         rates = [each.value for name, each in metrics.items() if name.endswith("flops_per_s")]
         earlier = [each for each in self.experiment.run.records if each.framework == framework]
-        if "operation" in self.config:  # peaks rise while they are measured
+        if "operation" in self.config:  # a case that measures peaks may exceed earlier ones
             earlier = []
         chip = (results_cases.kind(self.backend.backend), self.backend.name)
         if max(rates, default=0) > peaks.limit(earlier, *chip, self.precision):
@@ -383,7 +382,7 @@ class Case:
             "bytes_per_step": workload and workload.moved_bytes,
             "status": status,
             "reason": reason,
-            "flags": list(dict.fromkeys(flags)),  # each once
+            "flags": list(dict.fromkeys(flags)),  # without duplicates
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in metrics.items()},
             "blocks": outcome.raw_times(self.clock.parts) | self._kernels,
@@ -407,7 +406,7 @@ class Case:
         return record
 
     def _all_metrics(self) -> dict[str, Estimate]:
-        """Return what was measured, and what follows from it."""
+        """Return measured and derived metrics."""
         training = self._training
         metrics = epochs.epoch_metrics(self.clock)
         if self._sampler:
@@ -426,7 +425,7 @@ class Case:
 
 @functools.cache
 def peak_matmul_rate(device: Device, precision: str) -> float:
-    """Return the most FLOP/s of products of 512 to 4096 squared, timed once in this process."""
+    """Return the peak FLOP/s of square matmuls of 512 to 4096, timed once per process."""
     best = 0.0
     for size in (512, 1024, 2048, 4096):
         function = device.dispatch(device.product(precision, size))
@@ -434,6 +433,6 @@ def peak_matmul_rate(device: Device, precision: str) -> float:
         timed = calls.measure(function, device.synchronize, **options)
         fastest_s = min(block.step_s for block in timed.blocks)
         best = max(best, 2 * size**3 / fastest_s)
-        if fastest_s > 0.02:  # the next takes eight times as long
+        if fastest_s > 0.02:  # the next size takes eight times as long
             break
     return best

@@ -1,4 +1,4 @@
-"""An experiment: one notebook's cases on this machine."""
+"""Experiments: the cases of a notebook on this machine."""
 
 import itertools
 import math
@@ -18,24 +18,24 @@ from pomology.results import journal
 from pomology.results.record import PROFILES, UNTRIED, Record
 from pomology.results.run import Run, by_hand, note_software
 
-LIMIT = 5  # budgets that a case may take
-LIMIT_LEAST_S = 10.0  # seconds that it may take in any case: a compilation alone may need them
-# By so much both calibrations around a case must exceed the fastest of the run. On a virtual
-# machine of two cores that was so for 38 of 1,069 cases.
+LIMIT = 5  # time limit of a case, in budgets
+LIMIT_LEAST_S = 10.0  # least time limit of a case, since a compilation can take as long
+# A case is `slowed` if both of its calibrations exceed the run's fastest by this share. On a
+# virtual machine with two cores these were 38 of 1,069 cases.
 SLOWED = 0.3
-LOOK_S = 5.0  # a look at the machine is good for so long
-TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller sibling may fit
+CONDITIONS_S = 5.0  # the machine's conditions are checked again after this time
+TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller variant may fit
 
 
 class Experiment:
-    """One notebook's cases on this machine, and what it shows of them.
+    """The cases of one notebook on this machine, with their tables and figures.
 
-    name: the notebook's name, and the journal's. article: its number, as in the published values.
-    devices: one of `find.choices()`. profile: `article` runs whole epochs. budget_s: seconds for
-    the steady steps of a case. out: the run's folder; empty takes `by_hand`. repeat: which
-    repetition of the run this is. precision: of cases without a setting of that name.
-    expects_learning: whether a loss must fall (a GAN's need not). declared: how it is shown, see
-    `report.article.Declaration`. Raises PomologyError for a wrong value.
+    name: name of the notebook and its journal. article: number of the published values. devices:
+    one of `find.choices()`. profile: `article` runs whole epochs. budget_s: seconds for the steady
+    steps of a case. out: the run's folder; "" selects `by_hand`. repeat: number of the repeat in
+    the run. precision: of cases without that setting. expects_learning: whether the loss must fall
+    (not in a GAN). declared: fields of `report.article.Declaration`. Raises PomologyError for a
+    wrong value.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class Experiment:
             allowed = ", ".join(PROFILES)
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {allowed}")
         if not 0 < budget_s < math.inf:
-            raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be seconds above 0")
+            raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be positive and finite")
         self.devices = find.find(devices, framework)
         self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.framework = framework
         self.profile = profile
         self.budget_s = float(budget_s)
-        # What is timed ends there with what it has, as on a machine that others keep busy.
+        # Timing stops at this limit, for example on a busy machine.
         limit_s = max(LIMIT * self.budget_s, LIMIT_LEAST_S)
         self.limit_s = math.inf if profile == "article" else limit_s
         self.repeat = repeat
         self.precision = precision
         self.expects_learning = expects_learning
         self.out = Path(out) if out else by_hand(name, profile, framework)
-        self._hint = "" if out else " (run the set-up cell again to measure it anew)"
+        self._hint = "" if out else " (run the set-up cell again to repeat it)"
         places = {"profile": profile, "out": self.out, "devices": self.devices}
         self.report = Report(name, article=article, **places, **declared)
-        # What a notebook shows of its records.
+        # Notebooks call the report's methods on the experiment.
         self.show = self.report.show
         self.machine = self.report.machine
         self.table = self.report.table
@@ -88,23 +88,23 @@ class Experiment:
         self.data_origin = ""
         self.software = note_software(self.out, self.devices[0].threads)
         self._conditions: dict[str, Any] = {}
-        self._looked_s = -math.inf
-        # Backends of which the runner gives each case a kernel of its own.
+        self._conditions_at_s = -math.inf
+        # On these backends the runner starts a new kernel for each case.
         self._one_case_on = os.environ.get(journal.ONE_CASE_ON, "").split()
         self._kernel_is_used = False
 
     @property
     def run(self) -> Run:
-        """The run as it is now."""
+        """The current state of the run."""
         return self.report.run
 
     @property
     def records(self) -> list[Record]:
-        """The finished cases of this notebook."""
+        """Records of this notebook's finished cases."""
         return self.report.records
 
     def dataset(self, data: Any) -> None:
-        """Say what the cases train on: anything with `kind` (`real` or `stand-in`) and `origin`."""
+        """Set the data of the cases, with attributes `kind` (`real`, `stand-in`) and `origin`."""
         self.data_kind = data.kind
         self.data_origin = data.origin
 
@@ -114,10 +114,10 @@ class Experiment:
         on: Iterable[Device] | None = None,
         **axes: Iterable,
     ) -> Iterator[Case]:
-        """Yield the cases to run: every row of settings on every device, which take turns.
+        """Yield the cases to run: each row of settings on every device, in alternation.
 
-        rows: settings by name; left out, every combination of the axes' values. on: only on these
-        devices. What the journal has already is skipped, with a line that says so.
+        rows: settings by name; by default every combination of the axes' values. on: devices, by
+        default all. Cases that the journal already has are skipped with a message.
         """
         if rows is None:
             combinations = itertools.product(*axes.values())
@@ -128,28 +128,28 @@ class Experiment:
             if self._no_gpu:
                 case.note(self._no_gpu)
             if before.done(case.name, self.repeat):
-                print(f"{case.name}: in the journal already; skipped{self._hint}")
+                print(f"{case.name}: skipped, since the journal already has it{self._hint}")
             elif self._kernel_is_used:
-                print(f"{case.name}: comes in a kernel of its own, whose memory holds no other row")
+                print(f"{case.name}: runs in a separate kernel, without memory of other cases")
             else:
-                self._free_others(case)
+                self._free_other_devices(case)
                 yield case
 
-    def _free_others(self, case: Case) -> None:
-        """Free what the last case left on the other devices; of its own a case does so itself."""
+    def _free_other_devices(self, case: Case) -> None:
+        """Free the last case's memory on other devices; a case frees that of its own device."""
         for device in self.devices:
             try:
                 if device is not case.backend:
                     device.release()
-            except Exception as error:  # a GPU that is lost must not end the CPU's cases
+            except Exception as error:  # a lost GPU must not end cases on the CPU
                 case.note(f"the memory of {device.backend} could not be freed: {error}")
 
     def first_that_fits(
         self, rows: Iterable[dict], on: Iterable[Device] | None = None
     ) -> Iterator[Case]:
-        """Yield on every device the first of these cases that fits it: the next where one does not.
+        """Yield cases on each device until one fits its memory and time.
 
-        rows: from the article's own down to smaller siblings.
+        rows: settings from the article's own model to smaller variants.
         """
         rows = list(rows)
         for device in self.devices if on is None else on:
@@ -161,19 +161,19 @@ class Experiment:
                     break
 
     def conditions(self) -> dict[str, Any]:
-        """Return whether the machine is fit to measure now, see `snapshot.conditions`."""
-        if time.perf_counter() - self._looked_s > LOOK_S:
+        """Return recent conditions of the machine, see `snapshot.conditions`."""
+        if time.perf_counter() - self._conditions_at_s > CONDITIONS_S:
             self._conditions = snapshot.conditions()
-            self._looked_s = time.perf_counter()
+            self._conditions_at_s = time.perf_counter()
         return self._conditions
 
     def slowed(self, around_case_s: list[float]) -> bool:
-        """Return whether the machine was slower around a case than at its best in this run."""
+        """Return whether the machine was slower around a case than at its fastest in this run."""
         records = self.run.records
         earlier_s = [seconds for record in records for seconds in record.calibration.values()]
         return min(around_case_s) > (1 + SLOWED) * min(earlier_s + around_case_s)
 
     def ended(self, case: Case, status: str) -> None:
-        """Note that a case has ended: on some devices no other may follow in this kernel."""
+        """Record a case's end, after which some devices need a new kernel for the next case."""
         if case.backend.backend in self._one_case_on and journal.fills_kernel(status):
             self._kernel_is_used = True

@@ -1,4 +1,4 @@
-"""How a case ended, whether its model learned, and what casts doubt on its number."""
+"""Outcome of a case: its status, derived metrics, check of learning, and warning flags."""
 
 import math
 import os
@@ -18,10 +18,10 @@ from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.results import cases
 
-STEPS_FEW = 20  # steady steps, below which a case is marked
-DRIFT_THRESHOLD = 0.10  # an absolute `drift` above this is worth a flag
-DRIFT_S = 1.0  # in less, a machine wanders by what runs next to it, not for good
-FEW_TRACED = 8  # with fewer steps behind the warm-up, a trace of memory leaves out only the first
+STEPS_FEW = 20  # fewer steady steps get the flag `few-steps`
+DRIFT_THRESHOLD = 0.10  # a larger absolute `drift` gets a flag
+DRIFT_S = 1.0  # in shorter times other programs cause temporary changes
+FEW_TRACED = 8  # with fewer steps after the warm-up, a memory trace excludes only the first step
 
 STATUS_OF = {
     TooBig: "too-big",
@@ -29,12 +29,12 @@ STATUS_OF = {
     Mismatch: "mismatch",
     Unsupported: "unsupported",
 }
-# MPS and the CPU allocator raise plain RuntimeErrors; only CUDA has a class of its own, which its
+# MPS and the CPU allocator raise a plain RuntimeError. Only CUDA has its own class, which its
 # libraries do not use.
 OUT_OF_MEMORY = re.compile(
     r"out of memory|(can't|cannot|unable to|failed to) allocate"
-    r"|Invalid buffer size"  # one buffer of MPS, larger than Metal allows
-    r"|Insufficient Memory"  # what Metal notices while it runs a command buffer
+    r"|Invalid buffer size"  # a buffer of MPS that is larger than Metal allows
+    r"|Insufficient Memory"  # from Metal, while a command buffer runs
     r"|\[metal::malloc\] Attempting to allocate"  # MLX
     r"|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
     re.IGNORECASE,
@@ -43,7 +43,7 @@ UNSUPPORTED = re.compile(
     r"(unsupported|not (currently |yet )?(supported|implemented)) (on|for) (the )?MPS"
     r"|MPS (doesn't|does not) support|(doesn't|does not) support (float64|complex128)"
     r"|not implemented for '(Half|BFloat16)'|Could not run '[^']+' with arguments from the"
-    # TensorFlow: an operator without a kernel, and XLA, which knows no Metal
+    # TensorFlow: an operator without a kernel, and XLA, which has no Metal backend
     r"|No OpKernel was registered to support|no supported kernel for [GC]PU devices"
     r"|Could not find registered platform"
     r"|not (yet )?supported on the GPU",  # MLX
@@ -52,7 +52,7 @@ UNSUPPORTED = re.compile(
 
 
 def of_exception(exception: BaseException) -> tuple[str, str]:
-    """Return the status of a case that an exception ended, and the reason: its first line."""
+    """Return the status of a case ended by an exception, and its first line as the reason."""
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
@@ -62,7 +62,7 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
 
 
 def _of_framework(exception: Exception) -> str | None:
-    """Return the status that an exception of a framework stands for, or None for a bug."""
+    """Return the status for a framework's exception, or None for a bug."""
     text = str(exception)
     kinds = {kind.__name__ for kind in type(exception).__mro__}
     if kinds & {"MemoryError", "OutOfMemoryError", "ResourceExhaustedError"}:
@@ -79,9 +79,9 @@ def _of_framework(exception: Exception) -> str | None:
 def rates(
     workload: Workload, training: clock.Part | None, metrics: dict[str, Estimate]
 ) -> dict[str, Estimate]:
-    """Return FLOP/s and energy per TFLOP, where a step or a pass was timed.
+    """Return FLOP/s and energy per TFLOP of a timed step or pass, if any.
 
-    A step on ready batches comes first, where there are any.
+    The step is that on pre-loaded batches, if there are any.
     """
     seconds = {name: metrics.get(f"{name}_s") for name in ("step", "forward", "backward")}
     if training and training.ready_blocks:
@@ -101,7 +101,7 @@ def rates(
 
 
 def loss_ends(losses: list[float]) -> dict[str, float]:
-    """Return medians of the losses: of the first 3 steps or fewer, and of the last third."""
+    """Return the median loss of up to 3 first steps, and of the last third of steps."""
     if len(losses) < 2:
         return {}
     third = max(1, len(losses) // 3)
@@ -110,7 +110,7 @@ def loss_ends(losses: list[float]) -> dict[str, float]:
 
 
 def not_learning(losses: list[float], expected: bool) -> str | None:
-    """Return why the losses say that a model does not learn. expected: whether they should fall."""
+    """Return why a model does not learn, or None. expected: whether its loss should fall."""
     if not all(map(math.isfinite, losses)):
         return "the loss is not a finite number"
     if expected and len(losses) >= cases.JUDGED_STEPS:
@@ -123,10 +123,7 @@ def not_learning(losses: list[float], expected: bool) -> str | None:
 def flags(
     sampler: Sampler | None, training: clock.Part | None, kernels: dict[str, dict], backend: str
 ) -> list[str]:
-    """Return what casts doubt on the numbers of a case, as names of `results.cases.FLAGS`.
-
-    kernels: raw times of calls, by name.
-    """
+    """Return a case's warning flags, see `results.cases.FLAGS`. kernels: raw times of calls."""
     found = list(sampler.flags) if sampler else []
     timed = [[clock.Block(*pair) for pair in kernel["steady"]] for kernel in kernels.values()]
     few = any(len(blocks) < cases.LEAST_CALLS for blocks in timed)
@@ -143,10 +140,10 @@ def flags(
 
 
 def drift(durations: Sequence[float]) -> float | None:
-    """Return by which share the middle or the last third is slower than the first.
+    """Return the relative change of the middle or last third from the first, the larger one.
 
-    Whichever differs more counts; 0 within the noise, which is without a third's own trend. None
-    with fewer than 18 durations, or where the first third took no time (docs/log/2026-11.md).
+    The change is 0 within the noise around each third's own trend. The result is None with fewer
+    than 18 durations, or if the first third took no time (docs/log/2026-11.md).
     """
     times = np.asarray(durations, dtype=float)
     third = times.size // 3
@@ -168,7 +165,7 @@ def drift(durations: Sequence[float]) -> float | None:
 
 
 def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:
-    """Return what the journal keeps of each part."""
+    """Return each part's raw times for the journal."""
     raw = {}
     for part in parts.values():
         raw[part.name] = {
@@ -191,6 +188,6 @@ def pairs(blocks: Iterable[clock.Block]) -> list[list[float]]:
 
 
 def traced_warmup(rows: int, training: clock.Part) -> int:
-    """Return how many of the rows of a trace, one a step, come before the steady steps."""
+    """Return the number of rows (steps) in a trace before the steady steps."""
     warmup = 1 + clock.steps_in(training.warmup)
     return warmup if rows - warmup >= FEW_TRACED else 1
