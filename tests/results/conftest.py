@@ -1,4 +1,4 @@
-"""What the tests of results share: an empty journal in a run's folder."""
+"""Fixture of the tests of results: an empty journal in a run's folder."""
 
 from pathlib import Path
 

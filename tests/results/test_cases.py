@@ -1,4 +1,4 @@
-"""What records have in common: the mean of repeats."""
+"""Means over repeats, and ratios of cases."""
 
 import fakes
 import pytest
@@ -17,13 +17,13 @@ def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
     steps = [Estimate(4.2, "s", n=1)] * 3
     assert cases.together(epochs, steps).covers == "none"  # one step of 390 each
     assert cases.together(epochs, [step.replace(n=30) for step in steps]).covers == "repeats"
-    # Bytes that were counted are the same every time, and not rounded.
+    # Counted bytes are equal in all repeats, and not rounded.
     same = cases.together([Estimate(22_345_678_901, "B", n=None)] * 3)
     assert (same.value, same.low, same.high) == (22_345_678_901,) * 3
 
 
 def test_a_ratio_is_taken_in_each_process():
-    """Twice as fast in each of three repeats, though these differ by a factor of 4."""
+    """One case is twice as fast in each of three repeats, which differ by a factor of 4."""
     slow, fast = ([step_s * factor for step_s in (1.0, 2, 4)] for factor in (1, 0.5))
     both = [
         fakes.record(

@@ -1,4 +1,4 @@
-"""The one table: the values of the journals, however it is loaded, and the published rows."""
+"""Tables of results from journals, Parquet files and zips, and of published rows."""
 
 import csv
 import gzip
@@ -23,18 +23,18 @@ from pomology.results.record import RENAMED
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
-# Written before the library was divided anew.
+# Written by an earlier version of the library.
 VALUES = Path(__file__).parents[1] / "data" / "reference-values.csv.gz"
 
 
 def numbers(row: dict) -> tuple:
-    """Value, bounds and count of a row, as floats; None where there is none."""
+    """Return value, bounds and count of a row as floats or None."""
     texts = (row[key] for key in ("value", "low", "high", "n"))
     return tuple(None if text in ("", None) or pandas.isna(text) else float(text) for text in texts)
 
 
-def today(experiment: str, case: str) -> tuple[str, str]:
-    """The name of an experiment since notebooks of several frameworks or models were merged."""
+def renamed(experiment: str, case: str) -> tuple[str, str]:
+    """Return the current names of an experiment and case, since some notebooks were merged."""
     name, settings = RENAMED.get(experiment, (experiment, {}))
     if settings:
         device, *words = case.split(" ")
@@ -43,12 +43,12 @@ def today(experiment: str, case: str) -> tuple[str, str]:
     return name, case
 
 
-def test_the_reference_run_has_the_values_that_it_always_had():
+def test_the_reference_run_has_its_earlier_values():
     with gzip.open(VALUES, "rt", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     keys = ("experiment", "case", "repeat", "metric", "status", "flags", "how")
     for row in rows:
-        row["experiment"], row["case"] = today(row["experiment"], row["case"])
+        row["experiment"], row["case"] = renamed(row["experiment"], row["case"])
     wanted = {tuple(row[key] for key in keys): numbers(row) for row in rows}
     table = pomology.load("reference-cpu").astype({"how": object}).fillna({"metric": "", "how": ""})
     too_slow = table["status"].eq("too-slow")  # they were `too-big` then
@@ -71,7 +71,7 @@ def test_a_table_from_parquet_is_that_from_the_journals(tmp_path, monkeypatch):
     assert set(named["run"]) == {"b"} and named.drop(columns="run").equals(
         plain.drop(columns="run")
     )
-    os.utime(tmp_path / "b" / "machine.json")  # a run writes it again when it has ended
+    os.utime(tmp_path / "b" / "machine.json")  # a run writes it again at its end
     opened = []
     with monkeypatch.context() as patched:
         patched.setattr(results_frame, "_of_run", opened.append)
@@ -79,7 +79,7 @@ def test_a_table_from_parquet_is_that_from_the_journals(tmp_path, monkeypatch):
     assert not opened
     assert len(about) == plain["headline"].sum() and about["headline"].all()
     place = tmp_path / "b" / "results.parquet"
-    parquet.write_table(parquet.read_table(place).drop_columns("config"), place)  # an older kit's
+    parquet.write_table(parquet.read_table(place).drop_columns("config"), place)  # an older one
     assert pomology.load(tmp_path / "b")["value"].equals(plain["value"])
     place.write_bytes(b"not read: older than a journal")
     os.utime(place, ns=(0, 0))
@@ -127,8 +127,8 @@ def test_published_rows_have_the_same_columns_and_the_printed_values():
     assert len(pomology.published(experiment="resnet50")) == len(published.elsewhere("resnet50"))
 
 
-def test_the_lines_in_the_docs_answer_questions():
-    text = (root() / "docs" / "reading-a-report.md").read_text(encoding="utf-8")
+def test_the_examples_in_the_docs_work():
+    text = (root() / "docs" / "runs.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(import pomology.*?)```", text, re.DOTALL)
     imports, _, load, *questions = code.splitlines()
     names: dict = {}

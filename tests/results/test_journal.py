@@ -1,4 +1,4 @@
-"""The journal survives a crash, a torn line and strangers."""
+"""Journals with crashes, torn lines and untrusted contents."""
 
 import json
 import math
@@ -49,21 +49,21 @@ def test_a_line_is_on_the_disk_before_anything_else_happens(journal, monkeypatch
 
 
 @pytest.mark.parametrize("keep", [1, 200, -2])
-def test_a_torn_last_line_is_reported_and_the_next_one_is_not_glued_to_it(journal, keep):
+def test_a_torn_last_line_is_reported_and_does_not_join_the_next_one(journal, keep):
     journal.end(ENDED)
     first = journal.path.stat().st_size
     journal.end(ENDED | {"case": "b"})
     torn = journal.path.read_bytes()[: first + keep if keep > 0 else keep]
     journal.path.write_bytes(torn)
-    (told,) = read(journal.path).problems
-    assert told.startswith("vae.jsonl: 1 of its lines passed over, the first line 2 (")
+    (problem,) = read(journal.path).problems
+    assert problem.startswith("vae.jsonl: skipped 1 unreadable lines, the first in line 2 (")
     assert cases(journal) == ["a"]
     Journal(journal.path).end(ENDED | {"case": "c"})
-    assert cases(journal) == ["a", "c"] and read(journal.path).problems == [told]
+    assert cases(journal) == ["a", "c"] and read(journal.path).problems == [problem]
     assert journal.path.read_bytes().startswith(torn)
-    journal.path.write_bytes(journal.path.read_bytes().rstrip(b"\n"))  # that is no tear
+    journal.path.write_bytes(journal.path.read_bytes().rstrip(b"\n"))  # no torn line
     journal.end(ENDED | {"case": "d"})
-    assert cases(journal) == ["a", "c", "d"] and read(journal.path).problems == [told]
+    assert cases(journal) == ["a", "c", "d"] and read(journal.path).problems == [problem]
 
 
 WRITER = """
@@ -80,18 +80,19 @@ while True:
 """
 
 
-def test_a_killed_process_loses_at_most_the_case_it_was_in(journal):
+def test_a_killed_process_loses_at_most_its_running_case(journal):
     tests = Path(__file__).parents[1]
     command = [sys.executable, "-c", WRITER, str(journal.path), str(tests)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        said = [int(process.stdout.readline()) for _ in range(20)]
+        printed = [int(process.stdout.readline()) for _ in range(20)]
         time.sleep(0.0137)
         process.send_signal(signal.SIGKILL)
-        said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
+        printed += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
     contents = read(journal.path)
     finished = {record.case for record in contents.records if record.status == "ok"}
-    assert finished >= {f"case {number}" for number in said} and len(finished) <= len(said) + 1
-    # A case that was open, and one torn line.
+    assert finished >= {f"case {number}" for number in printed}
+    assert len(finished) <= len(printed) + 1
+    # At most one case is open and one line is torn.
     assert len(contents.open_starts) + len(contents.problems) <= 2
     journal.end(ENDED | {"case": "afterwards"})
     assert statuses(journal)["afterwards", 0] == "ok"
@@ -108,7 +109,7 @@ def test_a_case_that_began_and_never_ended_reads_as_crashed(journal):
     assert [start.case for start in read(journal.path).open_starts] == ["a"]
 
 
-def test_the_last_line_of_a_case_wins_and_repeats_are_kept_apart(journal):
+def test_the_last_line_of_a_case_counts_and_repeats_are_separate(journal):
     for repeat in (0, 1):
         journal.start(STARTED | {"repeat": repeat})
         journal.end(ENDED | {"repeat": repeat, "status": "error", "reason": "first attempt"})
@@ -118,7 +119,7 @@ def test_the_last_line_of_a_case_wins_and_repeats_are_kept_apart(journal):
     assert statuses(journal) == {("a", 0): "crashed", ("a", 1): "ok"}
 
 
-def test_a_watcher_gives_open_cases_their_status_once(journal):
+def test_finish_open_ends_open_cases_once(journal):
     journal.start(STARTED)
     journal.start(STARTED | {"case": "b", "repeat": 1, "chip": "Apple M1"})
     journal.end(ENDED | {"case": "c"})
@@ -129,7 +130,7 @@ def test_a_watcher_gives_open_cases_their_status_once(journal):
     assert journal.finish_open("crashed", "again") == []
 
 
-def test_only_what_may_end_differently_or_vanished_once_is_tried_again(journal):
+def test_only_errors_interrupts_and_cases_killed_once_are_tried_again(journal):
     assert not read(journal.path).done("a", 0)
     for status in get_args(results_record.Status):
         journal.start(STARTED)
@@ -157,12 +158,12 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("malformed", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_line_is_passed_over_and_named(journal, malformed):
+def test_a_malformed_line_is_skipped_and_reported(journal, malformed):
     journal.path.write_bytes(line({}) + b"\n" + malformed + b"\n" + line({"case": "b"}) + b"\n")
     contents = read(journal.path)
     assert [record.case for record in contents.records] == ["a", "b"] and not contents.open_starts
     (problem,) = contents.problems
-    assert problem.startswith("vae.jsonl: 1 of its lines passed over, the first line 2 (")
+    assert problem.startswith("vae.jsonl: skipped 1 unreadable lines, the first in line 2 (")
     assert "\n" not in problem and len(problem) < 300
 
 
@@ -182,14 +183,14 @@ def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):
     assert read(journal.path).records == [record]
 
 
-def test_a_journal_of_an_older_kit_still_loads(journal):
-    """The speed of the machine stands there as `canary`, and devices rested before a case."""
+def test_a_journal_of_an_older_version_still_loads(journal):
+    """It has calibrations as `canary`, and pauses of the device before a case."""
     older = ENDED | {"canary": {"before_s": 0.5, "after_s": 0.6}, "flags": ["slowed", "cut-short"]}
     older |= {"thermal": {"before": {"level": 0}, "after": {}, "rested_s": 3.0}, "rested_s": 3.0}
     journal.path.write_text(json.dumps(older) + "\n")
     (record,) = read(journal.path).records
     assert record.calibration == older["canary"] and record.thermal["rested_s"] == 3
     assert record.line()["canary"] == older["canary"] and "calibration" not in record.line()
-    # A second attempt of a case that the machine had slowed: the last one counts.
+    # The last attempt of a case counts.
     journal.end(ENDED | {"seconds": 1.0})
     assert [record.seconds for record in read(journal.path).records] == [1.0]

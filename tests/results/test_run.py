@@ -1,4 +1,4 @@
-"""A run: its folder or zip, its machine, its journals."""
+"""Runs in folders and zips, with their machine and journals."""
 
 import gzip
 import io
@@ -30,24 +30,24 @@ def zipped(files, method=zipfile.ZIP_DEFLATED):
     return packed.getvalue()
 
 
-def test_a_run_says_what_it_measured_on_which_machine_and_what_is_wrong_with_its_files(journal):
+def test_a_run_has_records_machine_and_problems_of_its_files(journal):
     folder = journal.path.parent
     Journal(folder / "dcgan.jsonl").end(ENDED | {"case": "d"})
     journal.end(ENDED)
     found = Run(folder)
     assert [record.case for record in found.records] == ["d", "a"]
     assert list(found.journals) == ["dcgan", "vae"] and found.machine == {}
-    assert found.problems == ["machine.json is missing: nothing tells which machine this was."]
+    assert found.problems == ["machine.json is missing, so the machine is unknown."]
     (folder / "machine.json").write_text("[]")
     assert Run(folder).machine == {}
     assert Run(folder).problems[0].startswith("machine.json cannot be read")
     (folder / "machine.json").write_text(json.dumps(MACHINE))
     assert Run(folder).machine == MACHINE and Run(folder).problems == []
     (folder / "dcgan.jsonl").write_text(json.dumps(ENDED | {"schema": 2}) + "\n")
-    assert Run(folder).problems[0].startswith("dcgan.jsonl: 1 of its lines passed over")
+    assert Run(folder).problems[0].startswith("dcgan.jsonl: skipped 1 unreadable lines")
 
 
-def test_journals_of_a_run_that_is_kept_may_be_packed(tmp_path):
+def test_journals_may_be_packed(tmp_path):
     packed = tmp_path / "vae.jsonl.gz"
     packed.write_bytes(gzip.compress(JOURNAL))
     assert len(Run(tmp_path).journals["vae"].records) == 1
@@ -56,7 +56,7 @@ def test_journals_of_a_run_that_is_kept_may_be_packed(tmp_path):
         print(Run(tmp_path).records)
 
 
-def test_older_journals_of_one_experiment_are_one_by_its_name_today(tmp_path):
+def test_older_journals_of_one_experiment_are_merged(tmp_path):
     for name in ("mlp", "cnn"):
         line = ENDED | {"experiment": name, "case": "torch-cpu batch_size=32"}
         Journal(tmp_path / f"{name}.jsonl").end(line | {"config": {"batch_size": 32}})
@@ -94,7 +94,7 @@ PACKED = {
 }
 
 
-def test_a_zip_is_read_however_the_finder_packed_it(tmp_path):
+def test_a_zip_of_macos_s_finder_is_readable(tmp_path):
     (tmp_path / "m9.zip").write_bytes(zipped(PACKED))
     found = Run(tmp_path / "m9.zip")
     assert (found.name, len(found.records), found.machine) == ("m9", 1, MACHINE)
@@ -110,7 +110,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-def test_a_bad_zip_is_a_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, data):
+def test_a_bad_zip_is_an_error_of_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, data):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.zip").write_bytes(data)
     records.write(tmp_path / "good", [fakes.record()], MACHINE)
@@ -121,14 +121,14 @@ def test_a_bad_zip_is_a_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, d
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zip", "good"]
 
 
-def test_a_zip_over_a_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "MOST_UNPACKED_BYTES", 10)
+def test_a_zip_over_a_limit_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "MAX_UNPACKED_BYTES", 10)
     (tmp_path / "m9.zip").write_bytes(zipped(ONE))
     with pytest.raises(PomologyError, match=r"^m9\.zip: not the zip of a run: over "):
         print(Run(tmp_path / "m9.zip").records)
 
 
-def test_a_zip_spoiled_at_random_is_read_or_is_a_line(tmp_path):
+def test_a_randomly_damaged_zip_is_read_or_is_an_error_of_one_line(tmp_path):
     rng = random.Random(7)
     good = zipped(PACKED)
     place = tmp_path / "bad.zip"

@@ -1,4 +1,4 @@
-"""Where numbers go and are looked for, and that those of two machines never share a folder."""
+"""Folders of new results, which results of two machines never share."""
 
 import json
 import os
@@ -18,7 +18,7 @@ SNAPSHOT |= {"packages": {"torch": "2.13.0"}}
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch, tmp_path):
-    """What describes this machine, which can be changed; and a checkout of its own."""
+    """Changeable description of this machine, and a temporary checkout."""
     state = dict(SNAPSHOT)
     monkeypatch.setattr(run, "root", lambda: tmp_path)
     monkeypatch.setattr(snapshot, "snapshot", lambda: dict(state))
@@ -34,15 +34,15 @@ def set_up(name: str = "vae", **more) -> Experiment:
 def test_a_run_belongs_to_one_machine(machine, tmp_path, key, value):
     run.check_machine(tmp_path)
     run.note_machine(tmp_path, "smoke")
-    machine["memory_bytes"] = int(2**34 * 1.005)  # after a start of the same machine
+    machine["memory_bytes"] = int(2**34 * 1.005)  # after a restart of the same machine
     run.check_machine(tmp_path)
     machine[key] = value
-    with pytest.raises(PomologyError, match=rf"has {key} .*, this machine "):
+    with pytest.raises(PomologyError, match=rf"has {key} .*, but this machine has "):
         run.check_machine(tmp_path)
 
 
-def test_copies_are_not_carried_on(tmp_path):
-    """As a fresh clone has `reference-cpu`, also on the machine that made it."""
+def test_copies_of_runs_take_no_new_results(tmp_path):
+    """A fresh clone has such a copy, `reference-cpu`, also on the machine that made it."""
     run.note_machine(tmp_path, "smoke")
     (tmp_path / "vae.jsonl.gz").touch()
     run.check_machine(tmp_path)
@@ -56,7 +56,7 @@ CHANGES += [{"git": GIT | {"commit": "d" * 40}}]
 
 
 @pytest.mark.parametrize("changed", CHANGES)
-def test_a_folder_holds_one_profile_and_one_state_of_machine_and_kit(machine, tmp_path, changed):
+def test_a_folder_has_one_profile_one_machine_and_one_commit(machine, tmp_path, changed):
     first = set_up()
     assert first.out.parent == tmp_path / "outputs" and first.out.name.startswith("lab-")
     assert (first.out / "machine.json").is_file()
@@ -69,20 +69,20 @@ def test_a_folder_holds_one_profile_and_one_state_of_machine_and_kit(machine, tm
     assert set_up("siamese").out == first.out
 
 
-def test_a_set_up_cell_that_is_run_again_measures_anew_and_loses_nothing(capsys):
+def test_a_repeated_set_up_cell_measures_again_and_keeps_earlier_results(capsys):
     for number, size in enumerate([1, 1, 2]):
         experiment = set_up()
         with next(iter(experiment.cases([{"batch_size": size}]))) as case:
             case.metric("step_s", 1.0, "s")
         assert [record.config["batch_size"] for record in experiment.records] == [size], number
         assert list(experiment.cases([{"batch_size": size}])) == []
-        assert "run the set-up cell again to measure it anew" in capsys.readouterr().out
+        assert "run the set-up cell again to repeat it" in capsys.readouterr().out
     assert [path.name for path in experiment.out.glob("*.jsonl")] == ["vae.jsonl"]
-    aside = [experiment.out / "earlier" / f"vae-{number}.jsonl" for number in (1, 2)]
-    assert [journal.read(path).records[0].config["batch_size"] for path in aside] == [1, 1]
+    earlier = [experiment.out / "earlier" / f"vae-{number}.jsonl" for number in (1, 2)]
+    assert [journal.read(path).records[0].config["batch_size"] for path in earlier] == [1, 1]
 
 
-def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_has_them(tmp_path):
+def test_latest_finds_the_latest_folder_of_the_profile_with_one_of_the_notebooks(tmp_path):
     assert run.latest(["blas"], "quick") is None
     begun = {"one/blas": "quick", "two/blas": "quick", "three/vae": "quick", "four/blas": "smoke"}
     for number, (name, profile) in enumerate(begun.items()):
@@ -94,7 +94,7 @@ def test_what_lays_others_together_takes_the_latest_folder_of_its_profile_that_h
     assert run.latest(["blas"], "quick") == tmp_path / "outputs" / "two"
 
 
-def test_what_a_notebook_measured_with_another_framework_stays():
+def test_results_with_another_framework_remain():
     place = run.by_hand("vae", "quick")
     run.note_machine(place, "quick")
     for framework in ("torch", "mlx"):

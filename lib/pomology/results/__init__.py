@@ -1,1 +1,1 @@
-"""A record per case, a journal per notebook, a folder per run."""
+"""Results: a record per case, a journal per notebook, a folder per run."""

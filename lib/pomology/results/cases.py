@@ -1,4 +1,4 @@
-"""Cases: their names and flags, and each over all of its repeats, as tables show it."""
+"""Cases over their repeats: names, flags, mean values and intervals, as tables show them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
-# A part of a trainer's own name, as `bfloat16` or `16-mixed` -> the precision of its products.
+# Part of a trainer's name, such as `bfloat16` or `16-mixed` -> precision of matmuls.
 PRECISIONS = {"bf": "bf16", "tf32": "tf32", "16": "fp16", "32": "fp32"}
-# The number that a case is about is the first of these that it has.
+# A case's main metric is the first of these that it has.
 TIMES = {"fit_s": "training", "pass_s": "pass", "epoch_s": "epoch", "step_s": "step"}
 TIMES |= {"forward_s": "forward", "kernel_s": "call", "launch_s": "launch"}
 TIMES |= {"backward_s": "backward"}
-# Those with a doubt leave a number without a verdict. Some are in older journals only.
-LINES = read_csv(RESOURCES / "flags.csv")
-FLAGS = {line["flag"]: line["meaning"] for line in LINES}
-DOUBTS = {line["flag"] for line in LINES if line["doubt"] == "yes"}
-JUDGED_STEPS = 50  # fewer losses than these say nothing about whether a model learns
-LEAST_CALLS = 6  # with fewer a time of a call has no interval
-# In 90 % of pairs two runs of the same thing differ by less than the measured variation, in 95 % by
-# less than 1.3 times as much: Student's t of the five processes in which it is measured.
+# A flag of `DOUBTS` leaves a number without a verdict. Some flags are in older journals only.
+FLAG_ROWS = read_csv(RESOURCES / "flags.csv")
+FLAGS = {row["flag"]: row["meaning"] for row in FLAG_ROWS}
+DOUBTS = {row["flag"] for row in FLAG_ROWS if row["doubt"] == "yes"}
+JUDGED_STEPS = 50  # fewer losses do not show whether a model learns
+LEAST_CALLS = 6  # with fewer, the time of a call has no interval
+# In 90 % of pairs two runs differ by less than the measured variation, in 95 % by less than 1.3
+# times as much (Student's t for the five processes that measure it).
 ALLOWED = 1.3
-# Of a chip's name: what its maker adds, and the clock behind it.
-ORNAMENTS = re.compile(r"\((R|TM|tm)\)| Processor| CPU|NVIDIA |GeForce | @ .*")
+# Parts of a chip's name that add nothing: trademarks, makers and the clock.
+REDUNDANT = re.compile(r"\((R|TM|tm)\)| Processor| CPU|NVIDIA |GeForce | @ .*")
 
 
 def config_text(config: dict) -> str:
@@ -47,54 +47,54 @@ def config_text(config: dict) -> str:
 
 
 def short_chip(chip: str | None) -> str:
-    """`AMD EPYC 7B13`: the processor or GPU without its maker's ornaments."""
-    return ORNAMENTS.sub("", chip or "this machine").strip()
+    """Return a chip's short name, such as `AMD EPYC 7B13`."""
+    return REDUNDANT.sub("", chip or "this machine").strip()
 
 
 def chip_word(chip: str | None) -> str:
-    """`amd-epyc-7b13`: the short name in that of a file."""
+    """Return a chip's short name for file names, such as `amd-epyc-7b13`."""
     return re.sub("[^a-z0-9]+", "-", short_chip(chip).lower()).strip("-")[:40] or "machine"
 
 
 def chip_name(record: Record) -> str:
-    """`AMD EPYC 7B13 CPU`: the short name, and which device trained."""
+    """Return a record's chip and device, such as `AMD EPYC 7B13 CPU`."""
     return f"{short_chip(record.chip)} {DEVICES.get(record.backend, 'GPU')}"
 
 
 def framework_name(framework: str) -> str:
-    """`PyTorch`, of `torch`."""
+    """Return a framework's official name, such as `PyTorch` for `torch`."""
     return FRAMEWORKS.get(framework, framework)
 
 
 def with_software(device: str, framework: str, version: str, year: str) -> str:
-    """`M1 Ultra GPU (PyTorch 1.12.0, 2022)`: a device, and what is known of its software."""
+    """Return a device with its known software: `M1 Ultra GPU (PyTorch 1.12.0, 2022)`."""
     name = framework_name(framework.partition(" ")[0].replace("pytorch", "torch"))
     known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
     return f"{device} ({known})" if known else device
 
 
 def kind(backend: str) -> str:
-    """`cpu` or `gpu`: the device that was asked for."""
+    """Return `cpu` or `gpu`, the requested kind of device."""
     return "cpu" if backend == "cpu" else "gpu"
 
 
 def precision(record: Record) -> str:
-    """The precision of a case's products, of `16-mixed` or `autocast bf16` the half precision."""
+    """Return the precision of a case's matmuls; half for `16-mixed` and `autocast bf16`."""
     text = str(record.precision).lower()
     return next((name for part, name in PRECISIONS.items() if part in text), text)
 
 
 def headline(record: Record) -> str:
-    """The name of the metric that a case is about; empty for a case without a time."""
+    """Return the name of a case's main metric; "" for a case without a time."""
     return next((name for name in TIMES if name in record.metrics), "")
 
 
 def line(record: Record) -> str:
-    """A finished case in one line: what it is about, its loss, remarks and flags."""
+    """Return a finished case in one line: main metric, loss, notes and flags."""
     metrics = record.metrics
     about = f"{record.backend}, {config_text(record.config)}" if record.config else record.case
     parts = [f"{record.experiment}: {about}"]
-    # A loop with a throughput has as many steps as it was told to, and no epochs.
+    # A loop with a throughput has a fixed number of steps, and no epochs.
     name = "step_s" if {"throughput", "step_s"} <= metrics.keys() else headline(record)
     if record.status != "ok":
         parts.append(f"{record.status} ({record.reason})" if record.reason else record.status)
@@ -113,16 +113,15 @@ def line(record: Record) -> str:
 class Case:
     """One case over its repeats.
 
-    first: the columns of its first repeat. last: those of the last repeat that ended well, or of
-    the last one. good: repeat -> its values by metric, of the repeats that ended well, with
-    `metrics.RATIOS`, and operations a second from the counted step where they are not among them.
-    each: metric -> its values in those. flags_of: repeat -> its flags. endings: repeat -> its
-    status and reason, of the repeats that did not end well. kind: `cpu` or `gpu`, the device that
-    was asked for.
+    first: columns of its first repeat. last: columns of the last repeat with status `ok`, else of
+    the last one. good: repeat -> values by metric, of repeats with status `ok`; they include
+    `metrics.RATIOS`, and FLOP/s if the step was counted. each: metric -> its values in `good`.
+    flags_of: repeat -> flags. endings: repeat -> status and reason, of the other repeats. kind:
+    `cpu` or `gpu`, as requested.
     """
 
     def __init__(self, repeats: list[list[dict[str, Any]]]):
-        """repeats: of each the rows of a frame, one for each metric."""
+        """repeats: the rows of a frame for each repeat, one per metric."""
         firsts = [rows[0] for rows in repeats]
         well = [rows for rows in repeats if rows[0]["status"] == "ok"]
         failed = [row for row in firsts if row["status"] != "ok"]
@@ -151,20 +150,20 @@ class Case:
 
     @cached_property
     def values(self) -> dict[str, Estimate]:
-        """Metric -> the geometric mean of the repeats that ended well, and its interval."""
+        """Metric -> geometric mean over the repeats in `good`, with its interval."""
         means = {}
         for metric, estimates in self.each.items():
             timed = [values for values in self.good.values() if metric in values]
-            # A whole training counts its epochs, of many steps each.
+            # The `n` of a whole training counts epochs; that of `step_s` counts its steps.
             steps = [values.get("step_s", values[metric]) for values in timed]
             means[metric] = together(estimates, steps)
         return means
 
 
 def speed_ratio(case: Case, other: Case, metric: str) -> Estimate | None:
-    """Return how many times as fast as another a case is, compared in each process that ran both.
+    """Return a case's speed relative to another, compared in each process that ran both.
 
-    metric: of seconds.
+    metric: a time in seconds.
     """
     ratios = [
         other.good[repeat][metric] / values[metric]
@@ -175,19 +174,19 @@ def speed_ratio(case: Case, other: Case, metric: str) -> Estimate | None:
 
 
 def run_to_run(found: Iterable[Case]) -> dict[tuple[str, str], float]:
-    """Return how much two runs of the same thing differ, by run and kind of device.
+    """Return the run-to-run variation measured by `instrument_check`, by run and kind of device.
 
-    It is the share that 90 % of pairs stay below, as `instrument_check` has measured it.
+    It is the 90th percentile of the relative difference between two runs.
     """
     name = "between_process_difference"
-    with_it = [case for case in found if name in case.values]
-    return {(case.first["run"], case.kind): case.values[name].value for case in with_it}
+    measured = [case for case in found if name in case.values]
+    return {(case.first["run"], case.kind): case.values[name].value for case in measured}
 
 
 def allowed(variations: Sequence[float]) -> float:
-    """Return the factor that two single runs of the same thing differ by at most, in 95 % of pairs.
+    """Return the 95th percentile of the factor between two equal single runs.
 
-    variations: of both machines, of `run_to_run`; their logarithms add in squares.
+    variations: `run_to_run` of both machines; their logarithms add in squares.
     """
     logarithms = [math.log1p(variation) for variation in variations]
     return math.exp(ALLOWED * math.sqrt(sum(each**2 for each in logarithms) / len(logarithms)))
@@ -204,7 +203,7 @@ def pool(frame: pandas.DataFrame) -> list[Case]:
 
 
 def _estimates(rows: list[dict[str, Any]]) -> dict[str, Estimate]:
-    """Return the values of one repeat, with their intervals, by metric."""
+    """Return the values of one repeat by metric."""
     fields = Estimate.__struct_fields__
     return {row["metric"]: Estimate(*map(row.get, fields)) for row in rows if row["metric"]}
 
@@ -212,7 +211,7 @@ def _estimates(rows: list[dict[str, Any]]) -> dict[str, Estimate]:
 def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate:
     """Return the mean of repeats with the interval between them.
 
-    It has no interval where a repeat, and what it counts, rests on too few steps or calls.
+    Without interval if a repeat and its value of `counted` rest on too few steps or calls.
     """
     mean = mean_of_repeats(repeats)
     if len(repeats) == 1:
@@ -224,11 +223,11 @@ def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> E
 
 
 def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
-    """Return one number of several processes: the geometric mean with the interval between them.
+    """Return the geometric mean over processes, with the interval between them.
 
-    Processes mostly differ far more than the steps inside one (Kalibera and Jones 2013, "Rigorous
-    benchmarking in reasonable time"). Of one process it is the number itself. Where a value is 0
-    or less (as of swap, which may shrink), the mean is the arithmetic one.
+    Processes mostly differ far more than steps within one (Kalibera and Jones 2013, "Rigorous
+    benchmarking in reasonable time"). A single process keeps its value and interval. If a value is
+    not positive, for example of swap, which may shrink, the mean is arithmetic.
     """
     first = estimates[0]
     if len(estimates) == 1:
@@ -240,11 +239,11 @@ def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
     half = intervals.t_quantile(intervals.CONFIDENCE, len(values) - 1) * error
     low, high = mean - half, mean + half
-    if geometric:  # an end may be larger than any float
+    if geometric:  # a bound may exceed the largest float
         mean, low, high = (math.exp(x) if x < 700 else math.inf for x in (mean, low, high))
-    if min(numbers) == max(numbers):  # without the rounding of logarithms
+    if min(numbers) == max(numbers):  # avoid the rounding of logarithms
         mean = low = high = first.value
-    if min(numbers) >= 0:  # as of counts
+    if min(numbers) >= 0:  # counts cannot be negative
         low = max(low, 0.0)
     measured = all(estimate.how == "measured" for estimate in estimates)
     how = "measured" if measured else "estimated"

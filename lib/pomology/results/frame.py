@@ -1,4 +1,4 @@
-"""Results as one kind of tidy DataFrame: what runs measured, and what others published."""
+"""Measured and published results as tidy DataFrames."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     import pyarrow
 
 PARQUET = "results.parquet"
-# Column -> its type in Arrow; that of texts is how pandas hands them over.
+# Column -> its type in Arrow; texts have the type that pandas uses.
 COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
 
 def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
-    """Return everything that runs measured, one row per case, repeat and metric.
+    """Return the results of runs, one row per case, repeat and metric.
 
     Args:
-        runs: names of folders in outputs/, or paths of folders and zips, or of folders of them.
-        metric: only these metrics; "headline" is the one that each case is about.
+        runs: names of folders in outputs/, or paths of folders, zips, or folders that contain them.
+        metric: only these metrics; "headline" selects the main metric of each case.
 
     Returns:
         A frame with the columns of resources/columns.csv, then one column per setting
-        (`batch_size`, `model`, …). A case without numbers has one row with an empty `metric`, so
-        that its status is there. A setting with the name of another column is `setting_<name>`.
+        (`batch_size`, `model`, …). A case without numbers has one row with an empty `metric`, which
+        shows its status. A setting with the name of another column becomes `setting_<name>`.
 
     Raises:
-        PomologyError: for a place that is no run.
+        PomologyError: for a place that is not a run.
     """
     if not runs:
-        raise PomologyError("load: name at least one run, as in pomology.load('reference-cpu')")
+        raise PomologyError("load: name at least one run, such as pomology.load('reference-cpu')")
     import pyarrow
 
     wanted = [metric] if isinstance(metric, str) else list(metric)
@@ -51,15 +51,16 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
 
 
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
-    """Return what others have published, in the columns of `load`.
+    """Return published results in the columns of `load`.
 
     Args:
-        article: its number, as "003"; None returns all five and the times of other sources.
-        experiment: only this experiment, or workload of other sources.
+        article: its number, such as "003"; None returns all five and the times of other sources.
+        experiment: only this experiment, or this workload of other sources.
 
     Returns:
-        A frame with `how` "published". `low` and `high` bound what is printed, `covers` is
-        "printed". `source` is "article", or the id of a source in articles/data/sources.csv.
+        A frame with `how` "published". `low` and `high` are the bounds of the printed, rounded
+        number, and `covers` is "printed". `source` is "article", or an id in
+        articles/data/sources.csv.
     """
     rows = articles_published.rows(article, experiment)
     if article is None:
@@ -73,7 +74,7 @@ def of_records(records: Iterable[Record]) -> pandas.DataFrame:
 
 
 def write(run: Run) -> None:
-    """Write the table of a run into its folder as Parquet."""
+    """Write the results of a run into its folder as Parquet."""
     from pyarrow import parquet
 
     buffer = io.BytesIO()
@@ -82,9 +83,9 @@ def write(run: Run) -> None:
 
 
 def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
-    """Return these metrics of a run, all if none is named.
+    """Return metrics of a run, by default all.
 
-    They are read from its Parquet file where that is as new as its journals, else from these.
+    They come from its Parquet file if that is as new as its journals, else from the journals.
     """
     import pyarrow
     from pyarrow import compute, parquet
@@ -96,15 +97,15 @@ def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
     journals_ns = [path.stat().st_mtime_ns for path in run.path.glob("*.jsonl*")]
     if file.exists() and file.stat().st_mtime_ns >= max(journals_ns, default=0):
         table = parquet.read_table(file, filters=chosen)
-        if table.column_names == list(COLUMNS):  # else of an older kit
-            # The folder may have another name now.
+        if table.column_names == list(COLUMNS):  # an older version may have written others
+            # The folder may have been renamed.
             names = pyarrow.array([run.name] * len(table), COLUMNS["run"])
             return table.set_column(table.column_names.index("run"), "run", names)
     return _of_run(run).filter(chosen)
 
 
 def _of_run(run: Run) -> pyarrow.Table:
-    """Return the rows of a run; `machine` is as `AMD EPYC, 2 cores, 24 GB`."""
+    """Return the rows of a run; `machine` reads `AMD EPYC, 2 cores, 24 GB`."""
     machine = [cases.short_chip(run.machine.get("chip"))]
     if run.machine.get("cpu_cores"):
         machine.append(f"{run.machine['cpu_cores']} cores")
@@ -115,14 +116,14 @@ def _of_run(run: Run) -> pyarrow.Table:
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
-    """Return rows as a table; a column that a row lacks is empty there."""
+    """Return rows as a table, with empty cells for missing columns."""
     import pyarrow
 
     return pyarrow.Table.from_pylist(list(rows), pyarrow.schema(COLUMNS.items()))
 
 
 def _frame(table: pyarrow.Table) -> pandas.DataFrame:
-    """Return a table as a frame, in which each setting has a column, too."""
+    """Return a table as a frame with a column for each setting."""
     import pandas
     import pyarrow
 
@@ -131,10 +132,10 @@ def _frame(table: pyarrow.Table) -> pandas.DataFrame:
     places, texts = pandas.factorize(frame["config"])
     configs = [json.loads(text) for text in texts]
     names = dict.fromkeys(name for config in configs for name in config)
-    names.pop("precision", None)  # a setting of most notebooks, and the same as the column
+    names.pop("precision", None)  # the setting equals the column
     settings = {}
     for name in names:
-        # Of the type that all of them have, else of objects.
+        # pandas infers a common type, or else uses objects.
         values = pandas.array([config.get(name) for config in configs])
         settings[f"setting_{name}" if name in COLUMNS else name] = values.take(places)
     return pandas.concat([frame, pandas.DataFrame(settings, index=frame.index)], axis=1)
@@ -160,12 +161,12 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
     headline = cases.headline(record)
     for name, estimate in record.metrics.items():
         number = msgspec.structs.asdict(estimate)
-        number["value"] = float(estimate.value)  # Arrow takes no integer that a float cannot hold
+        number["value"] = float(estimate.value)  # Arrow rejects integers that no float represents
         yield fields | number | {"metric": name, "headline": name == headline}
 
 
 def _published_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of an article, or of another source, in the columns of a frame."""
+    """Return a published row of an article or another source in the columns of a frame."""
     printed = row["si"] is not None
     return {name: row.get(name) for name in COLUMNS} | {
         "chip": row["device"],

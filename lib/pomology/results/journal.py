@@ -1,8 +1,8 @@
-"""The journal of an experiment: JSON, one object a line, only ever appended.
+"""Journal of an experiment: an append-only file with one JSON object per line.
 
-A line with `"event": "start"` is written before a case and one with `"event": "end"` after it, each
-flushed to the disk before anything else happens, so that a killed process costs the case it was in
-and no other. Journals may come from other people's machines: nothing in them is ever evaluated.
+Each case has a line with `"event": "start"` and one with `"event": "end"`. Both are flushed to the
+disk at once, so a killed process loses only the case that was running. Journals from other machines
+are untrusted: nothing in them is evaluated.
 """
 
 import fcntl
@@ -15,34 +15,33 @@ from pomology.format import one_line
 from pomology.paths import read_file
 from pomology.results.record import RETRIED, UNTRIED, Record, Start, Status, checked, parse
 
-# A case that was under way when its process vanished is tried once more, in case it was the process
-# that was at fault.
+# A case whose process was killed is tried once more, since the process may have been the cause.
 ATTEMPTS = 2
 KILLED = "began and never ended: its process was killed"
-# The variable by which the runner names the backends of which a kernel measures one case, since
-# what a case compiled stays in the memory of its process (a notebook's `one_case_per_kernel`).
+# Environment variable in which the runner lists the backends on which a kernel may run one case
+# only, since compiled code stays in memory (`one_case_per_kernel` of a notebook).
 ONE_CASE_ON = "POMOLOGY_ONE_CASE_ON"
 
 
 class Journal:
-    """One experiment's journal file. Opening it creates the folder."""
+    """Journal file of one experiment, in a folder that is created if necessary."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def start(self, record: Start | dict) -> Start:
-        """Append the line of a case that begins."""
+        """Append the start line of a case."""
         return self._append("start", record)
 
     def end(self, record: Record | dict) -> Record:
-        """Append the line of a finished case."""
+        """Append the end line of a case."""
         return self._append("end", record)
 
     def _append(self, event: str, record: Start | dict) -> Start | Record:
-        """Write one line and wait until the disk has it.
+        """Write one line and wait until it is on the disk.
 
-        Raises ValueError for what the schema or JSON does not have, as a wrong status or NaN.
+        Raises ValueError for values outside the schema or JSON, such as a wrong status or NaN.
         """
         fields = record.line() if isinstance(record, Start) else record
         entry = checked({"schema": 1} | fields | {"event": event})
@@ -50,29 +49,29 @@ class Journal:
         with open(self.path, "ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # a line that a crash left torn stays by itself
+                if file.read(1) != b"\n":  # a line torn by a crash must not join the new one
                     file.write(b"\n")
-            # File names in messages may hold what is no text.
+            # File names in messages may not be valid Unicode.
             file.write(line.encode(errors="replace") + b"\n")
             file.flush()
             os.fsync(file.fileno())
-            if hasattr(fcntl, "F_FULLFSYNC"):  # on macOS fsync leaves it in the drive's own memory
+            if hasattr(fcntl, "F_FULLFSYNC"):  # on macOS fsync does not flush the drive's cache
                 fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
         return entry
 
     def finish_open(self, status: Status, reason: str) -> list[str]:
-        """Give every case that began and has no end this status, and return their names."""
+        """End every open case with this status; return their names."""
         open_starts = read(self.path).open_starts
         return [self.end(Record.ended(start, status, reason)).case for start in open_starts]
 
 
 @dataclass
 class Contents:
-    """What a journal holds.
+    """Contents of a journal.
 
-    records: the last line of each case and repeat, in the order in which they began; one that never
-    ended stands as `crashed`, and its start in open_starts. attempts: how often each (case, repeat)
-    began since it last ended. problems: a sentence if some of its lines could not be used.
+    records: last record of each case and repeat, in order of their start, with status `crashed` if
+    it never ended. open_starts: starts of cases that never ended. attempts: (case, repeat) ->
+    number of starts since its last end. problems: a sentence if lines could not be used.
     """
 
     records: list[Record]
@@ -81,7 +80,7 @@ class Contents:
     problems: list[str]
 
     def done(self, case: str, repeat: int) -> bool:
-        """Whether this case needs no further attempt."""
+        """Return whether a case needs no further attempt."""
         attempts = self.attempts.get((case, repeat))
         if attempts:
             return attempts >= ATTEMPTS
@@ -90,12 +89,12 @@ class Contents:
 
 
 def read(path: Path) -> Contents:
-    """Read a journal, as `read_file` does; one that is not there reads as empty."""
+    """Read a journal; a missing file counts as empty. Raises PomologyError if unreadable."""
     return contents(path.name, read_file(path) if path.exists() else b"")
 
 
 def contents(name: str, data: bytes) -> Contents:
-    """Read the bytes of a journal of this name. A torn or malformed line is passed over."""
+    """Parse the bytes of a journal; torn and malformed lines are skipped and reported."""
     latest: dict[tuple[str, int], Start] = {}
     attempts: dict[tuple[str, int], int] = {}
     bad_lines = []
@@ -119,11 +118,11 @@ def contents(name: str, data: bytes) -> Contents:
     ]
     problems = []
     if bad_lines:
-        what = f"{len(bad_lines):,} of its lines passed over, the first {bad_lines[0]}"
-        problems.append(f"{one_line(name)}: {what}.")
+        text = f"skipped {len(bad_lines):,} unreadable lines, the first in {bad_lines[0]}"
+        problems.append(f"{one_line(name)}: {text}.")
     return Contents(records, [latest[key] for key in attempts], attempts, problems)
 
 
 def fills_kernel(status: str) -> bool:
-    """Return whether a case with this status was tried, and is not tried again."""
+    """Return whether a case with this status ran, and will not run again."""
     return status not in (*RETRIED, *UNTRIED, "unsupported")

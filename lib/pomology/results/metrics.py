@@ -1,9 +1,9 @@
-"""How a metric is shown: the heading of its column, its unit, and its axis in a figure.
+"""Display of metrics: column heading, unit, and axis in a figure.
 
-A metric is kept in SI units, and its name ends in the unit: `launch_s`, `footprint_peak_bytes`.
-resources/metrics.csv has what does not follow from the name. resources/units.csv has the ends of
-names, the longer first, and for the units of columns how much they are in SI units, and the form of
-a number that is not rounded to three significant digits. Memory comes in powers of two there.
+Metrics are in SI units, and their names end in the unit: `launch_s`, `footprint_peak_bytes`.
+resources/metrics.csv has the properties that do not follow from a name. resources/units.csv has the
+endings of names, longer ones first. For units of columns it has the factor to SI units, and the
+format of numbers without rounding to three digits. GB and GiB are powers of two there.
 """
 
 import re
@@ -12,23 +12,23 @@ from pomology.format import quantity, significant
 from pomology.paths import RESOURCES, read_csv
 
 TABLE = {line["metric"]: line for line in read_csv(RESOURCES / "metrics.csv")}
-LINES = read_csv(RESOURCES / "units.csv")
-# Of one case: name -> the metrics of which it is the ratio, taken in each process by itself.
+UNIT_ROWS = read_csv(RESOURCES / "units.csv")
+# Name -> two metrics of a case, whose ratio is computed in each process separately.
 RATIOS = {name: line["ratio"].split() for name, line in TABLE.items() if line["ratio"]}
-ENDS = {end: line["unit"] for line in LINES for end in line["ends"].split()}
-UNITS = {line["unit"]: (float(line["factor"]), line["form"]) for line in LINES if line["factor"]}
+ENDS = {end: row["unit"] for row in UNIT_ROWS for end in row["ends"].split()}
+UNITS = {row["unit"]: (float(row["factor"]), row["form"]) for row in UNIT_ROWS if row["factor"]}
 
-# Whole pieces of work, which devices and frameworks are compared by; the largest first.
+# Times of complete work, by which devices and frameworks are compared, the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
-SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, and then no share of it is an interval
+SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, so its interval is no share of it
 
 
 class Metric:
-    """How tables and figures show a metric, by its name.
+    """Display of a metric in tables and figures, by its name.
 
-    unit: of the numbers in a table. axis: the words below a figure of it, whose numbers are divided
-    by `scale`; empty where none draws it. sources: its names in a record, of which the first that
-    is there counts. meaning: what a note behind a table says of it.
+    unit: unit in tables. axis: label of its axis in a figure, "" if none shows it. scale: divisor
+    of numbers in a figure. sources: names in a record; the first one present counts. meaning: note
+    below a table.
     """
 
     def __init__(self, name: str):
@@ -43,14 +43,14 @@ class Metric:
         self.meaning = line.get("meaning", "")
 
     def show(self, value: float, heading: str = "") -> str:
-        """Write a value, which is in SI units, with its unit.
+        """Format a value in SI units with its unit.
 
-        Below a heading that ends in a unit, as `Cold launch (ms)`, it is the number alone; below
-        one that begins with `Minutes` are minutes.
+        A heading that ends in a unit, such as `Cold launch (ms)`, selects the number alone. A
+        heading that begins with `Minutes` selects minutes.
         """
-        told = re.search(r"\((\w+)\)$", heading)
-        if told and told[1] in UNITS:
-            return _number(value, told[1])
+        unit_in_heading = re.search(r"\((\w+)\)$", heading)
+        if unit_in_heading and unit_in_heading[1] in UNITS:
+            return _number(value, unit_in_heading[1])
         unit = "min" if heading.startswith("Minutes") else self.unit
         if unit in ("s", "B", "FLOP", "FLOP/s", "B/s", "Hz"):
             return quantity(value, unit)
@@ -66,5 +66,5 @@ def _number(value: float, unit: str) -> str:
 
 
 def words(name: str) -> str:
-    """`batch_size` as the heading of a column: `Batch size`."""
+    """Return a name as a column heading: `Batch size` for `batch_size`."""
     return name[:1].upper() + name[1:].replace("_", " ")

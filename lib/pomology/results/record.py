@@ -1,7 +1,7 @@
-"""The record of a case: the one place that knows its schema.
+"""Schema of a case's record.
 
-A line of a journal has the fields of `Start` or `Record`, led by `event`, and each metric in the
-form of `Estimate.metric`. What a case lacks is left out of its line.
+A journal line has `event` and the fields of `Start` or `Record`, with metrics in the form of
+`Estimate.metric`. Empty fields are omitted.
 """
 
 import json
@@ -16,7 +16,7 @@ from pomology.paths import RESOURCES, read_csv
 PROFILES = ("smoke", "quick", "article")
 
 UNTRIED = ("too-big", "too-slow")  # predicted not to fit, or not to end in time
-# Another attempt may end differently; every other status is a result.
+# Cases with these statuses are tried again; every other status is a result.
 RETRIED = ("interrupted", "error")
 STATUSES = (
     *("ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning", "crashed"),
@@ -24,7 +24,7 @@ STATUSES = (
 )
 Status = Literal[*STATUSES]
 
-# What older journals call an experiment: its name today, and settings that went without saying.
+# Experiment in older journals -> its current name, and the settings that its name implied.
 RENAMED: dict[str, tuple[str, dict[str, Any]]] = {
     line["was"]: (line["experiment"], json.loads(line["settings"]))
     for line in read_csv(RESOURCES / "renamed.csv")
@@ -32,10 +32,9 @@ RENAMED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Start(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event", tag="start"):
-    """What is known of a case before it begins.
+    """Facts about a case before it begins.
 
-    data_origin: where its data is from, in words. software: what it ran with, as
-    `run.note_software` names it.
+    data_origin: description of its data. software: a name from `run.note_software`.
     """
 
     schema: Literal[1]
@@ -60,18 +59,18 @@ class Start(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event",
     software: str = ""
 
     def line(self) -> dict[str, Any]:
-        """The form of a journal: keys and values as JSON has them."""
+        """Return the fields of a journal line as JSON types."""
         return msgspec.to_builtins(self)
 
 
 class Record(Start, kw_only=True, tag="end"):
     """A case that ended.
 
-    blocks: raw times by part. asides: seconds of occasional work, by name. note: what the case says
-    of itself. absent: why a number is missing, by metric. rails: what the energy covers. thermal:
-    level and temperature before and after, and in older journals how long the device rested. trace,
-    memory_trace: samples in time order. calibration: seconds of `machine.quiet.calibrate` before
-    and after the case, `before_s` and `after_s`; `canary` in a journal.
+    blocks: raw times by part. asides: seconds of occasional work by name. note: notes of the case.
+    absent: metric -> reason why it is missing. rails: power domains of the energy. trace,
+    memory_trace: samples in time order. calibration: seconds of `machine.quiet.calibrate`,
+    `before_s` and `after_s`; its key in a journal is `canary`. thermal: thermal level and
+    temperature before and after, and in older journals the pause before the case.
     """
 
     parameters: int | None = None
@@ -97,7 +96,7 @@ class Record(Start, kw_only=True, tag="end"):
 
     @classmethod
     def ended(cls, start: Start, status: Status, reason: str) -> Self:
-        """The record of a case of which only the start is known."""
+        """Return the record of a case with a known start only."""
         fields = {name: getattr(start, name) for name in Start.__struct_fields__}
         return cls(**fields, flags=[], status=status, reason=reason, metrics={})
 
@@ -105,7 +104,7 @@ class Record(Start, kw_only=True, tag="end"):
         return msgspec.structs.replace(self, **changes)
 
     def steady(self, part: str = "training") -> list[tuple[int, float]]:
-        """Return the raw times of a part: steps or calls, and seconds, of each block."""
+        """Return a part's raw times: (steps or calls, seconds) of each block."""
         return self.blocks.get(part, {}).get("steady", [])
 
     def line(self) -> dict[str, Any]:
@@ -117,17 +116,17 @@ _DECODER = msgspec.json.Decoder(Start | Record)
 
 
 def parse(line: bytes) -> Start | Record:
-    """Read a line of a journal. Raises ValueError, with one sentence, for a bad one."""
+    """Parse a journal line. Raises ValueError, with a message of one sentence, if malformed."""
     return _migrated(_DECODER.decode(line))
 
 
 def checked(line: dict[str, Any]) -> Start | Record:
-    """Convert a line that is no text yet. Raises ValueError."""
+    """Convert the fields of a journal line. Raises ValueError for values outside the schema."""
     return msgspec.convert(line, Start | Record)
 
 
 def _migrated(record: Start | Record) -> Start | Record:
-    """Return an older journal's record with today's status and experiment."""
+    """Return an older journal's record with its current status and experiment name."""
     too_big = isinstance(record, Record) and record.status == "too-big"
     if too_big and " would take " in f" {record.reason}":
         record = record.replace(status="too-slow")
@@ -143,5 +142,5 @@ def _migrated(record: Start | Record) -> Start | Record:
 
 
 def now() -> str:
-    """The time in UTC, to the second, as ISO 8601."""
+    """Return the current UTC time to the second, as ISO 8601."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
