@@ -85,7 +85,7 @@ def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(
         "A10 CUDA (PyTorch 2.13.0, 2026)",
     ]
     assert shown[0][1].startswith("apxml-2025; ") and "measured once" in shown[0][1]
-    assert "memory was short: the machine swapped" in shown[2][1]
+    assert "the machine was swapping memory" in shown[2][1]
     pictures = [each.cells.values() for each in declared.article_table("resnet50", []).rows]
     assert "300 images/s" in pictures[0] and "7.29 TFLOP/s" in pictures[0]
 

@@ -128,7 +128,7 @@ def test_published_rows_have_the_same_columns_and_the_printed_values():
 
 
 def test_the_examples_in_the_docs_work():
-    text = (root() / "docs" / "runs.md").read_text(encoding="utf-8")
+    text = (root() / "docs" / "reading-a-report.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(import pomology.*?)```", text, re.DOTALL)
     imports, _, load, *questions = code.splitlines()
     names: dict = {}
