@@ -75,7 +75,7 @@ class Device(abc.ABC):
 
     @classmethod
     def prepare(cls) -> None:
-        """Set the environment that the framework reads on import. Raises PomologyError after it."""
+        """Set what the framework reads on import. Raises PomologyError if it is imported."""
 
     @classmethod
     def _before_import(cls, module: str, name: str, value: str) -> None:

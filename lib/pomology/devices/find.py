@@ -32,7 +32,7 @@ def choices() -> tuple[str, ...]:
 
 
 def prepare(framework: str, **settings: bool) -> None:
-    """Set the environment that a framework reads on import. Raises PomologyError after its import.
+    """Set what a framework reads on import. Raises PomologyError if it is imported.
 
     settings: `fusion` for TensorFlow, `tf32` for MLX."""
     _framework_class(framework).prepare(**settings)

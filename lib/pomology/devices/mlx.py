@@ -47,7 +47,7 @@ class MLXDevice(Device):
 
     @classmethod
     def prepare(cls, tf32: bool | None = None) -> None:
-        """Set the variable that MLX reads at its first matmul. Raises PomologyError after import.
+        """Set what MLX reads at its first matmul. Raises PomologyError if MLX is imported.
 
         tf32: keep MLX's default, which computes fp32 in TF32 on GPUs such as M5 and Ampere. Without
         it the last call's value holds, at first false: fp32 then means true fp32."""

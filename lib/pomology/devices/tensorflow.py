@@ -46,7 +46,7 @@ class TensorFlowDevice(Device):
 
     @classmethod
     def prepare(cls, fusion: bool | None = None) -> None:
-        """Set what TensorFlow and Keras read on import. Raises PomologyError after it.
+        """Set what TensorFlow and Keras read on import. Raises PomologyError if imported.
 
         fusion: let Apple's plugin fuse operators; by default as in the last call, at first off."""
         if fusion is not None:

@@ -249,10 +249,7 @@ class Case:
             self._losses.append(float(value))
 
     def accuracy(self, value: float, samples: int, trained: float) -> None:
-        """Record the accuracy on held-out samples.
-
-        trained: share of the training that ran; below 1 the metric is `accuracy_unfinished`.
-        """
+        """Record held-out accuracy, as `accuracy_unfinished` if the share `trained` is below 1."""
         self.metric("accuracy_unfinished" if trained < 1 else "accuracy", value, n=samples)
         if trained < 1:
             self.note(f"accuracy {100 * value:.1f} % after {100 * trained:.3g} % of the training")

@@ -147,10 +147,7 @@ class Experiment:
     def first_that_fits(
         self, rows: Iterable[dict], on: Iterable[Device] | None = None
     ) -> Iterator[Case]:
-        """Yield cases on each device until one fits its memory and time.
-
-        rows: settings from the article's own model to smaller variants.
-        """
+        """Yield cases on each device until one fits. rows: from the article's to smaller ones."""
         rows = list(rows)
         for device in self.devices if on is None else on:
             for config in rows:

@@ -79,10 +79,7 @@ def _of_framework(exception: Exception) -> str | None:
 def rates(
     workload: Workload, training: clock.Part | None, metrics: dict[str, Estimate]
 ) -> dict[str, Estimate]:
-    """Return FLOP/s and energy per TFLOP of a timed step or pass, if any.
-
-    The step is that on pre-loaded batches, if there are any.
-    """
+    """Return FLOP/s and energy per TFLOP of a step (on pre-loaded batches if any) and passes."""
     seconds = {name: metrics.get(f"{name}_s") for name in ("step", "forward", "backward")}
     if training and training.ready_blocks:
         seconds["step"] = epochs.interval(training.ready_blocks)

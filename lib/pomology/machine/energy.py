@@ -129,10 +129,7 @@ class EnergyCounter:
             self._spans[stretch] = (begin, self._read(steps))
 
     def metrics(self) -> dict[str, Estimate]:
-        """Return joules per steady step, and the power of steady steps or else of all the time.
-
-        Raises Absent if a counter did not move.
-        """
+        """Return joules per steady step, and power in these or else overall. Raises Absent."""
         last = self._read()
         for rail in self.rails:
             long = last.seconds - self._first.seconds >= 2 * self._periods_s[rail]

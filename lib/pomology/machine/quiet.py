@@ -50,13 +50,13 @@ def contended(wall_s: float, busy_s: float, used_s: float) -> bool:
 
 
 class OtherPrograms:
-    """Load of other programs during successive measurements. flags: `contended` for each."""
+    """Load of other programs in successive measurements. flags: one `contended` per busy one."""
 
     def __init__(self):
         self.flags: list[str] = []
 
     def begin(self) -> None:
-        """Read the counters at the begin of a measurement, which takes about 0.5 ms."""
+        """Read the counters at the start of a measurement, which takes about 0.5 ms."""
         times = psutil.cpu_times()._asdict()
         # On Linux user and nice include the time of guests.
         idle = ("idle", "iowait", "guest", "guest_nice")

@@ -41,9 +41,9 @@ def measure(
     """Time `function()`: the first call separately, then warm-up, then blocks of calls.
 
     Warm-up takes at least `warmup_calls` and `warmup_s`, but at most half the budget. Blocks are
-    synchronized at both ends. They stop when the half-width of the median's interval is at most 1 %
-    of it (checked at 40 blocks, 50, 63, ...) or the budget is spent. At least two blocks,
-    `least_calls` and `least_s` are timed.
+    synchronized at both ends. They stop if the half-width of the median's interval is at most 1 %
+    of it, or the budget is spent. The interval is checked at 40 blocks, 50, 63, ... At least two
+    blocks, `least_calls` and `least_s` are timed.
 
     repeats: exact number of blocks. limit_s: longest time of the whole call, which then returns
     what it has, at least one block. calls_per_block: by default enough to make synchronizing

@@ -352,10 +352,7 @@ def interval(blocks: list[Block]) -> Estimate:
 
 
 def narrow(blocks: list[Block]) -> bool:
-    """Return whether the interval is narrow enough to stop.
-
-    Frequent checks would stop too early, when a few blocks agree by chance.
-    """
+    """Return whether the interval is narrow enough to stop; frequent checks stop by chance."""
     if len(blocks) < intervals.BATCHES:
         return False
     step = interval(blocks)

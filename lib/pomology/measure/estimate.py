@@ -74,7 +74,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         return _combined(self, other, self.value * other.value, ends, unit)
 
     def __truediv__(self, other: Estimate | float) -> Estimate:
-        """Raises ZeroDivisionError if the other value is 0."""
+        """Return the quotient. Raises ZeroDivisionError if the other value is 0."""
         other = estimate(other)
         low, high = other.bounds
         ends = [-math.inf, math.inf]

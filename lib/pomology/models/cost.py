@@ -57,8 +57,8 @@ def workload(
     build: makes the module, with `meta` as the default device. step: one forward and backward pass
     of the module, without reading a value (`.item()`). optimizer_slots: optimizer tensors per
     weight: 0 for plain SGD, 1 for SGD with momentum, 2 for Adam, AdamW and Adadelta. backend: where
-    the step will run. On `cuda`, and on `cpu` without dropout in attention, attention keeps its
-    inputs, its output and one value per row; on `mps` it also keeps its matrices.
+    the step will run. Fused attention (`cuda`, and `cpu` without dropout) keeps its inputs, output
+    and one value per row. On `mps` attention also keeps its matrices.
     """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode

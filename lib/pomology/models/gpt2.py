@@ -79,7 +79,7 @@ def shape(
     vocabulary = vocabulary or ARCHITECTURES[architecture]
     if vocabulary < words:
         raise PomologyError(
-            f"vocabulary is {vocabulary}; it must be at least {words:,}, as the text has words"
+            f"vocabulary is {vocabulary}; it must be at least {words:,}, as many as the text has"
         )
     return Shape(architecture, *SIZES[model], vocabulary, context_size)
 

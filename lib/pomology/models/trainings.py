@@ -31,10 +31,7 @@ BATCHES = 4  # different ones, used in rotation
 
 
 def load(name: str) -> ModuleType:
-    """Import a module of `FOLDER`: `inputs`, or a workload such as `vae_mlx`.
-
-    Raises PomologyError if there is no such file.
-    """
+    """Import `inputs`, or a workload such as `vae_mlx`, from `FOLDER`. Raises PomologyError."""
     if not (root() / FOLDER / f"{name}.py").is_file():
         raise PomologyError(f"{FOLDER} has no {name}.py, which would define that workload")
     if str(root() / FOLDER) not in sys.path:
@@ -85,10 +82,7 @@ def in_mlx_layout(array: np.ndarray) -> np.ndarray:
 
 
 def work(cases: list[dict], trained: bool = False) -> list[Workload]:
-    """Return the cost of a step of each case, counted in PyTorch without running it.
-
-    trained: count only trained parameters.
-    """
+    """Count a step of each case without running it. trained: count only trained parameters."""
     import torch
 
     counts = []

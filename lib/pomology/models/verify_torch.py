@@ -37,7 +37,7 @@ class BothDevices:
         self.cpu_model, self.cpu_optimizers = copy.deepcopy((model, optimizers), copies)
 
     def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
-        """Return the gradients of a step by name, and its loss. change: share of CPU weights."""
+        """Return a step's gradients by name, and its loss. change: relative, of CPU weights."""
         model = self.cpu_model if on_cpu else self.model
         self._align(change)
         model.zero_grad()
@@ -115,7 +115,7 @@ def _no_dropout(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fals
 
 
 class RandomOnCPU(TorchDispatchMode):
-    """Context in which the CPU draws all random numbers, in fp32 and in row-major order."""
+    """Context in which the CPU draws all random numbers, in fp32 and in logical order."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}

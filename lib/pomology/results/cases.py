@@ -161,10 +161,7 @@ class Case:
 
 
 def speed_ratio(case: Case, other: Case, metric: str) -> Estimate | None:
-    """Return a case's speed relative to another, compared in each process that ran both.
-
-    metric: a time in seconds.
-    """
+    """Return a case's speed relative to another in a metric of seconds, process by process."""
     ratios = [
         other.good[repeat][metric] / values[metric]
         for repeat, values in case.good.items()

@@ -32,10 +32,7 @@ RENAMED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Start(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event", tag="start"):
-    """Facts about a case before it begins.
-
-    data_origin: description of its data. software: a name from `run.note_software`.
-    """
+    """Facts about a case before it begins. software: a name from `run.note_software`."""
 
     schema: Literal[1]
     experiment: str

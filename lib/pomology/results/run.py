@@ -130,7 +130,7 @@ def locate(name: str) -> Path | None:
 
 
 def find(names: Iterable[str], variable: str) -> list[Path]:
-    """Return the paths of runs from their names or paths; a folder of runs stands for all its runs.
+    """Return the paths of runs from their names or paths; a folder of runs means all its runs.
 
     Raises PomologyError, with a message that begins with `variable`, for a name that is not a run.
     """
@@ -168,10 +168,7 @@ def note_machine(out: Path, profile: str) -> dict:
 
 
 def locked(out: Path) -> AbstractContextManager:
-    """Return the acquired lock of a run's folder, which ends with this process.
-
-    Raises PomologyError if another process holds it.
-    """
+    """Return a folder's lock, held until this process ends. Raises PomologyError if taken."""
     import filelock  # its import takes 0.1 s, which only this function needs
 
     try:
