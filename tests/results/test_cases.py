@@ -38,3 +38,9 @@ def test_a_ratio_is_taken_in_each_process():
     ratio = cases.speed_ratio(second, first, "epoch_s")
     assert (ratio.value, ratio.low, ratio.high, ratio.covers) == (2, 2, 2, "repeats")
     assert first.values["compute_share"].bounds == (0.5, 0.5)
+
+
+def test_slopes_that_may_be_0_have_an_interval_that_may_include_0():
+    """Mean 2, standard error 0.577, and Student's t of two degrees of freedom is 4.303."""
+    mean = cases.mean_of_repeats([Estimate(value, "B", -9, 9, 20) for value in (1, 2, 3)])
+    assert (mean.value, mean.low, mean.high) == pytest.approx((2, -0.484, 4.484), abs=1e-3)

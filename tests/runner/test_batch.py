@@ -256,10 +256,10 @@ def refused(checkout, capsys, monkeypatch):
 NOT_HERE = "cuda" if sys.platform == "darwin" else "mps"
 # Arguments of `reproduce` -> words that the error must contain.
 WRONG_ARGUMENTS = {
-    "--only=vea": "ONLY=vea: no notebook is named so; there are alpha, zeta",
-    "--repeats=0": "REPEATS=0: must be from 1 to 100",
-    "--minutes=2": "MINUTES=2: must be from 3 to 120",
-    "--minutes=5 --profile=article": "MINUTES=5: must be from 3 to 120, and PROFILE=quick",
+    "--only=vea": "ONLY=vea: no notebook matches; expected some of alpha, zeta",
+    "--repeats=0": "REPEATS=0: expected a number from 1 to 100",
+    "--minutes=2": "MINUTES=2: expected 3 to 120",
+    "--minutes=5 --profile=article": "MINUTES=5: expected 3 to 120, with PROFILE=quick",
     f"--profile=smoke --run=r --device={NOT_HERE}": "this machine has no",
 }
 

@@ -223,14 +223,15 @@ def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     """Return the geometric mean over processes, with the interval between them.
 
     Processes mostly differ far more than steps within one (Kalibera and Jones 2013, "Rigorous
-    benchmarking in reasonable time"). A single process keeps its value and interval. If a value is
-    not positive, for example of swap, which may shrink, the mean is arithmetic.
+    benchmarking in reasonable time"). A single process keeps its value and interval. If a value may
+    be negative, as a slope, the mean is arithmetic.
     """
     first = estimates[0]
     if len(estimates) == 1:
         return first
     numbers = [estimate.value for estimate in estimates]
-    geometric = min(numbers) > 0
+    lows = [estimate.low for estimate in estimates if estimate.low is not None]
+    geometric = min(numbers) > 0 and min(lows, default=0) >= 0
     values = np.log(numbers) if geometric else np.asarray(numbers, dtype=float)
     mean = float(values.mean())
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
@@ -240,7 +241,7 @@ def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
         mean, low, high = (math.exp(x) if x < 700 else math.inf for x in (mean, low, high))
     if min(numbers) == max(numbers):  # avoid the rounding of logarithms
         mean = low = high = first.value
-    if min(numbers) >= 0:  # counts cannot be negative
+    if min([*numbers, *lows]) >= 0:  # counts cannot be negative
         low = max(low, 0.0)
     measured = all(estimate.how == "measured" for estimate in estimates)
     how = "measured" if measured else "estimated"
