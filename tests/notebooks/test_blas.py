@@ -145,10 +145,10 @@ def test_the_article_times_a_hundred_calls_and_a_gpu_many_at_once(tmp_path, note
 
 
 FAULTS = {
-    "a sum over the wrong axis": (SMALL[2], "fp32", lambda a, b, c: a.T @ b, "apart"),
+    "a sum over the wrong axis": (SMALL[2], "fp32", lambda a, b, c: a.T @ b, "differs"),
     "another shape": (RIGHT, "fp32", lambda a, b, c: (a.mT @ c).sum(1), "it must be (24, 24)"),
     "fp32 for fp16": (SQUARE, "fp16", lambda a, b, c: a.float() @ b.float(), "gives float32"),
-    "fp16 for fp32": (SQUARE, "fp32", lambda a, b, c: (a.half() @ b.half()).float(), "apart"),
+    "fp16 for fp32": (SQUARE, "fp32", lambda a, b, c: (a.half() @ b.half()).float(), "differs"),
     "no numbers": (SQUARE, "fp16", lambda a, b, c: a * math.nan, "not finite"),
 }
 
@@ -166,7 +166,7 @@ def test_a_wrong_product_ends_as_mismatch_and_is_never_timed(tmp_path, notebook,
     record = run(tmp_path, product, precision, notebook | {"build": build})
     assert record.status == "mismatch" and words in record.reason, record.reason
     assert not {"kernel_s", "throughput", "flops_per_s"} & set(record.metrics)
-    if words == "apart":
+    if words == "differs":
         assert record.metrics["max_abs_error"].value > record.metrics["tolerance"].value
 
 

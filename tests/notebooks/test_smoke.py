@@ -207,7 +207,7 @@ def test_it_shows_every_published_value_in_its_row(execution):
         told_apart = {str(value["config"][key]) for key in several & set(value["config"])}
         cells = {value["device"], value["printed"]} | told_apart
         lines.setdefault(value["line"], set()).update(cells)
-    for cells in lines.values():
+    for cells in sorted(lines.values(), key=len, reverse=True):
         found = [row for row in rows if cells - {""} <= row]
         assert found, cells
         rows.remove(found[0])  # a row that is printed twice stands there twice
