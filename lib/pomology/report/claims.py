@@ -63,13 +63,13 @@ def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray
 def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -> Table:
     """Return a table of claims with verdicts on the article's numbers and on this machine's."""
     chips = sorted({record.chip for record in records if record.chip})
+    authors = {article.id: article.short for article in published.articles()}
     decisions = articles_claims.judged(claims, measured(records), chips)
     rows = []
     for claim, here in zip(claims, decisions, strict=True):
         (own,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
         cells = {
-            "Claim": claim.id,
-            "Section": claim.section,
+            "Source": f"{authors[claim.article]}, {claim.section}",
             "The article says, in other words": claim.claim,
             "Read as": claim.reading,
             "On the article's numbers": _cell(own, claim.holds.partition(": ")[2]),

@@ -22,6 +22,7 @@ from pomology.results.run import Run
 
 LAST = {published.KIT: "This machine", "": "Other notebooks"}
 IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of the reference run
+HEADING = re.compile('<p class="title">(.*?)</p>')
 NOTE = re.compile("<p>(.*?)</p>")  # under a table, as table.html.j2 has it
 
 
@@ -133,4 +134,6 @@ def _contents(place: Path) -> dict[str, Any]:
     if drawing.exists():
         return {"title": title, "figure": address(drawing.read_text(encoding="utf-8"))}
     text = place.with_suffix(".html").read_text(encoding="utf-8")
-    return {"title": title, "table": text.partition("</style>")[2]}  # the page has its own style
+    heading = HEADING.search(text)
+    table = text.partition("</style>")[2]  # the page has its own style
+    return {"title": title, "heading": heading and heading[1], "table": table}

@@ -66,7 +66,8 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
     measured. fp32 may be computed as TF32, and autocast in any precision.
     """
     among = ("fp32", "tf32") if precision == "fp32" else ("fp32", "tf32", "fp16", "bf16", "half")
-    peaks = best(records).items()
+    sound = [record for record in records if not cases.DOUBTS.intersection(record.flags)]
+    peaks = best(sound).items()
     rates = [peak.rate.value for (of, name), peak in peaks if of == kind and name in among]
     for line in published.read("datasheets.csv"):
         if kind == "gpu" and _model(line["device"]) == _model(chip):
