@@ -102,7 +102,7 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
         if whole.value > 0:
             name = f"{label}, {metric.split('_')[0]}" if about.series else label
             part = case.values.get(f"compute_{metric}")
-            share = case.values.get("compute_share")
+            share = case.values.get("compute_share") if part else None
             if share and not bounded(share):  # one measured epoch has no interval
                 share = part / whole.value
             parts = [part] if share and bounded(share) and share.high < 1 else []
