@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pomology import paths
+from pomology.articles import published
 from pomology.format import clock_time
 from pomology.results import cases, metrics
 from pomology.runner import notebooks
 
-SOURCES = {"000": "Susmelj 2023", "001": "Feng et al. 2025", "002": "Lightning AI 2022"}
-SOURCES |= {"003": "Heba 2022", "004": "Daniel 2023"}
+SOURCES = {article.id: article.short for article in published.articles()}
 SOURCES |= {"today": "community results", "kit": "this machine"}
 TYPES = {"large_string": "text", "int64": "integer", "float64": "number", "bool": "boolean"}
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -39,6 +39,7 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     good = [record for record in run.records if record.status == "ok"]
     endings.update(flag for record in good for flag in record.flags)
     checks = [record for record in good if record.config.get("check") == "same thing twice"]
+    problems += _render_notebooks(run.path)
     sections = [_section(runs, about) for about in _shown(run)]
     page = table.template("run.html.j2").render(
         run=run,
@@ -48,7 +49,7 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
         profiles=sorted({record.profile for record in run.records}),
         endings=endings.most_common(),
         noise={record.backend: record.note for record in checks},
-        problems=problems + _render_notebooks(run.path),
+        problems=problems,
         unfinished=sorted(place.stem for place in run.path.glob(".partial/*.ipynb")),
         notes=_common_notes([item for section in sections for item in section["shown"]]),
         sections=sections,

@@ -1,0 +1,88 @@
+"""Publish a finished run as outputs/reference-cpu: `python setup/reference.py outputs/NAME`.
+
+It has the executed notebooks, the report, the journals (packed), the CSV files that the notebooks
+have saved, and a figure of each notebook, to which its answer links. Images are made smaller.
+"""
+
+import base64
+import gzip
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import PIL.Image
+
+from pomology.paths import root
+from pomology.report import page
+
+PLACE = root() / "outputs" / "reference-cpu"
+WIDTH = 800  # pixels of an image, at most
+COLOURS = 16  # the most different ones, so that those of devices stay
+RENDERED = re.compile(r'href="(\w+)\.html">\1\.html')  # the executed notebooks replace these
+DRAWING = re.compile(r'data:image/svg[^"]*')
+SECTION = re.compile(r'(?=<section id="(\w+)">)')
+SHOWN = (".figure(", ".show(")
+
+
+def smaller(image: str) -> str:
+    """Return a PNG in base64 with fewer pixels and colours."""
+    shown = PIL.Image.open(io.BytesIO(base64.b64decode(image))).convert("RGBA")
+    shown.thumbnail((WIDTH, 100 * WIDTH))
+    paper = PIL.Image.new("RGBA", shown.size, "white")
+    paper.alpha_composite(shown)
+    few = paper.convert("RGB").quantize(COLOURS, PIL.Image.Quantize.MAXCOVERAGE)
+    data = io.BytesIO()
+    few.save(data, format="png", optimize=True)
+    return base64.b64encode(data.getvalue()).decode()
+
+
+def publish_notebook(place: Path) -> list[str]:
+    """Copy an executed notebook; return the figures that it has shown, as PNG in base64."""
+    notebook = json.loads(place.read_text(encoding="utf-8"))
+    figures = []
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "text/html" in data:
+                data.pop("text/plain", None)
+            if "image/png" in data:
+                data["image/png"] = smaller("".join(data["image/png"]))
+                if any(word in "".join(cell["source"]) for word in SHOWN):
+                    figures.append(data["image/png"])
+    text = json.dumps(notebook, indent=1, ensure_ascii=False)
+    (PLACE / place.name).write_text(f"{text}\n", encoding="utf-8")
+    if figures:
+        folder = PLACE / "shown" / place.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "figure.png").write_bytes(base64.b64decode(figures[0]))
+    return figures
+
+
+def main(run: Path) -> None:
+    page.build(run)
+    shutil.rmtree(PLACE, ignore_errors=True)
+    PLACE.mkdir()
+    shutil.copy(run / "machine.json", PLACE)
+    for journal in run.glob("*.jsonl"):
+        packed = gzip.compress(journal.read_bytes(), mtime=0)
+        (PLACE / f"{journal.name}.gz").write_bytes(packed)
+    for table in run.glob("shown/*/*.csv"):
+        if table.stem.endswith("-details"):  # the journals have these values
+            continue
+        target = PLACE / table.relative_to(run)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(table, target)
+    figures = {place.stem: publish_notebook(place) for place in run.glob("*.ipynb")}
+    index = (run / "index.html").read_text(encoding="utf-8").replace(".jsonl", ".jsonl.gz")
+    head, *parts = SECTION.split(index)
+    for name, part in zip(parts[::2], parts[1::2], strict=True):
+        images = iter(figures[name])
+        head += DRAWING.sub(lambda _, images=images: f"data:image/png;base64,{next(images)}", part)
+    (PLACE / "index.html").write_text(RENDERED.sub(r'href="\1.ipynb">\1.ipynb', head))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
