@@ -218,7 +218,8 @@ class Execution:
         final.with_suffix(".html").unlink(missing_ok=True)
         os.replace(partial, final)
         shown = self.out / f"{self.job.notebook.name}.ipynb"
-        if final.stem == f"{shown.stem}-{self.job.repeat}":  # its tables include earlier repeats
+        # Its tables include earlier repeats; without the first one's notebook that is unfinished.
+        if shown.exists() and final.stem == f"{shown.stem}-{self.job.repeat}":
             shutil.copy(final, shown)
             shown.with_suffix(".html").unlink(missing_ok=True)
         return None
