@@ -16,7 +16,7 @@ import fakes
 import psutil
 import pytest
 from checkouts import ALL_OK, NO_DEVICES, PACKAGE, RUN_R, alive, notebook_text, wait_until
-from journal_lines import STARTED
+from journal_lines import ENDED, STARTED
 
 from pomology import __main__ as command_line
 from pomology.results import journal as results_journal
@@ -100,6 +100,24 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     assert len(set(pids)) == 4 and not any(map(alive, pids))
     last = checkout.out() / "repeats" / "zeta-1.ipynb"  # its tables include all repeats
     assert last.read_bytes() == (checkout.out() / "zeta.ipynb").read_bytes()
+
+
+def test_watching_a_journal_parses_each_line_once(tmp_path, capsys, monkeypatch):
+    """A journal that is parsed again for each case takes CPU time from the case being timed."""
+    job = SimpleNamespace(notebook=SimpleNamespace(name="vae"), repeat=0)
+    (tmp_path / "vae.jsonl").write_text(json.dumps(ENDED | {"case": "earlier"}) + "\n")
+    watched = batch.Execution(job, tmp_path, 0, threading.Event())
+    parsed = []
+    parse = results_journal.parse
+    monkeypatch.setattr(results_journal, "parse", lambda line: parsed.append(line) or parse(line))
+    for line in map(json.dumps, (STARTED, ENDED, STARTED | {"case": "b"})):
+        with (tmp_path / "vae.jsonl").open("a") as file:
+            file.write(line[:20])
+            file.flush()
+            watched.watch()  # a torn line waits for its end
+            file.write(line[20:] + "\n")
+        watched.watch()
+    assert len(parsed) == 3 and capsys.readouterr().out.count("\n") == 1
 
 
 def test_a_time_limit_ends_the_kernel_and_the_case(checkout, reproduce, monkeypatch):

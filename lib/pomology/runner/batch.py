@@ -131,8 +131,7 @@ class Execution:
         self.journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
         self._stop = stop
         self._deadline_s = time.monotonic() + (limit_s or math.inf)
-        self._bytes = 0
-        self._shown = {record.case for record in self._records()}
+        self._read_bytes = self._size()
 
     def run(self) -> bool:
         """Execute until every case has ended; return whether the notebook finished."""
@@ -160,34 +159,30 @@ class Execution:
 
     def watch(self) -> Outcome:
         """Print a line per newly ended case; return the reason to end the kernel, or None."""
-        size = self.journal.path.stat().st_size if self.journal.path.exists() else 0
-        if size != self._bytes:
-            self._bytes = size
-            for record in self._records():
-                if record.case not in self._shown:
-                    self._shown.add(record.case)
-                    print("  " + cases.line(record))
+        if self._size() > self._read_bytes:
+            # Only new lines: to parse a long journal again would disturb the case being timed.
+            with self.journal.path.open("rb") as file:
+                file.seek(self._read_bytes)
+                lines, end, _ = file.read().rpartition(b"\n")
+            self._read_bytes += len(lines + end)
+            for record in _ended(results_journal.contents(self.journal.path.name, lines)):
+                print("  " + cases.line(record))
         if self._stop.is_set():
             return "interrupted", "stopped by the user"
         if time.monotonic() > self._deadline_s:
             return "timeout", "over the time limit of one notebook"
         return None
 
-    def _records(self) -> list[Record]:
-        """Return the records of this repeat's ended cases."""
-        contents = results_journal.read(self.journal.path)
-        open_cases = {start.case for start in contents.open_starts}
-        return [
-            record
-            for record in contents.records
-            if record.repeat == self.job.repeat and record.case not in open_cases
-        ]
+    def _size(self) -> int:
+        """Return the bytes of the journal."""
+        return self.journal.path.stat().st_size if self.journal.path.exists() else 0
 
     def _used_kernels(self) -> int:
         """Return how many cases needed a kernel each, because their backend keeps compiled code."""
         backends = self.job.notebook.one_case_per_kernel
-        own = [record.status for record in self._records() if record.backend in backends]
-        return sum(map(results_journal.fills_kernel, own))
+        ended = _ended(results_journal.read(self.journal.path))
+        own = [each for each in ended if each.repeat == self.job.repeat]
+        return sum(results_journal.fills_kernel(x.status) for x in own if x.backend in backends)
 
     def _run_kernel(self) -> Outcome:
         """Execute the notebook in a fresh kernel, which ends early if `watch` returns a reason."""
@@ -223,6 +218,12 @@ class Execution:
             shutil.copy(final, shown)
             shown.with_suffix(".html").unlink(missing_ok=True)
         return None
+
+
+def _ended(contents: results_journal.Contents) -> list[Record]:
+    """Return the records of a journal whose cases have ended."""
+    going = {(start.case, start.repeat) for start in contents.open_starts}
+    return [record for record in contents.records if (record.case, record.repeat) not in going]
 
 
 @contextlib.contextmanager
