@@ -360,17 +360,17 @@ class Case:
         status, reason = self._status(exception, places)
         flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
         flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
-        if self._calibration_s and self.experiment.slowed(self._calibration_s):
+        earlier = self.experiment.run.records
+        if self._calibration_s and self.experiment.slowed(self._calibration_s, earlier):
             flags.append("slowed")
         workload = self._workload
         metrics = self._all_metrics()
-        framework = self.backend.framework
         rates = [each.value for name, each in metrics.items() if name.endswith("flops_per_s")]
-        earlier = [each for each in self.experiment.run.records if each.framework == framework]
+        alike = [each for each in earlier if each.framework == self.backend.framework]
         if "operation" in self.config:  # a case that measures peaks may exceed earlier ones
-            earlier = []
-        chip = (results_cases.kind(self.backend.backend), self.backend.name)
-        if max(rates, default=0) > peaks.limit(earlier, *chip, self.precision):
+            alike = []
+        kind = results_cases.kind(self.backend.backend)
+        if rates and max(rates) > peaks.limit(alike, kind, self.backend.name, self.precision):
             flags.append("too-fast")
         record = self._start() | {
             "device": ("cpu" if places == {"cpu"} else "gpu") if places else None,

@@ -164,10 +164,12 @@ class Experiment:
             self._conditions_at_s = time.perf_counter()
         return self._conditions
 
-    def slowed(self, around_case_s: list[float]) -> bool:
-        """Return whether the machine was slower around a case than at its fastest in this run."""
-        records = self.run.records
-        earlier_s = [seconds for record in records for seconds in record.calibration.values()]
+    def slowed(self, around_case_s: list[float], earlier: Iterable[Record]) -> bool:
+        """Return whether the machine was slower around a case than at its fastest in this run.
+
+        earlier: the records of the run.
+        """
+        earlier_s = [seconds for record in earlier for seconds in record.calibration.values()]
         return min(around_case_s) > (1 + SLOWED) * min(earlier_s + around_case_s)
 
     def ended(self, case: Case, status: str) -> None:
