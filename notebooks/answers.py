@@ -4,12 +4,15 @@ from statistics import geometric_mean, median
 
 from pomology.articles import published
 from pomology.articles.claims import CONTRADICTED
-from pomology.extras.frameworks.side_by_side import sameness
+from pomology.extras.frameworks.side_by_side import side_by_side
 from pomology.extras.roofline.table import points
 from pomology.format import significant
+from pomology.report.article import Declaration
 from pomology.report.claims import claims_table
 from pomology.report.table import Row, Table
 from pomology.results import cases
+
+MLX_OR_PYTORCH = Declaration("mlx_or_pytorch", columns=["step_s"], figure="step_s")
 
 
 def answers(frame, best, wrong):
@@ -20,8 +23,8 @@ def answers(frame, best, wrong):
     pooled = cases.pool(frame)
     texts = {
         "How much do two runs of the same training step differ?": variation(pooled),
-        "How close do trainings come to the measured peak?": utilization(frame, best),
-        "MLX or PyTorch?": frameworks(pooled),
+        "How close does training come to the measured peak?": utilization(frame, best),
+        "MLX or PyTorch?": frameworks(frame),
         "Which claims of the articles are contradicted?": claims(wrong),
     }
     return Table("", [Row({"Question": name, "Answer": text}) for name, text in texts.items()])
@@ -56,18 +59,12 @@ def utilization(frame, best):
     return " ".join(texts) or "Not known; the notebook peaks measures the peak."
 
 
-def frameworks(pooled):
+def frameworks(frame):
     """Return how much faster one framework is, over the workloads that both ran alike."""
-    pairs = {}
-    for case in pooled:
-        if case.first["experiment"] == "mlx_or_pytorch" and case.first["profile"] != "smoke":
-            place = (case.kind, str(case.config))
-            pairs.setdefault(place, {})[case.first["framework"]] = case
     ratios = {}
-    for (kind, _), pair in pairs.items():
-        times = [pair[name].values.get("step_s") for name in ("torch", "mlx") if name in pair]
-        if sameness(pair)[1] and len(times) == 2 and all(times):
-            ratios.setdefault(kind, []).append(times[0].value / times[1].value)
+    for row in side_by_side(frame, MLX_OR_PYTORCH).data:
+        if row["ratio"]:
+            ratios.setdefault(row["device"], []).append(row["ratio"])
     texts = []
     for kind, found in ratios.items():
         mean = geometric_mean(found)
@@ -77,7 +74,7 @@ def frameworks(pooled):
         factor, low, high = (significant(each, 2) for each in numbers)
         count = f"{len(found)} training workloads, {low} to {high}×"
         texts.append(f"{name} is {factor}× faster on the {kind.upper()} ({count}).")
-        if kind == "cpu" and not pooled[0].first["chip"].startswith("Apple"):
+        if kind == "cpu" and not frame["chip"].iloc[0].startswith("Apple"):
             texts.append("MLX has no optimized BLAS on CPUs other than Apple's.")
     return " ".join(texts) or "Not known; the notebook mlx_or_pytorch compares them."
 
