@@ -40,10 +40,17 @@ def smaller(image: str) -> str:
 
 
 def publish_notebook(place: Path) -> list[str]:
-    """Copy an executed notebook; return the figures that it has shown, as PNG in base64."""
+    """Copy an executed notebook; return the figures that it has shown, as PNG in base64.
+
+    Its texts are those of now, whose answers quote this run.
+    """
+    (source,) = root().glob(f"notebooks/**/{place.name}")
+    cells = json.loads(source.read_text(encoding="utf-8"))["cells"]
+    texts = {cell["id"]: cell["source"] for cell in cells if cell["cell_type"] == "markdown"}
     notebook = json.loads(place.read_text(encoding="utf-8"))
     figures = []
     for cell in notebook["cells"]:
+        cell["source"] = texts.get(cell["id"], cell["source"])
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "text/html" in data:
@@ -80,7 +87,9 @@ def main(run: Path) -> None:
     head, *parts = SECTION.split(index)
     for name, part in zip(parts[::2], parts[1::2], strict=True):
         images = iter(figures[name])
-        head += DRAWING.sub(lambda _, images=images: f"data:image/png;base64,{next(images)}", part)
+        part = DRAWING.sub(lambda _, images=images: f"data:image/png;base64,{next(images)}", part)
+        # They have a white ground, and need no brightness in dark mode.
+        head += part.replace('class="drawing"', 'class="drawing" style="filter: none"')
     (PLACE / "index.html").write_text(RENDERED.sub(r'href="\1.ipynb">\1.ipynb', head))
 
 
