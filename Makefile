@@ -57,7 +57,7 @@ dev:
 help:  ## list the targets and variables
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
 	@echo "variables:  PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs'"
-	@echo "            RUN=name DATA=auto|real|stand-in (synthetic) REPEATS=n MINUTES=n STORE=address"
+	@echo "            RUN=name DATA=auto|real|synthetic REPEATS=n MINUTES=n STORE=address"
 	@echo "            PYTHON=path EXTRAS='fleet store cuda' TORCH=cpu"
 
 override SELECTION = --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE" \

@@ -19,14 +19,14 @@ def argument(name: str, help: str, default: Any = "", **settings: Any) -> tuple[
 
 RUN = argument("run", "name of the run's folder in outputs/, or its path")
 STORE = argument("--store", "storage of runs: a folder, s3://bucket/prefix or ssh://host/folder")
-DATA = "auto: real data where available, else synthetic; real; stand-in: synthetic (default: auto)"
+DATA = "auto: real data where available, else synthetic; real; synthetic (default: auto)"
 # The notebooks of a run, their devices and data, and their repeats.
 SELECTION = (
     argument("--profile", "how much to measure (default: quick)", "quick", choices=PROFILES),
     argument("--device", "devices to time: auto (all), cpu, gpu, cuda or mps", "auto"),
     argument("--only", "notebooks to run: names or globs, separated by spaces"),
     argument("--run", "name of the run's folder in outputs/ (default: the date and the profile)"),
-    argument("--data", DATA, "auto", choices=("auto", "real", "stand-in")),
+    argument("--data", DATA, "auto", choices=("auto", "real", "synthetic", "stand-in")),
     argument("--repeats", "times to run each notebook, each in a fresh process", 1, type=int),
 )
 

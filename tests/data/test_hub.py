@@ -39,7 +39,7 @@ def test_without_a_network_auto_is_synthetic_and_real_is_an_error(name, tmp_path
 
 
 def test_an_unknown_source_or_folder_is_an_error():
-    one_line_error(lambda: images.mnist("fake"), "'fake' is not one of auto, real, stand-in")
+    one_line_error(lambda: images.mnist("fake"), "'fake' is not one of auto, real, synthetic")
     one_line_error(lambda: images.mnist("auto", "/nowhere"), "/nowhere is not a folder")
 
 

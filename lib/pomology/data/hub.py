@@ -48,20 +48,22 @@ def obtain(
     data and its place. It raises Unavailable if "auto" shall use synthetic data, and PomologyError
     for a bad file.
     """
-    if source not in ("auto", "real", "stand-in"):
-        raise PomologyError(f"{name} source: {source!r} is not one of auto, real, stand-in")
+    if source == "stand-in":  # the name in older scripts, and of this kind in records
+        source = "synthetic"
+    if source not in ("auto", "real", "synthetic"):
+        raise PomologyError(f"{name} source: {source!r} is not one of auto, real, synthetic")
     root = Path(folder).expanduser() if folder else None
-    if root and source != "stand-in" and not root.is_dir():
+    if root and source != "synthetic" and not root.is_dir():
         raise PomologyError(f"{name} folder: {redacted(root)} is not a folder")
     first = f"; the first {size:,} only" if size else ""
     try:
-        if source == "stand-in":
+        if source == "synthetic":
             raise Unavailable("as requested")
         data, where = read(root)
         return data, "real", f"{name}, real: {where}{first}"
     except Unavailable as error:
         if source == "real":
-            remedy = "name a local folder, or set the source to auto or stand-in"
+            remedy = "name a local folder, or set the source to auto or synthetic"
             raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
         return stand_in(), "stand-in", f"synthetic data in place of {name}: {error}{first}"
 
