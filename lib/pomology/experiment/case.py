@@ -99,7 +99,7 @@ class Case:
     def require_time(
         self, limit_s: float, steps: int = 3, precision: str = "", flops: float = 0.0
     ) -> None:
-        """Raise TooSlow, which ends the case, if this many steps cannot end within `limit_s`.
+        """Raise TooSlow, which ends the case, if steps at the rate of a matmul exceed `limit_s`.
 
         precision: by default the case's. flops: per step, by default those of `require_memory`.
         """
@@ -108,8 +108,8 @@ class Case:
         rate = peak_matmul_rate(self.backend, precision)
         if steps * flops / rate > limit_s:
             raise TooSlow(
-                f"a step of {flops / 1e12:,.4g} TFLOP would take at least {seconds(flops / rate)} "
-                f"at {rate / 1e9:,.4g} GFLOP/s, the peak of a matmul in {precision} here; "
+                f"a step of {flops / 1e12:,.4g} TFLOP takes about {seconds(flops / rate)} "
+                f"at {rate / 1e9:,.4g} GFLOP/s, the rate of a matmul in {precision} here; "
                 f"{steps} steps must end within {seconds(limit_s)}"
             )
 
