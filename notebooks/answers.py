@@ -2,30 +2,28 @@
 
 from statistics import geometric_mean, median
 
-from pomology.articles import published
-from pomology.articles.claims import CONTRADICTED
+from pomology.articles.claims import CONTRADICTED, SUPPORTED
 from pomology.extras.frameworks.side_by_side import side_by_side
 from pomology.extras.roofline.table import points
 from pomology.format import significant
 from pomology.report.article import Declaration
-from pomology.report.claims import claims_table
 from pomology.report.table import Row, Table
 from pomology.results import cases
 
 MLX_OR_PYTORCH = Declaration("mlx_or_pytorch", columns=["step_s"], figure="step_s")
 
 
-def answers(frame, best, wrong):
+def answers(frame, best, found):
     """Return the table of questions and answers.
 
-    frame: of one run. best: its `roofs`. wrong: the table of contradicted claims.
+    frame: of one run. best: its `roofs`. found: the table of claims.
     """
     pooled = cases.pool(frame)
     texts = {
         "How much do two runs of the same training step differ?": variation(pooled),
         "How close does training come to the measured peak?": utilization(frame, best),
         "MLX or PyTorch?": frameworks(frame),
-        "Which claims of the articles are contradicted?": claims(wrong),
+        "Do the claims of the articles hold?": verdicts(found),
     }
     return Table("", [Row({"Question": name, "Answer": text}) for name, text in texts.items()])
 
@@ -79,16 +77,18 @@ def frameworks(frame):
     return " ".join(texts) or "Not known; the notebook mlx_or_pytorch compares them."
 
 
-def contradicted(records):
-    """Return the table of claims that an article's own numbers, or this machine's, contradict."""
-    found = claims_table(published.claims(), records)
+def contradicted(found):
+    """Return the claims that an article's own numbers, or this machine's, contradict."""
     rows = [row for row in found.rows if CONTRADICTED in (row.data["published"], row.data["here"])]
     return Table("What the articles got wrong", rows, found.notes)
 
 
-def claims(wrong):
-    """Return how many claims are contradicted."""
-    count = len(published.claims())
-    own = sum(row.data["published"] == CONTRADICTED for row in wrong.rows)
-    here = sum(row.data["here"] == CONTRADICTED for row in wrong.rows)
-    return f"{own} of {count} by the article's own numbers, {here} by this machine's."
+def verdicts(found):
+    """Return how many claims are supported, and how many contradicted."""
+    texts = []
+    for place, source in (("published", "The articles' own"), ("here", "This machine's")):
+        status = [row.data[place] for row in found.rows]
+        supported, wrong = (status.count(each) for each in (SUPPORTED, CONTRADICTED))
+        counts = f"{supported} of {len(status)} claims and contradict {wrong}"
+        texts.append(f"{source} numbers support {counts}.")
+    return " ".join(texts)
