@@ -6,6 +6,8 @@ a parameter is wrong, or the store fails, with one line on stderr; 130: interrup
 
 import argparse
 import math
+import os
+import signal
 import sys
 
 from pomology import __version__, extras, format
@@ -100,6 +102,9 @@ def main(arguments: list[str] | None = None) -> int:
         line = format.one_line(" ".join(str(error).split()), 1000)
         print(f"pomology: {line}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of a pipe, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         print("pomology: interrupted", file=sys.stderr)
         return 130
