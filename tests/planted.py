@@ -83,6 +83,57 @@ def second_size():
     return wrong
 
 
+def after(calls, wrong, every=1):
+    """A result that is wrong at every so many calls after the first ones."""
+    seen = []
+
+    def late(result, *arguments, **named):
+        seen.append(1)
+        due = len(seen) > calls and len(seen) % every == 0
+        return wrong(result, *arguments, **named) if due else result
+
+    return late
+
+
+def previous():
+    """A number that is the one of the call before."""
+    numbers = []
+
+    def late(number, *_, **__):
+        numbers.append(number)
+        return numbers[-2:][0]
+
+    return late
+
+
+def the_same_again():
+    """Random numbers that are those of the first call."""
+    drawn = {}
+
+    def repeated(result, *_, **__):
+        return drawn.setdefault(result.shape, result.clone()).clone()
+
+    return repeated
+
+
+def lost_images(result, *_, **__):
+    if result.dim() == 4:
+        result[::7] = 0.0
+    return result
+
+
+def moved(result, *_, **__):
+    """Gradients one place away, with the same sum."""
+    return result.roll(1, -1)
+
+
+def without_repeats(result, grad, indices, *_, **__):
+    """The gradient of an embedding without that of repeated words."""
+    words, counts = indices.unique(return_counts=True)
+    result[words[counts > 1]] *= 0.5
+    return result
+
+
 def one_nan(result, *_, **__):
     if len(result) > 20:
         result[7, 3] = float("nan")

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.process("mlx"), pytest.mark.usefixtures("quiet_machine
 find.prepare("mlx")
 import mlx.core as mx  # noqa: E402
 import mlx.nn as nn  # noqa: E402
+import mlx.optimizers as optim  # noqa: E402
 from mlx.utils import tree_flatten  # noqa: E402
 
 
@@ -54,8 +55,13 @@ def test_a_dispatched_function_is_computed():
     assert peak["reserved_peak_bytes"] >= peak["allocated_peak_bytes"] >= 2 * 512 * 512 * 4
 
 
-@pytest.mark.parametrize(("wrong", "status"), [(1.0, "ok"), (1.01, "mismatch")])
-def test_a_gpu_that_computes_wrong_values_is_a_mismatch(tmp_path, monkeypatch, wrong, status):
+@pytest.mark.parametrize(
+    ("wrong", "wrong_update", "status"),
+    [(1.0, 1.0, "ok"), (1.01, 1.0, "mismatch"), (1.0, 1.01, "mismatch")],
+)
+def test_a_gpu_that_computes_wrong_values_is_a_mismatch(
+    tmp_path, monkeypatch, wrong, wrong_update, status
+):
     settings = {"framework": "mlx", "devices": "cpu", "budget_s": 0.1, "expects_learning": False}
     experiment = Experiment("memory", article="001", out=str(tmp_path), **settings)
     (device,) = experiment.devices
@@ -77,13 +83,18 @@ def test_a_gpu_that_computes_wrong_values_is_a_mismatch(tmp_path, monkeypatch, w
         inputs = mx.random.normal((count, 8))
         return nn.value_and_grad(model, loss)(model, inputs)
 
+    class Optimizer(optim.Adam):
+        def apply_single(self, gradient, parameter, state):
+            updated = super().apply_single(gradient, parameter, state)
+            return updated * (1.0 if on_the_cpu else wrong_update)
+
     monkeypatch.setattr(device, "kind", "gpu")
     monkeypatch.setattr(mx, "stream", stream)
     (case,) = experiment.cases(batch_size=[6])
     with case:
         model = case.watch_model(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm(8), nn.Linear(8, 3)))
         before = [(name, np.array(array)) for name, array in tree_flatten(model.parameters())]
-        verify.step(case, model, one_step)
+        verify.step(case, model, one_step, Optimizer(1e-3))
         for (name, old), (_, new) in zip(before, tree_flatten(model.parameters()), strict=True):
             assert (old == np.array(new)).all(), name
         case.metric("step_s", 1.0, "s")

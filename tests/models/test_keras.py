@@ -209,7 +209,7 @@ def test_losses_are_those_of_single_steps_and_without_validation_there_is_no_suc
 
 def check(case):
     model = case.watch_model(mlp("gpu"))
-    verify.step(case, model, None, twin=lambda: mlp("cpu"))
+    verify.step(case, model, None, "adam", twin=lambda: mlp("cpu"))
     case.metric("step_s", 1.0, "s")  # a case must time something
 
 

@@ -71,6 +71,7 @@ class Case:
         self._peaks: dict[str, int] = {}
         self._notes: list[str] = []
         self._flags: list[str] = []
+        self._checks: list[Callable[[float], None]] = []
 
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
@@ -146,6 +147,7 @@ class Case:
         strict = self.config.get("tf32") == "off"
         if strict:
             self.note("convolutions in true fp32, not in TF32", "other-way")
+        self._sampling = contextlib.ExitStack()
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(self.backend.context(strict))
         self._fallbacks = self._stack.enter_context(self.backend.watch_fallbacks())
@@ -197,7 +199,7 @@ class Case:
         """Start the sampler, and count CPU time of other programs from here."""
         if self._sampler is None:
             self.backend.synchronize()
-            self._sampler = self._stack.enter_context(Sampler(self.backend.kind))
+            self._sampler = self._sampling.enter_context(Sampler(self.backend.kind))
         self._others.begin()
 
     def trace(self) -> None:
@@ -283,6 +285,21 @@ class Case:
 
     # End
 
+    def at_end(self, check: Callable[[float], None]) -> None:
+        """Call a function after the timing, with the case's seconds; it may raise Mismatch."""
+        self._checks.append(check)
+
+    def _run_checks(self) -> BaseException | None:
+        """Run the checks after the timing; return the exception that ends the case, if any."""
+        for check in self._checks:
+            try:
+                check(time.perf_counter() - self._start_s)
+            except (Mismatch, KeyboardInterrupt) as error:
+                return error
+            except Exception as error:  # it must not cost the measured times
+                self.note(f"not verified after the timing: {outcome.of_exception(error)[1]}")
+        return None
+
     def __exit__(self, kind: type | None, exception: BaseException | None, trace: Any) -> bool:
         try:
             if exception is None:
@@ -291,6 +308,10 @@ class Case:
             exception = late
         if self._sampler:
             self._others.end()
+        self._sampling.close()
+        if exception is None:
+            self._peaks = self._peaks or self.backend.peak_memory()
+            exception = self._run_checks()
         self._stack.close()
         self._calibrate()
         record = self.experiment.journal.end(self._record(exception))

@@ -1,4 +1,6 @@
-"""Gradients of a Keras classifier on its device and on the CPU."""
+"""Gradients and optimizer updates of a Keras classifier on its device and on the CPU."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
@@ -8,20 +10,35 @@ import numpy as np
 
 from pomology.devices import tensorflow as devices_tensorflow
 
+UPDATES = 2  # the second one reads the state that the first one wrote
+Arrays = dict[str, np.ndarray]
+
 
 class BothDevices:
-    """A model on a GPU and its copy on the CPU. Arguments: see `verify.step`."""
+    """A model on a GPU and, in a `with` block, its copy on the CPU. Arguments: see `verify.step`.
 
-    def __init__(self, case: Any, model: Any, twin: Callable):
+    optimizers: the name of one, as in `compile`.
+    """
+
+    def __init__(self, case: Any, model: Any, optimizers: tuple, twin: Callable):
         self.case = case
         self.model = model
-        self.weights = model.get_weights()
-        with devices_tensorflow.load().device("/CPU:0"):
-            self.cpu_model = twin()
+        self.optimizers = optimizers
+        self.twin = twin
+        dropout = any(isinstance(layer, keras.layers.Dropout) for layer in model.layers)
+        self.unverified = {"dropout"} if dropout else set()
 
-    def gradients(
-        self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0
-    ) -> dict[str, np.ndarray]:
+    def __enter__(self) -> BothDevices:
+        self.weights = self.model.get_weights()
+        with devices_tensorflow.load().device("/CPU:0"):
+            self.cpu_model = self.twin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.model.set_weights(self.weights)
+        del self.cpu_model
+
+    def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
         """Return the loss, the output and the gradients by name. change: see `verify_torch`.
 
         The loss is the cross-entropy of random images, in a graph as in training, without dropout.
@@ -44,15 +61,38 @@ class BothDevices:
                 loss = tensorflow.reduce_mean(losses)
             return loss, outputs, tape.gradient(loss, variables)
 
-        with tensorflow.device("/CPU:0") if on_cpu else self.case.backend.context():
+        with self._device(on_cpu):
             loss, outputs, gradients = step(*map(tensorflow.constant, (images, labels)))
         if not on_cpu:
             self.case.ran_on(outputs)
+        self._gradients = [np.asarray(gradient) for gradient in gradients]
         names = [f"the gradient of {weight.path}" for weight in self.model.trainable_variables]
-        tensors = dict(zip(names, gradients, strict=True))
-        tensors |= {"the loss": loss, "the output": outputs}
-        return {name: np.asarray(tensor) for name, tensor in tensors.items()}
+        arrays = dict(zip(names, self._gradients, strict=True))
+        return arrays | {"the loss": np.asarray(loss), "the output": np.asarray(outputs)}
 
-    def restore(self) -> None:
-        """Restore the model's weights."""
-        self.model.set_weights(self.weights)
+    def updates(self) -> tuple[Arrays, Arrays, Arrays]:
+        """Return the optimizer's updates for equal gradients, see `verify_torch`."""
+        tensorflow = devices_tensorflow.load()
+        updates = []
+        for on_cpu in (False, True):
+            model = self.cpu_model if on_cpu else self.model
+            model.set_weights(self.weights)
+            variables = model.trainable_variables
+            before = [np.asarray(variable) for variable in variables]
+            with self._device(on_cpu):
+                optimizer = keras.optimizers.get(self.optimizers[0])
+                optimizer.build(variables)
+                update = tensorflow.function(optimizer.apply, jit_compile=False)
+                for _ in range(UPDATES):
+                    update([tensorflow.constant(gradient) for gradient in self._gradients])
+            after = [np.asarray(variable) for variable in variables]
+            updates.append([new - old for new, old in zip(after, before, strict=True)])
+        rounding = 4 * np.finfo(np.float32).eps
+        rounded = [cpu + rounding * old for cpu, old in zip(updates[1], before, strict=True)]
+        names = [f"the update of {weight.path}" for weight in self.model.trainable_variables]
+        return tuple(dict(zip(names, each, strict=True)) for each in (*updates, rounded))
+
+    def _device(self, on_cpu: bool) -> Any:
+        if on_cpu:
+            return devices_tensorflow.load().device("/CPU:0")
+        return self.case.backend.context()

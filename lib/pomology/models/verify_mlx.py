@@ -1,5 +1,8 @@
-"""Gradients of an MLX model on its device and on the CPU."""
+"""Gradients and optimizer updates of an MLX model on its device and on the CPU."""
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -7,33 +10,67 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
+UPDATES = 2  # the second one reads the state that the first one wrote
+Arrays = dict[str, np.ndarray]
+
 
 class BothDevices:
-    """A model, whose arrays belong to no device. Arguments: see `verify.step`."""
+    """A model, whose arrays belong to no device, in a `with` block. Arguments: see `verify.step`.
 
-    def __init__(self, case: Any, model: Any, one_step: Callable):
+    optimizers: one at most.
+    """
+
+    def __init__(self, case: Any, model: Any, one_step: Callable, optimizers: tuple):
         self.backend = case.backend
         self.model = model
         self.one_step = one_step
-        self.weights = model.parameters()
+        self.optimizers = optimizers
+        self.unverified: set[str] = set()
 
-    def gradients(
-        self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0
-    ) -> dict[str, np.ndarray]:
+    def __enter__(self) -> BothDevices:
+        self.weights = self.model.parameters()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.model.update(self.weights)
+
+    def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
         """Return the gradients of a step by name, and its loss. change: see `verify_torch`."""
 
         def changed(weight: Any) -> Any:
             return weight * (1 + change * mx.random.normal(weight.shape))
 
-        with mx.stream(mx.cpu) if on_cpu else self.backend.context():
+        with self._device(on_cpu):
             self.model.update(tree_map(changed, self.weights) if change else self.weights)
             mx.random.seed(seed)
             loss, gradients = self.one_step(self.model, size)
             mx.eval(loss, gradients)
+        self._gradients = gradients
         arrays = {f"the gradient of {name}": array for name, array in tree_flatten(gradients)}
         arrays["the loss"] = loss
         return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
 
-    def restore(self) -> None:
-        """Restore the model's weights."""
-        self.model.update(self.weights)
+    def updates(self) -> tuple[Arrays, Arrays, Arrays]:
+        """Return the optimizer's updates for equal gradients, see `verify_torch`."""
+        before = _flat(self.weights)
+        updates = []
+        for on_cpu in (False, True):
+            optimizer = copy.deepcopy(self.optimizers[0])
+            with self._device(on_cpu):
+                self.model.update(self.weights)
+                for _ in range(UPDATES):
+                    optimizer.update(self.model, self._gradients)
+                mx.eval(self.model.parameters())
+            after = _flat(self.model.parameters())
+            updates.append({name: after[name] - before[name] for name in before})
+        device, cpu = updates
+        rounding = 4 * np.finfo(np.float32).eps
+        return device, cpu, {name: cpu[name] + rounding * before[name] for name in before}
+
+    def _device(self, on_cpu: bool) -> Any:
+        return mx.stream(mx.cpu) if on_cpu else self.backend.context()
+
+
+def _flat(weights: Any) -> Arrays:
+    flat = tree_flatten(weights)
+    return {f"the update of {name}": np.array(array.astype(mx.float32)) for name, array in flat}

@@ -10,42 +10,86 @@ from unittest import mock
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pomology.errors import Mismatch
+
 UPDATES = 2  # per optimizer: the second one reads the state that the first one wrote
 SAMPLED = 4096  # compared elements of each weight's update
+DRAWN = 64  # least random numbers of an operator that are compared
+# Standard errors by which the mean of random numbers may differ; 1 in 500 million exceeds them.
+STANDARD_ERRORS = 6
+ROUNDED = 0.01  # share of the mean magnitude; bf16 rounds the scale of a dropout by up to 0.004
 Arrays = dict[str, np.ndarray]
 
 
 class BothDevices:
-    """A model on its device and its copy on the CPU. Arguments: see `verify.step`."""
+    """A model on its device, and in a `with` block also on the CPU.
 
-    def __init__(self, case: Any, model: Any, one_step: Callable, optimizers: tuple):
+    Arguments: see `verify.step`. The block ends with the model as it was, without gradients and
+    without optimizer states.
+    """
+
+    def __init__(
+        self, case: Any, model: Any, one_step: Callable, optimizers: tuple, clip: float = 0.0
+    ):
         self.device = case.device
         self.model = model
         self.one_step = one_step
         self.optimizers = optimizers
-        self.buffers = [buffer.clone() for buffer in model.buffers()]
+        self.clip = clip
+        self.training = model.training
+        self.unverified: set[str] = set()
+        kind = case.device.type
+        enabled = torch.is_autocast_enabled(kind)
+        self.autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled)
+
+    def __enter__(self) -> BothDevices:
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
+        if self.model.training != self.training:
+            self.model.train(self.training)
+        self.random_checked: set[tuple] = set()
+        self.buffers = [buffer.clone() for buffer in self.model.buffers()]
         self.seed = torch.initial_seed()
         self.random = torch.get_rng_state()
         # Copies on the CPU for `deepcopy`, which would make its own on the GPU.
-        copies = {id(buffer): buffer.to("cpu", copy=True) for buffer in model.buffers()}
-        for weight in model.parameters():
+        copies = {id(buffer): buffer.to("cpu", copy=True) for buffer in self.model.buffers()}
+        for weight in self.model.parameters():
             values = weight.detach().to("cpu", copy=True)
             copies[id(weight)] = torch.nn.Parameter(values, weight.requires_grad)
-        self.cpu_model, self.cpu_optimizers = copy.deepcopy((model, optimizers), copies)
+        self.cpu_model, self.cpu_optimizers = copy.deepcopy((self.model, self.optimizers), copies)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._align()
+        self.model.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
+        torch.manual_seed(self.seed)
+        torch.set_rng_state(self.random)
+        del self.cpu_model, self.cpu_optimizers, self.buffers
 
     def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
-        """Return a step's gradients by name, and its loss. change: relative, of CPU weights."""
+        """Return a step's gradients by name, and its loss. change: relative, of CPU weights.
+
+        Raises Mismatch for wrong random numbers of the device.
+        """
         model = self.cpu_model if on_cpu else self.model
         self._align(change)
         model.zero_grad()
         torch.manual_seed(seed)
-        attention = mock.patch.object(functional, "scaled_dot_product_attention", _no_dropout)
-        with attention, torch.device("cpu" if on_cpu else self.device), RandomOnCPU():
+        place = torch.device("cpu" if on_cpu else self.device)
+        attention = mock.patch.object(functional, "scaled_dot_product_attention", self._attention)
+        with self.autocast, attention, place, RandomOnCPU(self.random_checked):
             loss = self.one_step(model, size)
-        tensors = {} if loss is None else {"the loss": loss.detach()}
+        tensors = {}
+        if loss is not None:
+            tensors["the loss"] = loss.detach()
+            if loss.numel() == 1:
+                tensors["the loss by `item`"] = torch.tensor(loss.item())
         for name, weight in model.named_parameters():
             if weight.grad is not None:
                 tensors[f"the gradient of {name}"] = weight.grad
@@ -61,28 +105,31 @@ class BothDevices:
         for weight, copied in pairs:
             copied.grad = None if weight.grad is None else weight.grad.to("cpu", copy=True)
         before = _sample(self.cpu_model)
-        for optimizer in self.optimizers * UPDATES:
-            optimizer.step()
+        self._update(self.model, self.optimizers)
         after_device = _sample(self.model)
         with torch.no_grad():  # the copy still has the old weights
             for weight, copied in pairs:
                 weight.copy_(copied)
-        for optimizer in self.cpu_optimizers * UPDATES:
-            optimizer.step()
+        self._update(self.cpu_model, self.cpu_optimizers)
         after_cpu = _sample(self.cpu_model)
         rounding = 4 * torch.finfo(pairs[0][0].dtype).eps
         device = {name: after_device[name] - before[name] for name in before}
         cpu = {name: after_cpu[name] - before[name] for name in before}
         return device, cpu, {name: cpu[name] + rounding * before[name] for name in before}
 
-    def restore(self) -> None:
-        """Restore the model, its optimizers and the random state; remove gradients."""
-        self._align()
-        self.model.zero_grad()
-        for optimizer in self.optimizers:
-            optimizer.state.clear()
-        torch.manual_seed(self.seed)
-        torch.set_rng_state(self.random)
+    def _update(self, model: Any, optimizers: tuple) -> None:
+        for optimizer in optimizers * UPDATES:
+            if self.clip:
+                clip_grad_norm_(model.parameters(), self.clip)
+            optimizer.step()
+
+    def _attention(
+        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options
+    ):
+        """Attention without dropout, because its random numbers would differ between devices."""
+        if dropout_p:
+            self.unverified.add("the dropout of attention")
+        return attention(query, key, value, attn_mask, 0.0, is_causal, **options)
 
     @torch.no_grad()
     def _align(self, change: float = 0.0) -> None:
@@ -109,13 +156,17 @@ def _sample(model: Any) -> Arrays:
 attention = functional.scaled_dot_product_attention
 
 
-def _no_dropout(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options):
-    """Attention without dropout, because its random numbers would differ between devices."""
-    return attention(query, key, value, attn_mask, 0.0, is_causal, **options)
-
-
 class RandomOnCPU(TorchDispatchMode):
-    """Context in which the CPU draws all random numbers, in fp32 and in logical order."""
+    """Context in which the CPU draws all random numbers, in fp32 and in logical order.
+
+    Each operator also draws on the device, once per shape, and its numbers are compared by their
+    mean and mean magnitude. Raises Mismatch if these differ, or if the device draws the same
+    numbers twice. checked: the operators and shapes that are done.
+    """
+
+    def __init__(self, checked: set[tuple] | None = None):
+        super().__init__()
+        self.checked = set() if checked is None else checked
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -129,6 +180,13 @@ class RandomOnCPU(TorchDispatchMode):
         if cpu_kwargs.get("device"):
             cpu_kwargs["device"] = torch.device("cpu")
         drawn = function(*cpu_args, **cpu_kwargs)
+        key = name, _leaf(drawn).shape
+        if torch.device(device or "cpu").type != "cpu" and key not in self.checked:
+            self.checked.add(key)
+            state = torch.get_rng_state()  # a device without its own generator uses the CPU's
+            twice = [_on_cpu(function(*args, **kwargs)) for _ in range(2)]
+            torch.set_rng_state(state)
+            _compare_random(name, twice, _on_cpu(drawn))
         if function._schema.is_mutable:
             return args[0].copy_(drawn)
 
@@ -138,6 +196,35 @@ class RandomOnCPU(TorchDispatchMode):
             return torch.empty_like(tensor, dtype=dtype, device=device).copy_(tensor)
 
         return pytree.tree_map_only(torch.Tensor, back, drawn)
+
+
+def _leaf(result: Any) -> torch.Tensor:
+    """Return an operator's first result."""
+    return pytree.tree_leaves(result)[0]
+
+
+def _on_cpu(result: Any) -> torch.Tensor:
+    """Return a copy of an operator's first result."""
+    return _leaf(result).detach().to("cpu", copy=True).double()
+
+
+def _compare_random(name: str, twice: list[torch.Tensor], drawn: torch.Tensor) -> None:
+    """Compare random numbers of a device, drawn twice, with those of the CPU. Raises Mismatch."""
+    count = drawn.numel()
+    if count < DRAWN or drawn.std() == 0:
+        return
+    if torch.equal(*twice):
+        raise Mismatch(f"{name} draws the same random numbers again")
+    values = twice[0]
+    error = STANDARD_ERRORS * float(drawn.std()) * (2 / count) ** 0.5
+    error += ROUNDED * float(drawn.abs().mean())
+    for what, seen, wanted in (
+        ("mean", values.mean(), drawn.mean()),
+        ("mean magnitude", values.abs().mean(), drawn.abs().mean()),
+    ):
+        if not abs(float(seen - wanted)) <= error:
+            numbers = f"{float(seen):.3g}; {float(wanted):.3g} on the CPU"
+            raise Mismatch(f"{name} draws {count:,} random numbers with a {what} of {numbers}")
 
 
 def _in_fp32_on_cpu(tensor: Any) -> Any:
