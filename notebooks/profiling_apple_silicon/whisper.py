@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from pomology.errors import Unsupported
-from pomology.models import pretrained
+from pomology.models import pretrained, verify
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 # Counts include the encoder's positions, which are not trained.
@@ -36,7 +36,7 @@ def build(name, checkpointing):
 
 def one_step(model, batch_size):
     """Run forward and backward pass on random clips with labels of 32 tokens; return the loss."""
-    features, labels = torch.randn(batch_size, 80, 3000), torch.randint(50_000, (batch_size, 32))
+    features, labels = torch.randn(batch_size, 80, 3000), verify.words(50_000, batch_size, 32)
     loss = model(input_features=features, labels=labels).loss
     loss.backward()
     return loss
