@@ -8,44 +8,27 @@ import torch
 
 from pomology.errors import Unsupported
 from pomology.experiment.outcome import drift, of_exception
+from pomology.machine.energy import Absent
+from pomology.paths import read_csv, root
 
-OUT_OF_MEMORY = (
-    "RuntimeError: Invalid buffer size: 23.27 GiB",
-    "RuntimeError: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
-    "RuntimeError: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-    "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is greater than",
-    "OutOfMemoryError: no such words",
-)
-UNSUPPORTED = (
-    "NotImplementedError: The operator 'x' is not currently implemented for the MPS device.",
-    "TypeError: the MPS framework doesn't support float64. Please use float32 instead.",
-    "RuntimeError: ConvTranspose 3D with BF16 or FP16 types is not supported on MPS",
-    "RuntimeError: MPS does not support cumsum op with int64 input",
-    "RuntimeError: \"binary_cross_entropy\" not implemented for 'Half'",
-    "NotImplementedError: Could not run 'x' with arguments from the 'SparseMPS' backend.",
-    "ValueError: [linalg::svd] This op is not yet supported on the GPU. Explicitly pass a CPU",
-    "Unsupported: no such precision",
-    "NoNumbers: of a notebook's own",
-)
-BUGS = (
-    "RuntimeError: Expected all tensors to be on the same device, but found two, mps:0 and cpu!",
-    "RuntimeError: [METAL] Command buffer execution failed: Caused GPU Timeout Error",
-    "ValueError: out of memory",
-    "AssertionError: not supported on MPS",
-    "KeyError: it is not there",
-)
-STATUSES = dict.fromkeys(OUT_OF_MEMORY, "out-of-memory") | dict.fromkeys(UNSUPPORTED, "unsupported")
-STATUSES |= dict.fromkeys(BUGS, "error") | {"KeyboardInterrupt: ": "interrupted"}
+RAISED = read_csv(root() / "tests" / "fixtures" / "messages.csv")
+INTERNAL = type("InternalError", (type("OpError", (Exception,), {}),), {})  # as in TensorFlow
+KINDS = {"Unsupported": Unsupported, "NoNumbers": type("NoNumbers", (Unsupported,), {})}
+KINDS |= {"OutOfMemoryError": torch.OutOfMemoryError, "InternalError": INTERNAL, "Absent": Absent}
 
 
-@pytest.mark.parametrize("exception", STATUSES)
-def test_exceptions_have_their_statuses(exception):
-    own = type("NoNumbers", (Unsupported,), {})
-    kinds = {"Unsupported": Unsupported, "NoNumbers": own}
-    kind, text = exception.split(": ", 1)
-    kinds |= vars(builtins)
-    raised = kinds.get(kind, torch.OutOfMemoryError)(text)
-    assert of_exception(raised)[0] == STATUSES[exception]
+@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: raised["message"])
+def test_exceptions_have_their_statuses_and_say_what_is_needed(monkeypatch, raised):
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (6, 0))
+    message = raised["message"].replace(r"\n", "\n")
+    status, reason = of_exception((KINDS | vars(builtins))[raised["exception"]](message))
+    said, _, needed = reason.partition("; needs ")
+    assert status == raised["status"] and "\n" not in reason
+    assert raised["needs"] in needed and bool(needed) is bool(raised["needs"])
+    assert not needed or said in message
+    built = f"; PyTorch {torch.__version__} has sm_75, sm_90; this GPU is sm_60"
+    assert reason.endswith(built) is ("a build for this GPU" in needed)
 
 
 @pytest.mark.parametrize("allocate", [torch.empty, np.empty])

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pomology.devices.torch import FALLBACK_VARIABLE
-from pomology.errors import Mismatch, TooBig, TooSlow, Unsupported
+from pomology.machine import messages
 from pomology.machine.sampler import Sampler
 from pomology.measure import clock, epochs, intervals
 from pomology.measure.estimate import Estimate
@@ -23,57 +22,17 @@ DRIFT_THRESHOLD = 0.10  # a larger absolute `drift` gets a flag
 DRIFT_S = 1.0  # in shorter times other programs cause temporary changes
 FEW_TRACED = 8  # with fewer steps after the warm-up, a memory trace excludes only the first step
 
-STATUS_OF = {
-    TooBig: "too-big",
-    TooSlow: "too-slow",
-    Mismatch: "mismatch",
-    Unsupported: "unsupported",
-}
-# MPS and the CPU allocator raise a plain RuntimeError. Only CUDA has its own class, which its
-# libraries do not use.
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|(can't|cannot|unable to|failed to) allocate"
-    r"|Invalid buffer size"  # a buffer of MPS that is larger than Metal allows
-    r"|Insufficient Memory"  # from Metal, while a command buffer runs
-    r"|\[metal::malloc\] Attempting to allocate"  # MLX
-    r"|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
-    re.IGNORECASE,
-)
-UNSUPPORTED = re.compile(
-    r"(unsupported|not (currently |yet )?(supported|implemented)) (on|for) (the )?MPS"
-    r"|MPS (doesn't|does not) support|(doesn't|does not) support (float64|complex128)"
-    r"|not implemented for '(Half|BFloat16)'|Could not run '[^']+' with arguments from the"
-    # TensorFlow: an operator without a kernel, and XLA, which has no Metal backend
-    r"|No OpKernel was registered to support|no supported kernel for [GC]PU devices"
-    r"|Could not find registered platform"
-    r"|not (yet )?supported on the GPU",  # MLX
-    re.IGNORECASE,
-)
-
 
 def of_exception(exception: BaseException) -> tuple[str, str]:
-    """Return the status of a case ended by an exception, and its first line as the reason."""
+    """Return the status of a case ended by an exception, and its reason in one line."""
     reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
-    known = (status for kind, status in STATUS_OF.items() if isinstance(exception, kind))
-    status = next(known, None) or _of_framework(exception)
-    return (status, reason) if status else ("error", f"{type(exception).__name__}: {reason}")
-
-
-def _of_framework(exception: Exception) -> str | None:
-    """Return the status for a framework's exception, or None for a bug."""
-    text = str(exception)
     kinds = {kind.__name__ for kind in type(exception).__mro__}
-    if kinds & {"MemoryError", "OutOfMemoryError", "ResourceExhaustedError"}:
-        return "out-of-memory"
-    if kinds & {"RuntimeError", "OpError"} and OUT_OF_MEMORY.search(text):
-        return "out-of-memory"
-    # MPS raises NotImplementedError (a RuntimeError) for a missing operator and TypeError for
-    # float64; MLX raises ValueError.
-    if kinds & {"RuntimeError", "TypeError", "ValueError", "OpError"} and UNSUPPORTED.search(text):
-        return "unsupported"
-    return None
+    known = messages.explain(str(exception), kinds)
+    if known:
+        return known[0], redact(known[1] or reason)
+    return "error", f"{type(exception).__name__}: {reason}"
 
 
 def rates(
