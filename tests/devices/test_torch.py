@@ -10,7 +10,7 @@ import torch
 
 from pomology.devices import find
 from pomology.devices.torch import TorchDevice as Device
-from pomology.errors import PomologyError
+from pomology.errors import NoSuchDevice, PomologyError
 from pomology.machine import snapshot
 
 GB = 10**9
@@ -61,6 +61,18 @@ def test_a_missing_device_is_an_error_of_one_line_with_the_reasons(has):
     words = r"^devices: this machine has no 'gpu' [^\n]*cuda: [^\n]*mps: no Metal GPU[^\n]*has cpu$"
     with pytest.raises(PomologyError, match=words):
         find.find("gpu")
+
+
+def test_an_unusable_driver_and_a_missing_library_are_reasons(has, monkeypatch):
+    has()
+    text = "The NVIDIA driver on your system is too old (found version 1). Please update"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: warnings.warn(text, stacklevel=1))
+    with pytest.raises(NoSuchDevice, match=r"found version 1\); needs a newer NVIDIA driver"):
+        find.find("cuda")
+    libraries = ImportError("libcudnn.so.9: cannot open shared object file")
+    monkeypatch.setattr(torch.cuda, "is_available", mock.Mock(side_effect=libraries))
+    with pytest.raises(NoSuchDevice, match=r"^PyTorch has no devices here: .*run `make env`"):
+        find.find("auto")
 
 
 @pytest.mark.parametrize(

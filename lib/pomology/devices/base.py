@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar
 
 from pomology.errors import PomologyError
-from pomology.machine import snapshot
+from pomology.machine import messages, snapshot
 
 # Precision in notebooks -> data type in PyTorch, TensorFlow and MLX.
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
@@ -137,7 +137,7 @@ class Device(abc.ABC):
                 right = 0 < float(product[0, 0]) < 8 and self.device_of(product) == self.backend
                 reasons[precision] = None if right else "wrong values, or computed elsewhere"
             except Exception as error:  # frameworks raise many types for a missing precision
-                reasons[precision] = str(error).split("\n")[0]
+                reasons[precision] = messages.fault(str(error)) or str(error).split("\n")[0]
         return reasons
 
     def to_device(self, batch: Any) -> Any:

@@ -9,7 +9,7 @@ import sys
 from pomology import devices
 from pomology.devices.base import Device
 from pomology.errors import NoSuchDevice, PomologyError
-from pomology.machine import snapshot
+from pomology.machine import messages, snapshot
 
 # Requirements of notebook variants: TensorFlow's plugin for Metal, and TF32 in MLX.
 FEATURES = ("metal", "tf32")
@@ -46,7 +46,13 @@ def find(wanted: str = "auto", framework: str = "torch") -> list[Device]:
     if wanted not in choices():
         raise PomologyError(f"devices: unknown {wanted!r}; must be one of {', '.join(choices())}")
     kind = _framework_class(framework)
-    reasons = kind.backends()
+    try:
+        reasons = kind.backends()
+    except (ImportError, OSError, RuntimeError) as error:  # its libraries do not load
+        fault = messages.fault(str(error))
+        if fault is None:
+            raise
+        raise NoSuchDevice(f"{kind.title} has no devices here: {fault}") from None
     present = [name for name, reason in reasons.items() if reason is None]
     backends = {"auto": present, "gpu": list(kind.gpus)}.get(wanted, [wanted])
     if wanted in {each.apple_gpu for each in frameworks().values()}:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pomology.devices.base import Device
-from pomology.machine import quiet
+from pomology.machine import messages, quiet
 
 # GPU backends, each with the reason if it cannot train.
 GPUS = {
@@ -50,8 +50,13 @@ class TorchDevice(Device):
         import torch
 
         reasons = {"cpu": None} | GPUS
-        present = [name for name in GPUS if torch.get_device_module(name).is_available()]
-        return reasons | dict.fromkeys(present)
+        for name in GPUS:
+            # PyTorch warns of a driver that it cannot use, once per process.
+            with warnings.catch_warnings(record=True, action="always") as said:
+                usable = torch.get_device_module(name).is_available()
+            why = messages.fault(" ".join(str(each.message) for each in said))
+            reasons[name] = None if usable else why or reasons[name]
+        return reasons
 
     @property
     def name(self) -> str | None:

@@ -23,6 +23,7 @@ from jupyter_client.manager import KernelManager
 from nbclient.exceptions import DeadKernelError
 
 from pomology.format import clock_time
+from pomology.machine import messages
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import redact, root
 from pomology.report import page as report_page
@@ -205,8 +206,9 @@ class Execution:
             # papermill's error has the name and the message of the cell's exception.
             name = getattr(error, "ename", type(error).__name__)
             reason = getattr(error, "evalue", str(error)).split("\n")[0]
-            if name == "NoSuchDevice":
-                return "no device", reason
+            fault = messages.fault(reason) if name in ("ImportError", "OSError") else None
+            if name == "NoSuchDevice" or fault:
+                return "no device", fault or reason
             return self.watch() or ("error", f"{name}: {reason}")
         # papermill writes paths of this machine into the file.
         partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
