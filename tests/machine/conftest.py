@@ -44,20 +44,22 @@ def apple(monkeypatch, clock):
 
 @pytest.fixture
 def nvidia(linux, monkeypatch, clock):
-    """nvidia(): mock a PC with a GPU; return its NVML, with the calls in `asked`."""
+    """nvidia(gpus): mock a PC, 0 for one GPU in MIG mode; return NVML with its calls, `asked`."""
 
-    def install():
+    def install(gpus=1):
         failed = type("NVMLError", (Exception,), {})
         nvml = types.SimpleNamespace(NVMLError=failed, NVML_TEMPERATURE_GPU=0, NVML_CLOCK_SM=1)
         nvml.asked = []
 
         def by_uuid(uuid):
-            if not uuid.startswith("GPU-"):
+            if uuid not in ("GPU-a", "GPU-b", "MIG-a"):
                 raise failed("Not Found")
             return "handle"
 
         answers = {
             "Init": lambda: None,
+            "DeviceGetCount": lambda: max(1, gpus),
+            "DeviceGetMigMode": lambda handle: [int(not gpus), 0],
             "DeviceGetHandleByIndex": lambda index: "handle",
             "DeviceGetHandleByUUID": by_uuid,
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),

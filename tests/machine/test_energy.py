@@ -2,6 +2,7 @@
 
 import math
 import sys
+import types
 
 import pytest
 from fakes import Clock
@@ -44,23 +45,39 @@ def test_a_power_domain_that_a_chip_or_library_lacks_is_omitted(apple, clock):
     assert energy.meter("gpu").rails.keys() == {"gpu", "dram"}
 
 
-def test_the_first_visible_nvidia_gpu_is_metered_and_reasons_if_none_is(nvidia, monkeypatch):
-    def absent(words):
-        return pytest.raises(energy.Absent, match=words)
+# GPUs of a machine, CUDA_VISIBLE_DEVICES, UUID told by PyTorch: the handle, or why there is none.
+GPUS = [
+    (1, "0", None, 0),
+    (1, "GPU-b", None, "GPU-b"),
+    (2, "0,1", "b", "GPU-b"),  # CUDA's first GPU is NVML's second
+    (2, "0", None, "^CUDA may use any of several GPUs"),
+    (2, "GPU-none", None, "^NVML finds no GPU that CUDA may use"),
+    (1, "", None, "^NVML finds no GPU that CUDA may use"),
+    (1, "-1", None, "^NVML finds no GPU that CUDA may use"),
+    (1, "MIG-a", None, "^a MIG instance"),
+    (0, "0", "a", "^a MIG instance"),  # the only GPU is split
+]
 
-    with absent("^nvidia-ml-py is not installed$"):
-        energy.meter("gpu")
-    with absent("only root"):
-        energy.meter("cpu")
-    for visible, chosen in (("2,1", 2), ("GPU-5a1e", "GPU-5a1e")):
-        nvml = nvidia()
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert energy.meter("gpu").rails.keys() == {"gpu"}
-        assert [given for name, *given in nvml.asked if "Handle" in name] == [[chosen]]
-    for hidden in ("", "-1"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        with absent("^NVML finds no GPU that CUDA may use"):
+
+@pytest.mark.parametrize(("gpus", "visible", "uuid", "expected"), GPUS)
+def test_the_gpu_in_use_is_metered_or_none(nvidia, monkeypatch, gpus, visible, uuid, expected):
+    nvml = nvidia(gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    cuda = types.SimpleNamespace(get_device_properties=lambda _: types.SimpleNamespace(uuid=uuid))
+    torch = types.SimpleNamespace(cuda=cuda) if uuid else None
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    if str(expected).startswith("^"):
+        with pytest.raises(energy.Absent, match=expected):
             energy.meter("gpu")
+    else:
+        assert energy.meter("gpu").rails.keys() == {"gpu"}
+        assert [given for name, *given in nvml.asked if "Handle" in name] == [[expected]]
+
+
+def test_without_nvml_or_for_a_cpu_there_is_no_meter_on_linux(linux):
+    for kind, words in (("gpu", "^nvidia-ml-py is not installed$"), ("cpu", "only root")):
+        with pytest.raises(energy.Absent, match=words):
+            energy.meter(kind)
 
 
 class Chip:

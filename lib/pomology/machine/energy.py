@@ -1,5 +1,6 @@
 """Energy counters of Apple and NVIDIA, and the joules of a training step computed from them."""
 
+import contextlib
 import math
 import os
 import platform
@@ -76,19 +77,32 @@ def _apple_meter() -> Meter:
 
 
 def nvml_gpu() -> tuple[Any, Any]:
-    """Return NVML and its handle of the first GPU that CUDA may use. Raises Absent."""
+    """Return NVML and its handle of the GPU that this process computes on. Raises Absent.
+
+    NVML numbers GPUs by their bus, CUDA the fastest first, so a number does not name a GPU.
+    """
     try:
         import pynvml
     except ImportError as error:
         raise Absent("nvidia-ml-py is not installed") from error
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    torch = sys.modules.get("torch")  # a process has one framework
+    try:
+        name = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    except (AttributeError, AssertionError, RuntimeError):  # another framework, or no CUDA
+        name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     try:
         pynvml.nvmlInit()
-        if first.isdecimal():
-            return pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(first))
-        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(first)
+        if name.isdecimal() and pynvml.nvmlDeviceGetCount() > 1:
+            how = "CUDA_VISIBLE_DEVICES=GPU-... with its UUID of `nvidia-smi -L` names one"
+            raise Absent(f"CUDA may use any of several GPUs; {how}")
+        by_number = pynvml.nvmlDeviceGetHandleByIndex
+        gpu = by_number(int(name)) if name.isdecimal() else pynvml.nvmlDeviceGetHandleByUUID(name)
     except pynvml.NVMLError as error:
         raise Absent(f"NVML finds no GPU that CUDA may use: {error}") from error
+    with contextlib.suppress(pynvml.NVMLError, AttributeError):  # GPUs and versions without MIG
+        if name.startswith("MIG") or pynvml.nvmlDeviceGetMigMode(gpu)[0] == 1:
+            raise Absent("a MIG instance shares the counters of its GPU with other instances")
+    return pynvml, gpu
 
 
 class Reading(NamedTuple):

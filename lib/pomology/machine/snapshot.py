@@ -4,6 +4,7 @@ Values that the system does not report are None, never guesses. Only single fiel
 output are used, so results hold no user or host name, home path, address, serial number or UUID.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -196,9 +197,11 @@ def _nvidia_gpus() -> list[dict[str, Any]]:
     gpus = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-        # CUDA cores are not comparable with Apple's GPU cores.
         name = pynvml.nvmlDeviceGetName(handle)
+        memory_bytes = None
+        with contextlib.suppress(pynvml.NVMLError):  # refused for a GPU that is split (MIG) or lost
+            memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        # CUDA cores are not comparable with Apple's GPU cores.
         gpus.append({"name": name, "memory_bytes": memory_bytes, "cores": None})
     return gpus
 
