@@ -54,7 +54,7 @@ NOTHING = {
 }
 LINUX = {"chip": "AMD EPYC 7B13", "gpus": [], "os": "Linux", "os_version": "6.8"}
 LINUX |= {"architecture": "x86_64", "python": "3.11.9"}
-H100 = LINUX | {"gpus": [{"name": "NVIDIA H100"}]}
+H100 = LINUX | {"gpus": 2 * [{"name": "NVIDIA H100"}]}
 
 CHIP = "Is there a GPU to train on?"
 PYTHON = "Is Python native?"
@@ -84,6 +84,8 @@ def test_machines_get_their_verdict_without_secrets(mac, name):
     text = str(doctor.Examination(found, verdict))
     assert [secret for secret in SECRETS if secret in text] == []
     assert all(question in text for question in refused)
+    if name == "Linux with CUDA":
+        assert "NVIDIA H100, NVIDIA H100; PyTorch computes on NVIDIA H100 80GB HBM3; CUDA" in text
     if name == "a Mac":
         assert "cuda: built without CUDA; mps (Apple M2 Ultra): fp32, fp16, bf16\n" in text
 
@@ -110,6 +112,20 @@ def test_one_fault_is_reported(mac, monkeypatch, name):
     found = doctor.findings(machine_snapshot.snapshot(), changed.get("flags", []), answers)
     (refused,) = [each for each in found if each.fine is False]
     assert refused.question.startswith(question) and words in refused.answer
+
+
+def test_a_gpu_without_kernels_and_a_missing_compiler_are_told_with_their_remedies(monkeypatch):
+    answers = {"is_available": True, "get_arch_list": ["sm_75", "sm_80", "compute_90"]}
+    answers |= {"get_device_name": "Tesla P100", "get_device_capability": (6, 0)}
+    for name, value in answers.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda value=value: value)
+    monkeypatch.setenv("CXX", "/none/g++")
+    found = doctor.findings(LINUX, [], NOTHING | {"torch": doctor.answer("torch")})[2]
+    assert "cu126) have sm_50 to sm_90; PyTorch" in found.answer and found.fine is False
+    assert "this GPU is sm_60; " in found.answer and "apt install g++" in found.answer
+    for capability, lacks in (((8, 6), False), ((12, 0), False), ((7, 0), True)):
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda own=capability: own)
+        assert doctor._lacks_kernels() is lacks
 
 
 FAULTS = {

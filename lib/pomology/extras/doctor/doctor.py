@@ -4,7 +4,10 @@ Each framework answers in its own process with a time limit, because two in one 
 """
 
 import os
+import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -13,6 +16,7 @@ from pomology.devices import find
 from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.format import one_line, quantity
+from pomology.machine import messages
 from pomology.machine import snapshot as machine_snapshot
 from pomology.models import isolated
 from pomology.paths import redact
@@ -68,14 +72,14 @@ def probe(
 
 
 def _no_answer(reason: str, version: str | None = None) -> dict[str, Any]:
-    return {"version": version, "reason": one_line(redact(reason), 200), "devices": []}
+    return {"version": version, "reason": one_line(redact(reason), 400), "devices": []}
 
 
 def answer(framework: str) -> dict[str, Any]:
     """Load a framework into this process and return its devices. Never raises.
 
-    Keys: version, reason (of a failure, else None), devices (a list of backend, kind, name, reason
-    (None if it can train there), precisions and free_bytes), and for Lightning `auto`.
+    Keys: version, reason (of a failure, else None), devices (a list of backend, kind, reason, which
+    is None if it can train there, and then `_examined`), `auto` of Lightning, and `compiler`.
     """
     version = None
     try:
@@ -85,16 +89,53 @@ def answer(framework: str) -> dict[str, Any]:
             return found | {"auto": _lightning_auto()}
         for backend, reason in FRAMEWORKS[framework].backends().items():
             entry = {"backend": backend, "kind": cases.kind(backend), "reason": reason}
-            if reason is None:
-                (device,) = find.find(backend, framework)
-                entry |= {"name": device.name, "precisions": device.precisions()}
-                entry |= {"free_bytes": device.free_memory()}
-            found["devices"].append(entry)
-        return found
+            found["devices"].append(entry if reason else entry | _examined(backend, framework))
+        return found | ({"compiler": _compiler()} if framework == "torch" else {})
     except metadata.PackageNotFoundError:
         return _no_answer("not installed")
     except Exception as error:  # any failure to load is a valid answer
-        return _no_answer(f"{type(error).__name__}: {error}", version)
+        return _no_answer(_why(error), version)
+
+
+def _examined(backend: str, framework: str) -> dict[str, Any]:
+    """Return name, precisions and free_bytes of a device, or the reason why it cannot compute."""
+    try:
+        if (framework, backend) == ("torch", "cuda") and _lacks_kernels():
+            return {"reason": messages.fault("no kernel image is available for this GPU")}
+        (device,) = find.find(backend, framework)
+        found = {"name": device.name, "precisions": device.precisions()}
+        return found | {"free_bytes": device.free_memory()}
+    except Exception as error:  # a driver may refuse what it has listed
+        return {"reason": _why(error)}
+
+
+def _why(error: Exception) -> str:
+    return messages.fault(str(error)) or f"{type(error).__name__}: {error}"
+
+
+def _lacks_kernels() -> bool:
+    """Return whether PyTorch is built without kernels (`sm_`) and PTX (`compute_`) for the GPU.
+
+    Kernels also run on later GPUs of the same major capability, PTX on all later ones.
+    """
+    import torch
+
+    cuda = torch.get_device_module("cuda")
+    built = {name: int(re.sub(r"\D", "", name)) for name in cuda.get_arch_list()}
+    major, minor = cuda.get_device_capability() if built else (0, 0)
+    earlier = [name for name, number in built.items() if number <= 10 * major + minor]
+    fit = [name for name in earlier if name.startswith("compute") or built[name] // 10 == major]
+    return bool(built) and not fit
+
+
+def _compiler() -> str:
+    """Return how to get the C++ compiler that `torch.compile` needs; empty if there is one."""
+    if sys.platform == "darwin":  # /usr/bin/clang++ exists without Xcode, too
+        there = machine_snapshot.run_command("xcode-select", "-p")
+    else:
+        there = shutil.which(os.environ.get("CXX", "g++"))
+    how = messages.fault("No working C++ compiler")
+    return "" if there else f"torch.compile: {how}"
 
 
 def _lightning_auto() -> str:
@@ -108,8 +149,12 @@ def _lightning_auto() -> str:
 
 def findings(snapshot: dict, flags: Sequence[str], answers: Mapping[str, dict]) -> list[Finding]:
     """Return findings from a machine's snapshot, its present flags, and the frameworks' answers."""
-    gpus = ", ".join(gpu["name"] for gpu in snapshot.get("gpus") or ())
-    found = [Finding("Is there a GPU to train on?", gpus or "no GPU found", bool(gpus))]
+    gpus = [gpu["name"] for gpu in snapshot.get("gpus") or ()]
+    text = ", ".join(gpus) or "no GPU found"
+    if len(gpus) > 1:
+        used = [f"PyTorch computes on {each['name']}" for each in usable(answers["torch"], "gpu")]
+        text = "; ".join([text, *used, "CUDA_VISIBLE_DEVICES selects another one"])
+    found = [Finding("Is there a GPU to train on?", text, bool(gpus))]
     text = f"Python {snapshot.get('python')} for {snapshot.get('architecture')}"
     if snapshot.get("translated"):
         text += ", translated by Rosetta: install one for arm64, remove .venv, run `make env`"
@@ -141,10 +186,12 @@ def _framework(title: str, answer: dict[str, Any]) -> Finding:
         text = f"{device['backend']}: {device['reason']}"
         if device["reason"] is None:
             works = [name for name, reason in device["precisions"].items() if reason is None]
-            text = f"{device['backend']} ({device['name']}): {', '.join(works) or 'no precision'}"
+            text = ", ".join(works) or f"no precision ({device['precisions']['fp32']})"
+            text = f"{device['backend']} ({device['name']}): {text}"
         parts.append(text)
+    parts += filter(None, [answer.get("compiler")])
     fine = any(device["precisions"].get("fp32", "") is None for device in usable(answer, "gpu"))
-    text = one_line(f"{answer['version'] or ''} {'; '.join(parts)}".strip(), 400)
+    text = one_line(f"{answer['version'] or ''} {'; '.join(parts)}".strip(), 1000)
     return Finding(f"Does {title} train on the GPU?", text, fine)
 
 
