@@ -69,6 +69,18 @@ def test_an_unreachable_scheduler_is_a_line(monkeypatch, scheduler):
         fleet.connect(options(scheduler=scheduler))
 
 
+def test_hosts_are_read_as_ssh_reads_them():
+    read = {
+        "mini": ("mini", {}),  # asyncssh reads its port and user in ~/.ssh/config
+        "my_mini:2222": ("my_mini", {"port": 2222}),
+        "jo@[::1]:22": ("::1", {"username": "jo", "port": 22}),
+    }
+    assert {text: fleet.read_host(text) for text in read} == read
+    for text in ("::1", "a:b", "a:0", "a:65536", "jo@", "@a", "a/b@c@d"):
+        with pytest.raises(PomologyError, match=f"HOSTS: {text!r}: expected user@host:port"):
+            fleet.connect(options(hosts=f"mini {text}"))
+
+
 def test_machines_with_another_version_or_the_same_name_are_refused(monkeypatch):
     here = {"name": "m1-a", "machine": "M1", "version": "commit 1"}
     other = here | {"name": "m1-b"}

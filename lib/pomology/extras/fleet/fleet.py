@@ -2,13 +2,14 @@
 
 import argparse
 import logging
+import re
 import secrets
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
 import dask
 import distributed
@@ -26,6 +27,7 @@ from pomology.runner import plan
 
 WAIT_S = 20  # time limit for an answer of the scheduler, and of its workers
 PASSED = ("profile", "device", "only", "data", "repeats")  # options that each machine receives
+HOST = re.compile(r"(?:([^\s@]+)@)?(\[[^\s\]]+\]|[^\s@:\[\]]+)(?::(\d{1,5}))?")  # user@host:port
 
 
 def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path]]:
@@ -71,8 +73,9 @@ def place(options: argparse.Namespace) -> str:
 
 def connect(options: argparse.Namespace) -> distributed.Client:
     """Return a client of the scheduler. Processes that dask starts for it end with this one."""
+    hosts = [read_host(text) for text in options.hosts.split()]
     try:
-        cluster = start_cluster(options.hosts) if options.hosts else None
+        cluster = start_cluster(hosts) if hosts else None
         # Without an address dask starts a scheduler and one worker on this machine.
         alone = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
         own = {} if cluster or options.scheduler else alone | {"dashboard_address": None}
@@ -83,11 +86,24 @@ def connect(options: argparse.Namespace) -> distributed.Client:
         raise PomologyError(f"{where}: no scheduler answers ({why})") from None
 
 
-def start_cluster(hosts: str) -> distributed.SpecCluster:
+def read_host(text: str) -> tuple[str, dict[str, Any]]:
+    """Return host and login of an entry of HOSTS; asyncssh reads the rest in ~/.ssh/config.
+
+    Raises PomologyError for another form than user@host:port.
+    """
+    match = HOST.fullmatch(text)
+    if not match or int(match[3] or 1) not in range(1, 2**16):
+        form = "user@host:port, with brackets around an IPv6 address"
+        raise PomologyError(f"HOSTS: {text!r}: expected {form}")
+    user, host, port = match.groups()
+    login = {"username": user} if user else {}
+    return host.strip("[]"), login | ({"port": int(port)} if port else {})
+
+
+def start_cluster(hosts: list[tuple[str, dict]]) -> distributed.SpecCluster:
     """Start a scheduler on the first host and a worker on each host by ssh."""
-    parts = [urlsplit(f"ssh://{text}") for text in hosts.split()]
-    names = [part.hostname for part in parts]
-    logins = [{"username": part.username or (), "port": part.port or ()} for part in parts]
+    names = [name for name, _ in hosts]
+    logins = [login for _, login in hosts]
     python = Path(sys.prefix, "bin", "python")
     if python.is_relative_to(Path.home()):  # ssh starts in the home folder, whose path may differ
         python = python.relative_to(Path.home())
