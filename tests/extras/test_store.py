@@ -127,6 +127,7 @@ def test_a_missing_store_is_a_line_and_no_folder_is_made(tmp_path, s3, own):
     assert missing in line(store.put, own, str(tmp_path / "mount" / "lab"))
     assert missing in line(store.put, own, "s3://no-such-bucket/x")
     assert "Protocol not known" in line(store.check, "nothing://x/y")
+    assert "a file; expected a folder" in line(store.check, str(own / "machine.json"))
     assert not (tmp_path / "mount").exists()
 
 

@@ -19,7 +19,11 @@ DRAWN = ".store"  # a file in a run's folder with random digits for its name in 
 OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs")  # object stores, which have no folders
 # `()` selects the user's known_hosts; by default sshfs trusts every host.
 SSH = {"known_hosts": ()}
-OPTIONS = {"ssh": SSH, "sftp": SSH}
+# Copies of S3 refuse the checksums that botocore adds since 1.36 (boto/boto3#4392).
+CHECKSUMS = {"request_checksum_calculation": "when_required"}
+CHECKSUMS |= {"response_checksum_validation": "when_required"}
+S3 = {"config_kwargs": CHECKSUMS}
+OPTIONS = {"ssh": SSH, "sftp": SSH, "s3": S3, "s3a": S3}
 
 
 def check(address: str) -> None:
@@ -88,7 +92,9 @@ def _connected(address: str) -> Iterator[tuple[Any, str]]:
         root = root.rstrip("/")
         # Users must create the folder or bucket: creating a folder below a missing mount would put
         # it on another disk.
-        files.info(root.partition("/")[0] if protocol in OBJECTS else root)
+        found = files.info(root.partition("/")[0] if protocol in OBJECTS else root)
+        if found["type"] == "file":
+            raise PomologyError(f"STORE={redact(address)}: a file; expected a folder or a bucket")
         yield files, root
     except FileNotFoundError:
         raise PomologyError(f"STORE={redact(address)}: no such folder or bucket; make it") from None
