@@ -4,14 +4,17 @@ import functools
 import io
 from pathlib import Path
 
+import httpx
+import huggingface_hub
 import numpy as np
 import pandas
 import pytest
 from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError
 from offline import cut_off, one_line_error
 from PIL import Image
 
-from pomology.data import images, photographs, text
+from pomology.data import hub, images, photographs, text
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +39,32 @@ def test_without_a_network_auto_is_synthetic_and_real_is_an_error(name, tmp_path
     network.clear()
     origin = f"synthetic data in place of {name}: as requested; the first 20 only"
     assert load("stand-in", "", 20).origin == origin and not network
+
+
+@pytest.mark.parametrize(
+    ("with_token", "without", "words"),
+    [
+        (401, 200, "downloaded without the Hugging Face token (HfHubHTTPError, HTTP 401 with it)"),
+        (403, 401, "HTTP 403; without the Hugging Face token: HfHubHTTPError, HTTP 401)"),
+        (429, 200, "download failed (HfHubHTTPError, HTTP 429: too many requests"),
+    ],
+)
+def test_a_token_that_is_refused_does_not_hide_public_data(monkeypatch, with_token, without, words):
+    def download(*_, token, **__):
+        code = without if token is False else with_token
+        if code != 200:
+            answer = httpx.Response(code, request=httpx.Request("GET", "https://huggingface.co"))
+            raise OSError("offline?") from HfHubHTTPError("", response=answer)
+        return "train.parquet"
+
+    monkeypatch.setattr(hub, "connection_problem", str)
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_old")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    try:
+        said = hub.find(images.MNIST, "train", None)[1]
+    except hub.Unavailable as reason:
+        said = str(reason)
+    assert words in said
 
 
 def test_an_unknown_source_or_folder_is_an_error():

@@ -84,21 +84,49 @@ def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
 def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
     """Return a dataset's file, and "cached" or "downloaded". Raises Unavailable."""
     import huggingface_hub
-    from huggingface_hub.errors import HTTPError
+    from huggingface_hub import constants
 
     place = {"filename": file, "repo_type": "dataset", "revision": revision}
     path = huggingface_hub.try_to_load_from_cache(repository, **place)
     if isinstance(path, str):
         return Path(path), "cached"
     missing = f"{file} of {repository} is not in the cache, and"
+    if constants.HF_HUB_OFFLINE:
+        raise Unavailable(f"{missing} HF_HUB_OFFLINE is set")
     problem = connection_problem()
     if problem:
-        raise Unavailable(f"{missing} huggingface.co does not answer ({problem})")
+        usual = constants.ENDPOINT == "https://huggingface.co"
+        hub = "huggingface.co" if usual else "the address in HF_ENDPOINT"
+        raise Unavailable(f"{missing} {hub} does not answer ({problem})")
     huggingface_hub.utils.disable_progress_bars()  # these would remain in the rendered notebook
-    try:
-        return Path(huggingface_hub.hf_hub_download(repository, **place)), "downloaded"
-    except (HTTPError, OSError, ValueError) as error:
-        raise Unavailable(f"{missing} its download failed ({type(error).__name__})") from error
+    reasons: list[str] = []
+    for token in (None, False):  # None: HF_TOKEN, or the one that `hf auth login` has stored
+        try:
+            found = huggingface_hub.hf_hub_download(repository, token=token, **place)
+            how = f" without the Hugging Face token ({reasons[0]} with it)" if reasons else ""
+            return Path(found), f"downloaded{how}"
+        except Exception as error:  # the client's libraries raise many types
+            reason, of_token = _failure(error)
+            reasons.append(reason)
+            if not (of_token and huggingface_hub.get_token()):
+                break
+    why = "; without the Hugging Face token: ".join(reasons)
+    raise Unavailable(f"{missing} its download failed ({why})")
+
+
+def _failure(error: BaseException) -> tuple[str, bool]:
+    """Return why a download failed, and whether that can be due to the token."""
+    while error.__cause__ and getattr(error, "response", None) is None:
+        error = error.__cause__
+    kind = type(error).__name__
+    code = getattr(getattr(error, "response", None), "status_code", None)
+    if code:
+        hint = ": too many requests, try later" if code == 429 else ""
+        return f"{kind}, HTTP {code}{hint}", code in (401, 403)
+    if kind == "FileMetadataError":
+        kind += ": no answer of the hub, perhaps the login page of a network"
+    # A client cannot send a token with spaces or with letters outside of ASCII.
+    return kind, kind in ("LocalProtocolError", "UnicodeEncodeError")
 
 
 def connection_problem(timeout_s: float = 3.0) -> str:
