@@ -17,18 +17,24 @@ PYTHON=${POMOLOGY_PYTHON:-}
 TORCH=${POMOLOGY_TORCH:-}
 
 # Keep only variables that say how to reach a registry; others could change the installed packages.
-unset PYTHONPATH PYTHONHOME PYTHONUSERBASE PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX
-unset UV_SYSTEM_PYTHON UV_CONSTRAINT UV_OVERRIDE UV_NO_BINARY UV_NO_BUILD UV_TORCH_BACKEND
-unset UV_PYTHON UV_TARGET UV_PREFIX
-export PYTHONNOUSERSITE=1
-for name in $(env | sed -n 's/^\(PIP_[A-Z0-9_]*\)=.*/\1/p'); do
+unset VIRTUAL_ENV CONDA_PREFIX
+for name in $(env | sed -n -e 's/^\(PIP_[A-Z0-9_]*\)=.*/\1/p' -e 's/^\(UV_[A-Z0-9_]*\)=.*/\1/p' \
+  -e 's/^\(PYTHON[A-Z][A-Z0-9_]*\)=.*/\1/p'); do
   case $name in
     PIP_INDEX_URL | PIP_EXTRA_INDEX_URL | PIP_FIND_LINKS | PIP_NO_INDEX | PIP_CONFIG_FILE) ;;
     PIP_KEYRING_PROVIDER | PIP_CERT | PIP_CLIENT_CERT | PIP_TRUSTED_HOST | PIP_PROXY) ;;
     PIP_TIMEOUT | PIP_DEFAULT_TIMEOUT | PIP_RETRIES | PIP_CACHE_DIR | PIP_NO_CACHE_DIR) ;;
+    UV_INDEX* | UV_DEFAULT_INDEX | UV_EXTRA_INDEX_URL | UV_FIND_LINKS | UV_NO_INDEX) ;;
+    UV_CONFIG_FILE | UV_KEYRING_PROVIDER | UV_NATIVE_TLS | UV_SYSTEM_CERTS | UV_INSECURE_HOST) ;;
+    UV_HTTP_* | UV_CACHE_DIR | UV_NO_CACHE | UV_OFFLINE | UV_CONCURRENT_* | UV_LINK_MODE) ;;
+    UV_PYTHON_INSTALL_* | UV_PYTHON_CACHE_DIR | UV_PYTHON_DOWNLOADS* | UV_VERSION) ;;
     *) unset "$name" ;;
   esac
 done
+if [ -n "${PIP_INDEX_URL:-}" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
+  export UV_DEFAULT_INDEX="$PIP_INDEX_URL" # uv does not read pip's variables
+fi
+export PYTHONNOUSERSITE=1
 
 fail() {
   printf 'pomology: %s\n' "$*" >&2
@@ -107,8 +113,10 @@ esac
 probe='
 import platform, sys, sysconfig
 version = "%d.%d" % sys.version_info[:2]
-if not ((3, 11) <= sys.version_info[:2] <= (3, 13)) or sysconfig.get_config_var("Py_GIL_DISABLED"):
+if not ((3, 11) <= sys.version_info[:2] <= (3, 13)):
     print("version " + version)
+elif sysconfig.get_config_var("Py_GIL_DISABLED"):
+    print("version free-threaded-" + version)
 elif sys.implementation.name != "cpython":
     print("version " + sys.implementation.name + "-" + version)
 elif platform.machine() != sys.argv[1]:

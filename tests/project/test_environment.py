@@ -33,7 +33,7 @@ case $1 in
   -m) case $2 in
     venv) mkdir -p $3/bin && cp "$0" $3/bin/python && touch $3/pyvenv.cfg ;;
     pip) for word; do case $word in *wanted.txt) cp "$word" "$MOCKS/wanted" ;; esac; done
-      echo "pip said no"; {pip} ;;
+      env >"$MOCKS/environment"; echo "pip said no"; {pip} ;;
   esac ;;
   -) {check} ;;
 esac
@@ -157,6 +157,18 @@ def test_extras_are_added_and_kept(machine):
     machine.made("fleet")
     assert (machine.checkout / ".venv" / ".ready").read_text().splitlines()[2] == "store fleet"
     assert "EXTRAS=flet: expected dev, fleet" in machine.make("flet").stderr
+
+
+def test_only_variables_about_registries_reach_the_installer(machine):
+    machine.python("python3")
+    gone = "PIP_USER PIP_TARGET PIP_PREFIX PIP_NO_BINARY PIP_REQUIRE_VIRTUALENV UV_EXCLUDE_NEWER"
+    gone += " UV_NO_BINARY_PACKAGE PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONUSERBASE"
+    kept = "PIP_INDEX_URL PIP_CONFIG_FILE PIP_PROXY UV_CACHE_DIR"
+    machine.made(**dict.fromkeys(f"{gone} {kept}".split(), "given"))
+    seen = (machine.mocks / "environment").read_text().splitlines()
+    assert {line for line in seen if line.endswith("=given")} == {
+        f"{name}=given" for name in (*kept.split(), "UV_DEFAULT_INDEX")
+    }
 
 
 MAC = "case $1 in -s) echo Darwin ;; *) echo {} ;; esac"
