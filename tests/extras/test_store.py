@@ -6,6 +6,7 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+import aiohttp
 import fsspec
 import pytest
 import records
@@ -95,6 +96,19 @@ def test_a_run_is_stored_unchanged_and_replaced_after_it_has_grown(kind, own, re
     assert store.put(own, address) == name and names(address) == [f"{name}.zip"]
     assert cases_of(store.fetch(name, address)) == cases_of(own)
     assert cases_of(store.fetch(f"{address}/a")) == cases_of(own)
+
+
+def test_s3_gets_no_checksums_that_other_stores_refuse(own, s3, monkeypatch):
+    request = aiohttp.ClientSession._request
+    sent: list[str] = []
+
+    async def noted(self, method, url, **options):
+        sent.extend(f"{name}: {value}" for name, value in options["headers"].items())
+        return await request(self, method, url, **options)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", noted)
+    store.fetch(store.put(own, s3), s3)
+    assert sent and not [each for each in sent if re.search("checksum|trailer", each, re.I)]
 
 
 def test_two_runs_with_the_same_name_are_both_stored(tmp_path, own, lab):

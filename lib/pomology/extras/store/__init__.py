@@ -19,10 +19,9 @@ DRAWN = ".store"  # a file in a run's folder with random digits for its name in 
 OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs")  # object stores, which have no folders
 # `()` selects the user's known_hosts; by default sshfs trusts every host.
 SSH = {"known_hosts": ()}
-# Copies of S3 refuse the checksums that botocore adds since 1.36 (boto/boto3#4392).
-CHECKSUMS = {"request_checksum_calculation": "when_required"}
-CHECKSUMS |= {"response_checksum_validation": "when_required"}
-S3 = {"config_kwargs": CHECKSUMS}
+# Other stores than S3 refuse the checksums that botocore adds since 1.36 (boto/boto3#4392).
+CHECKSUMS = ("request_checksum_calculation", "response_checksum_validation")
+S3 = {"config_kwargs": dict.fromkeys(CHECKSUMS, "when_required")}
 OPTIONS = {"ssh": SSH, "sftp": SSH, "s3": S3, "s3a": S3}
 
 
@@ -53,9 +52,12 @@ def put(folder: Path, address: str, run: str = "") -> str:
                 member = path.relative_to(folder).as_posix()
                 if path.is_file() and not re.search(r"(^|/)\.|\.part$", member):
                     archive.write(path, member)
-        target = f"{root}/{name}.zip"  # renamed at the end, so readers never see a partial zip
-        files.put_file(str(packed), f"{target}.part")
-        files.mv(f"{target}.part", target)
+        # S3 shows whole files only. Elsewhere a rename at the end hides a partial zip from readers.
+        target = f"{root}/{name}.zip"
+        draft = target if address.startswith(("s3:", "s3a:")) else f"{target}.part"
+        files.put_file(str(packed), draft)
+        if draft != target:
+            files.mv(draft, target)
     return name
 
 
