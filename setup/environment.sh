@@ -229,6 +229,11 @@ if [ "$ready_lock" != "$lock" ]; then
   fi
 fi
 rm -f $ENV/.ready
+if [ -z "$uv" ]; then
+  elsewhere=$($PY -m pip config list 2>/dev/null | grep -E "^[^.]*\.(target|prefix|root)=")
+  [ -z "$elsewhere" ] || fail "pip is configured to install elsewhere ($elsewhere);" \
+    "remove that: pip config unset ${elsewhere%%=*}"
+fi
 extras="$ready_extras$missing"
 extras=${extras# }
 
