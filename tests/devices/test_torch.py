@@ -121,15 +121,6 @@ def test_functions_of_pytorch_that_a_device_calls(calls, monkeypatch, backend, f
     assert device.free_memory() == (6 if backend == "cuda" else 5) * GB
 
 
-def test_failing_counters_do_not_end_a_case(calls, monkeypatch):
-    mps = Device("mps")
-    words = "Cannot access accelerator device when none is available."
-    failing = mock.Mock(side_effect=RuntimeError(f"{words}\nAnd more."))
-    monkeypatch.setattr(torch.accelerator, "max_memory_reserved", failing)
-    mps.reset_peak_memory()
-    assert mps.peak_memory() == {} and mps.counters_failed
-
-
 @pytest.mark.parametrize(("capability", "tf32"), [((7, 5), False), ((8, 0), True)])
 def test_cuda_convolves_in_tf32_by_default_and_in_fp32_on_request(
     calls, monkeypatch, capability, tf32

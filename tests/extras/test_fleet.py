@@ -71,8 +71,7 @@ def test_an_unreachable_scheduler_is_a_line(monkeypatch, scheduler):
 
 def test_hosts_are_read_as_ssh_reads_them():
     read = {
-        "mini": ("mini", {}),  # asyncssh reads its port and user in ~/.ssh/config
-        "my_mini:2222": ("my_mini", {"port": 2222}),
+        "my_Mini": ("my_Mini", {}),  # asyncssh reads its port and user in ~/.ssh/config
         "jo@[::1]:22": ("::1", {"username": "jo", "port": 22}),
     }
     assert {text: fleet.read_host(text) for text in read} == read

@@ -45,17 +45,16 @@ def test_a_power_domain_that_a_chip_or_library_lacks_is_omitted(apple, clock):
     assert energy.meter("gpu").rails.keys() == {"gpu", "dram"}
 
 
-# GPUs of a machine, CUDA_VISIBLE_DEVICES, UUID told by PyTorch: the handle, or why there is none.
+# GPUs of a machine (0: one that is split), CUDA_VISIBLE_DEVICES, PyTorch's UUID: handle or reason.
 GPUS = [
     (1, "0", None, 0),
     (1, "GPU-b", None, "GPU-b"),
     (2, "0,1", "b", "GPU-b"),  # CUDA's first GPU is NVML's second
     (2, "0", None, "^CUDA may use any of several GPUs"),
-    (2, "GPU-none", None, "^NVML finds no GPU that CUDA may use"),
     (1, "", None, "^NVML finds no GPU that CUDA may use"),
     (1, "-1", None, "^NVML finds no GPU that CUDA may use"),
     (1, "MIG-a", None, "^a MIG instance"),
-    (0, "0", "a", "^a MIG instance"),  # the only GPU is split
+    (0, "0", "a", "^a MIG instance"),
 ]
 
 
