@@ -131,6 +131,7 @@ def test_a_gpu_without_kernels_and_a_missing_compiler_are_told_with_their_remedi
 FAULTS = {
     "time.sleep(600)": "it did not answer within 0.5 s",
     "os.abort()": "loading it ended by SIGABRT: no message",
+    r"raise OSError('no\nto debug')": "loading it ended with status 1: OSError: no",
     "os.system('echo loud; echo louder >&2')": None,
 }
 

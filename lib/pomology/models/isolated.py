@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import pkgutil
+import re
 import signal
 import subprocess
 import sys
@@ -32,7 +33,10 @@ def call(what: str, function: str, *arguments: Any, limit_s: float | None = None
         status = done.returncode
         if status:
             how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            # The first line of an exception of CUDA tells the fault, the others how to debug it.
+            raised = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
+            last = (raised or lines)[-1]
             raise PomologyError(f"{what} ended {how}: {last}")
         return pickle.loads(answer.read_bytes())
 
