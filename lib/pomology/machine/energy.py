@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from pomology.machine import snapshot
+from pomology.machine import messages, snapshot
 from pomology.measure.estimate import Estimate
 
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj"}
@@ -98,7 +98,8 @@ def nvml_gpu() -> tuple[Any, Any]:
         by_number = pynvml.nvmlDeviceGetHandleByIndex
         gpu = by_number(int(name)) if name.isdecimal() else pynvml.nvmlDeviceGetHandleByUUID(name)
     except pynvml.NVMLError as error:
-        raise Absent(f"NVML finds no GPU that CUDA may use: {error}") from error
+        reason = messages.fault(str(error)) or error
+        raise Absent(f"NVML finds no GPU that CUDA may use: {reason}") from error
     with contextlib.suppress(pynvml.NVMLError, AttributeError):  # GPUs and versions without MIG
         if name.startswith("MIG") or pynvml.nvmlDeviceGetMigMode(gpu)[0] == 1:
             raise Absent("a MIG instance shares the counters of its GPU with other instances")

@@ -121,7 +121,8 @@ def _lacks_kernels() -> bool:
     import torch
 
     cuda = torch.get_device_module("cuda")
-    built = {name: int(re.sub(r"\D", "", name)) for name in cuda.get_arch_list()}
+    names = [name for name in cuda.get_arch_list() if name.startswith(("sm_", "compute_"))]
+    built = {name: int(re.sub(r"\D", "", name)) for name in names}
     major, minor = cuda.get_device_capability() if built else (0, 0)
     earlier = [name for name, number in built.items() if number <= 10 * major + minor]
     fit = [name for name in earlier if name.startswith("compute") or built[name] // 10 == major]
