@@ -19,6 +19,7 @@ from pomology.articles import published
 from pomology.paths import root
 from pomology.results import frame as results_frame
 from pomology.results.cases import pool
+from pomology.results.journal import Journal
 from pomology.results.record import RENAMED
 from pomology.results.run import Run
 
@@ -82,8 +83,7 @@ def test_a_table_from_parquet_is_that_from_the_journals(tmp_path, monkeypatch):
     place = tmp_path / "b" / "results.parquet"
     parquet.write_table(parquet.read_table(place).drop_columns("config"), place)  # an older one
     assert pomology.load(tmp_path / "b")["value"].equals(plain["value"])
-    place.write_bytes(b"not read: older than a journal")
-    os.utime(place, ns=(0, 0))
+    place.write_bytes(b"damaged")
     assert pomology.load(tmp_path / "b")["value"].equals(plain["value"])
 
 
@@ -113,6 +113,10 @@ def test_a_case_without_numbers_has_a_row_and_a_setting_its_column(tmp_path):
     assert [case.config for case in pool(table)] == [failed.config, timed.config]
     results_frame.write(Run(tmp_path))
     assert_frame_equal(pomology.load(tmp_path), table)
+    path = tmp_path / "vae.jsonl"
+    Journal(path).end(records.record(case="later"))
+    os.utime(path, (0, 0))  # the clock was set back
+    assert len(pomology.load(tmp_path)) == 3
 
 
 def test_published_rows_have_the_same_columns_and_the_printed_values():

@@ -1,5 +1,8 @@
 """Journals with crashes, torn lines and untrusted contents."""
 
+import contextlib
+import errno
+import fcntl
 import json
 import math
 import os
@@ -9,11 +12,11 @@ import sys
 import time
 from pathlib import Path
 from typing import get_args
+from unittest.mock import Mock
 
 import pytest
 from journal_lines import ENDED, METRIC, STARTED
 
-from pomology.measure.estimate import Estimate
 from pomology.results import record as results_record
 from pomology.results.journal import Journal, read
 
@@ -46,6 +49,18 @@ def test_a_line_is_on_the_disk_before_anything_else_happens(journal, monkeypatch
     with pytest.raises(ValueError):  # no JSON has it
         journal.end(ENDED | {"asides": {"pause": float("nan")}})
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("name", ["ENOTSUP", "ENOTTY", "EINVAL", "EIO", "ENOSPC"])
+def test_only_a_failing_drive_fails_where_macos_s_flush_is_refused(journal, monkeypatch, name):
+    synchronize = Mock()
+    monkeypatch.setattr(os, "fsync", synchronize)
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", Mock(side_effect=OSError(getattr(errno, name), "planned")))
+    fails = name in ("EIO", "ENOSPC")
+    with pytest.raises(OSError, match="planned") if fails else contextlib.nullcontext():
+        journal.end(ENDED)
+    assert synchronize.call_count == 1 and cases(journal) == ["a"]
 
 
 @pytest.mark.parametrize("keep", [1, 200, -2])
@@ -165,22 +180,6 @@ def test_a_malformed_line_is_skipped_and_reported(journal, malformed):
     (problem,) = contents.problems
     assert problem.startswith("vae.jsonl: skipped 1 unreadable lines, the first in line 2 (")
     assert "\n" not in problem and len(problem) < 300
-
-
-def test_a_record_is_typed_and_its_line_is_that_of_the_journal(journal):
-    between = METRIC | {"value": 8, "how": "measured", "covers": "repeats"}
-    fields = {"metrics": {"epoch_s": METRIC, "page_faults": between}, "note": "x"}
-    fields["trace"] = [[0, 1.5]]
-    record = results_record.checked(ENDED | fields)
-    assert (record.config, record.seconds, record.status) == ({"lr": 1}, 12.5, "ok")
-    assert record.metrics["epoch_s"] == Estimate(2.5, "s", 2.25, 2.75, 40, "estimated", "run")
-    faults = record.metrics["page_faults"]
-    assert (faults.covers, type(faults.value)) == ("repeats", int)
-    assert not record.blocks and record.thermal_level is None
-    assert record.line() == ENDED | fields
-    assert list(record.line())[:3] == ["event", "schema", "experiment"]
-    journal.end(record)
-    assert read(journal.path).records == [record]
 
 
 def test_a_journal_of_an_older_version_still_loads(journal):

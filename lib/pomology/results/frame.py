@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
 from pomology.paths import RESOURCES, read_csv, write_atomic
 from pomology.results import cases
+from pomology.results.journal import PARQUET
 from pomology.results.record import Record
 from pomology.results.run import Run, find
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-PARQUET = "results.parquet"
 # Column -> its type in Arrow; texts have the type that pandas uses.
 COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
@@ -94,13 +95,14 @@ def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
     if "headline" in wanted:
         chosen = chosen | compute.field("headline")
     file = run.path / PARQUET
-    journals_ns = [path.stat().st_mtime_ns for path in run.path.glob("*.jsonl*")]
-    if file.exists() and file.stat().st_mtime_ns >= max(journals_ns, default=0):
-        table = parquet.read_table(file, filters=chosen)
-        if table.column_names == list(COLUMNS):  # an older version may have written others
-            # The folder may have been renamed.
-            names = pyarrow.array([run.name] * len(table), COLUMNS["run"])
-            return table.set_column(table.column_names.index("run"), "run", names)
+    with contextlib.suppress(OSError, pyarrow.ArrowException):  # missing or damaged
+        journals_ns = [path.stat().st_mtime_ns for path in run.path.glob("[!.]*.jsonl*")]
+        if file.stat().st_mtime_ns >= max(journals_ns, default=0):
+            table = parquet.read_table(file, filters=chosen)
+            if table.column_names == list(COLUMNS):  # an older version may have written others
+                # The folder may have been renamed.
+                names = pyarrow.array([run.name] * len(table), COLUMNS["run"])
+                return table.set_column(table.column_names.index("run"), "run", names)
     return _of_run(run).filter(chosen)
 
 

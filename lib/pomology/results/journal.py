@@ -5,6 +5,7 @@ disk at once, so a killed process loses only the case that was running. Journals
 are untrusted: nothing in them is evaluated.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ from pomology.results.record import RETRIED, UNTRIED, Record, Start, Status, che
 # A case whose process was killed is tried once more, since the process may have been the cause.
 ATTEMPTS = 2
 KILLED = "began and never ended: its process was killed"
+PARQUET = "results.parquet"  # the results of a run, as long as no journal changes
 # Environment variable in which the runner lists the backends on which a kernel may run one case
 # only, since compiled code stays in memory (`one_case_per_kernel` of a notebook).
 ONE_CASE_ON = "POMOLOGY_ONE_CASE_ON"
@@ -46,6 +48,8 @@ class Journal:
         fields = record.line() if isinstance(record, Start) else record
         entry = checked({"schema": 1} | fields | {"event": event})
         line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        # Times would not show that it is older than this line if the clock was set back.
+        self.path.with_name(PARQUET).unlink(missing_ok=True)
         with open(self.path, "ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
@@ -56,7 +60,11 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
             if hasattr(fcntl, "F_FULLFSYNC"):  # on macOS fsync does not flush the drive's cache
-                fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
+                try:
+                    fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
+                except OSError as error:  # network volumes, exFAT and FUSE have only fsync
+                    if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+                        raise
         return entry
 
     def finish_open(self, status: Status, reason: str) -> list[str]:
