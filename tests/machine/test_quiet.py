@@ -1,6 +1,7 @@
 """CPU time of other programs, and the calibration of this machine's speed."""
 
 import os
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -53,3 +54,13 @@ def test_a_calibration_is_the_median_after_a_warm_up(monkeypatch):
 
     monkeypatch.setattr(quiet.timeit, "repeat", repeat)
     assert quiet.calibrate() == 0.001
+
+
+CLOCKS = [("CLOCK_MONOTONIC_RAW", "CLOCK_UPTIME_RAW"), ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")]
+
+
+@pytest.mark.parametrize(("always", "awake"), CLOCKS, ids=["macos", "linux"])
+def test_sleep_is_what_one_clock_counts_and_the_other_does_not(monkeypatch, always, awake):
+    clocks = SimpleNamespace(**{always: 9000.0, awake: 5400.0}, clock_gettime=float)
+    monkeypatch.setattr(quiet, "time", clocks)
+    assert quiet.asleep_s() == 3600

@@ -115,3 +115,10 @@ def test_a_failing_source_is_absent_with_its_reason_and_the_others_continue(nvid
 def test_a_late_sample_of_a_process_without_cpu_time_is_paused(clock, monkeypatch, used_s, flags):
     monkeypatch.setattr(quiet, "own_cpu_s", lambda: used_s if clock.now >= 4 else 0.0)
     assert drive(clock, [0, 0.5, 1, 4, 4.5]).flags == flags
+
+
+@pytest.mark.parametrize(("slept_s", "flags"), [(0.5, []), (3600.0, ["slept"])])
+def test_sleep_of_the_machine_is_a_flag(clock, monkeypatch, slept_s, flags):
+    """The clock of the samples stands still meanwhile."""
+    monkeypatch.setattr(quiet, "asleep_s", lambda: 7e5 + slept_s * (clock.now >= 1))
+    assert drive(clock, [0, 0.5, 1, 1.5]).flags == flags

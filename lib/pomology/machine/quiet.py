@@ -37,6 +37,15 @@ def own_cpu_s() -> float:
     return used_s
 
 
+def asleep_s() -> float:
+    """Return the seconds that this machine has slept, which `time.monotonic` does not count."""
+    names = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")
+    if hasattr(time, "CLOCK_UPTIME_RAW"):  # macOS
+        names = ("CLOCK_MONOTONIC_RAW", "CLOCK_UPTIME_RAW")
+    always_s, awake_s = (time.clock_gettime(getattr(time, name)) for name in names)
+    return always_s - awake_s
+
+
 def contended(wall_s: float, busy_s: float, used_s: float) -> bool:
     """Return whether other programs used over 0.1 core, 2.5 % of all cores, and 20 ms or 0.2 core.
 

@@ -25,7 +25,7 @@ UNITS = {"page_faults": "count", "page_ins": "count", "temperature_c": "°C", "c
 # 100 MB/s, or a core that compresses at 1 GB/s, busy for 1 % of the time.
 SHORTAGE = {"swapped_bytes": 1e6, "compressed_bytes": 10e6}
 INTERVAL_S = 0.5  # between two samples
-LATE_S = 1.0  # least delay of a sample that shows a stopped process
+LATE_S = 1.0  # least delay of a sample that shows a stopped process, and least sleep of a machine
 IDLE = 0.1  # share of a core that a stopped process uses at most
 SHORTAGE_S = 10.0  # least seconds of such traffic, also in a shorter block
 
@@ -78,8 +78,8 @@ class Sampler:
 
     kind: "cpu" or "gpu". samples: readings to plot. After the block, metrics: values by name, with
     the number of samples and no interval. thermal_level: the highest. rails: power domains of the
-    energy. flags: `swapping`, `paused`. absent: metric -> the reason why it is missing. Page faults
-    are of this process, the footprint also of its children, all else of the whole machine.
+    energy. flags: `swapping`, `paused`, `slept`. absent: metric -> the reason why it is missing.
+    Page faults are of this process, the footprint also of its children, all else of the machine.
     `swap_bytes` is the growth of swap in use.
     """
 
@@ -118,6 +118,7 @@ class Sampler:
         self._energy = self._attempt(("power_w",), EnergyCounter, self._kind, self._clock)
         self._gauges |= self._attempt(SENSORS, sensors, self._kind) or {}
         self._before = self._counters()
+        self._asleep_s = quiet.asleep_s()
         self._start_s = self._last_s = self._clock()
         self._last_own_s = quiet.own_cpu_s()
         self._tick()
@@ -144,6 +145,8 @@ class Sampler:
 
     def _end(self) -> None:
         self._tick()
+        if quiet.asleep_s() - self._asleep_s > LATE_S:
+            self.flags.append("slept")
         after = self._counters()
         values = {name: after[name] - self._before[name] for name in after if name in self._before}
         seconds = max(SHORTAGE_S, self.samples[-1].t_s)
