@@ -3,6 +3,7 @@
 import csv
 import os
 import re
+import tempfile
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -38,6 +39,16 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder if necessary. Raises PomologyError if no file can be written in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(bytes(2**16))  # a full disk has room for an empty file
+    except OSError as error:
+        raise PomologyError(f"{redact(str(folder))}: cannot be written: {error.strerror}") from None
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file atomically, creating its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,6 +59,5 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 def notebook_paths(folder: Path) -> list[Path]:
     """Return the paths of all notebooks in a folder and its subfolders, one level deep."""
-    files = [*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]
-    # JupyterLab keeps copies in hidden folders.
-    return sorted(path for path in files if not path.parent.name.startswith("."))
+    # JupyterLab and macOS keep hidden copies.
+    return sorted([*folder.glob("[!.]*.ipynb"), *folder.glob("[!.]*/[!.]*.ipynb")])

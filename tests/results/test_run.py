@@ -43,6 +43,14 @@ def test_a_run_has_records_machine_and_problems_of_its_files(journal):
     assert Run(folder).problems[0].startswith("machine.json cannot be read")
     (folder / "machine.json").write_text(json.dumps(MACHINE))
     assert Run(folder).machine == MACHINE and Run(folder).problems == []
+    # What Finder and iCloud add; and two things that no journal can be.
+    (folder / "._vae.jsonl").write_bytes(b"\0\5\x16\7")
+    (folder / "vae 2.jsonl").write_bytes(JOURNAL)
+    (folder / "gpt2.jsonl").mkdir()
+    (folder / "gone.jsonl").symlink_to("nowhere")
+    names = ("gone.jsonl", "gpt2.jsonl", "vae 2.jsonl")
+    lines = [f"{name} is not read: no journal." for name in names]
+    assert list(Run(folder).journals) == ["dcgan", "vae"] and Run(folder).problems == lines
     (folder / "dcgan.jsonl").write_text(json.dumps(ENDED | {"schema": 2}) + "\n")
     assert Run(folder).problems[0].startswith("dcgan.jsonl: skipped 1 unreadable lines")
 
@@ -54,16 +62,6 @@ def test_journals_may_be_packed(tmp_path):
     packed.write_bytes(b"no gzip")
     with pytest.raises(PomologyError, match=r"^vae\.jsonl\.gz: cannot be read: "):
         print(Run(tmp_path).records)
-
-
-def test_older_journals_of_one_experiment_are_merged(tmp_path):
-    for name in ("mlp", "cnn"):
-        line = ENDED | {"experiment": name, "case": "torch-cpu batch_size=32"}
-        Journal(tmp_path / f"{name}.jsonl").end(line | {"config": {"batch_size": 32}})
-    (contents,) = Run(tmp_path).journals.values()
-    assert {record.experiment for record in contents.records} == {"mlp_cnn_lstm"}
-    assert [record.config["model"] for record in contents.records] == ["cnn", "mlp"]
-    assert contents.records[0].case == "torch-cpu model=cnn batch_size=32"
 
 
 def test_a_run_is_found_by_its_name_its_folder_or_its_zip(journal, tmp_path, monkeypatch):
@@ -78,6 +76,10 @@ def test_a_run_is_found_by_its_name_its_folder_or_its_zip(journal, tmp_path, mon
     assert len(records) == 1 and Run(outputs / "one").name == "one"
     for name in ("one", "two", str(outputs / "two.zip")):
         assert Run(run.locate(name)).records == records
+    for name in ("._two.zip", "broken.zip", "file", ".DS_Store", "one/machine.json.part"):
+        (outputs / name).write_bytes(b"\0\5\x16\7")
+    (outputs / ".hidden").mkdir()
+    (outputs / ".hidden" / "machine.json").touch()
     assert run.find([str(outputs)], "RUN") == [outputs / "one", outputs / "two.zip"]
     with pytest.raises(PomologyError, match="RUN: nothing: no such run; outputs/ has none"):
         run.find(["nothing"], "RUN")

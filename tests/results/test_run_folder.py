@@ -1,7 +1,10 @@
 """Folders of new results, which results of two machines never share."""
 
+import errno
+import fcntl
 import json
 import os
+from unittest.mock import Mock
 
 import pytest
 from journal_lines import ENDED
@@ -51,6 +54,16 @@ def test_copies_of_runs_take_no_new_results(tmp_path):
         run.check_machine(tmp_path)
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_a_line(tmp_path, monkeypatch, capsys, number):
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, "as planned")))
+    run.note_machine(tmp_path, "smoke")
+    for _ in range(2):  # the first time leaves the file, without which the folder is a copy
+        run.check_machine(tmp_path)
+        with run.locked(tmp_path):
+            assert f"note: no lock in outputs/{tmp_path.name}/ (" in capsys.readouterr().out
+
+
 CHANGES = [{"chip": "other"}, {"packages": {"torch": "2.14.0"}}, {"profile": "smoke"}]
 CHANGES += [{"git": GIT | {"commit": "d" * 40}}]
 
@@ -80,6 +93,9 @@ def test_a_repeated_set_up_cell_measures_again_and_keeps_earlier_results(capsys)
     assert [path.name for path in experiment.out.glob("*.jsonl")] == ["vae.jsonl"]
     earlier = [experiment.out / "earlier" / f"vae-{number}.jsonl" for number in (1, 2)]
     assert [journal.read(path).records[0].config["batch_size"] for path in earlier] == [1, 1]
+    earlier[0].unlink()
+    set_up()
+    assert journal.read(earlier[1]).records[0].config == {"batch_size": 1}
 
 
 def test_latest_finds_the_latest_folder_of_the_profile_with_one_of_the_notebooks(tmp_path):

@@ -1,6 +1,8 @@
 """Runs: reading their folders and zips, and choosing the folder for new results."""
 
+import contextlib
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -16,7 +18,7 @@ from typing import Any
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import read_file, root, write_atomic
+from pomology.paths import make_folder, read_file, root, write_atomic
 from pomology.results import journal
 from pomology.results.record import RENAMED, Record
 
@@ -29,7 +31,7 @@ MAX_UNPACKED_BYTES = 256 * 2**20
 MAX_JOURNAL_BYTES = 64 * 2**20  # of an unpacked `.gz` file
 # Files of a run that are read. Those of the reference run are packed, and macOS's Finder puts the
 # files of a zip in a folder.
-READ = re.compile(r"([\w][\w.+ -]*/)?(machine\.json|\w[\w.+ -]*\.jsonl(\.gz)?)")
+READ = re.compile(r"([\w][\w.+ -]*/)?(machine\.json|\w[\w.+-]*\.jsonl(\.gz)?)")
 
 
 class Run:
@@ -48,7 +50,7 @@ class Run:
         place = self.path / MACHINE  # in a folder, readable without the journals
         try:
             machine = json.loads(read_file(place) if place.is_file() else self._files[MACHINE])
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, RecursionError):
             return {}
         return machine if isinstance(machine, dict) else {}
 
@@ -74,6 +76,8 @@ class Run:
     def problems(self) -> list[str]:
         """A sentence for each file that could not be used."""
         found = [problem for each in self.journals.values() for problem in each.problems]
+        paths = sorted(set(self.path.glob("[!.]*.jsonl")).difference(run_files(self.path)))
+        found += [f"{one_line(path.name)} is not read: no journal." for path in paths]
         if not self.machine:
             problem = "cannot be read" if MACHINE in self._files else "is missing"
             found.append(f"machine.json {problem}, so the machine is unknown.")
@@ -83,8 +87,7 @@ class Run:
     def _files(self) -> dict[str, bytes]:
         """Bytes of machine.json and the journals, by name."""
         if self.path.is_dir():
-            paths = [path for path in sorted(self.path.iterdir()) if READ.fullmatch(path.name)]
-            files = {path.name: read_file(path) for path in paths}
+            files = {path.name: read_file(path) for path in run_files(self.path)}
         else:
             files = _unzipped(self.path)
         return {name: _decompressed(name, data) for name, data in files.items()}
@@ -137,29 +140,35 @@ def find(names: Iterable[str], variable: str) -> list[Path]:
     places = []
     for name in names:
         place = locate(name)
-        found = [place] if place else sorted(filter(is_run, Path(name).glob("*")))
+        inside = sorted(filter(is_run, Path(name).glob("[!.]*")))
+        good = [each for each in inside if each.is_dir() or zipfile.is_zipfile(each)]
+        found = [place] if place else good
         if not found:
             raise unknown(f"{variable}: {one_line(name, 200)}")
         places += found
     return list(dict.fromkeys(places))
 
 
+def run_files(folder: Path) -> list[Path]:
+    """Return machine.json and the journals in a folder, without hidden and foreign files."""
+    paths = sorted(folder.glob("[!.]*"))
+    return [path for path in paths if READ.fullmatch(path.name) and path.is_file()]
+
+
 def unknown(what: str) -> PomologyError:
     """Return the error for an unknown run, with the names of known ones."""
-    known = sorted(path.parent.name for path in (root() / "outputs").glob("*/machine.json"))
+    known = sorted(path.parent.name for path in (root() / "outputs").glob("[!.]*/machine.json"))
     return PomologyError(f"{what}: no such run; outputs/ has {', '.join(known) or 'none'}")
 
 
 def is_run(place: Path) -> bool:
-    if place.is_dir():
-        return (place / MACHINE).is_file() or any(place.glob("*.jsonl*"))
-    return place.suffix == ".zip" and place.is_file()
+    return bool(run_files(place)) or (place.suffix == ".zip" and place.is_file())
 
 
 def note_machine(out: Path, profile: str) -> dict:
     """Write `machine.json` into a run's folder, unless it exists, and return its contents."""
     if not (out / MACHINE).exists():
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         power_source = machine_snapshot.conditions()["power_source"]
         facts = {"profile": profile, "power_source": power_source}
         note(out, **machine_snapshot.snapshot() | facts)
@@ -168,20 +177,28 @@ def note_machine(out: Path, profile: str) -> dict:
 
 
 def locked(out: Path) -> AbstractContextManager:
-    """Return a folder's lock, held until this process ends. Raises PomologyError if taken."""
+    """Return a folder's lock, held until this process ends. Raises PomologyError if taken.
+
+    Some file systems have no locks; there it prints a line.
+    """
     import filelock  # its import takes 0.1 s, which only this function needs
 
     try:
-        return filelock.FileLock(out / LOCK, blocking=False).acquire()
+        # Its own substitute for locks leaves no file, without which a folder is a copy.
+        return filelock.FileLock(out / LOCK, blocking=False, fallback_to_soft=False).acquire()
     except filelock.Timeout:
         text = f"RUN={out.name}: another `pomology reproduce` is running there"
         raise PomologyError(text) from None
+    except (OSError, NotImplementedError) as error:
+        # The folder itself can be written, as `make_folder` has tried.
+        print(f"note: no lock in outputs/{out.name}/ ({error}); start no second run there")
+        return contextlib.nullcontext()
 
 
 def check_machine(out: Path) -> None:
     """Raise PomologyError if a run's folder is a copy, or has results of another machine."""
     problem = ""
-    if any(out.glob("*.jsonl*")) and not (out / LOCK).exists():
+    if any(path.name != MACHINE for path in run_files(out)) and not (out / LOCK).exists():
         problem = "is a copy of a run, not one of this checkout"
     elif (out / MACHINE).exists():
         before, now = Run(out).machine, machine_snapshot.snapshot()
@@ -233,11 +250,11 @@ def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     if path.exists():
         earlier = folder / "earlier"
         earlier.mkdir(exist_ok=True)
-        number = 1 + len(list(earlier.glob(f"{experiment}-*.jsonl")))
-        lines = path.read_bytes().splitlines(keepends=True)
+        places = (earlier / f"{experiment}-{number}.jsonl" for number in itertools.count(1))
+        lines = read_file(path).splitlines(keepends=True)
         replaced = f'"framework":"{framework}"'.encode()
         kept = [line for line in lines if framework and replaced not in line]
-        path.rename(earlier / f"{experiment}-{number}.jsonl")
+        path.rename(next(place for place in places if not place.exists()))
         if kept:
             write_atomic(path, b"".join(kept))
     return folder
@@ -245,7 +262,8 @@ def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
 
 def latest(names: Iterable[str], profile: str) -> Path | None:
     """Return the run's folder that has the latest results of one of these notebooks, if any."""
-    paths = [path for name in names for path in (root() / "outputs").glob(f"*/{name}.jsonl")]
+    runs = root() / "outputs"
+    paths = [path for name in names for path in runs.glob(f"[!.]*/{name}.jsonl") if path.is_file()]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
         if Run(path.parent).machine.get("profile") == profile:
             return path.parent
