@@ -1,6 +1,6 @@
 """Options and lookups that the commands of the core and of the extras share."""
 
-import importlib
+import importlib.util
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,12 +33,10 @@ SELECTION = (
 
 def extra(name: str) -> ModuleType:
     """Import an extra by the name of its folder. Raises PomologyError if the folder is missing."""
-    try:
-        return importlib.import_module(f"pomology.extras.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"pomology.extras.{name}":
-            raise
-        raise PomologyError(f"lib/pomology/extras/{name}/ is missing; restore it") from None
+    spec = importlib.util.find_spec(f"pomology.extras.{name}")
+    if spec is None or spec.origin is None:  # without an origin the folder has no Python files
+        raise PomologyError(f"lib/pomology/extras/{name}/ is missing; restore it")
+    return importlib.import_module(spec.name)
 
 
 def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:

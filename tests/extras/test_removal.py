@@ -51,8 +51,12 @@ def test_without_any_one_the_rest_is_valid(python):
 
 
 def test_without_all_of_them_a_notebook_runs_and_those_that_need_one_are_skipped(python, tmp_path):
+    folder = tmp_path / "lib" / "pomology" / "extras"
+    shutil.copytree(folder / "compare", folder / "compare 2")  # a copy of iCloud's
+    (folder / "._x.py").write_bytes(b"\0\5\x16\7")
     for name in extras.names():
-        shutil.rmtree(tmp_path / "lib" / "pomology" / "extras" / name)
+        shutil.rmtree(folder / name)
+        (folder / name / "__pycache__").mkdir(parents=True)  # git leaves it
     only = f"--only=vae {' '.join(NEEDED_BY.values())}"
     run = ("reproduce", "--profile=smoke", only, "--run=r")
     status, said = python("-m", "pomology", *run)

@@ -8,5 +8,6 @@ import pkgutil
 
 
 def names() -> list[str]:
-    """Return the names of the existing extras."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    """Return the names of the existing extras; copies such as `store 2` are none."""
+    folders = [module.name for module in pkgutil.iter_modules(__path__) if module.ispkg]
+    return sorted(filter(str.isidentifier, folders))
