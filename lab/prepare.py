@@ -47,8 +47,10 @@ def plain(text: str) -> str:
 
 def contents() -> str:
     """Return the page in Markdown: a section per article, and in it a part per notebook."""
+    skipped: dict[str, str] = {}
     try:
-        first, found = notebooks.notebooks(run=False), notebooks.notebooks()
+        first = notebooks.notebooks(run=False, skipped=skipped)
+        found = notebooks.notebooks(skipped=skipped)
     except PomologyError as error:  # users may need JupyterLab to correct the error
         return f"{PAGE}\n**{error}**\n"
     titles = {published.KIT: "This machine"} | {
@@ -58,6 +60,7 @@ def contents() -> str:
     for article, title in titles.items():
         parts.append(f"## {title}\n")
         parts += [entry(notebook) for notebook in found if notebook.article == article]
+    parts += [f"Skipped: {plain(reason)}\n" for reason in skipped.values()]
     return "\n".join(parts)
 
 

@@ -28,7 +28,7 @@ def markdown(headings: str, rows: Iterable[Iterable[str]]) -> str:
 
 def experiments() -> Iterable[tuple[str, ...]]:
     about = {line["notebook"]: line for line in paths.read_csv(FOLDER / "experiments.csv")}
-    for each in sorted(notebooks.notebooks(), key=lambda each: (each.article, each.name)):
+    for each in sorted(notebooks.notebooks(skipped={}), key=lambda each: (each.article, each.name)):
         used = [variant.parameters.get("framework") for variant in each.variants]
         used += re.findall(r'framework=\\"(\w+)', each.path.read_text(encoding="utf-8"))
         names = dict.fromkeys(map(cases.framework_name, filter(None, used))) or ["PyTorch"]

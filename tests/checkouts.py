@@ -1,8 +1,8 @@
 """A small checkout with an invented device, whose notebooks fail as planned.
 
-A notebook does what the file `NAME.fault` beside it says: `raise 2` raises inside case 2, `raise
-end` behind the last case, `kill 2` kills the kernel, and `hang 2` waits for ever, also when asked
-to stop; both leave a process behind. It notes its process number, and that one's, in `NAME.pids`.
+A notebook does what the file `NAME.fault` next to it says: `raise 2` raises inside case 2, `raise
+end` after the last case, `exit 2` exits, `kill 2` kills the kernel, `hang 2` waits for ever, also
+when asked to stop; the last two leave a process. It notes its and that one's number in `NAME.pids`.
 """
 
 import importlib
@@ -78,6 +78,8 @@ def trouble(place):
     fault = Path("NAME.fault").read_text() if Path("NAME.fault").exists() else ""
     if fault == f"raise {place}":
         raise ValueError("as planned")
+    if fault == f"exit {place}":
+        raise SystemExit(0)
     if fault == f"no device {place}":
         raise NoSuchDevice("devices: 'cuda' is not on this machine (cuda: none); it has cpu")
     if fault in (f"kill {place}", f"hang {place}"):

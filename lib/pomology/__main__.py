@@ -1,7 +1,7 @@
 """The command line: `pomology reproduce`, `check`, `list`, `report`, and the extras' commands.
 
-Exit status 0: success; 1: a case ended in `error`, or a notebook did not finish; 2: an argument or
-a parameter is wrong, or the store fails, with one line on stderr; 130: interrupted.
+Exit status 0: success; 1: a case ended in `error`, a notebook did not finish, or the disk is full;
+2: a wrong argument or parameter, or a store that fails, with one line on stderr; 130: interrupted.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import sys
 from pomology import __version__, extras, format
 from pomology.command_line import RUN, SELECTION, STORE, argument, extra, places, run_folder
 from pomology.errors import PomologyError
+from pomology.paths import redact
 from pomology.results.record import PROFILES
 from pomology.runner import notebooks, plan
 
@@ -50,7 +51,7 @@ def _check(_: argparse.Namespace) -> None:
 
 def _list(_: argparse.Namespace) -> None:
     """List all notebooks with their titles and times."""
-    for each in notebooks.notebooks():
+    for each in notebooks.select():
         times = [f"{name} {format.clock_time(each.seconds(name))}" for name in PROFILES]
         print(f"{each.name:20} {each.title} ({', '.join(times)})")
 
@@ -64,7 +65,7 @@ def _report(options: argparse.Namespace) -> None:
 
 
 LIMIT = argument("--limit-minutes", "time limit of each notebook; 0: none", None, type=float)
-MINUTES = argument("--minutes", "time limit of the run, 3 to 120 minutes", 0, type=int)
+MINUTES = argument("--minutes", "time limit of the run: 3 to 120 minutes awake", 0, type=int)
 OTHERS = "other runs to show next to it: names in outputs/, folders, or shared zips"
 WITH = argument("--with", OTHERS, (), nargs="+", dest="others", metavar="RUN")
 CORE = {
@@ -94,7 +95,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status."""
-    sys.stdout.reconfigure(line_buffering=True)  # progress appears at once, also through a pipe
+    sys.stdout.reconfigure(line_buffering=True, errors="replace")  # shows progress in a pipe, too
     try:
         options = _arguments(arguments)
         return options.run_command(options) or 0
@@ -105,6 +106,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:  # for example a full disk
+        line = format.one_line(redact(str(error)), 1000)
+        print(f"pomology: {line}; finished results remain in outputs/", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("pomology: interrupted", file=sys.stderr)
         return 130

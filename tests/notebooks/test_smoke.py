@@ -126,7 +126,7 @@ def variants() -> dict[str, tuple[Path, dict]]:
     """Each notebook with the parameters of each of its variants that a processor runs, too."""
     return {
         "-".join([each.name, *map(str, one.parameters.values())]): (each.path, one.parameters)
-        for each in notebooks.notebooks()
+        for each in notebooks.notebooks(skipped={})
         for one in each.variants
         if one.only != "tf32"
     }

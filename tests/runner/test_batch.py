@@ -1,5 +1,6 @@
 """Runs of a small checkout: real kernels, a simulated device, injected failures."""
 
+import errno
 import json
 import os
 import re
@@ -7,12 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import fakes
+import msgspec
 import psutil
 import pytest
 from checkouts import ALL_OK, NO_DEVICES, PACKAGE, RUN_R, alive, notebook_text, wait_until
@@ -76,9 +79,16 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
     assert checkout.statuses("zeta") == checkout.statuses("alpha") == ALL_OK
     assert (checkout.out() / "index.html").exists()
     checkout.fault("zeta", "kill end")  # outside of a case, so a restart would repeat it
-    status, said = reproduce(ONLY_ZETA)
-    assert status == 1 and "zeta did not finish: its kernel died" in said
-    assert len(checkout.pids("zeta")) == 3
+    checkout.fault("alpha", "exit end")
+    status, said = reproduce()
+    assert status == 1 and "zeta did not finish: its kernel ended before its last cell" in said
+    assert "alpha did not finish: ended before its last cell (see" in said
+    page = (checkout.out() / "index.html").read_text()
+    assert "alpha is running, or was stopped" in page and "zeta is running, or was stopped" in page
+    assert len(checkout.pids("zeta")) == 3 and checkout.unfinished() == [
+        "alpha.ipynb",
+        "zeta.ipynb",
+    ]
 
 
 def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
@@ -245,11 +255,16 @@ def test_check_and_list(checkout, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["zeta", "alpha"]
     assert "The zeta experiment (smoke 5 s, quick 5 s, article 5 s)" in lines[0]
-    # `check` reads all profiles and all files.
-    stray = checkout.folder / "params" / "smoke" / "delta.yaml"
+    # `check` reads all profiles and all files; a run names a foreign one.
+    stray = checkout.folder / "params" / "smoke" / "zeta 2.yaml"
     stray.write_text("profile: smoke")
     assert command_line.main(["check"]) == 2
-    assert "params/smoke/delta.yaml: no notebook or profile of this name" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "params/smoke/zeta 2.yaml: no notebook or profile of this name" in said
+    options = {"profile": "smoke", "device": "auto", "data": "auto", "only": "", "repeats": 1}
+    assert len(plan.prepare(SimpleNamespace(**options), "r")[1]) == 2
+    said = capsys.readouterr().out
+    assert said == "skipping 1 of the files in params/: no notebook has params/smoke/zeta 2.yaml\n"
 
 
 @pytest.fixture
@@ -297,6 +312,9 @@ NOTEBOOK = "notebooks/an_article/zeta.ipynb"
         (ZETA, None, f"{ZETA}: "),
         ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: two folders have this"),
         (NOTEBOOK, NO_DEVICES, "zeta.ipynb: parameters cell: add `devices`"),
+        (NOTEBOOK, "{", "zeta.ipynb: not a notebook: "),
+        ("outputs", "", "/outputs/r/.partial: cannot be written: "),
+        ("outputs/r", "", "/outputs/r/.partial: cannot be written: Not a directory"),
     ],
     ids=lambda text: str(text)[:40],
 )
@@ -304,8 +322,9 @@ def test_invalid_files(checkout, refused, place, text, words):
     path = checkout.folder / place
     path.unlink(missing_ok=True)
     if text is not None:
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    refused(RUN_R, words)
+    refused([*RUN_R, ONLY_ZETA], words)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +348,8 @@ def test_a_run_with_other_parameters_is_not_resumed(checkout, refused, profile, 
 def test_a_notebook_runs_again_while_each_kernel_measures_one_case(checkout, monkeypatch):
     """`one_case_per_kernel` in its metadata names the backends that keep compiled code."""
     (job,) = plan.jobs("quick", {}, "zeta")
-    job = job._replace(notebook=replace(job.notebook, one_case_per_kernel=["mps"]))
+    notebook = msgspec.structs.replace(job.notebook, one_case_per_kernel=["mps"])
+    job = job._replace(notebook=notebook)
     out = checkout.out()
     journal = results_journal.Journal(out / "zeta.jsonl")
     cases = iter([("a", "mps"), ("b", "cpu"), ("c", "mps")])
@@ -347,3 +367,24 @@ def test_a_notebook_runs_again_while_each_kernel_measures_one_case(checkout, mon
     # A third kernel has no case to run, and shows all results.
     assert [record.case for record in results_journal.read(journal.path).records] == ["a", "b", "c"]
     assert len(kernels) == 3
+
+
+def test_a_full_disk_is_a_line_and_leaves_what_was_measured(checkout, capsys, monkeypatch):
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(batch.frame, "write", full)
+    monkeypatch.setattr(batch.Execution, "run", lambda execution: execution.journal.end(ENDED))
+    assert command_line.main(RUN_R) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("pomology: [Errno 28] No space left") and error.count("\n") == 1
+    assert (checkout.out() / "zeta.jsonl").stat().st_size > 0
+
+
+@pytest.mark.parametrize("free", [FileNotFoundError("none"), SimpleNamespace(free=10**7)])
+def test_without_room_temporary_files_go_to_the_run(tmp_path, monkeypatch, free):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", Mock(side_effect=[free]))
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", "/nowhere")
+    batch._choose_temporary_folder(tmp_path / "own")
+    chosen = {tempfile.gettempdir(), os.environ["TMPDIR"], os.environ["JUPYTER_RUNTIME_DIR"]}
+    assert chosen == {str(tmp_path / "own")} and (tmp_path / "own").is_dir()

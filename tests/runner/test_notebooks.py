@@ -1,9 +1,10 @@
 """Notebooks and their parameter files: parsing, and one line for each error."""
 
 import json
+import re
 
 import pytest
-from notebook_code import notebook_text
+from notebook_code import notebook_text, write_notebook
 
 from pomology.errors import PomologyError
 from pomology.runner import notebooks
@@ -23,39 +24,50 @@ budget_s: float = 10.0  # seconds (> 0)
 samples: int = 0  # 0 is all
 """
 GOOD = json.loads(notebook_text("# A title", PARAMETERS))
-MALFORMED = {
-    "no UTF-8": b"\xff\xfe",
-    "nbformat 3": json.dumps({"worksheets": [], "metadata": {}, "nbformat": 3}).encode(),
-    "no cells": json.dumps(GOOD | {"cells": []}).encode(),
+
+
+def odd(**changes) -> bytes:
+    return json.dumps(GOOD | changes).encode()
+
+
+def about(**metadata) -> bytes:
+    return odd(metadata={"pomology": metadata})
+
+
+ODD = {  # name of a file -> its contents (None: a link to nowhere), and words of the reason
+    "Untitled.ipynb": (odd(cells=[]), "not a notebook: it has no cells"),
+    "text.ipynb": (b"{", "not a notebook: "),
+    "latin.ipynb": ('{"cells": ["é"]}'.encode("latin-1"), "not a notebook: "),
+    "list.ipynb": (odd(cells=["x"]), "metadata: "),
+    "gone.ipynb": (None, "cannot be read: No such file"),
+    "vae-Copy1.ipynb": (about(), "no experiment, since it has no file in params/"),
+    "vae 2.ipynb": (about(run=False), "a name with spaces cannot be selected"),
+    "keys.ipynb": (about(orders=1), "metadata: Object contains unknown field `orders`"),
+    "types.ipynb": (about(after=1), "metadata: Expected `array`, got `int` - at `$.after`"),
+    "times.ipynb": (about(seconds={"smoke": "5"}), "metadata: Expected `float`, got `str`"),
+    "only.ipynb": (about(variants=[{"only": "tf23"}]), "metadata: only is 'tf23'; expected one"),
 }
 
 
-@pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_notebook_is_a_line(tmp_path, data):
-    (tmp_path / "x.ipynb").write_text(json.dumps(GOOD))
-    assert notebooks.read_notebook(tmp_path / "x.ipynb") == GOOD
-    (tmp_path / "x.ipynb").write_bytes(data)
-    with pytest.raises(PomologyError, match=r"^x\.ipynb: not a notebook: ") as refusal:
-        notebooks.read_notebook(tmp_path / "x.ipynb")
-    assert str(refusal.value).isprintable() and len(str(refusal.value)) < 300
-
-
-WRONG_METADATA = {
-    "orders": (1, "unexpected keyword argument 'orders'"),
-    "after": (["gone"], "after: no notebook is named 'gone'"),
-    "variants": ([{"only": "tf23"}], "only is 'tf23'; expected one of metal, tf32"),
-}
-
-
-@pytest.mark.parametrize(("name", "value", "words"), [(k, *v) for k, v in WRONG_METADATA.items()])
-def test_wrong_metadata_are_a_line(monkeypatch, tmp_path, name, value, words):
+@pytest.mark.parametrize(("name", "data", "words"), [(name, *ODD[name]) for name in ODD], ids=ODD)
+def test_an_odd_notebook_is_a_line_and_stops_no_other(
+    monkeypatch, tmp_path, capsys, name, data, words
+):
     monkeypatch.setattr(notebooks, "root", lambda: tmp_path)
-    (tmp_path / "notebooks").mkdir()
-    document = GOOD | {"metadata": {"pomology": {name: value}}}
-    (tmp_path / "notebooks" / "x.ipynb").write_text(json.dumps(document))
-    with pytest.raises(PomologyError, match=r"^x\.ipynb: ") as refusal:
-        notebooks.notebooks()
-    assert words in str(refusal.value)
+    write_notebook(tmp_path, "vae", json.dumps(GOOD))
+    place = tmp_path / "notebooks" / name
+    place.with_name("._vae.ipynb").write_bytes(b"\0\5\x16\7")
+    place.symlink_to("nowhere") if data is None else place.write_bytes(data)
+    assert [each.name for each in notebooks.select()] == ["vae"]
+    said = capsys.readouterr().out
+    assert (
+        said.startswith(f"skipping {name}: {words}") and said.count("\n") == 1 and len(said) < 320
+    )
+    assert [each.name for each in notebooks.select("va?")] == ["vae"]
+    assert capsys.readouterr().out == ""
+    for refused in (notebooks.notebooks, lambda: notebooks.select(place.stem.replace(" ", "?"))):
+        with pytest.raises(PomologyError, match=f"^{re.escape(f'{name}: {words}')}"):
+            refused()
 
 
 @pytest.fixture

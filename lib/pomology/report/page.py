@@ -50,7 +50,7 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
         endings=endings.most_common(),
         noise={record.backend: record.note for record in checks},
         problems=problems,
-        unfinished=sorted(place.stem for place in run.path.glob(".partial/*.ipynb")),
+        unfinished=sorted(place.stem for place in run.path.glob(".partial/[!.]*.ipynb")),
         notes=_common_notes([item for section in sections for item in section["shown"]]),
         sections=sections,
     )
@@ -75,7 +75,7 @@ def _render_notebooks(folder: Path) -> list[str]:
         filters={"address": address},
     )
     problems = []
-    for notebook in sorted(folder.glob("*.ipynb")):
+    for notebook in sorted(folder.glob("[!.]*.ipynb")):
         page = notebook.with_suffix(".html")
         if page.exists() and page.stat().st_mtime_ns >= notebook.stat().st_mtime_ns:
             continue
@@ -92,7 +92,7 @@ def _render_notebooks(folder: Path) -> list[str]:
 
 def _shown(run: Run) -> list[dict[str, Any]]:
     """Return what every notebook has shown; of one that has shown nothing its name."""
-    places = run.path.glob(f"shown/*/{ABOUT}")
+    places = run.path.glob(f"shown/[!.]*/{ABOUT}")
     found = [json.loads(place.read_bytes()) for place in places]
     for name in run.journals.keys() - {about["name"] for about in found}:
         article = next((record.article for record in run.journals[name].records), "")

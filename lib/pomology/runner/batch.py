@@ -10,9 +10,11 @@ import functools
 import logging
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +27,7 @@ from nbclient.exceptions import DeadKernelError
 from pomology.format import clock_time
 from pomology.machine import messages
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import redact, root
+from pomology.paths import make_folder, redact, root
 from pomology.report import page as report_page
 from pomology.results import cases, frame
 from pomology.results import journal as results_journal
@@ -54,7 +56,8 @@ def reproduce(
     failed = False
     place = f"outputs/{out.name}/"
     check_machine(out)
-    (out / ".partial").mkdir(parents=True, exist_ok=True)
+    make_folder(out / ".partial")
+    _choose_temporary_folder(out / ".partial" / "tmp")
     with locked(out), stopped_by_signals() as stop:
         (out / GOING).touch()
         print(machine_snapshot.describe(note_machine(out, profile)))
@@ -90,6 +93,20 @@ def reproduce(
         print(f"error in {record.experiment}, {record.case}: {record.reason}")
     print(f"done in {clock_time(time.monotonic() - begun_s)}; report: {page.relative_to(root())}")
     return 1 if failed or errors else 0
+
+
+def _choose_temporary_folder(own: Path) -> None:
+    """Let this process and its kernels write temporary files to `own` if the system has no room."""
+    room = 0
+    with contextlib.suppress(OSError):  # no folder can be written
+        usual = Path(tempfile.gettempdir())
+        room = 0 if usual == root() else shutil.disk_usage(usual).free
+    if room < 10**8:
+        make_folder(own)
+        print(f"note: no 100 MB for temporary files; they go to {redact(str(own))}")
+        tempfile.tempdir = str(own)
+    os.environ["TMPDIR"] = tempfile.gettempdir()
+    os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.gettempdir()  # its own may be of another user
 
 
 def finished(job: Job, out: Path) -> bool:
@@ -198,10 +215,14 @@ class Execution:
             os.environ["HOME"] = str(partial.parent)
         try:
             with _kernel(source.parent, partial.with_suffix(".log"), self.watch) as manager:
-                options = {"progress_bar": False, "km": manager}
-                papermill.execute_notebook(source, partial, self.job.parameters, **options)
+                options = {"progress_bar": False, "kernel_name": "python3", "language": "python"}
+                # papermill formats both paths.
+                paths = [re.sub("([{}])", r"\1\1", str(path)) for path in (source, partial)]
+                options |= {"km": manager, "parameters": self.job.parameters}
+                document = papermill.execute_notebook(*paths, **options)
         except DeadKernelError:
-            return self.watch() or ("crashed", "its kernel died (killed, or out of memory)")
+            why = "its kernel ended before its last cell (killed, out of memory, or exit)"
+            return self.watch() or ("crashed", why)
         except Exception as error:  # the run continues with the next notebook
             # papermill's error has the name and the message of the cell's exception.
             name = getattr(error, "ename", type(error).__name__)
@@ -210,6 +231,8 @@ class Execution:
             if name == "NoSuchDevice" or fault:
                 return "no device", fault or reason
             return self.watch() or ("error", f"{name}: {reason}")
+        if any(cell.metadata.papermill["status"] != "completed" for cell in document.cells):
+            return self.watch() or ("error", "ended before its last cell")
         # papermill writes paths of this machine into the file.
         partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
         final.with_suffix(".html").unlink(missing_ok=True)

@@ -9,7 +9,6 @@ import fnmatch
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import notebook_paths, read_file, root
+from pomology.results.record import PROFILES
 
 TAGS = {"study", "parameters"}  # tags of the cells with parameters
 # The types of parameters whose comment has `(> 0)`.
@@ -36,7 +36,7 @@ class Variant:
         if only not in ("", *find.FEATURES):
             raise ValueError(f"only is {only!r}; expected one of {', '.join(find.FEATURES)}")
         self.only = only
-        self.seconds = seconds or {}
+        self.seconds = msgspec.convert(seconds or {}, dict[str, float])
         self.parameters = parameters
 
     @property
@@ -48,8 +48,7 @@ class Variant:
         return "".join(f"-{word}" for word in words)
 
 
-@dataclass(frozen=True)
-class Notebook:
+class Notebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A notebook with the metadata of its file.
 
     after: the notebooks whose results it shows; `*` means all others. one_case_per_kernel: the
@@ -104,60 +103,80 @@ class Notebook:
         return known | values | {name: known[name] for name in known if known[name] != "auto"}
 
 
-def notebooks(run: bool = True) -> list[Notebook]:
+def notebooks(run: bool = True, skipped: dict[str, str] | None = None) -> list[Notebook]:
     """Return all notebooks in the order of a run: by `order`, by time, those with `after` last.
 
-    run: False returns those that no run executes. Raises PomologyError for wrong metadata, and for
-    two notebooks with the same name.
+    run: False returns those that no run executes. skipped: receives the reason for each file that
+    is no valid notebook of an experiment, by name; without it such a file raises PomologyError.
     """
-    found: dict[str, Notebook] = {}
+    paths: dict[str, list[Path]] = {}
     for path in notebook_paths(root() / "notebooks"):
-        if path.stem in found:
-            raise PomologyError(f"{path.name}: two folders have this notebook; rename one")
-        found[path.stem] = _notebook(path)
-    if not found:
+        paths.setdefault(path.stem, []).append(path)
+    if not paths:
         raise PomologyError("notebooks/: no notebook found; run pomology in its checkout")
-    for each in found.values():
-        for name in each.after:
-            if name not in (*found, "*"):
-                raise PomologyError(f"{each.path.name}: after: no notebook is named {name!r}")
+    found = []
+    for name, places in paths.items():
+        try:
+            found.append(_notebook(*places))
+        except PomologyError as error:
+            if skipped is None:
+                raise
+            skipped[name] = one_line(error, 300)
 
     def place(each: Notebook) -> tuple:
         shows = bool(each.after), "*" in each.after
         return *shows, each.order, each.seconds("quick"), each.name
 
-    return sorted((each for each in found.values() if each.run == run), key=place)
+    return sorted((each for each in found if each.run == run), key=place)
 
 
 def select(only: str = "") -> list[Notebook]:
-    """Return the notebooks that `only` names by names or globs with spaces between; "" is all."""
-    known = notebooks()
-    patterns = only.split() or ["*"]
-    names = sorted(notebook.name for notebook in known)
-    for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
-            listed = ", ".join(names)
-            raise PomologyError(f"ONLY={pattern}: no notebook matches; expected some of {listed}")
-    return [each for each in known if any(fnmatch.fnmatch(each.name, one) for one in patterns)]
+    """Return the notebooks that `only` names by names or globs with spaces between; "" is all.
+
+    Prints a line for each that is skipped. Raises PomologyError for a glob without another one.
+    """
+    skipped: dict[str, str] = {}
+    known = {notebook.name: notebook for notebook in notebooks(skipped=skipped)}
+    chosen: set[str] = set()
+    for pattern in only.split() or ["*"]:
+        names = fnmatch.filter([*known, *skipped], pattern)
+        if known.keys().isdisjoint(names):
+            expected = f"no notebook matches; expected some of {', '.join(sorted(known))}"
+            raise PomologyError(skipped[names[0]] if names else f"ONLY={pattern}: {expected}")
+        chosen.update(names)
+    for name in sorted(chosen & skipped.keys()):
+        print(f"skipping {skipped[name]}")
+    return [notebook for name, notebook in known.items() if name in chosen]
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
     """Return a notebook as JSON. Raises PomologyError if the file is not a notebook."""
+    data = read_file(path)
     with _naming(f"{path.name}: not a notebook"):
-        document = json.loads(read_file(path))
+        document = json.loads(data)
         if not (document["cells"] and isinstance(document["metadata"], dict)):
             raise ValueError("it has no cells")
     return document
 
 
-def _notebook(path: Path) -> Notebook:
+def _notebook(path: Path, *copies: Path) -> Notebook:
+    """Return a notebook, which must be the only one of its name. copies: others of this name."""
+    if copies:
+        raise PomologyError(f"{path.name}: two folders have this notebook; rename one")
+    if path.stem.split() != [path.stem]:
+        raise PomologyError(f"{path.name}: a name with spaces cannot be selected; rename it")
     document = read_notebook(path)
-    title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
-    metadata = dict(document["metadata"].get("pomology", {}))
-    seconds = metadata.pop("seconds", {})
     with _naming(f"{path.name}: metadata"):  # unknown keys are errors, too
+        title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
+        metadata = dict(document["metadata"].get("pomology", {}))
+        seconds = metadata.pop("seconds", {})
         variants = [Variant(**each) for each in metadata.pop("variants", [{"seconds": seconds}])]
-        return Notebook(path, title, variants, **metadata)
+        fields = {"path": path, "title": title, "variants": variants}
+        notebook = msgspec.convert(metadata | fields, Notebook)
+    places = [root() / "params" / profile / f"{path.stem}.yaml" for profile in PROFILES]
+    if notebook.run and not any(place.exists() for place in places):
+        raise PomologyError(f"{path.name}: no experiment, since it has no file in params/")
+    return notebook
 
 
 def declared(path: Path) -> type[msgspec.Struct]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from pomology.devices import find
 from pomology.errors import PomologyError
-from pomology.format import clock_time
-from pomology.paths import root
+from pomology.format import clock_time, one_line
+from pomology.paths import notebook_paths, root
 from pomology.results.record import PROFILES
 from pomology.results.run import Run
 from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
@@ -81,6 +81,9 @@ def prepare(options: argparse.Namespace, run: str) -> tuple[Path, list[Job]]:
     if options.device != "auto":
         find.find(options.device)
     _check_resumable(out, planned, options.profile)
+    foreign = _foreign_parameters()
+    if foreign:
+        print(f"skipping {len(foreign)} of the files in params/: no notebook has {foreign[0]}")
     return out, planned
 
 
@@ -94,7 +97,9 @@ def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1)
         raise PomologyError(f"REPEATS={repeats}: expected a number from 1 to 100")
     planned = []
     for notebook in select(only):
-        lost = [name for name in notebook.extras if not find_spec(f"pomology.extras.{name}")]
+        specs = {name: find_spec(f"pomology.extras.{name}") for name in notebook.extras}
+        # Without an origin the folder has no Python files.
+        lost = [name for name, spec in specs.items() if not (spec and spec.origin)]
         if lost:
             print(f"{notebook.name} is skipped: lib/pomology/extras/{lost[0]}/ is missing")
             continue
@@ -120,11 +125,17 @@ def check() -> int:
     for notebook in known:
         for profile in PROFILES:
             notebook.values(profile, {})
-    files = [f"{notebook.name}.yaml" for notebook in known]
-    for path in sorted((root() / "params").glob("[!.]*/[!.]*")):
-        if path.parent.name not in PROFILES or path.name not in files:
-            raise PomologyError(f"{path.relative_to(root())}: no notebook or profile of this name")
+    for place in _foreign_parameters():
+        raise PomologyError(f"{place}: no notebook or profile of this name")
     return len(known)
+
+
+def _foreign_parameters() -> list[str]:
+    """Return the files in params/ that are of no notebook or profile, without hidden ones."""
+    names = [path.stem for path in notebook_paths(root() / "notebooks")]
+    own = [root() / "params" / profile / f"{name}.yaml" for profile in PROFILES for name in names]
+    paths = sorted(set((root() / "params").glob("[!.]*/[!.]*")).difference(own))
+    return [one_line(path.relative_to(root())) for path in paths]
 
 
 def run_folder(run: str, profile: str) -> Path:
@@ -156,7 +167,7 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
         for path in (out / ".partial" / f"{job.name}.ipynb", job.output(out)):
             try:
                 used = read_notebook(path)["metadata"]["papermill"]["parameters"]
-            except (PomologyError, KeyError):  # missing or truncated: the run writes it again
+            except (PomologyError, KeyError, TypeError):  # missing or broken: written again
                 continue
             for name in used.keys() - {"out", "repeat"}:  # the folder may have moved
                 if used[name] != job.parameters.get(name):
