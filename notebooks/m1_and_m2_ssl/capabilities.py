@@ -1,6 +1,7 @@
 """Models of the notebook `capabilities`, and the comparison of a feature with plain fp32."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -239,6 +240,15 @@ def compare(case, trainer, plain, another, dtype, inputs, seed):
     case.note("gradients within {} of plain fp32's, {} allowed".format(*percent))
 
 
+def timed(step, count, synchronize):
+    """Time a number of steps on an idle device until it is idle again."""
+    start_s = time.perf_counter()
+    for _ in range(count):
+        step()
+    synchronize()
+    return clock.Block(count, time.perf_counter() - start_s)
+
+
 def in_pairs(case, steps, budget_s):
     """Time two steps alternately; return the first one's times and the second one's blocks.
 
@@ -246,8 +256,8 @@ def in_pairs(case, steps, budget_s):
     the case's limit.
     """
     synchronize = case.backend.synchronize
-    first = [calls.timed_block(step, 1, synchronize) for step in steps]
-    warm = [calls.timed_block(step, 1, synchronize) for step in steps]
+    first = [timed(step, 1, synchronize) for step in steps]
+    warm = [timed(step, 1, synchronize) for step in steps]
     block_s = min(clock.BLOCK_S, budget_s / 50)
     counts = [clock.block_steps(each.step_s, block_s, synchronize) for each in warm]
     left_s = case.experiment.limit_s - sum(each.seconds for each in first + warm)
@@ -256,7 +266,7 @@ def in_pairs(case, steps, budget_s):
     while not stopped:
         # The order alternates (A B, B A), so that a drift affects both alike.
         for side in (0, 1) if len(blocks[0]) % 2 == 0 else (1, 0):
-            blocks[side].append(calls.timed_block(steps[side], counts[side], synchronize))
+            blocks[side].append(timed(steps[side], counts[side], synchronize))
         pairs = len(blocks[0])
         spent_s = sum(each.seconds for side in blocks for each in side)
         if pairs >= 2 and spent_s >= left_s:

@@ -52,7 +52,11 @@ def measure(
 
     def block(calls: int) -> Block:
         before()
-        return timed_block(function, calls, synchronize, clock)
+        start = clock()
+        for _ in range(calls):
+            function()
+        synchronize()
+        return Block(calls, clock() - start)
 
     synchronize()
     start = clock()
@@ -88,17 +92,3 @@ def measure(
                 stopped = "interval"
     median = intervals.median_interval([block.step_s for block in blocks])
     return Measurement(first.seconds, median, tuple(blocks), stopped, tuple(warmup))
-
-
-def timed_block(
-    function: Callable[[], Any],
-    calls: int,
-    synchronize: Callable[[], None],
-    clock: Callable[[], float] = time.perf_counter,
-) -> Block:
-    """Time a number of calls on an idle device until it is idle again."""
-    start = clock()
-    for _ in range(calls):
-        function()
-    synchronize()
-    return Block(calls, clock() - start)

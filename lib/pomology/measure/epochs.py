@@ -1,6 +1,6 @@
 """Seconds per step and per epoch, computed from blocks of steps."""
 
-from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, Part, StepClock, interval, steps_in
+from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, StepClock, interval, steps_in
 from pomology.measure.estimate import Estimate, estimate, total
 from pomology.measure.intervals import interval as mean_interval
 
@@ -48,21 +48,17 @@ def phases(blocks: list[Block]) -> dict[str, list[Block]]:
 
 
 def part_metrics(clock: StepClock) -> dict[str, Estimate]:
-    """Return the seconds per epoch of each part, by its name."""
-    return {
-        name: _part_epoch(part)
-        for name, part in clock.parts.items()
-        if part.per_epoch and (part.complete or part.blocks)
-    }
-
-
-def _part_epoch(part: Part) -> Estimate:
-    """Return a part's seconds per epoch: measured if all of it ran, else from its steps."""
-    if part.complete:
-        epoch = Estimate(part.seconds, "s", n=part.steps, covers="exact")
-    else:
-        epoch = epoch_estimate(part.first_step_s, interval(part.blocks), part.epoch_steps)
-    return epoch if part.per_epoch == 1 else (epoch * part.per_epoch).replace(how="estimated")
+    """Return the seconds per epoch of each part, by its name: measured if all of it ran."""
+    epochs = {}
+    for name, part in clock.parts.items():
+        if part.complete:
+            epoch = Estimate(part.seconds, "s", n=part.steps, covers="exact")
+        elif part.blocks:
+            epoch = epoch_estimate(part.first_step_s, interval(part.blocks), part.epoch_steps)
+        if part.per_epoch and (part.complete or part.blocks):
+            whole = part.per_epoch == 1
+            epochs[name] = epoch if whole else (epoch * part.per_epoch).replace(how="estimated")
+    return epochs
 
 
 def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:

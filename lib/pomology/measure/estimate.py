@@ -108,14 +108,13 @@ def total(terms: Iterable[Estimate]) -> Estimate:
     how = "estimated" if any(term.how == "estimated" for term in terms) else first.how
     known = [term for term in terms if term.covers != "none"]
     unknown = sum(term.value for term in terms if term.covers == "none")
-    if not known or unknown > NEGLIGIBLE * value:
-        return Estimate(value, first.unit, n=first.n, how=how, covers="none")
+    covers = _weakest(known) if known and unknown <= NEGLIGIBLE * value else "none"
+    if covers in ("exact", "none"):
+        return Estimate(value, first.unit, n=first.n, how=how, covers=covers)
     spread = [term for term in known if term.low is not None]
-    if not spread:
-        return Estimate(value, first.unit, n=first.n, how=how, covers="exact")
     low = value - math.sqrt(sum((term.value - term.low) ** 2 for term in spread))
     high = value + math.sqrt(sum((term.high - term.value) ** 2 for term in spread))
-    return Estimate(value, first.unit, max(0.0, low), high, first.n, how, _weakest(known))
+    return Estimate(value, first.unit, max(0.0, low), high, first.n, how, covers)
 
 
 def _weakest(terms: Iterable[Estimate]) -> Covers:
