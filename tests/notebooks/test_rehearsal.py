@@ -1,7 +1,6 @@
 """What plays a Mac for the notebooks: the pretended MPS and the kernel, against planted faults."""
 
 import contextlib
-import copy
 import importlib.util
 import json
 import pickle
@@ -80,36 +79,6 @@ PLANTED = [
 @pytest.mark.parametrize(("program", "words"), PLANTED)
 def test_a_planted_fault_is_named(asked, program, words):
     assert any(words in text for text in asked(program).wrong)
-
-
-def test_a_training_ends_there_as_on_the_cpu(asked):
-    """One tensor at a time without `fused`: no multi-tensor kernels."""
-    torch.manual_seed(0)
-    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)]
-    host = nn.Sequential(*layers)
-    images, classes = torch.rand(16, 1, 8, 8), torch.randint(0, 10, (16,))
-    losses = []
-
-    def train(model, x, y):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-        for _ in range(20):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        losses.append(loss.item())
-
-    def both(device):
-        ours = copy.deepcopy(host).to(device)
-        train(host, images, classes)
-        train(ours, images.to(device), classes.to(device))
-
-    use = asked(both)
-    assert use.wrong == []
-    assert losses[0] < 1 and losses[0] == pytest.approx(losses[1], abs=1e-4)
-    assert use.operators["_fused_adamw_"] == 20 and use.operators["_local_scalar_dense"] == 1
-    assert use.operators["native_batch_norm"] == 20  # the host's model is not counted
 
 
 class Model(lightning.LightningModule):

@@ -1,6 +1,5 @@
 """Every model of `notebooks/mlx_or_pytorch` in MLX against PyTorch in float64."""
 
-import numpy as np
 import pytest
 from references import trainings_reference
 
@@ -20,13 +19,3 @@ def results():
 @pytest.mark.parametrize("row", ROWS)
 def test_a_training_in_mlx_is_that_in_pytorch(results, row):
     assert trainings_reference.complaint(results["mlx"][row], results["torch"][row]) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "factor"),
-    [("output 0", 1.001), ("gradient hidden.weight", 1.01), ("later losses", 1.001)],
-)
-def test_a_difference_that_rounding_does_not_explain_is_named(results, name, factor):
-    right = results["torch"]["vae 4"]
-    wrong = right | {name: right[name] * np.float32(factor)}
-    assert trainings_reference.complaint(wrong, right).startswith(name)
