@@ -32,7 +32,7 @@ def of(name: str) -> Declaration:
 
 def article_table(name: str, records: list[Record]) -> Table:
     """The table of a notebook with these cases as this machine's."""
-    return article.article_table(of(name), records)
+    return article.article_table(of(name), records, {})
 
 
 def declaration(path: Path) -> Declaration:

@@ -83,7 +83,8 @@ def elsewhere_row(device: str, value: object, config: dict | None = None, **more
     """What somebody has published, in the form of `elsewhere.csv`."""
     text = "source=apxml-2025 row=1 workload=w role=rival framework=pytorch year=2022 bound= "
     text += (
-        "precision=fp32 metric=samples_per_s unit=samples/s printed= faults= place=p checked=text"
+        "precision=fp32 metric=samples_per_s unit=samples/s printed= faults= place=p checked=text "
+        "samples=1"
     )
     common = dict(pair.split("=") for pair in text.split())
     config = {"batch_size": 64} if config is None else config

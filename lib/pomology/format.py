@@ -6,12 +6,10 @@ from typing import Any
 
 from pomology.measure.estimate import Estimate
 
-FEW = 6  # least values of an interval within a process
 RATIOS = ("", "x", "%")  # units of ratios, for which ± 2 % would read as percentage points
 LARGE = {"T": 1e12, "G": 1e9, "M": 1e6}
 PREFIXES = dict.fromkeys(("FLOP", "FLOP/s", "B/s", "Hz"), LARGE)
 PREFIXES["B"] = {"G": 1e9, "M": 1e6, "k": 1e3}
-TIMED = ("s", "FLOP/s", "B/s", "/s", "1/s")  # units of times and rates
 
 
 def one_line(text: Any, most: int = 100) -> str:
@@ -62,23 +60,9 @@ def clock_time(value: float) -> str:
     return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
 
 
-def bounded(estimate: Estimate) -> bool:
-    """Return whether an estimate has an interval to show; within a process it needs 6 values."""
-    few_values = estimate.covers == "run" and (estimate.n or FEW) < FEW
-    return estimate.low is not None and not few_values
-
-
-def few(estimate: Estimate) -> bool:
-    """Return whether an estimate is a time, rate or ratio of too few values for an interval."""
-    timed = estimate.unit in (*RATIOS, *TIMED) and estimate.how in ("measured", "estimated")
-    # A single duration, or a count.
-    single = estimate.n == 1 and estimate.how == "measured" and estimate.unit in ("s", "")
-    return timed and not single and (estimate.n or FEW) < FEW and not bounded(estimate)
-
-
 def plus_minus(estimate: Estimate) -> str:
     """Return ` ± 2.1 %`, half the interval over the value; "" without interval and above 50 %."""
-    if not (bounded(estimate) and estimate.value) or estimate.covers == "seen":
+    if estimate.low is None or not estimate.value or estimate.covers == "seen":
         return ""
     percent = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
     if percent > 50:
@@ -95,13 +79,15 @@ def span(low: float, high: float, show: Callable[[float], str]) -> str:
 
 
 def with_interval(estimate: Estimate, show: Callable[[float], str] = significant) -> str:
-    """Return `12.3 ms ± 4.1 %`; for few values `31.7 ms (28.0 to 38.0 ms seen)` or `about 150 s`.
+    """Return `12.3 ms ± 4.1 %`; for few values `31.7 ms (28.0 to 38.0 ms seen)`.
 
-    Ratios, and intervals wider than ± 50 %, are shown with their bounds: `1.58 (1.48 to 1.68)`.
+    Ratios, and intervals wider than ± 50 %, are shown with their bounds: `1.58 (1.48 to 1.68)`. An
+    estimate without an interval reads `about 150 s`.
     """
     text = show(estimate.value)
-    if not bounded(estimate) or estimate.low == estimate.high:  # a count, the same in all repeats
-        return f"about {text}" if few(estimate) else text
+    if estimate.low == estimate.high:  # no interval, or a count that is the same in all repeats
+        rough = estimate.how == "estimated" and estimate.covers == "none"
+        return f"about {text}" if rough else text
     half = plus_minus(estimate)
     if half and estimate.unit not in RATIOS:
         return text + half

@@ -40,11 +40,11 @@ def rows(workload):
 def work(row):
     """Return the FLOPs of the unit that a row's rate counts; None if unknown."""
     size = row["config"].get("image_size") or row["config"].get("sequence")
-    return WORK.get((row["workload"], str(size)), 0) * published.samples(row) or None
+    return WORK.get((row["workload"], str(size)), 0) * row["samples"] or None
 
 
 def _row(row, **settings):
-    label = cases.with_software(row["device"], row["framework"], row["version"], row["year"])
+    label = cases.with_software(row)
     config = row["config"] | {"precision": row["precision"]} | settings
     setting = cases.config_text({key: config[key] for key in config if key not in AXES})
     remarks = [row["source"], setting, *(published.FAULTS[fault] for fault in row["faults"])]
@@ -53,7 +53,6 @@ def _row(row, **settings):
     return row | {
         "config": config,
         "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
-        "label": label,
         "line": (label, row["precision"], row["faults"], setting),
         "flops_per_s": flops * published.rate(row) if flops else None,
         "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",

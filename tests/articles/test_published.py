@@ -152,7 +152,7 @@ def test_a_published_row_has_its_software_and_year():
         ({"item": "Table 4", "device": "A6000"}, ("", "2025")),
     ):
         rows = [row for row in published.rows() if wanted.items() <= row.items()]
-        assert {(row["version"], row["year"]) for row in rows} == {software}
+        assert {(row["framework_version"], row["year"]) for row in rows} == {software}
 
 
 def test_the_times_of_other_sources_can_be_compared():
@@ -160,6 +160,10 @@ def test_the_times_of_other_sources_can_be_compared():
     assert len(rows) > 3000 and {row["source"] for row in rows} == set(others.SOURCES)
     assert {fault for row in rows for fault in row["faults"]} <= published.FAULTS.keys()
     assert {row["precision"] for row in rows} <= {*others.PRECISIONS}
+    for row in rows:
+        if row["metric"] in ("samples_per_s", "step_s"):
+            batch = row["config"].get("batch_size") if row["metric"] == "step_s" else 1
+            assert row["samples"] == (batch if isinstance(batch, int) else 0)
     assert all(row["si"] > 0 and published.rate(row) > 0 for row in rows)
     # Random tensors on the device have one name for all sources.
     made_up = {"synthetic", "ImageNet, syntetic", "random, on the GPU"}

@@ -19,7 +19,7 @@ PICTURE = 2 * (3 * 4.089e9 - 64 * 112**2 * 7**2 * 3)
 PRODUCTS = {"bert_base": 12 * 12 * 768**2, "gpt2_small": 12 * 12 * 768**2 + 768 * 50_257}
 
 
-FIT = {"workload": "bert_base", "metric": "fit_s", "unit": "s"}
+FIT = {"workload": "bert_base", "metric": "fit_s", "unit": "s", "samples": "6400"}
 TEXTS = {"workload": "bert_base", "unit": "texts/s", "precision": "amp"}
 IMAGES = {"workload": "resnet50", "unit": "images/s"}
 MAC = FIT | {"role": "gpu", "faults": "one-run"}
@@ -40,14 +40,6 @@ def bert(**more):
     return fakes.record(**common | {"chip": "NVIDIA A10", "framework_version": "2.13.0"} | more)
 
 
-def test_resnet_50_is_that_of_torchvision():
-    """Whose documentation gives 4.089 billion multiply-adds of a picture."""
-    work = definitions("resnet50")["work"](1)
-    assert work.parameters == 25_557_032
-    assert work.forward_flops == pytest.approx(2 * 4.089e9, rel=1e-3)
-    assert work.flops == pytest.approx(PICTURE, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("name", "parameters"), [("bert_base", 108_311_810), ("gpt2_small", 124_439_808)]
 )
@@ -60,16 +52,12 @@ def test_parameters_and_operations_are_the_models(name, parameters):
 
 
 def test_the_work_of_what_a_source_prints():
-    def work(metric, **config):
-        config = {"image_size": 224} | config
-        return others.work({"workload": "resnet50", "metric": metric, "config": config})
+    def work(samples, size=224):
+        row = {"workload": "resnet50", "samples": samples, "config": {"image_size": size}}
+        return others.work(row)
 
-    picture = work("samples_per_s")
-    assert picture == pytest.approx(PICTURE, rel=1e-3)
-    assert work("step_s", batch_size=64) == 64 * picture
-    assert work("fit_s", batch_size=64, steps=100) == 6400 * picture
-    assert work("epoch_s", data="Food101, decoded, 75,750 images") == 75_750 * picture
-    assert work("step_s") is None and work("samples_per_s", image_size=32) is None
+    assert work(1) == pytest.approx(PICTURE, rel=1e-3) and work(64) == 64 * work(1)
+    assert work(0) is None and work(1, size=32) is None
 
 
 def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(monkeypatch):

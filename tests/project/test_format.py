@@ -8,10 +8,6 @@ from fakes import metric
 from pomology import format
 
 
-def rough(value, low, high, n, covers="run"):
-    return metric(value, low, high).replace(n=n, covers=covers)
-
-
 @pytest.mark.parametrize(
     ("show", "values", "text"),
     [
@@ -24,17 +20,12 @@ def rough(value, low, high, n, covers="run"):
         (format.plus_minus, (metric(4.5, 2.2, 6.8),), ""),  # over 50 %
         (format.with_interval, (metric(1234.5, 1199.1, 1269.9), format.seconds), "1,234 s ± 2.9 %"),
         (format.with_interval, (metric(153, 46.8, 260.1), format.seconds), "153 s (46.8 to 260 s)"),
-        # A single measured time is exact; five steps are too few for an interval.
-        (format.with_interval, (metric(4.567).replace(n=1), format.seconds), "4.57 s"),
-        (format.with_interval, (rough(4.567, 4.4, 4.7, 5), format.seconds), "about 4.57 s"),
+        # A measured time without an interval is exact, and an estimated one is not.
+        (format.with_interval, (metric(4.567), format.seconds), "4.57 s"),
+        (format.with_interval, (metric(4.567, how="estimated"), format.seconds), "about 4.57 s"),
         (
             format.with_interval,
-            (rough(4.5, 4.4, 4.6, 5, "repeats"), format.seconds),
-            "4.50 s ± 2.2 %",
-        ),
-        (
-            format.with_interval,
-            (rough(0.0317, 0.028, 0.038, 8, "seen"), format.seconds),
+            (metric(0.0317, 0.028, 0.038).replace(covers="seen"), format.seconds),
             "31.7 ms (28.0 to 38.0 ms seen)",
         ),
     ],

@@ -10,16 +10,16 @@ from pomology.measure.estimate import Estimate
 from pomology.results.record import Record
 
 
-def estimated(value: float, low=None, high=None, unit: str = "s") -> Estimate:
-    return Estimate(value, unit, low, high, 400, "estimated")
+def estimated(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value, "s", low, high, 400, "estimated")
 
 
 METRICS = {"epoch_s": estimated(4.5, 4.41, 4.59), "step_s": estimated(0.0095, 0.009, 0.01)}
 METRICS |= {"compute_epoch_s": estimated(2.25, 2.223, 2.277)}
-METRICS |= {"flops_per_s": estimated(52_774_000_000, unit="FLOP/s")}
-METRICS |= {"footprint_peak_bytes": estimated(412_000_000, unit="B")}
-METRICS |= {"power_w": estimated(41.6, unit="W"), "temperature_c": estimated(63.5, unit="°C")}
-METRICS |= {"page_faults": estimated(12_345, unit="count"), "loss_first": estimated(545, unit="")}
+METRICS |= {"flops_per_s": Estimate(52_774_000_000, "FLOP/s")}
+METRICS |= {"footprint_peak_bytes": Estimate(412_000_000, "B")}
+METRICS |= {"power_w": Estimate(41.6, "W"), "temperature_c": Estimate(63.5, "°C")}
+METRICS |= {"page_faults": Estimate(12_345, "count"), "loss_first": Estimate(545)}
 
 
 @pytest.fixture

@@ -48,7 +48,10 @@ def numbers(row: dict) -> dict:
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_a_table_has_the_committed_numbers(name):
     made = article.article_table(of(name), RUN.journals[name].records, best(RUN.records))
-    assert list(map(numbers, made.data)) == list(map(numbers, read_csv(TABLES[name])))
+    kept = list(map(numbers, read_csv(TABLES[name])))
+    # The version that made these files left out some intervals of repeats.
+    pairs = zip(map(numbers, made.data), kept, strict=True)
+    assert [{key: row.get(key) for key in wanted} for row, wanted in pairs] == kept
 
 
 def test_claims_have_the_committed_verdicts():
@@ -145,3 +148,13 @@ def test_a_verdict_is_a_status(vae):
     for text, *repeats in (("yes", {}), ("inconclusive", noisy), ("mismatch", {}, failed)):
         table = article_table("instrument_check", [vae(**check, **each) for each in repeats])
         assert [row["Reliable?"] for row in shown(table)] == [text]
+
+
+def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
+    repeats = [vae(), vae(repeat=1), vae(repeat=2, status="error", reason="why")]
+    table = article.details_table(repeats)
+    rows = {row.cells["Quantity"]: [*row.cells.values()] for row in table.rows}
+    device = ["Intel Core i7-9750H CPU", "PyTorch", "batch size 128"]
+    assert rows["Step"] == [*device, "Step", "9.50 ms ± 5.3 %", "9.50 ms ± 5.3 %", ""]
+    assert rows["Status"][-1] == "error: why" and rows["Achieved"][4] == "52.8 GFLOP/s"
+    assert rows["Page faults"][4] == "12,345"

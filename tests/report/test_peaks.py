@@ -35,19 +35,6 @@ def test_a_peak_is_the_rate_of_the_fastest_block():
 
 
 @pytest.mark.parametrize(
-    ("value", "low", "high", "text"),
-    [
-        (0.42, 0.408, 0.432, "42.0 % (40.8 to 43.2 %)"),
-        (0.97, 0.93, 1.01, "97.0 % (93.0 to 100 %)"),
-        (1.02, 0.99, 1.05, "over 100 %"),
-        (0.5, None, None, "50.0 %"),
-    ],
-)
-def test_no_share_above_100_percent_is_shown(value, low, high, text):
-    assert peaks.percent(metric(value, low, high).replace(n=20)) == text
-
-
-@pytest.mark.parametrize(
     ("kind", "chip", "precision", "peak"),
     [
         ("gpu", "Apple M2 Max", "fp32", 13.6e12),

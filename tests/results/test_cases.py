@@ -8,20 +8,6 @@ from pomology.results import cases
 from pomology.results.frame import of_records
 
 
-def test_repeats_of_too_few_steps_have_a_mean_and_no_interval():
-    few = Estimate(2.0, "s", n=2)
-    many = Estimate(2.42, "s", 2.3, 2.5, 30)
-    assert cases.together([few, many]) == Estimate(pytest.approx(2.2), "s", n=2)
-    assert cases.together([many, many.replace(value=2.0)]).covers == "repeats"
-    epochs = [Estimate(s, "s", n=1, how="estimated") for s in (2016, 2042, 2126)]
-    steps = [Estimate(4.2, "s", n=1)] * 3
-    assert cases.together(epochs, steps).covers == "none"  # one step of 390 each
-    assert cases.together(epochs, [step.replace(n=30) for step in steps]).covers == "repeats"
-    # Counted bytes are equal in all repeats, and not rounded.
-    same = cases.together([Estimate(22_345_678_901, "B", n=None)] * 3)
-    assert (same.value, same.low, same.high) == (22_345_678_901,) * 3
-
-
 def test_a_ratio_is_taken_in_each_process():
     """One case is twice as fast in each of three repeats, which differ by a factor of 4."""
     slow, fast = ([step_s * factor for step_s in (1.0, 2, 4)] for factor in (1, 0.5))
@@ -44,3 +30,6 @@ def test_slopes_that_may_be_0_have_an_interval_that_may_include_0():
     """Mean 2, standard error 0.577, and Student's t of two degrees of freedom is 4.303."""
     mean = cases.mean_of_repeats([Estimate(value, "B", -9, 9, 20) for value in (1, 2, 3)])
     assert (mean.value, mean.low, mean.high) == pytest.approx((2, -0.484, 4.484), abs=1e-3)
+    # Counted bytes are equal in all repeats, and not rounded.
+    same = cases.mean_of_repeats([Estimate(22_345_678_901, "B", n=None)] * 3)
+    assert (same.value, same.low, same.high) == (22_345_678_901,) * 3

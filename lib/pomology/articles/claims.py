@@ -28,11 +28,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pomology.articles.published import Claim, Condition, rows
+from pomology.articles.published import Claim, rows
 from pomology.measure import intervals
 from pomology.measure.estimate import REPEATS, Estimate
 
@@ -52,15 +53,15 @@ class Number(NamedTuple):
     """A number or status that a term of a condition can select.
 
     device: role, backend and printed name. settings: parameters, with framework and precision.
-    value: a printed number; an array with an element per repeat, NaN where it is missing; a status;
-    or None. doubts: reasons against a verdict.
+    value: a printed number; an array with an element per repeat, NaN where it is missing; or a
+    status. doubts: reasons against a verdict.
     """
 
     experiment: str
     metric: str
     device: tuple[str, ...]
     settings: dict[str, Any]
-    value: Estimate | np.ndarray | str | None
+    value: Estimate | np.ndarray | str
     doubts: tuple[str, ...] = ()
 
 
@@ -73,7 +74,7 @@ class Comparison:
     unknown. interval: of a measured value, at 95 %. holds: None if inconclusive.
     """
 
-    condition: Condition
+    condition: SimpleNamespace
     settings: dict[str, Any]
     numbers: Any
     doubts: tuple[str, ...]
@@ -126,15 +127,14 @@ def _is_of(chip: str, about: str) -> bool:
 
 
 def _compared(
-    condition: Condition, experiment: str, known: dict[str, list[Number]]
+    condition: SimpleNamespace, experiment: str, known: dict[str, list[Number]]
 ) -> list[Comparison]:
     """Return the comparisons of a condition, one for each combination of its `for_each`."""
     choices = dict(condition.for_each)
     for role, values in choices.items():
         if values == "each":
             roles = {"gpu", "rival"} if role == "device" else {role}
-            having = [number for number in known[experiment] if number.value is not None]
-            names = [number.device[-1] for number in having if roles & {*number.device}]
+            names = [n.device[-1] for n in known[experiment] if roles & {*n.device}]
             choices[role] = list(dict.fromkeys(names)) or [role]
     comparisons = []
     for values in itertools.product(*choices.values()):
@@ -158,7 +158,7 @@ def _evaluated(
         numbers = [
             number
             for number in known[settings.pop("experiment", experiment)]
-            if number.metric == metric and number.value is not None
+            if number.metric == metric
             if device in (None, *number.device) and settings.items() <= number.settings.items()
         ]
         if device is None:  # a count, equal on all devices
@@ -273,8 +273,8 @@ def printed(article: str) -> list[Number]:
         if row["metric"] == "status" or row["metric"].endswith("_s"):  # its case's status
             values["status"] = row["status"]
         if row["si"] is not None:
-            ends = row["low"], row["high"]
-            values[row["metric"]] = Estimate(row["si"], "", *ends, how="published")
+            bounds = row["low"], row["high"]
+            values[row["metric"]] = Estimate(row["si"], "", *bounds, how="published")
         for metric, value in values.items():
             number = Number(row["experiment"], metric, device, settings, value)
             if number not in numbers:  # an article prints some rows twice

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import re
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,16 +15,13 @@ KIT = "kit"  # in place of an article's number: experiments about the measuring 
 ABOUT = 0.10  # the relative error that a printed `~35W` may have
 
 
-class Condition(SimpleNamespace):
-    """A condition of a claim, with the columns of conditions.csv; see `claims`."""
-
-
 class Claim(SimpleNamespace):
     """A paraphrased claim of an article, with the columns of claims.csv.
 
     section: of the article. experiments: those that test it; terms without one mean the first.
     reading: the conditions in words. holds: whether the article's numbers support it, or why not.
-    about: the chip or its maker. conditions: a claim without any cannot be tested.
+    about: the chip or its maker. conditions: with the columns of conditions.csv, see `claims`; a
+    claim without any cannot be tested.
     """
 
 
@@ -49,28 +45,39 @@ WORKLOADS = {line["id"]: line["title"] for line in read("workloads.csv")}
 def rows(article: str | None = None, experiment: str | None = None) -> tuple[dict[str, Any], ...]:
     """Return the published rows in the form of `typed`, with these keys.
 
-    row: number within the item of the article. flops: analytic operations of the timed work. year:
-    of the software, or else of the article.
+    row: number within the item of the article. line: equal for all values of one row. flops:
+    analytic operations of the timed work. flops_per_s: these over the printed time, None if either
+    is missing. year: of the software, or else of the article. remark: the reason why a value is not
+    a number.
     """
     years = {article.id: article.date[:4] for article in articles()}
     found = []
     for line in read("published.csv"):
         if article in (None, line["article"]) and experiment in (None, line["experiment"]):
+            row = typed(line)
             flops = float(line["flops"]) if line["flops"] else None
-            year = line["year"] or years[line["article"]]
-            found.append(typed(line) | {"row": int(line["row"]), "flops": flops, "year": year})
+            timed = flops and row["si"] and row["si_unit"] == "s"
+            row |= {
+                "row": int(line["row"]),
+                "line": (line["item"], line["row"], line["framework"], line["backend"]),
+                "flops": flops,
+                "flops_per_s": flops / row["si"] if timed else None,
+                "year": line["year"] or years[line["article"]],
+                "remark": line["note"] if line["printed"] and row["si"] is None else "",
+            }
+            found.append(row)
     return tuple(found)
 
 
 def typed(line: dict[str, str]) -> dict[str, Any]:
     """Return a line with its parsed `config`, and its number in SI units, `si`, `low` and `high`.
 
-    The bounds are half a unit of the last printed digit away, or 10 % for `~`. version: of the
-    framework, "" if it is unknown.
+    The bounds are half a unit of the last printed digit away, or 10 % for `~`. framework_version:
+    "" if it is unknown.
     """
     value = float(line["value"]) if line["value"] else None
     row = line | {"value": value, "config": json.loads(line["config"]), "si": None}
-    row["version"] = line["framework"].partition(" ")[2]
+    row["framework_version"] = line["framework"].partition(" ")[2]
     if value is None:
         return row
     factor, unit = UNITS.get(line["unit"], (1.0, ""))
@@ -91,31 +98,18 @@ def elsewhere(workload: str | None = None) -> tuple[dict[str, Any], ...]:
     """Return the training times of other sources in the form of `rows`, with these keys.
 
     config: two rows with equal values did the same work; `data` is `random` for random tensors on
-    the device. faults: keys of FAULTS. place: location in the source. checked: `text` if the value
-    was read twice from the source's own text, else the reason why not.
+    the device. samples: their number in one unit of `rate`; 0 if it is unknown. faults: keys of
+    FAULTS. place: location in the source. checked: `text` if the value was read twice from the
+    source's own text, else the reason why not.
     """
     found = []
     for line in read("elsewhere.csv"):
         if workload in (None, line["workload"]):
             row = dict.fromkeys(("article", "backend", "note"), "") | typed(line)
             row |= {"status": "ok", "experiment": row["workload"]}
-            found.append(row | {"faults": tuple(row["faults"].split())})
+            row |= {"samples": float(line["samples"] or 0), "faults": tuple(line["faults"].split())}
+            found.append(row)
     return tuple(found)
-
-
-def samples(row: dict[str, Any]) -> float:
-    """Return the number of samples in one unit of `rate`; 0 if it is unknown."""
-    metric, config = row["metric"], row["config"]
-    sequence, batch_size = config.get("sequence"), config.get("batch_size")
-    if metric == "samples_per_s":
-        return 1
-    if metric == "tokens_per_s" and isinstance(sequence, int):
-        return 1 / sequence
-    if metric == "epoch_s":
-        epoch = re.search(r"([\d,]+) images", config.get("data", ""))
-        return int(epoch[1].replace(",", "")) if epoch else 0
-    steps = {"fit_s": config.get("steps", 0), "steps_per_s": 1, "step_s": 1, "pass_s": 1}
-    return batch_size * steps.get(metric, 0) if isinstance(batch_size, int) else 0
 
 
 def rate(row: dict[str, Any]) -> float:
@@ -136,8 +130,8 @@ def claims(article: str | None = None) -> tuple[Claim, ...]:
     """Return the claims of an article, or of all articles."""
     conditions = defaultdict(list)
     for line in read("conditions.csv"):
-        condition = Condition(**line | {"for_each": json.loads(line["for_each"] or "{}")})
-        conditions[line["claim"]].append(condition)
+        line = line | {"for_each": json.loads(line["for_each"] or "{}")}
+        conditions[line["claim"]].append(SimpleNamespace(**line))
     found = []
     for line in read("claims.csv"):
         if article in (None, line["article"]):

@@ -1,4 +1,4 @@
-"""The declaration of an experiment, and its table of published and measured values."""
+"""The declaration of an experiment, and the tables of published and of all measured values."""
 
 import functools
 from collections import defaultdict
@@ -31,8 +31,8 @@ class Declaration:
     metrics, likewise; by default those of an epoch. figure: the drawn metric; by default the first
     column with an axis. series: metrics with their own lines in the figure. shared_panel: settings
     whose values share a panel. claims_of: other experiments whose claims it tests, too. beside: a
-    function of the name that returns rows to compare with, in the form of `printed`, in place of
-    the article's. opens_report: the report begins with the items of this notebook.
+    function of the name that returns rows to compare with, in the form of `published.rows`, in
+    place of the article's. opens_report: the report begins with the items of this notebook.
     """
 
     name: str
@@ -48,29 +48,11 @@ class Declaration:
     opens_report: bool = False
 
     @functools.cached_property
-    def printed(self) -> list[dict]:
-        """The published rows of the table in the article's order, with these additional keys.
-
-        label: the device with its framework, version and year. line: equal for all values of one
-        row of the article. flops_per_s: analytic operations over the printed time, None if either
-        is missing. remark: the reason why a value is not a number.
-        """
+    def printed(self) -> Sequence[dict]:
+        """The published rows of the table in the order of the article, or those of `beside`."""
         if self.beside:
             return self.beside(self.name)
-        rows = []
-        for row in published.rows(experiment=self.name):
-            label = cases.with_software(
-                row["device"], row["framework"], row["version"], row["year"]
-            )
-            timed = row["flops"] and row["si"] and row["si_unit"] == "s"
-            added = {
-                "label": label if row["device"] else "the article",
-                "line": (row["item"], row["row"], row["framework"], row["backend"]),
-                "flops_per_s": row["flops"] / row["si"] if timed else None,
-                "remark": row["note"] if row["printed"] and row["si"] is None else "",
-            }
-            rows.append(row | added)
-        return rows
+        return published.rows(experiment=self.name)
 
     @functools.cached_property
     def headings(self) -> dict[str, str]:
@@ -119,9 +101,7 @@ class Declaration:
         return [claim for claim in claims if experiments & set(claim.experiments)]
 
 
-def article_table(
-    about: Declaration, records: Sequence[Record], best: peaks.Peaks | None = None
-) -> Table:
+def article_table(about: Declaration, records: Sequence[Record], best: peaks.Peaks) -> Table:
     """Return the table of published rows, in the article's order, and then of measured cases.
 
     records: the cases of one experiment. best: measured peaks of this machine, for shares of them.
@@ -149,8 +129,9 @@ def comparable(records: Iterable[Record], metric: str = "") -> list[Case]:
 def _published(about: Declaration, values: Sequence[dict]) -> Row:
     """Return the row of published values that have the same `line`."""
     first = values[0]
-    notes = dict.fromkeys(value["remark"] for value in values if value["remark"])
-    cells = about.cells(first["label"], first["config"], "; ".join(notes) or "published")
+    remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
+    notes = "; ".join(remarks) or "published"
+    cells = about.cells(cases.with_software(first), first["config"], notes)
     data = {"source": "published"} | {name: first[name] for name in TIMED}
     data |= {"origin": first["source"], **first["config"], "status": first["status"]}
     for value in values:
@@ -175,13 +156,11 @@ def _work(case: Case, **changes: str) -> tuple:
     return case.first["framework"], *sorted(map(str, about.items()))
 
 
-def _measured(
-    about: Declaration, case: Case, by_work: dict[tuple, Case], best: peaks.Peaks | None
-) -> Row:
+def _measured(about: Declaration, case: Case, by_work: dict[tuple, Case], best: peaks.Peaks) -> Row:
     """Return the row of a case, with its status if it failed. by_work: all cases by `_work`."""
     first = case.first
     values = dict(case.values)
-    peak = (best or {}).get((case.kind, first["precision"]))
+    peak = best.get((case.kind, first["precision"]))
     if peak and "flops_per_s" in values:
         values[peaks.SHARE] = values["flops_per_s"] / peak.rate
     for name, changes in (("times_cpu", {"kind": "cpu"}), ("times_fp32", {"precision": "fp32"})):
@@ -189,9 +168,7 @@ def _measured(
         ratio = speed_ratio(case, other, about.time) if other not in (None, case) else None
         if ratio:
             values[name] = ratio
-    software = (first["framework"], first["framework_version"], str(first["year"]))
-    device = cases.with_software(first["device"], *software)
-    cells = about.cells(device, case.config, _note(about, case))
+    cells = about.cells(cases.with_software(first), case.config, _note(about, case))
     for heading, metric in about.shown.items():
         sources = metrics.Metric(metric).sources
         value = next((values[name] for name in sources if name in values), None)
@@ -254,3 +231,27 @@ def _notes(
     notes += [f"Published: {note}." for note in published_notes]
     flags = sorted({flag for case in measured for flag in case.flags})
     return notes + [f"{flag}: {cases.FLAGS.get(flag, flag)}." for flag in flags]
+
+
+def details_table(records: Iterable[Record], title: str = "All measured values") -> Table:
+    """Return a table of all values of cases: a row per metric, a column per repeat.
+
+    A row of statuses with reasons follows if a repeat failed.
+    """
+    pooled = pool(of_records(records))
+    repeats = sorted({repeat for case in pooled for repeat in case.flags_of})
+    rows = []
+    for case in pooled:
+        lines = []
+        for name in case.each:
+            timed = {repeat: values for repeat, values in case.good.items() if name in values}
+            texts = {repeat: value_text(name, values[name]) for repeat, values in timed.items()}
+            lines.append((metrics.words(metrics.Metric(name).heading), texts))
+        ends = {repeat: ": ".join(filter(None, end)) for repeat, end in case.endings.items()}
+        lines += [("Status", ends)] if ends else []
+        cells = {"Device": case.first["device"], "Framework": case.framework}
+        cells["Case"] = cases.config_text(case.config)
+        for name, texts in lines:
+            shown = {f"Repeat {repeat + 1}": texts.get(repeat, "") for repeat in repeats}
+            rows.append(Row(cells | {"Quantity": name} | shown))
+    return Table(title, rows, [INTERVALS] if rows else [])

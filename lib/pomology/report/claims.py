@@ -36,13 +36,12 @@ def measured(records: Iterable[Record]) -> Iterator[Number]:
         values = {metric: _in_repeats(case, metric, repeats) for metric in case.each}
         # The status of all repeats, if it is the same.
         ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
-        alike = len(ends) == 1 and not ends & NOT_SHOWN
-        values["status"] = (min(ends), ()) if alike else (None, (", ".join(sorted(ends)),))
+        if len(ends) == 1 and not ends & NOT_SHOWN:
+            values["status"] = (min(ends), ())
         for metric, (value, doubts) in values.items():
-            if case.first["scaled"]:  # its counts are equal on all devices
-                yield Number(experiment, metric, (), settings, value)
-                value, doubts = None, ("scaled",)
-            yield Number(experiment, metric, device, settings, value, doubts)
+            # The counts of a scaled case are equal on all devices; its times are not shown.
+            place = () if case.first["scaled"] else device
+            yield Number(experiment, metric, place, settings, value, doubts)
 
 
 def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -11,9 +11,10 @@ from IPython.display import display
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import write_atomic
-from pomology.report import article, claims, details, figures, peaks, table
+from pomology.report import article, claims, figures, peaks, table
 from pomology.report.article import Declaration
 from pomology.report.table import Row, Table
+from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.run import Run, by_hand, latest, note_machine
 
@@ -63,6 +64,7 @@ class Report:
         item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
         item = self._items.setdefault(name, item)  # keeps the number if its cell runs again
         if isinstance(shown, Table):
+            item |= {"heading": shown.title, "notes": list(shown.notes)}
             table.save(shown, folder / item["file"])
         else:
             write_atomic(folder / f"{item['file']}.svg", figures.svg(shown))
@@ -81,14 +83,13 @@ class Report:
     @property
     def records(self) -> list[Record]:
         """The finished cases of this notebook."""
-        journals = self.run.journals
-        return journals[self.name].records if self.name in journals else []
+        return [record for record in self.run.records if record.experiment == self.name]
 
     def machine(self) -> Table:
         """Return a table of the machine, its software, the timed devices and the run's folder."""
         texts = {
             "Machine": snapshot.describe(self.snapshot),
-            "Software": details.software(self.snapshot),
+            "Software": software(self.snapshot),
             "Power source": self.snapshot.get("power_source"),
             "Devices timed": ", ".join(f"{each.backend} ({each.name})" for each in self.devices),
             "Results in": "/".join(self.out.absolute().parts[-2:]),
@@ -103,12 +104,12 @@ class Report:
 
     def details(self) -> Table:
         """Save and return the table of all measured values."""
-        return self.save(details.details_table(self.records), "details", folded=True)
+        return self.save(article.details_table(self.records), "details", folded=True)
 
     def printed(self) -> Table:
         """Save and return the table of all published values of this experiment."""
-        shown = details.published_table(published.rows(experiment=self.name))
-        return self.save(shown, "printed", folded=True)
+        rows = published.rows(experiment=self.name)
+        return self.save(table.published_table(rows), "printed", folded=True)
 
     def claims(self) -> Table:
         """Save and return the table of claims with their verdicts."""
@@ -118,3 +119,16 @@ class Report:
     def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
         """Save and return the figure `draw(declaration, records)`, by default of all devices."""
         return self.save(draw(self.declaration, self.records), "figure")
+
+
+def software(machine: dict) -> str:
+    """Return the commits, Python versions and frameworks of a run's cases in one line."""
+    texts = []
+    for state in (machine.get("software") or {"": machine}).values():
+        git = state.get("git") or {}
+        changed = ", with changes" if git.get("dirty") else ""
+        packages = state.get("packages") or {}
+        frameworks = [f"{name} {packages[name]}" for name in cases.FRAMEWORKS if name in packages]
+        commit = f"commit {git.get('commit', 'unknown')[:10]}{changed}"
+        texts.append(", ".join([commit, f"Python {state.get('python')}", *frameworks]))
+    return "; ".join(dict.fromkeys(texts))

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pomology.articles import published
-from pomology.format import bounded
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.report.article import Declaration, comparable
@@ -52,15 +51,13 @@ def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     own = {_title(about, case.config) for case in measured}
     # The first row of a device in a panel is drawn: an article prints some rows twice, and rows of
     # other sources have the fastest first. The latter are drawn in this machine's panels only.
-    printed: dict[tuple[str, str], Line] = {}
+    panels: dict[str, list[Line]] = defaultdict(list)
     for row in about.printed:
         title = _title(about, row["config"])
         line = _published(about, row)
-        if line and (title in own or not about.beside):
-            printed.setdefault((title, line.label), line)
-    panels = defaultdict(list)
-    for (title, _), line in printed.items():
-        panels[title].append(line)
+        drawn = [each.label for each in panels.get(title, ())]
+        if line and line.label not in drawn and (title in own or not about.beside):
+            panels[title].append(line)
     for case in measured:
         for line in _measured(about, case):
             panels[_title(about, case.config)].append(line)
@@ -78,7 +75,7 @@ def _title(about: Declaration, config: dict) -> str:
 def _published(about: Declaration, row: dict) -> Line | None:
     """Return the line of a published value; a time becomes FLOP/s if the metric is FLOP/s."""
     if about.metric == "flops_per_s" and row["flops_per_s"]:
-        label, value = row["label"], row["flops_per_s"]
+        label, value = cases.with_software(row), row["flops_per_s"]
     elif row["metric"] in (about.metric, "status"):
         label, value = row["device"] or "the article", row["si"]
     else:
@@ -102,10 +99,7 @@ def _measured(about: Declaration, case: Case) -> Iterator[Line]:
         if whole.value > 0:
             name = f"{label}, {metric.split('_')[0]}" if about.series else label
             part = case.values.get(f"compute_{metric}")
-            share = case.values.get("compute_share") if part else None
-            if share and not bounded(share):  # one measured epoch has no interval
-                share = part / whole.value
-            parts = [part] if share and bounded(share) and share.high < 1 else []
+            parts = [part] if part and part.high and part.high < whole.value else []
             yield Line(name, kind, metrics.Metric(about.metric).show(whole.value), [whole], parts)
     if not values and case.status != "ok":
         yield Line(label, kind, case.status)

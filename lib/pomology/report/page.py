@@ -15,15 +15,14 @@ from urllib.parse import quote
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
-from pomology.report import details, table
-from pomology.report.display import ABOUT
+from pomology.report import table
+from pomology.report.article import details_table
+from pomology.report.display import ABOUT, software
 from pomology.results import cases
 from pomology.results.run import Run
 
 LAST = {published.KIT: "This machine", "": "Other notebooks"}
 IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of the reference run
-HEADING = re.compile('<p class="title">(.*?)</p>')
-NOTE = re.compile("<p>(.*?)</p>")  # under a table, as table.html.j2 has it
 
 
 def build(folder: Path, others: Iterable[Path] = ()) -> Path:
@@ -41,17 +40,18 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     checks = [record for record in good if record.config.get("check") == "same thing twice"]
     problems += _render_notebooks(run.path)
     sections = [_section(runs, about) for about in _shown(run)]
+    notes = Counter(note for part in sections for item in part["shown"] for note in item["notes"])
     page = table.template("run.html.j2").render(
         run=run,
         chip=cases.short_chip(run.machine.get("chip")),
         machine=snapshot.describe(run.machine) if run.machine else "not known",
-        software=details.software(run.machine) if run.machine else "",
+        software=software(run.machine) if run.machine else "",
         profiles=sorted({record.profile for record in run.records}),
         endings=endings.most_common(),
         noise={record.backend: record.note for record in checks},
         problems=problems,
         unfinished=sorted(place.stem for place in run.path.glob(".partial/[!.]*.ipynb")),
-        notes=_common_notes([item for section in sections for item in section["shown"]]),
+        notes=[note for note, count in notes.items() if count > 1],
         sections=sections,
     )
     write_atomic(run.path / "index.html", page)
@@ -112,29 +112,17 @@ def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
         "part": article.title if article else LAST.get(about["article"], LAST[""]),
         "article": article,
         "links": {place.name: quote(place.relative_to(runs[0].path).as_posix()) for place in files},
-        "shown": [item | _contents(folder / item["file"]) for item in about["items"]],
-        "plain": [details.details_table(run.journals[name].records, run.name) for run in unshown],
+        "shown": [_contents(folder, item) for item in about["items"]],
+        "plain": [details_table(run.journals[name].records, run.name) for run in unshown],
     }
 
 
-def _common_notes(items: Iterable[dict[str, Any]]) -> list[str]:
-    """Take the notes that several tables have out of them, and return each once."""
-    tables = [item for item in items if "table" in item]
-    counts = Counter(note for item in tables for note in dict.fromkeys(NOTE.findall(item["table"])))
-    common = [note for note, count in counts.items() if count > 1]
-    for item in tables:
-        for note in common:
-            item["table"] = item["table"].replace(f"<p>{note}</p>", "")
-    return common
-
-
-def _contents(place: Path) -> dict[str, Any]:
-    """Return a saved figure or table for the template. place: without an ending."""
-    title = place.name.partition("-")[2].replace("-", " ")
-    drawing = place.with_name(f"{place.name}.svg")
+def _contents(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved figure or table for the template."""
+    name = item["file"]
+    shown = {"title": name.partition("-")[2].replace("-", " "), "notes": []} | item
+    drawing = folder / f"{name}.svg"
     if drawing.exists():
-        return {"title": title, "figure": address(drawing.read_text(encoding="utf-8"))}
-    text = place.with_suffix(".html").read_text(encoding="utf-8")
-    heading = HEADING.search(text)
-    table = text.partition("</style>")[2]  # the page has its own style
-    return {"title": title, "heading": heading and heading[1], "table": table}
+        return shown | {"figure": address(drawing.read_text(encoding="utf-8"))}
+    text = (folder / f"{name}.html").read_text(encoding="utf-8")
+    return shown | {"table": text.partition("</style>")[2]}  # the page has its own style

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pomology.articles import published
-from pomology.format import with_interval
 from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
@@ -42,9 +41,8 @@ def best(
     for record in records:
         operation = record.config.get("operation")
         timed = metric in record.metrics and (operation in DENSE or metric != "flops_per_s")
-        if not (operation and timed) or record.status != "ok" or record.profile == "smoke":
-            continue
-        if "too-fast" in record.flags:
+        sound = record.status == "ok" and "too-fast" not in record.flags
+        if not (operation and timed and sound) or record.profile == "smoke":
             continue
         rate = record.metrics[metric]
         call = record.metrics.get("kernel_s")
@@ -80,13 +78,3 @@ def _model(name: str) -> str:
     """Return `a100` for `NVIDIA A100-SXM4-80GB` and `A100 80 GB SXM`, `m2 max` for `M2 Max GPU`."""
     short = re.sub("Apple |Tesla ", "", cases.short_chip(name))
     return re.sub(r"[ -](GPU|PCI|SXM|\d+ ?GB|\().*", "", short).lower()
-
-
-def percent(share: Estimate | None) -> str:
-    """Return a share as `42.0 % (40.8 to 43.2 %)`, or `over 100 %` above the measured peak."""
-    if share is None:
-        return ""
-    if share.value > 1:
-        return "over 100 %"
-    high = share.high and min(share.high, 1.0)
-    return with_interval(share.replace(unit="x", high=high), metrics.Metric("share_of_peak").show)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pomology.format import quantity, with_interval
+from pomology.format import with_interval
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
-from pomology.report import peaks
 from pomology.results import metrics
 
 PAGE = RESOURCES / "page"  # templates and the style sheet
@@ -24,7 +23,7 @@ INTERVALS = (
     "± is half of a 95 % confidence interval. With several repeats, each in its own process, it is "
     "Student's t interval of their mean, too narrow if slow processes are rare. With one repeat it "
     "is the variation within a process; processes may differ by more (REPEATS=5 measures that). "
-    "“seen”: the range of fewer than 20 steps or calls. “about”: too few values for an interval."
+    "“seen”: the range of fewer than 20 steps or calls. “about”: an estimate without an interval."
 )
 
 
@@ -93,14 +92,21 @@ def save(table: Table, place: Path) -> None:
 
 def value_text(metric: str, value: Estimate, heading: str = "") -> str:
     """Return a value with its interval and unit for a cell under a heading."""
-    if metric == peaks.SHARE:
-        return peaks.percent(value)
-    kind = metrics.Metric(metric)
-    if kind.unit:
-        return with_interval(value, functools.partial(kind.show, heading=heading))
-    show = functools.partial(quantity, unit="" if value.unit == "count" else value.unit)
-    # A slope may be 0, where ± in % is undefined, so its bounds are shown.
-    return with_interval(value.replace(unit="") if metric.endswith(metrics.SLOPES) else value, show)
+    unit = "" if value.unit == "count" else value.unit
+    show = functools.partial(metrics.Metric(metric).show, heading=heading, unit=unit)
+    return with_interval(value, show)
+
+
+def published_table(values: Sequence[dict], title: str = "Values in the article") -> Table:
+    """Return a table of published values as printed, one per row."""
+    settings = dict.fromkeys(key for value in values for key in value["config"])
+    rows = []
+    for value in values:
+        cells = {"Part of the article": value["item"], "Device": value["device"]}
+        cells |= {metrics.words(key): str(value["config"].get(key, "")) for key in settings}
+        cells["Quantity"] = metrics.words(metrics.Metric(value["metric"]).heading)
+        rows.append(Row(cells | {"As printed": value["printed"], "Note": value["note"]}))
+    return Table(title, rows)
 
 
 def numbers(name: str, estimate: Estimate | None) -> dict[str, float | None]:

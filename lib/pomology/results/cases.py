@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomology.format import FEW, clock_time, few, seconds, with_interval
+from pomology.format import clock_time, seconds, with_interval
 from pomology.measure import intervals
-from pomology.measure.estimate import Estimate, estimate
+from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.results import metrics
 from pomology.results.record import Record
@@ -66,11 +66,14 @@ def framework_name(framework: str) -> str:
     return FRAMEWORKS.get(framework, framework)
 
 
-def with_software(device: str, framework: str, version: str, year: str) -> str:
-    """Return a device with its known software: `M1 Ultra GPU (PyTorch 1.12.0, 2022)`."""
-    name = framework_name(framework.partition(" ")[0].replace("pytorch", "torch"))
-    known = ", ".join(filter(None, (f"{name} {version.partition('+')[0]}".strip(), year)))
-    return f"{device} ({known})" if known else device
+def with_software(row: dict[str, Any]) -> str:
+    """Return the device of a row with its known software: `M1 Ultra GPU (PyTorch 1.12.0, 2022)`."""
+    if not row["device"]:
+        return "the article"
+    name = framework_name(row["framework"].partition(" ")[0].replace("pytorch", "torch"))
+    version = row["framework_version"].partition("+")[0]
+    known = ", ".join(filter(None, (f"{name} {version}".strip(), str(row["year"]))))
+    return f"{row['device']} ({known})" if known else row["device"]
 
 
 def kind(backend: str) -> str:
@@ -115,9 +118,9 @@ class Case:
 
     first: columns of its first repeat. last: columns of the last repeat with status `ok`, else of
     the last one. good: repeat -> values by metric, of repeats with status `ok`; they include
-    `metrics.RATIOS`, and FLOP/s if the step was counted. each: metric -> its values in `good`.
-    flags_of: repeat -> flags. endings: repeat -> status and reason, of the other repeats. kind:
-    `cpu` or `gpu`, as requested.
+    `metrics.RATIOS`. each: metric -> its values in `good`.
+    values: metric -> the mean of these, with the interval between them. flags_of: repeat -> flags.
+    endings: repeat -> status and reason, of the other repeats. kind: `cpu` or `gpu`, as requested.
     """
 
     def __init__(self, repeats: list[list[dict[str, Any]]]):
@@ -127,7 +130,12 @@ class Case:
         failed = [row for row in firsts if row["status"] != "ok"]
         self.first = firsts[0]
         self.last = (well or repeats)[-1][0]
-        self.good = {rows[0]["repeat"]: _estimates(rows) for rows in well}
+        fields = Estimate.__struct_fields__
+        self.good: dict[int, dict[str, Estimate]] = {}
+        for row in itertools.chain(*well):
+            values = self.good.setdefault(row["repeat"], {})
+            if row["metric"]:
+                values[row["metric"]] = Estimate(*map(row.get, fields))
         self.flags_of = {row["repeat"]: (row["flags"] or "").split() for row in firsts}
         self.endings = {row["repeat"]: (row["status"], row["reason"] or "") for row in failed}
         self.repeats = len(repeats)
@@ -138,26 +146,13 @@ class Case:
         self.framework = framework_name(self.first["framework"])
         self.kind = kind(self.first["backend"])
         self.each: dict[str, list[Estimate]] = {}
-        flops = self.first["flops_per_step"]
         for values in self.good.values():
-            if flops and "step_s" in values:
-                values.setdefault("flops_per_s", estimate(flops, "FLOP") / values["step_s"])
             for name, (part, whole) in metrics.RATIOS.items():
                 if {part, whole} <= values.keys():
                     values[name] = values[part] / values[whole]
             for metric, value in values.items():
                 self.each.setdefault(metric, []).append(value)
-
-    @cached_property
-    def values(self) -> dict[str, Estimate]:
-        """Metric -> geometric mean over the repeats in `good`, with its interval."""
-        means = {}
-        for metric, estimates in self.each.items():
-            timed = [values for values in self.good.values() if metric in values]
-            # The `n` of a whole training counts epochs; that of `step_s` counts its steps.
-            steps = [values.get("step_s", values[metric]) for values in timed]
-            means[metric] = together(estimates, steps)
-        return means
+        self.values = {metric: mean_of_repeats(found) for metric, found in self.each.items()}
 
 
 def speed_ratio(case: Case, other: Case, metric: str) -> Estimate | None:
@@ -199,26 +194,6 @@ def pool(frame: pandas.DataFrame) -> list[Case]:
     return [Case(list(repeats.values())) for repeats in found.values()]
 
 
-def _estimates(rows: list[dict[str, Any]]) -> dict[str, Estimate]:
-    """Return the values of one repeat by metric."""
-    fields = Estimate.__struct_fields__
-    return {row["metric"]: Estimate(*map(row.get, fields)) for row in rows if row["metric"]}
-
-
-def together(repeats: Sequence[Estimate], counted: Sequence[Estimate] = ()) -> Estimate:
-    """Return the mean of repeats with the interval between them.
-
-    Without interval if a repeat and its value of `counted` rest on too few steps or calls.
-    """
-    mean = mean_of_repeats(repeats)
-    if len(repeats) == 1:
-        return mean
-    pairs = zip(repeats, counted or repeats, strict=True)
-    rough = [(each, steps) for each, steps in pairs if few(each) or each.covers == "seen"]
-    lacking = [each.n for each, steps in rough if max(each.n or FEW, steps.n or FEW) < FEW]
-    return mean.replace(low=None, high=None, n=min(lacking), covers="none") if lacking else mean
-
-
 def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     """Return the geometric mean over processes, with the interval between them.
 
@@ -233,16 +208,15 @@ def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     lows = [estimate.low for estimate in estimates if estimate.low is not None]
     geometric = min(numbers) > 0 and min(lows, default=0) >= 0
     values = np.log(numbers) if geometric else np.asarray(numbers, dtype=float)
-    mean = float(values.mean())
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    half = intervals.t_quantile(intervals.CONFIDENCE, len(values) - 1) * error
-    low, high = mean - half, mean + half
-    if geometric:  # a bound may exceed the largest float
-        mean, low, high = (math.exp(x) if x < 700 else math.inf for x in (mean, low, high))
+    error = values.std(ddof=1) / math.sqrt(values.size)
+    half = intervals.t_quantile(intervals.CONFIDENCE, values.size - 1) * error
+    ends = values.mean() + half * np.array([0, -1, 1])
+    with np.errstate(over="ignore"):  # a bound may exceed the largest float
+        mean, low, high = map(float, np.exp(ends) if geometric else ends)
     if min(numbers) == max(numbers):  # avoid the rounding of logarithms
         mean = low = high = first.value
     if min([*numbers, *lows]) >= 0:  # counts cannot be negative
         low = max(low, 0.0)
     measured = all(estimate.how == "measured" for estimate in estimates)
     how = "measured" if measured else "estimated"
-    return Estimate(mean, first.unit, low, high, len(values), how, "repeats")
+    return Estimate(mean, first.unit, low, high, values.size, how, "repeats")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +20,17 @@ from pomology.results.run import Run, find
 
 if TYPE_CHECKING:
     import pandas
-    import pyarrow
 
-# Column -> its type in Arrow; texts have the type that pandas uses.
-COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
+# Arrow's name of a type -> pandas's, with empty cells.
+TYPES = {"large_string": "str", "int64": "Int64", "bool": "boolean", "float64": "float64"}
+COLUMNS = {line["column"]: TYPES[line["type"]] for line in read_csv(RESOURCES / "columns.csv")}
 
 
-def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFrame:
+def load(*runs: str | Path) -> pandas.DataFrame:
     """Return the results of runs, one row per case, repeat and metric.
 
     Args:
         runs: names of folders in outputs/, or paths of folders, zips, or folders that contain them.
-        metric: only these metrics; "headline" selects the main metric of each case.
 
     Returns:
         A frame with the columns of resources/columns.csv, then one column per setting
@@ -44,11 +42,8 @@ def load(*runs: str | Path, metric: str | Sequence[str] = ()) -> pandas.DataFram
     """
     if not runs:
         raise PomologyError("load: name at least one run, such as pomology.load('reference-cpu')")
-    import pyarrow
-
-    wanted = [metric] if isinstance(metric, str) else list(metric)
     places = find(map(str, runs), "load")
-    return _frame(pyarrow.concat_tables(_measured(Run(place), wanted) for place in places))
+    return _frame(row for place in places for row in _of_run(Run(place)))
 
 
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
@@ -66,80 +61,45 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     rows = articles_published.rows(article, experiment)
     if article is None:
         rows = (*rows, *articles_published.elsewhere(experiment))
-    return _frame(_table(map(_published_row, rows)))
+    return _frame(map(_published_row, rows))
 
 
 def of_records(records: Iterable[Record]) -> pandas.DataFrame:
     """Return records in the columns of `load`; `run` and `machine` are empty."""
-    return _frame(_table(row for record in records for row in _rows(record)))
+    return _frame(row for record in records for row in _rows(record))
 
 
 def write(run: Run) -> None:
     """Write the results of a run into its folder as Parquet."""
-    from pyarrow import parquet
-
-    buffer = io.BytesIO()
-    parquet.write_table(_of_run(run), buffer, compression="zstd")
-    write_atomic(run.path / PARQUET, buffer.getvalue())
+    table = _frame(_of_run(run))[list(COLUMNS)]
+    write_atomic(run.path / "results.parquet", table.to_parquet(compression="zstd"))
 
 
-def _measured(run: Run, wanted: Sequence[str]) -> pyarrow.Table:
-    """Return metrics of a run, by default all.
-
-    They come from its Parquet file if that is as new as its journals, else from the journals.
-    """
-    import pyarrow
-    from pyarrow import compute, parquet
-
-    chosen = compute.field("metric").isin(wanted) if wanted else compute.scalar(True)
-    if "headline" in wanted:
-        chosen = chosen | compute.field("headline")
-    file = run.path / PARQUET
-    with contextlib.suppress(OSError, pyarrow.ArrowException):  # missing or damaged
-        journals_ns = [path.stat().st_mtime_ns for path in run.path.glob("[!.]*.jsonl*")]
-        if file.stat().st_mtime_ns >= max(journals_ns, default=0):
-            table = parquet.read_table(file, filters=chosen)
-            if table.column_names == list(COLUMNS):  # an older version may have written others
-                # The folder may have been renamed.
-                names = pyarrow.array([run.name] * len(table), COLUMNS["run"])
-                return table.set_column(table.column_names.index("run"), "run", names)
-    return _of_run(run).filter(chosen)
-
-
-def _of_run(run: Run) -> pyarrow.Table:
-    """Return the rows of a run; `machine` reads `AMD EPYC, 2 cores, 24 GB`."""
-    machine = [cases.short_chip(run.machine.get("chip"))]
-    if run.machine.get("cpu_cores"):
-        machine.append(f"{run.machine['cpu_cores']} cores")
-    if run.machine.get("memory_bytes"):
-        machine.append(f"{run.machine['memory_bytes'] / 2**30:.0f} GB")
+def _of_run(run: Run) -> Iterable[dict[str, Any]]:
+    """Yield the rows of a run; `machine` reads `AMD EPYC, 2 cores, 24 GB`."""
+    facts = run.machine
+    cores = f"{facts['cpu_cores']} cores" if facts.get("cpu_cores") else ""
+    memory = f"{facts['memory_bytes'] / 2**30:.0f} GB" if facts.get("memory_bytes") else ""
+    machine = filter(None, (cases.short_chip(facts.get("chip")), cores, memory))
     place = {"run": run.name, "machine": ", ".join(machine)}
-    return _table(row | place for record in run.records for row in _rows(record))
+    for record in run.records:
+        yield from (row | place for row in _rows(record))
 
 
-def _table(rows: Iterable[dict[str, Any]]) -> pyarrow.Table:
-    """Return rows as a table, with empty cells for missing columns."""
-    import pyarrow
-
-    return pyarrow.Table.from_pylist(list(rows), pyarrow.schema(COLUMNS.items()))
-
-
-def _frame(table: pyarrow.Table) -> pandas.DataFrame:
-    """Return a table as a frame with a column for each setting."""
+def _frame(rows: Iterable[dict[str, Any]]) -> pandas.DataFrame:
+    """Return rows as a frame, with empty cells for missing columns, and a column per setting."""
     import pandas
-    import pyarrow
 
-    nullable = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.bool_(): pandas.BooleanDtype()}
-    frame = table.to_pandas(types_mapper=nullable.get)
-    places, texts = pandas.factorize(frame["config"])
-    configs = [json.loads(text) for text in texts]
+    cells = ([row.get(name) for name in COLUMNS] for row in rows)
+    frame = pandas.DataFrame(cells, columns=list(COLUMNS), dtype=object).astype(COLUMNS)
+    configs = list(map(functools.cache(json.loads), frame["config"]))
     names = dict.fromkeys(name for config in configs for name in config)
     names.pop("precision", None)  # the setting equals the column
     settings = {}
     for name in names:
         # pandas infers a common type, or else uses objects.
         values = pandas.array([config.get(name) for config in configs])
-        settings[f"setting_{name}" if name in COLUMNS else name] = values.take(places)
+        settings[f"setting_{name}" if name in COLUMNS else name] = values
     return pandas.concat([frame, pandas.DataFrame(settings, index=frame.index)], axis=1)
 
 
@@ -163,7 +123,6 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
     headline = cases.headline(record)
     for name, estimate in record.metrics.items():
         number = msgspec.structs.asdict(estimate)
-        number["value"] = float(estimate.value)  # Arrow rejects integers that no float represents
         yield fields | number | {"metric": name, "headline": name == headline}
 
 
@@ -174,7 +133,6 @@ def _published_row(row: dict[str, Any]) -> dict[str, Any]:
         "chip": row["device"],
         "case": cases.config_text(row["config"]),
         "framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"),
-        "framework_version": row["version"],
         "repeat": 0,
         "scaled": False,
         "reason": row["note"],

@@ -8,7 +8,7 @@ format of numbers without rounding to three digits. GB and GiB are powers of two
 
 import re
 
-from pomology.format import quantity, significant
+from pomology.format import PREFIXES, quantity, significant
 from pomology.paths import RESOURCES, read_csv
 
 TABLE = {line["metric"]: line for line in read_csv(RESOURCES / "metrics.csv")}
@@ -20,7 +20,6 @@ UNITS = {row["unit"]: (float(row["factor"]), row["form"]) for row in UNIT_ROWS i
 
 # Times of complete work, by which devices and frameworks are compared, the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
-SLOPES = ("_slope", "_slope_bytes")  # a slope may be 0, so its interval is no share of it
 
 
 class Metric:
@@ -34,7 +33,7 @@ class Metric:
     def __init__(self, name: str):
         end = next((end for end in ENDS if name.endswith(end)), "")
         line = TABLE.get(name, {})
-        growth = " growth per step" if end in SLOPES else ""
+        growth = " growth per step" if "_slope" in end else ""
         self.heading = line.get("heading") or words(name.removesuffix(end)) + growth
         self.unit = line.get("unit") or ENDS.get(end, "")
         self.axis = line.get("axis", "")
@@ -42,8 +41,8 @@ class Metric:
         self.sources = tuple((line.get("sources") or name).split())
         self.meaning = line.get("meaning", "")
 
-    def show(self, value: float, heading: str = "") -> str:
-        """Format a value in SI units with its unit.
+    def show(self, value: float, heading: str = "", unit: str = "") -> str:
+        """Format a value in SI units with its unit, `unit` if the metric itself has none.
 
         A heading that ends in a unit, such as `Cold launch (ms)`, selects the number alone. A
         heading that begins with `Minutes` selects minutes.
@@ -51,8 +50,8 @@ class Metric:
         unit_in_heading = re.search(r"\((\w+)\)$", heading)
         if unit_in_heading and unit_in_heading[1] in UNITS:
             return _number(value, unit_in_heading[1])
-        unit = "min" if heading.startswith("Minutes") else self.unit
-        if unit in ("s", "B", "FLOP", "FLOP/s", "B/s", "Hz"):
+        unit = "min" if heading.startswith("Minutes") else self.unit or unit
+        if unit in ("s", *PREFIXES):
             return quantity(value, unit)
         number = _number(value, unit)
         if unit == "×":

@@ -36,7 +36,7 @@ def published() -> pandas.DataFrame:
     }
     times = []
     for row in articles_published.elsewhere():
-        config, faults, samples = row["config"], row["faults"], articles_published.samples(row)
+        config, faults, samples = row["config"], row["faults"], row["samples"]
         batch = config.get("batch_size")
         device = devices.published_devices().get(row["device"])
         half = row["precision"] in (*devices.HALF, "amp")

@@ -7,7 +7,7 @@ import pandas
 from pomology.articles.published import KIT
 from pomology.extras.roofline.roofs import BOTH, READERS, READS, UNKNOWN_CACHE, Roofs
 from pomology.format import significant, with_interval
-from pomology.measure.estimate import Estimate, estimate
+from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.table import Row, Table
 from pomology.results import cases, metrics
@@ -76,10 +76,10 @@ def _point(case: Case, rate: Estimate, best: Roofs) -> dict:
 def roofline_table(frame: pandas.DataFrame, best: Roofs) -> Table:
     """Return a table of the best case of each experiment with its roof."""
     rows = []
+    percent = metrics.Metric(peaks.SHARE).show
     for point in points(frame, best).itertuples():
         first = point.case.first
         config = {name: value for name, value in point.case.config.items() if value}
-        share_of_roof = estimate(point.share_of_roof) if point.limit else None
         notes = ["scaled"] if first["scaled"] else []
         cells = {
             "Experiment": point.name,
@@ -87,10 +87,10 @@ def roofline_table(frame: pandas.DataFrame, best: Roofs) -> Table:
             "Precision": point.precision,
             "Best case": cases.config_text(config),
             "Achieved": with_interval(point.rate, metrics.Metric("flops_per_s").show),
-            peaks.BEST: peaks.percent(point.share) or "no peak",
+            peaks.BEST: with_interval(point.share, percent) if point.share else "no peak",
             "Operations per byte": significant(point.intensity) if point.intensity else "",
             "Limited by": point.limit,
-            "Share of that roof": peaks.percent(share_of_roof),
+            "Share of that roof": percent(point.share_of_roof) if point.limit else "",
             "Notes": ", ".join([*notes, *point.case.flags]),
         }
         numbers = {"case": first["case"], "flops_per_s": point.value}
