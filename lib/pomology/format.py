@@ -60,16 +60,6 @@ def clock_time(value: float) -> str:
     return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
 
 
-def plus_minus(estimate: Estimate) -> str:
-    """Return ` ± 2.1 %`, half the interval over the value; "" without interval and above 50 %."""
-    if estimate.low is None or not estimate.value or estimate.covers == "seen":
-        return ""
-    percent = 100 * (estimate.high - estimate.low) / 2 / abs(estimate.value)
-    if percent > 50:
-        return ""
-    return f" ± {significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)} %"
-
-
 def span(low: float, high: float, show: Callable[[float], str]) -> str:
     """Return a range as `2.5 to 2.8 s`, or as `2.5 s` if both bounds round to it."""
     first = show(low) if low else "0"
@@ -88,8 +78,8 @@ def with_interval(estimate: Estimate, show: Callable[[float], str] = significant
     if estimate.low == estimate.high:  # no interval, or a count that is the same in all repeats
         rough = estimate.how == "estimated" and estimate.covers == "none"
         return f"about {text}" if rough else text
-    half = plus_minus(estimate)
-    if half and estimate.unit not in RATIOS:
-        return text + half
+    percent = 50 * (estimate.high - estimate.low) / abs(estimate.value or 1e-99)
+    if percent <= 50 and estimate.covers != "seen" and estimate.unit not in RATIOS:
+        return f"{text} ± {significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)} %"
     seen = " seen" if estimate.covers == "seen" else ""
     return f"{text} ({span(*estimate.bounds, show)}{seen})"

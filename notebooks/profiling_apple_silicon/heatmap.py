@@ -1,6 +1,6 @@
 """Figure of the notebook `blas`: a heat map of shapes by device and precision."""
 
-from pomology.format import plus_minus, significant
+from pomology.format import with_interval
 from pomology.report import figures
 from pomology.report.article import comparable
 from pomology.results import metrics
@@ -23,8 +23,9 @@ def figure(about, records):
         operation = " ".join(filter(None, (config["operation"], config.get("wrt"))))
         row = f"{operation} {config['shape'].replace('x', '×')}"
         column = f"{case.framework}\n{case.first['backend']}\n{case.first['precision']}"
-        value = rate.value / metric.scale if rate else None
-        words = f"{significant(value)}{plus_minus(rate)}" if rate else case.status
+        rate = rate and rate * (1 / metric.scale)
+        value = rate.value if rate else None
+        words = with_interval(rate) if rate else case.status
         cells.append((config["operation"], row, column, value, words))
     cells = pandas.DataFrame(cells, columns=["operation", "row", "column", "value", "words"])
     if not cells["value"].notna().any():

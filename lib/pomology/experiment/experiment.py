@@ -60,7 +60,6 @@ class Experiment:
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be positive and finite")
         self.devices = find.find(devices, framework)
         self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
-        self.framework = framework
         self.profile = profile
         self.budget_s = float(budget_s)
         # Timing stops at this limit, for example on a busy machine.

@@ -180,8 +180,7 @@ def allowed(variations: Sequence[float]) -> float:
 
     variations: `run_to_run` of both machines; their logarithms add in squares.
     """
-    logarithms = [math.log1p(variation) for variation in variations]
-    return math.exp(ALLOWED * math.sqrt(sum(each**2 for each in logarithms) / len(logarithms)))
+    return math.exp(ALLOWED * math.sqrt(np.mean(np.log1p(variations) ** 2)))
 
 
 def pool(frame: pandas.DataFrame) -> list[Case]:
@@ -217,6 +216,5 @@ def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
         mean = low = high = first.value
     if min([*numbers, *lows]) >= 0:  # counts cannot be negative
         low = max(low, 0.0)
-    measured = all(estimate.how == "measured" for estimate in estimates)
-    how = "measured" if measured else "estimated"
+    how = "measured" if {each.how for each in estimates} == {"measured"} else "estimated"
     return Estimate(mean, first.unit, low, high, values.size, how, "repeats")
