@@ -10,7 +10,6 @@ import pytest
 from formulas import keras_workload
 
 from pomology.devices import find, tensorflow
-from pomology.errors import PomologyError
 from pomology.experiment.experiment import Experiment
 from pomology.models import trainers, verify
 from pomology.models.definitions import definitions
@@ -256,8 +255,3 @@ def test_workload_of_the_articles_models(name, parameters, mflop):
     assert work.parameters == parameters and work.state_bytes == 16 * parameters
     assert work.flops / 128 / 1e6 == pytest.approx(mflop, abs=0.0005)
     assert keras_workload(build(name, "cpu"), 256).saved_bytes == 2 * work.saved_bytes
-
-
-def test_a_layer_without_a_formula_is_named():
-    with pytest.raises(PomologyError, match="GRU"):
-        keras_workload(keras.Sequential([layers.Input((4, 3)), layers.GRU(2)]), 1)

@@ -10,7 +10,6 @@ import numpy as np
 import products
 import pytest
 import torch
-from offline import one_line_error
 from products import Product
 
 from pomology.experiment.experiment import Experiment
@@ -168,7 +167,3 @@ def test_a_wrong_product_ends_as_mismatch_and_is_never_timed(tmp_path, notebook,
     assert not {"kernel_s", "throughput", "flops_per_s"} & set(record.metrics)
     if words == "differs":
         assert record.metrics["max_abs_error"].value > record.metrics["tolerance"].value
-
-
-def test_an_unknown_precision_or_shape_is_one_line():
-    one_line_error(lambda: products.rows(["fp8"], matmul=["1x2x2"]), "fp8", "fp32, tf32, fp16")

@@ -5,7 +5,6 @@ import pytest
 import whisper
 from notebook_code import definitions
 
-from pomology.errors import PomologyError
 from pomology.models import trainings
 
 GIB = 2**30
@@ -31,11 +30,6 @@ def test_a_training_of_either_framework_has_the_articles_parameters():
     mlp = counted[list(PARAMETERS).index("mlp 1")]
     # Two operations a weight forward, four backward, but for the gradient of the picture.
     assert mlp.flops == 6 * (784 * 512 + 512 * 64 + 64 * 10) - 2 * 784 * 512
-
-
-def test_a_training_that_cannot_be_read_is_one_line():
-    with pytest.raises(PomologyError, match="'vae 0' must read `WORKLOAD BATCH`"):
-        trainings.rows(["vae 0"])
 
 
 @pytest.mark.parametrize(
