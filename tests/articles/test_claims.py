@@ -9,15 +9,14 @@ import pytest
 
 from pomology.articles import claims, published
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, NOT_TESTABLE, SUPPORTED, Number
-from pomology.articles.published import Claim
 from pomology.measure.estimate import Estimate
 
 RATIO = "epoch_s(cpu) / epoch_s(gpu)"
 
 
-def claim(value: str, claimed: str, about: str = "", **for_each) -> Claim:
+def claim(value: str, claimed: str, about: str = "", **for_each) -> SimpleNamespace:
     fields = {"name": "CPU / GPU", "value": value, "claimed": claimed, "for_each": for_each}
-    return Claim(experiments=["vae"], about=about, conditions=[SimpleNamespace(**fields)])
+    return SimpleNamespace(experiments=["vae"], about=about, conditions=[SimpleNamespace(**fields)])
 
 
 def times(cpu, gpu) -> list[Number]:
@@ -41,7 +40,7 @@ def drawn(generator, draws: int, cases: int = 1, sd: float = 0.05, sets: float =
     return [*np.exp(sd * (own + math.sqrt(sets) * common))]
 
 
-def statuses(tested: Claim, cpu, gpu) -> list[str]:
+def statuses(tested: SimpleNamespace, cpu, gpu) -> list[str]:
     return [claims.judged([tested], times(*draw))[0].status for draw in zip(cpu, gpu, strict=True)]
 
 

@@ -26,14 +26,14 @@ import math
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pomology.articles.published import Claim, rows
+from pomology.articles.published import rows
 from pomology.measure import intervals
 from pomology.measure.estimate import REPEATS, Estimate
 
@@ -101,7 +101,7 @@ class Decision:
 
 
 def judged(
-    claims: Iterable[Claim], numbers: Iterable[Number], chips: Sequence[str] | None = None
+    claims: Iterable[SimpleNamespace], numbers: Iterable[Number], chips: list[str] | None = None
 ) -> list[Decision]:
     """Return a decision for each claim. At most 5 % of verdicts from repeats are wrong.
 

@@ -15,16 +15,6 @@ KIT = "kit"  # in place of an article's number: experiments about the measuring 
 ABOUT = 0.10  # the relative error that a printed `~35W` may have
 
 
-class Claim(SimpleNamespace):
-    """A paraphrased claim of an article, with the columns of claims.csv.
-
-    section: of the article. experiments: those that test it; terms without one mean the first.
-    reading: the conditions in words. holds: whether the article's numbers support it, or why not.
-    about: the chip or its maker. conditions: with the columns of conditions.csv, see `claims`; a
-    claim without any cannot be tested.
-    """
-
-
 @functools.cache
 def read(name: str) -> tuple[dict[str, str], ...]:
     """Return the rows of a file in articles/data as texts."""
@@ -126,8 +116,14 @@ def articles() -> list[SimpleNamespace]:
 
 
 @functools.cache
-def claims(article: str | None = None) -> tuple[Claim, ...]:
-    """Return the claims of an article, or of all articles."""
+def claims(article: str | None = None) -> tuple[SimpleNamespace, ...]:
+    """Return the paraphrased claims of an article, or of all, with the columns of claims.csv.
+
+    section: of the article. experiments: those that test it; terms without one mean the first.
+    reading: the conditions in words. holds: whether the article's numbers support it, or why not.
+    about: the chip or its maker. conditions: with the columns of conditions.csv, see `claims`; a
+    claim without any cannot be tested.
+    """
     conditions = defaultdict(list)
     for line in read("conditions.csv"):
         line = line | {"for_each": json.loads(line["for_each"] or "{}")}
@@ -137,5 +133,5 @@ def claims(article: str | None = None) -> tuple[Claim, ...]:
         if article in (None, line["article"]):
             experiments = line["experiments"].split()
             parts = {"experiments": experiments, "conditions": conditions[line["id"]]}
-            found.append(Claim(**line | parts))
+            found.append(SimpleNamespace(**line | parts))
     return tuple(found)

@@ -4,6 +4,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from pomology.articles import published
 from pomology.format import quantity, seconds, with_interval
@@ -93,7 +94,7 @@ class Declaration:
         return next((name for name in metrics.WHOLE if name in names), "step_s")
 
     @property
-    def claims(self) -> list[published.Claim]:
+    def claims(self) -> list[SimpleNamespace]:
         """The claims about the experiments; for article `kit` the claims of all articles."""
         article = None if self.article == published.KIT else self.article
         experiments = {self.name, *self.claims_of}

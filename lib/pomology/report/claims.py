@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray
     return np.array(values, dtype=float), tuple(doubts)
 
 
-def claims_table(claims: Sequence[published.Claim], records: Sequence[Record]) -> Table:
+def claims_table(claims: Sequence[SimpleNamespace], records: Sequence[Record]) -> Table:
     """Return a table of claims with verdicts on the article's numbers and on this machine's."""
     chips = sorted({record.chip for record in records if record.chip})
     authors = {article.id: article.short for article in published.articles()}

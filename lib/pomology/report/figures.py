@@ -146,8 +146,7 @@ def _draw(axis: Any, y: int, line: Line, colour: str, mark: str) -> None:
             axis.plot((each.low, each.high), (height, height), color=colour, linewidth=2)
         axis.plot(each.value, height, mark, color=colour, markerfacecolor=fill)
     right = max(each.high or each.value for each, *_ in marks)
-    offset = {"xytext": (8, 0), "textcoords": "offset points"}
-    axis.annotate(line.words, (right, y), va="center", **offset)
+    axis.annotate(line.words, (right, y), (8, 0), textcoords="offset points", va="center")
 
 
 def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:

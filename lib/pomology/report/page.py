@@ -46,7 +46,6 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
         chip=cases.short_chip(run.machine.get("chip")),
         machine=snapshot.describe(run.machine) if run.machine else "not known",
         software=software(run.machine) if run.machine else "",
-        profiles=sorted({record.profile for record in run.records}),
         endings=endings.most_common(),
         noise={record.backend: record.note for record in checks},
         problems=problems,

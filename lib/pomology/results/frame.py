@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import asdict
 
 from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
@@ -122,8 +122,7 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
         yield fields
     headline = cases.headline(record)
     for name, estimate in record.metrics.items():
-        number = msgspec.structs.asdict(estimate)
-        yield fields | number | {"metric": name, "headline": name == headline}
+        yield fields | asdict(estimate) | {"metric": name, "headline": name == headline}
 
 
 def _published_row(row: dict[str, Any]) -> dict[str, Any]:
