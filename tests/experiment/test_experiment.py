@@ -47,7 +47,7 @@ def test_finished_cases_are_skipped_with_a_message(make, capsys):
     for case in again.cases(batch_size=[8, 16, 32]):
         with case:
             fit(case)
-    for records in (again.records, again.run.records):
+    for records in (again.records, again.report.run.records):
         assert [record.status for record in records] == ["ok"] * 3
     assert list(make().cases(batch_size=[8, 16, 32])) == []
 
@@ -74,7 +74,7 @@ def test_the_machine_is_recorded_once(make, tmp_path, monkeypatch):
     assert {"chip", "memory_bytes", "os", "packages", "git"} <= noted.keys()
     assert (noted["profile"], noted["power_source"]) == ("quick", "ac")
     monkeypatch.setattr(snapshot, "snapshot", lambda: pytest.fail("a second snapshot"))
-    assert make(name="dcgan").run.machine == noted
+    assert make(name="dcgan").report.run.machine == noted
 
 
 def test_a_mac_without_a_gpu_has_the_reason_in_each_case(make, monkeypatch):

@@ -381,7 +381,7 @@ class Case:
         status, reason = self._status(exception, places)
         flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
         flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
-        earlier = self.experiment.run.records
+        earlier = self.experiment.report.run.records
         if self._calibration_s and self.experiment.slowed(self._calibration_s, earlier):
             flags.append("slowed")
         workload = self._workload

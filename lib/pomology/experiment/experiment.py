@@ -16,7 +16,7 @@ from pomology.machine import snapshot
 from pomology.report.display import Report
 from pomology.results import journal
 from pomology.results.record import PROFILES, UNTRIED, Record
-from pomology.results.run import Run, by_hand, note_software
+from pomology.results.run import by_hand, note_software
 
 LIMIT = 5  # time limit of a case, in budgets
 LIMIT_LEAST_S = 10.0  # least time limit of a case, since a compilation can take as long
@@ -91,11 +91,6 @@ class Experiment:
         # On these backends the runner starts a new kernel for each case.
         self._one_case_on = os.environ.get(journal.ONE_CASE_ON, "").split()
         self._kernel_is_used = False
-
-    @property
-    def run(self) -> Run:
-        """The current state of the run."""
-        return self.report.run
 
     @property
     def records(self) -> list[Record]:

@@ -176,8 +176,7 @@ def _measured(about: Declaration, case: Case, by_work: dict[tuple, Case], best: 
         cells[heading] = value_text(metric, value, heading) if value else ""
         if metric == "status":  # the first failure of all repeats
             good = "inconclusive" if "too-noisy" in case.flags else "yes"
-            failed = [status for status, _ in case.endings.values()]
-            cells[heading] = failed[0] if failed else good
+            cells[heading] = next((status for status, _ in case.endings.values()), good)
     if not case.good_repeats and "status" not in about.shown.values():
         times = (heading for heading, metric in about.shown.items() if metric == about.time)
         cells[next(times, next(iter(about.shown)))] = case.status
