@@ -108,7 +108,9 @@ def total(terms: Iterable[Estimate]) -> Estimate:
     how = "estimated" if any(term.how == "estimated" for term in terms) else first.how
     known = [term for term in terms if term.covers != "none"]
     unknown = sum(term.value for term in terms if term.covers == "none")
-    covers = _weakest(known) if known and unknown <= NEGLIGIBLE * value else "none"
+    covers = max((term.covers for term in known), key=COVERS.index, default="none")
+    if unknown > NEGLIGIBLE * value:
+        covers = "none"
     if covers in ("exact", "none"):
         return Estimate(value, first.unit, n=first.n, how=how, covers=covers)
     spread = [term for term in known if term.low is not None]
@@ -117,13 +119,9 @@ def total(terms: Iterable[Estimate]) -> Estimate:
     return Estimate(value, first.unit, max(0.0, low), high, first.n, how, covers)
 
 
-def _weakest(terms: Iterable[Estimate]) -> Covers:
-    return max((term.covers for term in terms), key=COVERS.index)
-
-
 def _combined(a: Estimate, b: Estimate, value: float, ends: list[float], unit: str) -> Estimate:
     """Return the result of arithmetic on two estimates; a count leaves `how` and `n` unchanged."""
-    covers = _weakest([a, b])
+    covers = max(a.covers, b.covers, key=COVERS.index)
     if covers != "exact" and not all(map(math.isfinite, ends)):
         covers = "none"
     bounds = (None, None) if covers in ("exact", "none") else (min(ends), max(ends))

@@ -47,21 +47,16 @@ class Metric:
         A heading that ends in a unit, such as `Cold launch (ms)`, selects the number alone. A
         heading that begins with `Minutes` selects minutes.
         """
-        unit_in_heading = re.search(r"\((\w+)\)$", heading)
-        if unit_in_heading and unit_in_heading[1] in UNITS:
-            return _number(value, unit_in_heading[1])
+        found = re.search(r"\((\w+)\)$", heading)
+        alone = bool(found) and found[1] in UNITS
         unit = "min" if heading.startswith("Minutes") else self.unit or unit
-        if unit in ("s", *PREFIXES):
+        if unit in ("s", *PREFIXES) and not alone:
             return quantity(value, unit)
-        number = _number(value, unit)
-        if unit == "×":
-            return f"{number}×"
-        return number if unit == "count" else f"{number} {unit}".rstrip()
-
-
-def _number(value: float, unit: str) -> str:
-    factor, form = UNITS.get(unit, (1, ""))
-    return f"{value / factor:{form}}" if form else significant(value / factor)
+        factor, form = UNITS.get(found[1] if alone else unit, (1, ""))
+        number = f"{value / factor:{form}}" if form else significant(value / factor)
+        if alone or unit == "count":
+            return number
+        return f"{number}×" if unit == "×" else f"{number} {unit}".rstrip()
 
 
 def words(name: str) -> str:
