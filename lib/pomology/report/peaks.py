@@ -46,8 +46,7 @@ def best(
             continue
         rate = record.metrics[metric]
         call = record.metrics.get("kernel_s")
-        blocks = record.steady("kernel_s")
-        each_s = [seconds / calls for calls, seconds in blocks if calls and seconds]
+        each_s = [s / calls for calls, s in record.steady("kernel_s") if calls and s]
         if call and each_s:
             fastest = rate.value * call.value / min(each_s)
             rate = Estimate(fastest, rate.unit, n=len(each_s), covers="exact")
