@@ -17,7 +17,6 @@ from pomology.articles import published
 from pomology.paths import root
 from pomology.results import frame as results_frame
 from pomology.results.cases import pool
-from pomology.results.journal import Journal
 from pomology.results.record import RENAMED
 from pomology.results.run import Run
 

@@ -14,7 +14,6 @@ from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
 from pomology.paths import RESOURCES, read_csv, write_atomic
 from pomology.results import cases
-from pomology.results.journal import PARQUET
 from pomology.results.record import Record
 from pomology.results.run import Run, find
 

@@ -19,7 +19,6 @@ from pomology.results.record import RETRIED, UNTRIED, Record, Start, Status, che
 # A case whose process was killed is tried once more, since the process may have been the cause.
 ATTEMPTS = 2
 KILLED = "began and never ended: its process was killed"
-PARQUET = "results.parquet"  # the results of a run, as long as no journal changes
 # Environment variable in which the runner lists the backends on which a kernel may run one case
 # only, since compiled code stays in memory (`one_case_per_kernel` of a notebook).
 ONE_CASE_ON = "POMOLOGY_ONE_CASE_ON"
@@ -48,8 +47,6 @@ class Journal:
         fields = record.line() if isinstance(record, Start) else record
         entry = checked({"schema": 1} | fields | {"event": event})
         line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        # Times would not show that it is older than this line if the clock was set back.
-        self.path.with_name(PARQUET).unlink(missing_ok=True)
         with open(self.path, "ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
