@@ -83,6 +83,7 @@ def quick_collection() -> Iterator[None]:
 def left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No case is marked because of the other tests."""
     monkeypatch.setattr("pomology.machine.quiet.calibrate", lambda: 0.0005)
+    monkeypatch.setattr("pomology.machine.quiet.calibrate_gpu", lambda device: 0.005)
     monkeypatch.setattr("pomology.machine.quiet.contended", lambda *_: False)
 
 

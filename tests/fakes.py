@@ -133,7 +133,7 @@ def cells(name: str) -> list[str]:
 
 def quiet_machine(patch: pytest.MonkeyPatch) -> None:
     """A machine on which nothing else runs; to find out about the real one takes seconds."""
-    state = {"power_source": "ac", "low_power_mode": False}
+    state = {"power_source": "ac", "power_mode": "automatic"}
     patch.setattr(snapshot, "conditions", lambda: state | {"flags": []})
     patch.setattr(snapshot, "snapshot", lambda: {"python": "3.11.9"})
     patch.setattr(snapshot, "software", lambda: {"python": "3.11.9"})

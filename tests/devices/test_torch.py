@@ -132,11 +132,12 @@ def test_cuda_convolves_in_tf32_by_default_and_in_fp32_on_request(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     device = Device("cuda")
     assert not matmul.allow_tf32 and cudnn.allow_tf32 and device.tf32 is tf32
-    with pytest.raises(KeyError), device.context(strict=True):
-        assert not cudnn.allow_tf32
+    matmul.allow_tf32 = True  # by a notebook
+    with pytest.raises(KeyError), device.context(strict=True), device.context():
+        assert not cudnn.allow_tf32 and not matmul.allow_tf32
         raise KeyError
     with device.context():
-        assert cudnn.allow_tf32
+        assert cudnn.allow_tf32 and matmul.allow_tf32
     assert Device("cpu").tf32 is False
 
 

@@ -52,6 +52,7 @@ def test_a_finished_case_is_one_line_with_its_metrics_and_raw_times(make):
         "parameters": 5,
         "flops_per_step": 1_000_000,
         "power_source": "ac",
+        "power_mode": "automatic",
         "status": "ok",
         "canary": {"before_s": 0.0005, "after_s": 0.0005},
     }
@@ -316,6 +317,36 @@ def test_flags_contended_and_slowed(make, monkeypatch):
     monkeypatch.setattr(quiet, "contended", lambda *_: False)
     experiment = make(profile="smoke", out=str(experiment.out / "smoke"))
     assert not run(experiment).calibration  # times of the profile `smoke` do not matter
+
+
+def test_a_gpu_is_calibrated_outside_of_its_case_and_flagged_if_slower(make, monkeypatch):
+    experiment = make()
+    (device,) = experiment.devices
+    device.backend, device.kind = "mps", "gpu"
+    times = iter([0.005, 0.005, 0.005, *[0.0065] * 6])
+    order = []
+
+    def calibrate(device):
+        order.append("calibrated")
+        for seconds in times:
+            return seconds
+        raise RuntimeError("MPS backend out of memory\nand more")
+
+    monkeypatch.setattr(quiet, "calibrate_gpu", calibrate)
+    device.reset_peak_memory = lambda: order.append("reset")
+    device.peak_memory = lambda: order.append("peaks") or {}
+    for case in experiment.cases(number=range(5)):
+        if case["number"] == 3:
+            experiment.software = "other"  # in which the same matmul may take another time
+        with case:
+            case.metric("step_s", 1.0, "s")
+    assert order == 5 * ["calibrated", "reset", "peaks", "calibrated"]
+    slow = "the calibration matmul on the GPU took 30 % longer than the run's fastest"
+    out = "no calibration matmul on the GPU: MPS backend out of memory"
+    seen = [(record.note, *record.flags) for record in experiment.records]
+    assert seen == [("",), (slow, "slowed"), (slow, "slowed"), ("",), (out,)]
+    both = {"before_s": 0.0005, "device_before_s": 0.005, "after_s": 0.0005}
+    assert experiment.records[1].calibration == both | {"device_after_s": 0.0065}
 
 
 def test_a_rate_above_the_measured_peak_has_a_flag(make):

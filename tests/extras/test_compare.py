@@ -75,6 +75,29 @@ def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, t
     assert told.split(" and ")[0] in verdict
 
 
+def calibrated(seconds):
+    return {"canary": {"after_s": 1, "device_before_s": 1, "device_after_s": seconds}}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (calibrated(0.0123), "; the machine itself was 23 % slower by its calibration matmul"),
+        (calibrated(0.008), "; the machine itself was 25 % faster by its calibration matmul"),
+        (calibrated(0.0105), ""),
+        (calibrated(0.02) | {"chip": "Apple M8"}, ""),  # whose matmul takes another time
+        (calibrated(0.02) | {"framework_version": "3"}, ""),
+        ({"canary": {}}, ""),  # of an older version
+        ({"power_mode": "low"}, "; power mode automatic and low"),
+    ],
+)
+def test_a_verdict_names_the_machine_s_own_change(tmp_path, change, told):
+    base = {"backend": "mps", "power_mode": "automatic"} | calibrated(0.01)
+    first = write(tmp_path / "first", repeats(SLOW, **base))
+    other = write(tmp_path / "other", repeats(FAST, **base | change))
+    assert list(verdicts(first, other).values()) == [f"faster{told}"]
+
+
 def test_compared_is_what_both_have_timed(tmp_path):
     both = {"kernel_s": metric(1.0), "step_s": metric(3.0), "loss_last": metric(2.0)}
     wrong = record("siamese", {"epoch_s": metric(1.0)}, repeat=3, status="mismatch")
@@ -131,7 +154,7 @@ def test_two_single_runs_of_one_machine_are_called_different_in_at_most_5_percen
     for pair in ([0, 1], [0, 2], [1, 2]):
         sides = [frame[frame.repeat.eq(repeat)].assign(run=str(repeat)) for repeat in pair]
         rows = compare.table(pandas.concat(sides, ignore_index=True)).data
-        judged = [row["verdict"] for row in rows if row["low"] is not None]
+        judged = [row["verdict"].split(";")[0] for row in rows if row["low"] is not None]
         assert len(judged) > 200
         wrong.append(np.mean([verdict in ("faster", "slower") for verdict in judged]))
     assert np.mean(wrong) <= 0.05

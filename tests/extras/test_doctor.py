@@ -109,7 +109,9 @@ def test_one_fault_is_reported(mac, monkeypatch, name):
     mac("m2-ultra")
     monkeypatch.setenv(devices_torch.FALLBACK_VARIABLE, changed.get("fallback", ""))
     answers = SEES_MPS | {each: changed[each] for each in doctor.NAMES if each in changed}
-    found = doctor.findings(machine_snapshot.snapshot(), changed.get("flags", []), answers)
+    snapshot = machine_snapshot.snapshot() | {"power_mode": "high"}
+    found = doctor.findings(snapshot, changed.get("flags", []), answers)
+    assert found[-1].answer.endswith("; power mode high")
     (refused,) = [each for each in found if each.fine is False]
     assert refused.question.startswith(question) and words in refused.answer
 

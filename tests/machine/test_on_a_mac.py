@@ -57,7 +57,8 @@ def test_a_whole_case_runs_as_on_a_mac(rehearsed):
     record = results_record.checked(line)
     assert (record.status, record.reason) == ("ok", None)
     assert (record.chip, record.backend, record.device) == ("Apple M4 Max", "cpu", "cpu")
-    assert (record.power_source, record.thermal_level) == ("ac", 1)
+    state = (record.power_source, record.power_mode, record.thermal_level)
+    assert state == ("ac", "high", 1)
     assert record.rails == ["cpu", "gpu", "dram"]
     # Nothing else is missing: a source that needs something that macOS lacks would be here with its
     # error.

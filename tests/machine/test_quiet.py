@@ -1,12 +1,18 @@
 """CPU time of other programs, and the calibration of this machine's speed."""
 
+import contextlib
+import functools
+import itertools
 import os
 from types import SimpleNamespace
 
+import numpy
 import psutil
 import pytest
+from fakes import Clock, SimulatedDevice
 
 from pomology.machine import quiet
+from pomology.measure import calls
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +54,12 @@ def test_contended_thresholds(monkeypatch, wall_s, busy_s, own_s, contended):
     assert quiet.contended(wall_s, busy_s, own_s) == contended
 
 
-def test_a_calibration_is_the_median_after_a_warm_up(monkeypatch):
-    def repeat(work, number, repeat):
-        return [number * work_s for work_s in [9.0] * (repeat // 4) + [0.001] * repeat]
-
-    monkeypatch.setattr(quiet.timeit, "repeat", repeat)
-    assert quiet.calibrate() == 0.001
-
+@pytest.fixture
+def now(monkeypatch):
+    """Simulated time of what is calibrated."""
+    now = Clock()
+    monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=now))
+    return now
 
 CLOCKS = [("CLOCK_MONOTONIC_RAW", "CLOCK_UPTIME_RAW"), ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")]
 
@@ -64,3 +69,24 @@ def test_sleep_is_what_one_clock_counts_and_the_other_does_not(monkeypatch, alwa
     clocks = SimpleNamespace(**{always: 9000.0, awake: 5400.0}, clock_gettime=float)
     monkeypatch.setattr(quiet, "time", clocks)
     assert quiet.asleep_s() == 3600
+
+
+def test_a_calibration_of_the_cpu_is_the_median_after_a_warm_up(monkeypatch, now):
+    pace = iter([9.0] * 3)
+    monkeypatch.setattr(numpy, "einsum", lambda *_: now.pass_s(next(pace, 1.0) * 0.0004))
+    assert quiet.calibrate() == pytest.approx(0.0004) and now.now < 0.07
+
+
+@pytest.mark.parametrize("call_s", [0.0002, 0.007, 0.02])  # from a B200 to slower than an M1
+def test_a_gpu_that_becomes_slower_is_seen_in_at_most_150_ms(now, call_s):
+    gpu = SimulatedDevice(now, fence_s=0.0002)
+    gpu.context = lambda strict: contextlib.nullcontext(strict or pytest.fail("TF32 is allowed"))
+    gpu.dispatch = lambda function: function
+    pace = itertools.chain([2.0] * 2, [1.0] * 800)  # the clock rises, and later falls
+    gpu.product = lambda precision, size: lambda: gpu.launch(next(pace, 1.3) * call_s)
+    fast_s = quiet.calibrate_gpu(gpu)
+    assert fast_s == pytest.approx(call_s, rel=0.02) and now.now <= 0.15
+    list(pace)
+    slow_s = quiet.calibrate_gpu(gpu)
+    assert quiet.slower("gpu", slow_s, fast_s) == "30 %"
+    assert quiet.slower("gpu", 1.09, 1.0) == quiet.slower("cpu", 1.29, 1.0) == ""

@@ -111,6 +111,23 @@ def test_nvidia_gpus(monkeypatch):
     assert machine_snapshot.snapshot()["gpus"] == []
 
 
+PMSET = {"m1": "low", "m2-ultra": "automatic", "m4-max": "high", "vm": None, " powermode 7": None}
+PMSET |= {" powermode 0": "automatic", " lowpowermode 0\n highpowermode 1\n": "high"}
+
+
+@pytest.mark.parametrize(("said", "mode"), PMSET.items())
+def test_the_power_mode_is_that_of_pmset(mac, monkeypatch, said, mode):
+    mac("m1" if "mode" in said else said)
+    if "mode" in said:
+        monkeypatch.setattr(machine_snapshot, "run_command", lambda *_: said)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: 0)
+    state = machine_snapshot.conditions()
+    assert state["power_mode"] == mode and ("low-power" in state["flags"]) == (mode == "low")
+    told = f", power mode {mode}" if mode else ""
+    described = machine_snapshot.describe(state | {"python": "3.11.9"})
+    assert described == f"unknown chip{told}, Python 3.11.9"
+
+
 # Both are 0.4 core, which is 1.25 % of 32 cores.
 @pytest.mark.parametrize(("percent", "threads", "busy"), [(20, 2, True), (1.25, 32, False)])
 def test_busy_is_the_load_of_other_programs(monkeypatch, percent, threads, busy):

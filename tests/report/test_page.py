@@ -126,6 +126,15 @@ def test_the_page_says_how_much_two_runs_of_the_same_differ(tmp_path):
         assert ("was not measured" in words) == bool(changes)
 
 
+def test_the_page_says_by_how_much_the_last_case_on_a_device_was_slowed(tmp_path):
+    seen = "the calibration matmul on the GPU took 31 % longer than the run's fastest"
+    cases = [record(case="b", started="2026-05-04T05:00:00Z", note=f"a note; {seen}")]
+    cases += [record(case=backend, backend=backend, note=seen) for backend in ("mps", "cpu")]
+    cases.append(record(case="c", started="2026-05-04T06:00:00Z", backend="cpu"))
+    text = read(report_page.build(write(tmp_path / "run", cases, MACHINE))).text
+    assert f"Apple M9 GPU, last case: {seen}." in text and text.count(seen) == 1
+
+
 def test_an_unfinished_run_says_what_is_missing(tmp_path):
     empty = read(report_page.build(write(tmp_path / "empty", [], None)))
     assert "No result yet." in empty.text

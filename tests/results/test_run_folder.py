@@ -25,7 +25,8 @@ def machine(monkeypatch, tmp_path):
     state = dict(SNAPSHOT)
     monkeypatch.setattr(run, "root", lambda: tmp_path)
     monkeypatch.setattr(snapshot, "snapshot", lambda: dict(state))
-    monkeypatch.setattr(snapshot, "conditions", lambda: {"power_source": "ac", "flags": []})
+    power = {"power_source": "ac", "power_mode": None}
+    monkeypatch.setattr(snapshot, "conditions", lambda: power | {"flags": []})
     return state
 
 

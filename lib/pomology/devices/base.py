@@ -103,7 +103,7 @@ class Device(abc.ABC):
     def context(self, strict: bool = False) -> contextlib.AbstractContextManager:
         """Return a context in which a framework with a default device computes on this one.
 
-        strict: compute convolutions in true fp32 even if `tf32` is true."""
+        strict: compute in true fp32 even if `tf32` is true; MLX needs another process for that."""
         return contextlib.nullcontext()
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:

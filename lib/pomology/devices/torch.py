@@ -74,13 +74,16 @@ class TorchDevice(Device):
 
     @contextlib.contextmanager
     def context(self, strict: bool = False) -> Iterator[None]:
-        cudnn = self._torch.backends.cudnn
-        before = cudnn.allow_tf32
+        backends = self._torch.backends
+        switches = (backends.cudnn, backends.cuda.matmul) if strict else ()
+        on = [switch for switch in switches if switch.allow_tf32]
         try:
-            cudnn.allow_tf32 = before and not strict
+            for switch in on:
+                switch.allow_tf32 = False
             yield
         finally:
-            cudnn.allow_tf32 = before
+            for switch in on:
+                switch.allow_tf32 = True
 
     def synchronize(self) -> None:
         if self.kind == "gpu":

@@ -44,7 +44,7 @@ class Case:
     The end of the block, also by an exception, determines the status. `case["batch_size"]` is a
     setting. backend: pomology's device. device: the argument of the framework's `.to()`. scaled:
     whether the model is smaller than the article's. traced: a row of `memory.TRACED` per `trace`.
-    clock, phase, occasional: the block's `StepClock` and its methods.
+    clock, phase, occasional: the block's `StepClock` and its methods. calibration: see `Record`.
     """
 
     def __init__(self, experiment: Experiment, backend: Device, config: dict):
@@ -60,7 +60,7 @@ class Case:
         self._workload: Workload | None = None
         self._sampler: Sampler | None = None
         self._others = quiet.OtherPrograms()
-        self._calibration_s: list[float] = []
+        self.calibration: dict[str, float] = {}
         self._model: Any = None
         self._weights: list[float] = []
         self._offloaded = False
@@ -126,13 +126,13 @@ class Case:
     def __enter__(self) -> Case:
         experiment = self.experiment
         self._conditions = experiment.conditions()
-        self._calibrate()
         self._started = results_record.now()
         self._start_s = time.perf_counter()
         # The progress line, which the result replaces; None outside a notebook.
         self._line = display(Pretty(self.name), display_id=True) if get_ipython() else None
         self._updated_s = self._start_s
         experiment.journal.start(self._start())
+        self._calibrate("before_s")
         self.backend.reset_peak_memory()
         self.clock = clock.StepClock(
             self.backend.synchronize,
@@ -154,10 +154,16 @@ class Case:
         self._others.begin()
         return self
 
-    def _calibrate(self) -> None:
-        """Time the machine's speed, except in the profile `smoke`, whose times do not matter."""
-        if self.experiment.profile != "smoke":
-            self._calibration_s.append(quiet.calibrate())
+    def _calibrate(self, side: str) -> None:
+        """Time the machine's speed on a `side` of the case, `before_s` or `after_s`."""
+        if self.experiment.profile == "smoke":  # its times do not matter
+            return
+        self.calibration[side] = quiet.calibrate()
+        try:
+            if self.backend.kind == "gpu":
+                self.calibration[f"device_{side}"] = quiet.calibrate_gpu(self.backend)
+        except Exception as error:  # a lost or full GPU, of which the case itself tells
+            self.note(f"no calibration matmul on the GPU: {outcome.of_exception(error)[1]}")
 
     # The model
 
@@ -309,11 +315,11 @@ class Case:
         if self._sampler:
             self._others.end()
         self._sampling.close()
+        self._peaks = self._peaks or self.backend.peak_memory()  # without checks and calibration
         if exception is None:
-            self._peaks = self._peaks or self.backend.peak_memory()
             exception = self._run_checks()
         self._stack.close()
-        self._calibrate()
+        self._calibrate("after_s")
         record = self.experiment.journal.end(self._record(exception))
         self.experiment.ended(self, record.status)
         result = results_cases.line(record)
@@ -368,6 +374,7 @@ class Case:
             "repeat": experiment.repeat,
             "threads": backend.threads,
             "power_source": self._conditions["power_source"],
+            "power_mode": self._conditions["power_mode"],
             "started": self._started,
             "software": experiment.software,
         }
@@ -382,7 +389,8 @@ class Case:
         flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
         flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
         earlier = self.experiment.report.run.records
-        if self._calibration_s and self.experiment.slowed(self._calibration_s, earlier):
+        for seen in self.experiment.slowed(self, earlier):
+            self.note(seen)
             flags.append("slowed")
         workload = self._workload
         metrics = self._all_metrics()
@@ -411,8 +419,8 @@ class Case:
             record["trace"] = samples[:: max(1, len(samples) // 500)]  # 500 to 1,000 at most
             for name in ("absent", "rails", "thermal_level"):
                 record[name] = getattr(self._sampler, name)
-        if self._calibration_s:
-            record["canary"] = dict(zip(("before_s", "after_s"), self._calibration_s, strict=True))
+        if self.calibration:
+            record["canary"] = self.calibration
         if self.traced:
             warmup = outcome.traced_warmup(len(self.traced), self._training)
             trace = {"columns": memory.TRACED, "rows": self.traced, "warmup": warmup}
@@ -430,8 +438,7 @@ class Case:
         if self._sampler:
             metrics |= self._sampler.metrics
         if training:
-            peaks = self._peaks or self.backend.peak_memory()
-            metrics |= {name: Estimate(value, "B") for name, value in peaks.items()}
+            metrics |= {name: Estimate(value, "B") for name, value in self._peaks.items()}
         for name, loss in outcome.loss_ends(self._losses).items():
             if math.isfinite(loss):
                 metrics[name] = Estimate(loss, n=len(self._losses))

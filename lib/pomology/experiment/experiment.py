@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,14 @@ from pomology.devices import find
 from pomology.devices.base import Device
 from pomology.errors import PomologyError
 from pomology.experiment.case import Case
-from pomology.machine import snapshot
+from pomology.machine import quiet, snapshot
 from pomology.report.display import Report
 from pomology.results import journal
-from pomology.results.record import PROFILES, UNTRIED, Record
+from pomology.results.record import CALIBRATION, PROFILES, UNTRIED, Record
 from pomology.results.run import by_hand, note_software
 
 LIMIT = 5  # time limit of a case, in budgets
 LIMIT_LEAST_S = 10.0  # least time limit of a case, since a compilation can take as long
-# A case is `slowed` if both of its calibrations exceed the run's fastest by this share. On a
-# virtual machine with two cores these were 38 of 1,069 cases.
-SLOWED = 0.3
 CONDITIONS_S = 5.0  # the machine's conditions are checked again after this time
 TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller variant may fit
 
@@ -158,13 +155,24 @@ class Experiment:
             self._conditions_at_s = time.perf_counter()
         return self._conditions
 
-    def slowed(self, around_case_s: list[float], earlier: Iterable[Record]) -> bool:
-        """Return whether the machine was slower around a case than at its fastest in this run.
+    def slowed(self, case: Case, earlier: Sequence[Record]) -> Iterator[str]:
+        """Yield how much longer a case's calibrations took than the run's fastest, if by too much.
 
-        earlier: the records of the run.
+        earlier: the run's records. On a GPU only those of the same device and software compare.
         """
-        earlier_s = [seconds for record in earlier for seconds in record.calibration.values()]
-        return min(around_case_s) > (1 + SLOWED) * min(earlier_s + around_case_s)
+        place = (case.backend.framework, case.backend.backend, self.software)
+        alike = [each for each in earlier if (each.framework, each.backend, each.software) == place]
+        for kind, prefix, among in (("cpu", "", earlier), ("gpu", "device_", alike)):
+            sides = (f"{prefix}before_s", f"{prefix}after_s")
+            times = [each.calibration.get(side) for each in (*among, case) for side in sides]
+            *_, before_s, after_s = times
+            if not (before_s and after_s):
+                continue
+            # A CPU's calibrations vary more, so both sides of the case must be slow.
+            seconds = min(before_s, after_s) if kind == "cpu" else after_s
+            by = quiet.slower(kind, seconds, min(filter(None, times)))
+            if by:
+                yield f"{CALIBRATION} {kind.upper()} took {by} longer than the run's fastest"
 
     def ended(self, case: Case, status: str) -> None:
         """Record a case's end, after which some devices need a new kernel for the next case."""

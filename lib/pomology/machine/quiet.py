@@ -1,12 +1,12 @@
 """CPU time of other programs during a measurement, and a calibration of this machine's speed."""
 
 import contextlib
+import functools
 import os
 import resource
-import statistics
 import time
-import timeit
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -15,7 +15,11 @@ from pomology.machine import memory
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's quota
 TICK_S = 0.01  # resolution of the counters of CPU time, on each core
 RUNNER_S = 0.02  # CPU time that the runner itself may take to record a case
-CALIBRATION_CALLS = 50  # each takes about 0.4 ms
+CALIBRATION_SIDE = 1920  # of a GPU's matrices: 7 ms on an M1; no notebook times this size
+# Share by which a calibration must take longer to show a slower machine. CPU: that of 38 of 1,069
+# cases did on a virtual machine with two cores. GPU: as for `drift`, which no steady matmul had on
+# a quiet CPU. Macs that slow down at nominal counters lose 15 % or more (report FB23754032).
+SLOWER = {"cpu": 0.3, "gpu": 0.1}
 
 
 def usable_threads() -> int:
@@ -81,16 +85,32 @@ class OtherPrograms:
 
 
 def calibrate() -> float:
-    """Return the median seconds of 50 equal matmuls on one thread.
+    """Return the median seconds of a matmul on one thread, from 20 ms of equal ones.
 
     It also shows slowdowns that no counter shows: a lower clock, or other guests of the same host.
     """
-    import numpy  # slow to import
+    import numpy  # slow to import, as are intervals
+
+    from pomology.measure import calls
 
     matrix = numpy.linspace(0.5, 1.5, 160 * 160, dtype="float32").reshape(160, 160)
+    # A BLAS would start threads.
+    multiply = functools.partial(numpy.einsum, "ij,jk->ik", matrix, matrix)
+    return calls.measure(multiply, budget_s=0.02, warmup_s=0.005).seconds.value
 
-    def multiply() -> None:
-        numpy.einsum("ij,jk->ik", matrix, matrix)  # not by a BLAS, which would start threads
 
-    calls_s = timeit.repeat(multiply, number=1, repeat=CALIBRATION_CALLS)
-    return statistics.median(calls_s[CALIBRATION_CALLS // 4 :])  # without a warm-up
+def calibrate_gpu(device: Any) -> float:
+    """Return the seconds of a matmul in true fp32 on a `Device`, by its fastest block in 0.1 s."""
+    from pomology.measure import calls  # slow to import
+
+    options = {"budget_s": 0.06, "warmup_s": 0.02, "warmup_calls": 1}
+    with device.context(strict=True):  # no TF32, whatever the last case has set
+        multiply = device.dispatch(device.product("fp32", CALIBRATION_SIDE))
+        timed = calls.measure(multiply, device.synchronize, **options)
+    return min(block.step_s for block in timed.blocks)
+
+
+def slower(kind: str, seconds: float, usual_s: float) -> str:
+    """Return how much longer a calibration took than usual, such as `31 %`; "" within the noise."""
+    excess = seconds / usual_s - 1
+    return f"{100 * excess:.0f} %" if excess > SLOWER[kind] else ""

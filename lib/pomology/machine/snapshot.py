@@ -91,15 +91,16 @@ def _packages() -> dict[str, str]:
 def conditions() -> dict[str, Any]:
     """Return the conditions that would spoil a measurement now.
 
-    power_source: "ac", "battery" or None. flags: `on-battery`, `low-power`, and `busy` if other
-    programs used over 0.25 core and 5 % of all cores during 0.25 s.
+    power_source: "ac", "battery" or None. power_mode: of macOS, "low", "automatic" or "high".
+    flags: `on-battery`, `low-power`, and `busy` if other programs used over 0.25 core and 5 % of
+    all cores during 0.25 s.
     """
-    power_source, low_power = _power()
+    power_source, mode = _power()
     share = psutil.cpu_percent(0.25) / 100  # of all cores, while this process waits
     busy = share > max(0.25 / (psutil.cpu_count() or 1), 0.05)
-    doubts = {"on-battery": power_source == "battery", "low-power": low_power, "busy": busy}
+    doubts = {"on-battery": power_source == "battery", "low-power": mode == "low", "busy": busy}
     flags = [flag for flag, holds in doubts.items() if holds]
-    return {"power_source": power_source, "low_power_mode": low_power, "flags": flags}
+    return {"power_source": power_source, "power_mode": mode, "flags": flags}
 
 
 def describe(snapshot: dict[str, Any]) -> str:
@@ -112,7 +113,8 @@ def describe(snapshot: dict[str, Any]) -> str:
     names = Counter(f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}".strip() for gpu in gpus)
     cards = [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
     system = f"{snapshot.get('os') or ''} {snapshot.get('os_version') or ''}".strip()
-    parts = [chip_name, cores, _gigabytes(snapshot.get("memory_bytes")), *cards, system]
+    mode = f"power mode {snapshot['power_mode']}" if snapshot.get("power_mode") else ""
+    parts = [chip_name, cores, _gigabytes(snapshot.get("memory_bytes")), *cards, system, mode]
     return ", ".join(filter(None, [*parts, f"Python {snapshot['python']}"]))
 
 
@@ -220,16 +222,18 @@ def _git() -> dict[str, Any] | None:
     return {"commit": commit.strip(), "dirty": bool(changes.strip())}
 
 
-def _power() -> tuple[str | None, bool | None]:
-    """Return the power source, and whether macOS is in low-power mode."""
+def _power() -> tuple[str | None, str | None]:
+    """Return the power source, and macOS's power mode."""
     if sys.platform != "darwin":
         battery = psutil.sensors_battery()
         source = {True: "ac", False: "battery"}.get(battery.power_plugged) if battery else None
         return source, None
     source = re.search(r"from '(AC|Battery) Power'", run_command("pmset", "-g", "batt") or "")
-    # Models have `lowpowermode` or `powermode`, which is 0 (automatic), 1 (low) or 2 (high).
-    modes = re.findall(r"\b(?:low)?powermode\s+(\d)", run_command("pmset", "-g") or "")
-    return source[1].lower() if source else None, "1" in modes if modes else None
+    # Macs have `powermode`, or `lowpowermode` and some also `highpowermode`, which are 0 or 1.
+    found = dict(re.findall(r"\b(low|high|)powermode\s+(\d)", run_command("pmset", "-g") or ""))
+    number = "2" if found.get("high") == "1" else found.get("", found.get("low"))
+    mode = {"0": "automatic", "1": "low", "2": "high"}.get(number)
+    return source[1].lower() if source else None, mode
 
 
 def _gigabytes(count: int | None) -> str:

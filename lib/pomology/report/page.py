@@ -19,6 +19,7 @@ from pomology.report import table
 from pomology.report.article import details_table
 from pomology.report.display import ABOUT, software
 from pomology.results import cases
+from pomology.results.record import CALIBRATION
 from pomology.results.run import Run
 
 LAST = {published.KIT: "This machine", "": "Other notebooks"}
@@ -39,6 +40,10 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     endings.update(flag for record in good for flag in record.flags)
     checks = [record for record in good if record.config.get("check") == "same thing twice"]
     problems += _render_notebooks(run.path)
+    by_time = sorted(run.records, key=lambda record: record.started)
+    for last in {(record.framework, record.backend): record for record in by_time}.values():
+        slow = [text for text in last.note.split("; ") if text.startswith(CALIBRATION)]
+        problems += [f"{cases.chip_name(last)}, last case: {text}." for text in slow]
     sections = [_section(runs, about) for about in _shown(run)]
     notes = Counter(note for part in sections for item in part["shown"] for note in item["notes"])
     page = table.template("run.html.j2").render(

@@ -20,6 +20,7 @@ from pomology.results.run import Run, find
 if TYPE_CHECKING:
     import pandas
 
+AFTER = {"cpu": "after_s", "gpu": "device_after_s"}  # calibration on the case's device
 # Arrow's name of a type -> pandas's, with empty cells.
 TYPES = {"large_string": "str", "int64": "Int64", "bool": "boolean", "float64": "float64"}
 COLUMNS = {line["column"]: TYPES[line["type"]] for line in read_csv(RESOURCES / "columns.csv")}
@@ -114,6 +115,7 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
         "year": int(record.started[:4]),
         "config": json.dumps(record.config),
         "rails": ", ".join(record.rails),
+        "calibration_s": record.calibration.get(AFTER[cases.kind(record.backend)]),
         "steady_steps": sum(count for count, _ in record.steady()),
         "epoch_steps": record.blocks.get("training", {}).get("epoch_steps"),
     }

@@ -18,6 +18,7 @@ PROFILES = ("smoke", "quick", "article")
 UNTRIED = ("too-big", "too-slow")  # predicted not to fit, or not to end in time
 # Cases with these statuses are tried again; every other status is a result.
 RETRIED = ("interrupted", "error")
+CALIBRATION = "the calibration matmul on the"  # begins the note of a case with the flag `slowed`
 STATUSES = (
     *("ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning", "crashed"),
     *("timeout", *UNTRIED, *RETRIED),
@@ -52,6 +53,7 @@ class Start(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event",
     repeat: int
     threads: int | None
     power_source: str | None
+    power_mode: Literal["low", "automatic", "high"] | None = None
     started: str
     software: str = ""
 
@@ -66,8 +68,9 @@ class Record(Start, kw_only=True, tag="end"):
     blocks: raw times by part. asides: seconds of occasional work by name. note: notes of the case.
     absent: metric -> reason why it is missing. rails: power domains of the energy. trace,
     memory_trace: samples in time order. calibration: seconds of `machine.quiet.calibrate`,
-    `before_s` and `after_s`; its key in a journal is `canary`. thermal: thermal level and
-    temperature before and after, and in older journals the pause before the case.
+    `before_s` and `after_s`, and of `calibrate_gpu`, the same with `device_`; its key in a journal
+    is `canary`. thermal: thermal level and temperature before and after, and in older journals the
+    pause before the case.
     """
 
     parameters: int | None = None

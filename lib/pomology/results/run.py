@@ -169,8 +169,8 @@ def note_machine(out: Path, profile: str) -> dict:
     """Write `machine.json` into a run's folder, unless it exists, and return its contents."""
     if not (out / MACHINE).exists():
         make_folder(out)
-        power_source = machine_snapshot.conditions()["power_source"]
-        facts = {"profile": profile, "power_source": power_source}
+        now = machine_snapshot.conditions()
+        facts = {"profile": profile} | {name: now[name] for name in ("power_source", "power_mode")}
         note(out, **machine_snapshot.snapshot() | facts)
         (out / LOCK).touch()
     return Run(out).machine

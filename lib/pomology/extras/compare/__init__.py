@@ -81,7 +81,8 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     for case in pooled:
         settings = str(case.config)
         cases[case.first["experiment"], case.first["framework"], case.kind, settings].append(case)
-    rows = [[_row(base, other) for other in others] for base, *others in cases.values()]
+    speeds = frame.groupby(["run", "experiment", "case"]).calibration_s.median()
+    rows = [[_row(base, other, speeds) for other in others] for base, *others in cases.values()]
     data = [row for of_case in rows for row in of_case]
     families = defaultdict(list)
     for row in data:
@@ -92,6 +93,9 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     single = [row for row in data if row["verdict"] == "single runs"]
     for row in single:
         _judge_single(row, variations)
+    undecided = any(row["verdict"] == "single runs" for row in data)
+    for row in data:
+        row["verdict"] = "; ".join([row["verdict"], *row.pop("machine", [])])
     lines = []
     for of_case, compared in zip(cases.values(), rows, strict=True):
         timed = [name for name in TIMES if any(name in case.values for case in of_case)]
@@ -116,15 +120,18 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
         for (run, kind), each in variations.items()
     ]
     notes += [SINGLE.format("; ".join(known))] if single and known else []
-    notes += [UNKNOWN] if any(row["verdict"] == "single runs" for row in single) else []
+    notes += [UNKNOWN] if undecided else []
     notes += [REPEATED] if families else []
     shown = Table("Runs side by side", lines, notes)
     shown.data = data
     return shown
 
 
-def _row(base: Case, other: Case) -> dict[str, Any]:
-    """Return the comparison of a case with the first run that has it, not judged yet."""
+def _row(base: Case, other: Case, speeds: pandas.Series) -> dict[str, Any]:
+    """Return the comparison of a case with the first run that has it, not judged yet.
+
+    speeds: seconds of the calibration matmul by run, experiment and case.
+    """
     row = {name: base.first[name] for name in ("article", "experiment", "case", "precision")}
     row |= {"base": base.first["run"], "run": other.first["run"], "verdict": "not timed in both"}
     row["kind"] = base.kind
@@ -143,7 +150,26 @@ def _row(base: Case, other: Case) -> dict[str, Any]:
     times = [[each.value for each in case.each[metric]] for case in (other, base)]
     ratio = geometric_mean(times[0]) / geometric_mean(times[1])
     row |= {"metric": metric, "ratio": ratio, "run_s": times[0], "base_s": times[1]}
+    row["machine"] = _machine(base, other, speeds)
     return row | {"verdict": None if min(map(len, times)) >= REPEATS else "single runs"}
+
+
+def _machine(base: Case, other: Case, speeds: pandas.Series) -> list[str]:
+    """Return how the machine itself differed, by its power mode and its calibration matmul."""
+    from pomology.machine import quiet
+
+    modes = [case.first["power_mode"] for case in (base, other)]
+    differs = all(modes) and modes[0] != modes[1]
+    found = [f"power mode {modes[0]} and {modes[1]}"] if differs else []
+    # Another chip, or on a GPU another version, has a matmul of its own.
+    same = ("chip",) if base.kind == "cpu" else ("chip", "framework_version")
+    if all(base.first[name] == other.first[name] for name in same):
+        places = [[case.first[name] for name in speeds.index.names] for case in (base, other)]
+        before_s, after_s = (speeds[tuple(place)] for place in places)
+        by = quiet.slower(base.kind, max(before_s, after_s), min(before_s, after_s))
+        way = "slower" if after_s > before_s else "faster"
+        found += [f"the machine itself was {by} {way} by its calibration matmul"] if by else []
+    return found
 
 
 def _judge_single(row: dict, variations: dict[tuple[str, str], float]) -> None:

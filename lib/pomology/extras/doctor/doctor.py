@@ -55,7 +55,8 @@ class Examination(NamedTuple):
 def examine(snapshot: dict[str, Any]) -> Examination:
     """Examine this machine and its frameworks; this takes seconds to a minute."""
     answers = {name: probe(name) for name in NAMES}
-    found = findings(snapshot, machine_snapshot.conditions()["flags"], answers)
+    now = machine_snapshot.conditions()
+    found = findings(snapshot | now, now["flags"], answers)
     return Examination(found, verdict(answers), answers["lightning"].get("auto", "cpu"))
 
 
@@ -176,6 +177,7 @@ def findings(snapshot: dict, flags: Sequence[str], answers: Mapping[str, dict]) 
     text = f"{variable}={value}: unset it" if value else f"{variable} is not set"
     found.append(Finding("Does an operator that MPS lacks fail?", text, value in ("", "0")))
     text = "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in flags) or "no warning"
+    text += f"; power mode {snapshot['power_mode']}" if snapshot.get("power_mode") else ""
     found.append(Finding("Is the machine ready to measure now?", text, not flags))
     return found
 
