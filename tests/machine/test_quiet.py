@@ -61,6 +61,7 @@ def now(monkeypatch):
     monkeypatch.setattr(calls, "measure", functools.partial(calls.measure, clock=now))
     return now
 
+
 CLOCKS = [("CLOCK_MONOTONIC_RAW", "CLOCK_UPTIME_RAW"), ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")]
 
 
