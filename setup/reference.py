@@ -19,7 +19,7 @@ from pomology.paths import root
 from pomology.report import page
 
 PLACE = root() / "outputs" / "reference-cpu"
-WIDTH = 800  # pixels of an image, at most
+WIDTH = 780  # pixels of an image, at most
 COLOURS = 16  # the most different ones, so that those of devices stay
 RENDERED = re.compile(r'href="(\w+)\.html">\1\.html')  # the executed notebooks replace these
 DRAWING = re.compile(r'data:image/svg[^"]*')
