@@ -16,10 +16,9 @@ from pathlib import Path
 import PIL.Image
 
 from pomology.paths import root
-from pomology.report import page
 
 PLACE = root() / "outputs" / "reference-cpu"
-WIDTH = 780  # pixels of an image, at most
+WIDTH = 800  # pixels of an image, at most
 COLOURS = 16  # the most different ones, so that those of devices stay
 RENDERED = re.compile(r'href="(\w+)\.html">\1\.html')  # the executed notebooks replace these
 DRAWING = re.compile(r'data:image/svg[^"]*')
@@ -69,7 +68,6 @@ def publish_notebook(place: Path) -> list[str]:
 
 
 def main(run: Path) -> None:
-    page.build(run)
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir()
     shutil.copy(run / "machine.json", PLACE)
