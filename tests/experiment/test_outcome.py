@@ -19,6 +19,7 @@ KINDS |= {"OutOfMemoryError": torch.OutOfMemoryError, "InternalError": INTERNAL,
 
 @pytest.mark.parametrize("raised", RAISED, ids=lambda raised: raised["message"])
 def test_exceptions_have_their_statuses_and_say_what_is_needed(monkeypatch, raised):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90"])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (6, 0))
     message = raised["message"].replace(r"\n", "\n")

@@ -63,8 +63,8 @@ def test_the_gpu_in_use_is_metered_or_none(nvidia, monkeypatch, gpus, visible, u
     nvml = nvidia(gpus)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     cuda = types.SimpleNamespace(get_device_properties=lambda _: types.SimpleNamespace(uuid=uuid))
-    torch = types.SimpleNamespace(cuda=cuda) if uuid else None
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    cuda.is_available = lambda: uuid is not None
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
     if str(expected).startswith("^"):
         with pytest.raises(energy.Absent, match=expected):
             energy.meter("gpu")

@@ -85,11 +85,10 @@ def nvml_gpu() -> tuple[Any, Any]:
         import pynvml
     except ImportError as error:
         raise Absent("nvidia-ml-py is not installed") from error
+    name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     torch = sys.modules.get("torch")  # a process has one framework
-    try:
+    if torch and torch.cuda.is_available():
         name = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-    except (AttributeError, AssertionError, RuntimeError):  # another framework, or no CUDA
-        name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     try:
         pynvml.nvmlInit()
         if name.isdecimal() and pynvml.nvmlDeviceGetCount() > 1:

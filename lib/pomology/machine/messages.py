@@ -32,9 +32,8 @@ def fault(message: str) -> str | None:
 def _architectures() -> str:
     """Return what this process's PyTorch is built for, and its GPU; "" without PyTorch or CUDA."""
     torch = sys.modules.get("torch")
-    try:
-        built = ", ".join(torch.cuda.get_arch_list())
-        major, minor = torch.cuda.get_device_capability()
-    except (AttributeError, AssertionError, RuntimeError):
+    if not (torch and torch.cuda.is_available()):
         return ""
+    built = ", ".join(torch.cuda.get_arch_list())
+    major, minor = torch.cuda.get_device_capability()
     return f"; PyTorch {torch.__version__} has {built}; this GPU is sm_{major}{minor}"
