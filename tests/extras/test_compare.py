@@ -8,6 +8,7 @@ from scipy import stats
 
 from pomology import __main__
 from pomology.articles import claims
+from pomology.errors import PomologyError
 from pomology.extras import compare
 
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "os": "macOS"}
@@ -113,6 +114,39 @@ def test_compared_is_what_both_have_timed(tmp_path):
     assert rows["dcgan"]["verdict"] == "not timed in both"
 
 
+BATTERY, BUSY = {"flags": ["on-battery"]}, {"flags": ["busy"]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ({}, BATTERY, "in doubt: faster, but on-battery in b"),
+        (BATTERY, {}, "in doubt: faster, but on-battery in a"),
+        (BATTERY, BATTERY, "faster"),
+        (BUSY, BUSY, "in doubt: faster, but busy in a, busy in b"),
+        ({}, {"flags": ["unproved"]}, "faster"),
+    ],
+)
+def test_a_condition_leaves_a_difference_in_doubt(tmp_path, before, after, verdict):
+    a = write(tmp_path / "a", repeats(SLOW, **before))
+    b = write(tmp_path / "b", repeats(FAST, **after))
+    assert list(verdicts(a, b).values()) == [verdict]
+    c = write(tmp_path / "c", repeats(SLOW[::-1], **after))
+    assert list(verdicts(a, c).values()) == ["no difference shown"]
+
+
+def test_runs_without_a_common_time_have_a_sentence_each_and_a_copy_is_refused(tmp_path):
+    a = write(tmp_path / "a", repeats(SLOW))
+    b = write(tmp_path / "b", [record("vae", status="error"), *repeats([1.0], "dcgan")])
+    c = write(tmp_path / "c", [record("vae", status="error", backend="mps")])
+    text = str(table_of(a, b, c))
+    alone = "has no timed case in common with another run;"
+    assert f"b {alone} 1 of its 2 cases are timed: dcgan (quick, PyTorch, cpu), vae" in text
+    assert f"c {alone} 0 of its 1 cases are timed: vae (quick, PyTorch, gpu)." in text
+    with pytest.raises(PomologyError, match="^a and d: the same results"):
+        compare.load(b, a, write(tmp_path / "d", repeats(SLOW)))
+
+
 def test_a_case_is_laid_against_the_first_run_that_has_it(tmp_path):
     a = write(tmp_path / "a", repeats([1.0], "dcgan"))
     b = write(tmp_path / "b", repeats(FAST))
@@ -177,7 +211,8 @@ def drawn(generator, shared, drift, count=3):
             common = np.sqrt(shared) * generator.standard_normal((count, 1))
             times[run] = np.exp(deviations * (own + common) + moved * (run == "b")).T
         for b, a in zip(times["b"], times["a"], strict=True):
-            rows.append({"experiment": f"notebook {notebook}", "run": "b", "run_s": b, "base_s": a})
+            row = {"experiment": f"notebook {notebook}", "run": "b", "run_s": b, "base_s": a}
+            rows.append(row | {"doubts": ""})
     return rows
 
 
@@ -196,7 +231,7 @@ def test_two_runs_of_one_machine_are_called_different_in_at_most_5_percent_of_ro
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_a_verdict_is_welchs_t_of_the_logarithms(in_turn):
     a, b = np.exp([1.0, 2, 3]), np.exp([2.0, 4, 6])
-    row = {"run_s": a, "base_s": b}
+    row = {"run_s": a, "base_s": b, "doubts": ""}
     compare._judge([row], in_turn)
     welch = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval()
     bounds = np.log([row["low"], row["high"]])

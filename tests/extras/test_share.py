@@ -1,36 +1,39 @@
-"""A shared run: it has all numbers, and no free text."""
+"""A shared run: it has all numbers, and no text that pomology does not write itself."""
 
+import base64
+import io
 import json
+import re
 import shutil
 import zipfile
 
 import fakes
+import msgspec
 import pytest
 import records
 from pandas.testing import assert_frame_equal
+from PIL import Image, PngImagePlugin
 
 import pomology
 from pomology.__main__ import main
 from pomology.extras import compare
-from pomology.extras.share import share
+from pomology.extras.share import scan, share
+from pomology.measure.estimate import Estimate
 from pomology.paths import root
+from pomology.results import cases
+from pomology.results.record import PROFILES, STATUSES, Record, checked
 from pomology.results.run import Run
+from pomology.runner import notebooks
 
 GPU = {"name": "Apple M9", "memory_bytes": None, "cores": 10}
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "gpus": [GPU], "os": "macOS"}
 MACHINE |= {"os_version": "26.1", "python": "3.11.9", "packages": {"torch": "2.14.1"}}
-MACHINE |= {"unknown": {}, "git": {"commit": "c0ffee42" * 5, "dirty": True}}
-SECRETS = {
-    "key": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567",
-    "key of AWS": "AKIAIOSFODNN7EXAMPLE",
-    "hex": "9f86d081884c7d659a2feaa0c55ad015",
-    "password": "correct!horse7",
-    "path": "/Users/jane/data",
-    "host": "janes-mac.fritz.box",
-    "address": "192.168.3.4",
-    "variable": "WANDB_API_KEY=a1b2c3d4",
-    "person": "jane@example.org",
-}
+MACHINE |= {"unknown": {}, "git": {"commit": "c0ffee42" * 5, "dirty": True}, "profile": "quick"}
+MACHINE |= {"left_out": {"vae": "later"}, "software": {"c0ffee": {"environment": {"A_B": "c"}}}}
+SECRETS = """hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567|9f86d081884c7d659a2feaa0c55ad015|correct!horse7
+/Users/jane/data|janes-mac.fritz.box|192.168.3.4|WANDB_API_KEY=a1b2c3d4|jane@example.org|Jane Doe
+4323 9158 6212 8474|+49 932 6779 4229|932 6779|48.1371, 11.5754|48.1371|4711 0815 1234
+NVIDIA 10.215.49.114|Apple 932 6779|NVIDIA 4711|NVIDIA RTX 4323-9158-6212|memory 4323 of 9158"""
 
 
 def run(folder, machine=MACHINE, **fields):
@@ -43,40 +46,63 @@ def members(place):
         return {name: archive.read(name).decode() for name in archive.namelist()}
 
 
-def places(text):
-    """Return free texts of a run: place -> changed fields of its record and of machine.json."""
-    trace = {"columns": ["t_s"], "rows": [[1.0]], "absent": {"footprint_bytes": text}, "warmup": 0}
-    return {
-        "reason": ({"status": "error", "reason": text}, {}),
-        "note": ({"note": text}, {}),
-        "traceback": ({"traceback": text}, {}),
-        "data": ({"data_origin": text}, {}),
-        "absent": ({"absent": {"power_w": text}}, {}),
-        "memory trace": ({"memory_trace": trace}, {}),
-        "setting": ({"config": {"model": text}}, {}),
-        "nested setting": ({"config": {"shape": [1, {"size": text}]}}, {}),
-        "name of a setting": ({"config": {text: 1}}, {}),
-        "case": ({"case": text}, {}),
-        "flag": ({"flags": [text]}, {}),
-        "block": ({"blocks": {text: {"steady": [[1, 0.1]]}}}, {}),
-        "rail": ({"rails": [text]}, {}),
-        "chip": ({"chip": text}, {"chip": text, "gpus": [GPU | {"name": text}]}),
-        "version": ({"framework_version": text}, {"packages": {"torch": text}, "python": text}),
-        "key": ({}, {text: 1, "packages": {text: "1"}}),
-        "host": ({}, {"host": text, "os": text, "git": {"commit": text, "remote": text}}),
-        "unknown": ({}, {"unknown": {"gpus": text}}),
-        "environment": ({}, {"software": {"c0ffee123456": {"environment": {"OMP_PLACES": text}}}}),
-    }
+def planted(value, text):
+    """Yield copies of a value with a text as a further key or item, or instead of a text."""
+    if isinstance(value, dict):
+        yield value | {text: 1}
+        for name, each in value.items():
+            yield from (value | {name: new} for new in planted(each, text))
+    elif isinstance(value, list):
+        yield [*value, text]
+        for place, each in enumerate(value):
+            yield from ([*value[:place], new, *value[place + 1 :]] for new in planted(each, text))
+    elif value is None or isinstance(value, str):
+        yield text
 
 
-@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def filled():
+    """Return the line of a record with a value in each field."""
+    trace = {"columns": ["t_s"], "rows": [[1.0]], "absent": {"footprint_bytes": "a"}, "warmup": 0}
+    fields = {"metrics": {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}, "memory_trace": trace}
+    fields |= {"config": {"model": "mlp", "shape": "2x2", "size": "8", "batch_size": [1, {"a": 2}]}}
+    fields |= {"blocks": {"training": {"steady": [[1, 0.1]], "stopped": "budget"}}, "note": "a"}
+    fields |= {"asides": {"test": [1.0]}, "absent": {"power_w": "a"}, "rails": ["cpu"]}
+    fields |= {"trace": [[]], "traceback": "a", "canary": {"before_s": 1.0}, "software": "c0ffee"}
+    fields |= {"thermal": {"before": {"level": 0}}, "data_origin": "a"}
+    return fakes.record(**fields).line()
+
+
+@pytest.mark.parametrize("secret", re.split(r"[|\n]", SECRETS))
 def test_no_secret_passes_from_any_place(tmp_path, secret):
-    for name, (fields, facts) in places(secret).items():
-        out = run(tmp_path / name, MACHINE | facts, **fields)
-        (out / "notes.txt").write_text(secret)
-        packed = share.write(out)
-        assert secret not in json.dumps(members(packed)), name
-        assert not Run(packed).problems, name
+    lines = [filled()]
+    for number, line in enumerate(planted(filled(), secret), start=1):
+        try:
+            lines.append(checked(line | {"repeat": number}).line())
+        except msgspec.ValidationError:  # such as a status: a journal cannot have it
+            continue
+    out = records.write(tmp_path / "run", [], MACHINE | {secret: secret})
+    (out / "vae.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    if "/" not in secret:
+        (out / f"{secret}.jsonl").write_text(json.dumps(lines[0]))
+    (out / "shown").mkdir()
+    for ending in ("csv", "html", "svg", "ipynb", "parquet"):
+        (out / "shown" / f"a.{ending}").write_text(secret)
+    packed = share.write(out)
+    text = json.dumps([members(packed), [share.plain(each) for each in planted(MACHINE, secret)]])
+    assert secret not in text and text.count("unknown") > 40
+    assert not Run(packed).problems and len(Run(packed).records) == len(Run(out).records) > 40
+    assert set(pomology.load(packed).year) == {2026}
+
+
+@pytest.mark.parametrize("value", [4323915862128474, [4323, 9158], {"size": 4323}, 48.137154])
+def test_a_setting_that_is_not_all_known_keeps_its_case_apart(tmp_path, value):
+    out = run(tmp_path / "run", config={"batch_size": value})
+    records.write(out, [fakes.record(config={"batch_size": value, "jane": 1})])
+    (tmp_path / "again").mkdir()
+    again = shutil.copytree(out, tmp_path / "again" / "run")
+    found = [record.config for place in (out, again) for record in Run(share.write(place)).records]
+    assert {config["batch_size"] for config in found} == {"unknown"} and len(found) == 4
+    assert len({config["unknown"] for config in found}) == 4
 
 
 def test_the_reference_run_loads_unchanged_but_for_its_reasons(tmp_path):
@@ -86,10 +112,12 @@ def test_the_reference_run_loads_unchanged_but_for_its_reasons(tmp_path):
     shared, own = pomology.load(packed), pomology.load(folder)
     texts = ["reason", "note", "data_origin"]
     assert_frame_equal(shared.drop(columns=texts), own.drop(columns=texts))
+    hidden = {name: None for name in (*texts, "software", "absent")}
+    for one, other in zip(Run(packed).records, Run(folder).records, strict=True):
+        assert one.line() | hidden == other.line() | hidden
     machine, shared = Run(folder).machine, Run(packed).machine
-    assert machine["packages"].items() >= shared.pop("packages").items()
     assert {key: machine[key] for key in shared} == shared
-    assert machine.keys() - shared.keys() >= {"left_out", "software"}
+    assert machine.keys() - shared.keys() == {"left_out", "software"}
 
 
 def test_a_shared_zip_can_be_compared_and_is_not_replaced(tmp_path, capsys):
@@ -106,32 +134,69 @@ def test_a_shared_zip_can_be_compared_and_is_not_replaced(tmp_path, capsys):
 
 CHIPS = """Apple M2 Ultra|VirtualApple @ 2.50GHz|Apple Paravirtual device|Intel(R) Xeon(R) Processor
 Intel(R) Core(TM) i7-8750H CPU @ 2.20GHz|11th Gen Intel(R) Core(TM) i7-1165G7 @ 2.80GHz
-AMD EPYC 7B13|Intel Xeon Processor (Skylake, IBRS, no TSX)
-AMD Ryzen Threadripper PRO 5995WX 64-Cores|Neoverse-N1|NVIDIA A100-SXM4-80GB
-NVIDIA GeForce RTX 4080 Laptop GPU|QEMU Virtual CPU version 2.5+|NVIDIA H100 80GB HBM3"""
-VERSIONS = "2.14.1|2.13.0+cpu|2.14.0+cu126|26.1|2.13.0rc1|0.1.0.dev1|2.15.0a0+git9f86d08"
-SETTINGS = "to fill 90 % of free memory|8x1024x2048|gpt2-xl|batch_norm|autocast bf16|512 MB"
+AMD EPYC 7B13|AMD EPYC|Intel Xeon Processor (Skylake, IBRS, no TSX)|Apple M1 (Virtual)|Tesla T4
+AMD Ryzen Threadripper PRO 5995WX 64-Cores|Neoverse-N1|NVIDIA A100-SXM4-80GB|NVIDIA GB10
+NVIDIA GeForce RTX 4080 Laptop GPU|QEMU Virtual CPU version 2.5+|NVIDIA H100 80GB HBM3
+AMD Ryzen 9 5950X 16-Core Processor|AMD Ryzen 7 7840HS w/ Radeon 780M Graphics|Cortex-A72
+Intel(R) Xeon(R) CPU E5-2690 v4 @ 2.60GHz|INTEL(R) XEON(R) PLATINUM 8570|Radeon Pro 555
+NVIDIA RTX PRO 6000 Blackwell Workstation Edition|Intel(R) Core(TM) Ultra 9 185H|AMD EPYC 9V33X
+Tesla V100-SXM2-16GB|NVIDIA RTX 6000 Ada Generation|Intel Iris Plus Graphics 655|NVIDIA L40S"""
+VERSIONS = "2.14.1|2.13.0+cpu|2.14.0+cu126|26.1|2.13.0rc1|0.1.0.dev1|2.15.0a0+git9f86d08|6.18.44"
+SETTINGS = "to fill 90 % of free memory|8x1024x2048|gpt2-xl|batch_norm|autocast bf16|512 MB|fsdp"
+SETTINGS += "|torch.compile|work not waited for|product, by PyTorch|mlx-gpu|tokens/s|GradScaler|off"
 
 
 @pytest.mark.parametrize(
-    ("field", "texts"),
-    [("chip", CHIPS.replace("\n", "|")), ("python", VERSIONS), ("model", SETTINGS)],
+    ("field", "texts"), [("chip", CHIPS), ("python", VERSIONS), ("size", SETTINGS)]
 )
 def test_names_of_chips_versions_and_settings_are_shared(field, texts):
-    assert [text for text in texts.split("|") if share.is_free(text, field)] == []
+    unknown = [text for text in re.split(r"[|\n]", texts) if not share.is_known(text, field)]
+    assert unknown == [] and not share.is_known("4711")
 
 
-def test_rendered_notebooks_are_added_on_request_unless_one_has_a_name_or_key(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(share.getpass, "getuser", lambda: "zebedee")
+def test_pomologys_own_names_are_shared():
+    names = [*STATUSES, *PROFILES, *cases.FLAGS, *cases.metrics.TABLE]
+    names += [*Record.__struct_fields__, *Estimate.__struct_fields__, *cases.TIMES]
+    for notebook in notebooks.notebooks():
+        names.append(notebook.name)
+        for place in (notebook.path, *notebook.path.parent.glob("*.py")):
+            names += re.findall(r'(?:metric|phase|occasional)\(\\?"(.+?)\\?"', place.read_text())
+    assert sorted({name for name in names if not share.is_known(name)}) == []
+
+
+def picture(**texts):
+    """Return the address of a picture with texts next to its pixels."""
+    known, place = PngImagePlugin.PngInfo(), io.BytesIO()
+    for name, text in texts.items():
+        known.add_text(name, text, zip=True)
+    Image.new("L", (1, 1)).save(place, "png", pnginfo=known)
+    return f"data:image/png;base64,{base64.b64encode(place.getvalue()).decode()}"
+
+
+KEY = "AKIAIOSFODNN7EXAMPLE"
+SVG = base64.b64encode(b"<svg><text>zebedee</text></svg>").decode()
+ENCODED = [
+    *("at <b>zeb</b>edee", "&#122;ebedee", "&amp;#122;ebedee", "%7A%65bedee", r"\u007aebedee"),
+    *("zeb\xadedee", "zeb&#8203;edee", "\uff5aebedee", "zeb\x1b[31medee", r"zeb\u001b[0;31medee"),
+    "<img src='data:image/svg+xml,%3Ctitle%3Ezebe%3C/title%3Edee'>",
+    f"<img src='data:image/svg+xml;base64,{SVG}'>",
+    f'<img src="{picture(Author="zebedee")}">',
+    *("q1w2e3r4", KEY, f"{'a ' * 199}{KEY}"),
+    f"<img src='data:image/svg+xml,%3Ca%3E{KEY}%3C/a%3E'>",
+    *(r"from\n85.214.49.114", r"from\t10.215.49.114", "jane\\u0040example.org"),
+]
+
+
+def test_rendered_notebooks_are_added_unless_one_has_a_name_or_key(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scan.getpass, "getuser", lambda: "zebedee")
     monkeypatch.setenv("LAB_TOKEN", "q1w2e3r4")
     out = run(tmp_path / "mine")
-    for text in ("at <b>zeb</b>edee", "&#122;ebedee", "q1w2e3r4", SECRETS["key of AWS"]):
+    for text in ENCODED:
         (out / "vae.html").write_text(f"<h1>VAE</h1><pre>{text}</pre>")
         assert main(["share", "--notebooks", str(out)]) == 2, text
         assert capsys.readouterr().err.startswith("pomology: vae.html: contains ")
         assert not (tmp_path / "mine.zip").exists()
-    (out / "vae.html").write_text("<pre>loss 0.1, <ConvolutionBackward0>, 4,111,111 B</pre>")
+    page = "<pre>loss 0.1, <ConvolutionBackward0>, 4,111,111 B, 100 %, C:\\new, a @ b</pre>"
+    (out / "vae.html").write_text(f'{page}<img src="{picture(Software="Matplotlib")}">')
     assert main(["share", "--notebooks", str(out)]) == 0
     assert "loss 0.1" in members(tmp_path / "mine.zip")["vae.html"]

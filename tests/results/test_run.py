@@ -22,9 +22,10 @@ METRICS = {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}
 JOURNAL = (json.dumps(fakes.record(metrics=METRICS).line()) + "\n").encode()
 
 
-def zipped(files, method=zipfile.ZIP_DEFLATED):
+def zipped(files, method=zipfile.ZIP_DEFLATED, comment=b""):
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", method) as out:
+        out.comment = comment
         for name, data in files.items():
             out.writestr(name, data)
     return packed.getvalue()
@@ -92,19 +93,29 @@ PACKED = {
     "m9/earlier/vae-1.jsonl": JOURNAL,
     "m9/notes.txt": b"\0",
     "__MACOSX/m9/._vae.jsonl": b"\0\5",
+    "__MACOSX/vae.jsonl": b"\0\5",
+    "m9/._vae.jsonl": b"\0\5",
     "../../vae-2.jsonl": JOURNAL,
 }
 
 
-def test_a_zip_of_macos_s_finder_is_readable(tmp_path):
-    (tmp_path / "m9.zip").write_bytes(zipped(PACKED))
+@pytest.mark.parametrize("comment", [b"", b"4" * 40, b"PK" * (2**15 - 1)])
+@pytest.mark.parametrize("folder", ["m9", "m9 (2)", "m9.apple~1"])
+def test_a_zip_of_macos_s_finder_is_readable(tmp_path, folder, comment):
+    files = {name.replace("m9/", f"{folder}/"): data for name, data in PACKED.items()}
+    (tmp_path / "m9.zip").write_bytes(zipped(files, comment=comment))
     found = Run(tmp_path / "m9.zip")
     assert (found.name, len(found.records), found.machine) == ("m9", 1, MACHINE)
     assert found.problems == []
 
 
 ONE = {"vae.jsonl": JOURNAL}
+ENCRYPTED = bytearray(zipped(ONE))
+ENCRYPTED[6] = ENCRYPTED[ENCRYPTED.index(b"PK\1\2") + 8] = 1  # a flag in both headers
 BAD = {
+    "empty": zipped({}),
+    "a zip of a zip": zipped({"m9.zip": zipped(ONE)}),
+    "encrypted": bytes(ENCRYPTED),
     "no run": zipped({"notes.txt": b"x"}),
     "two runs": zipped({"a/vae.jsonl": JOURNAL, "b/vae.jsonl": JOURNAL}),
     "damaged": zipped(ONE, zipfile.ZIP_STORED).replace(b"Apple", b"Pears"),
@@ -123,9 +134,12 @@ def test_a_bad_zip_is_an_error_of_one_line_and_writes_nothing(tmp_path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.zip", "good"]
 
 
-def test_a_zip_over_a_limit_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "MAX_UNPACKED_BYTES", 10)
-    (tmp_path / "m9.zip").write_bytes(zipped(ONE))
+@pytest.mark.parametrize("name", ["vae.jsonl", "vae.jsonl.gz"])
+def test_a_zip_over_a_limit_is_an_error(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(run, "MAX_UNPACKED_BYTES", 5000)
+    data = b" " * 10**6
+    files = {name: gzip.compress(data) if name.endswith("gz") else data, "blas.jsonl": JOURNAL}
+    (tmp_path / "m9.zip").write_bytes(zipped(files))
     with pytest.raises(PomologyError, match=r"^m9\.zip: not the zip of a run: over "):
         print(Run(tmp_path / "m9.zip").records)
 

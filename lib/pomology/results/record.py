@@ -6,7 +6,7 @@ A journal line has `event` and the fields of `Start` or `Record`, with metrics i
 
 import json
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
@@ -54,7 +54,7 @@ class Start(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event",
     threads: int | None
     power_source: str | None
     power_mode: Literal["low", "automatic", "high"] | None = None
-    started: str
+    started: Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
     software: str = ""
 
     def line(self) -> dict[str, Any]:

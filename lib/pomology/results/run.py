@@ -30,8 +30,8 @@ MAX_FILES = 10_000  # in a zip
 MAX_UNPACKED_BYTES = 256 * 2**20
 MAX_JOURNAL_BYTES = 64 * 2**20  # of an unpacked `.gz` file
 # Files of a run that are read. Those of the reference run are packed, and macOS's Finder puts the
-# files of a zip in a folder.
-READ = re.compile(r"([\w][\w.+ -]*/)?(machine\.json|\w[\w.+-]*\.jsonl(\.gz)?)")
+# files of a zip in a folder, next to those of `__MACOSX`.
+READ = re.compile(r"((?!__MACOSX|\.)[^/]+/)?(machine\.json|\w[\w.+-]*\.jsonl(\.gz)?)")
 
 
 class Run:
@@ -87,14 +87,13 @@ class Run:
     def _files(self) -> dict[str, bytes]:
         """Bytes of machine.json and the journals, by name."""
         if self.path.is_dir():
-            files = {path.name: read_file(path) for path in run_files(self.path)}
-        else:
-            files = _unzipped(self.path)
-        return {name: _decompressed(name, data) for name, data in files.items()}
+            paths = run_files(self.path)
+            return {path.name: _decompressed(path.name, read_file(path)) for path in paths}
+        return _unzipped(self.path)
 
 
 def _unzipped(place: Path) -> dict[str, bytes]:
-    """Return machine.json and the journals of a zip by name, without unpacking other files.
+    """Return machine.json and the journals of a zip by name, unpacked, without its other files.
 
     Raises PomologyError for a file that is not the zip of one run, or exceeds a limit.
     """
@@ -102,13 +101,15 @@ def _unzipped(place: Path) -> dict[str, bytes]:
     try:
         with zipfile.ZipFile(place) as archive:
             members = [info for info in archive.infolist() if READ.fullmatch(info.filename)]
-            size = sum(info.file_size for info in members)
-            if len(members) > MAX_FILES or size > MAX_UNPACKED_BYTES:
-                raise ValueError(f"over {MAX_FILES:,} files or {MAX_UNPACKED_BYTES:,} bytes")
+            left = MAX_UNPACKED_BYTES
             for info in members:
-                files[info.filename.rpartition("/")[2]] = archive.read(info)
-        if not 0 < len(files) == len(members):
-            raise ValueError("it has no journal, or two of the same name")
+                if info.file_size > left or len(members) > MAX_FILES:
+                    raise ValueError(f"over {MAX_FILES:,} files or {MAX_UNPACKED_BYTES:,} bytes")
+                name = info.filename.rpartition("/")[2]
+                files[name] = _decompressed(name, archive.read(info))
+                left -= len(files[name])
+            if not 0 < len(files) == len(members):
+                raise ValueError(f"expected journals, each once; found {archive.namelist()}")
     except Exception as error:  # zipfile raises many types for an invalid file
         name = one_line(place.name, 80)
         raise PomologyError(f"{name}: not the zip of a run: {one_line(error)}") from None

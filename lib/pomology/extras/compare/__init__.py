@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 TIMES = ("epoch_s", "fit_s", "kernel_s", "pass_s", "launch_s", "step_s")
 SAME = ("profile", "data", "scaled", "parameters", "flops_per_step")  # what must be equal
+RESULTS = ["chip", "repeat", "metric", "value"]  # equal in a run and its copy only
+# Flags that leave a comparison in doubt, unless both cases have them.
+LASTING = {"on-battery", "low-power", "fallback-enabled", "other-way"}
 RATIOS = "Ratio: time over that of the first run with this case, so below 1 is faster."
 SINGLE = (
     f"Single runs, and fewer than {REPEATS} repeats: a case is faster or slower if two runs of the "
@@ -47,7 +51,7 @@ REPEATED = (
 def load(*runs: str | Path) -> pandas.DataFrame:
     """Return runs as `pomology.load` does, those of the same name with numbers.
 
-    Raises PomologyError for a run without a case.
+    Raises PomologyError for a run without a case, and for a copy of another one.
     """
     import pandas
 
@@ -57,6 +61,10 @@ def load(*runs: str | Path) -> pandas.DataFrame:
     for run, found in zip(runs, frames, strict=True):
         if found.empty:
             raise PomologyError(f"{one_line(Path(run).name)}: no case has ended in it")
+    for first, second in combinations(frames, 2):
+        if first.value.any() and first[RESULTS].equals(second[RESULTS]):
+            names = " and ".join(one_line(each.run.iloc[0]) for each in (first, second))
+            raise PomologyError(f"{names}: the same results; name two different runs")
     names = [one_line(found.run.iloc[0], 60) for found in frames]
     if len(set(names)) < len(names):
         names = [f"{name} ({number})" for number, name in enumerate(names, start=1)]
@@ -111,10 +119,16 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
             text = row["verdict"]
             if row["low"] is not None:
                 text = f"{row['ratio']:.3g} ({row['low']:.3g} to {row['high']:.3g}): {text}"
+            elif row["ratio"] is not None:
+                text = f"{row['ratio']:.3g} without an interval: {text}"
             cells[row["run"]] += f"; {text}"
         name = one_line(f"{compared[0]['experiment']}: {compared[0]['case']}", 120)
         lines.append(Row({"Case": name, "Time of": metric.removesuffix("_s"), **cells}))
-    notes = [f"{name}: {one_line(machine)}." for name, machine in machines.items()] + [RATIOS]
+    notes = [f"{name}: {one_line(machine)}." for name, machine in machines.items()]
+    for name in machines.index:
+        if not any(line.cells[name] for line in lines):
+            notes.append(_alone(name, [case for case in pooled if case.first["run"] == name]))
+    notes += [RATIOS] if lines else []
     known = [
         f"{run}, {kind.upper()}: about {significant(100 * each, 1)} %"
         for (run, kind), each in variations.items()
@@ -127,6 +141,17 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     return shown
 
 
+def _alone(run: str, cases: Sequence[Case]) -> str:
+    """Return a sentence on a run that has no timed case in common with another one."""
+    timed = sum(any(name in case.values for name in TIMES) for case in cases)
+    kinds = {
+        f"{case.first['experiment']} ({case.first['profile']}, {case.framework}, {case.kind})"
+        for case in cases
+    }
+    has = f"{timed} of its {len(cases)} cases are timed: {', '.join(sorted(kinds))}"
+    return one_line(f"{run} has no timed case in common with another run; {has}.", 600)
+
+
 def _row(base: Case, other: Case, speeds: pandas.Series) -> dict[str, Any]:
     """Return the comparison of a case with the first run that has it, not judged yet.
 
@@ -134,7 +159,7 @@ def _row(base: Case, other: Case, speeds: pandas.Series) -> dict[str, Any]:
     """
     row = {name: base.first[name] for name in ("article", "experiment", "case", "precision")}
     row |= {"base": base.first["run"], "run": other.first["run"], "verdict": "not timed in both"}
-    row["kind"] = base.kind
+    row |= {"kind": base.kind, "doubts": ", ".join(_doubts(base, other))}
     row |= dict.fromkeys(("metric", "ratio", "low", "high", "base_s", "run_s"))
     metric = next((name for name in TIMES if name in base.each and name in other.each), None)
     if metric is None:
@@ -172,6 +197,17 @@ def _machine(base: Case, other: Case, speeds: pandas.Series) -> list[str]:
     return found
 
 
+def _doubts(base: Case, other: Case) -> Iterable[str]:
+    """Yield the conditions that may explain a difference: `busy in a`, `on-battery in b`."""
+    from pomology.results.cases import DOUBTS
+
+    both = LASTING.intersection(base.flags, other.flags)
+    for case in (base, other):
+        for flag in case.flags:
+            if flag in DOUBTS | LASTING and flag not in both:
+                yield f"{flag} in {case.first['run']}"
+
+
 def _judge_single(row: dict, variations: dict[tuple[str, str], float]) -> None:
     """Add interval and verdict to a row of single runs, where both machines' variation is known."""
     from pomology.results.cases import allowed
@@ -188,6 +224,8 @@ def _conclude(row: dict, low: float, high: float, undecided: str) -> None:
     row |= {"low": low, "high": high, "verdict": undecided}
     if not low <= 1 <= high:
         row["verdict"] = "faster" if high < 1 else "slower"
+        if row["doubts"]:
+            row["verdict"] = f"in doubt: {row['verdict']}, but {row['doubts']}"
 
 
 def joint_confidence(p_values: Sequence[float]) -> float:

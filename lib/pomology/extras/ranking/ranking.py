@@ -179,7 +179,8 @@ def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
 def headline(frame: pandas.DataFrame, against: str = "") -> str:
     """Return the speed of each device of this machine, compared with the reference.
 
-    A difference of single runs below the run-to-run variation is named as such.
+    A difference of single runs below the run-to-run variation is named as such, and so are a
+    battery and the low-power mode.
     """
     known = speeds(frame)
     name = reference(known, against)
@@ -191,10 +192,15 @@ def headline(frame: pandas.DataFrame, against: str = "") -> str:
     lines = []
     for device, own in rows[rows["kind"].eq(MEASURED)].groupby("device", sort=False):
         text = words(own, name)
-        variation = variations.get(own["role"].iloc[0], 0.0)
-        if single and abs(math.log(own["mean"].iloc[0])) < math.log(cases.allowed([variation])):
+        variation = variations.get(own["role"].iloc[0])
+        if single and variation is None:
+            text += ", from single runs without an interval"
+        elif single and abs(math.log(own["mean"].iloc[0])) < math.log(cases.allowed([variation])):
             text += ", which is within run-to-run variation"
         lines.append(f"The {device} is {text}.")
+    for flag in ("on-battery", "low-power"):
+        if lines and own_run["flags"].str.contains(flag).any():
+            lines.append(f"In some cases {cases.FLAGS[flag]}.")
     return " ".join(lines) or NOTHING
 
 
