@@ -91,7 +91,6 @@ def test_no_secret_passes_from_any_place(tmp_path, secret):
     text = json.dumps([members(packed), [share.plain(each) for each in planted(MACHINE, secret)]])
     assert secret not in text and text.count("unknown") > 40
     assert not Run(packed).problems and len(Run(packed).records) == len(Run(out).records) > 40
-    assert set(pomology.load(packed).year) == {2026}
 
 
 @pytest.mark.parametrize("value", [4323915862128474, [4323, 9158], {"size": 4323}, 48.137154])
@@ -161,7 +160,7 @@ def test_pomologys_own_names_are_shared():
         names.append(notebook.name)
         for place in (notebook.path, *notebook.path.parent.glob("*.py")):
             names += re.findall(r'(?:metric|phase|occasional)\(\\?"(.+?)\\?"', place.read_text())
-    assert sorted({name for name in names if not share.is_known(name)}) == []
+    assert {name for name in names if not share.is_known(name)} < {*share.FREE}
 
 
 def picture(**texts):

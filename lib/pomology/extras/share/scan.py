@@ -16,8 +16,8 @@ from pomology.errors import PomologyError
 
 SECRET = re.compile("TOKEN(?!IZERS)|SECRET|PASSW|_KEY$")  # names of environment variables
 USUAL = ("root", "/root", "user", "admin", "runner", "ubuntu", "jovyan", "localhost")
-# Mail addresses, and private addresses of machines, which detect-secrets does not find.
-ADDRESS = re.compile(r"\w@[\w-]+\.[a-z]|(?<![\w.])(10|172|192)(\.\d{1,3}){3}(?![\w.])")
+# Addresses of mail and machines, not versions such as 7.4.2.24; detect-secrets finds neither.
+ADDRESS = re.compile(r"\w@[\w-]+\.[a-z]|(?<![\w.])\d{2,3}(\.\d{1,3}){3}(?![\w.])")
 EMBEDDED = re.compile(r"data:[\w/+.;=-]*;base64,((?:[\w+/=\s]|%0A)*)")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|[nrt])")
 ANSI = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")

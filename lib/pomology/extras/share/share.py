@@ -1,7 +1,7 @@
 """Export a run as an anonymized zip: numbers, versions, names of chips, and settings.
 
-A text is shared if it has the form of its field, or words that pomology itself writes (words.txt)
-and one number at most. Others read "unknown", and entries with other names are left out.
+A text is shared if it has the form of its field, or words that pomology itself writes (words.txt,
+chips.txt) and one number at most. Others read "unknown", and entries with other names are left out.
 """
 
 import json
@@ -18,7 +18,10 @@ from pomology.results.record import Record
 from pomology.results.run import Run
 
 FREE = ("reason", "note", "traceback", "data_origin", "absent", "software", "unknown", "left_out")
-WORDS = set(Path(__file__).with_name("words.txt").read_text(encoding="utf-8").split())
+WORDS, CHIP_WORDS = (
+    set(Path(__file__).with_name(name).read_text(encoding="utf-8").split())
+    for name in ("words.txt", "chips.txt")
+)
 BETWEEN_WORDS = re.compile(r"\d{1,3}-Core|[ _,()@-]+")
 NUMBER = r"(\d{1,4}(\.\d{1,3})? )?"
 # Behind a maker alone there is no number: `NVIDIA A100`.
@@ -41,9 +44,9 @@ IDENTITY = ("experiment", "framework", "backend", "config")
 
 def is_known(text: str, field: str = "") -> bool:
     """Return whether a text has the form of its field, or words of pomology and a number."""
-    words = list(filter(None, BETWEEN_WORDS.split(text)))
-    rest = [word for word in words if word not in WORDS]
     chip = field in ("chip", "name")
+    words = list(filter(None, BETWEEN_WORDS.split(text)))
+    rest = [word for word in words if word not in (CHIP_WORDS if chip else WORDS)]
     known = re.fullmatch(CHIP if chip else NUMBER, "".join(f"{word} " for word in rest))
     worded = known and (not rest or len(rest) < len(words)) and (MAKER.match(text) or not chip)
     return bool(worded or re.fullmatch(FORMS.get(field, "-"), text))
