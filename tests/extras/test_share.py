@@ -111,7 +111,7 @@ def test_the_reference_run_loads_unchanged_but_for_its_reasons(tmp_path):
     shared, own = pomology.load(packed), pomology.load(folder)
     texts = ["reason", "note", "data_origin"]
     assert_frame_equal(shared.drop(columns=texts), own.drop(columns=texts))
-    hidden = {name: None for name in (*texts, "software", "absent")}
+    hidden = dict.fromkeys((*texts, "software", "absent"))
     for one, other in zip(Run(packed).records, Run(folder).records, strict=True):
         assert one.line() | hidden == other.line() | hidden
     machine, shared = Run(folder).machine, Run(packed).machine

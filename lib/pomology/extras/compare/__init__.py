@@ -125,9 +125,8 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
         name = one_line(f"{compared[0]['experiment']}: {compared[0]['case']}", 120)
         lines.append(Row({"Case": name, "Time of": metric.removesuffix("_s"), **cells}))
     notes = [f"{name}: {one_line(machine)}." for name, machine in machines.items()]
-    for name in machines.index:
-        if not any(line.cells[name] for line in lines):
-            notes.append(_alone(name, [case for case in pooled if case.first["run"] == name]))
+    alone = [name for name in machines.index if not any(line.cells[name] for line in lines)]
+    notes += [_alone(name, pooled) for name in alone]
     notes += [RATIOS] if lines else []
     known = [
         f"{run}, {kind.upper()}: about {significant(100 * each, 1)} %"
@@ -141,8 +140,9 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     return shown
 
 
-def _alone(run: str, cases: Sequence[Case]) -> str:
+def _alone(run: str, pooled: Sequence[Case]) -> str:
     """Return a sentence on a run that has no timed case in common with another one."""
+    cases = [case for case in pooled if case.first["run"] == run]
     timed = sum(any(name in case.values for name in TIMES) for case in cases)
     kinds = {
         f"{case.first['experiment']} ({case.first['profile']}, {case.framework}, {case.kind})"
