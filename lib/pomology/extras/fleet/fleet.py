@@ -17,6 +17,7 @@ import filelock
 from distributed.comm import get_address_host
 
 import pomology
+from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot
@@ -37,6 +38,9 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
     Raises PomologyError for wrong options, and for missing or different machines.
     """
     where = place(options)
+    if options.device not in find.choices():
+        known = ", ".join(find.choices())
+        raise PomologyError(f"DEVICE={options.device}: expected one of {known}")
     values = {"devices": options.device, "data": options.data}
     plan.jobs(options.profile, values, options.only, options.repeats)
     command = [f"--{name}={getattr(options, name)}" for name in PASSED]
