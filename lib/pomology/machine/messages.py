@@ -24,7 +24,9 @@ def fault(message: str) -> str | None:
     for known in MESSAGES:
         for sentence in re.split(r"\n|(?<=[.?]) (?=[A-Z])", message):
             if known["needs"] and re.search(known["says"], sentence, re.I):
-                needs = known["needs"].format(architectures=_architectures())
+                needs = known["needs"]
+                if "{architectures}" in needs:
+                    needs = needs.format(architectures=_architectures())
                 return f"{sentence.strip().rstrip('.')}; needs {needs}"
     return None
 
