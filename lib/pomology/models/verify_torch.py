@@ -58,7 +58,8 @@ class BothDevices:
         # Copies on the CPU for `deepcopy`, which would make its own on the GPU.
         copies = {id(buffer): buffer.to("cpu", copy=True) for buffer in self.model.buffers()}
         for weight in self.model.parameters():
-            values = weight.detach().to("cpu", copy=True)
+            kind = torch.promote_types(weight.dtype, torch.float32)  # a CPU is slow in bf16
+            values = weight.detach().to("cpu", kind, copy=True)
             copies[id(weight)] = torch.nn.Parameter(values, weight.requires_grad)
         self.cpu_model, self.cpu_optimizers = copy.deepcopy((self.model, self.optimizers), copies)
         return self
@@ -103,7 +104,8 @@ class BothDevices:
         self._align()
         pairs = list(zip(self.model.parameters(), self.cpu_model.parameters(), strict=True))
         for weight, copied in pairs:
-            copied.grad = None if weight.grad is None else weight.grad.to("cpu", copy=True)
+            grad = weight.grad
+            copied.grad = None if grad is None else grad.to("cpu", copied.dtype, copy=True)
         before = _sample(self.cpu_model)
         self._update(self.model, self.optimizers)
         after_device = _sample(self.model)
@@ -112,7 +114,8 @@ class BothDevices:
                 weight.copy_(copied)
         self._update(self.cpu_model, self.cpu_optimizers)
         after_cpu = _sample(self.cpu_model)
-        rounding = 4 * torch.finfo(pairs[0][0].dtype).eps
+        trained = [weight for weight, _ in pairs if weight.grad is not None]
+        rounding = 4 * max(torch.finfo(weight.dtype).eps for weight in trained)
         device = {name: after_device[name] - before[name] for name in before}
         cpu = {name: after_cpu[name] - before[name] for name in before}
         return device, cpu, {name: cpu[name] + rounding * before[name] for name in before}
