@@ -13,20 +13,25 @@ WORK = {
     if line["precision"] == "fp32"
 }
 AXES = {"batch_size", "precision"}  # settings that a source varies within one measurement
-# Workloads of the same model in another task.
-ALIKE = {"bert_base": "bert_base_squad", "gpt2_small": "gpt2_small_book"}
+# Workloads of the same model in another task; of LoRA those of other models.
+ALIKE = {
+    "bert_base": ["bert_base_squad"],
+    "gpt2_small": ["gpt2_small_book"],
+    "lora": [name for name in published.WORKLOADS if name.startswith("lora_")],
+}
 
 
 def rows(workload):
     """Return table rows by precision, the fastest first.
 
-    A measurement at several batch sizes becomes one row, the fastest. Its `flops_per_s` is the
-    printed speed times the FLOP count, or None without a count.
+    A measurement at several batch sizes becomes one row, the fastest; of LoRA each has a row. Its
+    `flops_per_s` is the printed speed times the FLOP count, or None without a count.
     """
     found = [_row(row) for row in published.elsewhere(workload)]
-    if workload in ALIKE:
-        training = published.WORKLOADS[ALIKE[workload]]
-        found += [_row(row, training=training) for row in published.elsewhere(ALIKE[workload])]
+    axes = {"precision"} if workload == "lora" else AXES
+    for other in ALIKE.get(workload, ()):
+        training = published.WORKLOADS[other]
+        found += [_row(row, axes, training=training) for row in published.elsewhere(other)]
     # Forward and backward passes alone cannot be compared with a step.
     found = [row for row in found if row["metric"] not in ("forward_s", "backward_s")]
     found.sort(key=lambda row: -(row["flops_per_s"] or 0.0))
@@ -43,10 +48,10 @@ def work(row):
     return WORK.get((row["workload"], str(size)), 0) * row["samples"] or None
 
 
-def _row(row, **settings):
+def _row(row, axes=AXES, **settings):
     label = cases.with_software(row)
     config = row["config"] | {"precision": row["precision"]} | settings
-    setting = cases.config_text({key: config[key] for key in config if key not in AXES})
+    setting = cases.config_text({key: config[key] for key in config if key not in axes})
     remarks = [row["source"], setting, *(published.FAULTS[fault] for fault in row["faults"])]
     flops = work(row)
     source = SOURCES[row["source"]]

@@ -22,6 +22,7 @@ PRODUCTS = {"bert_base": 12 * 12 * 768**2, "gpt2_small": 12 * 12 * 768**2 + 768 
 FIT = {"workload": "bert_base", "metric": "fit_s", "unit": "s", "samples": "6400"}
 TEXTS = {"workload": "bert_base", "unit": "texts/s", "precision": "amp"}
 IMAGES = {"workload": "resnet50", "unit": "images/s"}
+LORA = {"workload": "lora_7b_wikisql_mlx", "metric": "tokens_per_s", "unit": "tokens/s"}
 MAC = FIT | {"role": "gpu", "faults": "one-run"}
 SLOW = FIT | {"role": "cpu", "faults": "swapping"}
 ROWS = (
@@ -31,6 +32,8 @@ ROWS = (
     elsewhere_row("V100", 600, BERT | {"batch_size": 8}, printed="600", **TEXTS),
     elsewhere_row("T4", 300, PICTURES | {"image_size": 224}, printed="300", **IMAGES),
     elsewhere_row("T4", 999, PICTURES | {"image_size": 64}, printed="999", **IMAGES),
+    elsewhere_row("M2 Ultra GPU", 475, {"model": "llama-7b", "batch_size": 4}, **LORA),
+    elsewhere_row("M2 Ultra GPU", 250, {"model": "llama-7b", "batch_size": 1}, **LORA),
 )
 
 
@@ -76,6 +79,9 @@ def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(
     assert "the machine was swapping memory" in shown[2][1]
     pictures = [each.cells.values() for each in declared.article_table("resnet50", []).rows]
     assert "300 images/s" in pictures[0] and "7.29 TFLOP/s" in pictures[0]
+    lora = [each.cells for each in declared.article_table("lora", []).rows]
+    assert [each["Tokens"] for each in lora] == ["475 tokens/s", "250 tokens/s"]
+    assert {each["Model"] for each in lora} == {"llama-7b"}
 
 
 def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(monkeypatch):
@@ -90,6 +96,7 @@ def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(monkeypatch):
 
 
 OWN = {"resnet50": {"image_size"}, "bert_base": {"sequence", "steps"}, "gpt2_small": {"sequence"}}
+OWN["lora"] = {"model", "method", "sequence"}
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -104,4 +111,5 @@ def test_cases_have_the_settings_of_the_sources(name):
     keys = {"batch_size", "optimizer", "data", "precision"} | OWN[name]
     assert all(keys <= row.keys() for _, row in cases)
     assert {row["precision"] for kind, row in cases if kind == "cpu"} == {"fp32"}
-    assert {"fp32", "bf16"} <= {row["precision"] for kind, row in cases if kind == "gpu"}
+    expected = {"bf16"} if name == "lora" else {"fp32", "bf16"}
+    assert expected <= {row["precision"] for kind, row in cases if kind == "gpu"}

@@ -115,7 +115,7 @@ class BothDevices:
         self._update(self.cpu_model, self.cpu_optimizers)
         after_cpu = _sample(self.cpu_model)
         trained = [weight for weight, _ in pairs if weight.grad is not None]
-        rounding = 4 * max(torch.finfo(weight.dtype).eps for weight in trained)
+        rounding = 4 * max((torch.finfo(each.dtype).eps for each in trained), default=0.0)
         device = {name: after_device[name] - before[name] for name in before}
         cpu = {name: after_cpu[name] - before[name] for name in before}
         return device, cpu, {name: cpu[name] + rounding * before[name] for name in before}

@@ -1,0 +1,56 @@
+"""The notebook `lora`: MLX's step against transformers' and peft's, and costs by formula."""
+
+import pytest
+import torch
+from huggingface_hub import constants
+from notebook_code import definitions
+from safetensors.torch import save_file
+
+from pomology.models import isolated, verify
+
+QWEN = {"model": "qwen2.5-0.5b", "batch_size": 2, "sequence": 48, "precision": "bf16"}
+
+
+def test_mlx_computes_what_transformers_and_peft_do():
+    mlx = isolated.call("MLX", "references.lora_reference:in_mlx")
+    expected = isolated.call("PyTorch", "references.lora_reference:in_torch")
+    assert len(expected) == 2 * 2 * 2 + 1  # A and B of queries and values in two blocks, the loss
+    assert verify.difference(mlx, expected, 1e-4, relative=True)[1] is None
+
+
+@pytest.mark.parametrize("lora_layers", [0, 2])
+def test_the_formula_is_what_pytorch_counts(lora_layers):
+    notebook = definitions("lora", lora_layers=lora_layers)
+    config = QWEN | {"model": "smoke/3"}
+    formula, counted = notebook["formula"](config), notebook["work"](config, "cuda")
+    for name in ("parameters", "flops", "forward_flops", "state_bytes"):
+        assert getattr(formula, name) == getattr(counted, name), name
+    assert formula.saved_bytes < counted.saved_bytes  # PyTorch keeps more, in fp32 too
+
+
+def test_the_model_is_qwen_with_adapters_in_fp32():
+    notebook = definitions("lora")
+    with torch.device("meta"):
+        weights = list(notebook["build"](QWEN).parameters())
+    adapters = [weight for weight in weights if weight.requires_grad]
+    trained = sum(weight.numel() for weight in adapters)
+    assert trained == 24 * 8 * (3 * 896 + 128)
+    assert {weight.dtype for weight in adapters} == {torch.float32}
+    formula = notebook["formula"](QWEN)
+    assert sum(weight.numel() for weight in weights) == formula.parameters == 494_032_768 + trained
+    all_weights = 6 * 494_032_768 * 2 * 48  # FLOPs of training them
+    assert formula.flops == pytest.approx(2 / 3 * all_weights, rel=0.01)
+
+
+def test_pretrained_weights_come_from_the_cache_only(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    notebook = definitions("lora")
+    notebook["SIZES"]["qwen2.5-0.5b"] = notebook["SIZES"]["smoke"]
+    assert notebook["checkpoint"](QWEN) is None
+    file = tmp_path / "models--Qwen--Qwen2.5-0.5B" / "snapshots" / "main" / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    shipped = notebook["random_model"](QWEN).named_parameters()
+    save_file({name: torch.ones_like(weight) for name, weight in shipped}, file)
+    weights = notebook["build"](QWEN, notebook["checkpoint"](QWEN)).parameters()
+    assert all((weight == 1).all() for weight in weights if not weight.requires_grad)
+    assert notebook["checkpoint"](QWEN | {"model": "qwen2.5-0.5b/2"}) is None
