@@ -115,7 +115,7 @@ def record(**changes) -> Record:
     """A case that ended well, with these fields of its journal's line in place of the usual."""
     fields = journal_lines.ENDED | {"config": {"batch_size": 128}, "device": None}
     fields |= {"chip": "Apple M9", "data": "none", "threads": 8, "started": "2026-05-04T03:02:01Z"}
-    fields |= {"parameters": None, "flops_per_step": None, "foreign_load": 0.0, "flags": []}
+    fields |= {"parameters": None, "flops_per_step": None, "flags": []}
     fields |= {"seconds": 4.0, "metrics": {}} | changes
     form = {"unit": "", "low": None, "high": None, "n": 9, "how": "measured"}
     metrics = {}

@@ -6,6 +6,6 @@ STARTED |= {"config": {"lr": 1}, "framework": "torch", "framework_version": "2.1
 STARTED |= {"backend": "cpu", "device": None, "chip": "Apple M2", "precision": "fp32"}
 STARTED |= {"profile": "quick", "data": "stand-in", "scaled": False, "repeat": 0, "threads": 24}
 STARTED |= {"power_source": "ac", "started": "2026-01-02T03:04:05Z"}
-ENDED = STARTED | {"event": "end", "device": "cpu", "parameters": 652824, "foreign_load": 0.05}
+ENDED = STARTED | {"event": "end", "device": "cpu", "parameters": 652824}
 ENDED |= {"flops_per_step": 501350400, "flags": ["few-steps"], "status": "ok", "reason": None}
 ENDED |= {"seconds": 12.5, "metrics": {"epoch_s": METRIC}}

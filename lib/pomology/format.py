@@ -71,8 +71,7 @@ def span(low: float, high: float, show: Callable[[float], str]) -> str:
 def with_interval(estimate: Estimate, show: Callable[[float], str] = significant) -> str:
     """Return `12.3 ms ± 4.1 %`; for few values `31.7 ms (28.0 to 38.0 ms seen)`.
 
-    Ratios, and intervals wider than ± 50 %, are shown with their bounds: `1.58 (1.48 to 1.68)`. An
-    estimate without an interval reads `about 150 s`.
+    Ratios and intervals over ± 50 % have bounds, `1.58 (1.48 to 1.68)`; without any: `about 150 s`.
     """
     text = show(estimate.value)
     if estimate.low == estimate.high:  # no interval, or a count that is the same in all repeats

@@ -10,6 +10,7 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 
 RESOURCES = Path(__file__).parent / "resources"
+EXTRAS = Path(__file__).parent / "extras"
 
 
 def root() -> Path:

@@ -55,13 +55,6 @@ def test_a_tie_seldom_has_a_verdict(claimed):
         assert called >= 0.03  # Student's t is exact, so a lower rate would waste power
 
 
-def test_a_claim_of_many_comparisons_is_not_contradicted_by_chance():
-    """Twenty ties in one claim: each alone at 5 % would refute it in 40 % of draws."""
-    cpu, gpu = drawn(np.random.default_rng(2), 60, cases=20)
-    found = statuses(claim(RATIO, ">= 1", case=list(range(20))), cpu, gpu)
-    assert found.count(CONTRADICTED) <= 0.05 * len(found) and SUPPORTED not in found
-
-
 def test_verdicts_and_intervals_by_hand():
     """Logarithms 1, 2 and 3: mean 2, standard error √(1/3 + 0.19/2), two degrees of freedom.
 

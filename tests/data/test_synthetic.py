@@ -1,12 +1,9 @@
 """Synthetic data: shapes and sizes of the real data, and that a small model can learn it."""
 
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
 
-from pomology.data import images, photographs, speech, synthetic, text
+from pomology.data import images, speech, text
 
 
 @pytest.mark.parametrize(
@@ -21,13 +18,6 @@ def test_images(load, count, shape):
     means = [train.images[:2000][train.labels[:2000] == label].mean(0) for label in range(10)]
     distances = [((test.images[:500] - mean) ** 2).reshape(500, -1).sum(1) for mean in means]
     assert (np.argmin(distances, 0) == test.labels[:500]).mean() > 0.9
-
-
-def test_photographs_are_as_large_as_lsun_s():
-    files = synthetic.photographs(20)
-    assert Image.open(io.BytesIO(files[0])).size == (341, 256)
-    assert np.mean([len(file) for file in files]) == pytest.approx(3.1e9 / 168_103, rel=0.2)
-    assert len(photographs.lsun_classroom("stand-in")) == 168_103
 
 
 @pytest.mark.parametrize("source", [text.WIKITEXT2, text.PENN_TREEBANK])

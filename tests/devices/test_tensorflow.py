@@ -11,7 +11,7 @@ import pytest
 from pomology.devices import find
 from pomology.devices.tensorflow import REMAPPER, TensorFlowDevice
 from pomology.errors import PomologyError
-from pomology.machine import quiet, snapshot
+from pomology.machine import snapshot
 
 GB = 10**9
 
@@ -60,16 +60,6 @@ def tensorflow(monkeypatch):
         return framework
 
     return pretend
-
-
-def test_tensorflow_takes_no_more_threads_than_can_run(tensorflow, monkeypatch):
-    monkeypatch.setattr(quiet, "usable_threads", lambda: 3)
-    monkeypatch.setattr(os, "environ", {})
-    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    find.prepare("tensorflow")
-    tensorflow()
-    (cpu,) = find.find("cpu", "tensorflow")
-    assert cpu.threads == 3
 
 
 def test_the_remapper_is_off_before_tensorflow_is_imported_and_later_is_an_error(

@@ -141,17 +141,6 @@ def test_cuda_convolves_in_tf32_by_default_and_in_fp32_on_request(
     assert Device("cpu").tf32 is False
 
 
-def test_a_batch_moves_whole_and_keeps_its_form():
-    x = torch.ones(2)
-    batch = [x, (x, "name", 3, None), {"a": x, "b": [x]}]
-    mps = Device("mps")
-    mps.handle = torch.device("meta")  # which exists on every machine
-    first, named, by_name = mps.to_device(batch)
-    tensors = [first, named[0], by_name["a"], by_name["b"][0]]
-    assert {tensor.device.type for tensor in tensors} == {"meta"}
-    assert named[1:] == ("name", 3, None)
-
-
 def test_device_of_a_model_is_that_of_its_weights():
     on_cpu = torch.nn.Linear(2, 2)
     on_meta = torch.nn.Linear(2, 2, device="meta")

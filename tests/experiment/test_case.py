@@ -16,13 +16,10 @@ from fakes import Clock
 from small_model import FEATURES, WORK, batches, fit, run
 from torch import nn
 
-from pomology import errors
 from pomology.experiment import case as experiment_case
 from pomology.machine import energy, memory, quiet
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
-
-MPS_OUT = "MPS backend out of memory (MPS allocated: 17.94 GB, max allowed: 18.13 GB). Tried to"
 
 
 def test_a_finished_case_is_one_line_with_its_metrics_and_raw_times(make):
@@ -57,7 +54,7 @@ def test_a_finished_case_is_one_line_with_its_metrics_and_raw_times(make):
         "canary": {"before_s": 0.0005, "after_s": 0.0005},
     }
     assert {key: end[key] for key in expected} == expected and "traceback" not in end
-    assert datetime.fromisoformat(end["started"]).tzinfo is not None and end["seconds"] > 0
+    assert datetime.fromisoformat(end["started"]).tzinfo is not None
 
     metrics = end["metrics"]
     values = {name: metric["value"] for name, metric in metrics.items()}
@@ -147,29 +144,16 @@ def test_only_the_article_profile_runs_an_epoch_that_does_not_fit_the_budget(mak
     assert ("few-steps" in record.flags) == (not whole)
 
 
-EXCEPTIONS = [
-    (RuntimeError(MPS_OUT), "out-of-memory", "MPS backend out of memory (MPS allocated: 17.94 GB"),
-    (errors.Unsupported("MPS has no float64"), "unsupported", "MPS has no float64"),
-    (errors.Mismatch("off by 0.3"), "mismatch", "off by 0.3"),
-    (errors.TooBig("needs 99 GB"), "too-big", "needs 99 GB"),
-    (errors.TooSlow("needs a week"), "too-slow", "needs a week"),
-    (RuntimeError("shapes differ\nat layer 3"), "error", "RuntimeError: shapes differ"),
-]
-
-
 def test_an_exception_ends_its_case_and_not_the_notebook(make):
     experiment = make()
-    for case in experiment.cases(number=range(len(EXCEPTIONS) + 1)):
+    for case in experiment.cases(number=[1, 2]):
         with case:
             fit(case)
-            if case["number"] < len(EXCEPTIONS):
-                raise EXCEPTIONS[case["number"]][0]
-    *records, following = experiment.records
-    assert following.status == "ok"
-    for record, (_, status, reason) in zip(records, EXCEPTIONS, strict=True):
-        assert record.status == status and record.reason.startswith(reason)
-        assert "\n" not in record.reason and bool(record.traceback) == (status == "error")
-        assert "epoch_s" in record.metrics  # earlier results are kept
+            if case["number"] == 1:
+                raise RuntimeError("shapes differ\nat layer 3")
+    record, following = experiment.records
+    assert (record.status, record.reason) == ("error", "RuntimeError: shapes differ")
+    assert record.traceback and "epoch_s" in record.metrics and following.status == "ok"
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -294,13 +278,6 @@ def test_the_record_of_timed_calls_has_their_raw_times(make):
     assert record.blocks["launch_cold_s"] == {"steady": [[1, 0.25], [1, 0.5]]}
 
 
-def test_a_loop_ends_at_five_times_its_budget(make, monkeypatch):
-    monkeypatch.setattr("pomology.experiment.experiment.LIMIT_LEAST_S", 0.0)
-    record = run(make(budget_s=0.1), lambda case: fit(case, 1000, step_s=0.2))
-    assert record.blocks["training"]["stopped"] == "limit" and "few-steps" in record.flags
-    assert record.metrics["step_s"].value == pytest.approx(0.2)
-
-
 def test_flags_contended_and_slowed(make, monkeypatch):
     speeds = iter([1.0, 1.0, 1.4, 1.5, 1.4, 1.2])  # constant, slow on both sides, slow on one
     monkeypatch.setattr(quiet, "calibrate", lambda: next(speeds))
@@ -360,7 +337,7 @@ def test_a_rate_above_the_measured_peak_has_a_flag(make):
     assert [record.flags for record in experiment.records] == [[], [], [], ["too-fast"]]
 
 
-def test_the_record_has_joules_of_steady_steps_or_the_reason_without(make, monkeypatch):
+def test_the_record_has_joules_of_steady_steps(make, monkeypatch):
     joules = iter(range(0, 10_000, 10))
     meter = energy.Meter({"cpu": 0.0001}, lambda: {"cpu": next(joules)})
     monkeypatch.setattr(energy, "meter", lambda kind: meter)
@@ -374,13 +351,6 @@ def test_the_record_has_joules_of_steady_steps_or_the_reason_without(make, monke
     assert step.low < step.value < step.high and record.rails == ["cpu"]
     per_tflop = record.metrics["energy_j_per_tflop"].value
     assert per_tflop == pytest.approx(step.value * 1e12 / WORK.flops)
-
-    def absent(kind):
-        raise energy.Absent("no meter here")
-
-    monkeypatch.setattr(energy, "meter", absent)
-    record = run(make(profile="article", repeat=1), body)
-    assert record.absent["power_w"] == "no meter here" and "power_w" not in record.metrics
 
 
 def test_a_notebook_shows_the_progress_of_a_case_and_a_terminal_its_result(
@@ -396,11 +366,7 @@ def test_a_notebook_shows_the_progress_of_a_case_and_a_terminal_its_result(
 
     assert lines(8) == [] and capsys.readouterr().out.startswith("vae: cpu, batch size 8 · epoch ")
     monkeypatch.setattr(experiment_case, "get_ipython", lambda: object())
-    first, last = lines(16)  # it takes less than the time between two updates
-    assert first == "torch-cpu batch_size=16" and last.startswith(
-        "vae: cpu, batch size 16 · epoch "
-    )
     monkeypatch.setattr(experiment_case, "UPDATE_S", 0.0)
-    first, *within, last = lines(32)
-    assert within[0].startswith("torch-cpu batch_size=32: training, step ")
-    assert capsys.readouterr().out == ""
+    first, second, *_, last = lines(32)
+    assert first == "torch-cpu batch_size=32" and second.startswith(f"{first}: training, step ")
+    assert last.startswith("vae: cpu, batch size 32 · epoch ") and not capsys.readouterr().out

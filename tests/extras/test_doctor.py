@@ -4,7 +4,6 @@ import pytest
 from machine import test_snapshot
 from macs import SECRETS
 
-from pomology import __main__
 from pomology.devices import torch as devices_torch
 from pomology.extras.doctor import doctor
 from pomology.machine import snapshot as machine_snapshot
@@ -159,16 +158,3 @@ def test_this_machine_s_frameworks_each_alone(framework):
     else:
         cpu = found["devices"][0]
         assert (cpu["backend"], cpu["reason"], cpu["precisions"]["fp32"]) == ("cpu", None, None)
-
-
-def test_the_command_prints_the_verdict_then_problems_then_the_rest(monkeypatch, capsys):
-    facts = LINUX | {"cpu_cores": 64, "memory_bytes": 256 * 2**30}
-    monkeypatch.setattr(doctor, "probe", CPU_ONLY.get)
-    monkeypatch.setattr(machine_snapshot, "snapshot", lambda: facts)
-    monkeypatch.setattr(machine_snapshot, "conditions", lambda: {"flags": []})
-    assert __main__.main(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "AMD EPYC 7B13, 64 cores, 256 GB, Linux 6.8, Python 3.11.9"
-    assert lines[3].startswith(ON_CPU)
-    words = [line.split()[0] for line in lines[5:]]
-    assert words == sorted(words) and {*words} == {"no", "yes"}

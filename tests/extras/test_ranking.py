@@ -75,14 +75,6 @@ def test_what_is_not_the_same_work_is_not_compared(other):
     assert ranking.ranking_table(run_of(other)).notes == (ranking.NOTHING,)
 
 
-@pytest.mark.parametrize(
-    "more", [{"metrics": {"compute_epoch_s": metric(1.0, unit="s")}}, {"flags": ["swapping"]}]
-)
-def test_a_time_with_a_serious_fault_is_in_no_mean(more):
-    rows = beside([epoch(4.0, **more), epoch(20.538, "siamese", 1024)], HERE, "RTX 2070 Super")
-    assert not rows.sound["dcgan"] and rows["mean"].iloc[0] == pytest.approx(rows.ratio["siamese"])
-
-
 def test_the_reference_can_be_chosen_and_runs_of_others_stand_under_their_names():
     own = [epoch(900.0), epoch(90.0, "siamese"), epoch(30.0, "vae", 5120)]
     shown = ranking.ranking_table(run_of(*own), "M1 Ultra CPU")
@@ -122,12 +114,3 @@ def test_two_sources_are_compared_on_equal_terms_only(elsewhere_has):
     known = ranking.compared(speeds.speeds(run_of()), "A").set_index("device")
     assert known.ratio.to_dict() == pytest.approx({"A": 1, "B": 1.9, "F": 6, "G": 1.5})
     assert known.sound.to_dict() == {"A": True, "B": True, "F": False, "G": True}
-
-
-def test_a_case_of_today_is_found_at_the_settings_of_a_source(elsewhere_has):
-    settings = {"batch_size": 64, "sequence": 128, "steps": 100, "data": "random"}
-    fit = {"workload": "bert_base", "metric": "fit_s", "unit": "s"}
-    elsewhere_has(elsewhere_row("V100", 41, settings, **fit))
-    time = {"fit_s": metric(20.0, unit="s")}
-    own = record("bert_base", time, settings | {"precision": "fp32"}, backend="cuda")
-    assert beside([own], "Apple M9 CUDA", "V100").ratio["bert_base"] == 41 / 20

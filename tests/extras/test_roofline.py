@@ -5,7 +5,6 @@ from records import cached, matvec, product, rate, record, stream
 
 from pomology.extras.roofline import figure, table
 from pomology.extras.roofline.roofs import roofs
-from pomology.report import peaks
 from pomology.results import frame
 
 
@@ -51,19 +50,6 @@ def test_each_kind_of_traffic_has_a_peak_and_cache_resident_cases_raise_none():
     # A matrix must be larger than four caches; the default size covers unknown caches.
     assert roofs([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].rate.value == 13e9
     assert ("gpu", "reads") not in roofs([matvec(530, 13e9, backend="mps")]).bandwidths
-
-
-def test_the_best_case_is_shown_also_of_a_smaller_model():
-    records = [
-        record(metrics=rate(r), config={"batch_size": r}, scaled=r > 8e9) for r in (3e9, 9e9, 5e9)
-    ]
-    records.append(record(metrics=rate(99e9), config={"batch_size": 99}, status="mismatch"))
-    records.append(record("siamese", rate(1e9), profile="smoke"))
-    shown = table.roofline_table(frame.of_records(records), roofs([]))
-    (row,) = shown.rows
-    texts = row.cells
-    assert (texts["Achieved"], texts[peaks.BEST]) == ("9.00 GFLOP/s", "no peak")
-    assert texts["Notes"] == "scaled" and table.NO_PEAKS in shown.notes
 
 
 def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_point():

@@ -6,7 +6,6 @@ import itertools
 import os
 from types import SimpleNamespace
 
-import numpy
 import psutil
 import pytest
 from fakes import Clock, SimulatedDevice
@@ -70,12 +69,6 @@ def test_sleep_is_what_one_clock_counts_and_the_other_does_not(monkeypatch, alwa
     clocks = SimpleNamespace(**{always: 9000.0, awake: 5400.0}, clock_gettime=float)
     monkeypatch.setattr(quiet, "time", clocks)
     assert quiet.asleep_s() == 3600
-
-
-def test_a_calibration_of_the_cpu_is_the_median_after_a_warm_up(monkeypatch, now):
-    pace = iter([9.0] * 3)
-    monkeypatch.setattr(numpy, "einsum", lambda *_: now.pass_s(next(pace, 1.0) * 0.0004))
-    assert quiet.calibrate() == pytest.approx(0.0004) and now.now < 0.07
 
 
 @pytest.mark.parametrize("call_s", [0.0002, 0.007, 0.02])  # from a B200 to slower than an M1

@@ -44,28 +44,6 @@ def test_the_time_of_an_epoch_excludes_the_clock_s_own_time():
     assert clock.parts["training"].complete and value(clock, "epoch_s") == approx(1.0)
 
 
-def test_loading_counts_as_part_of_steps_and_the_loader_s_start_of_the_first_step():
-    class Slow(Loader):
-        def __iter__(self):
-            now.pass_s(1.5)  # workers start here
-            return super().__iter__()
-
-    now = Clock()
-    clock = StepClock(clock=now)
-    train(clock, Slow(50, now, load_s=0.002), lambda number: now.pass_s(0.003))
-    assert value(clock, "first_step_s") == approx(1.505)
-    assert value(clock, "step_s") == approx(0.005)
-    assert value(clock, "epoch_s") == approx(1.5 + 50 * 0.005)
-
-
-@pytest.mark.parametrize("step_s", [0.0005, 0.7])
-def test_an_epoch_estimated_from_constant_steps_is_exact(step_s):
-    clock, part = timed(range(20_000), lambda number: step_s if number else 2.0, budget_s=3)
-    epoch = epoch_metrics(clock)["epoch_s"]
-    assert not part.complete and part.last_step_s is None
-    assert (epoch.value, epoch.how) == (approx(2.0 + 19_999 * step_s), "estimated")
-
-
 def test_warm_up_is_separate_and_doubles():
     clock, part = timed(range(5_000), lambda number: 0.05 if number < 40 else 0.01, budget_s=10)
     sizes = [block.steps for block in part.warmup]
@@ -100,12 +78,6 @@ def test_a_part_that_reaches_its_limit_keeps_its_times(step_s, stopped, steady):
     assert evaluation.seconds <= 50 / 4 + 10 and evaluation.stopped == "limit"
 
 
-def test_a_block_ends_where_the_limit_is_reached():
-    pace = lambda number: 0.01 if number < 300 else 4.0  # noqa: E731
-    _, part = timed(Loader(10**6), pace, budget_s=10, limit_s=12, to_device=unchanged)
-    assert part.stopped == "limit" and part.seconds <= 12 + 4
-
-
 @pytest.mark.parametrize(("budget_s", "step_s"), [(0.5, 0.0007), (20, 0.3)])
 @pytest.mark.parametrize("put", [None, unchanged])
 def test_the_budget_holds(budget_s, step_s, put):
@@ -135,17 +107,6 @@ def test_the_stop_rule_ends_constant_steps_but_not_before_the_third_burst():
     assert part.stopped == "interval"
     assert seconds_of(part.blocks) == approx(3 / 5 * 30, rel=0.02)
     assert (metric.high - metric.value) / metric.value <= measure_clock.TARGET
-    # Pre-loaded batches come after them, and stop by their own interval.
-    clock = StepClock(budget_s=30, to_device=unchanged, clock=Clock())
-    noise = np.random.default_rng(3).lognormal(0, 1.5, 500)
-
-    def step(number):
-        clock.clock.pass_s(0.01 * (noise[number % 500] if clock.on_ready else 1))
-
-    train(clock, range(10**6), step)
-    part = clock.parts["training"]
-    assert part.stopped == "interval" and seconds_of(part.blocks) == approx(3 / 5 * 20, rel=0.02)
-    assert seconds_of(part.ready_blocks) == approx(10, rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -56,17 +56,6 @@ def test_the_memory_of_a_released_graph_counts_once():
     assert workload(two_layers, side_by_side).saved_bytes == 2 * (INPUT + HIDDEN)
 
 
-def test_frozen_parameters_count_as_weights_only():
-    def frozen():
-        module = two_layers()
-        module[0].requires_grad_(False)
-        return module
-
-    found = workload(frozen, backward, optimizer_slots=2)
-    state_bytes = FLOAT * (77 + 24 + 24 + 2 * 24)
-    assert found == Workload(77 + 24, 2 * 5 * (70 + 2 * 21), state_bytes, HIDDEN)
-
-
 def test_nothing_is_allocated_for_a_module_of_a_trillion_parameters():
     before = psutil.Process().memory_info().rss
     found = workload(
@@ -163,12 +152,3 @@ GIVEN = 5 * 2 + 2 * 5 * 8 + 3 * 8000
 )
 def test_the_bytes_of_a_step_by_hand(build, step, slots, floats):
     assert moved(build, step, slots) == FLOAT * floats
-
-
-def test_fused_attention_reads_and_writes_each_of_its_tensors_once():
-    """These tensors are queries, keys, values, the output and their gradients."""
-    forward = 4 * NUMBERS + LINES  # and the logarithm of a sum for each row
-    summed = NUMBERS + 1 + 1  # the sum, and its gradient, which is expanded to the output's
-    backward = 4 * NUMBERS + LINES + 1 + 3 * NUMBERS
-    found = moved(lambda: Attention(doubled=False), lambda m: m().backward(), backend="cuda")
-    assert found == FLOAT * (forward + summed + backward + 3 * 3 * NUMBERS)

@@ -74,11 +74,3 @@ def test_pairs_are_those_of_similar_price_and_no_others():
     first = rows[0]
     assert first["price"] == pytest.approx(6599 / 4650)
     assert first["speed_per_usd"] == first["speed"] * first["price"]
-
-
-def test_energy_has_its_electricity_and_its_share_of_the_price():
-    ours = costs.energy_table(frame.of_records(RUN), 3000.0, 0.36, 3.0).data[-1]
-    assert ours["j_per_tflop"] == pytest.approx(5.0)
-    assert ours["electricity_usd"] == pytest.approx(1000 * 5 * 0.36 / 3.6e6)
-    assert ours["use_usd"] == pytest.approx(200 * 3000 / 94_672_800)
-    assert ours["together_usd"] == pytest.approx(ours["electricity_usd"] + ours["use_usd"])

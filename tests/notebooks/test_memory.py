@@ -71,12 +71,6 @@ def test_a_leaking_device_a_flat_one_and_one_that_grows_by_steps():
     assert once.low < 0 < once.high
 
 
-def test_what_is_not_counted_in_every_step_is_absent():
-    metrics = metrics_of(footprint_bytes=lambda step: None if step == 152 else 10**8 + 4096 * step)
-    assert not [name for name in metrics if name.startswith(("allocated", "reserved", "footprint"))]
-    assert metrics["page_faults_slope"].value == pytest.approx(5)
-
-
 def test_growth_is_noted_behind_the_warm_up_also_where_the_loop_fails():
     noted = {}
     part = Part("training", 200.0, warmup=[Block(19, 1.0)])

@@ -106,13 +106,6 @@ def test_weights_on_the_host_are_no_fallback_if_the_device_computes(
     assert record.status == status
 
 
-def test_nothing_is_left_when_it_is_interrupted(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(KeyboardInterrupt), offload.fsdp(Tiny(), "cpu"):
-        raise KeyboardInterrupt
-    assert not distributed.is_initialized() and not list(tmp_path.iterdir())
-
-
 def test_gloo_listens_on_this_computer_alone(monkeypatch):
     """By itself it listens to the network, which macOS asks its user about."""
     seen = {}

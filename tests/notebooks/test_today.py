@@ -9,8 +9,6 @@ import pytest
 from notebook_code import definitions
 from records import elsewhere_row, set_elsewhere
 
-from pomology.report.figures import article_figure
-
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
 PICTURES = {"batch_size": 64, "optimizer": "SGD", "data": "synthetic"}
 # Of a step for one picture: three times the forward pass, less the gradient of its input.
@@ -82,17 +80,6 @@ def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(
     lora = [each.cells for each in declared.article_table("lora", []).rows]
     assert [each["Tokens"] for each in lora] == ["475 tokens/s", "250 tokens/s"]
     assert {each["Model"] for each in lora} == {"llama-7b"}
-
-
-def test_a_figure_has_each_device_once_and_doubtful_ones_hollow(monkeypatch):
-    set_elsewhere(monkeypatch, *ROWS)
-    flops = {"flops_per_s": fakes.metric(2e13, unit="FLOP/s")}
-    (axis,) = article_figure(declared.of("bert_base"), [bert(metrics=flops, flops_per_step=1)]).axes
-    labels = [label.get_text() for label in axis.get_yticklabels()]
-    assert len(labels) == len(set(labels)) == 4
-    hollow = [line for line in axis.lines if line.get_markerfacecolor() == "none"]
-    doubtful = labels.index("M1 Max CPU (PyTorch, 2022)")
-    assert [list(line.get_ydata()) for line in hollow] == [[doubtful]]
 
 
 OWN = {"resnet50": {"image_size"}, "bert_base": {"sequence", "steps"}, "gpt2_small": {"sequence"}}

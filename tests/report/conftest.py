@@ -35,7 +35,6 @@ def vae() -> Callable[..., Record]:
             "data": "stand-in",
             "data_origin": "digits drawn by hand",
             "parameters": 652_824,
-            "foreign_load": 0.25,
             "flops_per_step": 501_350_400,
             "metrics": dict(METRICS),
             "blocks": {"training": training},

@@ -141,15 +141,6 @@ def test_repeats_become_their_mean_and_a_failed_one_hides_no_value(vae):
     assert (data["epoch_s"], data["epoch_s_high"]) == pytest.approx((2.2, HIGH), rel=1e-6)
 
 
-def test_a_verdict_is_a_status(vae):
-    check = {"experiment": "instrument_check", "config": {"check": "clock"}, "metrics": {}}
-    failed = {"status": "mismatch", "repeat": 1}
-    noisy = {"flags": ["too-noisy"]}
-    for text, *repeats in (("yes", {}), ("inconclusive", noisy), ("mismatch", {}, failed)):
-        table = article_table("instrument_check", [vae(**check, **each) for each in repeats])
-        assert [row["Reliable?"] for row in shown(table)] == [text]
-
-
 def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
     repeats = [vae(), vae(repeat=1), vae(repeat=2, status="error", reason="why")]
     table = article.details_table(repeats)

@@ -4,7 +4,6 @@ This file has the article's numbers as typed in; shares and rates are computed b
 """
 
 import declared
-import heat
 import heatmap
 import numpy
 import pytest
@@ -114,15 +113,6 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     assert set(marks(first)) == expected | {(3e4, 4, HERE_GPU, HERE_GPU)}
 
 
-def test_a_failure_in_the_article_is_shown_in_its_words():
-    small, large = drawn("dcgan").axes
-    assert words(small)[1] == words(large)[1] == "Runtime error (Bug)"
-    panels = drawn("transformer_lm").axes
-    # The row that is printed twice is drawn once.
-    assert [lines(axis) for axis in panels] == [[CPU, GPU, RIVAL]] * 5
-    assert "DNF (Out of Memory)" in words(panels[-1])
-
-
 def test_published_times_are_shown_as_flops_per_second():
     config = {"model": "gpt2-large", "batch_size": 8, "context_size": 1024}
     where = ({"backend": "mps", "framework": "torch"}, {"backend": "mlx-gpu", "framework": "mlx"})
@@ -167,22 +157,3 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     assert drawn("memory", [smoke], traces.figure).texts[0].get_text() == NOTHING
     steps_s = traces.figure(None, [near], lambda config: "scenario 3", timed=True).axes[2]
     assert steps_s.get_ylabel() == "s per step, scenario 3" and curves(steps_s)[0][1][1:] == [2, 3]
-
-
-def test_rate_temperature_and_clock_over_time():
-    """A GPU keeps 70 % of its rate from the fourth minute on, at 75 °C; power was not read."""
-    blocks = {"step_s": {"steady": [[60, 60.0]] * 3 + [[42, 60.0]] * 7}}
-    samples = [
-        [60.0 * k, 1e9, None, 75.0 if k > 3 else 50.0, 90.0, 1.5e9 if k > 3 else 2e9, None]
-        for k in range(11)
-    ]
-    about = {"backend": "cuda", "blocks": blocks, "trace": samples, "config": {"minutes": 10}}
-    metrics = {"step_first_s": metric(1.0), "rate_left": metric(0.7)}
-    figure = drawn("sustained_load", [record("sustained_load", metrics, **about)], heat.figure)
-    panels = {axis.get_ylabel(): axis.lines[0] for axis in figure.axes}
-    assert list(panels) == [heat.RATE, "Temperature (°C)", "Clock (GHz)"]
-    minutes, rates = panels[heat.RATE].get_data()
-    assert list(minutes) == [k + 0.5 for k in range(10)]  # middles of the windows
-    assert list(rates) == pytest.approx([100] * 3 + [70] * 7)
-    assert list(panels["Clock (GHz)"].get_ydata()) == [2.0] * 4 + [1.5] * 7
-    assert {line.get_color() for line in panels.values()} == {HERE_GPU}

@@ -196,14 +196,6 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     assert not (out / "vae.html").exists()
 
 
-def test_a_report_combines_the_notebooks_that_it_names(tmp_path):
-    out = write(tmp_path / "run", [record("blas"), record("vae")], MACHINE)
-    report = Report("costs", article="001", out=out, combines=["blas"])
-    assert len(report.run.records) == 2 and report.records == []  # it has no cases of its own
-    assert "c0ffeec0ff, with changes" in str(report.machine())
-    assert len(Report("vae", article="003", out=out).records) == 1
-
-
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
 BROWSERS += ["/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"]
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)  # none is downloaded

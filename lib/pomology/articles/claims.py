@@ -53,8 +53,7 @@ class Number(NamedTuple):
     """A number or status that a term of a condition can select.
 
     device: role, backend and printed name. settings: parameters, with framework and precision.
-    value: a printed number; an array with an element per repeat, NaN where it is missing; or a
-    status. doubts: reasons against a verdict.
+    value: printed; an array over repeats, NaN if missing; or a status. doubts: against a verdict.
     """
 
     experiment: str

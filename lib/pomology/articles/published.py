@@ -21,8 +21,7 @@ def read(name: str) -> tuple[dict[str, str], ...]:
     return tuple(read_csv(Path(__file__).parent / "data" / name))
 
 
-# Units of rounded numbers -> factor to SI, SI unit. Numbers in other units, such as cores and USD,
-# are exact.
+# Units of rounded numbers -> factor to SI, SI unit. Numbers in other units, as USD, are exact.
 UNITS = {line["unit"]: (float(line["factor"]), line["si_unit"]) for line in read("units.csv")}
 # Possible faults of other sources' times. Means exclude times with a serious fault.
 FAULTS = {line["id"]: line["title"] for line in read("faults.csv")}
@@ -37,8 +36,7 @@ def rows(article: str | None = None, experiment: str | None = None) -> tuple[dic
 
     row: number within the item of the article. line: equal for all values of one row. flops:
     analytic operations of the timed work. flops_per_s: these over the printed time, None if either
-    is missing. year: of the software, or else of the article. remark: the reason why a value is not
-    a number.
+    is missing. year: of the software or the article. remark: why a value is not a number.
     """
     years = {article.id: article.date[:4] for article in articles()}
     found = []
@@ -62,8 +60,7 @@ def rows(article: str | None = None, experiment: str | None = None) -> tuple[dic
 def typed(line: dict[str, str]) -> dict[str, Any]:
     """Return a line with its parsed `config`, and its number in SI units, `si`, `low` and `high`.
 
-    The bounds are half a unit of the last printed digit away, or 10 % for `~`. framework_version:
-    "" if it is unknown.
+    The bounds are half a unit of the last printed digit away, or 10 % for `~`.
     """
     value = float(line["value"]) if line["value"] else None
     row = line | {"value": value, "config": json.loads(line["config"]), "si": None}

@@ -153,10 +153,8 @@ class Device(abc.ABC):
         weights = self._trained(model)[-4:]
         return [number for weight in weights for number in weight.reshape(-1)[:64].tolist()]
 
-    # Memory, in bytes
-
     def free_memory(self) -> int:
-        """Return the memory that a case can still use, without swapping if it is shared."""
+        """Return the bytes that a case can still use, without swapping if the memory is shared."""
         return snapshot.available_memory_bytes()
 
     def reset_peak_memory(self) -> None:
@@ -168,8 +166,7 @@ class Device(abc.ABC):
     def memory(self) -> dict[str, int]:
         """Return `allocated_bytes` (arrays), `reserved_bytes` (the allocator's pool) and peaks.
 
-        `allocated_peak_bytes` and `reserved_peak_bytes` count since the last reset. The dict is
-        empty on most CPUs, and if the counters fail."""
+        Peaks count since the last reset. It is empty on most CPUs, and if the counters fail."""
         return self._read_counter(self._memory)
 
     def peak_memory(self) -> dict[str, int]:

@@ -82,10 +82,7 @@ class MLXDevice(Device):
         self._mx.synchronize(self.handle)
 
     def dispatch(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the function so that it launches its arrays without waiting for them.
-
-        The returned function raises ValueError for a result without arrays, which computes nothing.
-        """
+        """Return the function so that it launches its arrays; it raises ValueError without any."""
 
         def call() -> Any:
             result = function()

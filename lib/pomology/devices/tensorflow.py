@@ -87,8 +87,7 @@ class TensorFlowDevice(Device):
     def synchronize(self) -> None:
         self._tf.test.experimental.sync_devices()
         if self.backend == "metal":
-            # The Metal plugin is not known to wait. Reading a value back waits for it, and for all
-            # earlier work of its queue.
+            # The Metal plugin is not known to wait. Reading a value back waits for its queue.
             with self.context():
                 (self._tf.zeros(()) + 1.0).numpy()
 

@@ -141,8 +141,7 @@ class TorchDevice(Device):
 
     @contextlib.contextmanager
     def watch_fallbacks(self) -> Iterator[set[str]]:
-        # By default PyTorch warns about the first operator only, and Python shows a warning once
-        # per line of code. Both would hide fallbacks from later cases.
+        # PyTorch warns of the first operator only, and Python once per line: later cases, too.
         operators: set[str] = set()
         if self.backend != "mps":
             yield operators

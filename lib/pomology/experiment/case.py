@@ -1,7 +1,6 @@
 """A case: one benchmark configuration on one device, from its start to its line in the journal.
 
-The order is that of a measurement: requirements, begin, model, timing, additions of the notebook,
-end, record.
+The order is that of a measurement: requirements, begin, model, timing, additions, end, record.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -29,7 +29,6 @@ from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.report import peaks
 from pomology.results import cases as results_cases
-from pomology.results import record as results_record
 
 UPDATE_S = 0.5  # between two updates of the progress line, each of which takes about 1 ms
 
@@ -76,8 +75,6 @@ class Case:
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
 
-    # Requirements
-
     def require_memory(self, workload: Workload) -> None:
         """Set the cost of a step. Raises TooBig, which ends the case, if memory is too short."""
         self._workload = workload
@@ -121,12 +118,10 @@ class Case:
             raise Unsupported(f"{title} has no TF32 on this device, only true fp32")
         self.note(f"fp32 by the default of {title}, which is TF32 on this device", "other-way")
 
-    # Begin
-
     def __enter__(self) -> Case:
         experiment = self.experiment
         self._conditions = experiment.conditions()
-        self._started = results_record.now()
+        self._started = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         self._start_s = time.perf_counter()
         # The progress line, which the result replaces; None outside a notebook.
         self._line = display(Pretty(self.name), display_id=True) if get_ipython() else None
@@ -165,8 +160,6 @@ class Case:
         except Exception as error:  # a lost or full GPU, of which the case itself tells
             self.note(f"no calibration matmul on the GPU: {outcome.of_exception(error)[1]}")
 
-    # The model
-
     def watch_model(self, model: Any, offloaded: bool = False) -> Any:
         """Return the model; the case will check its weights' device, and whether they change.
 
@@ -185,8 +178,6 @@ class Case:
     def ran_on(self, result: Any) -> None:
         """Record the device of a computed tensor; another one than the case's is a `fallback`."""
         self._computed_on.add(self.backend.device_of(result))
-
-    # Timing
 
     def steps(self, batches: Iterable, part: str = "training", **options: Any) -> Iterator:
         """Iterate over `batches` and time the loop's work on each, see `StepClock.steps`."""
@@ -249,8 +240,6 @@ class Case:
         """The first timed loop, if any."""
         return next(iter(self.clock.parts.values()), None)
 
-    # Additions of the notebook
-
     def loss(self, value: float) -> None:
         """Record the loss of a step."""
         if not self.clock.on_ready:
@@ -288,8 +277,6 @@ class Case:
         if text not in self._notes:
             self._notes.append(text)
         self._flags += flags
-
-    # End
 
     def at_end(self, check: Callable[[float], None]) -> None:
         """Call a function after the timing, with the case's seconds; it may raise Mismatch."""
@@ -349,8 +336,6 @@ class Case:
             return "not-learning", "no step changed the weights"
         problem = outcome.not_learning(self._losses, self.experiment.expects_learning)
         return ("not-learning", problem) if problem else ("ok", None)
-
-    # Record
 
     def _start(self) -> dict[str, Any]:
         """Return the fields of `record.Start`."""

@@ -31,8 +31,7 @@ class Experiment:
     one of `find.choices()`. profile: `article` runs whole epochs. budget_s: seconds for the steady
     steps of a case. out: the run's folder; "" selects `by_hand`. repeat: number of the repeat in
     the run. precision: of cases without that setting. expects_learning: whether the loss must fall
-    (not in a GAN). declared: fields of `report.article.Declaration`. Raises PomologyError for a
-    wrong value.
+    (not in a GAN). declared: fields of `Declaration`. Raises PomologyError for a wrong value.
     """
 
     def __init__(
@@ -70,13 +69,8 @@ class Experiment:
         places = {"profile": profile, "out": self.out, "devices": self.devices}
         self.report = Report(name, article=article, **places, **declared)
         # Notebooks call the report's methods on the experiment.
-        self.show = self.report.show
-        self.machine = self.report.machine
-        self.table = self.report.table
-        self.details = self.report.details
-        self.printed = self.report.printed
-        self.figure = self.report.figure
-        self.claims = self.report.claims
+        for method in ("show", "machine", "table", "details", "printed", "figure", "claims"):
+            setattr(self, method, getattr(self.report, method))
         self.name = name
         self.article = article
         self.journal = journal.Journal(self.out / f"{name}.jsonl")

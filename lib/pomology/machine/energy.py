@@ -12,8 +12,7 @@ from pomology.machine import messages, snapshot
 from pomology.measure.estimate import Estimate
 
 APPLE_RAILS = {"cpu": "cpu_total_mj", "gpu": "gpu_mj", "dram": "dram_mj"}
-# macOS 27 publishes all energy but the GPU's twice in about 2.1 s (lablup/all-smi #410 and #415,
-# seen on M1 Ultra and M5 Max).
+# macOS 27 publishes all energy but the GPU's twice in about 2.1 s (lablup/all-smi #410 and #415).
 APPLE_PERIOD_S = 0.01
 APPLE_SLOW_PERIOD_S = 2.1
 NVML_PERIOD_S = 0.1
@@ -116,8 +115,7 @@ class Reading(NamedTuple):
 class EnergyCounter:
     """Energy counters of a device, read from its creation on and in steady steps.
 
-    rails: power domains. missing: metric -> the reason why its value is too uncertain. Raises
-    Absent if there is no meter.
+    rails: power domains. missing: metric -> why its value is too uncertain. Raises Absent.
     """
 
     def __init__(self, kind: str, clock: Callable[[], float]):

@@ -22,8 +22,7 @@ def page_faults() -> dict[str, int]:
 
 def live_children() -> list[int]:
     """Return the process ids of running multiprocessing children."""
-    # multiprocessing.active_children() also joins the ended ones, which takes their exit status
-    # from PyTorch's thread: it would notice a killed worker late.
+    # multiprocessing.active_children() takes the exit status of killed workers from PyTorch.
     processes = [child._popen for child in list(multiprocessing.process._children)]
     return [each.pid for each in processes if each is not None and each.returncode is None]
 
@@ -38,8 +37,7 @@ def footprint() -> int:
     proc_pid_rusage = ctypes.CDLL(None).proc_pid_rusage
     total = 0
     for pid in [os.getpid(), *live_children()]:
-        # `struct rusage_info_v0` of <sys/resource.h>: a UUID of 16 bytes, then ten integers, the
-        # eighth of which is the footprint.
+        # `struct rusage_info_v0`: a UUID of 16 bytes, ten integers; the footprint is the eighth.
         info = (ctypes.c_uint64 * 12)()
         if proc_pid_rusage(pid, 0, ctypes.byref(info)) == 0:
             total += info[9]

@@ -6,8 +6,7 @@ from collections.abc import Set
 
 from pomology.paths import RESOURCES, read_csv
 
-# By classes of exceptions and a pattern. With `needs` the installation is at fault: a driver, a
-# library, a compiler or a build. A program's own failures, such as an illegal address, are bugs.
+# By classes of exceptions and a pattern. With `needs` the installation is at fault, no program.
 MESSAGES = read_csv(RESOURCES / "messages.csv")
 
 

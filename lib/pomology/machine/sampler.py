@@ -25,8 +25,7 @@ UNITS = {"page_faults": "count", "page_ins": "count", "temperature_c": "°C", "c
 # 100 MB/s, or a core that compresses at 1 GB/s, busy for 1 % of the time.
 SHORTAGE = {"swapped_bytes": 1e6, "compressed_bytes": 10e6}
 INTERVAL_S = 0.5  # between two samples
-LATE_S = 1.0  # least delay of a sample that shows a stopped process, and least sleep of a machine
-IDLE = 0.1  # share of a core that a stopped process uses at most
+SLEEP_S = 1.0  # least sleep of the machine that gets a flag
 SHORTAGE_S = 10.0  # least seconds of such traffic, also in a shorter block
 
 
@@ -78,9 +77,8 @@ class Sampler:
 
     kind: "cpu" or "gpu". samples: readings to plot. After the block, metrics: values by name, with
     the number of samples and no interval. thermal_level: the highest. rails: power domains of the
-    energy. flags: `swapping`, `paused`, `slept`. absent: metric -> the reason why it is missing.
-    Page faults are of this process, the footprint also of its children, all else of the machine.
-    `swap_bytes` is the growth of swap in use.
+    energy. flags: `swapping`, `slept`. absent: metric -> why it is missing. Page faults are of this
+    process, the footprint also of its children. `swap_bytes` is the growth of swap in use.
     """
 
     def __init__(self, kind: str = "cpu", clock: Callable[[], float] = time.perf_counter):
@@ -119,8 +117,7 @@ class Sampler:
         self._gauges |= self._attempt(SENSORS, sensors, self._kind) or {}
         self._before = self._counters()
         self._asleep_s = quiet.asleep_s()
-        self._start_s = self._last_s = self._clock()
-        self._last_own_s = quiet.own_cpu_s()
+        self._start_s = self._clock()
         self._tick()
 
     def _run(self) -> None:
@@ -132,20 +129,11 @@ class Sampler:
         for name, read in self._gauges.items():
             if name not in self.absent:
                 gauges[name] = self._attempt((name,), read)
-        now_s = self._clock()
-        self.samples.append(Sample(now_s - self._start_s, **gauges))
-        own_s = quiet.own_cpu_s()
-        late_s = now_s - self._last_s - INTERVAL_S
-        # A late sample of a process that used no CPU means that it was stopped.
-        idle = own_s - self._last_own_s < IDLE * late_s
-        if late_s > LATE_S and idle and "paused" not in self.flags:
-            self.flags.append("paused")
-        self._last_s = now_s
-        self._last_own_s = own_s
+        self.samples.append(Sample(self._clock() - self._start_s, **gauges))
 
     def _end(self) -> None:
         self._tick()
-        if quiet.asleep_s() - self._asleep_s > LATE_S:
+        if quiet.asleep_s() - self._asleep_s > SLEEP_S:
             self.flags.append("slept")
         after = self._counters()
         values = {name: after[name] - self._before[name] for name in after if name in self._before}

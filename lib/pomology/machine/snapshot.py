@@ -23,8 +23,7 @@ from pomology.paths import redact
 
 PACKAGES = ["torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-metal", "keras"]
 PACKAGES += ["mlx", "pyarrow", "numpy", "zeus-apple-silicon", "pomology"]
-# Environment variables that affect how frameworks compute. Other TF_ variables may be secrets, and
-# folders are private.
+# Variables that affect how frameworks compute. Other TF_ ones may be secrets; folders are private.
 VARIABLES = re.compile(
     r"(?!.*_(DIR|HOME)$)"
     r"(OMP|KMP|GOMP|MKL|OPENBLAS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|ATEN"
@@ -92,8 +91,7 @@ def conditions() -> dict[str, Any]:
     """Return the conditions that would spoil a measurement now.
 
     power_source: "ac", "battery" or None. power_mode: of macOS, "low", "automatic" or "high".
-    flags: `on-battery`, `low-power`, and `busy` if other programs used over 0.25 core and 5 % of
-    all cores during 0.25 s.
+    flags: `on-battery`, `low-power`, `busy` (others used over 0.25 core and 5 % of all in 0.25 s).
     """
     power_source, mode = _power()
     share = psutil.cpu_percent(0.25) / 100  # of all cores, while this process waits
@@ -209,8 +207,7 @@ def _nvidia_gpus() -> list[dict[str, Any]]:
 
 
 def _git() -> dict[str, Any] | None:
-    # Without this check git would search the parent folders, and a Mac without git would open a
-    # window that offers to install it.
+    # Otherwise git would search the parent folders, and a Mac would open a window to install it.
     if not (REPOSITORY / ".git").exists():
         return None
     git = ("git", "--no-optional-locks", "-C", str(REPOSITORY))

@@ -299,8 +299,7 @@ class StepClock:
         if not self.on_ready:
             part.steps += done
             part.seconds += end - start
-        # Without synchronization the program prepares a step while the device runs the last one.
-        # This is the most time that such an overlap can have saved.
+        # The most that preparing a step while the device runs the last one can have saved.
         self._lost_overlap_s = min(end - before_sync, (before_sync - start) / done)
         return Block(done, end - start, self._phases)
 
@@ -314,15 +313,11 @@ class StepClock:
 
 
 def epoch_steps(batches: Any) -> float:
-    """Return the steps of one pass over `batches`; a smaller last batch counts as its fraction.
-
-    Raises TypeError if the length is unknown.
-    """
+    """Return the steps of one pass over `batches`; a smaller last batch counts as its fraction."""
     sampler = getattr(batches, "sampler", None)
     if sampler is None or batches.batch_size is None or batches.drop_last:
         return float(len(batches))
-    # A sampler may draw another number of samples than the dataset holds. The sampler of a stream
-    # has no length.
+    # A sampler may draw another number than the dataset holds; that of a stream has no length.
     return len(sampler if hasattr(sampler, "__len__") else batches.dataset) / batches.batch_size
 
 

@@ -99,8 +99,7 @@ def estimate(number: Estimate | float, unit: str = "") -> Estimate:
 def total(terms: Iterable[Estimate]) -> Estimate:
     """Return the sum of independent estimates, with the first one's `n`.
 
-    Distances to bounds add in squares. Terms of unknown spread make the sum's spread unknown if
-    they are over 1 % of it.
+    Distances to bounds add in squares. Terms of unknown spread over 1 % of the sum make it unknown.
     """
     terms = list(terms)
     first = terms[0]

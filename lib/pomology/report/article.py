@@ -234,10 +234,7 @@ def _notes(
 
 
 def details_table(records: Iterable[Record], title: str = "All measured values") -> Table:
-    """Return a table of all values of cases: a row per metric, a column per repeat.
-
-    A row of statuses with reasons follows if a repeat failed.
-    """
+    """Return a table of all values of cases, and statuses: a column per repeat."""
     pooled = pool(of_records(records))
     repeats = sorted({repeat for case in pooled for repeat in case.flags_of})
     rows = []

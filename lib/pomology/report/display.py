@@ -25,8 +25,7 @@ class Report:
     """The tables, figures and claims of a notebook, made from the results of its run.
 
     name, article, declared: see `Declaration`. combines: notebooks whose results it shows. profile:
-    of these results. out: the run's folder; "" takes the latest with results of `combines`.
-    devices: the timed devices of an experiment.
+    of these. out: the run's folder; "" takes the latest of `combines`. devices: those timed.
     """
 
     def __init__(

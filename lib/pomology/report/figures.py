@@ -44,13 +44,11 @@ class Line(NamedTuple):
 def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
     """Return a figure of a metric on an article's devices and this machine's.
 
-    A filled marker is the whole time with its 95 % confidence interval, an open one compute only.
-    A device without a number shows its status.
+    A filled marker is the whole time with its interval, an open one compute only; else the status.
     """
     measured = comparable(records, about.metric)
     own = {_title(about, case.config) for case in measured}
-    # The first row of a device in a panel is drawn: an article prints some rows twice, and rows of
-    # other sources have the fastest first. The latter are drawn in this machine's panels only.
+    # Articles print some rows twice; other sources, in this machine's panels, have the best first.
     panels: dict[str, list[Line]] = defaultdict(list)
     for row in about.printed:
         title = _title(about, row["config"])

@@ -29,8 +29,7 @@ IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of t
 def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     """Write index.html of a run's folder, and render its new notebooks; return the page.
 
-    others: folders or zips of other people's runs, whose cases stand after this run's.
-    Raises PomologyError if there is no such folder or zip.
+    others: folders or zips of other runs, whose cases follow. Raises PomologyError without one.
     """
     run = Run(folder)
     runs = [run, *(Run(place) for place in others)]

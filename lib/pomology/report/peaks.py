@@ -34,8 +34,7 @@ def best(
     """Return the peaks among the cases that time one operator (with a setting `operation`).
 
     A rate is that of the fastest timing block, as in STREAM, or the median without raw times.
-    Matmuls and convolutions measure FLOP/s. Smoke tests are excluded. group: returns the precision
-    or traffic of a case, or "" to exclude it.
+    group: returns the precision or traffic of a case, or "" to exclude it, as smoke tests are.
     """
     found: Peaks = {}
     for record in records:

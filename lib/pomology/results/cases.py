@@ -35,8 +35,7 @@ FLAGS = {row["flag"]: row["meaning"] for row in FLAG_ROWS}
 DOUBTS = {row["flag"] for row in FLAG_ROWS if row["doubt"] == "yes"}
 JUDGED_STEPS = 50  # fewer losses do not show whether a model learns
 LEAST_CALLS = 6  # with fewer, the time of a call has no interval
-# In 90 % of pairs two runs differ by less than the measured variation, in 95 % by less than this
-# multiple of it (pairs of repeats of the reference run, docs/log/2026-11.md).
+# Multiple of the measured variation by which 95 % of pairs differ at most (docs/log/2026-11.md).
 ALLOWED = 1.9
 # Parts of a chip's name that add nothing: trademarks, makers and the clock.
 REDUNDANT = re.compile(r"\((R|TM|tm)\)| Processor| CPU|NVIDIA |GeForce | @ .*")
@@ -196,9 +195,8 @@ def pool(frame: pandas.DataFrame) -> list[Case]:
 def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     """Return the geometric mean over processes, with the interval between them.
 
-    Processes mostly differ far more than steps within one (Kalibera and Jones 2013, "Rigorous
-    benchmarking in reasonable time"). A single process keeps its value and interval. If a value may
-    be negative, as a slope, the mean is arithmetic.
+    Processes mostly differ far more than steps within one (Kalibera and Jones 2013). A single one
+    keeps its value and interval. If a value may be negative, as a slope, the mean is arithmetic.
     """
     first = estimates[0]
     if len(estimates) == 1:

@@ -29,16 +29,10 @@ COLUMNS = {line["column"]: TYPES[line["type"]] for line in read_csv(RESOURCES / 
 def load(*runs: str | Path) -> pandas.DataFrame:
     """Return the results of runs, one row per case, repeat and metric.
 
-    Args:
-        runs: names of folders in outputs/, or paths of folders, zips, or folders that contain them.
-
-    Returns:
-        A frame with the columns of resources/columns.csv, then one column per setting
-        (`batch_size`, `model`, …). A case without numbers has one row with an empty `metric`, which
-        shows its status. A setting with the name of another column becomes `setting_<name>`.
-
-    Raises:
-        PomologyError: for a place that is not a run.
+    runs: names of folders in outputs/, or paths of folders, zips, or folders that contain them. The
+    columns are those of resources/columns.csv, then one per setting (`batch_size`, `model`, …). A
+    case without numbers has one row with an empty `metric`, which shows its status. A setting with
+    the name of another column becomes `setting_<name>`. Raises PomologyError for what is no run.
     """
     if not runs:
         raise PomologyError("load: name at least one run, such as pomology.load('reference-cpu')")
@@ -49,14 +43,9 @@ def load(*runs: str | Path) -> pandas.DataFrame:
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
     """Return published results in the columns of `load`.
 
-    Args:
-        article: its number, such as "003"; None returns all five and the times of other sources.
-        experiment: only this experiment, or this workload of other sources.
-
-    Returns:
-        A frame with `how` "published". `low` and `high` are the bounds of the printed, rounded
-        number, and `covers` is "printed". `source` is "article", or an id in
-        articles/data/sources.csv.
+    article: its number, such as "003"; None returns all five and the times of other sources.
+    experiment: only this experiment, or this workload of other sources. `low` and `high` are the
+    bounds of the printed, rounded number. `source` is "article", or an id in sources.csv.
     """
     rows = articles_published.rows(article, experiment)
     if article is None:

@@ -40,10 +40,7 @@ class Journal:
         return self._append("end", record)
 
     def _append(self, event: str, record: Start | dict) -> Start | Record:
-        """Write one line and wait until it is on the disk.
-
-        Raises ValueError for values outside the schema or JSON, such as a wrong status or NaN.
-        """
+        """Write one line and wait until it is on the disk. Raises ValueError outside the schema."""
         fields = record.line() if isinstance(record, Start) else record
         entry = checked({"schema": 1} | fields | {"event": event})
         line = json.dumps(entry.line(), allow_nan=False, ensure_ascii=False, separators=(",", ":"))

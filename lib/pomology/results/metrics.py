@@ -26,8 +26,7 @@ class Metric:
     """Display of a metric in tables and figures, by its name.
 
     unit: unit in tables. axis: label of its axis in a figure, "" if none shows it. scale: divisor
-    of numbers in a figure. sources: names in a record; the first one present counts. meaning: note
-    below a table.
+    of numbers in a figure. sources: names in a record, the first present. meaning: note of a table.
     """
 
     def __init__(self, name: str):
@@ -44,8 +43,7 @@ class Metric:
     def show(self, value: float, heading: str = "", unit: str = "") -> str:
         """Format a value in SI units with its unit, `unit` if the metric itself has none.
 
-        A heading that ends in a unit, such as `Cold launch (ms)`, selects the number alone. A
-        heading that begins with `Minutes` selects minutes.
+        A heading as `Cold launch (ms)` selects the number alone, `Minutes…` selects minutes.
         """
         found = re.search(r"\((\w+)\)$", heading)
         alone = bool(found) and found[1] in UNITS

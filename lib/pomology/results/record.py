@@ -5,7 +5,6 @@ A journal line has `event` and the fields of `Start` or `Record`, with metrics i
 """
 
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
@@ -68,15 +67,12 @@ class Record(Start, kw_only=True, tag="end"):
     blocks: raw times by part. asides: seconds of occasional work by name. note: notes of the case.
     absent: metric -> reason why it is missing. rails: power domains of the energy. trace,
     memory_trace: samples in time order. calibration: seconds of `machine.quiet.calibrate`,
-    `before_s` and `after_s`, and of `calibrate_gpu`, the same with `device_`; its key in a journal
-    is `canary`. thermal: thermal level and temperature before and after, and in older journals the
-    pause before the case.
+    `before_s` and `after_s`, and of `calibrate_gpu`, with `device_`; `canary` in a journal.
     """
 
     parameters: int | None = None
     flops_per_step: int | None = None
     bytes_per_step: int | None = None
-    foreign_load: float | None = None
     flags: list[str]
     status: Status
     reason: str | None
@@ -92,16 +88,12 @@ class Record(Start, kw_only=True, tag="end"):
     trace: list = []
     traceback: str = ""
     calibration: dict[str, float] = msgspec.field(name="canary", default_factory=dict)
-    thermal: dict[str, Any] = {}
 
     @classmethod
     def ended(cls, start: Start, status: Status, reason: str) -> Self:
         """Return the record of a case with a known start only."""
         fields = {name: getattr(start, name) for name in Start.__struct_fields__}
         return cls(**fields, flags=[], status=status, reason=reason, metrics={})
-
-    def replace(self, **changes: Any) -> Self:
-        return msgspec.structs.replace(self, **changes)
 
     def steady(self, part: str = "training") -> list[tuple[int, float]]:
         """Return a part's raw times: (steps or calls, seconds) of each block."""
@@ -129,7 +121,7 @@ def _migrated(record: Start | Record) -> Start | Record:
     """Return an older journal's record with its current status and experiment name."""
     too_big = isinstance(record, Record) and record.status == "too-big"
     if too_big and " would take " in f" {record.reason}":
-        record = record.replace(status="too-slow")
+        record = msgspec.structs.replace(record, status="too-slow")
     name, settings = RENAMED.get(record.experiment, (record.experiment, {}))
     if name == record.experiment and settings.keys() <= record.config.keys():
         return record
@@ -139,8 +131,3 @@ def _migrated(record: Start | Record) -> Start | Record:
         texts = [f"{key}={value}" for key, value in config.items()]
         case = " ".join([record.case.split(" ")[0], *texts])
     return msgspec.structs.replace(record, experiment=name, config=config, case=case)
-
-
-def now() -> str:
-    """Return the current UTC time to the second, as ISO 8601."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

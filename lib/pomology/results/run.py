@@ -23,22 +23,17 @@ from pomology.results import journal
 from pomology.results.record import RENAMED, Record
 
 MACHINE = "machine.json"
-# Lock file of a run's folder. It remains after the run and after `make clean`. Neither git nor
-# `share` includes it, so a folder without it is a copy.
+# Lock file, which remains. Neither git nor `share` includes it, so a folder without it is a copy.
 LOCK = ".lock"
 MAX_FILES = 10_000  # in a zip
 MAX_UNPACKED_BYTES = 256 * 2**20
 MAX_JOURNAL_BYTES = 64 * 2**20  # of an unpacked `.gz` file
-# Files of a run that are read. Those of the reference run are packed, and macOS's Finder puts the
-# files of a zip in a folder, next to those of `__MACOSX`.
+# Files of a run that are read. macOS's Finder puts those of a zip in a folder, next to `__MACOSX`.
 READ = re.compile(r"((?!__MACOSX|\.)[^/]+/)?(machine\.json|\w[\w.+-]*\.jsonl(\.gz)?)")
 
 
 class Run:
-    """A finished or unfinished run in a folder or zip, read at the first access.
-
-    The attributes raise PomologyError for a file that cannot be read.
-    """
+    """A run in a folder or zip, read at the first access, which may raise PomologyError."""
 
     def __init__(self, place: str | Path):
         self.path = Path(place)
@@ -178,10 +173,7 @@ def note_machine(out: Path, profile: str) -> dict:
 
 
 def locked(out: Path) -> AbstractContextManager:
-    """Return a folder's lock, held until this process ends. Raises PomologyError if taken.
-
-    Some file systems have no locks; there it prints a line.
-    """
+    """Return a folder's lock, held until this process ends. Raises PomologyError if taken."""
     import filelock  # its import takes 0.1 s, which only this function needs
 
     try:
@@ -220,10 +212,7 @@ def note(out: Path, **facts: Any) -> None:
 
 
 def note_software(out: Path, threads: int | None) -> str:
-    """Write the current software into a run's `machine.json`; return its name there.
-
-    The name has 12 digits, which depend on commit, packages, thread count and environment.
-    """
+    """Write the current software into a run's `machine.json`; return its name, from a hash."""
     software = machine_snapshot.software() | {"threads": threads}
     name = _digits(software, 12)
     note(out, software=Run(out).machine.get("software", {}) | {name: software})
@@ -239,10 +228,9 @@ def _digits(facts: Any, count: int) -> str:
 def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     """Return the folder for notebooks that are run by hand, and prepare it for this notebook.
 
-    All of them share `outputs/lab-<digits>`, so that notebooks can combine each other's results.
-    The digits depend on the profile, this machine, its software and pomology's commit, but not on
-    uncommitted changes, which every record names. The notebook's earlier results move to
-    `earlier/`, except those of other frameworks, which its tables need.
+    All share `outputs/lab-<digits>`, so that notebooks can combine each other's results. The digits
+    depend on the profile, this machine, its software and pomology's commit. The notebook's earlier
+    results move to `earlier/`, except those of other frameworks, which its tables need.
     """
     snapshot = machine_snapshot.snapshot()
     commit = (snapshot.pop("git", None) or {}).get("commit")

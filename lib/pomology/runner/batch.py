@@ -10,7 +10,6 @@ import functools
 import logging
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -149,7 +148,8 @@ class Execution:
         self.journal = results_journal.Journal(out / f"{job.notebook.name}.jsonl")
         self._stop = stop
         self._deadline_s = time.monotonic() + (limit_s or math.inf)
-        self._read_bytes = self._size()
+        path = self.journal.path
+        self._read_bytes = path.stat().st_size if path.exists() else 0
 
     def run(self) -> bool:
         """Execute until every case has ended; return whether the notebook finished."""
@@ -177,7 +177,7 @@ class Execution:
 
     def watch(self) -> Outcome:
         """Print a line per newly ended case; return the reason to end the kernel, or None."""
-        if self._size() > self._read_bytes:
+        if self.journal.path.exists():
             # Only new lines: to parse a long journal again would disturb the case being timed.
             with self.journal.path.open("rb") as file:
                 file.seek(self._read_bytes)
@@ -190,10 +190,6 @@ class Execution:
         if time.monotonic() > self._deadline_s:
             return "timeout", "over the time limit of one notebook"
         return None
-
-    def _size(self) -> int:
-        """Return the bytes of the journal."""
-        return self.journal.path.stat().st_size if self.journal.path.exists() else 0
 
     def _used_kernels(self) -> int:
         """Return how many cases needed a kernel each, because their backend keeps compiled code."""
@@ -216,10 +212,8 @@ class Execution:
         try:
             with _kernel(source.parent, partial.with_suffix(".log"), self.watch) as manager:
                 options = {"progress_bar": False, "kernel_name": "python3", "language": "python"}
-                # papermill formats both paths.
-                paths = [re.sub("([{}])", r"\1\1", str(path)) for path in (source, partial)]
                 options |= {"km": manager, "parameters": self.job.parameters}
-                document = papermill.execute_notebook(*paths, **options)
+                document = papermill.execute_notebook(source, partial, **options)
         except DeadKernelError:
             why = "its kernel ended before its last cell (killed, out of memory, or exit)"
             return self.watch() or ("crashed", why)

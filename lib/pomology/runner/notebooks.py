@@ -180,10 +180,7 @@ def _notebook(path: Path, *copies: Path) -> Notebook:
 
 
 def declared(path: Path) -> type[msgspec.Struct]:
-    """Return a struct type with the parameters of a notebook, see `inspect`.
-
-    Raises PomologyError for a line that is not a parameter.
-    """
+    """Return a struct type with the parameters of a notebook. Raises PomologyError for others."""
     fields = []
     defaults = {}
     for name, found in inspect(path).items():

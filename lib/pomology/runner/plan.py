@@ -6,14 +6,13 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import clock_time, one_line
-from pomology.paths import notebook_paths, root
+from pomology.paths import EXTRAS, notebook_paths, root
 from pomology.results.record import PROFILES
 from pomology.results.run import Run
 from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
@@ -47,8 +46,7 @@ def schedule(
 ) -> Iterator[tuple[Job, float, float]]:
     """Yield each job with the expected seconds of the job and of the rest of the run.
 
-    minutes: the time limit; with one, jobs come by priority, and only while they fit. left_out:
-    receives the names of the other jobs and the reasons.
+    minutes: with a limit, jobs come by priority, while they fit. left_out: receives the others.
     """
     begun_s = time.monotonic()
     expected_s = 0.0
@@ -90,16 +88,13 @@ def prepare(options: argparse.Namespace, run: str) -> tuple[Path, list[Job]]:
 def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1) -> list[Job]:
     """Return the jobs of a run in order: all notebooks, then their first repeats, and so on.
 
-    The last variant of a notebook shows the results of all its variants. values: parameters that
-    replace the profile's, except where they are `auto`.
+    A notebook's last variant shows all results. values: replace the profile's, except `auto`.
     """
     if not 1 <= repeats <= 100:
         raise PomologyError(f"REPEATS={repeats}: expected a number from 1 to 100")
     planned = []
     for notebook in select(only):
-        specs = {name: find_spec(f"pomology.extras.{name}") for name in notebook.extras}
-        # Without an origin the folder has no Python files.
-        lost = [name for name, spec in specs.items() if not (spec and spec.origin)]
+        lost = [name for name in notebook.extras if not (EXTRAS / name / "__init__.py").exists()]
         if lost:
             print(f"{notebook.name} is skipped: lib/pomology/extras/{lost[0]}/ is missing")
             continue
@@ -139,10 +134,7 @@ def _foreign_parameters() -> list[str]:
 
 
 def run_folder(run: str, profile: str) -> Path:
-    """Return a run's folder. Without a name: today's, or an unfinished one of the last 3 days.
-
-    Raises PomologyError for an unsafe name.
-    """
+    """Return a run's folder. Without a name: today's, or an unfinished one of the last 3 days."""
     outputs = root() / "outputs"
     if not run:
         now = datetime.now()
