@@ -232,11 +232,12 @@ def fused_attention(backend: str, count: Callable[[int, int], None]) -> Iterator
 
         @staticmethod
         def backward(context, gradient):
-            gradients = tuple(torch.empty_like(tensor) for tensor in context.saved_tensors[:3])
+            saved = context.saved_tensors  # checkpointing lets it be read once only
+            gradients = tuple(torch.empty_like(tensor) for tensor in saved[:3])
             for_query, for_key, for_value = context.needs_input_grad
             scores, values = context.flops
             flops = (for_query + for_key) * scores + (for_value + (for_query or for_key)) * values
-            count(flops, bytes_of(*context.saved_tensors, gradient, *gradients))
+            count(flops, bytes_of(*saved, gradient, *gradients))
             return gradients
 
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, *arguments, **named):

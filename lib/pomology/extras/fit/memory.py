@@ -1,0 +1,112 @@
+"""Count the memory of a training step on `meta`, tensor by tensor, with its work."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import Counter
+from typing import Any, NamedTuple
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pomology.extras.fit import networks
+from pomology.extras.prediction import work
+from pomology.extras.prediction.work import Work
+from pomology.models import cost
+
+KINDS = ("weights", "gradients", "optimizer", "activations", "logits")
+
+
+class Need(NamedTuple):
+    """Parameters, and bytes at the moment of a training step when most is allocated.
+
+    activations: also temporary tensors. logits: tensors over the vocabulary. work: of the step.
+    """
+
+    parameters: int
+    trained: int
+    weights: float
+    gradients: float
+    optimizer: float
+    logits: float
+    activations: float
+    work: Work
+
+    @property
+    def bytes(self) -> float:
+        return self.weights + self.gradients + self.optimizer + self.logits + self.activations
+
+
+class LiveBytes(TorchDispatchMode):
+    """A context that counts the bytes of the storages that exist, by kind.
+
+    peak: the bytes when their sum was largest. vocabulary: the last dimension of logits.
+    """
+
+    def __init__(self, vocabulary: int):
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.now: Counter[str] = Counter()
+        self.peak: Counter[str] = Counter()
+        self._kinds: dict[int, str] = {}  # of each storage that exists
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in cost.tensors(result):
+            logits = tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary
+            self.add(tensor, "logits" if logits else "activations")
+        return result
+
+    def add(self, tensor: Any, kind: str) -> None:
+        """Count a tensor's storage until it is freed, unless it is counted already."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._kinds:
+            self._kinds[storage._cdata] = kind
+            weakref.finalize(storage, self._free, storage._cdata, storage.nbytes())
+            self.now[kind] += storage.nbytes()
+            if self.now.total() > self.peak.total():
+                self.peak = self.now.copy()
+
+    def is_gradient(self, weight: Any) -> None:
+        """Count the storage of a weight's gradient as such."""
+        storage = weight.grad.untyped_storage()
+        self.now[self._kinds[storage._cdata]] -= storage.nbytes()
+        self.now["gradients"] += storage.nbytes()
+        self._kinds[storage._cdata] = "gradients"
+
+    def _free(self, key: int, size: int) -> None:
+        self.now[self._kinds.pop(key)] -= size
+
+
+@functools.cache
+def count(name: str, plan: networks.Plan, backend: str) -> Need:
+    """Count a step of a model, with its optimizer's update, without allocating anything.
+
+    name: see `networks.find`. backend: where the step will run.
+    """
+    network = networks.build(networks.find(name), plan)
+    trained = [weight for weight in network.parameters() if weight.requires_grad]
+    optimizer = networks.optimizer(trained, plan)
+    step = functools.partial(networks.one_step, plan=plan)
+    # The bytes of weights in half precision are those of their type, so nothing is scaled.
+    counted = work.count(network, step, lambda _: [optimizer], "fp32", backend)
+    network.zero_grad()
+    live = LiveBytes(getattr(network.config, "vocab_size", 0))
+    for tensor in [*network.parameters(), *network.buffers()]:
+        live.add(tensor, "weights")
+    for tensor in cost.tensors(*optimizer.state.values()):
+        live.add(tensor, "optimizer")
+    for weight in trained:
+        weight.register_post_accumulate_grad_hook(live.is_gradient)
+    with cost.fused_attention(backend, lambda *_: None), live:
+        step(network)
+        optimizer.step()
+    peak = live.peak
+    if plan.method == "qlora":
+        saved_bits = 8 * network.dtype.itemsize - networks.QUANTIZED_BITS[plan.framework]
+        peak["weights"] -= networks.quantized(network) * saved_bits / 8
+    trained_parameters = sum(weight.numel() for weight in trained)
+    adapters = 0 if plan.method == "full" else trained_parameters
+    parameters = sum(weight.numel() for weight in network.parameters()) - adapters
+    by_kind = {kind: peak[kind] for kind in KINDS}
+    return Need(parameters, trained_parameters, **by_kind, work=counted)
