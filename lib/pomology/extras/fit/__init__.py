@@ -4,24 +4,19 @@ import argparse
 
 from pomology.command_line import argument
 
+METHODS = ("full", "lora", "qlora")
+PRECISIONS = ("fp32", "bf16", "fp16")
 ARGUMENTS = (
     argument("model", "a model such as llama-3.2-1b, or the path of a config.json"),
-    argument(
-        "--method", "what is trained (default: lora)", "lora", choices=("full", "lora", "qlora")
-    ),
+    argument("--method", "default: lora", "lora", choices=METHODS),
     argument("--rank", "rank of LoRA's matrices (default: 8)", 8, type=int),
     argument("--sequence", "tokens (default: 2048, or the most that it takes)", 0, type=int),
     argument("--batch", "sequences of a step (default: 1)", 1, type=int),
-    argument(
-        "--precision",
-        "of weights, gradients and optimizer (default: bf16)",
-        "bf16",
-        choices=("fp32", "bf16", "fp16"),
-    ),
+    argument("--precision", "of weights and optimizer (default: bf16)", "bf16", choices=PRECISIONS),
     argument("--optimizer", "default: adamw", "adamw", choices=("adamw", "sgd")),
     argument("--checkpointing", "recompute activations", False, action="store_true"),
     argument("--on", "a device with a data sheet, such as 'M4 Max GPU' (default: this machine's)"),
-    argument("--memory", "of the device or machine, such as 36GB (default: the data sheet's)"),
+    argument("--memory", "of the device or Mac, such as 36GB (default: the data sheet's)"),
     argument("--tokens", "tokens of the whole training, such as 10M"),
     argument("--framework", "default: torch", "torch", choices=("torch", "mlx")),
     argument("--observed", "a measured speed to judge, such as '93 s/it' or '475 tokens/s'"),
@@ -29,7 +24,7 @@ ARGUMENTS = (
 
 
 def _run(options: argparse.Namespace) -> None:
-    """Say whether fine-tuning a language model fits, and how long it takes."""
+    """Say whether fine-tuning a model fits a device, and how long it takes."""
     from pomology.extras.fit import answer
 
     print("\n".join(answer.answer(options)))

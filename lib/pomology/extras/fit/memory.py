@@ -84,9 +84,14 @@ def count(name: str, plan: networks.Plan, backend: str) -> Need:
 
     name: see `networks.find`. backend: where the step will run.
     """
+    import torch
+
     network = networks.build(networks.find(name), plan)
     trained = [weight for weight in network.parameters() if weight.requires_grad]
-    optimizer = networks.optimizer(trained, plan)
+    if plan.optimizer == "sgd":
+        optimizer = torch.optim.SGD(trained, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(trained)
     step = functools.partial(networks.one_step, plan=plan)
     # The bytes of weights in half precision are those of their type, so nothing is scaled.
     counted = work.count(network, step, lambda _: [optimizer], "fp32", backend)

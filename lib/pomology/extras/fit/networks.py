@@ -12,7 +12,6 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import read_csv, read_file
 
-USUAL_TOKENS = 2048
 MLX_LAYERS = 16  # layers, from the last one on, that mlx-lm's LoRA trains by default
 FRAMES = 3000  # of mel spectrograms, in the input of Whisper
 # Bits per element of a matrix in 4 bits. bitsandbytes adds a scale per 64 elements, quantized
@@ -20,21 +19,12 @@ FRAMES = 3000  # of mel spectrograms, in the input of Whisper
 QUANTIZED_BITS = {"torch": 4.127, "mlx": 4.5}
 
 
-class Model(NamedTuple):
-    """A model: the name of its class in transformers, and the values of its configuration."""
-
-    name: str
-    architecture: str
-    config: dict[str, Any]
-    source: str
-
-
 class Plan(NamedTuple):
     """What is trained: the options of the command that change its memory or work."""
 
     method: str = "lora"  # full, lora or qlora
     rank: int = 8
-    sequence: int = USUAL_TOKENS
+    sequence: int = 2048
     batch: int = 1
     precision: str = "bf16"
     optimizer: str = "adamw"
@@ -43,20 +33,17 @@ class Plan(NamedTuple):
 
 
 @functools.cache
-def known() -> dict[str, Model]:
-    """Return the models of models.csv by name."""
+def known() -> dict[str, dict[str, Any]]:
+    """Return the configurations of the models in models.csv by name."""
     models = {}
     for row in read_csv(Path(__file__).with_name("models.csv")):
-        config = json.loads(row["config"])
-        models[row["name"]] = Model(row["name"], row["architecture"], config, row["source"])
+        models[row["name"]] = json.loads(row["config"]) | {"architectures": [row["architecture"]]}
     return models
 
 
 @functools.cache
-def find(name: str) -> Model:
-    """Return a known model, or that of a config.json of Hugging Face. Raises PomologyError."""
-    import transformers
-
+def find(name: str) -> dict[str, Any]:
+    """Return the configuration of a known model, or of a config.json. Raises PomologyError."""
     if name in known():
         return known()[name]
     path = Path(name).expanduser()
@@ -64,41 +51,45 @@ def find(name: str) -> Model:
         similar = ", ".join(difflib.get_close_matches(name.lower(), known(), 3, 0))
         expected = f"similar names: {similar}; or the path of a config.json"
         raise PomologyError(f"{one_line(name)}: unknown model; {expected}")
+    import transformers
+
     try:
         config = json.loads(read_file(path))
-        architecture = config["architectures"][0]
-        getattr(transformers, architecture)
+        getattr(transformers, config["architectures"][0])
     except (ValueError, LookupError, TypeError, AttributeError):
         expected = "JSON with `architectures`, a class of transformers"
-        raise PomologyError(
-            f"{one_line(path.name)}: no configuration; expected {expected}"
-        ) from None
-    return Model(path.resolve().parent.name, architecture, config, path.name)
+        problem = f"{one_line(path.name)}: no configuration; expected {expected}"
+        raise PomologyError(problem) from None
+    return config
 
 
-def build(model: Model, plan: Plan) -> Any:
+def longest(config: dict[str, Any]) -> int:
+    """Return the most tokens that a model takes, or 0 if its configuration does not say."""
+    names = ("max_target_positions", "max_position_embeddings", "n_positions")
+    return next((config[name] for name in names if name in config), 0)
+
+
+def build(config: dict[str, Any], plan: Plan) -> Any:
     """Return a model on `meta`, with LoRA if chosen. Raises PomologyError."""
     import torch
     import transformers
 
     transformers.logging.set_verbosity_error()
-    network_class = getattr(transformers, model.architecture)
+    network_class = getattr(transformers, config["architectures"][0])
     try:
         with torch.device("meta"):
-            config = network_class.config_class(**model.config)
-            config.architectures = [model.architecture]
-            network = network_class(config)
+            network = network_class(network_class.config_class(**config))
     except Exception as error:  # wrong values in a user's file raise many types
         reason = one_line(f"{type(error).__name__}: {' '.join(str(error).split())}", 200)
-        raise PomologyError(f"{model.name}: its configuration is no model's: {reason}") from None
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    network = network.to(dtypes[plan.precision]).train()
+        raise PomologyError(f"the configuration is no model's: {reason}") from None
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    network = network.to(types[plan.precision]).train()
     if plan.checkpointing:
         network.activation_checkpointing_enable({"use_reentrant": False})
-    return network if plan.method == "full" else with_lora(network, plan)
+    return network if plan.method == "full" else _with_lora(network, plan)
 
 
-def with_lora(network: Any, plan: Plan) -> Any:
+def _with_lora(network: Any, plan: Plan) -> Any:
     """Return a model whose weights are frozen, with LoRA on the matrices that peft chooses."""
     from peft import LoraConfig, get_peft_model
 
@@ -112,42 +103,26 @@ def with_lora(network: Any, plan: Plan) -> Any:
         return get_peft_model(network, LoraConfig(**settings, target_modules="all-linear"))
 
 
-def optimizer(weights: list[Any], plan: Plan) -> Any:
-    """Return an optimizer in PyTorch's default implementation."""
-    import torch
-
-    if plan.optimizer == "sgd":
-        return torch.optim.SGD(weights, momentum=0.9)
-    return torch.optim.AdamW(weights)
-
-
-def longest(model: Model) -> int:
-    """Return the most tokens that a model takes, 0 if it takes none or its file does not say."""
-    names = ("max_target_positions", "max_position_embeddings", "n_positions")
-    return next((model.config[name] for name in names if name in model.config), 0)
-
-
 def one_step(network: Any, plan: Plan) -> None:
     """Run a forward and backward pass on `meta`, with the loss of the model's own class."""
     import torch
 
-    batch, sequence = plan.batch, plan.sequence
-    config = network.config
-    kind = network.main_input_name
+    batch, sequence, config = plan.batch, plan.sequence, network.config
+    name = network.main_input_name
     with torch.device("meta"):
         labels = torch.zeros(batch, sequence, dtype=torch.long)
         if "Classification" in config.architectures[0]:
             labels = torch.zeros(batch, dtype=torch.long)
-        if kind == "pixel_values":
+        if name == "pixel_values":
             sizes = config.num_channels, config.image_size, config.image_size
-            inputs = {kind: torch.rand(batch, *sizes, dtype=network.dtype)}
-        elif kind == "input_features":
-            inputs = {kind: torch.rand(batch, config.num_mel_bins, FRAMES, dtype=network.dtype)}
+            inputs = {name: torch.rand(batch, *sizes, dtype=network.dtype)}
+        elif name == "input_features":
+            inputs = {name: torch.rand(batch, config.num_mel_bins, FRAMES, dtype=network.dtype)}
         else:
             # With this mask transformers does not read values, which `meta` does not have.
             mask = torch.ones(1, 1, sequence, sequence, dtype=torch.bool)
             tokens = torch.zeros(batch, sequence, dtype=torch.long)
-            inputs = {kind: tokens, "attention_mask": mask}
+            inputs = {name: tokens, "attention_mask": mask}
         network(**inputs, labels=labels).loss.backward()
 
 
@@ -157,10 +132,6 @@ def quantized(network: Any) -> int:
     from transformers.pytorch_utils import Conv1D
 
     head = network.get_output_embeddings()
-    return sum(
-        module.weight.numel()
-        for module in network.modules()
-        if isinstance(module, (torch.nn.Linear, Conv1D))
-        and module is not head
-        and not module.weight.requires_grad
-    )
+    layers = [each for each in network.modules() if isinstance(each, (torch.nn.Linear, Conv1D))]
+    frozen = [each.weight for each in layers if each is not head]
+    return sum(weight.numel() for weight in frozen if not weight.requires_grad)
