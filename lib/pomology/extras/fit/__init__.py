@@ -2,17 +2,15 @@
 
 import argparse
 
-from pomology.command_line import argument
+from pomology.command_line import argument, extra
 
-METHODS = ("full", "lora", "qlora")
-PRECISIONS = ("fp32", "bf16", "fp16")
 ARGUMENTS = (
     argument("model", "a model such as llama-3.2-1b, or the path of a config.json"),
-    argument("--method", "default: lora", "lora", choices=METHODS),
+    argument("--method", "default: lora", "lora", choices=("full", "lora", "qlora")),
     argument("--rank", "rank of LoRA's matrices (default: 8)", 8, type=int),
     argument("--sequence", "tokens (default: 2048, or the most that it takes)", 0, type=int),
     argument("--batch", "sequences of a step (default: 1)", 1, type=int),
-    argument("--precision", "of weights and optimizer (default: bf16)", "bf16", choices=PRECISIONS),
+    argument("--precision", "default: bf16", "bf16", choices=("fp32", "bf16", "fp16")),
     argument("--optimizer", "default: adamw", "adamw", choices=("adamw", "sgd")),
     argument("--checkpointing", "recompute activations", False, action="store_true"),
     argument("--on", "a device with a data sheet, such as 'M4 Max GPU' (default: this machine's)"),
@@ -25,6 +23,7 @@ ARGUMENTS = (
 
 def _run(options: argparse.Namespace) -> None:
     """Say whether fine-tuning a model fits a device, and how long it takes."""
+    extra("prediction")  # this extra uses it
     from pomology.extras.fit import answer
 
     print("\n".join(answer.answer(options)))

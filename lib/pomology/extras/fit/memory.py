@@ -14,27 +14,22 @@ from pomology.extras.prediction import work
 from pomology.extras.prediction.work import Work
 from pomology.models import cost
 
-KINDS = ("weights", "gradients", "optimizer", "activations", "logits")
-
 
 class Need(NamedTuple):
     """Parameters, and bytes at the moment of a training step when most is allocated.
 
-    activations: also temporary tensors. logits: tensors over the vocabulary. work: of the step.
+    parts: bytes of weights, gradients, optimizer, activations (with temporary tensors) and logits
+    (tensors over the vocabulary). work: of the step.
     """
 
     parameters: int
     trained: int
-    weights: float
-    gradients: float
-    optimizer: float
-    logits: float
-    activations: float
+    parts: dict[str, float]
     work: Work
 
     @property
     def bytes(self) -> float:
-        return self.weights + self.gradients + self.optimizer + self.logits + self.activations
+        return sum(self.parts.values())
 
 
 class LiveBytes(TorchDispatchMode):
@@ -68,11 +63,11 @@ class LiveBytes(TorchDispatchMode):
                 self.peak = self.now.copy()
 
     def is_gradient(self, weight: Any) -> None:
-        """Count the storage of a weight's gradient as such."""
-        storage = weight.grad.untyped_storage()
-        self.now[self._kinds[storage._cdata]] -= storage.nbytes()
-        self.now["gradients"] += storage.nbytes()
-        self._kinds[storage._cdata] = "gradients"
+        """Count a weight's gradient, which exists already, as such."""
+        key = weight.grad.untyped_storage()._cdata
+        self.now[self._kinds[key]] -= weight.grad.nbytes
+        self.now["gradients"] += weight.grad.nbytes
+        self._kinds[key] = "gradients"
 
     def _free(self, key: int, size: int) -> None:
         self.now[self._kinds.pop(key)] -= size
@@ -88,10 +83,8 @@ def count(name: str, plan: networks.Plan, backend: str) -> Need:
 
     network = networks.build(networks.find(name), plan)
     trained = [weight for weight in network.parameters() if weight.requires_grad]
-    if plan.optimizer == "sgd":
-        optimizer = torch.optim.SGD(trained, momentum=0.9)
-    else:
-        optimizer = torch.optim.AdamW(trained)
+    sgd = functools.partial(torch.optim.SGD, momentum=0.9)
+    optimizer = (sgd if plan.optimizer == "sgd" else torch.optim.AdamW)(trained)
     step = functools.partial(networks.one_step, plan=plan)
     # The bytes of weights in half precision are those of their type, so nothing is scaled.
     counted = work.count(network, step, lambda _: [optimizer], "fp32", backend)
@@ -110,8 +103,7 @@ def count(name: str, plan: networks.Plan, backend: str) -> Need:
     if plan.method == "qlora":
         saved_bits = 8 * network.dtype.itemsize - networks.QUANTIZED_BITS[plan.framework]
         peak["weights"] -= networks.quantized(network) * saved_bits / 8
-    trained_parameters = sum(weight.numel() for weight in trained)
-    adapters = 0 if plan.method == "full" else trained_parameters
+    changed = sum(weight.numel() for weight in trained)
+    adapters = 0 if plan.method == "full" else changed
     parameters = sum(weight.numel() for weight in network.parameters()) - adapters
-    by_kind = {kind: peak[kind] for kind in KINDS}
-    return Need(parameters, trained_parameters, **by_kind, work=counted)
+    return Need(parameters, changed, dict(peak), counted)

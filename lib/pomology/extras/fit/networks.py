@@ -20,7 +20,7 @@ QUANTIZED_BITS = {"torch": 4.127, "mlx": 4.5}
 
 
 class Plan(NamedTuple):
-    """What is trained: the options of the command that change its memory or work."""
+    """What is trained: the options that change its memory or work."""
 
     method: str = "lora"  # full, lora or qlora
     rank: int = 8
@@ -30,6 +30,8 @@ class Plan(NamedTuple):
     optimizer: str = "adamw"
     checkpointing: bool = False
     framework: str = "torch"
+    targets: str = ""  # names of LoRA's matrices, separated by commas; "": those of peft
+    layers: int = 0  # with LoRA, from the last one on; 0: those of the framework
 
 
 @functools.cache
@@ -49,17 +51,15 @@ def find(name: str) -> dict[str, Any]:
     path = Path(name).expanduser()
     if not path.is_file():
         similar = ", ".join(difflib.get_close_matches(name.lower(), known(), 3, 0))
-        expected = f"similar names: {similar}; or the path of a config.json"
-        raise PomologyError(f"{one_line(name)}: unknown model; {expected}")
+        raise PomologyError(f"{one_line(name)}: no config.json, nor one of {similar}, …")
     import transformers
 
     try:
         config = json.loads(read_file(path))
         getattr(transformers, config["architectures"][0])
     except (ValueError, LookupError, TypeError, AttributeError):
-        expected = "JSON with `architectures`, a class of transformers"
-        problem = f"{one_line(path.name)}: no configuration; expected {expected}"
-        raise PomologyError(problem) from None
+        expected = "expected JSON with `architectures`, a class of transformers"
+        raise PomologyError(f"{one_line(path.name)}: {expected}") from None
     return config
 
 
@@ -94,9 +94,13 @@ def _with_lora(network: Any, plan: Plan) -> Any:
     from peft import LoraConfig, get_peft_model
 
     settings = {"r": plan.rank, "lora_alpha": 2 * plan.rank}
-    if plan.framework == "mlx":
-        layers = range(network.config.num_hidden_layers)
-        settings["layers_to_transform"] = list(layers)[-MLX_LAYERS:]
+    layers = list(range(network.config.num_hidden_layers))
+    most = plan.layers or (MLX_LAYERS if plan.framework == "mlx" else len(layers))
+    if most < len(layers):
+        settings["layers_to_transform"] = layers[-most:]
+    if plan.targets:
+        targets = plan.targets if plan.targets == "all-linear" else plan.targets.split(",")
+        return get_peft_model(network, LoraConfig(**settings, target_modules=targets))
     try:
         return get_peft_model(network, LoraConfig(**settings))
     except ValueError:  # peft knows no matrices of this kind of model
@@ -110,9 +114,8 @@ def one_step(network: Any, plan: Plan) -> None:
     batch, sequence, config = plan.batch, plan.sequence, network.config
     name = network.main_input_name
     with torch.device("meta"):
-        labels = torch.zeros(batch, sequence, dtype=torch.long)
-        if "Classification" in config.architectures[0]:
-            labels = torch.zeros(batch, dtype=torch.long)
+        classes = "Classification" in config.architectures[0]
+        labels = torch.zeros((batch,) if classes else (batch, sequence), dtype=torch.long)
         if name == "pixel_values":
             sizes = config.num_channels, config.image_size, config.image_size
             inputs = {name: torch.rand(batch, *sizes, dtype=network.dtype)}
