@@ -22,6 +22,7 @@ for name in sys.argv[1:]:
         del sys.modules[module]
     from pomology.__main__ import main
     assert main(["check"]) == 0, name
+    assert name != "prediction" or main(["fit", "gpt2"]) == 2
     shutil.move(name, place / name)
 """
 
@@ -48,6 +49,7 @@ def test_without_any_one_the_rest_is_valid(python):
     status, said = python("-c", CHECK_WITHOUT_EACH, *names)
     assert status == 0, said
     assert said.count("parameter files are valid") == len(names)
+    assert "pomology: lib/pomology/extras/prediction/ is missing; restore it" in said
 
 
 def test_without_all_of_them_a_notebook_runs_and_those_that_need_one_are_skipped(python, tmp_path):
