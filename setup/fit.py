@@ -28,21 +28,21 @@ CONFIGURATIONS = [
     ("smollm2-135m", Plan("full", precision="fp32", sequence=256)),
     ("smollm2-135m", Plan("full", precision="fp32", sequence=1024)),
     ("smollm2-135m", Plan("full", precision="fp32", sequence=512, batch=2, checkpointing=True)),
-    ("smollm2-135m", Plan("full", precision="bf16", sequence=1024)),
+    ("smollm2-135m", Plan("full", precision="bf16", sequence=512)),
     ("smollm2-135m", Plan("lora", precision="fp32", sequence=512)),
     ("gpt2", Plan("full", precision="fp32", sequence=256)),
     ("gpt2", Plan("full", precision="fp32", sequence=512, batch=2, checkpointing=True)),
     ("gpt2", Plan("full", precision="fp32", sequence=1024)),
     ("gpt2", Plan("lora", precision="fp32", sequence=512, batch=2)),
-    ("qwen2.5-0.5b", Plan("lora", precision="fp32", sequence=256)),
+    ("qwen2.5-0.5b", Plan("lora", precision="fp32", sequence=128)),
     ("qwen2.5-0.5b", Plan("lora", precision="fp32", sequence=512, checkpointing=True)),
-    ("qwen2.5-0.5b", Plan("lora", precision="fp32", sequence=1024)),
+    ("qwen2.5-0.5b", Plan("lora", precision="fp32", sequence=256)),
     ("qwen2.5-0.5b", Plan("full", precision="fp32", sequence=256)),
     ("qwen2.5-0.5b", Plan("full", precision="fp32", sequence=512, checkpointing=True)),
 ]
 # glibc then returns freed memory to the system at once, so that resident memory follows it.
 ALLOCATOR = {"MALLOC_ARENA_MAX": "1"}
-ALLOCATOR |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "65536")
+ALLOCATOR |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "1048576")
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 1000}
 SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 1}
 SMALL_GPT2 = {"n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 1000}
@@ -74,7 +74,7 @@ def train(config: dict[str, Any], plan: Plan, steps: int) -> None:
 
 
 def real_bytes(name: str, plan: Plan) -> int:
-    """Return the peak of three steps' resident memory, above that of a process with libraries."""
+    """Return the peak of two steps' resident memory, above that of a process with libraries."""
     import psutil
 
     config = networks.find(name)
@@ -93,7 +93,7 @@ def real_bytes(name: str, plan: Plan) -> int:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    train(config, plan, 3)
+    train(config, plan, 2)
     done.set()
     watching.join()
     return peak - before

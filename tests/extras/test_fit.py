@@ -21,7 +21,7 @@ SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": VOCA
 SIZES |= {"tie_word_embeddings": False, "architectures": ["LlamaForCausalLM"]}
 MATRICES = LAYERS * (2 * WIDTH * WIDTH + 2 * WIDTH * KEYS + 3 * WIDTH * MLP)
 PARAMETERS = 2 * VOCABULARY * WIDTH + MATRICES + LAYERS * 2 * WIDTH + WIDTH
-TENSORS = 2 + LAYERS * 9 + 1
+TENSORS = LAYERS * 9 + 3
 SHORT = Plan("full", sequence=1, precision="fp32")  # the update needs most
 
 
@@ -79,31 +79,26 @@ def test_the_largest_that_fits_fits_and_the_next_does_not(tiny, field, near, met
 
 def test_only_what_saves_memory_is_offered(tiny):
     plan = Plan("full", sequence=512, precision="fp32")
-    for changes, words in (({}, "LoRA bf16"), ({"method": "qlora", "precision": "bf16"}, "")):
+    for changes, is_offered in (({}, True), ({"method": "qlora", "precision": "bf16"}, False)):
         lines = answer.helps(tiny, plan._replace(**changes), Place("cpu", None, None, ""))
-        offered = [line.split(":")[0].strip() for line in lines]
-        assert {"256 tokens", *words.split()} <= set(offered)
-        assert bool(words) is ("bf16" in offered) is ("LoRA" in offered)
+        offered = {line.split(":")[0].strip() for line in lines}
+        assert [name in offered for name in ("LoRA", "bf16")] == [is_offered] * 2
+        assert "256 tokens" in offered
 
 
 @pytest.mark.parametrize(
-    ("observed_s", "too_big", "words"),
+    ("observed", "too_big", "words"),
     [
-        (0.4, False, "0.40 times the prediction; are its sequences shorter"),
-        (1.9, True, "1.9 times the prediction, within the interval"),
-        (2.5, True, "the memory does not suffice, so the machine swaps"),
-        (2.5, False, "launches of small batches"),
-        (40, False, "40 times the prediction; usual causes: memory that swaps, or operators"),
+        ("0.4 s/step", False, "0.40 times the prediction; are its sequences shorter"),
+        ("0.52it/s", True, "1.9 times the prediction, within the interval"),
+        ("80 tokens/s", True, "2.5 times the prediction; the memory does not suffice"),
+        ("80 tok/s", False, "launches of small batches"),
+        ("0.025 steps/s", False, "40 times the prediction; usual causes: memory that swaps"),
     ],
 )
-def test_an_observed_speed_is_judged(observed_s, too_big, words):
+def test_an_observed_speed_is_judged(observed, too_big, words):
+    observed_s = answer.step_time(observed, Plan(batch=2, sequence=100))
     assert words in answer.judged(Estimate(1.0, "s", 0.5, 2.0, "estimated"), observed_s, too_big)
-
-
-def test_observed_speeds_in_all_units_are_the_same():
-    plan = Plan(batch=2, sequence=100)
-    for text in ("4 s/it", "4 s/step", "0.25 it/s", "0.25steps/s", "50 tokens/s", "50 tok/s"):
-        assert answer.step_time(text, plan) == pytest.approx(4), text
 
 
 @pytest.mark.parametrize(
@@ -131,7 +126,6 @@ def test_a_wrong_argument_is_one_line(arguments, words, tmp_path, capsys):
 def test_published_speeds_name_known_devices_and_models():
     for row in published.read("finetuning.csv"):
         assert row["source"].startswith("https://") and row["printed"], row
-        assert row["device"] in {"", *devices.published_devices()}, row["device"]
-        assert row["model"] in {"", *networks.known()}, row["model"]
-        assert row["method"] in ("full", "lora", "qlora")
-        assert float(row["tokens_per_s"] or 1) > 0
+        assert row["device"] in {"", *devices.published_devices()}, row
+        assert row["model"] in {"", *networks.known()}, row
+        assert row["method"] in ("full", "lora", "qlora") and float(row["tokens_per_s"] or 1) > 0

@@ -20,6 +20,7 @@ from pomology.measure.estimate import Estimate
 USUAL_TOKENS = 2048
 MEMORY = {"GB": 2.0**30, "GiB": 2.0**30, "TB": 2.0**40}  # memory is sold in powers of two
 COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
+COVERED = "such intervals contain 63 % of 101 published speeds"  # docs/fit.md
 SECONDS = {"s/it": 1.0, "s/step": 1.0, "min/it": 60.0, "h/it": 3600.0}
 SWAPS = "memory that swaps, or operators that run on the CPU (PYTORCH_ENABLE_MPS_FALLBACK)"
 SLOW = "launches of small batches, data loading, other programs, a low-power mode, heat"
@@ -39,12 +40,12 @@ def answer(options: argparse.Namespace) -> list[str]:
     name = options.model
     longest = networks.longest(networks.find(name))
     values = {field: value for field, value in vars(options).items() if field in Plan._fields}
-    values["sequence"] = options.sequence or min(USUAL_TOKENS, longest or USUAL_TOKENS)
+    values["sequence"] = options.sequence or min(USUAL_TOKENS, longest)
     plan = Plan(**values)
     for field in ("rank", "batch", "sequence"):
         if values[field] < 1:
             raise PomologyError(f"--{field} {values[field]}: expected at least 1")
-    if longest and plan.sequence > longest:
+    if plan.sequence > longest:
         raise PomologyError(f"--sequence {plan.sequence}: the model takes {longest:,} at most")
     tokens = parse(options.tokens, COUNTS, "--tokens", "10M")
     observed_s = step_time(options.observed, plan)
@@ -116,8 +117,7 @@ def fits(name: str, plan: Plan, where: Place) -> list[str]:
         return [head, f"{needed}; --memory tells whether that fits", detail]
     verdict = "fits" if need.bytes <= where.limit else "does not fit"
     batch = largest(name, plan, where, "batch")
-    takes = networks.longest(networks.find(name))
-    longest = min(largest(name, plan, where, "sequence"), takes or 10**9)
+    longest = min(largest(name, plan, where, "sequence"), networks.longest(networks.find(name)))
     return [
         head,
         f"{verdict}: {needed} of {quantity(where.limit, 'B')} ({where.limited_by})",
@@ -146,7 +146,7 @@ def timed(step: Estimate, bound: str, per_step: int, tokens: float) -> list[str]
     """Return the lines about time. per_step: tokens. tokens: of the whole training, or 0."""
     rate, least, most = (significant(per_step / s, 2) for s in (step.value, step.high, step.low))
     lines = [
-        f"takes {seconds(step.value)} per step (90 % interval: {span(*step.bounds, seconds)}), "
+        f"takes {seconds(step.value)} per step ({span(*step.bounds, seconds)}; {COVERED}), "
         f"mostly {bound}: {rate} tokens/s ({least} to {most})"
     ]
     if tokens:

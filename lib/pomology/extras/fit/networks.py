@@ -64,9 +64,9 @@ def find(name: str) -> dict[str, Any]:
 
 
 def longest(config: dict[str, Any]) -> int:
-    """Return the most tokens that a model takes, or 0 if its configuration does not say."""
+    """Return the most tokens that a model takes, a billion if its configuration does not say."""
     names = ("max_target_positions", "max_position_embeddings", "n_positions")
-    return next((config[name] for name in names if name in config), 0)
+    return next((config[name] for name in names if name in config), 10**9)
 
 
 def build(config: dict[str, Any], plan: Plan) -> Any:
