@@ -57,6 +57,8 @@ def answer(options: argparse.Namespace) -> list[str]:
         lines += timed(step, bound, plan.batch * plan.sequence, tokens)
         if observed_s:
             lines.append(judged(step, observed_s, bool(where.limit) and need.bytes > where.limit))
+    else:
+        lines.append("no time is predicted: this device has no data sheet; --on names one that has")
     return [*lines, *helps(name, plan, where)]
 
 
