@@ -203,7 +203,7 @@ def ratios(values: pandas.Series) -> str:
 def speeds() -> str:
     """Return the table of predicted and published speeds, and why others are not predicted."""
     rows = predictions()
-    head = ["rows", "n", "median error", "within 30 %", "in the 90 % interval"]
+    head = ["runs", "n", "median error", "within 30 %", "in the 90 % interval"]
     head.append("measured over predicted time: median (range)")
     lines = grouped(rows[rows["why"].eq("")], speed_line)
     reasons = Counter(why for why in rows["why"] if why).most_common()
@@ -220,7 +220,7 @@ def memory_line(rows: pandas.DataFrame) -> list[str]:
 def published_memory() -> str:
     """Return the table of counted and published peaks of memory."""
     rows = predictions()
-    head = ["rows", "n", "median error", "within 30 %", "counted over published: median (range)"]
+    head = ["runs", "n", "median error", "within 30 %", "counted over published: median (range)"]
     return table(head, grouped(rows[rows["memory"].notna()], memory_line))
 
 
