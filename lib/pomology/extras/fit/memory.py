@@ -7,8 +7,6 @@ import weakref
 from collections import Counter
 from typing import Any, NamedTuple
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from pomology.extras.fit import networks
 from pomology.extras.prediction import work
 from pomology.extras.prediction.work import Work
@@ -32,25 +30,23 @@ class Need(NamedTuple):
         return sum(self.parts.values())
 
 
-class LiveBytes(TorchDispatchMode):
-    """A context that counts the bytes of the storages that exist, by kind.
+class LiveBytes:
+    """The bytes of the storages that exist, by kind.
 
     peak: the bytes when their sum was largest. vocabulary: the last dimension of logits.
     """
 
     def __init__(self, vocabulary: int):
-        super().__init__()
         self.vocabulary = vocabulary
         self.now: Counter[str] = Counter()
         self.peak: Counter[str] = Counter()
         self._kinds: dict[int, str] = {}  # of each storage that exists
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
+    def note(self, _function: Any, _args: Any, _kwargs: Any, result: Any) -> None:
+        """Count the new storages of an operator's result."""
         for tensor in cost.tensors(result):
             logits = tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary
             self.add(tensor, "logits" if logits else "activations")
-        return result
 
     def add(self, tensor: Any, kind: str) -> None:
         """Count a tensor's storage until it is freed, unless it is counted already."""
@@ -96,7 +92,7 @@ def count(name: str, plan: networks.Plan, backend: str) -> Need:
         live.add(tensor, "optimizer")
     for weight in trained:
         weight.register_post_accumulate_grad_hook(live.is_gradient)
-    with cost.fused_attention(backend, lambda *_: None), live:
+    with cost.fused_attention(backend, lambda *_: None), work.watched(live.note):
         step(network)
         optimizer.step()
     peak = live.peak

@@ -122,18 +122,27 @@ def _size(tensors: Sequence[Any]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def _traffic(noted: Counter) -> Any:
-    """Return a context that adds the bytes and the launch of each operator to a counter."""
+def watched(note: Callable[..., None]) -> Any:
+    """Return a context that calls `note(function, args, kwargs, result)` after each operator."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Traffic(TorchDispatchMode):
+    class Watched(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
-            moved = cost.moved_bytes(function, args, kwargs, result)
-            noted.update(bytes=moved, launches=int(moved > 0))
+            note(function, args, kwargs, result)
             return result
 
-    return Traffic()
+    return Watched()
+
+
+def _traffic(noted: Counter) -> Any:
+    """Return a context that adds the bytes and the launch of each operator to a counter."""
+
+    def note(*operator: Any) -> None:
+        moved = cost.moved_bytes(*operator)
+        noted.update(bytes=moved, launches=int(moved > 0))
+
+    return watched(note)
 
 
 def _convolution_backward(
