@@ -42,7 +42,7 @@ CONFIGURATIONS = [
 ]
 # glibc then returns freed memory to the system at once, so that resident memory follows it.
 ALLOCATOR = {"MALLOC_ARENA_MAX": "1"}
-ALLOCATOR |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "1048576")
+ALLOCATOR |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "65536")
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 1000}
 SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 1}
 SMALL_GPT2 = {"n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 1000}
