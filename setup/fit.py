@@ -49,6 +49,8 @@ SMALL_GPT2 = {"n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 1000}
 NEEDED = ("sequence", "precision", "method", "batch", "tokens_per_s")
 LONG = 1024  # tokens of a batch
 GB = 1e9
+# Names of the linear layers in the models of the Llama and Qwen families.
+LINEAR = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 
 
 def train(config: dict[str, Any], plan: Plan, steps: int) -> None:
@@ -133,7 +135,7 @@ def planned(row: dict[str, str]) -> Plan:
         precision="fp32" if row["precision"] == "tf32" else row["precision"],
         checkpointing=row["checkpointing"] == "true",
         framework="mlx" if row["framework"] == "mlx" else "torch",
-        targets=row["targets"],
+        targets=row["targets"].replace("all-linear", LINEAR),
         layers=int(row["layers"] or 0),
     )
 

@@ -86,25 +86,24 @@ def test_only_what_saves_memory_is_offered(tiny):
 
 
 @pytest.mark.parametrize(
-    ("observed", "too_big", "words"),
+    ("observed", "words"),
     [
-        ("0.4 s/step", False, "0.40 times the prediction; are its sequences shorter"),
-        ("0.52it/s", True, "1.9 times the prediction, within the interval"),
-        ("80 tokens/s", True, "2.5 times the prediction; the memory does not suffice"),
-        ("80 tok/s", False, "launches of small batches"),
-        ("0.025 steps/s", False, "40 times the prediction; usual causes: memory that swaps"),
+        ("0.4 s/step", "0.40 times the prediction; are its sequences shorter"),
+        ("0.52it/s", "1.9 times the prediction, within the interval"),
+        ("80 tokens/s", "launches of small batches"),
+        ("0.025 steps/s", "40 times the prediction; usual causes: memory that swaps"),
     ],
 )
-def test_an_observed_speed_is_judged(observed, too_big, words):
+def test_an_observed_speed_is_judged(observed, words):
     observed_s = answer.step_time(observed, Plan(batch=2, sequence=100))
-    assert words in answer.judged(Estimate(1.0, "s", 0.5, 2.0, "estimated"), observed_s, too_big)
+    assert words in answer.judged(Estimate(1.0, "s", 0.5, 2.0, "estimated"), observed_s)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ("gpt3", "gpt3: no config.json, nor one of gpt2"),
-        ("CONFIG", "expected JSON with `architectures`, a class of transformers"),
+        ("CONFIG", "expected JSON with `architectures`"),
         ("gpt2 --on M2", "--on M2: unknown device; similar names: "),
         ("gpt2 --memory lots", "--memory lots: expected a value such as 36GB"),
         ("gpt2 --tokens -3", "--tokens -3: expected a value such as 10M"),

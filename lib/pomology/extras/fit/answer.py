@@ -17,9 +17,7 @@ from pomology.extras.prediction.devices import Device
 from pomology.format import clock_time, one_line, quantity, seconds, significant, span
 from pomology.measure.estimate import Estimate
 
-USUAL_TOKENS = 2048
 MEMORY = {"GB": 2.0**30, "GiB": 2.0**30, "TB": 2.0**40}  # memory is sold in powers of two
-COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
 COVERED = "such intervals contain 63 % of 101 published speeds"  # docs/fit.md
 SECONDS = {"s/it": 1.0, "s/step": 1.0, "min/it": 60.0, "h/it": 3600.0}
 SWAPS = "memory that swaps, or operators that run on the CPU (PYTORCH_ENABLE_MPS_FALLBACK)"
@@ -37,36 +35,31 @@ class Place(NamedTuple):
 
 def answer(options: argparse.Namespace) -> list[str]:
     """Return the output of the command as lines. Raises PomologyError for wrong arguments."""
-    name = options.model
-    longest = networks.longest(networks.find(name))
+    longest = networks.longest(networks.find(options.model))
     values = {field: value for field, value in vars(options).items() if field in Plan._fields}
-    values["sequence"] = options.sequence or min(USUAL_TOKENS, longest)
+    values["sequence"] = options.sequence or min(2048, longest)
     plan = Plan(**values)
     for field in ("rank", "batch", "sequence"):
         if values[field] < 1:
             raise PomologyError(f"--{field} {values[field]}: expected at least 1")
     if plan.sequence > longest:
         raise PomologyError(f"--sequence {plan.sequence}: the model takes {longest:,} at most")
-    tokens = parse(options.tokens, COUNTS, "--tokens", "10M")
+    tokens = parse(options.tokens, {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}, "--tokens", "10M")
     observed_s = step_time(options.observed, plan)
     where = place(options)
-    need = memory.count(name, plan, where.backend)
-    lines = fits(name, plan, where)
+    need = memory.count(options.model, plan, where.backend)
+    lines = fits(options.model, plan, where)
     if where.device:
         step, bound = model.fitted().predict(need.work, where.device, plan.precision)
         lines += timed(step, bound, plan.batch * plan.sequence, tokens)
-        if observed_s:
-            lines.append(judged(step, observed_s, bool(where.limit) and need.bytes > where.limit))
+        lines += [judged(step, observed_s)] if observed_s else []
     else:
         lines.append("no time is predicted: this device has no data sheet; --on names one that has")
-    return [*lines, *helps(name, plan, where)]
+    return [*lines, *helps(options.model, plan, where)]
 
 
 def parse(text: str, units: dict[str, float], option: str, example: str) -> float:
-    """Return the value of a number and a unit, such as `36GB`, or 0 for "". Raises PomologyError.
-
-    units: each unit's factor.
-    """
+    """Return the value of a number with a unit, such as `36GB`; 0 for "". Raises PomologyError."""
     if not text:
         return 0.0
     number, unit = re.fullmatch(r"(\d+\.?\d*|) *(.*)", text.strip(), re.DOTALL).groups()
@@ -77,8 +70,7 @@ def parse(text: str, units: dict[str, float], option: str, example: str) -> floa
 
 def step_time(text: str, plan: Plan) -> float:
     """Return an observed speed as seconds per step, or 0 for "". Raises PomologyError."""
-    per_token = 1 / (plan.batch * plan.sequence)
-    rates = {"it/s": 1.0, "steps/s": 1.0, "tokens/s": per_token, "tok/s": per_token}
+    rates = {"it/s": 1.0, "steps/s": 1.0, "tokens/s": 1 / (plan.batch * plan.sequence)}
     value = parse(text, SECONDS | rates, "--observed", "93 s/it, 0.4 it/s or 475 tokens/s")
     return 1 / value if text.strip().endswith(tuple(rates)) else value
 
@@ -132,8 +124,7 @@ def fits(name: str, plan: Plan, where: Place) -> list[str]:
 def largest(name: str, plan: Plan, where: Place, field: str) -> int:
     """Return the largest batch or sequence that fits, or 0; at most 1,000 times the plan's.
 
-    Memory is a polynomial of degree 2 at most, here through the counts of three sizes. Sequences
-    are up to 5 % off if between these another moment of the step begins to need most.
+    Memory is taken as a polynomial through the counts of three sizes; sequences are up to 5 % off.
     """
     import numpy as np
 
@@ -157,7 +148,7 @@ def timed(step: Estimate, bound: str, per_step: int, tokens: float) -> list[str]
     return lines
 
 
-def judged(step: Estimate, observed_s: float, too_big: bool) -> str:
+def judged(step: Estimate, observed_s: float) -> str:
     """Return how an observed time of a step compares with the prediction, and usual causes."""
     ratio = observed_s / step.value
     line = f"observed {seconds(observed_s)} per step: {significant(ratio, 2)} times the prediction"
@@ -165,8 +156,6 @@ def judged(step: Estimate, observed_s: float, too_big: bool) -> str:
         return f"{line}; are its sequences shorter than --sequence?"
     if observed_s <= step.high:
         return f"{line}, within the interval"
-    if too_big:
-        return f"{line}; the memory does not suffice, so the machine swaps"
     return f"{line}; usual causes: {SWAPS if ratio > 10 else SLOW}"
 
 
@@ -179,7 +168,6 @@ def helps(name: str, plan: Plan, where: Place) -> list[str]:
         "bf16": {"precision": "bf16"},
         f"{plan.sequence // 2:,} tokens": {"sequence": max(1, plan.sequence // 2)},
     }
-    own = memory.count(name, plan, where.backend).bytes
     lines = []
     for words, change in changes.items():
         changed = plan._replace(**change)
@@ -188,6 +176,6 @@ def helps(name: str, plan: Plan, where: Place) -> list[str]:
         if where.device:
             step, _ = model.fitted().predict(need.work, where.device, changed.precision)
             line += f", {seconds(step.value)} per step"
-        if need.bytes < own:
+        if need.bytes < memory.count(name, plan, where.backend).bytes:
             lines.append((need.bytes, line))
     return ["what would help:", *(line for _, line in sorted(lines))]

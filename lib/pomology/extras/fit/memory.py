@@ -17,17 +17,14 @@ class Need(NamedTuple):
     """Parameters, and bytes at the moment of a training step when most is allocated.
 
     parts: bytes of weights, gradients, optimizer, activations (with temporary tensors) and logits
-    (tensors over the vocabulary). work: of the step.
+    (tensors over the vocabulary). bytes: their sum. work: of the step.
     """
 
     parameters: int
     trained: int
     parts: dict[str, float]
+    bytes: float
     work: Work
-
-    @property
-    def bytes(self) -> float:
-        return sum(self.parts.values())
 
 
 class LiveBytes:
@@ -95,11 +92,9 @@ def count(name: str, plan: networks.Plan, backend: str) -> Need:
     with cost.fused_attention(backend, lambda *_: None), work.watched(live.note):
         step(network)
         optimizer.step()
-    peak = live.peak
     if plan.method == "qlora":
         saved_bits = 8 * network.dtype.itemsize - networks.QUANTIZED_BITS[plan.framework]
-        peak["weights"] -= networks.quantized(network) * saved_bits / 8
+        live.peak["weights"] -= networks.quantized(network) * saved_bits / 8
     changed = sum(weight.numel() for weight in trained)
-    adapters = 0 if plan.method == "full" else changed
-    parameters = sum(weight.numel() for weight in network.parameters()) - adapters
-    return Need(parameters, changed, dict(peak), counted)
+    frozen = sum(weight.numel() for weight in network.parameters()) - changed
+    return Need(frozen if frozen else changed, changed, dict(live.peak), live.peak.total(), counted)

@@ -58,8 +58,7 @@ def find(name: str) -> dict[str, Any]:
         config = json.loads(read_file(path))
         getattr(transformers, config["architectures"][0])
     except (ValueError, LookupError, TypeError, AttributeError):
-        expected = "expected JSON with `architectures`, a class of transformers"
-        raise PomologyError(f"{one_line(path.name)}: {expected}") from None
+        raise PomologyError(f"{one_line(path.name)}: expected JSON with `architectures`") from None
     return config
 
 
@@ -80,7 +79,7 @@ def build(config: dict[str, Any], plan: Plan) -> Any:
         with torch.device("meta"):
             network = network_class(network_class.config_class(**config))
     except Exception as error:  # wrong values in a user's file raise many types
-        reason = one_line(f"{type(error).__name__}: {' '.join(str(error).split())}", 200)
+        reason = one_line(" ".join(str(error).split()), 200)
         raise PomologyError(f"the configuration is no model's: {reason}") from None
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     network = network.to(types[plan.precision]).train()
@@ -93,18 +92,15 @@ def _with_lora(network: Any, plan: Plan) -> Any:
     """Return a model whose weights are frozen, with LoRA on the matrices that peft chooses."""
     from peft import LoraConfig, get_peft_model
 
-    settings = {"r": plan.rank, "lora_alpha": 2 * plan.rank}
-    layers = list(range(network.config.num_hidden_layers))
-    most = plan.layers or (MLX_LAYERS if plan.framework == "mlx" else len(layers))
-    if most < len(layers):
-        settings["layers_to_transform"] = layers[-most:]
-    if plan.targets:
-        targets = plan.targets if plan.targets == "all-linear" else plan.targets.split(",")
-        return get_peft_model(network, LoraConfig(**settings, target_modules=targets))
+    targets = plan.targets.split(",") if plan.targets else None
+    settings = {"r": plan.rank, "lora_alpha": 2 * plan.rank, "target_modules": targets}
+    most = plan.layers or (MLX_LAYERS if plan.framework == "mlx" else 0)
+    if most:
+        settings["layers_to_transform"] = list(range(network.config.num_hidden_layers))[-most:]
     try:
         return get_peft_model(network, LoraConfig(**settings))
     except ValueError:  # peft knows no matrices of this kind of model
-        return get_peft_model(network, LoraConfig(**settings, target_modules="all-linear"))
+        return get_peft_model(network, LoraConfig(**settings | {"target_modules": "all-linear"}))
 
 
 def one_step(network: Any, plan: Plan) -> None:
@@ -114,8 +110,8 @@ def one_step(network: Any, plan: Plan) -> None:
     batch, sequence, config = plan.batch, plan.sequence, network.config
     name = network.main_input_name
     with torch.device("meta"):
-        classes = "Classification" in config.architectures[0]
-        labels = torch.zeros((batch,) if classes else (batch, sequence), dtype=torch.long)
+        tokens = torch.zeros(batch, sequence, dtype=torch.long)
+        labels = tokens[:, 0] if "Classification" in config.architectures[0] else tokens
         if name == "pixel_values":
             sizes = config.num_channels, config.image_size, config.image_size
             inputs = {name: torch.rand(batch, *sizes, dtype=network.dtype)}
@@ -124,7 +120,6 @@ def one_step(network: Any, plan: Plan) -> None:
         else:
             # With this mask transformers does not read values, which `meta` does not have.
             mask = torch.ones(1, 1, sequence, sequence, dtype=torch.bool)
-            tokens = torch.zeros(batch, sequence, dtype=torch.long)
             inputs = {name: tokens, "attention_mask": mask}
         network(**inputs, labels=labels).loss.backward()
 
@@ -136,5 +131,5 @@ def quantized(network: Any) -> int:
 
     head = network.get_output_embeddings()
     layers = [each for each in network.modules() if isinstance(each, (torch.nn.Linear, Conv1D))]
-    frozen = [each.weight for each in layers if each is not head]
-    return sum(weight.numel() for weight in frozen if not weight.requires_grad)
+    weights = [each.weight for each in layers if each is not head]
+    return sum(weight.numel() for weight in weights if not weight.requires_grad)
