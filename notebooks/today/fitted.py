@@ -1,0 +1,53 @@
+"""For the notebook `lora`: what `pomology fit` predicts for measured cases."""
+
+from pomology.extras.fit import memory, networks
+from pomology.extras.fit.networks import Plan
+from pomology.extras.prediction import devices, model
+from pomology.format import quantity, seconds, span
+from pomology.report.table import Row, Table
+from pomology.results import cases
+
+NOTE = (
+    "Memory: the peak of the allocator, or of the process on a CPU. Predicted is a step of "
+    "PyTorch. A time is predicted for a device with a data sheet only."
+)
+
+
+def table(records, name, framework):
+    """Return a table of the cases with all layers of a model, next to their prediction.
+
+    framework: of this process; MLX's has no PyTorch, which counts.
+    """
+    if framework == "mlx" or name not in networks.known():
+        return Table("", [], ["The variant in PyTorch shows the prediction of known models."])
+    known = devices.published_devices()
+    rows = []
+    for record in records:
+        config, metrics = record.config, record.metrics
+        if record.status != "ok" or config["model"] != name:
+            continue
+        plan = Plan(
+            rank=config["rank"],
+            sequence=config["sequence"],
+            batch=config["batch_size"],
+            precision=record.precision,
+            layers=config.get("lora_layers", 0),
+        )
+        kind = cases.kind(record.backend)
+        need = memory.count(name, plan, record.backend if kind == "gpu" else "cpu")
+        device = known.get(record.chip) or known.get(f"{record.chip} GPU")
+        predicted = "no data sheet"
+        if device and kind == "gpu":
+            step, _ = model.fitted().predict(need.work, device, plan.precision)
+            predicted = f"{seconds(step.value)} ({span(*step.bounds, seconds)})"
+        peak = metrics.get("allocated_peak_bytes") or metrics.get("footprint_peak_bytes")
+        cells = {
+            "Case": f"{cases.chip_name(record)}, {record.framework}, {record.precision}",
+            "Batch": f"{plan.batch} × {plan.sequence:,} tokens",
+            "Step": seconds(metrics["step_s"].value) if "step_s" in metrics else "",
+            "Predicted step": predicted,
+            "Memory": quantity(peak.value, "B") if peak else "",
+            "Predicted memory": quantity(need.bytes, "B"),
+        }
+        rows.append(Row(cells))
+    return Table("What `pomology fit` predicts", rows, [NOTE])
