@@ -10,7 +10,6 @@ import numpy as np
 
 from pomology.devices import tensorflow as devices_tensorflow
 
-UPDATES = 2  # the second one reads the state that the first one wrote
 Arrays = dict[str, np.ndarray]
 
 
@@ -70,27 +69,24 @@ class BothDevices:
         arrays = dict(zip(names, self._gradients, strict=True))
         return arrays | {"the loss": np.asarray(loss), "the output": np.asarray(outputs)}
 
-    def updates(self) -> tuple[Arrays, Arrays, Arrays]:
-        """Return the optimizer's updates for equal gradients, see `verify_torch`."""
+    def updated(self, count: int) -> tuple[Arrays, Arrays, Arrays, float]:
+        """Return the weights before and after updates by equal gradients, see `verify_torch`."""
         tensorflow = devices_tensorflow.load()
-        updates = []
+        names = [f"the update of {weight.path}" for weight in self.model.trainable_variables]
+        after = []
         for on_cpu in (False, True):
             model = self.cpu_model if on_cpu else self.model
             model.set_weights(self.weights)
             variables = model.trainable_variables
-            before = [np.asarray(variable) for variable in variables]
+            before = dict(zip(names, map(np.array, variables), strict=True))
             with self._device(on_cpu):
                 optimizer = keras.optimizers.get(self.optimizers[0])
                 optimizer.build(variables)
                 update = tensorflow.function(optimizer.apply, jit_compile=False)
-                for _ in range(UPDATES):
+                for _ in range(count):
                     update([tensorflow.constant(gradient) for gradient in self._gradients])
-            after = [np.asarray(variable) for variable in variables]
-            updates.append([new - old for new, old in zip(after, before, strict=True)])
-        rounding = 4 * np.finfo(np.float32).eps
-        rounded = [cpu + rounding * old for cpu, old in zip(updates[1], before, strict=True)]
-        names = [f"the update of {weight.path}" for weight in self.model.trainable_variables]
-        return tuple(dict(zip(names, each, strict=True)) for each in (*updates, rounded))
+            after.append(dict(zip(names, map(np.array, variables), strict=True)))
+        return before, *after, float(np.finfo(np.float32).eps)
 
     def _device(self, on_cpu: bool) -> Any:
         if on_cpu:

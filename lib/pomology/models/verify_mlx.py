@@ -10,7 +10,6 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
-UPDATES = 2  # the second one reads the state that the first one wrote
 Arrays = dict[str, np.ndarray]
 
 
@@ -51,23 +50,20 @@ class BothDevices:
         arrays["the loss"] = loss
         return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
 
-    def updates(self) -> tuple[Arrays, Arrays, Arrays]:
-        """Return the optimizer's updates for equal gradients, see `verify_torch`."""
+    def updated(self, count: int) -> tuple[Arrays, Arrays, Arrays, float]:
+        """Return the weights before and after updates by equal gradients, see `verify_torch`."""
         self.model.update(self.weights)
         before = _flat(self.model.trainable_parameters())
-        updates = []
+        after = []
         for on_cpu in (False, True):
             optimizer = copy.deepcopy(self.optimizers[0])
             with self._device(on_cpu):
                 self.model.update(self.weights)
-                for _ in range(UPDATES):
+                for _ in range(count):
                     optimizer.update(self.model, self._gradients)
                 mx.eval(self.model.parameters())
-            after = _flat(self.model.trainable_parameters())
-            updates.append({name: after[name] - before[name] for name in before})
-        device, cpu = updates
-        rounding = 4 * np.finfo(np.float32).eps
-        return device, cpu, {name: cpu[name] + rounding * before[name] for name in before}
+            after.append(_flat(self.model.trainable_parameters()))
+        return before, *after, float(np.finfo(np.float32).eps)
 
     def _device(self, on_cpu: bool) -> Any:
         return mx.stream(mx.cpu) if on_cpu else self.backend.context()

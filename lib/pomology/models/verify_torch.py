@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology.errors import Mismatch
 
-UPDATES = 2  # per optimizer: the second one reads the state that the first one wrote
 SAMPLED = 4096  # compared elements of each weight's update
 DRAWN = 64  # least random numbers of an operator that are compared
 # Standard errors by which the mean of random numbers may differ; 1 in 500 million exceeds them.
@@ -96,10 +95,10 @@ class BothDevices:
                 tensors[f"the gradient of {name}"] = weight.grad
         return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}
 
-    def updates(self) -> tuple[Arrays, Arrays, Arrays]:
-        """Return the optimizers' updates of sampled elements of each weight, for equal gradients.
+    def updated(self, count: int) -> tuple[Arrays, Arrays, Arrays, float]:
+        """Return sampled elements of each weight before and after updates by equal gradients.
 
-        The dicts are those of the device, of the CPU, and of the CPU with rounded weights.
+        After `count` updates on the device, and on the CPU; then the rounding of the weights' type.
         """
         self._align()
         pairs = list(zip(self.model.parameters(), self.cpu_model.parameters(), strict=True))
@@ -107,21 +106,19 @@ class BothDevices:
             grad = weight.grad
             copied.grad = None if grad is None else grad.to("cpu", copied.dtype, copy=True)
         before = _sample(self.cpu_model)
-        self._update(self.model, self.optimizers)
+        self._update(self.model, self.optimizers * count)
         after_device = _sample(self.model)
         with torch.no_grad():  # the copy still has the old weights
             for weight, copied in pairs:
                 weight.copy_(copied)
-        self._update(self.cpu_model, self.cpu_optimizers)
+        self._update(self.cpu_model, self.cpu_optimizers * count)
         after_cpu = _sample(self.cpu_model)
         trained = [weight for weight, _ in pairs if weight.grad is not None]
-        rounding = 4 * max((torch.finfo(each.dtype).eps for each in trained), default=0.0)
-        device = {name: after_device[name] - before[name] for name in before}
-        cpu = {name: after_cpu[name] - before[name] for name in before}
-        return device, cpu, {name: cpu[name] + rounding * before[name] for name in before}
+        eps = max((torch.finfo(each.dtype).eps for each in trained), default=0.0)
+        return before, after_device, after_cpu, eps
 
     def _update(self, model: Any, optimizers: tuple) -> None:
-        for optimizer in optimizers * UPDATES:
+        for optimizer in optimizers:
             if self.clip:
                 clip_grad_norm_(model.parameters(), self.clip)
             optimizer.step()
