@@ -20,7 +20,6 @@ def table(records, name, framework):
     """
     if framework == "mlx" or name not in networks.known():
         return Table("", [], ["The variant in PyTorch shows the prediction of known models."])
-    known = devices.published_devices()
     rows = []
     for record in records:
         config, metrics = record.config, record.metrics
@@ -35,7 +34,7 @@ def table(records, name, framework):
         )
         kind = cases.kind(record.backend)
         need = memory.count(name, plan, record.backend if kind == "gpu" else "cpu")
-        device = known.get(record.chip) or known.get(f"{record.chip} GPU")
+        device = devices.of_gpu(record.chip)
         predicted = "no data sheet"
         if device and kind == "gpu":
             step, _ = model.fitted().predict(need.work, device, plan.precision)

@@ -89,7 +89,7 @@ def place(options: argparse.Namespace) -> Place:
         limit = given or float(sheets[device.name]) * MEMORY["GB"]
         return Place(device.backend, device, limit, "the device's memory")
     own = find.find("auto", options.framework)[-1]
-    gpu = known.get(own.name) or known.get(f"{own.name} GPU") if own.kind == "gpu" else None
+    gpu = devices.of_gpu(own.name) if own.kind == "gpu" else None
     limit = (metal if own.kind == "gpu" and own.unified_memory else given) or own.free_memory()
     return Place(own.backend, gpu, limit, f"for {own.title} on {own.name or 'this machine'}")
 

@@ -60,6 +60,12 @@ def published_devices() -> dict[str, Device]:
     return devices
 
 
+def of_gpu(name: str | None) -> Device | None:
+    """Return the device with a data sheet that has a GPU's name in a record, or None."""
+    known = published_devices()
+    return known.get(name) or known.get(f"{name} GPU")
+
+
 def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
     """Return the devices of a run with measured peaks, by `cpu` and `gpu`."""
     # On a CPU another library computes convolutions, so their rate is not the peak of matmuls.
