@@ -16,7 +16,7 @@ from pomology.runner import notebooks
 
 SOURCES = {article.id: article.short for article in published.articles()}
 SOURCES |= {"today": "community results", "kit": "this machine"}
-TYPES = {"large_string": "text", "int64": "integer", "float64": "number", "bool": "boolean"}
+TYPES = {"str": "text", "Int64": "integer", "float64": "number", "boolean": "boolean"}
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = paths.root() / "docs"
 

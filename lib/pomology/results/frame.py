@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     import pandas
 
 AFTER = {"cpu": "after_s", "gpu": "device_after_s"}  # calibration on the case's device
-# Arrow's name of a type -> pandas's, with empty cells.
-TYPES = {"large_string": "str", "int64": "Int64", "bool": "boolean", "float64": "float64"}
-COLUMNS = {line["column"]: TYPES[line["type"]] for line in read_csv(RESOURCES / "columns.csv")}
+# Column -> its type in pandas, with empty cells.
+COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
 
 def load(*runs: str | Path) -> pandas.DataFrame:
