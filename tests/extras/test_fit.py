@@ -1,6 +1,7 @@
 """`pomology fit` compared with counts by hand, and its errors in one line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pomology.extras.fit.answer import Place
 from pomology.extras.fit.networks import Plan
 from pomology.extras.prediction import devices
 from pomology.measure.estimate import Estimate
-from pomology.paths import read_csv
+from pomology.paths import read_csv, root
 
 COUNTS = Path(__file__).parents[1] / "fixtures" / "fit_parameters.csv"
 WIDTH, MLP, LAYERS, VOCABULARY, KEYS = 64, 128, 2, 100, 32  # keys: 2 of 4 heads of 16
@@ -83,6 +84,12 @@ def test_only_what_saves_memory_is_offered(tiny):
         offered = {line.split(":")[0].strip() for line in lines}
         assert [name in offered for name in ("LoRA", "bf16")] == [is_offered] * 2
         assert "256 tokens" in offered
+
+
+def test_the_answer_says_what_its_intervals_contained_as_the_page_does():
+    page = (root() / "docs" / "fit.md").read_text(encoding="utf-8")
+    row = re.search(r"^\| all \| (\d+) \| \d+ % \| \d+ % \| (\d+ %) \|", page, re.MULTILINE)
+    assert answer.COVERED == f"such intervals contain {row[2]} of {row[1]} published speeds"
 
 
 @pytest.mark.parametrize(
