@@ -89,7 +89,7 @@ def test_only_what_saves_memory_is_offered(tiny):
 def test_the_answer_says_what_its_intervals_contained_as_the_page_does():
     page = (root() / "docs" / "fit.md").read_text(encoding="utf-8")
     row = re.search(r"^\| all \| (\d+) \| \d+ % \| \d+ % \| (\d+ %) \|", page, re.MULTILINE)
-    assert answer.COVERED == f"such intervals contain {row[2]} of {row[1]} published speeds"
+    assert f"such intervals contain {row[2]} of {row[1]} published speeds" == answer.COVERED
 
 
 @pytest.mark.parametrize(
