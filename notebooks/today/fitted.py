@@ -49,4 +49,4 @@ def table(records, name, framework):
             "Predicted memory": quantity(need.bytes, "B"),
         }
         rows.append(Row(cells))
-    return Table("What `pomology fit` predicts", rows, [NOTE])
+    return Table("What pomology fit predicts", rows, [NOTE])
