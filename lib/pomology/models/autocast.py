@@ -1,7 +1,5 @@
 """Mixed precision of a forward pass in PyTorch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Steps are counted on PyTorch's `meta` device, whose tensors have shapes but no d
 allocated, and no operator is missed: on the CPU fused attention and LSTM would count as zero.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import Counter

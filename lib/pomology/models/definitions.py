@@ -1,7 +1,5 @@
 """Import of functions and classes from another notebook, without running it."""
 
-from __future__ import annotations
-
 import ast
 import json
 from types import SimpleNamespace

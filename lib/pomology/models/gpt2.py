@@ -1,7 +1,5 @@
 """Shapes of the GPT-2 models that Feng et al. 2025 pre-train, with FLOPs and memory by formula."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

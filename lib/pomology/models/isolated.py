@@ -1,7 +1,5 @@
 """Function calls in a separate process, since a process can use only one framework."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import pkgutil

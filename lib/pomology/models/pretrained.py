@@ -3,8 +3,6 @@
 A step costs the same FLOPs and memory with random weights as with those of a checkpoint.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -7,8 +7,6 @@ other, `passes(model)` returns each part with its loss function of a batch. Weig
 names, or `NAMES` maps them to these.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

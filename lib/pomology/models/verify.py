@@ -7,8 +7,6 @@ gradients by more than the tolerance, for example at a ReLU's sign change. The C
 step with weights changed by about a rounding error.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import time

@@ -1,9 +1,7 @@
 """Gradients and optimizer updates of a Keras classifier on its device and on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -27,7 +25,7 @@ class BothDevices:
         dropout = any(isinstance(layer, keras.layers.Dropout) for layer in model.layers)
         self.unverified = {"dropout"} if dropout else set()
 
-    def __enter__(self) -> BothDevices:
+    def __enter__(self) -> Self:
         self.weights = self.model.get_weights()
         with devices_tensorflow.load().device("/CPU:0"):
             self.cpu_model = self.twin()

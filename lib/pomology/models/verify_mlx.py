@@ -1,10 +1,8 @@
 """Gradients and optimizer updates of an MLX model on its device and on the CPU."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 import numpy as np
@@ -26,7 +24,7 @@ class BothDevices:
         self.optimizers = optimizers
         self.unverified: set[str] = set()
 
-    def __enter__(self) -> BothDevices:
+    def __enter__(self) -> Self:
         self.weights = self.model.parameters()
         return self
 

@@ -1,10 +1,8 @@
 """Gradients and optimizer updates of a PyTorch model on its device and on the CPU."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import numpy as np
@@ -45,7 +43,7 @@ class BothDevices:
         enabled = torch.is_autocast_enabled(kind)
         self.autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled)
 
-    def __enter__(self) -> BothDevices:
+    def __enter__(self) -> Self:
         for optimizer in self.optimizers:
             optimizer.state.clear()
         if self.model.training != self.training:
