@@ -170,7 +170,8 @@ def _verify_gradients(case: Any, both: Any, size: int, first_seed: int = 0) -> f
     Raises Mismatch if all `SEEDS` sets of inputs differ, or if the device repeats a step that
     differs with another result.
     """
-    tolerance = _tolerance(case)
+    precision = _precision(case)
+    tolerance = TOLERANCE[precision]
     for seed in range(first_seed, first_seed + SEEDS):
         device = both.gradients(size, seed)
         began_s = time.perf_counter()
@@ -178,7 +179,7 @@ def _verify_gradients(case: Any, both: Any, size: int, first_seed: int = 0) -> f
         cpu_s = time.perf_counter() - began_s
         share, words = _largest_difference(tolerance, device, cpu)
         if share > 1:
-            rounded = both.gradients(size, seed, on_cpu=True, change=ROUNDING[_precision(case)])
+            rounded = both.gradients(size, seed, on_cpu=True, change=ROUNDING[precision])
             share, words = _largest_difference(tolerance, device, cpu, rounded)
         if share <= 1:
             return cpu_s
@@ -192,7 +193,8 @@ def _verify_gradients(case: Any, both: Any, size: int, first_seed: int = 0) -> f
 def _verify_repetition(case: Any, both: Any, size: int) -> None:
     """Compare two equal steps on the device. Raises Mismatch."""
     first = both.gradients(size, 0)
-    share, words = _largest_difference(_tolerance(case), both.gradients(size, 0), first)
+    tolerance = TOLERANCE[_precision(case)]
+    share, words = _largest_difference(tolerance, both.gradients(size, 0), first)
     if share > 1:
         raise Mismatch(words.replace("the CPU's", "that of the same step before"))
 
@@ -214,10 +216,6 @@ def _precision(case: Any) -> str:
     precision = cases.precision(case)
     tf32 = precision == "fp32" and case.backend.tf32 and case.config.get("tf32") != "off"
     return "tf32" if tf32 else precision
-
-
-def _tolerance(case: Any) -> float:
-    return TOLERANCE[_precision(case)]
 
 
 def _largest_difference(
