@@ -2,6 +2,7 @@
 
 import functools
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -107,8 +108,7 @@ def test_images_of_the_hub_and_of_a_folder(tmp_path, network):
 def test_words_are_numbered_by_their_appearance(tmp_path):
     write(tmp_path / "train/0000.parquet", sentence=[" the apple is a fruit ", "", "a fruit the"])
     write(tmp_path / "validation/0000.parquet", sentence=["the fruit"])
-    dataset = text.PENN_TREEBANK.dataset
-    small = text.TextDataset(dataset, "sentence", {"train": 11, "valid": 3}, vocabulary=6)
+    small = replace(text.PENN_TREEBANK, tokens={"train": 11, "valid": 3}, vocabulary=6)
     corpus = text.corpus(small, "real", str(tmp_path))
     words = " ".join(corpus.words[number] for number in corpus.train)
     assert words == "the apple is a fruit <eos> <eos> a fruit the <eos>"

@@ -41,8 +41,8 @@ def obtain(
     size: int,
     read: Callable[..., Any],
     stand_in: Callable[[], Any],
-) -> tuple[Any, str, str]:
-    """Return the data, its kind and its origin.
+) -> tuple[Any, dict[str, str]]:
+    """Return the data, and the fields of `Obtained`.
 
     folder: "" is none. size: 0 is all. read: takes the folder, or None for the hub, and returns the
     data and its place. It raises Unavailable if "auto" shall use synthetic data, and PomologyError
@@ -60,12 +60,14 @@ def obtain(
         if source == "synthetic":
             raise Unavailable("as requested")
         data, where = read(root)
-        return data, "real", f"{name}, real: {where}{first}"
+        kind, origin = "real", f"{name}, real: {where}"
     except Unavailable as error:
         if source == "real":
             remedy = "name a local folder, or set the source to auto or synthetic"
             raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
-        return stand_in(), "stand-in", f"synthetic data in place of {name}: {error}{first}"
+        data = stand_in()
+        kind, origin = "stand-in", f"synthetic data in place of {name}: {error}"
+    return data, {"name": name, "kind": kind, "origin": origin + first}
 
 
 def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:

@@ -73,9 +73,8 @@ def _image_set(dataset, column, shape, source, folder, size, split) -> ImageSet:
         count = min(size or shape[0], shape[0])
         return synthetic.images((count, *shape[1:]), split)
 
-    data, kind, origin = hub.obtain(dataset.name, source, folder, size, read, stand_in)
-    images, labels = (array[: size or None] for array in data)
-    return ImageSet(images, labels, name=dataset.name, kind=kind, origin=origin)
+    (images, labels), about = hub.obtain(dataset.name, source, folder, size, read, stand_in)
+    return ImageSet(images[: size or None], labels[: size or None], **about)
 
 
 def pictures(images: Iterable[np.ndarray]) -> Image.Image:

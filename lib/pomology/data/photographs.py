@@ -84,11 +84,15 @@ def lsun_classroom(source: str, folder: str = "", size: int = 0) -> Photographs:
 
     folder: contains `classroom_train_lmdb` (3.1 GB), downloaded with github.com/fyu/lsun.
     """
-    files, kind, origin = obtain(NAME, source, folder, size, _read, _stand_in)
-    length = len(files) if kind == "real" else LSUN_CLASSROOM_IMAGES
+
+    def stand_in():
+        return JPEGs(synthetic.photographs(STAND_IN_PHOTOGRAPHS))
+
+    files, about = obtain(NAME, source, folder, size, _read, stand_in)
+    length = len(files) if about["kind"] == "real" else LSUN_CLASSROOM_IMAGES
     if length != LSUN_CLASSROOM_IMAGES:
-        origin += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
-    return Photographs(files, min(size or length, length), name=NAME, kind=kind, origin=origin)
+        about["origin"] += f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
+    return Photographs(files, min(size or length, length), **about)
 
 
 def _read(root: Path | None) -> tuple[Classrooms, str]:
@@ -100,7 +104,3 @@ def _read(root: Path | None) -> tuple[Classrooms, str]:
         return Classrooms(root), "local folder"
     except lmdb.Error as error:
         raise damaged(root / "classroom_train_lmdb", error) from error
-
-
-def _stand_in() -> JPEGs:
-    return JPEGs(synthetic.photographs(STAND_IN_PHOTOGRAPHS))

@@ -26,43 +26,45 @@ class Corpus(hub.Obtained):
         return len(self.words)
 
 
-@dataclass(frozen=True)
-class TextDataset:
-    """A text in a column of a dataset, and its expected size, with one <eos> per line."""
+@dataclass(frozen=True, kw_only=True)
+class TextDataset(hub.Dataset):
+    """A dataset with a text in a column, and its expected size, with one <eos> per line."""
 
-    dataset: hub.Dataset
     column: str
     tokens: dict[str, int]
     vocabulary: int
 
 
-_WIKITEXT2 = hub.Dataset(
+WIKITEXT2 = TextDataset(
     "WikiText-2",
     "Salesforce/wikitext",
     "b08601e04326c79dfdd32d625aee71d232d685c3",
     "wikitext-2-v1",
+    column="text",
+    tokens={"train": 2_088_628, "valid": 217_646},
+    vocabulary=33_278,
 )
 # The hub regenerates this branch, so the counts of tokens and words verify the text.
-_PENN_TREEBANK = hub.Dataset(
+PENN_TREEBANK = TextDataset(
     "Penn Treebank",
     "ptb-text-only/ptb_text_only",
     "refs/convert/parquet",
     "penn_treebank",
     "{}/0000.parquet",
+    column="sentence",
+    tokens={"train": 929_589, "valid": 73_760},
+    vocabulary=10_000,
 )
-WIKITEXT2 = TextDataset(_WIKITEXT2, "text", {"train": 2_088_628, "valid": 217_646}, 33_278)
-PENN_TREEBANK = TextDataset(_PENN_TREEBANK, "sentence", {"train": 929_589, "valid": 73_760}, 10_000)
 
 
 def corpus(text: TextDataset, source: str, folder: str = "", size: int = 0) -> Corpus:
     """Return the words of `WIKITEXT2`, without rare words, or of `PENN_TREEBANK`."""
-    name = text.dataset.name
 
     def read(root):
         numbers: dict[str, int] = {}  # word -> index, in order of first appearance
         parts = {}
         for part, split in {"train": "train", "valid": "validation"}.items():
-            path, where = hub.find(text.dataset, split, root)
+            path, where = hub.find(text, split, root)
             (lines,) = hub.read_parquet(path, text.column)
             words = [word for line in lines for word in (*line.split(), "<eos>")]
             parts[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words])
@@ -75,9 +77,9 @@ def corpus(text: TextDataset, source: str, folder: str = "", size: int = 0) -> C
     def stand_in():
         return synthetic.text(text.tokens, text.vocabulary)
 
-    (parts, words), kind, origin = hub.obtain(name, source, folder, size, read, stand_in)
+    (parts, words), about = hub.obtain(text.name, source, folder, size, read, stand_in)
     train, valid = (tokens[: size or None] for tokens in parts.values())
-    return Corpus(train, valid, words, name=name, kind=kind, origin=origin)
+    return Corpus(train, valid, words, **about)
 
 
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:
@@ -92,14 +94,14 @@ class LanguageBatches:
     def __init__(self, tokens: Any, bptt: int = 35):
         self.tokens = tokens
         self.bptt = bptt
-        self.last = len(tokens) - 1
+        self.starts = range(0, len(tokens) - 1, bptt)
 
     def __len__(self) -> int:
-        return max(0, -(-self.last // self.bptt))
+        return len(self.starts)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        for start in range(0, self.last, self.bptt):
-            end = min(start + self.bptt, self.last)
+        for start in self.starts:
+            end = min(start + self.bptt, self.starts.stop)
             yield self.tokens[start:end], self.tokens[start + 1 : end + 1].reshape(-1)
 
 
