@@ -110,9 +110,8 @@ MOVE_NOTHING = {
 # Operators that do not read one of their tensors (its index): they overwrite it or use its shape.
 NOT_READ = {
     "nll_loss_backward": 1,
-    **dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_"), 0),
+    **dict.fromkeys(("copy_", "fill_", "zero_", "uniform_", "normal_", "bernoulli_", "random_"), 0),
     **dict.fromkeys(("ones_like", "zeros_like", "full_like", "rand_like", "randn_like"), 0),
-    "random_": 0,
 }
 # Operators that read no more of their first tensor than they return.
 READ_PARTLY = {"embedding", "index_select", "index", "gather", "nll_loss_forward"}
@@ -126,20 +125,13 @@ def tensors(*items: Any) -> list[Any]:
     return [item for item in _pytree.tree_leaves(items) if isinstance(item, torch.Tensor)]
 
 
-def moves_nothing(function: Any) -> bool:
-    """Return whether an operator launches no kernel: it makes a view or an unwritten tensor."""
+def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Return the bytes that a call of an operator reads and writes; 0 if it launches no kernel."""
     import torch
 
-    if function.is_view or torch.Tag.inplace_view in function.tags:
-        return True
-    return function._schema.name.split("::")[-1] in MOVE_NOTHING
-
-
-def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Return the bytes that a call of an operator reads and writes."""
-    if moves_nothing(function):
-        return 0
     name = function._schema.name.split("::")[-1]
+    if function.is_view or torch.Tag.inplace_view in function.tags or name in MOVE_NOTHING:
+        return 0
     written = [_distinct_bytes(tensor) for tensor in tensors(result)]
     read = [_distinct_bytes(tensor) for tensor in tensors(args, kwargs)]
     if name in NOT_READ:
