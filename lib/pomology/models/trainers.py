@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pomology.errors import Mismatch
@@ -193,22 +194,22 @@ def lightning(case: Any) -> Any:
     # Lightning would print the devices and tips.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 
+    @dataclass(eq=False)
     class Steps:
         """A loader's batches, timed as `part` in a single loop; see `Case.steps`."""
 
-        def __init__(self, batches: Any, part: str = "training", per_epoch: float = 1.0):
-            self._batches = batches
-            self._part = part
-            self._per_epoch = per_epoch
+        batches: Any
+        part: str = "training"
+        per_epoch: float = 1.0
 
         def __len__(self) -> int:
             # With the true length Lightning would stop before the clock ends the last step.
-            return len(self._batches) + 10**9
+            return len(self.batches) + 10**9
 
         def __iter__(self) -> Iterator:
             # A generator starts at its first item. Lightning also creates iterators that it never
             # uses, and these must not start the clock.
-            yield from case.steps(self._batches, self._part, per_epoch=self._per_epoch)
+            yield from case.steps(self.batches, self.part, per_epoch=self.per_epoch)
 
     class Clocked(Callback):
         steps = Steps
