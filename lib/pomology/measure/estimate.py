@@ -55,11 +55,11 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     def metric(self) -> dict:
         """Return the fields of a journal, which knows `measured` and `estimated` only."""
-        form = {name: getattr(self, name) for name in ("value", "unit", "low", "high", "n", "how")}
+        form = msgspec.structs.asdict(self)
         if self.how == "counted":
             form["how"] = "measured"
-        if self.covers in ("repeats", "seen"):
-            form["covers"] = self.covers  # other values follow from the other fields
+        if self.covers not in ("repeats", "seen"):
+            del form["covers"]  # it follows from the other fields
         return form
 
     def __add__(self, other: Estimate | float) -> Estimate:
