@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import pandas
@@ -38,17 +39,15 @@ def compared(known: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     """Return the relative speed of each device in each workload that it shares with the reference.
 
     known: of `speeds`. reference: the device whose speed is 1. A row per device and workload has
-    its `ratio`, whether it is `sound` (neither time has a fault of its own), and the `mean` over
-    the sound workloads of the device, or over all where none is sound. The fastest device comes
-    first.
+    its `ratio`, whether it is `sound` (neither time has a fault of its own), whether it is `used`
+    (a sound workload, or any of a device without one), and the `mean` of the used ones of the
+    device. The fastest device comes first.
     """
     from scipy import stats
 
     pairs = known.merge(known[known["device"].eq(reference)], on=WORK, suffixes=("", "_of"))
     pairs["ratio"] = pairs["value"] / pairs["value_of"]
-    pairs["sound"] = [
-        _sound(*both) for both in zip(pairs["faults"], pairs["faults_of"], strict=True)
-    ]
+    pairs["sound"] = list(map(_sound, pairs["faults"], pairs["faults_of"]))
     by_workload = ["device", "workload"]
     pairs = pairs[pairs["sound"] | ~pairs.groupby(by_workload)["sound"].transform("any")]
     groups = pairs.groupby(by_workload, sort=False)
@@ -60,8 +59,9 @@ def compared(known: pandas.DataFrame, reference: str) -> pandas.DataFrame:
         framework=("framework", list),
         year=("year", list),
     ).reset_index()
-    usable = table[table["sound"] | ~table.groupby("device")["sound"].transform("any")]
-    table["mean"] = table["device"].map(usable.groupby("device")["ratio"].agg(stats.gmean))
+    table["used"] = table["sound"] | ~table.groupby("device")["sound"].transform("any")
+    means = table[table["used"]].groupby("device")["ratio"].agg(stats.gmean)
+    table["mean"] = table["device"].map(means)
     return table.sort_values(["mean", "device"], ascending=[False, True], kind="stable")
 
 
@@ -71,43 +71,46 @@ def _sound(faults: frozenset[str], others: frozenset[str]) -> bool:
     return published.SERIOUS.isdisjoint((faults | others) - shared)
 
 
-def references(known: pandas.DataFrame) -> list[str]:
-    """Return the published devices that share a model with this machine, the best reference first.
-
-    The best reference has most models in common, and most devices to compare with.
-    """
-    models: dict[str, int] = {}
-    for own in known["device"][known["kind"].eq(MEASURED)].unique():
-        rows = compared(known, own)
-        rows = rows[rows["kind"].eq(PUBLISHED)]
-        for device, sound in rows.groupby("device", sort=False)["sound"].sum().items():
-            models[device] = models.get(device, 0) + int(sound)
-    peers = {name: compared(known, name)["device"].nunique() for name in models}
-    return sorted(models, key=lambda name: (models[name] < 2, -models[name] * peers[name], name))
-
-
-def reference(known: pandas.DataFrame, against: str = "") -> str:
-    """Return the device with which all others are compared, if possible a GPU.
+def ranked(frame: pandas.DataFrame, against: str) -> tuple[str, pandas.DataFrame]:
+    """Return the reference, by default the best one, and all devices compared with it.
 
     Raises PomologyError for an unknown device.
     """
-    if against:
-        if against not in set(known["device"]):
-            names = ", ".join(sorted(set(known["device"])))
-            raise PomologyError(f"against={against!r}: no such device; the ranking has {names}")
-        return against
-    nearest = references(known)
+    known = speeds(frame)
+    devices = set(known["device"])
+    if against and against not in devices:
+        names = ", ".join(sorted(devices))
+        raise PomologyError(f"against={against!r}: no such device; the ranking has {names}")
+    name = against or best_reference(known)
+    return name, compared(known, name)
+
+
+def best_reference(known: pandas.DataFrame) -> str:
+    """Return a published device, if possible a GPU, that shares a model with this machine, or "".
+
+    The best reference has most models in common, and most devices to compare with.
+    """
+    models: Counter[str] = Counter()
+    for own in known["device"][known["kind"].eq(MEASURED)].unique():
+        rows = compared(known, own)
+        rows = rows[rows["kind"].eq(PUBLISHED)]
+        models.update(rows.groupby("device")["sound"].sum().to_dict())
+    peers = {name: compared(known, name)["device"].nunique() for name in models}
     processors = set(known["device"][known["role"].eq("cpu")])
-    return next((name for name in nearest if name not in processors), next(iter(nearest), ""))
+
+    def rank(name: str) -> tuple:
+        return name in processors, models[name] < 2, -models[name] * peers[name], name
+
+    return min(models, key=rank, default="")
 
 
 def comparison(ratio: float, other: str = "") -> str:
     """Return a ratio of speeds in words: `2.4× faster`, `8.3× slower than the M1 GPU`."""
-    text = significant(max(ratio, 1 / ratio), 2)
-    if text == "1.0":
-        return f"as fast as the {other}" if other else "as fast"
-    word = "faster" if ratio > 1 else "slower"
-    return f"{text}× {word} than the {other}" if other else f"{text}× {word}"
+    factor = significant(max(ratio, 1 / ratio), 2)
+    text, joined = f"{factor}× {'faster' if ratio > 1 else 'slower'}", "than"
+    if factor == "1.0":
+        text, joined = "as fast", "as"
+    return f"{text} {joined} the {other}" if other else text
 
 
 def words(rows: pandas.DataFrame, other: str = "") -> str:
@@ -115,8 +118,7 @@ def words(rows: pandas.DataFrame, other: str = "") -> str:
 
     Where a device is faster with some models and slower with others, the range is of speeds.
     """
-    sound = rows["sound"].any()
-    ratios = rows["ratio"][rows["sound"] | (not sound)]
+    ratios = rows["ratio"][rows["used"]]
     ends = [ratios.min(), ratios.max()]
     unit = "×"
     if ends[1] <= 1:
@@ -126,7 +128,13 @@ def words(rows: pandas.DataFrame, other: str = "") -> str:
     low, high = (significant(end, 2) for end in ends)
     count = "1 model" if len(ratios) == 1 else f"{len(ratios)} models, {low} to {high}{unit}"
     text = f"{comparison(rows['mean'].iloc[0], other)} ({count})"
-    return text if sound else f"[{text}, use with care]"
+    return text if rows["sound"].any() else f"[{text}, use with care]"
+
+
+def with_model(row: Any) -> str:
+    """Return a row of `compared` in words: `GPT-2 2.4× faster`, in brackets unless sound."""
+    text = f"{title(row.workload)} {comparison(row.ratio)}"
+    return text if row.sound else f"[{text}]"
 
 
 def title(workload: str) -> str:
@@ -147,19 +155,13 @@ def ranking_table(frame: pandas.DataFrame, against: str = "") -> Table:
     frame: by `pomology.load`, this machine's run first. against: the reference device, whose speed
     is 1; empty takes the best one. Raises PomologyError for a device that no row has.
     """
-    known = speeds(frame)
-    name = reference(known, against)
+    name, found = ranked(frame, against)
     lines = []
-    for device, rows in compared(known, name).groupby("device", sort=False):
-        text = ITSELF
-        models = [title(workload) for workload in rows["workload"]]
+    for device, rows in found.groupby("device", sort=False):
+        text, models = ITSELF, map(title, rows["workload"])
         if device != name:
-            text = words(rows)
-            models = [
-                f"{model} {comparison(r)}" for model, r in zip(models, rows["ratio"], strict=True)
-            ]
-            models = [m if s else f"[{m}]" for m, s in zip(models, rows["sound"], strict=True)]
-        used = rows["ratio"][rows["sound"] | (not rows["sound"].any())]
+            text, models = words(rows), map(with_model, rows.itertuples())
+        used = rows["ratio"][rows["used"]]
         numbers = {
             "device": device,
             "against": name,
@@ -182,13 +184,11 @@ def headline(frame: pandas.DataFrame, against: str = "") -> str:
     A difference of single runs below the run-to-run variation is named as such, and so are a
     battery and the low-power mode.
     """
-    known = speeds(frame)
-    name = reference(known, against)
+    name, rows = ranked(frame, against)
     own_run = frame[frame["run"].isin(frame["run"].head(1))]
     single = own_run["repeat"].nunique() < REPEATS
     checks = own_run[own_run["metric"].eq("between_process_difference")]
     variations = {kind: value for (_, kind), value in cases.run_to_run(cases.pool(checks)).items()}
-    rows = compared(known, name)
     lines = []
     for device, own in rows[rows["kind"].eq(MEASURED)].groupby("device", sort=False):
         text = words(own, name)
@@ -210,24 +210,20 @@ def ranking_figure(frame: pandas.DataFrame, against: str = "") -> Any:
     A marker is open where one of the two times has a fault. Devices with few models are in the
     table only.
     """
-    known = speeds(frame)
-    name = reference(known, against)
-    rows = compared(known, name)
+    name, rows = ranked(frame, against)
     models = rows.groupby("device", sort=False)["sound"].sum()
     first = {*rows["device"][rows["kind"].ne(PUBLISHED)], name}
     order = sorted(models.index, key=lambda device: (device not in first, -models[device]))
-    shown = set(order[:MOST_ROWS])
+    shown = order[:MOST_ROWS]
     if len(shown) < 2:
         return nothing()
     lines = []
     for device, own in rows[rows["device"].isin(shown)].groupby("device", sort=False):
-        sound = [Estimate(ratio) for ratio in own["ratio"][own["sound"]]]
-        doubtful = [Estimate(ratio) for ratio in own["ratio"][~own["sound"]]]
-        text = words(own)
-        if device == name:
-            sound = [Estimate(1.0)]
-            doubtful = []
-            text = ITSELF
+        text, sound, doubtful = ITSELF, [Estimate(1.0)], []
+        if device != name:
+            text = words(own)
+            sound = list(map(Estimate, own["ratio"][own["sound"]]))
+            doubtful = list(map(Estimate, own["ratio"][~own["sound"]]))
         kind = (own["kind"].iloc[0], own["role"].iloc[0])
         lines.append(Line(device, kind, text, sound, doubtful))
     left = len(models) - len(shown)

@@ -27,12 +27,16 @@ ALIKE = [*WORK, "device", "role", "source", "framework", "version", "faults"]
 
 
 def speeds(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Return one speed per device and work that two devices did, from the rows of `every`.
+    """Return one speed per device and work that two devices did, published or of a frame.
 
-    Of machines that one source measured alike it is the middle one, of several sources the fastest,
-    and one without serious faults before others.
+    frame: by `pomology.load`; its first run is this machine's, the others are other people's. Of
+    machines that one source measured alike the middle one is taken, of several sources the fastest,
+    and one without serious faults before others. Rows have `kind` (`measured`, `other` or
+    `published`), `terms` (what was the same for all that have the same text), `faults` (of
+    `published.FAULTS`, and flags of a case), and `value`: how often a second the work was done.
     """
-    known = every(frame).sort_values("value", kind="stable")
+    every = [*_published(), *_measured(frame, _published())]
+    known = pandas.DataFrame(every).sort_values("value", kind="stable")
     alike = known.groupby(ALIKE, sort=False)
     middle = known[alike.cumcount() == (alike["value"].transform("size") - 1) // 2]
     sound = middle["faults"].map(published.SERIOUS.isdisjoint)
@@ -41,29 +45,17 @@ def speeds(frame: pandas.DataFrame) -> pandas.DataFrame:
     return best[best.groupby(WORK)["device"].transform("size") > 1]
 
 
-def every(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Return all published speeds, and those of a frame's cases at a published setting.
-
-    frame: by `pomology.load`; its first run is this machine's, the others are other people's. Rows
-    have `kind` (`measured`, `other` or `published`), `terms` (what was the same for all that have
-    the same text), `faults` (of `published.FAULTS`, and flags of a case), and `value`: how often a
-    second the work was done.
-    """
-    return pandas.DataFrame([*_published(), *_measured(frame, _published())])
-
-
 @functools.cache
 def _published() -> tuple[dict[str, Any], ...]:
     """Return every published speed; an article's where its operations are counted."""
     rows = []
     for row in published.rows():
         if row["flops"] and row["metric"].endswith("_s"):
-            about = {"source": row["article"]}
+            about = {"source": row["article"], "faults": _published_faults(row)}
             about["workload"] = WORKLOAD_OF.get(row["experiment"], row["experiment"])
-            about["faults"] = _published_faults(row)
             rows.append(_published_speed(row | about, strict=False))
     for row in published.elsewhere():
-        about = {"experiment": row["workload"], "faults": frozenset(row["faults"])}
+        about = {"faults": frozenset(row["faults"])}
         rows.append(_published_speed(row | about, strict=True))
     return tuple(rows)
 
@@ -140,9 +132,11 @@ def _speed(case: Case, wanted: dict[str, Any]) -> float | None:
 
 def _published_faults(row: dict[str, Any]) -> frozenset[str]:
     """Return those of an article's row: slow loading, and TF32 where PyTorch had it by default."""
-    found = {"loader-bound"} if row["experiment"] in LOADER_BOUND else set()
-    peaks = {(line["device"], line["precision"]) for line in published.read("peaks.csv")}
-    return frozenset(found | ({"tf32"} if (row["device"], "tf32") in peaks else set()))
+    faults = {"loader-bound"} if row["experiment"] in LOADER_BOUND else set()
+    for line in published.read("peaks.csv"):
+        if (line["device"], line["precision"]) == (row["device"], "tf32"):
+            faults.add("tf32")
+    return frozenset(faults)
 
 
 def _faults(case: Case) -> frozenset[str]:
