@@ -11,7 +11,7 @@ def _run(_: argparse.Namespace) -> None:
     snapshot = machine_snapshot.snapshot()
     print(machine_snapshot.describe(snapshot))
     print("Loading each framework in its own process; this can take a minute.\n")
-    print(str(doctor.examine(snapshot)))
+    print(doctor.examine(snapshot))
 
 
 COMMANDS = {"doctor": (_run,)}

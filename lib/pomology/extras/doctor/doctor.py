@@ -122,12 +122,11 @@ def _lacks_kernels() -> bool:
     import torch
 
     cuda = torch.get_device_module("cuda")
-    names = [name for name in cuda.get_arch_list() if name.startswith(("sm_", "compute_"))]
-    built = {name: int(re.sub(r"\D", "", name)) for name in names}
+    built = re.findall(r"\b(sm|compute)_(\d+)", " ".join(cuda.get_arch_list()))
     major, minor = cuda.get_device_capability() if built else (0, 0)
-    earlier = [name for name, number in built.items() if number <= 10 * major + minor]
-    fit = [name for name in earlier if name.startswith("compute") or built[name] // 10 == major]
-    return bool(built) and not fit
+    earlier = [(kind, int(number)) for kind, number in built if int(number) <= 10 * major + minor]
+    fits = any(kind == "compute" or number // 10 == major for kind, number in earlier)
+    return bool(built) and not fits
 
 
 def _compiler() -> str:
@@ -168,7 +167,7 @@ def findings(snapshot: dict, flags: Sequence[str], answers: Mapping[str, dict]) 
         text += "; put /usr/bin first in PATH"
     found.append(Finding("Does Lightning choose the GPU?", text, auto != "cpu"))
     free = {device["backend"]: device["free_bytes"] for device in usable(answers["torch"])}
-    parts = [f"{quantity(free[name], 'B')} free now for {name}" for name in free]
+    parts = [f"{quantity(size, 'B')} free now for {name}" for name, size in free.items()]
     enough = min(free.values()) >= ENOUGH_BYTES if free else None
     text = "; ".join(parts) or "unknown, because PyTorch cannot be loaded"
     found.append(Finding("Is there enough free memory to train?", text, enough))
@@ -193,7 +192,7 @@ def _framework(title: str, answer: dict[str, Any]) -> Finding:
             text = f"{device['backend']} ({device['name']}): {text}"
         parts.append(text)
     parts += filter(None, [answer.get("compiler")])
-    fine = any(device["precisions"].get("fp32", "") is None for device in usable(answer, "gpu"))
+    fine = any(device["precisions"]["fp32"] is None for device in usable(answer, "gpu"))
     text = one_line(f"{answer['version'] or ''} {'; '.join(parts)}".strip(), 1000)
     return Finding(f"Does {title} train on the GPU?", text, fine)
 
@@ -209,7 +208,7 @@ def verdict(answers: Mapping[str, dict[str, Any]]) -> str:
     return "No framework can be loaded; `make env` installs them."
 
 
-def usable(answer: dict[str, Any], *kinds: str) -> list[dict[str, Any]]:
-    """Return the devices of an answer that can train, of some kinds (`cpu`, `gpu`) or of any."""
+def usable(answer: dict[str, Any], kind: str = "") -> list[dict[str, Any]]:
+    """Return the devices of an answer that can train, of a kind (`cpu`, `gpu`) or of any."""
     can_train = [each for each in answer["devices"] if each["reason"] is None]
-    return [each for each in can_train if not kinds or each["kind"] in kinds]
+    return [each for each in can_train if kind in ("", each["kind"])]
