@@ -48,10 +48,8 @@ def _point(case: Case, rate: Estimate, best: Roofs) -> dict:
     row |= {"kind": case.kind, "case": case, "rate": rate, "value": rate.value}
     row["name"] = f"{first['experiment']} {operation}".strip()
     peak = best.rates.get((case.kind, first["precision"]))
-    row["share"] = peak and rate / peak.rate
-    row |= {"intensity": 0.0, "limit": "", "share_of_roof": float("nan")}
-    bandwidth = case.values.get("bytes_per_s")
-    call = case.values.get("kernel_s")
+    row |= {"share": peak and rate / peak.rate, "intensity": 0.0, "limit": ""}
+    bandwidth, call = map(case.values.get, ("bytes_per_s", "kernel_s"))
     size = first["bytes_per_step"] or (bandwidth.value * call.value if bandwidth and call else 0)
     if first["flops_per_step"] and first["bytes_per_step"]:
         row["intensity"] = first["flops_per_step"] / first["bytes_per_step"]
@@ -59,17 +57,15 @@ def _point(case: Case, rate: Estimate, best: Roofs) -> dict:
         row["intensity"] = rate.value / bandwidth.value
     memory = best.bandwidths.get((case.kind, READS if operation in READERS else BOTH))
     if not (peak and memory and row["intensity"]):
-        return row
+        return row  # `share_of_roof` is NaN
     slope = row["intensity"] * memory.rate.value
-    roof = min(slope, peak.rate.value)
-    if slope >= peak.rate.value:
-        row["limit"] = "compute"
-    elif 0 < size <= best.caches.get(case.kind, UNKNOWN_CACHE):
+    roof = peak.rate.value
+    row["limit"] = "compute"
+    if slope < roof and 0 < size <= best.caches.get(case.kind, UNKNOWN_CACHE):
         row["limit"] = "cache-resident"
         row["name"] += ", cache-resident" if operation else ""
-        roof = peak.rate.value
-    else:
-        row["limit"] = "memory"
+    elif slope < roof:
+        row["limit"], roof = "memory", slope
     return row | {"share_of_roof": rate.value / roof}
 
 
@@ -105,7 +101,7 @@ def peaks_table(best: Roofs) -> Table:
     """Return a table of the measured peaks of a run, with the cases that reached them."""
     rows = []
     for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):
-        for (_, group), (rate, record) in sorted(measured.items(), key=lambda item: item[0]):
+        for (_, group), (rate, record) in sorted(measured.items()):
             framework = cases.framework_name(record.framework)
             texts = {
                 "Device": cases.chip_name(record),
