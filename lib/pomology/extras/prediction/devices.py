@@ -15,7 +15,7 @@ from pomology.results import cases
 from pomology.results.record import Record
 
 HALF = ("fp16", "bf16", "half")
-COPIES = ("copy", "scale", "add", "triad")  # operations of STREAM
+COPIES = ("copy", "scale", "add", "triad")  # operations of STREAM that read and write
 PEAKS = "peaks"  # the notebook that measures peaks
 
 
@@ -23,7 +23,7 @@ class Device(NamedTuple):
     """A device and its peaks."""
 
     name: str
-    flops_per_s: Mapping[str, float | None]  # by precision; data sheets have fp32, tf32 and half
+    flops_per_s: Mapping[str, float]  # by precision, 0 without; data sheets: fp32, tf32 and half
     bytes_per_s: float
     backend: str
     source: str
@@ -51,12 +51,14 @@ def published_devices() -> dict[str, Device]:
     devices = {}
     for line in published.read("datasheets.csv"):
         tflops = {name: line[f"{name}_tflops"] for name in ("fp32", "tf32", "half")}
-        rates = {name: float(text) * 1e12 if text else None for name, text in tflops.items()}
-        backend = "mps" if line["maker"] == "apple" else "cuda"
         checked = line["checked"] or "from memory, not checked against a source"
-        source = f"published peaks ({checked})"
-        bandwidth = float(line["bandwidth_gb_s"]) * 1e9
-        devices[line["device"]] = Device(line["device"], rates, bandwidth, backend, source)
+        devices[line["device"]] = Device(
+            name=line["device"],
+            flops_per_s={name: float(text or 0) * 1e12 for name, text in tflops.items()},
+            bytes_per_s=float(line["bandwidth_gb_s"]) * 1e9,
+            backend="mps" if line["maker"] == "apple" else "cuda",
+            source=f"published peaks ({checked})",
+        )
     return devices
 
 
@@ -70,12 +72,12 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
     """Return the devices of a run with measured peaks, by `cpu` and `gpu`."""
     # On a CPU another library computes convolutions, so their rate is not the peak of matmuls.
     rates = peaks.best(r for r in records if r.config.get("operation") != "convolution")
-    bandwidths = peaks.best(records, "bytes_per_s", _copying)
+    copying = [r for r in records if r.config.get("operation") in COPIES]
+    bandwidths = peaks.best(copying, "bytes_per_s", lambda _: "copying")
     devices = {}
     for kind in ("cpu", "gpu"):
-        bandwidth = bandwidths.get((kind, "copying"))
-        fp32 = rates.get((kind, "fp32"))
-        if not bandwidth or not fp32:
+        fp32, bandwidth = rates.get((kind, "fp32")), bandwidths.get((kind, "copying"))
+        if not (fp32 and bandwidth):
             continue
         devices[kind] = Device(
             name=cases.chip_name(fp32.record),
@@ -86,8 +88,3 @@ def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
             measured=True,
         )
     return devices
-
-
-def _copying(record: Record) -> str:
-    """Return `copying` for operations of STREAM that read and write, else ""."""
-    return "copying" if record.config["operation"] in COPIES else ""

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     import pandas
 
 # The work of a step: seconds at the peak or at the full bandwidth, and a count of launches.
-HALF_CONVOLUTIONS, FP32_PRODUCTS, COMPUTING = "half_convolutions", "fp32_products", "computing"
-MEMORY, HALF_MEMORY, LAUNCHES = "memory", "half_memory", "launches"
-COLUMNS = [HALF_CONVOLUTIONS, FP32_PRODUCTS, COMPUTING, MEMORY, HALF_MEMORY, LAUNCHES]
-PARTS = {"operations": COLUMNS[:3], "memory traffic": COLUMNS[3:5], "launches": COLUMNS[5:]}
+PARTS = {
+    "operations": ["half_convolutions", "fp32_products", "computing"],
+    "memory traffic": ["memory", "half_memory"],
+    "launches": ["launches"],
+}
+COLUMNS = [name for names in PARTS.values() for name in names]
 # Initial parameters of a fit, the factors of the columns: 1 / share, and the seconds of a launch.
 START = np.array([1.5, 1.5, 1.5, 1.5, 1.5, 1e-5])
 # Lower bounds of parameters: a boost clock may exceed a data sheet's peak by up to 20 %.
@@ -47,14 +49,11 @@ def columns(work: Work, device: Device, precision: str) -> dict[str, float]:
     """Return the COLUMNS of a step in a precision on a device."""
     peak = device.peak(precision)
     half = precision in HALF
-    convolutions = work.convolutions / peak
-    products = work.products / peak
     values = dict.fromkeys(COLUMNS, 0.0)
-    values[HALF_CONVOLUTIONS if half else COMPUTING] += convolutions
-    values[FP32_PRODUCTS if precision == "fp32" else COMPUTING] += products
-    values[HALF_MEMORY if half else MEMORY] = work.bytes / device.bytes_per_s
-    values[LAUNCHES] = work.launches
-    return values
+    values["half_convolutions" if half else "computing"] += work.convolutions / peak
+    values["fp32_products" if precision == "fp32" else "computing"] += work.products / peak
+    values["half_memory" if half else "memory"] = work.bytes / device.bytes_per_s
+    return values | {"launches": work.launches}
 
 
 def errors_of(times: pandas.DataFrame, numbers: np.ndarray) -> np.ndarray:
@@ -161,10 +160,8 @@ class Model(NamedTuple):
     def predict(self, work: Work, device: Device, precision: str = "fp32") -> tuple[Estimate, str]:
         """Return a step's time with its 90 % interval, and the key of PARTS that takes most."""
         values = columns(work, device, precision)
-        seconds = {
-            name: values[name] * float(number)
-            for name, number in zip(COLUMNS, self.numbers, strict=True)
-        }
+        times = np.array(list(values.values())) * self.numbers
+        seconds = dict(zip(COLUMNS, times.tolist(), strict=True))
         total = sum(seconds.values())
         low, high = (total * math.exp(end) for end in self.spread)
         bound = max(PARTS, key=lambda part: sum(seconds[name] for name in PARTS[part]))

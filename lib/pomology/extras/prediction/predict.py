@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from pomology import format
 from pomology.errors import PomologyError
@@ -34,8 +35,8 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
     if device:
         device.peak(precision)  # raises if a run has no peak in this precision
     backend = device.backend if device else "mps"
-    workload = ""
     if ":" in target or target.endswith(".py"):
+        workload = ""
         counted = count_file(target, input, precision, backend)
         title = f"{one_line(Path(target).name)}, --input {input}, {precision}, Adam"
     else:
@@ -52,7 +53,7 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
     measured = times.published()
     if run:
         measured = times.of_run(load(run), known)
-        counted = counted.sums()
+        counted = Work(0, counted.flops, counted.bytes, 0)  # as a run's records have it
     fitted = model.fitted().calibrated(device, measured, workload)
     step_s, bound = fitted.predict(counted, device, precision)
     interval = format.span(*step_s.bounds, format.seconds)
@@ -60,15 +61,18 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
     return [*lines, f"predicted for {on} from {device.source}: {step}", fitted.evidence]
 
 
-def parse_inputs(text: str) -> list[tuple[tuple[int, ...], bool]]:
-    """Return shapes, and whether they are of integers, from `32x3x224x224` or `16x512:int`."""
+def parse_inputs(text: str) -> list[Any]:
+    """Return tensors on `meta` from shapes such as `32x3x224x224`, or `16x512:int`."""
+    import torch
+
     inputs = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([1-9]\d*(?:x[1-9]\d*)*)(:int)?\s*", part)
         if not match:
             example = "shapes such as 32x3x224x224, or 16x512:int for tokens, separated by commas"
             raise PomologyError(f"--input {one_line(text)}: expected {example}")
-        inputs.append((tuple(map(int, match[1].split("x"))), bool(match[2])))
+        kind = torch.int64 if match[2] else torch.float32
+        inputs.append(torch.empty(*map(int, match[1].split("x")), dtype=kind, device="meta"))
     return inputs
 
 
@@ -84,8 +88,6 @@ def count_file(target: str, text: str, precision: str, backend: str) -> Work:
     path = Path(place)
     if not path.is_file() or path.suffix != ".py":
         raise PomologyError(f"{one_line(target)}: expected a file and function, model.py:build")
-    types = {True: torch.int64, False: torch.float32}
-    tensors = [torch.empty(sizes, dtype=types[whole], device="meta") for sizes, whole in inputs]
     try:
         sys.path.insert(0, str(path.parent))
         spec = importlib.util.spec_from_file_location("own_model", path)
@@ -97,7 +99,7 @@ def count_file(target: str, text: str, precision: str, backend: str) -> Work:
                 module = build()
         except Exception:  # some models read values while they build, which meta does not have
             module = build()
-        step = work.step(tensors, getattr(file, "loss", None))
+        step = work.step(inputs, getattr(file, "loss", None))
         return work.count(module, step, precision=precision, backend=backend)
     except Exception as error:
         kind = "" if isinstance(error, PomologyError) else f"{type(error).__name__}: "

@@ -86,10 +86,9 @@ def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") ->
 def sums(case: Case) -> Work | None:
     """Return a case's step as its recorded operations and bytes; None unless in fp32."""
     first = case.first
-    uncounted = any(case.config.get(name) not in (None, False, "none") for name in UNCOUNTED)
-    if uncounted or first["precision"] != "fp32" or first["framework"] != "torch":
-        return None
-    if not (first["flops_per_step"] and first["bytes_per_step"]):
+    counted = all(case.config.get(name) in (None, False, "none") for name in UNCOUNTED)
+    alike = counted and (first["precision"], first["framework"]) == ("fp32", "torch")
+    if not (alike and first["flops_per_step"] and first["bytes_per_step"]):
         return None
     return Work(0, first["flops_per_step"], first["bytes_per_step"], 0)
 
@@ -109,12 +108,8 @@ def of_run(frame: pandas.DataFrame, known: Mapping[str, Device]) -> pandas.DataF
 
     times = []
     for case in pool(frame[frame["profile"].ne("smoke")]):
-        device = known.get(case.kind)
-        rate = case.values.get("flops_per_s")
-        if not device or not rate or rate.value <= 0 or "operation" in case.config:
-            continue
-        step = sums(case)
-        if step:
+        device, rate, step = known.get(case.kind), case.values.get("flops_per_s"), sums(case)
+        if device and step and rate and rate.value > 0 and "operation" not in case.config:
             time = {"workload": workload_of(case), "device": device.name}
             time["step_s"] = step.flops / rate.value
             times.append(time | columns(step, device, "fp32"))

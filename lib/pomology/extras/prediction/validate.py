@@ -77,8 +77,7 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
         numbers = summary(times)
         n, *shares = numbers.values()
         cells = (name, f"{n:,}", *(f"{100 * share:.0f} %" for share in shares))
-        row = Row(dict(zip(HEADINGS, cells, strict=True)), {"prediction": name, **numbers})
-        rows.append(row)
+        rows.append(Row(dict(zip(HEADINGS, cells, strict=True)), {"prediction": name} | numbers))
     return Table(title, rows, NOTES)
 
 

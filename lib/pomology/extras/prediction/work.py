@@ -32,10 +32,6 @@ class Work(NamedTuple):
     def flops(self) -> float:
         return self.convolutions + self.products
 
-    def sums(self) -> Work:
-        """Return the step in the form of a run's records: operations and bytes only."""
-        return Work(0, self.flops, self.bytes, 0)
-
 
 def adam(module: Any) -> list[Any]:
     """Return a list with the default optimizer of a user's model, Adam."""
