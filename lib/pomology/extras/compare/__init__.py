@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import geometric_mean
@@ -80,7 +80,7 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     the repeats of the runs took turns, so that the machine was the same for both.
     """
     from pomology.report.table import Row, Table
-    from pomology.results.cases import pool, run_to_run
+    from pomology.results.cases import allowed, pool, run_to_run
 
     machines = frame.groupby("run", sort=False).machine.first()
     cases = defaultdict(list)
@@ -100,16 +100,20 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
         _judge(family, in_turn)
     single = [row for row in data if row["verdict"] == "single runs"]
     for row in single:
-        _judge_single(row, variations)
+        sides = [variations.get((row[name], row["kind"])) for name in ("base", "run")]
+        if None not in sides:
+            low, high = row["ratio"] / allowed(sides), row["ratio"] * allowed(sides)
+            _conclude(row, low, high, "within run-to-run variation")
     undecided = any(row["verdict"] == "single runs" for row in data)
     for row in data:
         row["verdict"] = "; ".join([row["verdict"], *row.pop("machine", [])])
     lines = []
     for of_case, compared in zip(cases.values(), rows, strict=True):
-        timed = [name for name in TIMES if any(name in case.values for case in of_case)]
-        if not (compared and timed):
+        metrics = [row["metric"] for row in compared]
+        metrics += [name for name in TIMES if any(name in case.values for case in of_case)]
+        metric = next(filter(None, metrics), None)
+        if not (compared and metric):
             continue
-        metric = next(filter(None, (row["metric"] for row in compared)), timed[0])
         cells = dict.fromkeys(machines.index, "")
         for case in of_case:
             time = case.values.get(metric)
@@ -128,11 +132,11 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
     alone = [name for name in machines.index if not any(line.cells[name] for line in lines)]
     notes += [_alone(name, pooled) for name in alone]
     notes += [RATIOS] if lines else []
-    known = [
+    known = "; ".join(
         f"{run}, {kind.upper()}: about {significant(100 * each, 1)} %"
         for (run, kind), each in variations.items()
-    ]
-    notes += [SINGLE.format("; ".join(known))] if single and known else []
+    )
+    notes += [SINGLE.format(known)] if single and known else []
     notes += [UNKNOWN] if undecided else []
     notes += [REPEATED] if families else []
     shown = Table("Runs side by side", lines, notes)
@@ -143,7 +147,7 @@ def table(frame: pandas.DataFrame, in_turn: bool = False) -> Table:
 def _alone(run: str, pooled: Sequence[Case]) -> str:
     """Return a sentence on a run that has no timed case in common with another one."""
     cases = [case for case in pooled if case.first["run"] == run]
-    timed = sum(any(name in case.values for name in TIMES) for case in cases)
+    timed = sum(not case.values.keys().isdisjoint(TIMES) for case in cases)
     kinds = {
         f"{case.first['experiment']} ({case.first['profile']}, {case.framework}, {case.kind})"
         for case in cases
@@ -159,7 +163,7 @@ def _row(base: Case, other: Case, speeds: pandas.Series) -> dict[str, Any]:
     """
     row = {name: base.first[name] for name in ("article", "experiment", "case", "precision")}
     row |= {"base": base.first["run"], "run": other.first["run"], "verdict": "not timed in both"}
-    row |= {"kind": base.kind, "doubts": ", ".join(_doubts(base, other))}
+    row |= {"kind": base.kind, "doubts": _doubts(base, other)}
     row |= dict.fromkeys(("metric", "ratio", "low", "high", "base_s", "run_s"))
     metric = next((name for name in TIMES if name in base.each and name in other.each), None)
     if metric is None:
@@ -183,9 +187,9 @@ def _machine(base: Case, other: Case, speeds: pandas.Series) -> list[str]:
     """Return how the machine itself differed, by its power mode and its calibration matmul."""
     from pomology.machine import quiet
 
-    modes = [case.first["power_mode"] for case in (base, other)]
-    differs = all(modes) and modes[0] != modes[1]
-    found = [f"power mode {modes[0]} and {modes[1]}"] if differs else []
+    before, after = base.first["power_mode"], other.first["power_mode"]
+    differs = before and after and before != after
+    found = [f"power mode {before} and {after}"] if differs else []
     # Another chip, or on a GPU another version, has a matmul of its own.
     same = ("chip",) if base.kind == "cpu" else ("chip", "framework_version")
     if all(base.first[name] == other.first[name] for name in same):
@@ -197,26 +201,13 @@ def _machine(base: Case, other: Case, speeds: pandas.Series) -> list[str]:
     return found
 
 
-def _doubts(base: Case, other: Case) -> Iterable[str]:
-    """Yield the conditions that may explain a difference: `busy in a`, `on-battery in b`."""
+def _doubts(base: Case, other: Case) -> str:
+    """Return the conditions that may explain a difference: `busy in a, on-battery in b`."""
     from pomology.results.cases import DOUBTS
 
-    both = LASTING.intersection(base.flags, other.flags)
-    for case in (base, other):
-        for flag in case.flags:
-            if flag in DOUBTS | LASTING and flag not in both:
-                yield f"{flag} in {case.first['run']}"
-
-
-def _judge_single(row: dict, variations: dict[tuple[str, str], float]) -> None:
-    """Add interval and verdict to a row of single runs, where both machines' variation is known."""
-    from pomology.results.cases import allowed
-
-    sides = [variations.get((row[name], row["kind"])) for name in ("base", "run")]
-    if None in sides:
-        return
-    factor = allowed(sides)
-    _conclude(row, row["ratio"] / factor, row["ratio"] * factor, "within run-to-run variation")
+    causes = (DOUBTS | LASTING) - LASTING.intersection(base.flags, other.flags)
+    flags = [(flag, case.first["run"]) for case in (base, other) for flag in case.flags]
+    return ", ".join(f"{flag} in {run}" for flag, run in flags if flag in causes)
 
 
 def _conclude(row: dict, low: float, high: float, undecided: str) -> None:
