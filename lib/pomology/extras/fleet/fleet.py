@@ -52,8 +52,8 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
         client.subscribe_topic(run_name, lambda event: say(event[1]))
         futures = {}
         for name, host in hosts.items():  # any worker of the host may run it
-            future = client.submit(reproduce, name, run_name, command, workers=[host], pure=False)
-            futures[future] = name
+            task = reproduce, name, run_name, command
+            futures[client.submit(*task, workers=[host], pure=False)] = name
         say(f"results of all machines go to outputs/{folder.name}/")
         status = collect(futures, folder, say)
     machines = sorted(path.parent for path in folder.glob("*/machine.json"))
@@ -106,8 +106,7 @@ def read_host(text: str) -> tuple[str, dict[str, Any]]:
 
 def start_cluster(hosts: list[tuple[str, dict]]) -> distributed.SpecCluster:
     """Start a scheduler on the first host and a worker on each host by ssh."""
-    names = [name for name, _ in hosts]
-    logins = [login for _, login in hosts]
+    names, logins = zip(*hosts, strict=True)
     python = Path(sys.prefix, "bin", "python")
     if python.is_relative_to(Path.home()):  # ssh starts in the home folder, whose path may differ
         python = python.relative_to(Path.home())
@@ -204,6 +203,6 @@ def reproduce(name: str, run: str, options: list[str]) -> tuple[str, dict[str, b
     failure = f"{line} (exit status {process.returncode})" if process.returncode else ""
     if process.returncode == 2:  # nothing was run
         return failure, {}
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    shown = {place: path for place, path in paths.items() if place[0] != "." and path.is_file()}
-    return failure, {place: path.read_bytes() for place, path in shown.items()}
+    paths = [*folder.glob("[!.]*"), *folder.glob("[!.]*/**/*")]
+    files = [path for path in paths if path.is_file()]
+    return failure, {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
