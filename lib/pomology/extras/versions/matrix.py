@@ -100,7 +100,8 @@ def parse(text: str) -> list[str]:
 def installed() -> dict[str, str]:
     """Return the packages of .venv without pomology: name -> version number."""
     found = {canonicalize_name(each.name): each.version for each in metadata.distributions()}
-    return {name: found[name] for name in sorted(found) if name != "pomology"}
+    found.pop("pomology", None)
+    return dict(sorted(found.items()))
 
 
 def folder_name(version: str) -> str:
@@ -129,7 +130,7 @@ def make_environment(version: str, uv: str) -> None:
     folder = environment(version)
     own = installed()
     del own[version.partition("==")[0]]
-    kept = [f"{name}=={number}" for name, number in own.items()]
+    kept = list(map("==".join, own.items()))
     complete = folder / "complete.txt"  # written last
     if complete.exists() and complete.read_text(encoding="utf-8").split() == kept:
         return
