@@ -96,8 +96,7 @@ class Proof(TorchDispatchMode):
             if result is None or wanted is None or not wanted.numel():
                 continue
             kind = result.dtype
-            tolerance = 0.0
-            least = 0.0
+            tolerance = least = 0.0
             if kind.is_floating_point:
                 tolerance = TOLERANCE.get(kind, TOLERANCE[torch.float32])
                 least = torch.finfo(kind).tiny  # a GPU may flush smaller values to 0
@@ -130,18 +129,18 @@ def results(function: Any, result: Any, args: tuple) -> list:
 def _on_cpu(function: Any, args: tuple, kwargs: dict) -> Callable[[torch.dtype], list]:
     """Return a function that runs an operator on the CPU in a precision, on copied arguments."""
 
-    def copied(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().to("cpu", copy=True)
+    def held(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return item.detach().to("cpu", copy=True)
+        return torch.device("cpu") if isinstance(item, torch.device) else item
 
-    held = pytree.tree_map_only(torch.Tensor, copied, (args, kwargs))
+    copies = pytree.tree_map(held, (args, kwargs))
 
     def compute(kind: torch.dtype) -> list:
-        def argument(item: Any) -> Any:
-            if isinstance(item, torch.Tensor):
-                return item.to(kind if item.is_floating_point() else item.dtype, copy=True)
-            return torch.device("cpu") if isinstance(item, torch.device) else item
+        def converted(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(kind if tensor.is_floating_point() else tensor.dtype, copy=True)
 
-        own, named = pytree.tree_map(argument, held)
+        own, named = pytree.tree_map_only(torch.Tensor, converted, copies)
         only_mps = function.overloadpacket is aten.linear_backward
         operator = _linear_backward if only_mps else function
         return results(function, operator(*own, **named), own)
