@@ -13,7 +13,6 @@ from pomology.format import quantity, significant
 from pomology.report import figures
 
 LABEL_INCHES = 0.17  # distance of labels
-TITLES = {"cpu": "CPU", "gpu": "GPU"}
 
 
 def roofline_figure(frame: pandas.DataFrame, best: Roofs) -> Any:
@@ -24,14 +23,14 @@ def roofline_figure(frame: pandas.DataFrame, best: Roofs) -> Any:
     """
     found = points(frame, best)
     found = found[found["intensity"].gt(0)]
-    kinds = [kind for kind in TITLES if found["kind"].eq(kind).any()]
-    if not kinds:
+    if found.empty:
         return figures.nothing()
-    heights = [max(3, LABEL_INCHES * (2 + found["kind"].eq(kind).sum())) for kind in kinds]
-    figure = figures.figure_of(figures.WIDTH, sum(heights) + len(heights))
-    axes = figure.subplots(len(kinds), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axis, kind in zip(axes, kinds, strict=True):
-        _draw(axis, kind, found[found["kind"].eq(kind)], best)
+    panels = found.groupby("kind")
+    heights = np.maximum(3, LABEL_INCHES * (2 + panels.size()))
+    figure = figures.figure_of(figures.WIDTH, heights.sum() + len(panels))
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, (kind, rows) in zip(axes, panels, strict=True):
+        _draw(axis, kind, rows, best)
     return figure
 
 
@@ -45,8 +44,8 @@ def _draw(axis: Any, kind: str, found: pandas.DataFrame, best: Roofs) -> None:
         labels.append((point.value, point.intensity, text))
         colour = figures.LOOKS.get((point.framework, kind), figures.OTHER)["colour"]
         axis.plot(point.intensity, point.value, "o", color=colour, markersize=5)
-    axis.set(xscale="log", yscale="log", title=TITLES[kind], ylabel="GFLOP/s")
-    axis.set_xlabel("operations per byte (estimated)")
+    axis.set(xscale="log", yscale="log", title=kind.upper())
+    axis.set(xlabel="operations per byte (estimated)", ylabel="GFLOP/s")
     ends = np.array(axis.get_xlim()) * (0.5, 2)
     peaks = {name: peak.rate.value for (of, name), peak in best.rates.items() if of == kind}
     memory = {name: peak.rate.value for (of, name), peak in best.bandwidths.items() if of == kind}

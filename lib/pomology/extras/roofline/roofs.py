@@ -1,6 +1,6 @@
 """The roofs of a run: its measured peaks in FLOP/s and in B/s."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pomology.report import peaks
@@ -28,13 +28,12 @@ class Roofs(NamedTuple):
     caches: dict[str, float]
 
 
-def roofs(records: Iterable[Record]) -> Roofs:
+def roofs(records: Sequence[Record]) -> Roofs:
     """Return the roofs of a run from its cases that time one operator.
 
     Bandwidths are from operations on large arrays; that of reads also from matrix-vector products
     with matrices much larger than a cache.
     """
-    records = list(records)
     caches = {
         cases.kind(record.backend): record.metrics["cache_bytes"].value
         for record in records
