@@ -39,8 +39,9 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
     with torch.device(case.device), proof:
         step(model, batch_size)
     case.backend.reset_peak_memory()
-    if proof.worst:
-        raise Mismatch(f"a step on {case.backend.backend} and on the CPU: {proof.worst[1]}")
+    _, worst = proof.worst
+    if worst:
+        raise Mismatch(f"a step on {case.backend.backend} and on the CPU: {worst}")
     if proof.left:
         left = "; ".join(f"{name} ({why})" for name, why in sorted(proof.left.items()))
         case.note(f"not compared with the CPU: {left}", "unproved")
@@ -49,15 +50,15 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
 class Proof(TorchDispatchMode):
     """A context in which each operator of a device is recomputed on the CPU at each new shape.
 
-    tf32: convolutions may be in TF32. worst: the largest difference over its tolerance, with a
-    description, or None if all agree. left: operators that were not compared -> reason.
+    tf32: convolutions may be in TF32. worst: the largest difference over its tolerance, and its
+    description, "" if all agree. left: operators that were not compared -> reason.
     """
 
     def __init__(self, device: torch.device, tf32: bool = False):
         super().__init__()
         self.kind = device.type
         self.tf32 = tf32
-        self.worst: tuple[float, str] | None = None
+        self.worst = (1.0, "")
         self.left: dict[str, str] = {}
         self._seen: set[tuple] = set()
 
@@ -110,7 +111,7 @@ class Proof(TorchDispatchMode):
                 exact = again(torch.float64)[place].double()
                 least += 64 * float((wanted.double() - exact).abs().nan_to_num().max())
                 share = _excess(value, exact.to(kind), tolerance, least)
-            if share > max(1.0, self.worst[0] if self.worst else 0.0):
+            if share > self.worst[0]:
                 shapes = ["×".join(map(str, item.shape)) or "a number" for item in tensors]
                 far = f"differs by {share:.2g} times what rounding explains"
                 words = far if math.isfinite(share) else "is not finite"
