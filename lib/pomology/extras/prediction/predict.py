@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pomology import format
 from pomology.errors import PomologyError
 from pomology.extras.prediction import devices, model, times, work
 from pomology.extras.prediction.work import Work
-from pomology.format import one_line
+from pomology.format import one_line, quantity, seconds, span
 from pomology.models import trainings
 from pomology.results.frame import load
 from pomology.results.run import Run
@@ -31,10 +30,11 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
             reason = f"the run has no measured peaks; the notebook {devices.PEAKS} measures them"
             raise PomologyError(f"--from {run.name}: {reason}")
         on = on or max(known)  # a GPU before a CPU
-    device = devices.chosen(on, known) if on else None
-    if device:
+    device, backend = None, "mps"
+    if on:
+        device = devices.chosen(on, known)
         device.peak(precision)  # raises if a run has no peak in this precision
-    backend = device.backend if device else "mps"
+        backend = device.backend
     if ":" in target or target.endswith(".py"):
         workload = ""
         counted = count_file(target, input, precision, backend)
@@ -45,8 +45,7 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
         counted = times.count(row, precision, backend)
         title = f"{target}, {precision}"
     flops = counted.flops / 1e9
-    moved = format.quantity(counted.bytes, "B")
-    memory = format.quantity(counted.memory_bytes, "B")
+    moved, memory = (quantity(size, "B") for size in (counted.bytes, counted.memory_bytes))
     lines = [f"{title}; per step: {flops:,.4g} GFLOP, {moved} read and written, {memory} of memory"]
     if not device:
         return lines
@@ -56,8 +55,8 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
         counted = Work(0, counted.flops, counted.bytes, 0)  # as a run's records have it
     fitted = model.fitted().calibrated(device, measured, workload)
     step_s, bound = fitted.predict(counted, device, precision)
-    interval = format.span(*step_s.bounds, format.seconds)
-    step = f"{format.seconds(step_s.value)} per step (90 % interval: {interval}), mostly {bound}"
+    interval = span(*step_s.bounds, seconds)
+    step = f"{seconds(step_s.value)} per step (90 % interval: {interval}), mostly {bound}"
     return [*lines, f"predicted for {on} from {device.source}: {step}", fitted.evidence]
 
 

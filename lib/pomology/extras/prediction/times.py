@@ -56,11 +56,11 @@ def published() -> pandas.DataFrame:
 
 def _published_step(line: Mapping[str, str], batch: int, updated: bool) -> Work:
     """Return a step of a published workload. updated: with the update by SGD."""
-    names = ("convolutions", "products", "bytes", "fixed_bytes", "launches", "update_bytes")
-    convolutions, products, moved, fixed, launches, update = (float(line[name]) for name in names)
-    moved = moved * batch + fixed + (update if updated else 0)
-    launches += int(line["update_launches"]) if updated else 0
-    return Work(convolutions * batch, products * batch, moved, launches)
+    per_sample = (float(line[name]) for name in ("convolutions", "products", "bytes"))
+    convolutions, products, moved = (batch * number for number in per_sample)
+    moved += float(line["fixed_bytes"]) + updated * float(line["update_bytes"])
+    launches = float(line["launches"]) + updated * float(line["update_launches"])
+    return Work(convolutions, products, moved, launches)
 
 
 def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") -> Work:

@@ -95,9 +95,10 @@ def count(
     tensors += [weight.grad for weight in module.parameters() if weight.grad is not None]
     update = 0.0
     for optimizer in optimizers(module):
-        trained = [weight for group in optimizer.param_groups for weight in group["params"]]
-        for group in optimizer.param_groups:  # only CUDA updates many weights in one kernel
-            group["foreach"] = backend == "cuda"
+        trained = []
+        for group in optimizer.param_groups:
+            trained += group["params"]
+            group["foreach"] = backend == "cuda"  # which alone updates many weights in one kernel
         optimizer.step()  # the first step creates the state
         with _traffic(updated):
             optimizer.step()
