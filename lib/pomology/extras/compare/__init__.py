@@ -193,7 +193,7 @@ def _machine(base: Case, other: Case, speeds: pandas.Series) -> list[str]:
     # Another chip, or on a GPU another version, has a matmul of its own.
     same = ("chip",) if base.kind == "cpu" else ("chip", "framework_version")
     if all(base.first[name] == other.first[name] for name in same):
-        places = [[case.first[name] for name in speeds.index.names] for case in (base, other)]
+        places = [map(case.first.get, speeds.index.names) for case in (base, other)]
         before_s, after_s = (speeds[tuple(place)] for place in places)
         by = quiet.slower(base.kind, max(before_s, after_s), min(before_s, after_s))
         way = "slower" if after_s > before_s else "faster"
