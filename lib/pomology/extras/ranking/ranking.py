@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any
 
@@ -119,14 +118,13 @@ def words(rows: pandas.DataFrame, other: str = "") -> str:
     Where a device is faster with some models and slower with others, the range is of speeds.
     """
     ratios = rows["ratio"][rows["used"]]
-    ends = [ratios.min(), ratios.max()]
-    unit = "×"
-    if ends[1] <= 1:
-        ends = [1 / end for end in reversed(ends)]
-    elif ends[0] < 1:
+    low, high, unit = ratios.min(), ratios.max(), "×"
+    if high <= 1:
+        low, high = 1 / high, 1 / low
+    elif low < 1:
         unit = "× the speed"
-    low, high = (significant(end, 2) for end in ends)
-    count = "1 model" if len(ratios) == 1 else f"{len(ratios)} models, {low} to {high}{unit}"
+    ends = f"{significant(low, 2)} to {significant(high, 2)}{unit}"
+    count = "1 model" if len(ratios) == 1 else f"{len(ratios)} models, {ends}"
     text = f"{comparison(rows['mean'].iloc[0], other)} ({count})"
     return text if rows["sound"].any() else f"[{text}, use with care]"
 
@@ -192,10 +190,10 @@ def headline(frame: pandas.DataFrame, against: str = "") -> str:
     lines = []
     for device, own in rows[rows["kind"].eq(MEASURED)].groupby("device", sort=False):
         text = words(own, name)
-        variation = variations.get(own["role"].iloc[0])
+        mean, variation = own["mean"].iloc[0], variations.get(own["role"].iloc[0])
         if single and variation is None:
             text += ", from single runs without an interval"
-        elif single and abs(math.log(own["mean"].iloc[0])) < math.log(cases.allowed([variation])):
+        elif single and max(mean, 1 / mean) < cases.allowed([variation]):
             text += ", which is within run-to-run variation"
         lines.append(f"The {device} is {text}.")
     for flag in ("on-battery", "low-power"):

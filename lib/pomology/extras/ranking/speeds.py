@@ -122,7 +122,7 @@ def _speed(case: Case, wanted: dict[str, Any]) -> float | None:
     shared = config.keys() if wanted["strict"] else config.keys() & case.config.keys()
     same = bool(shared) and all(case.config.get(name) == config[name] for name in shared)
     metric = wanted["metric"]
-    number = case.values.get(metric, case.values.get(ALIASES.get(metric, metric)))
+    number = case.values.get(metric) or case.values.get(ALIASES.get(metric))
     if not (
         same and number and number.value > 0 and case.first["precision"] == wanted["precision"]
     ):
