@@ -151,12 +151,11 @@ def collect(futures: dict[distributed.Future, str], folder: Path, say: Callable)
     """
     status = 0
     for future in distributed.as_completed(futures):
-        name = futures[future]
+        name, files = futures[future], {}
         try:
             failure, files = future.result()
         except Exception as error:  # the worker or the scheduler is lost
             failure = f"{type(error).__name__}; the same command resumes the run"
-            files = {}
         for path, content in files.items():
             write_atomic(folder / name / path, content)
         if failure:
