@@ -51,7 +51,7 @@ class Case:
         self.backend = backend
         self.device = backend.handle
         self.config = dict(config)
-        self.precision = config.get("precision", experiment.precision)
+        self.precision = config.get("precision", "fp32")
         settings = " ".join(f"{key}={value}" for key, value in config.items())
         self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
         self.scaled = False

@@ -30,8 +30,8 @@ class Experiment:
     name: name of the notebook and its journal. article: number of the published values. devices:
     one of `find.choices()`. profile: `article` runs whole epochs. budget_s: seconds for the steady
     steps of a case. out: the run's folder; "" selects `by_hand`. repeat: number of the repeat in
-    the run. precision: of cases without that setting. expects_learning: whether the loss must fall
-    (not in a GAN). declared: fields of `Declaration`. Raises PomologyError for a wrong value.
+    the run. expects_learning: whether the loss must fall (not in a GAN). declared: fields of
+    `Declaration`. Raises PomologyError for a wrong value.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class Experiment:
         budget_s: float = 10.0,
         out: str = "",
         repeat: int = 0,
-        precision: str = "fp32",
         expects_learning: bool = True,
         **declared: Any,
     ):
@@ -62,7 +61,6 @@ class Experiment:
         limit_s = max(LIMIT * self.budget_s, LIMIT_LEAST_S)
         self.limit_s = math.inf if profile == "article" else limit_s
         self.repeat = repeat
-        self.precision = precision
         self.expects_learning = expects_learning
         self.out = Path(out) if out else by_hand(name, profile, framework)
         self._hint = "" if out else " (run the set-up cell again to repeat it)"
