@@ -210,7 +210,8 @@ class Case:
 
     def _note_block(self) -> None:
         """Read energy and show progress where the clock begins or ends a block."""
-        if self.clock.running is None:  # the part has ended, and its timing too
+        part = self.clock.running
+        if part is None:  # it has ended, and its timing too
             self._others.end()
         training = self._training
         if len(self.clock.parts) == 1:  # other parts may follow
@@ -218,7 +219,6 @@ class Case:
             occasional = sum(len(work.seconds) for work in self.clock.occasional_work.values())
             stretch = (len(training.warmup), len(training.ready_blocks), occasional)
             self._sampler.steady(stretch, clock.steps_in(training.blocks))
-        part = self.clock.running
         now_s = time.perf_counter()
         if part and self._line and now_s - self._updated_s >= UPDATE_S:
             self._updated_s = now_s
@@ -383,8 +383,8 @@ class Case:
         alike = [each for each in earlier if each.framework == self.backend.framework]
         if "operation" in self.config:  # a case that measures peaks may exceed earlier ones
             alike = []
-        kind = results_cases.kind(self.backend.backend)
-        if rates and max(rates) > peaks.limit(alike, kind, self.backend.name, self.precision):
+        place = (self.backend.kind, self.backend.name, self.precision)
+        if rates and max(rates) > peaks.limit(alike, *place):
             flags.append("too-fast")
         record = self._start() | {
             "device": ("cpu" if places == {"cpu"} else "gpu") if places else None,
@@ -398,20 +398,18 @@ class Case:
             "metrics": {name: value.metric() for name, value in metrics.items()},
             "blocks": outcome.raw_times(self.clock.parts) | self._kernels,
             "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
+            "canary": self.calibration,
+            "note": redact("; ".join(self._notes)),
         }
         if self._sampler:
             samples = self._sampler.samples
             record["trace"] = samples[:: max(1, len(samples) // 500)]  # 500 to 1,000 at most
             for name in ("absent", "rails", "thermal_level"):
                 record[name] = getattr(self._sampler, name)
-        if self.calibration:
-            record["canary"] = self.calibration
         if self.traced:
             warmup = outcome.traced_warmup(len(self.traced), self._training)
             trace = {"columns": memory.TRACED, "rows": self.traced, "warmup": warmup}
             record["memory_trace"] = trace
-        if self._notes:
-            record["note"] = redact("; ".join(self._notes))
         if status == "error" and exception is not None:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))
         return record
