@@ -86,8 +86,13 @@ class Contents:
         attempts = self.attempts.get((case, repeat))
         if attempts:
             return attempts >= ATTEMPTS
-        ended = [each for each in self.records if (each.case, each.repeat) == (case, repeat)]
-        return bool(ended) and ended[0].status not in RETRIED
+        own = (each for each in self.records if (each.case, each.repeat) == (case, repeat))
+        return any(each.status not in RETRIED for each in own)
+
+    @property
+    def ended(self) -> list[Record]:
+        """The records of cases that have ended."""
+        return [each for each in self.records if (each.case, each.repeat) not in self.attempts]
 
 
 def read(path: Path) -> Contents:

@@ -30,7 +30,6 @@ from pomology.paths import make_folder, redact, root
 from pomology.report import page as report_page
 from pomology.results import cases, frame
 from pomology.results import journal as results_journal
-from pomology.results.record import Record
 from pomology.results.run import Run, check_machine, locked, note, note_machine
 from pomology.runner.plan import GOING, Job, schedule
 
@@ -183,7 +182,7 @@ class Execution:
                 file.seek(self._read_bytes)
                 lines, end, _ = file.read().rpartition(b"\n")
             self._read_bytes += len(lines + end)
-            for record in _ended(results_journal.contents(self.journal.path.name, lines)):
+            for record in results_journal.contents(self.journal.path.name, lines).ended:
                 print("  " + cases.line(record))
         if self._stop.is_set():
             return "interrupted", "stopped by the user"
@@ -194,7 +193,7 @@ class Execution:
     def _used_kernels(self) -> int:
         """Return how many cases needed a kernel each, because their backend keeps compiled code."""
         backends = self.job.notebook.one_case_per_kernel
-        ended = _ended(results_journal.read(self.journal.path))
+        ended = results_journal.read(self.journal.path).ended
         own = [each for each in ended if each.repeat == self.job.repeat]
         return sum(results_journal.fills_kernel(x.status) for x in own if x.backend in backends)
 
@@ -237,12 +236,6 @@ class Execution:
             shutil.copy(final, shown)
             shown.with_suffix(".html").unlink(missing_ok=True)
         return None
-
-
-def _ended(contents: results_journal.Contents) -> list[Record]:
-    """Return the records of a journal whose cases have ended."""
-    going = {(start.case, start.repeat) for start in contents.open_starts}
-    return [record for record in contents.records if (record.case, record.repeat) not in going]
 
 
 @contextlib.contextmanager
