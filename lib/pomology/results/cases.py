@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -117,9 +116,9 @@ class Case:
 
     first: columns of its first repeat. last: columns of the last repeat with status `ok`, else of
     the last one. good: repeat -> values by metric, of repeats with status `ok`; they include
-    `metrics.RATIOS`. each: metric -> its values in `good`.
-    values: metric -> the mean of these, with the interval between them. flags_of: repeat -> flags.
-    endings: repeat -> status and reason, of the other repeats. kind: `cpu` or `gpu`, as requested.
+    `metrics.RATIOS`. each: metric -> its values in `good`. values: metric -> the mean of these,
+    with the interval between them. flags_of: repeat -> flags. endings: repeat -> status and reason,
+    of the other repeats. kind: `cpu` or `gpu`, as requested.
     """
 
     def __init__(self, repeats: list[list[dict[str, Any]]]):
@@ -129,12 +128,6 @@ class Case:
         failed = [row for row in firsts if row["status"] != "ok"]
         self.first = firsts[0]
         self.last = (well or repeats)[-1][0]
-        fields = Estimate.__struct_fields__
-        self.good: dict[int, dict[str, Estimate]] = {}
-        for row in itertools.chain(*well):
-            values = self.good.setdefault(row["repeat"], {})
-            if row["metric"]:
-                values[row["metric"]] = Estimate(*map(row.get, fields))
         self.flags_of = {row["repeat"]: (row["flags"] or "").split() for row in firsts}
         self.endings = {row["repeat"]: (row["status"], row["reason"] or "") for row in failed}
         self.repeats = len(repeats)
@@ -144,8 +137,13 @@ class Case:
         self.config = self.first["config"]
         self.framework = framework_name(self.first["framework"])
         self.kind = kind(self.first["backend"])
+        fields = Estimate.__struct_fields__
+        self.good: dict[int, dict[str, Estimate]] = {}
         self.each: dict[str, list[Estimate]] = {}
-        for values in self.good.values():
+        for rows in well:
+            timed = [row for row in rows if row["metric"]]
+            values = {row["metric"]: Estimate(*map(row.get, fields)) for row in timed}
+            self.good[rows[0]["repeat"]] = values
             for name, (part, whole) in metrics.RATIOS.items():
                 if {part, whole} <= values.keys():
                     values[name] = values[part] / values[whole]
