@@ -223,9 +223,9 @@ def _judge(comparison: Comparison, count: int, confidence: float) -> None:
             comparison.value = np.exp(np.log(values).mean()) if logarithmic else values.mean()
         if comparison.doubts:
             return
-        comparison.interval = _interval(values, logarithmic, intervals.CONFIDENCE)
-        ends = _interval(values, logarithmic, confidence)
-        outer = _interval(values, logarithmic, 1 - (1 - confidence) / count)
+        levels = (intervals.CONFIDENCE, confidence, 1 - (1 - confidence) / count)
+        found = [_interval(values, logarithmic, level) for level in levels]
+        comparison.interval, ends, outer = found
     elif isinstance(numbers, Estimate):
         comparison.value = numbers.value
         ends = outer = numbers.bounds
