@@ -112,19 +112,16 @@ def drift(durations: Sequence[float]) -> float | None:
         level = part - place * (place @ part) / (place @ place)
         means.append(float(part.mean()))
         halves.append(intervals.half_width(level, np.ones_like(part), means[-1], 12))
-    resolved = [0.0]
-    for later in (1, 2):
-        change = means[later] - means[0]
-        if abs(change) > math.hypot(halves[later], halves[0]):
-            resolved.append(change)
-    return max(resolved, key=abs) / means[0]
+    changes = np.subtract(means[1:], means[0])
+    resolved = np.abs(changes) > np.hypot(halves[1:], halves[0])
+    return float(max(changes * resolved, key=abs)) / means[0]
 
 
 def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:
     """Return each part's raw times for the journal."""
     raw = {}
-    for part in parts.values():
-        raw[part.name] = {
+    for name, part in parts.items():
+        raw[name] = {
             "epoch_steps": part.epoch_steps,
             "first_step_s": part.first_step_s,
             "warmup": pairs(part.warmup),
@@ -133,8 +130,8 @@ def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:
             "last_step_s": part.last_step_s,
             "stopped": part.stopped,
         }
-        for name, blocks in epochs.phases(part.blocks).items():
-            raw[part.name][f"steady_{name}"] = [round(block.seconds, 9) for block in blocks]
+        for phase, blocks in epochs.phases(part.blocks).items():
+            raw[name][f"steady_{phase}"] = [round(block.seconds, 9) for block in blocks]
     return raw
 
 
