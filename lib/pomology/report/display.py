@@ -41,8 +41,7 @@ class Report:
     ):
         self.name = name
         self.declaration = Declaration(name, article, **declared)
-        found = None if out else latest(combines, profile)
-        self.out = Path(out) if out else found or by_hand(name, profile)
+        self.out = Path(out or latest(combines, profile) or by_hand(name, profile))
         self.snapshot = note_machine(self.out, profile)
         self.devices = devices
         self._items: dict[str, dict[str, Any]] = {}
@@ -68,9 +67,9 @@ class Report:
         else:
             write_atomic(folder / f"{item['file']}.svg", figures.svg(shown))
             shown = figures.png(shown)
-        about = {"name": self.name, "title": self.declaration.title or self.name}
-        about |= {"article": self.declaration.article, "items": list(self._items.values())}
-        about["opens_report"] = self.declaration.opens_report
+        of = self.declaration
+        about = {"name": of.name, "title": of.title or of.name, "article": of.article}
+        about |= {"items": list(self._items.values()), "opens_report": of.opens_report}
         write_atomic(folder / ABOUT, json.dumps(about))
         return shown
 
