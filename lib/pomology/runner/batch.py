@@ -111,11 +111,8 @@ def finished(job: Job, out: Path) -> bool:
     """Return whether a job's notebook exists, and each case in its journal has ended."""
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
     framework = job.parameters.get("framework", "")
-    begun = [
-        record.case
-        for record in journal.records
-        if record.repeat == job.repeat and framework in ("", record.framework)
-    ]
+    own = [record for record in journal.records if record.repeat == job.repeat]
+    begun = [record.case for record in own if framework in ("", record.framework)]
     ended = all(journal.done(case, job.repeat) for case in begun)
     return job.output(out).exists() and ended and bool(begun or job.notebook.after)
 
