@@ -85,8 +85,7 @@ def flags(
     few = any(len(blocks) < cases.LEAST_CALLS for blocks in timed)
     if training:
         timed.append(training.blocks)
-        steps = clock.steps_in(training.blocks)
-        few = few or (steps < STEPS_FEW and not training.complete)
+        few |= clock.steps_in(training.blocks) < STEPS_FEW and not training.complete
     falls_back = backend == "mps" and os.environ.get(FALLBACK_VARIABLE, "0") not in ("", "0")
     long = [blocks for blocks in timed if sum(block.seconds for block in blocks) >= DRIFT_S]
     changes = [drift([block.step_s for block in blocks]) or 0 for blocks in long]
