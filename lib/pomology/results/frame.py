@@ -20,7 +20,6 @@ from pomology.results.run import Run, find
 if TYPE_CHECKING:
     import pandas
 
-AFTER = {"cpu": "after_s", "gpu": "device_after_s"}  # calibration on the case's device
 # Column -> its type in pandas, with empty cells.
 COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
@@ -94,6 +93,7 @@ def _frame(rows: Iterable[dict[str, Any]]) -> pandas.DataFrame:
 def _rows(record: Record) -> Iterable[dict[str, Any]]:
     """Yield a row for each metric of a record, or one for a record without numbers."""
     fields = {name: getattr(record, name, None) for name in COLUMNS}
+    after = "after_s" if record.backend == "cpu" else "device_after_s"  # on the case's device
     fields |= {
         "device": cases.chip_name(record),
         "precision": cases.precision(record),
@@ -103,7 +103,7 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
         "year": int(record.started[:4]),
         "config": json.dumps(record.config),
         "rails": ", ".join(record.rails),
-        "calibration_s": record.calibration.get(AFTER[cases.kind(record.backend)]),
+        "calibration_s": record.calibration.get(after),
         "steady_steps": sum(count for count, _ in record.steady()),
         "epoch_steps": record.blocks.get("training", {}).get("epoch_steps"),
     }
