@@ -48,7 +48,7 @@ def measured(records: Iterable[Record]) -> Iterator[Number]:
 def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return a metric's value per repeat, of clean repeats or of all, and the doubts about them."""
     found = {repeat: each[metric].value for repeat, each in case.good.items() if metric in each}
-    clean = [repeat for repeat in found if not DOUBTS.intersection(case.flags_of[repeat])]
+    clean = {repeat: x for repeat, x in found.items() if DOUBTS.isdisjoint(case.flags_of[repeat])}
     decoded = metric in TRAININGS and case.first["experiment"] in DECODED
     doubts = ["synthetic data"] if decoded and case.last["data"] == "stand-in" else []
     if len(clean) < REPEATS:
@@ -56,7 +56,7 @@ def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray
             doubts.append("too few repeats")
         doubts += [flag for flag in case.flags if flag in DOUBTS]
     chosen = found if doubts else clean
-    values = [found[repeat] if repeat in chosen else math.nan for repeat in repeats]
+    values = [chosen.get(repeat, math.nan) for repeat in repeats]
     return np.array(values, dtype=float), tuple(doubts)
 
 
