@@ -19,7 +19,7 @@ BY_NOTEBOOK = "test_smoke.py"
 FIRST = ["test_batch.py", "test_trainings.py", "[capabilities]", "[whisper_pretraining]"]
 FIRST += ["[simclr]", "[instrument_check]", "[model_memory]", "[mlp_cnn_lstm", "[gpt2_small]"]
 FIRST += ["[bert_base]", "test_on_a_mac.py", "test_fleet.py", "test_keras.py", "test_verify.py"]
-FIRST += ["test_today.py", "test_published_flops.py", "test_counts.py", "test_feasibility.py"]
+FIRST += ["test_today.py", "test_published_flops.py", "test_counts.py"]
 FIRST += ["test_experiment.py", "test_removal.py", "test_device_check.py", f"{BY_NOTEBOOK}["]
 
 if "PYTEST_XDIST_WORKER" in os.environ:

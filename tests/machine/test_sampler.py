@@ -1,6 +1,8 @@
-"""Sampling during a block: on mocked Macs, on mocked Linux machines, and of real page faults."""
+"""Sampling during a block: on mocked Macs, on mocked Linux machines, and of real processes."""
 
 import mmap
+import multiprocessing
+import os
 import types
 
 import psutil
@@ -8,8 +10,8 @@ import pytest
 from macs import secrets_in
 from watched import drive, value, work_j
 
+from pomology.machine import memory, quiet, sampler, snapshot
 from pomology.machine import memory as machine_memory
-from pomology.machine import quiet, sampler, snapshot
 from pomology.machine.sampler import Sampler
 from pomology.measure.estimate import Estimate
 
@@ -110,3 +112,15 @@ def test_sleep_of_the_machine_is_a_flag(clock, monkeypatch, slept_s, flags):
     """The clock of the samples stands still meanwhile."""
     monkeypatch.setattr(quiet, "asleep_s", lambda: 7e5 + slept_s * (clock.now >= 1))
     assert drive(clock, [0, 0.5, 1, 1.5]).flags == flags
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="macOS has no waitid")
+def test_listing_children_leaves_their_exit_status_to_the_waiting_parent():
+    worker = multiprocessing.get_context("fork").Process(target=str)
+    worker.start()
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    assert memory.live_children() == [worker.pid]
+    quiet.own_cpu_s()
+    assert os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    worker.join()
+    assert memory.live_children() == []

@@ -1,10 +1,16 @@
 """What notebooks count of a step before it runs, against numbers worked out by hand."""
 
+import contextlib
+from types import SimpleNamespace
+
 import fits
 import pytest
+import torch
 import whisper
+from fakes import FakeCase
 from notebook_code import definitions
 
+from pomology.data import images, photographs
 from pomology.models import trainings
 
 GIB = 2**30
@@ -100,3 +106,63 @@ def test_with_offload_the_card_holds_a_block_and_the_host_all_that_training_keep
     outside = (50_257 + 1024 + 2 + 2) * d  # embeddings, the last norm, and the score
     assert work.state_bytes == 4 * (block + outside)
     assert work.host_bytes == 16 * (12 * block + outside)
+
+
+# Of each row of the article on the M1 Ultra: parameters, and steps of each part of an epoch.
+OF_ROWS = {
+    "dcgan": [3_576_704 + 2_765_568] * 2,
+    "siamese": [11_432_897] * 2,
+    "transformer_lm": [13_828_478, 36_321_278, 39_331_278, 45_488_422, 53_606_518],
+    "vae": [652_824] * 2,
+}
+STEPS = {
+    "dcgan": [[2627], [165]],
+    "siamese": [[938], [59]],
+    "transformer_lm": [[2984, 622]] * 2 + [[299, 622]] * 3,
+    "vae": [[469], [12]],
+}
+
+
+@pytest.fixture(scope="module")
+def samples() -> dict[str, range]:
+    """As many as the data modules give, by what notebooks call them."""
+    digits = range(len(images.mnist("stand-in")))
+    photos = range(photographs.LSUN_CLASSROOM_IMAGES)
+    return {"photographs": photos, "pairs": digits, "train_set": digits}
+
+
+class Over(Exception):
+    """The loops are over; what is behind them is not looked at."""
+
+
+class PaperCase(FakeCase):
+    """A case whose loops over batches are counted and not run."""
+
+    device, backend = torch.device("cpu"), SimpleNamespace(kind="cpu")
+
+    def require_memory(self, workload):
+        self.workload = workload
+
+    def watch_model(self, model):
+        self.counted = sum(parameter.numel() for parameter in model.parameters())
+        return model
+
+    def steps(self, batches, part="training"):
+        self.lengths.append(len(batches))
+        return iter(())
+
+    def occasional(self, name, per_epoch):
+        raise Over
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_parameters_and_steps_of_an_epoch_are_the_articles(name, samples):
+    """Steps from the notebook's own loaders, at the article's number of samples."""
+    scope = definitions(name, **samples)
+    rows = scope.get("rows") or [{"batch_size": size} for size in scope["batch_sizes"]]
+    for row, parameters, steps in zip(rows, OF_ROWS[name], STEPS[name], strict=True):
+        case = PaperCase(**row, config=row, lengths=[])
+        with contextlib.suppress(Over):  # DCGAN saves its networks at the end
+            scope["train"](case)
+        assert case.counted == case.workload.parameters == parameters
+        assert case.lengths == steps

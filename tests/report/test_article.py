@@ -1,9 +1,10 @@
-"""The table of published values and this machine's, with intervals and notes.
+"""Tables of published values and this machine's, with intervals and notes, and as files.
 
 Expected means and intervals are computed by hand; those of the reference run are committed with it.
 """
 
 import contextlib
+import csv
 
 import pytest
 from declared import article_table, of
@@ -13,10 +14,11 @@ from records import product
 from pomology.articles import published
 from pomology.paths import read_csv, root
 from pomology.report import article
+from pomology.report import table as report_table
 from pomology.report.article import SCALED, SMOKE
 from pomology.report.claims import claims_table
 from pomology.report.peaks import best
-from pomology.report.table import INTERVALS, YEARS
+from pomology.report.table import INTERVALS, YEARS, Row, Table
 from pomology.results.cases import FLAGS
 from pomology.results.run import Run
 
@@ -149,3 +151,26 @@ def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
     assert rows["Step"] == [*device, "Step", "9.50 ms ± 5.3 %", "9.50 ms ± 5.3 %", ""]
     assert rows["Status"][-1] == "error: why" and rows["Achieved"][4] == "52.8 GFLOP/s"
     assert rows["Page faults"][4] == "12,345"
+
+
+def test_columns_without_a_text_are_left_out():
+    table = Table("T", [Row({"a": "2", "c": "", "b": "1"}), Row({"a": "3", "c": "", "b": ""})])
+    assert table.columns == ["a", "b"]
+    assert str(table) == "T\n\na  b\n2  1\n3\n"
+
+
+def test_numbers_in_a_file_read_back_exactly(tmp_path, vae):
+    value = 0.1 + 0.2
+    metrics = {"epoch_s": metric(value, value / 3, 1e299), "step_s": metric(5e-324)}
+    config = {"batch_size": 128, "name": 'a "quoted", text\nof two lines'}
+    path = tmp_path / "new" / "vae"
+    table = article_table("vae", [vae(metrics=metrics, config=config)])
+    report_table.save(table, path)
+    page = path.with_suffix(".html").read_text(encoding="utf-8")
+    assert page.partition("</style>")[2] == table.html()
+    with open(path.with_suffix(".csv"), newline="", encoding="utf-8") as file:
+        first, *_, last = lines = list(csv.DictReader(file))
+    assert len(lines) == 6 + 1 and first["device"] == "M1 Ultra CPU"
+    assert (last["name"], last["batch_size"]) == (config["name"], "128")
+    numbers = [float(last[name]) for name in ("epoch_s", "epoch_s_low", "epoch_s_high", "step_s")]
+    assert numbers == [value, value / 3, 1e299, 5e-324]
