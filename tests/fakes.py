@@ -1,19 +1,16 @@
-"""Clocks, loaders and devices in simulated time, records, and a quiet machine."""
+"""Clocks, loaders and devices in simulated time, and a quiet machine."""
 
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import journal_lines
 import nbformat
 import pytest
 
 from pomology.machine import snapshot
 from pomology.measure.clock import Block, StepClock
 from pomology.measure.epochs import epoch_metrics
-from pomology.measure.estimate import Estimate
 from pomology.paths import root
-from pomology.results.record import Record, checked
 
 
 class FakeCase(SimpleNamespace):
@@ -105,24 +102,6 @@ def value(clock: StepClock, name: str) -> float:
 
 def seconds_of(blocks: Iterable[Block]) -> float:
     return sum(block.seconds for block in blocks)
-
-
-def metric(value: float, low=None, high=None, unit: str = "s", how: str = "measured") -> Estimate:
-    return Estimate(value, unit, low, high, 20, how)
-
-
-def record(**changes) -> Record:
-    """A case that ended well, with these fields of its journal's line in place of the usual."""
-    fields = journal_lines.ENDED | {"config": {"batch_size": 128}, "device": None}
-    fields |= {"chip": "Apple M9", "data": "none", "threads": 8, "started": "2026-05-04T03:02:01Z"}
-    fields |= {"parameters": None, "flops_per_step": None, "flags": []}
-    fields |= {"seconds": 4.0, "metrics": {}} | changes
-    form = {"unit": "", "low": None, "high": None, "n": 9, "how": "measured"}
-    metrics = {}
-    for name, value in fields["metrics"].items():
-        metrics[name] = form | (value if isinstance(value, dict) else value.metric())
-    name = f"{fields['framework']}-{fields['backend']} {fields['config']}"
-    return checked(fields | {"case": changes.get("case", name), "metrics": metrics})
 
 
 def cells(name: str) -> list[str]:

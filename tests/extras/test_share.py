@@ -7,7 +7,6 @@ import re
 import shutil
 import zipfile
 
-import fakes
 import msgspec
 import pytest
 import records
@@ -38,7 +37,7 @@ NVIDIA 10.215.49.114|Apple 932 6779|NVIDIA 4711|NVIDIA RTX 4323-9158-6212|memory
 
 def run(folder, machine=MACHINE, **fields):
     metrics = {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}
-    return records.write(folder, [fakes.record(metrics=metrics, **fields)], machine)
+    return records.write(folder, [records.record(metrics=metrics, **fields)], machine)
 
 
 def members(place):
@@ -69,7 +68,7 @@ def filled():
     fields |= {"asides": {"test": [1.0]}, "absent": {"power_w": "a"}, "rails": ["cpu"]}
     fields |= {"trace": [[]], "traceback": "a", "canary": {"before_s": 1.0}, "software": "c0ffee"}
     fields |= {"thermal": {"before": {"level": 0}}, "data_origin": "a"}
-    return fakes.record(**fields).line()
+    return records.record(**fields).line()
 
 
 @pytest.mark.parametrize("secret", re.split(r"[|\n]", SECRETS))
@@ -96,7 +95,7 @@ def test_no_secret_passes_from_any_place(tmp_path, secret):
 @pytest.mark.parametrize("value", [4323915862128474, [4323, 9158], {"size": 4323}, 48.137154])
 def test_a_setting_that_is_not_all_known_keeps_its_case_apart(tmp_path, value):
     out = run(tmp_path / "run", config={"batch_size": value})
-    records.write(out, [fakes.record(config={"batch_size": value, "jane": 1})])
+    records.write(out, [records.record(config={"batch_size": value, "jane": 1})])
     (tmp_path / "again").mkdir()
     again = shutil.copytree(out, tmp_path / "again" / "run")
     found = [record.config for place in (out, again) for record in Run(share.write(place)).records]

@@ -3,11 +3,10 @@
 from types import SimpleNamespace
 
 import declared
-import fakes
 import others
 import pytest
 from notebook_code import definitions
-from records import elsewhere_row, set_elsewhere
+from records import elsewhere_row, metric, record, set_elsewhere
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
 PICTURES = {"batch_size": 64, "optimizer": "SGD", "data": "synthetic"}
@@ -35,12 +34,6 @@ ROWS = (
 )
 
 
-def bert(**more):
-    config = BERT | {"precision": "fp32"}
-    common = {"experiment": "bert_base", "article": "today", "config": config, "backend": "cuda"}
-    return fakes.record(**common | {"chip": "NVIDIA A10", "framework_version": "2.13.0"} | more)
-
-
 @pytest.mark.parametrize(
     ("name", "parameters"), [("bert_base", 108_311_810), ("gpt2_small", 124_439_808)]
 )
@@ -63,8 +56,9 @@ def test_the_work_of_what_a_source_prints():
 
 def test_a_table_has_the_published_rows_with_source_and_faults_and_this_machine(monkeypatch):
     set_elsewhere(monkeypatch, *ROWS)
-    fit = fakes.metric(20.0, unit="s", low=19.0, high=21.0)
-    table = declared.article_table("bert_base", [bert(metrics={"fit_s": fit})])
+    config, about = BERT | {"precision": "fp32"}, {"article": "today", "chip": "NVIDIA A10"}
+    case = record("bert_base", {"fit_s": metric(20, 19, 21)}, config, backend="cuda", **about)
+    table = declared.article_table("bert_base", [case])
     shown = [(each.cells["Device"], each.cells["Notes"]) for each in table.rows]
     assert [device for device, _ in shown] == [
         "V100 (PyTorch, 2022)",

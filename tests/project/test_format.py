@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from fakes import metric
+from records import metric
 
 from pomology import format
 

@@ -8,10 +8,10 @@ import csv
 
 import pytest
 from declared import article_table, of
-from fakes import metric
-from records import product
+from records import metric, product, record
 
 from pomology.articles import published
+from pomology.measure.estimate import Estimate
 from pomology.paths import read_csv, root
 from pomology.report import article
 from pomology.report import table as report_table
@@ -20,6 +20,7 @@ from pomology.report.claims import claims_table
 from pomology.report.peaks import best
 from pomology.report.table import INTERVALS, YEARS, Row, Table
 from pomology.results.cases import FLAGS
+from pomology.results.record import Record
 from pomology.results.run import Run
 
 REFERENCE = root() / "outputs" / "reference-cpu"
@@ -29,6 +30,26 @@ TABLES = {place.parent.name: place for place in REFERENCE.glob("shown/*/*-articl
 del TABLES["costs"], TABLES["roofline"]  # they have tables of their own
 SPEEDUP = "Speed relative to the CPU"
 DEVICE = "Intel Core i7-9750H CPU (PyTorch 2.13.0, 2026)"
+METRICS = {
+    "epoch_s": Estimate(4.5, "s", 4.41, 4.59, 400, "estimated"),
+    "compute_epoch_s": Estimate(2.25, "s", 2.223, 2.277, 400, "estimated"),
+    "step_s": Estimate(0.0095, "s", 0.009, 0.01, 400, "estimated"),
+    "flops_per_s": Estimate(52_774_000_000, "FLOP/s"),
+    "footprint_peak_bytes": Estimate(412_000_000, "B"),
+    "power_w": Estimate(41.6, "W"),
+    "temperature_c": Estimate(63.5, "°C"),
+    "page_faults": Estimate(12_345, "count"),
+    "loss_first": Estimate(545),
+}
+
+
+def vae(**changes) -> Record:
+    """Return a case of the variational autoencoder with all values of its table."""
+    training = {"epoch_steps": 469, "steady": [[100, 0.95], [300, 2.85]], "warmup": []}
+    fields = {"metrics": METRICS, "blocks": {"training": training}}
+    fields |= {"chip": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz", "parameters": 652_824}
+    fields |= {"data": "stand-in", "data_origin": "digits drawn by hand"}
+    return record(**fields | {"flops_per_step": 501_350_400} | changes)
 
 
 def shown(table, kind="measured") -> list[dict]:
@@ -62,7 +83,7 @@ def test_claims_have_the_committed_verdicts():
     assert {row["id"]: [row["published"], row["here"]] for row in table.data} == kept
 
 
-def test_every_published_row_is_shown_as_printed_and_in_order(vae):
+def test_every_published_row_is_shown_as_printed_and_in_order():
     table = article_table("transformer_lm", [vae(experiment="transformer_lm")])
     lines: dict[int, list[str]] = {}
     for value in published.rows(experiment="transformer_lm"):
@@ -75,7 +96,7 @@ def test_every_published_row_is_shown_as_printed_and_in_order(vae):
     assert YEARS in table.notes and YEARS not in article_table("transformer_lm", []).notes
 
 
-def test_a_measured_row_shows_value_interval_and_its_origin(vae):
+def test_a_measured_row_shows_value_interval_and_its_origin():
     table = article_table("vae", [vae(flags=["drift"])])
     (row,) = shown(table)
     assert (row["Device"], row["Batch size"]) == (DEVICE, "128")
@@ -86,7 +107,7 @@ def test_a_measured_row_shows_value_interval_and_its_origin(vae):
     assert {INTERVALS, "Data: digits drawn by hand.", f"drift: {FLAGS['drift']}."} <= {*table.notes}
 
 
-def test_a_gpu_shows_reserved_memory_and_its_speed_relative_to_the_cpu(vae):
+def test_a_gpu_shows_reserved_memory_and_its_speed_relative_to_the_cpu():
     values = {"epoch_s": metric(1.5, 1.25, 2.0), "footprint_peak_bytes": metric(1e9, unit="B")}
     values["reserved_peak_bytes"] = metric(3e9, unit="B")
     fields = {"backend": "mps", "device": "gpu", "chip": "Apple M2", "case": "torch-mps"}
@@ -100,7 +121,7 @@ def test_a_gpu_shows_reserved_memory_and_its_speed_relative_to_the_cpu(vae):
     assert SPEEDUP not in smaller.columns
 
 
-def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision(vae):
+def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision():
     peaks = best([product(100e9, low=80e9, high=125e9)])
     values = {"epoch_s": metric(4.5), "flops_per_s": metric(25e9, 20e9, 30e9, unit="FLOP/s")}
     for changes, share in (({}, 0.25), ({"precision": "bf16"}, None), ({"backend": "mps"}, None)):
@@ -110,7 +131,7 @@ def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision(vae):
     assert (row["flops_per_s_low"], row["flops_per_s_high"]) == (20e9, 30e9)
 
 
-def test_a_failed_case_shows_its_status_and_no_number(vae):
+def test_a_failed_case_shows_its_status_and_no_number():
     bad = vae(status="mismatch", reason="<why>", flags=["busy"])  # with all its metrics
     table = article_table("vae", [bad])
     (row,) = shown(table)
@@ -118,7 +139,7 @@ def test_a_failed_case_shows_its_status_and_no_number(vae):
     assert "epoch_s" not in table.data[-1] and table.data[-1]["status"] == "mismatch"
 
 
-def test_smoke_and_scaled_are_never_next_to_published(vae):
+def test_smoke_and_scaled_are_never_next_to_published():
     smoke = vae(profile="smoke", flags=["drift"])
     table = article_table("vae", [smoke, vae(scaled=True)])
     assert table.rows == article_table("vae", []).rows
@@ -129,7 +150,7 @@ def test_smoke_and_scaled_are_never_next_to_published(vae):
 THREE, HIGH = (2.0, 2.2, 2.42), 2.787711
 
 
-def test_repeats_become_their_mean_and_a_failed_one_hides_no_value(vae):
+def test_repeats_become_their_mean_and_a_failed_one_hides_no_value():
     cases = [vae(status="crashed", metrics={}, flags=["busy"], repeat=9)]
     for number, value in enumerate(THREE):
         time = metric(value, value * 0.99, value * 1.01, how="estimated")
@@ -143,7 +164,7 @@ def test_repeats_become_their_mean_and_a_failed_one_hides_no_value(vae):
     assert (data["epoch_s"], data["epoch_s_high"]) == pytest.approx((2.2, HIGH), rel=1e-6)
 
 
-def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat(vae):
+def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat():
     repeats = [vae(), vae(repeat=1), vae(repeat=2, status="error", reason="why")]
     table = article.details_table(repeats)
     rows = {row.cells["Quantity"]: [*row.cells.values()] for row in table.rows}
@@ -159,7 +180,7 @@ def test_columns_without_a_text_are_left_out():
     assert str(table) == "T\n\na  b\n2  1\n3\n"
 
 
-def test_numbers_in_a_file_read_back_exactly(tmp_path, vae):
+def test_numbers_in_a_file_read_back_exactly(tmp_path):
     value = 0.1 + 0.2
     metrics = {"epoch_s": metric(value, value / 3, 1e299), "step_s": metric(5e-324)}
     config = {"batch_size": 128, "name": 'a "quoted", text\nof two lines'}

@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
-import fakes
 import pytest
+import records
 from msgspec.structs import replace
 
 from pomology.articles import published
@@ -17,10 +17,9 @@ FASTER = ("epoch_s(cpu, batch_size=128) / epoch_s(gpu, batch_size=128)", "> 1")
 
 
 def on(backend: str, epoch_s: float, batch_size: int = 128, **changes) -> Record:
-    fields = {"experiment": "vae", "backend": backend, "case": f"{backend} {batch_size}"}
-    fields |= {"config": {"batch_size": batch_size}, "device": "cpu" if backend == "cpu" else "gpu"}
+    fields = {"backend": backend, "config": {"batch_size": batch_size}}
     fields["metrics"] = {"epoch_s": Estimate(epoch_s, "s", n=400)}
-    return fakes.record(**fields | changes)
+    return records.record(**fields | changes)
 
 
 def thrice(record: Record, spread: float = 0.02) -> list[Record]:
@@ -70,12 +69,12 @@ def test_without_enough_repeats_there_is_no_verdict_and_its_reason():
     cpu, gpu = thrice(on("cpu", 4.0)), thrice(on("mps", 2.0))
     contended = [replace(cpu[0], flags=["contended", "on-battery"]), *cpu[1:]]
     later = [replace(record, repeat=record.repeat + 1) for record in gpu]
-    for records, why in (
+    for cases, why in (
         ([cpu[0], gpu[0]], "too few repeats"),
         ([*contended, *gpu], "contended"),
         ([*cpu, *later], "fewer than 3 repeats in common"),
     ):
-        assert verdict(FASTER, *records).startswith(f"inconclusive ({why}): CPU / GPU = ")
+        assert verdict(FASTER, *cases).startswith(f"inconclusive ({why}): CPU / GPU = ")
     # Three other repeats are enough, and `on-battery` does not prevent a verdict.
     more = [replace(record, repeat=3) for record in (cpu[0], gpu[0])]
     assert verdict(FASTER, *contended, *gpu, *more).startswith("supported")

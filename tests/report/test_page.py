@@ -4,9 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-import fakes
 import nbformat
 import pytest
+import records
 from bs4 import BeautifulSoup
 from nbformat import v4
 from records import write
@@ -26,8 +26,7 @@ MACHINE |= {"os": "macOS", "git": {"commit": "c0ffee" * 7, "dirty": True}}
 
 def record(experiment="vae", **changes):
     metrics = {"epoch_s": Estimate(7.89, "s", 7.5, 8.25, 9), "step_s": Estimate(0.0168, "s", n=9)}
-    fields = {"experiment": experiment, "backend": "mps", "device": "gpu", "metrics": metrics}
-    return fakes.record(**fields | changes)
+    return records.record(experiment, **{"backend": "mps", "metrics": metrics} | changes)
 
 
 def table(*rows: tuple[str, ...]) -> Table:

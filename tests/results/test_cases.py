@@ -1,7 +1,7 @@
 """Means over repeats, ratios of cases, and how metrics are shown."""
 
-import fakes
 import pytest
+import records
 
 from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
@@ -12,7 +12,7 @@ def test_a_ratio_is_taken_in_each_process():
     """One case is twice as fast in each of three repeats, which differ by a factor of 4."""
     slow, fast = ([step_s * factor for step_s in (1.0, 2, 4)] for factor in (1, 0.5))
     both = [
-        fakes.record(
+        records.record(
             case=name,
             repeat=repeat,
             metrics={"epoch_s": Estimate(times[repeat]), "compute_epoch_s": Estimate(fast[repeat])},

@@ -6,7 +6,6 @@ import json
 import random
 import zipfile
 
-import fakes
 import pytest
 import records
 from journal_lines import ENDED
@@ -19,7 +18,7 @@ from pomology.results.run import Run
 
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "python": "3.11.9"}
 METRICS = {"epoch_s": records.metric(7.9, 7.5, 8.3, "s")}
-JOURNAL = (json.dumps(fakes.record(metrics=METRICS).line()) + "\n").encode()
+JOURNAL = (json.dumps(records.record(metrics=METRICS).line()) + "\n").encode()
 
 
 def zipped(files, method=zipfile.ZIP_DEFLATED, comment=b""):
@@ -126,7 +125,7 @@ BAD = {
 def test_a_bad_zip_is_an_error_of_one_line_and_writes_nothing(tmp_path, monkeypatch, capsys, data):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.zip").write_bytes(data)
-    records.write(tmp_path / "good", [fakes.record()], MACHINE)
+    records.write(tmp_path / "good", [records.record()], MACHINE)
     assert main(["compare", "good", "bad.zip"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("pomology: bad.zip: not the zip of a run: ")
@@ -176,7 +175,7 @@ def test_a_wrong_run_is_a_line_before_any_file_is_written(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a text.zip").write_text("text")
-    own = records.write(tmp_path / "own", [fakes.record()], MACHINE)
+    own = records.write(tmp_path / "own", [records.record()], MACHINE)
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"pomology: {words}") and error.count("\n") == 1

@@ -14,10 +14,10 @@ import time
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import fakes
 import msgspec
 import psutil
 import pytest
+import records
 from checkouts import ALL_OK, NO_DEVICES, PACKAGE, RUN_R, alive, notebook_text, wait_until
 from journal_lines import ENDED, STARTED
 
@@ -358,7 +358,7 @@ def test_a_notebook_runs_again_while_each_kernel_measures_one_case(checkout, mon
     def kernel(execution):
         kernels.append(execution.job.name)
         for case, backend in cases:
-            journal.end(fakes.record(case=case, backend=backend, experiment="zeta"))
+            journal.end(records.record(case=case, backend=backend, experiment="zeta"))
             if backend == "mps":
                 break
 
