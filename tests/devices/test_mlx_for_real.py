@@ -1,7 +1,8 @@
-"""MLX on a real CPU, and on a mocked GPU that gives wrong values."""
+"""MLX on a real CPU: also the plan of the notebook `memory`, and a mocked GPU that is wrong."""
 
 import contextlib
 
+import fakes
 import numpy as np
 import pytest
 
@@ -83,3 +84,30 @@ def test_a_gpu_that_computes_wrong_values_is_a_mismatch(
     (record,) = experiment.records
     assert record.status == status, record.reason
     assert ("step_s" in record.metrics) is (status == "ok")
+
+
+@pytest.fixture
+def memory(tmp_path) -> dict:
+    """The names of the notebook `memory` up to its cases."""
+    scope: dict = {}
+    settings = {"framework": "mlx", "devices": "cpu", "out": str(tmp_path), "batch_size": 256}
+    settings |= {"steps": 12, "profile": "article"}
+    for number, source in enumerate(fakes.cells("memory")):
+        exec(source.split("\n\n\nfor case in")[0], scope)
+        if number == 1:  # after both cells with parameters
+            scope |= settings
+        if "def prepare(case)" in source:
+            break
+    return scope
+
+
+def test_the_planned_memory_is_what_mlx_then_takes(memory):
+    """From its own count: what three parts are planned to take, they take, within a tenth."""
+    (backend,) = memory["experiment"].devices
+    count = 3 * memory["PART"]
+    work = memory["work"](backend, count)
+    assert work.parameters == 18_250 and work.flops == 6 * count * (16 * 32 * 32 + 32 * 10)
+    step = memory["training"](None, memory["build"](), memory["optim"].AdamW(1e-3), count)
+    backend.reset_peak_memory()
+    step()
+    assert mx.get_peak_memory() == pytest.approx(work.bytes, rel=0.1)

@@ -1,13 +1,15 @@
-"""The files of notebooks and their parameters, before anything runs."""
+"""The files of notebooks and their parameters, before anything runs; and the one that no run has."""
 
 import ast
 import json
 import re
 
 import nbformat
+import papermill
 import pytest
 import yaml
 from declared import call
+from nbformat import writes
 from notebook_code import PATHS, code
 
 from pomology.articles import published
@@ -81,3 +83,10 @@ def test_it_has_its_parameters_in_every_profile(path):
     assert not differ or "case.scaled = " in "\n".join(code(nbformat.read(path, 4))), (
         "no case says it is scaled"
     )
+
+
+def test_it_shows_measured_and_published_devices(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    (path,) = [each.path for each in notebooks.notebooks(run=False, skipped={})]
+    text = writes(papermill.execute_notebook(path, tmp_path / "x.ipynb", cwd=path.parent))
+    assert text.count('"image/png"') == 4 and "M1 Ultra GPU" in text and "AMD EPYC CPU" in text
