@@ -56,15 +56,11 @@ def has(monkeypatch):
     return pretend
 
 
-def test_a_missing_device_is_an_error_of_one_line_with_the_reasons(has):
+def test_a_missing_device_an_unusable_driver_and_a_missing_library_are_one_line(has, monkeypatch):
     has()
     words = r"^devices: this machine has no 'gpu' [^\n]*cuda: [^\n]*mps: no Metal GPU[^\n]*has cpu$"
     with pytest.raises(PomologyError, match=words):
         find.find("gpu")
-
-
-def test_an_unusable_driver_and_a_missing_library_are_reasons(has, monkeypatch):
-    has()
     text = "The NVIDIA driver on your system is too old (found version 1). Please update"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: warnings.warn(text, stacklevel=1))
     with pytest.raises(NoSuchDevice, match=r"found version 1\); needs a newer NVIDIA driver"):
