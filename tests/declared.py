@@ -5,6 +5,7 @@ from pathlib import Path
 
 import nbformat
 import others
+from notebook_code import code
 
 from pomology.paths import notebook_paths, root
 from pomology.report import article
@@ -14,13 +15,9 @@ from pomology.results.record import Record
 
 
 def call(path: Path) -> ast.Call:
-    cells = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-    nodes = [node for source in cells for node in ast.walk(ast.parse(source))]
-    (made,) = [
-        node
-        for node in nodes
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Experiment", "Report")
-    ]
+    nodes = ast.walk(ast.parse("\n".join(code(nbformat.read(path, 4)))))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    (made,) = [node for node in calls if ast.unparse(node.func) in ("Experiment", "Report")]
     return made
 
 

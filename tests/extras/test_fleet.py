@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -36,14 +35,6 @@ for case in experiment.cases(part=[0, 1]):
         for _ in case.steps([0] * 4):
             pass
 """
-
-
-def write_checkout(folder: Path) -> Path:
-    """Write a checkout with this library and one notebook."""
-    shutil.copytree(root() / "lib", folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
-    text = notebook_text("# A notebook", PARAMETERS, CODE, article="003", seconds={"smoke": 1})
-    write_notebook(folder, "first", text)
-    return folder
 
 
 def options(**changes: object) -> argparse.Namespace:
@@ -101,7 +92,10 @@ FLEET = (sys.executable, "-m", "pomology", "fleet", "--profile=smoke", "--run=r"
 
 
 def test_a_run_on_this_machine(tmp_path):
-    checkout = write_checkout(tmp_path / "checkout")
+    checkout = tmp_path / "checkout"
+    shutil.copytree(root() / "lib", checkout / "lib", ignore=shutil.ignore_patterns("__pycache__"))
+    text = notebook_text("# A notebook", PARAMETERS, CODE, article="003", seconds={"smoke": 1})
+    write_notebook(checkout, "first", text)
 
     def fleet_says(*words: str) -> tuple[int, str]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -1,4 +1,4 @@
-"""The files of notebooks and their parameters, before anything runs; and the one that no run has."""
+"""The files of notebooks and their parameters, before anything runs, and the one without a run."""
 
 import ast
 import json

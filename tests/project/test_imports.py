@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pomology
 from pomology.paths import root
@@ -13,6 +12,7 @@ from pomology.paths import root
 PACKAGE = root() / "lib" / "pomology"
 FRAMEWORKS = ["torch", "lightning", "transformers", "peft", "tensorflow", "keras", "mlx", "jax"]
 FRAMEWORKS += ["datasets", "sklearn"]
+AT_THE_TOP = re.compile(rf"^(?:import|from) ({'|'.join(FRAMEWORKS)})\b", re.MULTILINE)
 # Modules that are too slow to import for a quick command.
 HEAVY = [*FRAMEWORKS, "numpy", "pandas", "matplotlib", "papermill", "nbformat", "IPython", "jinja2"]
 COMMANDS = ["--help", "list", "reproduce --profile=x", "report gone", "share gone", "frobnicate"]
@@ -33,17 +33,11 @@ for module in {modules}:
 """
 
 
-def framework_of(path: Path) -> set[str]:
-    """Return the frameworks that a module imports at its top."""
-    lines = rf"^(?:import|from) ({'|'.join(FRAMEWORKS)})\b"
-    return set(re.findall(lines, path.read_text(encoding="utf-8"), re.MULTILINE))
-
-
 def test_quick_commands_load_few_modules_and_modules_load_no_framework():
     """Functions import frameworks, except in shared models, which have one framework each."""
     modules = []
     for place in sorted(PACKAGE.rglob("*.py")):
-        own = framework_of(place)
+        own = set(AT_THE_TOP.findall(place.read_text(encoding="utf-8")))
         assert not own or (len(own) == 1 and {"models", "data", "extras"} & {*place.parts}), place
         if place.name not in ("__init__.py", "__main__.py") and not own:
             parts = place.relative_to(PACKAGE).with_suffix("").parts

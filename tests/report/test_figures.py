@@ -69,10 +69,6 @@ def lines(axis):
     return [label.get_text() for label in axis.get_yticklabels()]
 
 
-def titles(figure):
-    return [axis.get_title(loc="left") for axis in figure.axes]
-
-
 def marks(axis):
     """Return each marker's x, y, colour, and fill colour."""
     shown = [line for line in axis.lines if line.get_linestyle() == "None"]
@@ -92,7 +88,8 @@ def curves(axis):
 
 def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     figure = drawn("vae", MACHINE)
-    assert titles(figure) == ["Batch size 128", "Batch size 5120", "Batch size 64"]
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles == ["Batch size 128", "Batch size 5120", "Batch size 64"]
     first, second, third = figure.axes
     own = ["AMD $\\frac{$ CPU, PyTorch", "Apple M9 GPU, PyTorch"]
     assert lines(first) == [CPU, GPU, RIVAL, *own]
