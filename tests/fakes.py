@@ -1,6 +1,5 @@
-"""Clocks, loaders and devices in simulated time, and a quiet machine."""
+"""Clocks and devices in simulated time, and a quiet machine."""
 
-from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +7,6 @@ import nbformat
 import pytest
 
 from pomology.machine import snapshot
-from pomology.measure.clock import Block, StepClock
-from pomology.measure.epochs import epoch_metrics
 from pomology.paths import root
 
 
@@ -38,33 +35,6 @@ class Clock:
         self.now += seconds
 
 
-class Batch:
-    """Something that can be weakly referenced and told apart."""
-
-    def __init__(self, number: int, ready: bool = False):
-        self.number, self.ready = number, ready
-
-
-class Loader:
-    """Batches that take `load_s` each to load, and how many were given."""
-
-    def __init__(self, length: int, clock: Clock | None = None, load_s=0.0, batches=None):
-        self.length = length
-        self.clock = clock or Clock()
-        self.load_s = load_s
-        self.batches = length if batches is None else batches
-        self.given = 0
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[Batch]:
-        for number in range(self.batches):
-            self.clock.pass_s(self.load_s)
-            self.given += 1
-            yield Batch(number)
-
-
 class SimulatedDevice:
     """A GPU in simulated time: launching costs almost nothing, the work is done later, in turn."""
 
@@ -82,26 +52,6 @@ class SimulatedDevice:
 
     def synchronize(self) -> None:
         self.clock.now = max(self.clock.now, self.done_at) + self.fence_s
-
-
-def train(
-    clock, batches, step: Callable[[int], None], part: str = "training", steps: float | None = None
-) -> list:
-    """Run a training loop that calls `step(number)`; give each batch, and whether it was ready."""
-    seen = []
-    for number, batch in enumerate(clock.steps(batches, part, steps)):
-        assert number < 1_000_000, "the loop does not end"
-        seen.append((batch, clock.on_ready))
-        step(number)
-    return seen
-
-
-def value(clock: StepClock, name: str) -> float:
-    return epoch_metrics(clock)[name].value
-
-
-def seconds_of(blocks: Iterable[Block]) -> float:
-    return sum(block.seconds for block in blocks)
 
 
 def cells(name: str) -> list[str]:

@@ -1,17 +1,62 @@
-"""Timing of training loops, in simulated time where it must be exact, and seconds per epoch."""
+"""Timing of training loops and single functions, in simulated time, and seconds per epoch."""
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
-from fakes import Batch, Clock, Loader, SimulatedDevice, seconds_of, train, value
+from fakes import Clock, SimulatedDevice
 from pytest import approx
 
 from pomology.measure import clock as measure_clock
-from pomology.measure.clock import Part, StepClock, epoch_steps, steps_in
+from pomology.measure.calls import measure
+from pomology.measure.clock import Block, Part, StepClock, epoch_steps, steps_in
 from pomology.measure.epochs import epoch_estimate, epoch_metrics, part_metrics
 from pomology.measure.estimate import Estimate
 from pomology.measure.intervals import interval
+
+
+class Batch:
+    """Something that can be weakly referenced and told apart."""
+
+    def __init__(self, number: int, ready: bool = False):
+        self.number, self.ready = number, ready
+
+
+class Loader:
+    """Batches that take `load_s` each to load, and how many were given."""
+
+    def __init__(self, length: int, clock: Clock | None = None, load_s=0.0, batches=None):
+        self.length, self.clock, self.load_s = length, clock or Clock(), load_s
+        self.batches = length if batches is None else batches
+        self.given = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number in range(self.batches):
+            self.clock.pass_s(self.load_s)
+            self.given += 1
+            yield Batch(number)
+
+
+def train(clock, batches, step: Callable[[int], None], part: str = "training") -> list:
+    """Run a training loop that calls `step(number)`; give each batch, and whether it was ready."""
+    seen = []
+    for number, batch in enumerate(clock.steps(batches, part)):
+        assert number < 1_000_000, "the loop does not end"
+        seen.append((batch, clock.on_ready))
+        step(number)
+    return seen
+
+
+def value(clock: StepClock, name: str) -> float:
+    return epoch_metrics(clock)[name].value
+
+
+def seconds_of(blocks: Iterable[Block]) -> float:
+    return sum(block.seconds for block in blocks)
 
 
 def timed(batches, step_s, **options) -> tuple[StepClock, Part]:
@@ -263,3 +308,71 @@ def test_an_epoch_is_the_first_step_plus_the_others_at_the_mean_with_its_bounds(
     found = epoch_estimate(10.0, Estimate(2.0, "s", 1.5, 2.5, 100), 101)
     assert found == Estimate(210.0, "s", 160.0, 260.0, 100, "estimated")
     assert epoch_estimate(10.0, Estimate(2.0, "s"), 101) == Estimate(210.0, "s", how="estimated")
+
+
+class Kernel:
+    """A function that takes simulated time."""
+
+    def __init__(self, seconds):
+        self.now, self.seconds, self.calls = Clock(), seconds, 0
+
+    def __call__(self) -> None:
+        self.now.pass_s(self.seconds(self.calls))
+        self.calls += 1
+
+
+def test_measure_times_the_first_call_and_warm_up_separately():
+    kernel = Kernel(lambda call: 0.001 if call >= 30 else 0.002 if call else 4.002)
+    found = measure(kernel, clock=kernel.now)
+    assert found.first_call_s == approx(4.002) and found.seconds.value == approx(0.001)
+    assert (found.stopped, len(found.blocks)) == ("interval", 40)
+    assert seconds_of(found.warmup) >= 0.1 and steps_in(found.warmup) >= 50
+    # Nothing is thrown away.
+    assert kernel.calls == 1 + steps_in(found.warmup) + steps_in(found.blocks)
+
+
+def test_measure_returns_the_median_of_blocks():
+    kernel = Kernel(lambda call: 0.05 * (4 if call % 5 == 0 else 1))
+    found = measure(kernel, clock=kernel.now, repeats=30, calls_per_block=1)
+    assert found.seconds.value == approx(0.05)
+    assert (found.stopped, len(found.blocks)) == ("repeats", 30)
+    assert max(block.seconds for block in found.blocks) == approx(0.2)  # nothing is dropped
+
+
+@pytest.mark.parametrize(
+    ("kernel_s", "least", "stopped", "calls"),
+    [
+        (20.0, {}, "budget", 2),  # too few for an interval
+        (0.5, {"least_calls": 20}, "budget", 20),
+        (0.001, {"least_s": 0.9}, "interval", None),
+        (0.001, {"least_s": 3.0}, "budget", None),
+        (0.5, {"least_calls": 20, "limit_s": 5}, "limit", 8),
+        (7.0, {"limit_s": 5}, "limit", 1),  # and no warm-up
+        (0.5, {"repeats": 100, "limit_s": 5}, "limit", 8),
+    ],
+)
+def test_measure_reaches_its_least_calls_and_seconds_within_its_limit(
+    kernel_s, least, stopped, calls
+):
+    kernel = Kernel(lambda call: kernel_s)
+    found = measure(kernel, clock=kernel.now, **least)
+    assert found.stopped == stopped and found.seconds.value == approx(kernel_s)
+    assert calls in (None, steps_in(found.blocks))
+    assert seconds_of(found.blocks) >= least.get("least_s", 0)
+    assert calls != 2 or (kernel.calls == 4 and found.seconds.covers == "seen")
+
+
+@pytest.mark.parametrize("kernel_s", [2e-6, 3e-4, 0.06])
+def test_blocks_of_measure_make_the_synchronization_negligible(kernel_s):
+    device = SimulatedDevice(Clock(), launch_s=1e-6, fence_s=2e-4)
+    device.launch(9.0)  # from before
+
+    def launch():
+        device.launch(kernel_s)
+
+    found = measure(launch, device.synchronize, clock=device.clock)
+    assert found.first_call_s == approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
+    assert found.seconds.value == approx(max(kernel_s, 1e-6), rel=0.012)
+    single = measure(launch, device.synchronize, clock=device.clock, calls_per_block=1)
+    assert single.seconds.value == approx(kernel_s + 1e-6 + 2e-4, rel=1e-6)
+    assert {block.steps for block in single.blocks} == {1}
