@@ -23,8 +23,6 @@ from pomology.results import journal as results_journal
 from pomology.results.record import PROFILES
 from pomology.runner import batch
 
-PACKAGE = Path(pomology.__file__).parent
-
 # A device that no framework knows, so that kernels start without one. Same shape as `Device`.
 SIMULATED = """
 import contextlib
@@ -107,9 +105,6 @@ def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> st
     code = CODE.replace("NAME", name)
     title = f"# The {name} experiment"
     return notebook_code.notebook_text(title, parameters, code, article="003", seconds=costs)
-
-
-NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
 
 
 class Checkout:

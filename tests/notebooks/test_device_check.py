@@ -3,16 +3,10 @@
 import itertools
 from types import SimpleNamespace
 
-import pytest
 from notebook_code import definitions
 
 SMALL = {"resnet50": 4, "bert": 2, "vgg16": 2}
 FULL = {"resnet50": 128, "bert": 64, "vgg16": 64}
-
-
-@pytest.fixture(scope="module")
-def notebook():
-    return definitions("device_check", "quick")
 
 
 def planned(notebook: dict, auto: str, **free: float) -> dict[str, tuple[dict, list]]:
@@ -36,15 +30,11 @@ def planned(notebook: dict, auto: str, **free: float) -> dict[str, tuple[dict, l
     return plan
 
 
-def test_lightning_is_asked_for_a_gpu_even_where_it_takes_none(notebook):
-    assert planned(notebook, "cpu", cpu=0) == {"cpu": (SMALL, ["cpu", "gpu", "auto"])}
-
-
-def test_a_gpu_gets_the_charts_batches(notebook):
+def test_a_gpu_gets_the_charts_batches_and_a_small_mac_halves_of_them():
+    notebook = definitions("device_check", "quick")
     plan = planned(notebook, "mps", cpu=0, gpu=100e9)
     assert plan == {"cpu": (SMALL, ["cpu"]), "gpu": (FULL, ["gpu", "auto", "mps"])}
-
-
-def test_batches_are_halved_until_they_fit_a_small_mac(notebook):
-    """Weights, gradients and momentum of ResNet-50 take 0.3 GB, 32 images 2.75 GB."""
+    # Lightning is asked for a GPU even where it takes none.
+    assert planned(notebook, "cpu", cpu=0) == {"cpu": (SMALL, ["cpu", "gpu", "auto"])}
+    # Weights, gradients and momentum of ResNet-50 take 0.3 GB, 32 images 2.75 GB.
     assert planned(notebook, "mps", gpu=5e9)["gpu"][0] == {"resnet50": 32, "bert": 8, "vgg16": 16}

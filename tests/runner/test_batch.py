@@ -18,10 +18,11 @@ import msgspec
 import psutil
 import pytest
 import records
-from checkouts import ALL_OK, NO_DEVICES, PACKAGE, RUN_R, alive, notebook_text, wait_until
+from checkouts import ALL_OK, PARAMETERS, RUN_R, alive, notebook_text, wait_until
 from journal_lines import ENDED, STARTED
 
 from pomology import __main__ as command_line
+from pomology.paths import root
 from pomology.results import journal as results_journal
 from pomology.runner import batch, plan
 
@@ -194,7 +195,7 @@ def test_interrupted(checkout, reproduce, capsys):
 def test_killed(checkout, reproduce):
     """The kernel ends, and the same command resumes the run."""
     library = checkout.folder / "lib"
-    shutil.copytree(PACKAGE, library / "pomology")  # with its bytecode
+    shutil.copytree(root() / "lib" / "pomology", library / "pomology")  # with its bytecode
     env = os.environ | {"PYTHONPATH": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
     checkout.fault("zeta", "hang 2")
     command = [sys.executable, "-m", "pomology", *RUN_R]
@@ -303,6 +304,7 @@ def test_wrong_arguments(refused):
 
 
 NOTEBOOK = "notebooks/an_article/zeta.ipynb"
+NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
 
 
 @pytest.mark.parametrize(
