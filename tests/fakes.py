@@ -1,12 +1,10 @@
-"""Clocks and devices in simulated time, and a quiet machine."""
+"""Clocks and devices in simulated time."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import nbformat
-import pytest
 
-from pomology.machine import snapshot
 from pomology.paths import root
 
 
@@ -58,11 +56,3 @@ def cells(name: str) -> list[str]:
     """The code of a notebook, cell by cell."""
     (place,) = (root() / "notebooks").glob(f"**/{name}.ipynb")
     return [cell.source for cell in nbformat.read(place, 4).cells if cell.cell_type == "code"]
-
-
-def quiet_machine(patch: pytest.MonkeyPatch) -> None:
-    """A machine on which nothing else runs; to find out about the real one takes seconds."""
-    state = {"power_source": "ac", "power_mode": "automatic"}
-    patch.setattr(snapshot, "conditions", lambda: state | {"flags": []})
-    patch.setattr(snapshot, "snapshot", lambda: {"python": "3.11.9"})
-    patch.setattr(snapshot, "software", lambda: {"python": "3.11.9"})

@@ -2,7 +2,6 @@
 
 import functools
 
-import fakes
 import pytest
 
 from pomology.experiment.experiment import Experiment
@@ -12,9 +11,8 @@ this_machine = functools.cache(snapshot.snapshot)
 
 
 @pytest.fixture(autouse=True)
-def quiet_machine(monkeypatch):
+def snapshot_once(quiet_machine, monkeypatch):
     """Replace slow checks of the machine; its snapshot is taken once."""
-    fakes.quiet_machine(monkeypatch)
     monkeypatch.setattr(snapshot, "snapshot", this_machine)
 
 

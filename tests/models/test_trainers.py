@@ -3,7 +3,7 @@
 import lightning.pytorch
 import pytest
 import torch
-from fakes import Clock, quiet_machine
+from fakes import Clock
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -43,8 +43,7 @@ def points(count):
 
 
 @pytest.fixture
-def experiment(tmp_path, monkeypatch):
-    quiet_machine(monkeypatch)
+def experiment(tmp_path, quiet_machine):
     settings = {"article": "003", "devices": "cpu", "profile": "article", "out": str(tmp_path)}
     return Experiment("vae", budget_s=0.1, **settings)
 

@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import fakes
 import instrument
 import pytest
 import torch
@@ -35,9 +34,8 @@ class FakeDevice(devices_torch.TorchDevice):
 
 
 @pytest.fixture
-def check(tmp_path, monkeypatch):
+def check(tmp_path, monkeypatch, quiet_machine):
     """Run one check as a case on a device; returns its record."""
-    fakes.quiet_machine(monkeypatch)
 
     def run(function, device: FakeDevice, settings: dict, **replaced):
         for name, value in replaced.items():
