@@ -47,13 +47,10 @@ def product(
     return record(experiment, rate(value, low, high), config, **more)
 
 
-def stream(
-    value: float, operation: str = "triad", experiment: str = "peaks", **more: Any
-) -> Record:
+def stream(value: float, operation: str = "triad", **more: Any) -> Record:
     config = {"operation": operation, "shape": "512 MB", "precision": "fp32"}
     metrics = {"bytes_per_s": metric(value, 0.9 * value, 1.1 * value, "B/s")}
-    more = {"article": "kit", "framework": "torch"} | more
-    return record(experiment, metrics, config, **more)
+    return record("peaks", metrics, config, article="kit", **more)
 
 
 def matvec(megabytes: float, bytes_per_s: float, **more: Any) -> Record:

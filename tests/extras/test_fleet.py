@@ -9,6 +9,7 @@ import sys
 from unittest.mock import Mock
 
 import pytest
+from checkouts import PARAMETERS
 from notebook_code import notebook_text, write_notebook
 
 from pomology.errors import PomologyError
@@ -18,13 +19,6 @@ WHY = "`make env EXTRAS=fleet` installs it (CI does)"
 distributed = pytest.importorskip("distributed", reason=WHY)
 fleet = pytest.importorskip("pomology.extras.fleet.fleet")
 
-PARAMETERS = """
-profile: str = "smoke"  # smoke, quick or article
-devices: str = "auto"  # which ones
-budget_s: float = 0.05  # seconds
-repeat: int = 0  # which repetition
-out: str = ""  # the run's folder
-"""
 CODE = """
 from pomology.experiment.experiment import Experiment
 

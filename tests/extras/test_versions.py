@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas
 import pytest
 import records
+from checkouts import PARAMETERS
 from notebook_code import notebook_text, write_notebook
 
 import pomology
@@ -55,8 +56,6 @@ name = f"repeats/zeta-{{repeat}}.ipynb" if repeat else "zeta.ipynb"
 (out / name).write_text(pathlib.Path("notebooks/an_article/zeta.ipynb").read_text())
 """
 TWO = "numpy==1.26.3 numpy==1.26.4"
-PARAMETERS = 'profile: str = "smoke"  # a\ndevices: str = "auto"  # b\nrepeat: int = 0  # c\n'
-PARAMETERS += 'data: str = "auto"  # d\nout: str = ""  # e'
 
 
 class Checkout:
