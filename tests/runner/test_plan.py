@@ -1,6 +1,7 @@
-"""The plan of a run: its jobs and their order, its folder, and MINUTES in simulated time."""
+"""The plan of a run: notebooks and their parameters, jobs and their order, folder, and MINUTES."""
 
 import importlib.metadata
+import json
 import math
 import re
 import sys
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import fakes
 import papermill  # noqa: F401 - before a test mocks another system
 import pytest
+from notebook_code import notebook_text, write_notebook
 
 from pomology.errors import PomologyError
 from pomology.machine import snapshot
@@ -101,3 +103,112 @@ def test_a_run_without_a_name_is_today_s_or_an_unfinished_one(monkeypatch, tmp_p
 def test_an_unsafe_name_of_a_run_is_refused(name):
     with pytest.raises(PomologyError, match=r"^RUN="):
         plan.run_folder(name, "quick")
+
+
+PLACE = "params/quick/thing.yaml"
+PARAMETERS = """\
+profile: str = "quick"  # smoke, quick or article
+out: str = ""  # the run's folder
+batch_sizes: list[int] = [
+    64,  # one
+    1024,
+]  # images per step (> 0)
+shapes: list[list[int]] = [[20, 200]]  # rows and columns (> 0)
+models: list[dict] = [{"layers": 2}]  # each by its settings
+fused: bool = False  # one kernel
+budget_s: float = 10.0  # seconds (> 0)
+samples: int = 0  # 0 is all
+"""
+GOOD = json.loads(notebook_text("# A title", PARAMETERS))
+
+
+def odd(**changes) -> bytes:
+    return json.dumps(GOOD | changes).encode()
+
+
+def about(**metadata) -> bytes:
+    return odd(metadata={"pomology": metadata})
+
+
+ODD = {  # name of a file -> its contents (None: a link to nowhere), and words of the reason
+    "Untitled.ipynb": (odd(cells=[]), "not a notebook: it has no cells"),
+    "text.ipynb": (b"{", "not a notebook: "),
+    "latin.ipynb": ('{"cells": ["é"]}'.encode("latin-1"), "not a notebook: "),
+    "list.ipynb": (odd(cells=["x"]), "metadata: "),
+    "gone.ipynb": (None, "cannot be read: No such file"),
+    "vae-Copy1.ipynb": (about(), "no experiment, since it has no file in params/"),
+    "vae 2.ipynb": (about(run=False), "a name with spaces cannot be selected"),
+    "keys.ipynb": (about(orders=1), "metadata: Object contains unknown field `orders`"),
+    "types.ipynb": (about(after=1), "metadata: Expected `array`, got `int` - at `$.after`"),
+    "times.ipynb": (about(seconds={"smoke": "5"}), "metadata: Expected `float`, got `str`"),
+    "only.ipynb": (about(variants=[{"only": "tf23"}]), "metadata: only is 'tf23'; expected one"),
+}
+
+
+@pytest.mark.parametrize(("name", "data", "words"), [(name, *ODD[name]) for name in ODD], ids=ODD)
+def test_an_odd_notebook_is_a_line_and_stops_no_other(
+    monkeypatch, tmp_path, capsys, name, data, words
+):
+    monkeypatch.setattr(notebooks, "root", lambda: tmp_path)
+    write_notebook(tmp_path, "vae", json.dumps(GOOD))
+    place = tmp_path / "notebooks" / name
+    place.with_name("._vae.ipynb").write_bytes(b"\0\5\x16\7")
+    place.symlink_to("nowhere") if data is None else place.write_bytes(data)
+    assert [each.name for each in notebooks.select()] == ["vae"]
+    said = capsys.readouterr().out
+    assert (
+        said.startswith(f"skipping {name}: {words}") and said.count("\n") == 1 and len(said) < 320
+    )
+    assert [each.name for each in notebooks.select("va?")] == ["vae"]
+    assert capsys.readouterr().out == ""
+    for refused in (notebooks.notebooks, lambda: notebooks.select(place.stem.replace(" ", "?"))):
+        with pytest.raises(PomologyError, match=f"^{re.escape(f'{name}: {words}')}"):
+            refused()
+
+
+@pytest.fixture
+def values(monkeypatch, tmp_path):
+    """Return a function that reads the parameters of a notebook from a cell and a YAML file."""
+
+    def read(text: str, cell: str = PARAMETERS) -> dict:
+        (tmp_path / "thing.ipynb").write_text(notebook_text("# A thing", cell))
+        (tmp_path / PLACE).parent.mkdir(parents=True)
+        (tmp_path / PLACE).write_text(text)
+        thing = notebooks.Notebook(tmp_path / "thing.ipynb", "A thing", [], after=["*"])
+        return thing.values("quick", {})
+
+    monkeypatch.setattr(notebooks, "root", lambda: tmp_path)
+    return read
+
+
+@pytest.mark.parametrize(
+    "wrong", ["seed: int = hash(1)", "seed: int = 1.5", "seed: whole = 1", "seed = 1"]
+)
+def test_an_invalid_declaration_is_one_line(values, wrong):
+    with pytest.raises(PomologyError, match=r"^thing.ipynb: .*seed.*$"):
+        values("profile: quick", wrong)
+
+
+def test_a_right_file_is_taken_as_it_is(values):
+    right = "batch_sizes: [128, 5_120]\nmodels: [{layers: 1}]\nfused: true\nbudget_s: 1\n"
+    taken = {"batch_sizes": [128, 5120], "models": [{"layers": 1}], "fused": True, "budget_s": 1}
+    assert values(f"# a comment\nprofile: quick\n{right}") == {"profile": "quick"} | taken
+
+
+WRONG = {  # YAML -> words that the error must contain
+    "batch_size: 64": "Object contains unknown field `batch_size`",
+    "samples: true": "Expected `int`, got `bool` - at `$.samples`",
+    "shapes: [[20, 0]]": "Expected `int` >= 1 - at `$.shapes[0][1]`",
+    "batch_sizes: [64, 128": "while parsing",
+    "just words": "Expected `object`, got `str`",
+    "# nothing but a comment": "expected profile: quick",
+    "profile: !!python/object/apply:os.system [exit]": "python/object/apply:os.system",
+}
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG.items(), ids=lambda value: str(value)[:40])
+def test_a_wrong_file_is_refused_in_one_line(values, text, words):
+    with pytest.raises(PomologyError) as error:
+        values(text)
+    message = str(error.value)
+    assert message.startswith(f"{PLACE}: ") and words in message and "\n" not in message
