@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 
+import operators
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -20,7 +21,6 @@ from torch.utils.benchmark import Timer
 from pomology import format
 from pomology.devices import find
 from pomology.errors import Mismatch, PomologyError, Unsupported
-from pomology.extras.verify_operators import proof
 from pomology.machine.energy import Absent, meter
 from pomology.machine.sampler import Sampler
 from pomology.measure import calls, intervals
@@ -513,7 +513,7 @@ def one_step(model, count):
 def parity(case):
     """Compare a step with the reference CPU's, on a GPU by operator, and count the bits of fp32."""
     if case.backend.kind == "gpu":
-        proof.prove(case, Small().to(case.device), one_step, batch_size=16)
+        operators.verify(case, Small().to(case.device), one_step, batch_size=16)
     values = passes(case.device)
     verify.check(case, values, reference(), TOLERANCE, "against the reference CPU", relative=True)
     bits = {name: kept_bits(case, multiply) for name, multiply in WAYS.items()}

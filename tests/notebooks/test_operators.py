@@ -1,6 +1,7 @@
 """Operators of a step on a mock MPS backend: correct ones, and ones with injected faults."""
 
 import fakes
+import operators
 import planted
 import pretended_mps
 import pytest
@@ -8,7 +9,6 @@ import torch
 from torch.nn import functional as F
 
 from pomology.errors import Mismatch
-from pomology.extras.verify_operators import proof
 
 pytestmark = pytest.mark.process("torch")
 aten, rehearsal = torch.ops.aten, pretended_mps.Rehearsal()
@@ -26,7 +26,7 @@ def prove(faults, precision="fp32"):
     with rehearsal.entered(), planted.faults(faults):
         network = planted.Network().to(rehearsal.handle)
         with torch.autocast(rehearsal.handle.type, dtype=half, enabled=half is not None):
-            proof.prove(case, network, planted.one_step, 6)
+            operators.verify(case, network, planted.one_step, 6)
     return notes
 
 
@@ -68,6 +68,6 @@ def test_gradients_of_a_linear_layer_on_a_mac_are_compared():
     shapes = ((5, 70, 8), (90, 8), (90,), (5, 70, 90))
     x, weight, bias, grad = (torch.randn(shape, requires_grad=True) for shape in shapes)
     F.linear(x, weight, bias).backward(grad)
-    mine = proof._on_cpu(aten.linear_backward.default, (x, grad, weight, [True] * 3), {})
+    mine = operators._on_cpu(aten.linear_backward.default, (x, grad, weight, [True] * 3), {})
     for ours, right in zip(mine(torch.float32), (x.grad, weight.grad, bias.grad), strict=True):
         assert torch.allclose(ours, right, atol=1e-4)

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 TOLERANCE = {torch.float32: 5e-5, torch.float16: 8e-3, torch.bfloat16: 6e-2}
 
 
-def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: int) -> None:
+def verify(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: int) -> None:
     """Take one training step of a model on a GPU and compare each operator with the CPU.
 
     step: takes a model and a batch size, draws inputs, and runs forward and backward. Discard the
@@ -35,19 +35,19 @@ def prove(case: Any, model: Any, step: Callable[[Any, int], Any], batch_size: in
     """
     if case.backend.kind == "cpu":
         return
-    proof = Proof(case.device, case.backend.tf32)
-    with torch.device(case.device), proof:
+    compared = Compared(case.device, case.backend.tf32)
+    with torch.device(case.device), compared:
         step(model, batch_size)
     case.backend.reset_peak_memory()
-    _, worst = proof.worst
+    _, worst = compared.worst
     if worst:
         raise Mismatch(f"a step on {case.backend.backend} and on the CPU: {worst}")
-    if proof.left:
-        left = "; ".join(f"{name} ({why})" for name, why in sorted(proof.left.items()))
+    if compared.left:
+        left = "; ".join(f"{name} ({why})" for name, why in sorted(compared.left.items()))
         case.note(f"not compared with the CPU: {left}", "unproved")
 
 
-class Proof(TorchDispatchMode):
+class Compared(TorchDispatchMode):
     """A context in which each operator of a device is recomputed on the CPU at each new shape.
 
     tf32: convolutions may be in TF32. worst: the largest difference over its tolerance, and its
