@@ -9,13 +9,14 @@ import httpx
 import huggingface_hub
 import numpy as np
 import pandas
+import photographs
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError
 from offline import cut_off, one_line_error
 from PIL import Image
 
-from pomology.data import hub, images, photographs, text
+from pomology.data import hub, images, text
 
 
 @pytest.fixture(autouse=True)

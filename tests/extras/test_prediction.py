@@ -4,12 +4,13 @@ import numpy as np
 import pandas
 import pytest
 import torch
+import validate
 from records import product, rate, record, stream, write
 from torch import nn
 
 from pomology.__main__ import main
 from pomology.errors import PomologyError
-from pomology.extras.prediction import model, times, validate, work
+from pomology.extras.prediction import model, times, work
 from pomology.extras.prediction.devices import Device
 from pomology.extras.prediction.model import Model
 from pomology.extras.prediction.work import Work

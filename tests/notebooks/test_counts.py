@@ -4,13 +4,14 @@ import contextlib
 from types import SimpleNamespace
 
 import fits
+import photographs
 import pytest
 import torch
 import whisper
 from fakes import FakeCase
 from notebook_code import definitions
 
-from pomology.data import images, photographs
+from pomology.data import images
 from pomology.errors import PomologyError
 from pomology.models import definitions as parts
 from pomology.models import gpt2, trainings
