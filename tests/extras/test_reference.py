@@ -1,11 +1,11 @@
 """The extras reproduce the tables that were committed with the reference run."""
 
 import pytest
+import ranking
 from declared import of
 
 import pomology
 from pomology.extras.frameworks import side_by_side
-from pomology.extras.ranking import ranking
 from pomology.extras.roofline import table
 from pomology.extras.roofline.roofs import roofs
 from pomology.paths import read_csv, root

@@ -10,7 +10,7 @@ import pytest
 from pomology import extras
 from pomology.paths import root
 
-NEEDED_BY = {"prediction": "prediction", "ranking": "summary", "roofline": "roofline"}
+NEEDED_BY = {"prediction": "prediction", "roofline": "roofline"}
 NEEDED_BY |= {"frameworks": "blas"}
 # Removes each extra alone, and runs `pomology check` without it.
 CHECK_WITHOUT_EACH = """

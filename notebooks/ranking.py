@@ -1,4 +1,10 @@
-"""The ranking of all devices against one of them, as a table, in words and as a figure."""
+"""For the notebook `summary`: the ranking of all devices against one of them.
+
+Two devices are compared where they did the same work: the same model, settings, precision and kind
+of time. Of each such pair the ratio of speeds is taken, of a workload the geometric mean of its
+settings, of two devices that of their workloads. A time with a fault that changes what was timed is
+in no mean.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +12,10 @@ from collections import Counter
 from typing import Any
 
 import pandas
+from speeds import MEASURED, PUBLISHED, WORK, speeds
 
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.extras.ranking.speeds import MEASURED, PUBLISHED, WORK, speeds
 from pomology.format import significant
 from pomology.measure.estimate import REPEATS, Estimate
 from pomology.report.figures import GREY, Line, nothing, points_figure

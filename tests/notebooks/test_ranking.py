@@ -4,10 +4,11 @@ import inspect
 
 import pandas
 import pytest
+import ranking
+import speeds
 from records import elsewhere_row, metric, record, set_elsewhere
 
 from pomology.errors import PomologyError
-from pomology.extras.ranking import ranking, speeds
 from pomology.results import frame
 
 HERE = "Apple M9 CPU"
