@@ -4,6 +4,7 @@ A text is shared if it has the form of its field, or words that pomology itself 
 chips.txt) and one number at most. Others read "unknown", and entries with other names are left out.
 """
 
+import functools
 import json
 import re
 import secrets
@@ -42,6 +43,7 @@ FORMS |= {"started": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"}
 IDENTITY = ("experiment", "framework", "backend", "config")
 
 
+@functools.lru_cache(maxsize=4096)
 def is_known(text: str, field: str = "") -> bool:
     """Return whether a text has the form of its field, or words of pomology and a number."""
     chip = field in ("chip", "name")
