@@ -119,8 +119,7 @@ class Device(abc.ABC):
         """Return a matmul of two random square matrices, which `dispatch` must wrap for timing."""
         dtype = DTYPES[precision.replace("tf32", "fp32")]  # TF32 computes on fp32 data
         with self.context():
-            a = self._random(dtype, size)
-            b = self._random(dtype, size)
+            a, b = self._random(dtype, size), self._random(dtype, size)
 
         def multiply() -> Any:
             with self.context():

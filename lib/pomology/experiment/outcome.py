@@ -134,6 +134,20 @@ def raw_times(parts: dict[str, clock.Part]) -> dict[str, dict[str, Any]]:
     return raw
 
 
+def part(name: str, raw: dict[str, Any]) -> clock.Part:
+    """Return a part with its raw times in the journal, the inverse of `raw_times`."""
+    found = clock.Part(name, raw["epoch_steps"], first_step_s=raw["first_step_s"])
+    phases = {each: raw[f"steady_{each}"] for each in clock.PHASES if f"steady_{each}" in raw}
+    for place, (steps, seconds) in enumerate(raw["steady"]):
+        each_s = {phase: times[place] for phase, times in phases.items()}
+        found.blocks.append(clock.Block(steps, seconds, each_s))
+    found.ready_blocks = [clock.Block(*pair) for pair in raw["ready"]]
+    loop_s = sum(seconds for _, seconds in [*raw["warmup"], *raw["steady"]])
+    found.seconds = raw["first_step_s"] + loop_s + (raw["last_step_s"] or 0.0)
+    found.complete = raw["stopped"] == "whole epoch"
+    return found
+
+
 def pairs(blocks: Iterable[clock.Block]) -> list[list[float]]:
     """Return `[steps, seconds]` of each block."""
     return [[block.steps, round(block.seconds, 9)] for block in blocks]
