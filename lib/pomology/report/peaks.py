@@ -65,14 +65,21 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
     sound = [record for record in records if not cases.DOUBTS.intersection(record.flags)]
     peaks = best(sound).items()
     rates = [peak.rate.value for (of, name), peak in peaks if of == kind and name in among]
-    for line in published.read("datasheets.csv"):
-        if kind == "gpu" and _model(line["device"]) == _model(chip):
-            texts = [line.get(f"{name}_tflops") for name in among]
-            rates += [1e12 * float(text) for text in texts if text]
+    if kind == "gpu":
+        rates += [rate for name, rate in data_sheet(chip).items() if name in among]
     return TOO_FAST * max(rates, default=math.inf)
 
 
-def _model(name: str) -> str:
+def data_sheet(chip: str) -> dict[str, float]:
+    """Return the peak FLOP/s of a GPU by precision, `fp32`, `tf32` or `half`; empty if unknown."""
+    for line in published.read("datasheets.csv"):
+        if model_name(line["device"]) == model_name(chip):
+            texts = {name: line[f"{name}_tflops"] for name in ("fp32", "tf32", "half")}
+            return {name: 1e12 * float(text) for name, text in texts.items() if text}
+    return {}
+
+
+def model_name(name: str) -> str:
     """Return `a100` for `NVIDIA A100-SXM4-80GB` and `A100 80 GB SXM`, `m2 max` for `M2 Max GPU`."""
     short = re.sub("Apple |Tesla ", "", cases.short_chip(name))
     return re.sub(r"[ -](GPU|PCI|SXM|\d+ ?GB|\().*", "", short).lower()
