@@ -35,6 +35,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     out, jobs = plan.prepare(options, options.run)
     if options.store:
         extra("store").check(options.store)
+    if "doctor" in extras.names():
+        extra("doctor").note_obstacles(options.profile)
     from pomology.runner import batch
 
     limit = options.limit_minutes

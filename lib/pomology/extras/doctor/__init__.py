@@ -1,17 +1,60 @@
-"""Diagnose a machine: `pomology doctor`."""
+"""Diagnose a machine, and what keeps its runs from the collection: `pomology doctor`."""
 
 import argparse
+import functools
+import re
+from typing import Any
+
+from pomology.command_line import argument
+from pomology.machine.snapshot import describe, run_command, snapshot, software
+from pomology.paths import root
+
+ACCEPTED = ("quick", "article")  # profiles
 
 
-def _run(_: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> None:
     """Diagnose this machine: chip, frameworks, GPUs, and how to fix what is missing."""
     from pomology.extras.doctor import doctor
-    from pomology.machine import snapshot as machine_snapshot
 
-    snapshot = machine_snapshot.snapshot()
-    print(machine_snapshot.describe(snapshot))
+    machine = snapshot()
+    print(describe(machine))
     print("Loading each framework in its own process; this can take a minute.\n")
-    print(doctor.examine(snapshot))
+    print(doctor.examine(machine))
+    if options.submit:
+        print("" if note_obstacles("quick") else "\nThe collection of runs would accept a run.")
 
 
-COMMANDS = {"doctor": (_run,)}
+def obstacles(machine: dict[str, Any]) -> list[str]:
+    """Return why a run with these facts of machine.json is not accepted."""
+    git = machine.get("git") or {}
+    commit = str(git.get("commit"))
+    found = []
+    if not re.fullmatch("[0-9a-f]{40}", commit) or git.get("dirty") is not False:
+        found.append("the checkout has uncommitted changes, or no commit")
+    if machine.get("profile") not in ACCEPTED:
+        found.append(f"profile {machine.get('profile')}, not {' or '.join(ACCEPTED)}")
+    for name, version in machine.get("packages", {}).items():
+        known = re.findall(rf"^{re.escape(name)}==([\w.]+)", locked(commit) or "", re.MULTILINE)
+        if known and version.partition("+")[0] not in known:
+            found.append(f"{name} {version}, but requirements.txt has {' or '.join(known)}")
+    return found
+
+
+@functools.cache
+def locked(commit: str) -> str | None:
+    """Return requirements.txt at a commit; None for one that is not in this repository."""
+    if not re.fullmatch("[0-9a-f]{40}", commit):
+        return None
+    return run_command("git", "-C", str(root()), "show", f"{commit}:requirements.txt")
+
+
+def note_obstacles(profile: str) -> list[str]:
+    """Print and return why a run of this checkout, environment and profile is not accepted."""
+    found = obstacles(software() | {"profile": profile})
+    for obstacle in found:
+        print(f"note: not for the collection of runs: {obstacle}")
+    return found
+
+
+SUBMIT = argument("--submit", "whether a run could be submitted", False, action="store_true")
+COMMANDS = {"doctor": (_run, SUBMIT)}
