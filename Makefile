@@ -103,6 +103,9 @@ report: ready  ## rebuild the report of a run: RUN=name, next to other runs: WIT
 share: ready  ## export a run as an anonymized zip: RUN=name, with rendered notebooks: NOTEBOOKS=1
 	@$(PY) -m pomology share $(if $(filter 1,$(value NOTEBOOKS)),--notebooks) -- "$$POMOLOGY_RUN"
 
+collect: ready  ## check the zips in collection/ and build its page
+	@$(PY) -m pomology collect
+
 compare: ready  ## compare runs and shared zips: RUNS="a b.zip 'c d.zip'"
 	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS" --store="$$POMOLOGY_STORE"
 
@@ -131,5 +134,5 @@ audit:  ## check requirements.txt for known vulnerabilities (needs uv and the ne
 clean:  ## remove the environments and unfinished notebooks, but no results
 	rm -rf $(ENV) .venv-uv .venv-matrix outputs/*/.partial
 
-.PHONY: help ready dev reproduce test lab env lint docs bench report share compare fleet matrix
+.PHONY: help ready dev reproduce test lab env lint docs bench report share collect compare fleet matrix
 .PHONY: lock audit clean
