@@ -35,12 +35,11 @@ def _reproduce(options: argparse.Namespace) -> int:
     out, jobs = plan.prepare(options, options.run)
     if options.store:
         extra("store").check(options.store)
-    if "doctor" in extras.names():
-        extra("doctor").note_obstacles(options.profile)
+    notes = extra("doctor").obstacles_here(options.profile) if "doctor" in extras.names() else []
     from pomology.runner import batch
 
     limit = options.limit_minutes
-    status = batch.reproduce(out, jobs, options.profile, limit, minutes or math.inf)
+    status = batch.reproduce(out, jobs, options.profile, limit, minutes or math.inf, notes)
     if options.store and status != 130:
         print(f"stored the run as {extra('store').put(out, options.store)}")
     return status

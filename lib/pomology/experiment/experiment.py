@@ -72,8 +72,7 @@ class Experiment:
         self.name = name
         self.article = article
         self.journal = journal.Journal(self.out / f"{name}.jsonl")
-        self.data_kind = "none"
-        self.data_origin = ""
+        self.data = {"data": "none"}
         self.software = note_software(self.out, self.devices[0].threads)
         self._conditions: dict[str, Any] = {}
         self._conditions_at_s = -math.inf
@@ -88,8 +87,7 @@ class Experiment:
 
     def dataset(self, data: Any) -> None:
         """Set the data of the cases, with attributes `kind` (`real`, `stand-in`) and `origin`."""
-        self.data_kind = data.kind
-        self.data_origin = data.origin
+        self.data = {"data": data.kind, "data_origin": data.origin}
 
     def cases(
         self,

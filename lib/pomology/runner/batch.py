@@ -43,14 +43,15 @@ Outcome = tuple[str, str] | None  # status and reason of a notebook that did not
 
 
 def reproduce(
-    out: Path, jobs: list[Job], profile: str, limit_minutes: float | None, minutes: float
+    out: Path, jobs: list[Job], profile: str, limit: float | None, minutes: float, notes: list[str]
 ) -> int:
-    """Run the unfinished jobs of a run that fit into `minutes`, and build the report.
+    """Print notes, run the unfinished jobs of a run that fit into `minutes`, and build the report.
 
-    Returns the exit status: 0, 1 (an error, or an unfinished notebook) or 130 (interrupted).
+    limit: minutes of each notebook. Returns the exit status: 0, 1 (an error, or an unfinished
+    notebook) or 130 (interrupted).
     """
     begun_s = time.monotonic()
-    limit_s = 60 * (LIMIT_MINUTES[profile] if limit_minutes is None else limit_minutes)
+    limit_s = 60 * (LIMIT_MINUTES[profile] if limit is None else limit)
     failed = False
     place = f"outputs/{out.name}/"
     check_machine(out)
@@ -59,8 +60,9 @@ def reproduce(
     with locked(out), stopped_by_signals() as stop:
         (out / GOING).touch()
         print(machine_snapshot.describe(note_machine(out, profile)))
-        for flag in machine_snapshot.conditions()["flags"]:
-            print(f"note: {cases.FLAGS[flag]}")
+        flags = machine_snapshot.conditions()["flags"]
+        for text in (*map(cases.FLAGS.get, flags), *notes):
+            print(f"note: {text}")
         missing = [job for job in jobs if not finished(job, out)]
         if missing:  # notebooks that show other notebooks' results must show the new ones
             missing = [job for job in jobs if job in missing or job.notebook.after]

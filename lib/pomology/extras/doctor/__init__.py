@@ -21,7 +21,7 @@ def _run(options: argparse.Namespace) -> None:
     print("Loading each framework in its own process; this can take a minute.\n")
     print(doctor.examine(machine))
     if options.submit:
-        print("" if note_obstacles("quick") else "\nThe collection of runs would accept a run.")
+        print("\n".join(obstacles_here("quick") or ["The collection would accept a run."]))
 
 
 def obstacles(machine: dict[str, Any]) -> list[str]:
@@ -48,12 +48,10 @@ def locked(commit: str) -> str | None:
     return run_command("git", "-C", str(root()), "show", f"{commit}:requirements.txt")
 
 
-def note_obstacles(profile: str) -> list[str]:
-    """Print and return why a run of this checkout, environment and profile is not accepted."""
+def obstacles_here(profile: str) -> list[str]:
+    """Return sentences on why a run of this checkout and profile would not be accepted."""
     found = obstacles(software() | {"profile": profile})
-    for obstacle in found:
-        print(f"note: not for the collection of runs: {obstacle}")
-    return found
+    return [f"not for the collection of runs: {obstacle}" for obstacle in found]
 
 
 SUBMIT = argument("--submit", "whether a run could be submitted", False, action="store_true")
