@@ -59,12 +59,6 @@ def test_a_value_has_the_unit_of_its_name_or_of_its_heading(name, heading, value
     assert metrics.Metric(name).show(value, heading) == text
 
 
-def test_a_heading_is_the_name_without_its_unit():
-    names = ("loading_s", "heap_slope_bytes", "launch_s")
-    headings = [metrics.Metric(name).heading for name in names]
-    assert headings == ["Loading", "Heap growth per step", "Warm launch"]
-
-
 @pytest.mark.parametrize(
     ("show", "values", "text"),
     [

@@ -5,7 +5,6 @@ import gzip
 import math
 import re
 import shutil
-import zipfile
 from pathlib import Path
 
 import pandas
@@ -72,17 +71,6 @@ def test_a_run_is_written_as_parquet_and_read_from_its_journals(tmp_path):
     named = pomology.load(folder.rename(tmp_path / "b"))
     assert set(named["run"]) == {"b"}
     assert_frame_equal(named.drop(columns="run"), plain.drop(columns="run"))
-
-
-def test_a_zip_is_read_from_its_journals_alone(tmp_path):
-    with zipfile.ZipFile(tmp_path / "theirs.zip", "w") as file:
-        file.writestr("results.parquet", b"anything")
-        file.write(REFERENCE / "machine.json", "machine.json")
-        file.writestr("vae.jsonl", gzip.decompress((REFERENCE / "vae.jsonl.gz").read_bytes()))
-    table = pomology.load(tmp_path / "theirs.zip", "reference-cpu")
-    assert set(table["run"]) == {"theirs", "reference-cpu"}
-    vae = table[table["experiment"] == "vae"].groupby("run")["value"].sum()
-    assert vae["theirs"] == vae["reference-cpu"] > 0
 
 
 def test_a_case_without_numbers_has_a_row_and_a_setting_its_column(tmp_path):

@@ -6,11 +6,6 @@ import fcntl
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import get_args
 from unittest.mock import Mock
 
@@ -81,38 +76,6 @@ def test_a_torn_last_line_is_reported_and_does_not_join_the_next_one(journal, ke
     assert cases(journal) == ["a", "c", "d"] and read(journal.path).problems == [problem]
 
 
-WRITER = """
-import sys
-from pomology.results.journal import Journal
-sys.path.insert(0, sys.argv[2])
-from journal_lines import ENDED, STARTED
-journal, number = Journal(sys.argv[1]), 0
-while True:
-    journal.start(STARTED | {"case": f"case {number}"})
-    journal.end(ENDED | {"case": f"case {number}", "reason": "x" * 20_000})
-    print(number, flush=True)
-    number += 1
-"""
-
-
-def test_a_killed_process_loses_at_most_its_running_case(journal):
-    tests = Path(__file__).parents[1]
-    command = [sys.executable, "-c", WRITER, str(journal.path), str(tests)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        printed = [int(process.stdout.readline()) for _ in range(20)]
-        time.sleep(0.0137)
-        process.send_signal(signal.SIGKILL)
-        printed += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
-    contents = read(journal.path)
-    finished = {record.case for record in contents.records if record.status == "ok"}
-    assert finished >= {f"case {number}" for number in printed}
-    assert len(finished) <= len(printed) + 1
-    # At most one case is open and one line is torn.
-    assert len(contents.open_starts) + len(contents.problems) <= 2
-    journal.end(ENDED | {"case": "afterwards"})
-    assert statuses(journal)["afterwards", 0] == "ok"
-
-
 def test_a_case_that_began_and_never_ended_reads_as_crashed(journal):
     journal.start(STARTED)
     journal.start(STARTED | {"case": "b"})
@@ -132,17 +95,6 @@ def test_the_last_line_of_a_case_counts_and_repeats_are_separate(journal):
     assert statuses(journal) == {("a", 0): "error", ("a", 1): "ok"}
     journal.start(STARTED)
     assert statuses(journal) == {("a", 0): "crashed", ("a", 1): "ok"}
-
-
-def test_finish_open_ends_open_cases_once(journal):
-    journal.start(STARTED)
-    journal.start(STARTED | {"case": "b", "repeat": 1, "chip": "Apple M1"})
-    journal.end(ENDED | {"case": "c"})
-    assert journal.finish_open("timeout", "over the time limit") == ["a", "b"]
-    assert statuses(journal) == {("a", 0): "timeout", ("b", 1): "timeout", ("c", 0): "ok"}
-    found = read(journal.path).records[1]
-    assert (found.reason, found.chip) == ("over the time limit", "Apple M1")
-    assert journal.finish_open("crashed", "again") == []
 
 
 def test_only_errors_interrupts_and_cases_killed_once_are_tried_again(journal):
