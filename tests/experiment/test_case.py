@@ -16,7 +16,6 @@ from fakes import Clock
 from small_model import FEATURES, WORK, batches, fit, run
 from torch import nn
 
-from pomology.experiment import case as experiment_case
 from pomology.machine import energy, memory, quiet
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
@@ -339,22 +338,3 @@ def test_the_record_has_joules_of_steady_steps(make, monkeypatch):
     assert step.low < step.value < step.high and record.rails == ["cpu"]
     per_tflop = record.metrics["energy_j_per_tflop"].value
     assert per_tflop == pytest.approx(step.value * 1e12 / WORK.flops)
-
-
-def test_a_notebook_shows_the_progress_of_a_case_and_a_terminal_its_result(
-    make, monkeypatch, capsys
-):
-    def lines(size):
-        shown = []
-        handle = SimpleNamespace(update=lambda text: shown.append(text.data))
-        display = lambda text, display_id: (shown.append(text.data), handle)[1]  # noqa: E731
-        monkeypatch.setattr(experiment_case, "display", display)
-        run(make(), lambda case: fit(case, 200), batch_size=[size])
-        return shown
-
-    assert lines(8) == [] and capsys.readouterr().out.startswith("vae: cpu, batch size 8 · epoch ")
-    monkeypatch.setattr(experiment_case, "get_ipython", lambda: object())
-    monkeypatch.setattr(experiment_case, "UPDATE_S", 0.0)
-    first, second, *_, last = lines(32)
-    assert first == "torch-cpu batch_size=32" and second.startswith(f"{first}: training, step ")
-    assert last.startswith("vae: cpu, batch size 32 · epoch ") and not capsys.readouterr().out
