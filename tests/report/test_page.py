@@ -84,15 +84,6 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     assert "Apple M9, 8 cores" in page.text and page.text.count("A note of all.") == 1
 
 
-def test_nothing_that_was_shown_is_made_again(tmp_path):
-    out = write(tmp_path / "run", [record()], MACHINE)
-    Report("vae", article="003", out=out).show(table(("here", "7.9 s")), "article")
-    report_page.build(out)
-    write(out, [record(case="later", metrics={"epoch_s": Estimate(4.56, "s")})])
-    page = read(report_page.build(out))
-    assert "7.9 s" in page.text and "4.56" not in page.text
-
-
 def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
     first = Report("vae", article="003", out=out)
