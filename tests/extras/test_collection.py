@@ -180,7 +180,7 @@ def test_a_page_of_all_accepted_runs_and_what_was_refused(reference, tmp_path, c
     for number, files in enumerate(runs):
         zipped(tmp_path / f"{number}.zip", files)
     assert main(["collect", "--folder", str(tmp_path)]) == 1
-    assert "2 runs accepted, 2 refused" in capsys.readouterr().out
+    assert "Runs accepted: 2, refused: 2" in capsys.readouterr().out
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "AMD EPYC CPU" in page and "machines: 1, runs: 1" in page
     assert "predicted" in page and not re.search("<script|https?:|src=", page)

@@ -38,6 +38,8 @@ def _collect(options: argparse.Namespace) -> int:
     from pomology.extras.collection import page
 
     folder = Path(options.folder or root() / "collection")
+    if not folder.is_dir():
+        raise PomologyError(f"{redact(str(folder))}: no such folder; expected one of shared zips")
     lines = page.build(folder)
     print("\n".join(lines), redact(str(folder / "index.html")), sep="\n")
     return int(any(": refused: " in line for line in lines))

@@ -39,7 +39,6 @@ REFUTES = (*NEEDED, "against another clock", "same results")
 RATES = dict.fromkeys(("flops_per_s", "throughput", "bytes_per_s"), "")
 RATES |= {"forward_flops_per_s": "forward_s", "backward_flops_per_s": "backward_s"}
 STEPS = ("step_s", *cases.TIMES)  # the first of these in raw times is the time of a case
-ADAPTED = ("near", "to fill")  # in a setting that depends on the machine's memory
 EQUAL = 2e-4  # relative, for the rounding of raw times
 ROUNDING_S = 3e-9  # raw times are in whole nanoseconds
 NEARLY = 0.3  # relative, for what depends on the machine
@@ -188,9 +187,9 @@ def reference() -> dict[str, Any]:
 
 
 def counted(row: Row) -> dict[str, float]:
-    """Return a case's counts of work, and what its machine has an influence on (nearly)."""
+    """Return a case's counts of work, unless memory decides, and of what nearly is the same."""
     record = row.record
-    if any(word in str(value) for word in ADAPTED for value in record.config.values()):
+    if any(word in str(value) for word in ("near", "to fill") for value in record.config.values()):
         return {}
     counts = {"parameters": record.parameters, "flops_per_step": record.flops_per_step}
     found = {name: value for name, value in counts.items() if value is not None}

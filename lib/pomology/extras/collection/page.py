@@ -77,7 +77,7 @@ def build(folder: Path) -> list[str]:
     found = checked(sorted(folder.glob("[!.]*.zip")))
     lines = [line for one, _ in found if one.broken for line in one.lines()]
     sound = [own for one, own in found if not one.refused]
-    head = f"{len(sound):,} runs accepted, {len(found) - len(sound):,} refused"
+    head = f"Runs accepted: {len(sound):,}, refused: {len(found) - len(sound):,}"
     frame = pandas.DataFrame(list(itertools.chain(*sound)))
     pages = {"index": frame}
     for name in ("framework", "precision", "year") if sound else ():
