@@ -1,12 +1,9 @@
 """First launches: what is timed, with a device that tests command; and for real on the CPU."""
 
 import contextlib
-import sys
-from types import ModuleType, SimpleNamespace
 
 import first_launches
 import pytest
-import torch
 from fakes import Clock
 
 from pomology.errors import PomologyError
@@ -63,45 +60,6 @@ def test_a_cold_launch_is_the_first_and_nothing_else(monkeypatch, backend, compi
     assert found["launch_cold_s"] == pytest.approx(0.51)
     assert found.get("compile_s") == (compile_s and pytest.approx(compile_s))
     assert device.events[:2] == ["scope", "started"]  # before any launch
-
-
-def test_the_smallest_kernel_is_an_addition_and_on_mps_a_metal_kernel_of_one_thread(monkeypatch):
-    sizes = []
-    shader = SimpleNamespace(pomology_one=lambda tensor: sizes.append(tensor.numel()))
-    monkeypatch.setattr(torch.mps, "compile_shader", lambda source: shader)
-    for backend, words in (("cpu", "adding 1 to one number"), ("mps", "a Metal kernel of")):
-        device = SimpleNamespace(framework="torch", backend=backend, handle="cpu")
-        launch, found = first_launches.smallest_kernel(device)
-        assert found.startswith(words)
-        launch()
-    assert sizes == [1]  # as many threads as the tensor has numbers
-
-
-def test_in_mlx_the_smallest_kernel_is_launched_on_the_device(monkeypatch):
-    launched = []
-
-    def metal_kernel(name, input_names, output_names, source):
-        assert all(word in source for word in (*input_names, *output_names))
-        return lambda **options: launched.append(options)
-
-    mx = ModuleType("mlx.core")
-    mx.float32 = "float32"
-    mx.ones = lambda count, stream: "one number"
-    mx.eval = lambda number: None
-    mx.add = lambda number, one, stream: launched.append({"stream": stream})
-    mx.fast = SimpleNamespace(metal_kernel=metal_kernel)
-    monkeypatch.setitem(sys.modules, "mlx", SimpleNamespace(core=mx))
-    monkeypatch.setitem(sys.modules, "mlx.core", mx)
-    monkeypatch.setattr(sys, "platform", "darwin")
-    for backend, words in (("cpu", "adding"), ("mlx-gpu", "a Metal kernel of one thread")):
-        device = SimpleNamespace(framework="mlx", backend=backend, handle=backend)
-        device.dispatch = lambda function: function
-        launch, found = first_launches.smallest_kernel(device)
-        assert found.startswith(words)
-        launch()
-    addition, kernel = launched
-    assert (addition["stream"], kernel["stream"]) == ("cpu", "mlx-gpu")
-    assert kernel["grid"] == kernel["threadgroup"] == (1, 1, 1)
 
 
 def test_cold_launches_are_made_in_processes_of_their_own():
