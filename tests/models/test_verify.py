@@ -60,18 +60,8 @@ FAULTS = {
     "matmul, the second shape": {aten.addmm.default: planted.second_size()},
     "matmul, a row": {aten.mm.default: one_row},
     "matmul, a NaN": {aten.mm.default: planted.one_nan},
-    "a batch of matmuls": {aten.bmm.default: times(1.01)},
     "gradient of images": {aten.convolution_backward.default: times(1.02)},
     "gradient of weights": {aten.convolution_backward.default: times(1.02, 1)},
-    "softmax at a shape": dict.fromkeys(
-        (aten._safe_softmax.default, aten._softmax.default), planted.softmax_at_a_shape
-    ),
-    "gradient of softmax": {aten._softmax_backward_data.default: times(0.9)},
-    "layer norm": {aten.native_layer_norm.default: times(1.01)},
-    "sum": {aten.sum.dim_IntList: lambda result, x, *_, **__: result - 0.05 * result.abs().max()},
-    "gradient of embedding": {
-        aten.embedding_dense_backward.default: lambda result, *_, **__: result.roll(1, 0)
-    },
     "update": {aten.addcdiv_.default: lambda result, x, *_, **__: x.mul_(1.001)},
     "average of gradients": {aten.lerp_.Scalar: lambda result, x, y, w: x.copy_(y)},
     "gradient of repeated words": {
@@ -199,7 +189,3 @@ def test_rounding_changes_a_gradient_with_some_inputs_and_a_fault_with_all(run):
         run(Sides([0.0], rounded=(0, 1, 2)))
     with pytest.raises(verify.Mismatch, match="in a step of 50 samples on the mps"):
         run(Sides([0.0], wrong_above=2))
-
-
-def test_a_cpu_is_not_compared_with_itself():
-    assert verify.step(SimpleNamespace(backend=SimpleNamespace(kind="cpu")), None, None) is None

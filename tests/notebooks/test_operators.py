@@ -46,7 +46,6 @@ FAULTS = [
     ({aten.convolution_backward.default: rolled}, "fp32", "convolution_backward of"),
     ({aten.addmm.default: planted.second_size()}, "fp32", "addmm of"),
     ({aten.mm.default: planted.one_nan}, "fp32", "is not finite"),
-    ({aten._safe_softmax.default: planted.softmax_at_a_shape}, "fp32", "_safe_softmax of"),
     ({aten.mm.default: planted.times(1.1)}, "bf16", "mm of"),
 ]
 
