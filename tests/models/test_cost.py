@@ -1,6 +1,5 @@
 """Analytic cost of a step, compared with sums by hand."""
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -54,16 +53,6 @@ def test_the_memory_of_a_released_graph_counts_once():
     assert one.saved_bytes == INPUT + HIDDEN
     assert one.flops == 2 * workload(two_layers, backward).flops
     assert workload(two_layers, side_by_side).saved_bytes == 2 * (INPUT + HIDDEN)
-
-
-def test_nothing_is_allocated_for_a_module_of_a_trillion_parameters():
-    before = psutil.Process().memory_info().rss
-    found = workload(
-        lambda: nn.Linear(10**6, 10**6, bias=False),
-        lambda module: module(torch.empty(10**4, 10**6)).sum().backward(),
-    )
-    assert found == Workload(10**12, 2 * 2 * 10**4 * 10**12, 8 * 10**12, FLOAT * 10**10)
-    assert psutil.Process().memory_info().rss - before < 10**8
 
 
 SHAPE = BATCH, HEADS, ROWS, WIDTH = 2, 3, 50, 8

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from offline import one_line_error
 
 from pomology.models import cost, pretrained, vision
 
@@ -50,12 +49,6 @@ def test_a_step_extrapolated_from_few_layers_is_the_step_of_all(backend, recompu
     few = pretrained.workload("whisper-tiny", build, step, 2, backend)
     whole = cost.workload(lambda: build("whisper-tiny"), step, 2, backend)
     assert dataclasses.astuple(few) == dataclasses.astuple(whole)
-
-
-def test_an_unknown_model_is_an_error_of_one_line():
-    words = "model 'gpt3': must be one of gpt2-smoke, gpt2,"
-    one_line_error(lambda: pretrained.build("gpt3", "language-model"), words)
-    one_line_error(lambda: pretrained.build("whisper-smoke", "classification"), "cannot be built")
 
 
 @pytest.mark.parametrize(
