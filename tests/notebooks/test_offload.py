@@ -9,7 +9,6 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional as F
 
-from pomology.errors import Unsupported
 from pomology.experiment.experiment import Experiment
 from pomology.models.cost import workload
 
@@ -120,8 +119,3 @@ def test_gloo_listens_on_this_computer_alone(monkeypatch):
     with pytest.raises(KeyboardInterrupt), offload.fsdp(Tiny(), "cpu"):
         pass
     assert seen["name"] == "lo0" and isinstance(seen["store"], distributed.HashStore)
-
-
-def test_a_mac_has_nothing_to_offload_to():
-    with pytest.raises(Unsupported, match="share their memory"), offload.fsdp(Tiny(), "mps"):
-        pass
