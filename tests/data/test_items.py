@@ -1,8 +1,6 @@
 """Items as the articles' scripts read them, and synthetic data that a small model can learn."""
 
 import pickle
-import subprocess
-import sys
 
 import lmdb
 import numpy as np
@@ -66,16 +64,6 @@ def test_batches_of_text_have_the_article_s_number():
     inputs, targets = text.windows(np.arange(100, 111), 3)
     assert inputs.tolist() == [[k, k + 1, k + 2] for k in range(100, 108)]
     assert (targets == inputs + 1).all()
-
-
-def test_data_of_keras_and_mlx_notebooks_needs_no_pytorch():
-    program = """
-import sys
-from pomology.data import images, speech, text
-images.fashion_mnist("stand-in", "", 20), text.corpus(text.PENN_TREEBANK, "stand-in", "", 20)
-assert not {"torch", "tensorflow", "mlx", "jax"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_images_are_side_by_side_and_keep_their_grey_values():
