@@ -66,13 +66,6 @@ def test_batches_of_text_have_the_article_s_number():
     assert (targets == inputs + 1).all()
 
 
-def test_images_are_side_by_side_and_keep_their_grey_values():
-    row = images.pictures([np.array([[0, 51], [102, 255]]), np.zeros((2, 2))])
-    assert row.size == (2 * 64, 64) and [row.getpixel((x, 0)) for x in (0, 32, 64)] == [0, 51, 0]
-    colours = images.pictures([np.full((64, 8, 3), 0.6)])
-    assert colours.size == (8, 64) and colours.getpixel((0, 0)) == (153, 153, 153)
-
-
 @pytest.mark.parametrize(
     ("load", "count", "shape"),
     [(images.mnist, 60_000, (28, 28)), (images.cifar10, 50_000, (32, 32, 3))],
