@@ -1,5 +1,6 @@
 """Interleaved versions: a mock uv makes environments whose mock Python writes planned times."""
 
+import argparse
 import json
 import os
 import shutil
@@ -29,6 +30,8 @@ if arguments[0] == "venv":
     place.parent.mkdir(parents=True)
     place.write_text(pathlib.Path("python.txt").read_text())
     place.chmod(0o755)
+if "numpy==9.9.9" in arguments:
+    sys.exit("× No solution found:\\n  there is no version of numpy==9.9.9")
 """
 # Mock of `python -m pomology reproduce` of a version: numpy 1.26.4 takes 1.2 times as long.
 PYTHON = """
@@ -66,10 +69,7 @@ class Checkout:
         case = records.record("zeta", {"step_s": records.metric(1.0)}, profile="smoke")
         (folder / "record.json").write_text(json.dumps({"event": "end"} | case.line()))
         (folder / "python.txt").write_text((RUN + PYTHON).format(python=sys.executable))
-        uv = folder / "bin" / "uv"
-        uv.parent.mkdir()
-        uv.write_text((RUN + UV).format(python=sys.executable))
-        uv.chmod(0o755)
+        write_uv(folder / "bin")
 
     def start(self, *options: str) -> subprocess.Popen:
         command = [sys.executable, "-m", "pomology", "matrix", f"--versions={TWO}", "--run=m"]
@@ -88,6 +88,13 @@ class Checkout:
         """Return the measured runs and repeats in order."""
         place = self.folder / "log"
         return place.read_text().split("\n")[:-1] if place.exists() else []
+
+
+def write_uv(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "uv").write_text((RUN + UV).format(python=sys.executable))
+    (folder / "uv").chmod(0o755)
+    return folder / "uv"
 
 
 @pytest.fixture
@@ -117,6 +124,22 @@ def test_an_interrupted_matrix_resumes(checkout):
     assert process.wait(timeout=30) == 130
     assert checkout.run("--repeats=2")[0] == 0
     assert checkout.log()[-2:] == ["m-numpy-1.26.4 1", "m-numpy-1.26.3 1"]
+
+
+def test_wrong_options_are_refused_before_anything_runs(monkeypatch, tmp_path):
+    options = argparse.Namespace(versions=TWO, profile="smoke", repeats=1)
+    monkeypatch.setattr(matrix.shutil, "which", lambda *_: "uv")
+    with pytest.raises(PomologyError, match="REPEATS=1: expected 2"):
+        matrix.run(options, print)
+    monkeypatch.setattr(matrix.shutil, "which", lambda *_: None)
+    with pytest.raises(PomologyError, match="uv is not installed"):
+        matrix.run(options, print)
+    uv = write_uv(tmp_path / "bin")
+    (tmp_path / "python.txt").touch()
+    monkeypatch.setattr(matrix, "root", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PomologyError, match="cannot be installed: × No solution found"):
+        matrix.make_environment("numpy==9.9.9", str(uv))
 
 
 WRONG = """
