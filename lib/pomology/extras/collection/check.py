@@ -44,8 +44,9 @@ ROUNDING_S = 3e-9  # raw times are in whole nanoseconds
 NEARLY = 0.3  # relative, for what depends on the machine
 BOOST = 1.2  # a boost clock may exceed a data sheet's peak by up to 20 %
 FILLED = 0.7  # least share of the time of cases in raw times, relative to the reference run
-_same = functools.partial(math.isclose, rel_tol=EQUAL, abs_tol=ROUNDING_S)
+# What malformed journals raise.
 UNREADABLE = (PomologyError, LookupError, AttributeError, ArithmeticError, TypeError, ValueError)
+_same = functools.partial(math.isclose, rel_tol=EQUAL, abs_tol=ROUNDING_S)
 
 
 class Row(NamedTuple):
@@ -117,9 +118,8 @@ def row(record: Record) -> Row:
     loops = [outcome.part(name, raw) for name, raw in raws.items() if "epoch_steps" in raw]
     timed = {name: raw for name, raw in raws.items() if name in record.metrics}
     loop = loops[0] if loops else None
-    own = epochs.epoch_metrics(
-        SimpleNamespace(parts={"": loop} if loop else {}, occasional_work={})
-    )
+    parts = {"training": loop} if loop else {}
+    own = epochs.epoch_metrics(SimpleNamespace(parts=parts, occasional_work={}))
     for name, raw in timed.items():
         own[name] = intervals.median_interval([seconds / calls for calls, seconds in raw["steady"]])
     step_s = next((own[name].value for name in STEPS if name in own), None)
