@@ -1,12 +1,18 @@
 """The notebook `lora`: MLX's step against transformers' and peft's, and costs by formula."""
 
+import json
+from types import SimpleNamespace
+
+import fitted
 import pytest
 import torch
 from huggingface_hub import constants
 from notebook_code import definitions
+from records import metric, record
 from safetensors.torch import save_file
 
 from pomology.models import isolated, verify
+from pomology.paths import root
 
 QWEN = {"model": "qwen2.5-0.5b", "batch_size": 2, "sequence": 48, "precision": "bf16"}
 
@@ -54,3 +60,20 @@ def test_pretrained_weights_come_from_the_cache_only(monkeypatch, tmp_path):
     weights = notebook["build"](QWEN, notebook["checkpoint"](QWEN)).parameters()
     assert all((weight == 1).all() for weight in weights if not weight.requires_grad)
     assert notebook["checkpoint"](QWEN | {"model": "qwen2.5-0.5b/2"}) is None
+
+
+def test_the_prediction_of_a_case_stands_next_to_it():
+    cells = json.loads((root() / "notebooks" / "today" / "lora.ipynb").read_bytes())["cells"]
+    (cell,) = (source for each in cells if "fitted.table" in (source := "".join(each["source"])))
+    config = QWEN | {"batch_size": 1, "sequence": 16, "rank": 8, "precision": "fp32"}
+    metrics = {"step_s": metric(1.5), "footprint_peak_bytes": metric(3e9, unit="B")}
+    tables = []
+    experiment = SimpleNamespace(
+        records=[record("lora", metrics, config=config)],  # not those of the run's other notebooks
+        show=lambda table, _: tables.append(table),
+    )
+    names = {"experiment": experiment, "fitted": fitted, "framework": "torch"}
+    exec(cell, names | {"model": "qwen2.5-0.5b"})
+    (row,) = tables[0].rows
+    assert row.cells["Step"] == "1.50 s" and row.cells["Memory"] == "3.00 GB"
+    assert 2 < float(row.cells["Predicted memory"].removesuffix(" GB")) < 4
