@@ -262,7 +262,7 @@ def test_the_record_of_timed_calls_has_their_raw_times(make):
     median = np.median([seconds / count for count, seconds in raw["steady"]])
     assert record.metrics["step_s"].value == pytest.approx(median, rel=1e-4)
     assert record.metrics["flops_per_s"].value == pytest.approx(WORK.flops / median, rel=1e-4)
-    assert record.blocks["launch_cold_s"] == {"steady": [[1, 0.25], [1, 0.5]]}
+    assert record.blocks["launch_cold_s"] == {"steady": [(1, 0.25), (1, 0.5)]}
 
 
 def test_flags_contended_and_slowed(make, monkeypatch):

@@ -34,7 +34,7 @@ def test_a_line_is_on_the_disk_before_anything_else_happens(journal, monkeypatch
 
     monkeypatch.setattr(os, "fsync", fsync)
     journal.start(STARTED)
-    end = ENDED | {"reason": "µs × 2\n“quoted”", "blocks": {"training": {"steady": [[3, 0.1]]}}}
+    end = ENDED | {"reason": "µs × 2\n“quoted”", "blocks": {"training": {"steady": [(3, 0.1)]}}}
     journal.end(end)
     assert [len(each.splitlines()) for each in seen] == [1, 2] and seen[1].endswith(b"\n")
     assert [json.loads(line) for line in seen[1].splitlines()] == [STARTED, end]
@@ -118,6 +118,7 @@ MALFORMED = {
     "another schema": line({"schema": 2}),
     "wrong status": line({"status": "great"}),
     "half an interval": line({"metrics": {"epoch_s": METRIC | {"high": None}}}),
+    "raw times without steps": line({"blocks": {"training": {"steady": [[0.1]]}}}),
     "NaN": line({"metrics": {"epoch_s": METRIC | {"low": math.nan}}}),
     "deeply nested": b"[" * 200_000,
     "not UTF-8": line({"reason": "<x>"}).replace(b"<x>", b"\xff"),

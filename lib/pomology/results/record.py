@@ -64,10 +64,11 @@ class Start(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event",
 class Record(Start, kw_only=True, tag="end"):
     """A case that ended.
 
-    blocks: raw times by part. asides: seconds of occasional work by name. note: notes of the case.
-    absent: metric -> reason why it is missing. rails: power domains of the energy. trace,
-    memory_trace: samples in time order. calibration: seconds of `machine.quiet.calibrate`,
-    `before_s` and `after_s`, and of `calibrate_gpu`, with `device_`; `canary` in a journal.
+    blocks: raw times by part, pairs of steps or calls and their seconds. asides: seconds of
+    occasional work by name. note: notes of the case. absent: metric -> reason why it is missing.
+    rails: power domains of the energy. trace, memory_trace: samples in time order. calibration:
+    seconds of `machine.quiet.calibrate`, `before_s` and `after_s`, and of `calibrate_gpu`, with
+    `device_`; `canary` in a journal.
     """
 
     parameters: int | None = None
@@ -78,7 +79,7 @@ class Record(Start, kw_only=True, tag="end"):
     reason: str | None
     seconds: float | None = None
     metrics: dict[str, Estimate]
-    blocks: dict[str, dict[str, Any]] = {}
+    blocks: dict[str, dict[str, float | str | list[float | tuple[int | float, float]] | None]] = {}
     asides: dict[str, Any] = {}
     note: str = ""
     memory_trace: dict[str, Any] = {}
