@@ -25,7 +25,7 @@ def _check_zip(options: argparse.Namespace) -> int:
     asked = list(dict.fromkeys(Path(name).resolve() for name in options.files))
     for place in asked:
         if not place.is_file():
-            raise PomologyError(f"{redact(str(place))}: no such file; expected the zip of a run")
+            raise PomologyError(f"{redact(str(place))}: not a file; expected the zip of a run")
     known = {place.resolve() for place in (root() / "collection").glob("[!.]*.zip")}
     found = page.checked([*sorted(known.difference(asked)), *asked])[-len(asked) :]
     print("\n".join(line for one, _ in found for line in one.lines()))

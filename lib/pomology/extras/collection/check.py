@@ -28,7 +28,7 @@ from pomology.results.record import Record
 from pomology.results.run import Run
 
 # Rules that mark a run; others refuse it. CHANGING mark one at another commit than the reference.
-MARKS = {"unknown commit", "system", "learning", "time", "TF32", "slow peaks", "scaled copy"}
+MARKS = {"unknown commit", "system", "learning", "time", "slow peaks", "scaled copy"}
 MARKS |= {"ratio between cases", "same chip", "repeats"}
 CHANGING = {"interval", "flags", "work", "precision", "calibration"}
 # Checks of the instrument without which no time is valid, and those that refute times.
@@ -44,7 +44,6 @@ ROUNDING_S = 3e-9  # raw times are in whole nanoseconds
 NEARLY = 0.3  # relative, for what depends on the machine
 BOOST = 1.2  # a boost clock may exceed a data sheet's peak by up to 20 %
 FILLED = 0.7  # least share of the time of cases in raw times, relative to the reference run
-# What malformed journals raise.
 UNREADABLE = (PomologyError, LookupError, AttributeError, ArithmeticError, TypeError, ValueError)
 _same = functools.partial(math.isclose, rel_tol=EQUAL, abs_tol=ROUNDING_S)
 
@@ -93,7 +92,6 @@ def check(place: Path) -> Checked:
         one.machine.update(run.machine)
         commit = str((one.machine.get("git") or {}).get("commit"))
         one.marks.update(MARKS if commit == reference()["commit"] else MARKS | CHANGING)
-        one.broken.extend(("cannot be read", problem) for problem in run.problems)
         one.broken.extend(("foreign", text) for text in foreign.foreign(run))
         one.broken.extend(("not reproducible", text) for text in obstacles(one.machine))
         if locked(commit) is None:
@@ -124,11 +122,9 @@ def row(record: Record) -> Row:
         own[name] = intervals.median_interval([seconds / calls for calls, seconds in raw["steady"]])
     step_s = next((own[name].value for name in STEPS if name in own), None)
     rate_s = epochs.interval(loop.ready_blocks).value if loop and loop.ready_blocks else step_s
-    first_s = [raw.get("first_step_s") or raw.get("first_call_s") or 0.0 for raw in raws.values()]
-    blocks = [
-        raw.get(name) or () for raw in raws.values() for name in ("warmup", "steady", "ready")
-    ]
-    spent_s = sum(first_s) + sum(block_s for _, block_s in itertools.chain(*blocks))
+    spent_s = sum(raw.get("first_step_s") or raw.get("first_call_s") or 0 for raw in raws.values())
+    for raw, name in itertools.product(raws.values(), ("warmup", "steady", "ready")):
+        spent_s += sum(block_s for _, block_s in raw.get(name) or ())
     flags = outcome.flags(None, loop, timed, record.backend)
     return Row(record, own, flags, step_s, rate_s, spent_s)
 
@@ -138,18 +134,19 @@ def _of_machine(record: Record, machine: dict[str, Any]) -> Iterator[Broken]:
     chips = {machine.get("chip")}
     if cases.kind(record.backend) == "gpu":
         chips |= {gpu["name"] for gpu in machine["gpus"]}
-    version = machine["packages"].get(record.framework, record.framework_version)
+    version = machine["packages"].get(record.framework, "none")
+    varies = "feature" in record.config  # of `capabilities`, which is a precision itself
     on_mac = (machine.get("os"), machine.get("architecture")) == ("macOS", "arm64")
     wrong = {
         "chip": record.chip not in chips,
         "system": on_mac != ("Apple" in str(machine.get("chip"))),
         "profile": record.profile != machine.get("profile"),
         "version": not record.framework_version.startswith(version.partition("+")[0]),
-        "precision": record.config.get("precision", record.precision) != record.precision,
+        "precision": record.config.get("precision", "fp32") != record.precision and not varies,
         "calibration": record.status == "ok" and not record.calibration,
     }
     about = f"{record.chip}, {record.profile}, {record.framework_version}, {record.precision}"
-    yield from ((rule, f"{about} is not the machine's") for rule in wrong if wrong[rule])
+    yield from ((rule, f"{about}: its {rule} does not fit") for rule in wrong if wrong[rule])
 
 
 def _values(row: Row) -> Iterator[Broken]:
@@ -162,14 +159,14 @@ def _values(row: Row) -> Iterator[Broken]:
                 yield "raw times", f"{name} is {stated.value:.4g}; its steps take {own.value:.4g}"
         elif not _same(stated.value, own.value):
             yield "raw times", f"{name} is {stated.value:.4g}; its raw times give {own.value:.4g}"
-        elif own.low is not None and stated.low is not None:
+        elif own.low is not None:
             # Rounded times give a median another tie.
             allowed = 0.3 * (own.high - own.low) + ROUNDING_S
-            if max(abs(stated.low - own.low), abs(stated.high - own.high)) > allowed:
+            if max(abs(a - b) for a, b in zip(stated.bounds, own.bounds, strict=True)) > allowed:
                 yield "interval", f"{name}: its raw times give another one"
     yield from (("flags", f"{flag} is missing") for flag in row.flags if flag not in record.flags)
-    times = {"step_s", "forward_s", "kernel_s", "launch_s"} & metrics.keys()
-    if times and not row.own and record.experiment != INSTRUMENT and record.status == "ok":
+    timed = metrics.keys() & STEPS and record.experiment != INSTRUMENT and record.status == "ok"
+    if timed and not row.own:
         yield "raw times", "none"
 
 
@@ -233,14 +230,14 @@ def _instrument(rows: Sequence[Row]) -> Iterator[Broken]:
     for record in (row.record for row in rows if row.record.experiment == INSTRUMENT):
         about = f"{record.config.get('check')}, {cases.kind(record.backend)}"
         found[about].append(record)
-        bits = record.metrics.get("product_bits", Estimate(23)).value
-        if bits < 23:
-            yield "TF32", f"{about}: products in fp32 keep {bits} of 23 bits"
-        if about.startswith(NEEDED[-1]) and VARIATION not in record.metrics:
+        stated = record.metrics.get(VARIATION, Estimate(0)).value
+        if about.startswith(NEEDED[-1]) and not 0 < stated < 3:
             yield "run-to-run variation", f"{about}: not stated"
     kinds = sorted({cases.kind(row.record.backend) for row in rows})
     for name, about in ((name, f"{name}, {kind}") for kind in kinds for name in REFUTES):
-        if name in NEEDED and not any(record.status == "ok" for record in found[about]):
+        if name in NEEDED and not any(
+            each.status == "ok" and each.metrics for each in found[about]
+        ):
             yield "instrument check", f"{about}: missing"
         for status in {record.status for record in found[about]} - {"ok", "unsupported"}:
             yield "instrument check", f"{about}: {status}"
@@ -274,10 +271,13 @@ def _time(rows: Sequence[Row]) -> Iterator[Broken]:
                 "time",
                 f"{experiment}: raw times fill {part:.0%} of the cases, usually {usual:.0%}",
             )
-    begun = sorted((row.record.started, row.record.seconds or 0.0) for row in rows)
-    used_s = sum(seconds for _, seconds in begun[:-1])
-    starts = [datetime.fromisoformat(started).timestamp() for started, _ in begun]
-    # A longer gap is the pause of a resumed run.
-    passed_s = sum(min(after - start, 600) for start, after in itertools.pairwise(starts))
+    times = [
+        (datetime.fromisoformat(row.record.started), row.record.seconds or 0.0) for row in rows
+    ]
+    used_s = passed_s = 0.0
+    for (start, seconds), (after, _) in itertools.pairwise(sorted(times)):
+        used_s += seconds
+        # More than a minute between two cases is the pause of a resumed run.
+        passed_s += min((after - start).total_seconds(), seconds + 60)
     if not 0.35 * passed_s - 2 <= used_s <= 1.01 * passed_s + 2:
         yield "time", f"cases of {used_s:.0f} s began within {passed_s:.0f} s"

@@ -29,9 +29,9 @@ def checked(places: Sequence[Path]) -> list[tuple[check.Checked, list[dict[str, 
     # Looking for garbage takes half of the time, and there is none.
     with ProcessPoolExecutor(initializer=gc.disable) as pool:
         found = list(pool.map(_checked, places, chunksize=4))
-    broken = compare([one.traits for one, _ in found if not one.refused])
-    for one, _ in found:
-        one.broken.extend(broken.get(one.name, ()))
+    sound = [one for one, _ in found if not one.refused]
+    for one, broken in zip(sound, compare([one.traits for one in sound]), strict=True):
+        one.broken.extend(broken)
     return found
 
 
@@ -80,12 +80,12 @@ def build(folder: Path) -> list[str]:
     head = f"Runs accepted: {len(sound):,}, refused: {len(found) - len(sound):,}"
     frame = pandas.DataFrame(list(itertools.chain(*sound)))
     pages = {"index": frame}
-    for name in ("framework", "precision", "year") if sound else ():
+    for name in ("framework", "precision", "year") if len(frame) else ():
         pages |= {f"{name}-{value}".lower(): part for value, part in frame.groupby(name)}
     facts = {"pages": list(pages), "head": head, "lines": lines[:MOST_LINES], "of": len(lines)}
     facts |= {"colours": read_csv(RESOURCES / "colours.csv"), "most": MOST_DEVICES}
     for name, part in pages.items():
-        shown = facts | (_table(part) if sound else {})
+        shown = facts | (_table(part) if len(part) else {})
         text = table.template("collection.html.j2").render(shown, page=name)
         write_atomic(folder / f"{name}.html", text)
     return [*lines, head]

@@ -28,7 +28,7 @@ def key_of(record: Record) -> str:
 class Traits:
     """What a run is compared by.
 
-    times: logarithm of the seconds of a step or call by device (kind, chip and threads) and case.
+    times: logarithm of the seconds of a step or call by device (kind and chip) and case.
     shapes: hash of a case's raw times, up to a factor -> the first of them, and the case.
     """
 
@@ -40,7 +40,7 @@ class Traits:
         """Add a case; yield whether it has the raw times of another one of this run."""
         case = f"{key_of(record)} #{record.repeat}"
         if record.status == "ok" and seconds and cases.DOUBTS.isdisjoint(record.flags):
-            device = f"{cases.kind(record.backend)} {record.chip} {record.threads}"
+            device = f"{cases.kind(record.backend)} {record.chip}"
             self.times[device][case] = math.log(seconds)
         for raw in record.blocks.values():
             raw_s = [block_s for _, block_s in raw["steady"]]
@@ -52,13 +52,13 @@ class Traits:
                 yield "copy", f"{case} has the raw times of {other}"
 
 
-def compare(runs: Sequence[Traits]) -> dict[str, list[Broken]]:
+def compare(runs: Sequence[Traits]) -> list[list[Broken]]:
     """Return what each run has from an earlier one, and times that are far from all others'."""
-    broken: dict[str, list[Broken]] = {run.name: [] for run in runs}
+    broken: list[list[Broken]] = [[] for _ in runs]
     owners: dict[int, Traits] = {}
-    columns: dict[str, dict[tuple[str, str], dict[str, float]]] = defaultdict(dict)
+    columns: dict[str, dict[tuple[int, str], dict[str, float]]] = defaultdict(dict)
     counts = Counter()
-    for run in runs:
+    for number, run in enumerate(runs):
         taken = Counter()
         for shape, (first_s, _) in run.shapes.items():
             owner = owners.setdefault(shape, run)
@@ -67,16 +67,16 @@ def compare(runs: Sequence[Traits]) -> dict[str, list[Broken]]:
         for (rule, name), count in taken.items():
             if count > max(2, 0.02 * len(run.shapes)):
                 text = f"{count} of {len(run.shapes)} cases have the raw times of {name}"
-                broken[run.name].append((rule, text))
+                broken[number].append((rule, text))
         for device, times in run.times.items():
             counts[device] += 1
             if counts[device] <= MOST_RUNS:
-                columns[device[:3]][run.name, device] = times
+                columns[device[:3]][number, device] = times
     tables = {kind: pandas.DataFrame(each) for kind, each in columns.items()}
-    for run in runs:
+    for number, run in enumerate(runs):
         for device, times in run.times.items():
-            others = tables[device[:3]].drop(columns=run.name, level=0, errors="ignore")
-            broken[run.name] += _unusual(device, pandas.Series(times), others)
+            others = tables[device[:3]].drop(columns=number, level=0, errors="ignore")
+            broken[number] += _unusual(device, pandas.Series(times), others)
     return broken
 
 

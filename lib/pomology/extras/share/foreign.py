@@ -13,7 +13,7 @@ from pomology.results.run import Run
 # A shared line. Older journals have one field more.
 _LINE = msgspec.defstruct(
     "Line",
-    [("foreign_load", float, 0.0)],
+    [("foreign_load", float | None, None)],
     bases=(Record,),
     tag="end",
     kw_only=True,
@@ -29,7 +29,12 @@ def foreign(run: Run) -> Iterator[str]:
     """
     with zipfile.ZipFile(run.path) as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
-    yield from (name for name in files if not re.fullmatch(r"machine\.json|\w+\.jsonl", name))
+        comments = {archive.comment, *(info.comment for info in archive.infolist())} - {b""}
+    wrong = [name for name in files if not re.fullmatch(r"machine\.json|\w+\.jsonl", name)]
+    if wrong or comments or not run.records:
+        yield f"{wrong[0] if wrong else 'comments, or no cases'}: not as `pomology share` writes it"
+        return
+    yield from run.problems
     lines = [line for name in files if name != "machine.json" for line in files[name].splitlines()]
     if len(lines) != len(run.records):
         yield f"{len(lines):,} lines for {len(run.records):,} cases"
