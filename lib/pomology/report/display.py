@@ -111,8 +111,7 @@ class Report:
 
     def claims(self) -> Table:
         """Save and return the table of claims with their verdicts."""
-        shown = claims.claims_table(self.declaration.claims, self.run.records)
-        return self.save(shown, "claims")
+        return self.save(claims.claims_table(self.declaration.claims, self.run.records), "claims")
 
     def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
         """Save and return the figure `draw(declaration, records)`, by default of all devices."""

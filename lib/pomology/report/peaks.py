@@ -1,5 +1,6 @@
 """Measured peaks of a run: the highest rates of single operators, and shares of them."""
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -65,18 +66,19 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
     sound = [record for record in records if not cases.DOUBTS.intersection(record.flags)]
     peaks = best(sound).items()
     rates = [peak.rate.value for (of, name), peak in peaks if of == kind and name in among]
-    if kind == "gpu":
-        rates += [rate for name, rate in data_sheet(chip).items() if name in among]
+    rates += [rate for name, rate in data_sheet(chip).items() if kind == "gpu" and name in among]
     return TOO_FAST * max(rates, default=math.inf)
 
 
+@functools.cache
 def data_sheet(chip: str) -> dict[str, float]:
-    """Return the peak FLOP/s of a GPU by precision, `fp32`, `tf32` or `half`; empty if unknown."""
-    for line in published.read("datasheets.csv"):
-        if model_name(line["device"]) == model_name(chip):
-            texts = {name: line[f"{name}_tflops"] for name in ("fp32", "tf32", "half")}
-            return {name: 1e12 * float(text) for name, text in texts.items() if text}
-    return {}
+    """Return the highest peak FLOP/s of a GPU's variants by `fp32`, `tf32` and `half`, if known."""
+    sheets = published.read("datasheets.csv")
+    lines = [line for line in sheets if model_name(line["device"]) == model_name(chip)]
+    texts = {name: [line[f"{name}_tflops"] for line in lines] for name in ("fp32", "tf32", "half")}
+    return {
+        name: 1e12 * max(float(x or 0) for x in each) for name, each in texts.items() if any(each)
+    }
 
 
 def model_name(name: str) -> str:
