@@ -29,6 +29,7 @@ from pomology.models.cost import Workload
 from pomology.paths import redact
 from pomology.report import peaks
 from pomology.results import cases as results_cases
+from pomology.results.record import case_name
 
 UPDATE_S = 0.5  # between two updates of the progress line, each of which takes about 1 ms
 
@@ -52,8 +53,7 @@ class Case:
         self.device = backend.handle
         self.config = dict(config)
         self.precision = config.get("precision", "fp32")
-        settings = " ".join(f"{key}={value}" for key, value in config.items())
-        self.name = f"{backend.framework}-{backend.backend} {settings}".strip()
+        self.name = case_name(backend.framework, backend.backend, config)
         self.scaled = False
         self.traced: list[tuple] = []
         self._workload: Workload | None = None

@@ -58,8 +58,7 @@ class Experiment:
         self.profile = profile
         self.budget_s = float(budget_s)
         # Timing stops at this limit, for example on a busy machine.
-        limit_s = max(LIMIT * self.budget_s, LIMIT_LEAST_S)
-        self.limit_s = math.inf if profile == "article" else limit_s
+        self.limit_s = math.inf if profile == "article" else max(LIMIT * budget_s, LIMIT_LEAST_S)
         self.repeat = repeat
         self.expects_learning = expects_learning
         self.out = Path(out) if out else by_hand(name, profile, framework)

@@ -108,6 +108,11 @@ class Record(Start, kw_only=True, tag="end"):
 _DECODER = msgspec.json.Decoder(Start | Record)
 
 
+def case_name(framework: str, backend: str, config: dict[str, Any]) -> str:
+    """Return the name of a case in its journal, such as `torch-mps batch_size=32`."""
+    return f"{framework}-{backend}" + "".join(f" {name}={value}" for name, value in config.items())
+
+
 def parse(line: bytes) -> Start | Record:
     """Parse a journal line. Raises ValueError, with a message of one sentence, if malformed."""
     return _migrated(_DECODER.decode(line))
@@ -127,8 +132,5 @@ def _migrated(record: Start | Record) -> Start | Record:
     if name == record.experiment and settings.keys() <= record.config.keys():
         return record
     config = settings | record.config
-    case = record.case
-    if settings:
-        texts = [f"{key}={value}" for key, value in config.items()]
-        case = " ".join([record.case.split(" ")[0], *texts])
+    case = case_name(record.framework, record.backend, config) if settings else record.case
     return msgspec.structs.replace(record, experiment=name, config=config, case=case)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from pomology.extras.share import share
-from pomology.results.record import Record
+from pomology.results.record import Record, case_name
 from pomology.results.run import Run
 
 # A shared line. Older journals have one field more.
@@ -40,9 +40,8 @@ def foreign(run: Run) -> Iterator[str]:
         yield f"{len(lines):,} lines for {len(run.records):,} cases"
     known = {"unknown"}
     for record in map(_DECODER.decode, lines):
-        settings = " ".join(f"{name}={value}" for name, value in record.config.items())
-        if record.case != f"{record.framework}-{record.backend} {settings}".strip():
-            yield f"{record.case} with the settings {settings}"
+        if record.case != case_name(record.framework, record.backend, record.config):
+            yield f"{record.case} with the settings {record.config}"
         digits = str(record.config.get("unknown"))  # of a case whose settings are not all known
         known |= {record.case, digits} if re.fullmatch("[0-9a-f]{8}", digits) else {record.case}
     # A quote inside of a text makes the rest of the file unknown.

@@ -15,7 +15,7 @@ from typing import Any
 
 from pomology.errors import PomologyError
 from pomology.extras.share.scan import rendered
-from pomology.results.record import Record
+from pomology.results.record import Record, case_name
 from pomology.results.run import Run
 
 FREE = ("reason", "note", "traceback", "data_origin", "absent", "software", "unknown", "left_out")
@@ -83,8 +83,7 @@ def shared_record(record: Record, apart: dict[tuple[str, str], str]) -> dict[str
     if any(shared[name] != getattr(record, name) for name in IDENTITY):
         place = (record.experiment, record.case)
         config["unknown"] = apart.setdefault(place, secrets.token_hex(4))
-    settings = " ".join(f"{name}={value}" for name, value in config.items())
-    return shared | {"case": f"{shared['framework']}-{shared['backend']} {settings}".strip()}
+    return shared | {"case": case_name(shared["framework"], shared["backend"], config)}
 
 
 def write(folder: Path, notebooks: bool = False) -> Path:
