@@ -47,8 +47,7 @@ def reproduce(
 ) -> int:
     """Print notes, run the unfinished jobs of a run that fit into `minutes`, and build the report.
 
-    limit: minutes of each notebook. Returns the exit status: 0, 1 (an error, or an unfinished
-    notebook) or 130 (interrupted).
+    limit: minutes per notebook. Returns the status: 0, 1 (error, unfinished) or 130 (interrupted).
     """
     begun_s = time.monotonic()
     limit_s = 60 * (LIMIT_MINUTES[profile] if limit is None else limit)
@@ -61,7 +60,7 @@ def reproduce(
         (out / GOING).touch()
         print(machine_snapshot.describe(note_machine(out, profile)))
         flags = machine_snapshot.conditions()["flags"]
-        for text in (*map(cases.FLAGS.get, flags), *notes):
+        for text in (*(cases.FLAGS[flag] for flag in flags), *notes):
             print(f"note: {text}")
         missing = [job for job in jobs if not finished(job, out)]
         if missing:  # notebooks that show other notebooks' results must show the new ones
