@@ -1,9 +1,9 @@
 """The page of the collection: chips and experiments, and a page for each filter."""
 
 import gc
-import itertools
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ MOST_LINES = 200  # about refused and marked zips, on a page
 def checked(places: Sequence[Path]) -> list[tuple[check.Checked, list[dict[str, Any]]]]:
     """Check zips by themselves and with each other; return them with the `times` of each."""
     # Looking for garbage takes half of the time, and there is none.
-    with ProcessPoolExecutor(initializer=gc.disable) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=gc.disable) as pool:
         found = list(pool.map(_checked, places, chunksize=4))
     sound = [one for one, _ in found if not one.refused]
     for one, broken in zip(sound, compare([one.traits for one in sound]), strict=True):
@@ -78,7 +78,7 @@ def build(folder: Path) -> list[str]:
     lines = [line for one, _ in found if one.broken for line in one.lines()]
     sound = [own for one, own in found if not one.refused]
     head = f"Runs accepted: {len(sound):,}, refused: {len(found) - len(sound):,}"
-    frame = pandas.DataFrame(list(itertools.chain(*sound)))
+    frame = pandas.DataFrame([time for own in sound for time in own])
     pages = {"index": frame}
     for name in ("framework", "precision", "year") if len(frame) else ():
         pages |= {f"{name}-{value}".lower(): part for value, part in frame.groupby(name)}
