@@ -47,7 +47,8 @@ unexport PYTHONHOME PYTHONUSERBASE PYTHONSTARTUP PYTHONOPTIMIZE PYTHONSAFEPATH P
 unexport PROFILE DEVICE ONLY RUN DATA REPEATS MINUTES VERSIONS RUNS WITH STORE NOTEBOOKS
 unexport SCHEDULER HOSTS INSECURE PYTHON EXTRAS TORCH
 
-# Creates or updates .venv; does nothing if it matches requirements.txt.
+# Creates or updates .venv, which is a link where an active environment has what is needed; does
+# nothing if it matches requirements.txt.
 ENVIRONMENT := sh setup/environment.sh
 ready:
 	@$(ENVIRONMENT) $(if $(findstring ://,$(value STORE)),store) $$POMOLOGY_EXTRAS
@@ -55,7 +56,7 @@ dev:
 	@$(ENVIRONMENT) dev $$POMOLOGY_EXTRAS
 
 help:  ## list the targets and variables
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -e 's/:.*## /	/' | expand -t 12
 	@echo "variables:  PROFILE=smoke|quick|article DEVICE=auto|cpu|gpu|cuda|mps ONLY='names or globs'"
 	@echo "            RUN=name DATA=auto|real|synthetic REPEATS=n MINUTES=n STORE=address"
 	@echo "            PYTHON=path EXTRAS='fleet store cuda' TORCH=cpu"
@@ -67,8 +68,14 @@ reproduce: ready  ## run all notebooks on this machine and build the report
 	@$(PY) -m pomology reproduce $(SELECTION) --repeats="$${POMOLOGY_REPEATS:-1}" \
 	  --minutes="$${POMOLOGY_MINUTES:-0}" --store="$$POMOLOGY_STORE"
 
-test: dev  ## run all tests
-	@$(PY) -m pytest -n auto --dist=loadfile
+test: dev  ## run the tests, in a few minutes
+	@$(PY) -m pytest -n auto --dist=loadfile -m "not long and not machines"
+
+test-all: dev  ## run the long sweeps that `make test` leaves out
+	@$(PY) -m pytest -n auto --dist=loadfile -m long
+
+test-machines: dev  ## run all notebooks as on a Mac and an NVIDIA machine, in half an hour
+	@$(PY) -m pytest -n auto --dist=loadfile -m machines
 
 lab: ready  ## open the notebooks in JupyterLab
 	@$(PY) lab/prepare.py
@@ -132,7 +139,7 @@ audit:  ## check requirements.txt for known vulnerabilities (needs uv and the ne
 	esac; exit $$status
 
 clean:  ## remove the environments and unfinished notebooks, but no results
-	rm -rf $(ENV) .venv-uv .venv-matrix outputs/*/.partial
+	rm -rf $(ENV) .venv-uv .venv-tmp .venv-matrix outputs/*/.partial
 
-.PHONY: help ready dev reproduce test lab env lint docs bench report share collect compare fleet matrix
+.PHONY: help ready dev reproduce test test-all test-machines lab env lint docs bench report share collect compare fleet matrix
 .PHONY: lock audit clean

@@ -1,60 +1,122 @@
-"""Write the generated tables of docs/: `make docs`. A test compares the pages with them.
+"""Write the generated tables of docs/ and of the package: `make docs`. Tests compare them.
 
 A page marks the place of a table: `<!-- generated: flags -->`, the table, `<!-- end -->`. Models
 and data, which no code declares, are in docs/experiments.csv.
 """
 
+import csv
+import io
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from pomology import paths
 from pomology.articles import published
+from pomology.errors import PomologyError
 from pomology.format import clock_time
 from pomology.results import cases, metrics
 from pomology.runner import notebooks
 
-SOURCES = {article.id: article.short for article in published.articles()}
-SOURCES |= {"today": "community results", "kit": "this machine"}
+SOURCES = {
+    **{article.id: article.short for article in published.articles()},
+    "today": "community results",
+    "kit": "this machine",
+    "": "none",
+}
 TYPES = {"str": "text", "Int64": "integer", "float64": "number", "boolean": "boolean"}
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = paths.root() / "docs"
 
 
 def markdown(headings: str, rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown. headings: with ` | ` between."""
     lines = [headings, re.sub(r"[^|]+", " --- ", headings).strip(), *map(" | ".join, rows)]
     return "".join(f"| {line} |\n" for line in lines)
 
 
+def frameworks(notebook: notebooks.Notebook) -> str:
+    """Return the frameworks that a notebook measures; none if it shows other notebooks' results."""
+    if notebook.after:
+        return "none"
+    # Those of its variants and of its code; a notebook that names none measures PyTorch.
+    source = notebook.path.read_text(encoding="utf-8")
+    names = [variant.parameters.get("framework") for variant in notebook.variants]
+    names += re.findall(r'framework=\\"(\w+)', source)
+    names = [name for name in names if name] or ["torch"]
+    if "experiment.twin(" in source:
+        names.append("mlx")
+    return ", ".join(dict.fromkeys(map(cases.framework_name, names)))
+
+
 def experiments() -> Iterable[tuple[str, ...]]:
-    about = {line["notebook"]: line for line in paths.read_csv(FOLDER / "experiments.csv")}
-    for each in sorted(notebooks.notebooks(skipped={}), key=lambda each: (each.article, each.name)):
-        used = [variant.parameters.get("framework") for variant in each.variants]
-        used += re.findall(r'framework=\\"(\w+)', each.path.read_text(encoding="utf-8"))
-        names = dict.fromkeys(map(cases.framework_name, filter(None, used))) or ["PyTorch"]
-        link = f"[`{each.name}`](../{each.path.relative_to(paths.root()).as_posix()})"
-        of, frameworks = about[each.name], "none" if each.after else ", ".join(names)
-        time = clock_time(each.seconds("quick"))
-        yield link, SOURCES[each.article], of["model"], of["data"], frameworks, time
+    """Yield a row of docs/experiments.md for each notebook, by source."""
+    lines = {line["notebook"]: line for line in paths.read_csv(FOLDER / "experiments.csv")}
+    by_source = sorted(
+        notebooks.notebooks(skipped={}), key=lambda notebook: (notebook.article, notebook.name)
+    )
+    for notebook in by_source:
+        if notebook.name not in lines:
+            missing = f"no line for {notebook.path.name}: add {notebook.name},MODEL,DATA"
+            raise PomologyError(f"docs/experiments.csv has {missing}")
+        published.check_source(notebook.article)
+        line = lines[notebook.name]
+        path = notebook.path.relative_to(paths.root()).as_posix()
+        yield (
+            f"[`{notebook.name}`](../{path})",
+            SOURCES[notebook.article],
+            line["model"],
+            line["data"],
+            frameworks(notebook),
+            clock_time(notebook.seconds("quick")),
+        )
+
+
+def csv_text(rows: list[dict[str, str]]) -> str:
+    """Return rows with the same keys as the text of a CSV file."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def pages() -> dict[Path, str]:
-    """Return the pages of docs/ with their tables as they should be, by path."""
-    verdict = {flag: "no" if flag in cases.DOUBTS else "yes" for flag in cases.FLAGS}
-    flags = [(f"`{flag}`", text, verdict[flag]) for flag, text in cases.FLAGS.items()]
-    lines = paths.read_csv(paths.RESOURCES / "columns.csv")
-    columns = [(f"`{x['column']}`", TYPES[x["type"]], x["meaning"]) for x in lines]
-    shown = [(f"`{name}`", metrics.Metric(name)) for name in sorted(metrics.TABLE)]
-    of_metrics = [(name, x.heading, x.unit, x.meaning) for name, x in shown]
-    known = {"flags": markdown("flag | meaning | allows a verdict", flags)}
-    known |= {"columns": markdown("column | type | meaning", columns)}
-    known |= {"metrics": markdown("metric | heading | unit | note", of_metrics)}
+    """Return the pages of docs/ and the generated table of the package, by path."""
+    flags = [
+        (f"`{flag}`", meaning, "no" if flag in cases.DOUBTS else "yes")
+        for flag, meaning in cases.FLAGS.items()
+    ]
+    columns = [
+        (f"`{line['column']}`", TYPES[line["type"]], line["meaning"])
+        for line in paths.read_csv(paths.RESOURCES / "columns.csv")
+    ]
+    by_name = {name: metrics.Metric(name) for name in sorted(metrics.TABLE)}
+    metric_rows = [
+        (f"`{name}`", metric.heading, metric.unit, metric.meaning)
+        for name, metric in by_name.items()
+    ]
     headings = "notebook | source | model | data | frameworks | time"
-    known |= {"experiments": markdown(headings, experiments())}
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.md"))}
-    return {at: MARKED.sub(lambda x: x[1] + known[x[2]] + x[3], s) for at, s in texts.items()}
+    tables = {
+        "flags": markdown("flag | meaning | allows a verdict", flags),
+        "columns": markdown("column | type | meaning", columns),
+        "metrics": markdown("metric | heading | unit | note", metric_rows),
+        "experiments": markdown(headings, experiments()),
+    }
+    texts = {}
+    for path in sorted(FOLDER.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        texts[path] = MARKED.sub(lambda mark: mark[1] + tables[mark[2]] + mark[3], text)
+    return texts | {notebooks.LISTED: csv_text(notebooks.listed())}
 
 
 if __name__ == "__main__":
-    for place, text in pages().items():
-        place.write_text(text, encoding="utf-8")
+    try:
+        for path, text in pages().items():
+            path.write_text(text, encoding="utf-8")
+        print("counting the steps that `pomology predict` knows, in about two minutes")
+        import counts  # with the frameworks
+
+        counts.workloads.COUNTS.write_text(csv_text([*counts.rows()]), encoding="utf-8")
+    except PomologyError as error:
+        sys.exit(f"make docs: {error}")

@@ -1,20 +1,23 @@
 #!/bin/sh
 # Install or update the environment in .venv: sh setup/environment.sh [extra ...]
 #
-# The Makefile calls this before every command; without changes it takes a few milliseconds. It uses
-# an installed Python 3.11 to 3.13. Without one, uv downloads Python, and is itself installed from
-# the package registry if necessary. uv installs the packages if it is on PATH, otherwise pip.
-# TORCH=cpu selects PyTorch's build without CUDA on Linux.
+# The Makefile calls this before every command; without changes it takes a few milliseconds.
+#
+# An active conda or virtual environment that has the packages of requirements.txt is used: .venv is
+# then a link to it. Otherwise .venv is made with an installed Python 3.11 to 3.13, or with one that
+# uv downloads. uv installs the packages, since it takes a fifth of pip's time. Where uv is not on
+# PATH, pip installs it into .venv-uv, at the version and hashes of setup/uv.txt. pip installs the
+# packages only where uv cannot be had. TORCH=cpu selects PyTorch's build without CUDA on Linux.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
 ENV=.venv
 PY=$ENV/bin/python
-UV_VERSION=0.13.9
 NEEDED_GB=11  # on Linux, while CUDA's packages are unpacked
 SIZE="8.6 GB" # measured, with the test tools
 PYTHON=${POMOLOGY_PYTHON:-}
 TORCH=${POMOLOGY_TORCH:-}
+active=${VIRTUAL_ENV:-${CONDA_PREFIX:-}}
 
 # Keep only variables that say how to reach a registry; others could change the installed packages.
 unset VIRTUAL_ENV CONDA_PREFIX
@@ -31,12 +34,10 @@ for name in $(env | sed -n -e 's/^\(PIP_[A-Z0-9_]*\)=.*/\1/p' -e 's/^\(UV_[A-Z0-
     *) unset "$name" ;;
   esac
 done
-if [ -n "${PIP_INDEX_URL:-}" ] && [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
-  export UV_DEFAULT_INDEX="$PIP_INDEX_URL" # uv does not read pip's variables
-fi
 export PYTHONNOUSERSITE=1
 
 fail() {
+  rm -rf .venv-tmp
   printf 'pomology: %s\n' "$*" >&2
   exit 2
 }
@@ -47,8 +48,8 @@ at_least() {
 }
 
 # --- Exit if the environment is up to date --------------------------------------------------------
-# .venv/.ready has three lines: the folder with the lock's checksum and TORCH, the checksum of
-# pyproject.toml, and the installed extras.
+# .ready in the environment has three lines: the folder with the lock's checksum and TORCH, the
+# checksum of pyproject.toml, and the installed extras.
 here=$(pwd -P)
 lock="$here $(cksum <requirements.txt) ${TORCH:-default}"
 project=$(cksum <pyproject.toml)
@@ -108,7 +109,44 @@ case $system in
   *) fail "this is $system; $systems (on Windows: WSL)" ;;
 esac
 
-# --- Find a Python --------------------------------------------------------------------------------
+# --- The pins of this system ----------------------------------------------------------------------
+torch_cpu=
+if [ "${lock##* }" = cpu ] && [ "$system" = Linux ]; then
+  torch_cpu=yes
+fi
+# Large wheels are unpacked here, since /tmp may be small.
+TMPDIR=$here/.venv-tmp
+export TMPDIR
+rm -rf "$TMPDIR"
+mkdir "$TMPDIR" || fail "$here cannot be written"
+pins=$TMPDIR/pins.txt
+
+edit_pins() {
+  sed "$1" "$pins" >"$pins.new" && mv "$pins.new" "$pins"
+}
+
+# Write the pins of this system and of some extras: write_pins [extra ...]
+write_pins() {
+  cp requirements.txt "$pins"
+  # The markers of an extra's packages have `extra == 'name'`: replace it by true for the wanted
+  # extras, by false for the others.
+  for extra in "$@"; do
+    edit_pins "s/extra == '$extra'/python_version > '3'/g"
+  done
+  edit_pins "s/extra == '[a-z]*'/python_version < '3'/g"
+  if [ -n "$glibc" ] && ! at_least "$glibc" 2.35; then
+    edit_pins '/^mlx/d'
+  fi
+  case " $* " in
+    *" cuda "*) edit_pins '/^mlx-cpu==/d' ;; # its library and mlx-cuda's have the same file name
+  esac
+  # The registry has no PyTorch without CUDA for Linux: uv installs that from PyTorch's own index.
+  if [ -n "$torch_cpu" ]; then
+    edit_pins '/^torch==/d; /^torchvision==/d; /^triton==/d; /^cuda-/d; /^nvidia-ml-py/!{/^nvidia-/d;}'
+  fi
+}
+
+# --- Choose a Python ------------------------------------------------------------------------------
 # A program that prints: ok, version X.Y, machine NAME, or venv X.Y.
 probe='
 import platform, sys, sysconfig
@@ -129,6 +167,40 @@ else:
         print("venv " + version)
 '
 
+# Print why the environment $1 cannot be used, or succeed. Missing extras can be added to it.
+objection() {
+  case $("$1/bin/python" -c "$probe" "$wanted_machine" 2>/dev/null) in
+    ok | venv*) ;;
+    *)
+      echo "has no Python 3.11 to 3.13 for $wanted_machine"
+      return 1
+      ;;
+  esac
+  write_pins
+  missing_package=$("$1/bin/python" setup/installed.py "$pins" 2>&1) && return 0
+  echo "lacks packages of requirements.txt: $(printf '%s\n' "$missing_package" | tail -n 1)"
+  return 1
+}
+
+# .venv is a link if an earlier call has accepted the environment that was active then.
+linked=
+candidate=
+if [ -n "$PYTHON" ]; then
+  candidate=
+elif [ -L $ENV ]; then
+  candidate=$(cd $ENV 2>/dev/null && pwd -P)
+elif [ "$ready_lock" != "$lock" ] && [ -n "$active" ]; then
+  candidate=$(cd "$active" 2>/dev/null && pwd -P)
+  [ "$candidate" != "$here/$ENV" ] || candidate=
+fi
+if [ -n "$candidate" ]; then
+  if why=$(objection "$candidate"); then
+    linked=$candidate
+  else
+    echo "the environment $candidate $why; installing into $ENV"
+  fi
+fi
+
 uv=$(command -v uv 2>/dev/null)
 python=
 found=
@@ -136,6 +208,7 @@ refused=
 usual=
 [ -n "$PYTHON" ] || usual="python3 python3.12 python3.11 python3.13"
 for candidate in ${PYTHON:+"$PYTHON"} $usual; do
+  [ -z "$linked" ] || break
   path=$(command -v "$candidate" 2>/dev/null) || {
     [ -z "$PYTHON" ] || fail "PYTHON=$PYTHON: no such program"
     continue
@@ -164,15 +237,11 @@ for candidate in ${PYTHON:+"$PYTHON"} $usual; do
   esac
   [ -z "$python" ] || break
 done
-if [ -z "$python" ]; then
+if [ -z "$python$linked" ]; then
   [ -z "$refused" ] || fail "$refused"
   [ -z "$PYTHON" ] || fail "PYTHON=$PYTHON:${found%,}; expected Python 3.11, 3.12 or 3.13"
 fi
 
-torch_cpu=
-if [ "${lock##* }" = cpu ] && [ "$system" = Linux ]; then
-  torch_cpu=yes
-fi
 if [ -n "$torch_cpu" ]; then
   NEEDED_GB=5
   SIZE="8.6 GB less CUDA's packages"
@@ -180,10 +249,55 @@ elif [ "$system" = Darwin ]; then
   NEEDED_GB=5
   SIZE="2.8 GB"
 fi
-free_gb=$(df -Pk . | awk 'NR == 2 { print int($4 / 1048576) }')
-if [ ! -d $ENV ] && [ "$free_gb" -lt $NEEDED_GB ]; then
-  fail "the installation needs $NEEDED_GB GB of disk; $free_gb GB are free in $here"
+free_gb() {
+  df -Pk . | awk 'NR == 2 { printf "%.1f", $4 / 1048576 }'
+}
+free_before=$(free_gb)
+if [ -z "$linked" ] && [ ! -d $ENV ] && [ "${free_before%.*}" -lt $NEEDED_GB ]; then
+  fail "the installation needs $NEEDED_GB GB of disk; ${free_before%.*} GB are free in $here"
 fi
+
+# --- Get uv ---------------------------------------------------------------------------------------
+# Print a setting of pip, from its variable $2 or else from its configuration files.
+pip_setting() {
+  if [ -n "$2" ]; then
+    echo "$2"
+  else
+    "${python:-python3}" -m pip config get "global.$1" 2>/dev/null
+  fi
+}
+
+# uv reads none of pip's settings; a company's registry and certificate are often there only.
+pass_pip_settings() {
+  if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
+    UV_DEFAULT_INDEX=$(pip_setting index-url "${PIP_INDEX_URL:-}")
+    [ -z "$UV_DEFAULT_INDEX" ] || export UV_DEFAULT_INDEX
+  fi
+  if [ -z "${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}" ]; then
+    UV_INDEX=$(pip_setting extra-index-url "${PIP_EXTRA_INDEX_URL:-}")
+    if [ -n "$UV_INDEX" ]; then
+      # As pip does, uv shall look into all of them; the lock's hashes refuse other files.
+      UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match}
+      export UV_INDEX UV_INDEX_STRATEGY
+    fi
+  fi
+  if [ -z "${SSL_CERT_FILE:-}" ]; then
+    SSL_CERT_FILE=$(pip_setting cert "${PIP_CERT:-}")
+    [ -z "$SSL_CERT_FILE" ] || export SSL_CERT_FILE
+  fi
+}
+
+# Print the line of a log that says best why a program failed.
+last_reason() {
+  grep -v -e '^ *$' -e '^ *hint' "$1" | tail -n 1 | sed 's/^ *//'
+}
+
+# Go on with pip, for the reason $1. Fails where only uv can go on.
+without_uv() {
+  [ -z "$torch_cpu" ] || fail "TORCH=cpu needs uv to find these builds; uv failed ($1)"
+  echo "uv failed ($1): using pip, which takes some minutes"
+  uv=
+}
 
 how_to_get_python() {
   case $system in
@@ -192,16 +306,26 @@ how_to_get_python() {
   esac
 }
 
-# Install uv with any python3; uv then downloads a suitable Python.
+# Install the pinned uv into .venv-uv with any python3, unless it is there.
 bootstrap_uv() {
   uv=.venv-uv/bin/uv
-  [ ! -x $uv ] || return 0
+  uv_version=$(sed -n 's/^uv==\([^ ]*\).*/\1/p' setup/uv.txt)
+  case $($uv --version 2>/dev/null) in
+    "uv $uv_version"*) return 0 ;;
+  esac
   rm -rf .venv-uv
-  "${python:-python3}" -m venv .venv-uv >/dev/null 2>&1 &&
-    .venv-uv/bin/python -m pip install --quiet --disable-pip-version-check \
-      "uv==$UV_VERSION" >.venv-uv/log 2>&1
+  {
+    "${python:-python3}" -m venv .venv-uv &&
+      .venv-uv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps \
+        --require-hashes --only-binary :all: -r setup/uv.txt &&
+      $uv --version
+  } >"$TMPDIR/uv.log" 2>&1 && return 0
+  rm -rf .venv-uv
+  uv=
+  return 1
 }
 
+[ -z "$linked" ] || python=$linked/bin/python
 if [ -z "$python" ]; then
   if [ -z "$uv" ]; then
     found=${found# }
@@ -211,22 +335,27 @@ if [ -z "$python" ]; then
       "try: $(how_to_get_python)"
   fi
   python=$uv_python
-elif [ -z "$uv" ] && [ -n "$torch_cpu" ]; then
-  bootstrap_uv || fail "TORCH=cpu needs uv to find these builds, and uv could not be installed"
+elif [ -z "$uv" ] && ! bootstrap_uv; then
+  without_uv "$(last_reason "$TMPDIR/uv.log")"
 fi
+[ -z "$uv" ] || pass_pip_settings
 
 # --- Install --------------------------------------------------------------------------------------
-if [ "$ready_lock" != "$lock" ]; then
+[ ! -L $ENV ] || rm -f $ENV
+if [ -n "$linked" ]; then
+  rm -rf $ENV # of an older lock
+  ln -s "$linked" $ENV || exit 2
+elif [ "$ready_lock" != "$lock" ] || [ ! -d $ENV ]; then
   rm -rf $ENV # incomplete, moved, or of an older lock
-  if [ -n "$uv" ]; then
-    said=$("$uv" venv --quiet --seed --no-project --python "$python" $ENV 2>&1) || {
-      rm -rf $ENV
-      why=$(printf '%s\n' "$said" | tail -n 1 | sed 's/^ *//')
+  if [ -n "$uv" ] && ! "$uv" venv --quiet --seed --no-project --python "$python" $ENV \
+    >"$TMPDIR/uv.log" 2>&1; then
+    rm -rf $ENV
+    why=$(last_reason "$TMPDIR/uv.log")
+    [ "$python" != "$uv_python" ] ||
       fail "uv could not use Python $python ($why); try: $(how_to_get_python)"
-    }
-  else
-    "$python" -m venv $ENV || fail "$python -m venv failed"
+    without_uv "$why"
   fi
+  [ -n "$uv" ] || "$python" -m venv $ENV || fail "$python -m venv failed"
 fi
 rm -f $ENV/.ready
 if [ -z "$uv" ]; then
@@ -236,33 +365,13 @@ if [ -z "$uv" ]; then
 fi
 extras="$ready_extras$missing"
 extras=${extras# }
-
-# pip and uv unpack large wheels in TMPDIR, and /tmp may be small.
-TMPDIR=$here/$ENV/tmp
-export TMPDIR
-mkdir -p "$TMPDIR"
-wanted=$ENV/wanted.txt
-cp requirements.txt $wanted
-# The markers of an extra's packages have `extra == 'name'`: replace it by true for the installed
-# extras, by false for the others.
-for extra in $extras; do
-  sed "s/extra == '$extra'/python_version > '3'/g" $wanted >$wanted.new && mv $wanted.new $wanted
-done
-sed "s/extra == '[a-z]*'/python_version < '3'/g" $wanted >$wanted.new && mv $wanted.new $wanted
+write_pins $extras
 if [ -n "$glibc" ] && ! at_least "$glibc" 2.35; then
   echo "MLX needs glibc 2.35; this system has $glibc, so MLX is not installed"
-  sed '/^mlx/d' $wanted >$wanted.new && mv $wanted.new $wanted
 fi
-case " $extras " in
-  *" cuda "*) # mlx-cpu and mlx-cuda have a library file of the same name
-    sed '/^mlx-cpu==/d' $wanted >$wanted.new && mv $wanted.new $wanted
-    ;;
-esac
 torch=
 if [ -n "$torch_cpu" ]; then
-  torch=$(sed -n 's/^\(torch\(vision\)\{0,1\}==[^ ]*\).*/\1/p' $wanted)
-  gone='/^torch==/d; /^torchvision==/d; /^triton==/d; /^cuda-/d; /^nvidia-ml-py/!{/^nvidia-/d;}'
-  sed "$gone" $wanted >$wanted.new && mv $wanted.new $wanted
+  torch=$(sed -n 's/^\(torch\(vision\)\{0,1\}==[^ ]*\).*/\1/p' requirements.txt)
 fi
 
 install() {
@@ -274,46 +383,53 @@ install() {
 }
 
 packages() {
-  install --no-deps --require-hashes --only-binary :all: -r $wanted &&
+  install --no-deps --require-hashes --only-binary :all: -r "$pins" &&
     { [ -z "$torch" ] || "$uv" pip install --python $PY --no-deps --torch-backend cpu $torch; } &&
     install --no-deps --no-build-isolation --editable .
 }
 
-total=$(grep -c '==' $wanted)
 log=$ENV/install.log
 version=$("$PY" -c 'import platform; print("Python " + platform.python_version())')
-installer=$([ -n "$uv" ] && echo uv || echo pip)
-echo "installing packages into $ENV with $installer: some minutes, $SIZE; $version"
-packages >$log 2>&1 &
-job=$!
-trap 'kill $job 2>/dev/null; exit 130' INT TERM
-if [ -t 1 ]; then
-  while kill -0 $job 2>/dev/null; do
-    printf '\r  %s of at most %s packages collected ' "$(grep -c '^Collecting' $log)" "$total"
-    sleep 1
-  done
-  printf '\r%60s\r' ''
+if [ -n "$linked" ]; then
+  echo "using the environment $linked ($version): adding pomology${extras:+, and packages of $extras}"
+else
+  installer=$([ -n "$uv" ] && echo uv || echo pip)
+  echo "installing into $ENV with $installer: $SIZE; $version"
 fi
-wait $job || fail "installation failed ($(grep -v '^ *$' $log | tail -n 1)); see $log"
+
+# Install all packages, and show the progress: a terminal has one line that changes each second, a
+# file gets a line every ten seconds.
+install_packages() {
+  packages >$log 2>&1 &
+  job=$!
+  trap 'kill $job 2>/dev/null; rm -rf "$TMPDIR"; exit 130' INT TERM
+  elapsed=0
+  while kill -0 $job 2>/dev/null; do
+    sleep 1
+    elapsed=$((elapsed + 1))
+    written=$(awk "BEGIN { gb = $free_before - $(free_gb); print (gb > 0 ? gb : 0) }")
+    progress="  $elapsed s, $written GB written: $(tail -n 1 $log | sed 's/^ *//')"
+    if [ -t 1 ]; then
+      printf '\r%-78.78s' "$progress"
+    elif [ $((elapsed % 10)) = 0 ]; then
+      printf '%.100s\n' "$progress"
+    fi
+  done
+  [ ! -t 1 ] || printf '\r%78s\r' ''
+  wait $job
+}
+
+if ! install_packages; then
+  [ -n "$uv" ] || fail "installation failed ($(last_reason $log)); see $log"
+  without_uv "$(last_reason $log)"
+  install_packages || fail "installation failed ($(last_reason $log)); see $log"
+fi
 
 # --- Check the installed versions -----------------------------------------------------------------
-$PY - $wanted <<'CHECK' >$log.check 2>&1 ||
-import sys
-from importlib.metadata import version
-
-from packaging.requirements import Requirement
-
-for line in open(sys.argv[1], encoding="utf-8"):
-    requirement = Requirement(line.split(" --hash")[0]) if "==" in line else None
-    if requirement and (not requirement.marker or requirement.marker.evaluate()):
-        installed = version(requirement.name)
-        if installed not in requirement.specifier:
-            sys.exit(f"{requirement.name} is {installed}")
-import pomology
-CHECK
-  fail "installed packages differ from the lock ($(tail -n 1 $log.check));" \
+said=$({ "$PY" setup/installed.py "$pins" && "$PY" -c 'import pomology'; } 2>&1) ||
+  fail "installed packages differ from the lock ($(printf '%s\n' "$said" | tail -n 1));" \
     "check 'pip config list' and $log"
-rm -rf "$TMPDIR" $log.check $wanted $wanted.wheels $wanted.source
+rm -rf "$TMPDIR"
 printf '%s\n%s\n%s\n' "$lock" "$project" "$extras" >$ENV/.ready
 if [ "$system" = Darwin ] && [ "$($PY -c 'import sys; print(sys.version_info[1])')" = 13 ]; then
   echo "TensorFlow has no Metal plug-in for Python 3.13 and runs on the CPU; try PYTHON=python3.12"

@@ -41,13 +41,24 @@ CONFIGURATIONS = [
     ("qwen2.5-0.5b", Plan("full", precision="fp32", sequence=512, checkpointing=True)),
 ]
 # glibc then returns freed memory to the system at once, so that resident memory follows it.
-ALLOCATOR = {"MALLOC_ARENA_MAX": "1"}
-ALLOCATOR |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "65536")
-SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 1000}
-SMALL |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+}
+# Sizes of a tiny model, whose steps load all libraries before memory is read.
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "vocab_size": 1000,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 SMALL_GPT2 = {"n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 1000}
 NEEDED = ("sequence", "precision", "method", "batch", "tokens_per_s")
 LONG = 1024  # tokens of a batch
+NO_SHEET = "no data sheet of the device"
 GB = 1e9
 # Names of the linear layers in the models of the Llama and Qwen families.
 LINEAR = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
@@ -67,7 +78,8 @@ def train(config: dict[str, Any], plan: Plan, steps: int) -> None:
         network.activation_checkpointing_enable({"use_reentrant": False})
     if plan.method == "lora":
         network = get_peft_model(network, LoraConfig(r=plan.rank, lora_alpha=2 * plan.rank))
-    optimizer = torch.optim.AdamW(each for each in network.parameters() if each.requires_grad)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
     for _ in range(steps):
         tokens = torch.randint(0, 1000, (plan.batch, plan.sequence))
         network(input_ids=tokens, labels=tokens).loss.backward()
@@ -117,10 +129,11 @@ def memory_on_cpu() -> str:
         real = int(done.stdout.split()[-1])
         need = memory.count(name, plan, "cpu").bytes
         errors.append(abs(need / real - 1))
-        what = f"{name}, {plan.method}, {plan.precision}, {plan.batch} × {plan.sequence}"
-        what += ", checkpointing" if plan.checkpointing else ""
+        configuration = f"{name}, {plan.method}, {plan.precision}, {plan.batch} × {plan.sequence}"
+        if plan.checkpointing:
+            configuration += ", checkpointing"
         sizes = [f"{size / GB:.3f} GB" for size in (need, real)]
-        lines.append([what, *sizes, f"{need / real:.3f}"])
+        lines.append([configuration, *sizes, f"{need / real:.3f}"])
     median = f"median error {100 * np.median(errors):.1f} %, largest {100 * max(errors):.1f} %"
     return f"{table(['configuration', 'counted', 'real', 'ratio'], lines)}\n\n{median}"
 
@@ -140,6 +153,21 @@ def planned(row: dict[str, str]) -> Plan:
     )
 
 
+def obstacle(row: dict[str, str], device: Any) -> str:
+    """Return why the speed of a row of finetuning.csv is not predicted; "" if it is.
+
+    device: its data sheet, None if there is none.
+    """
+    missing = [name for name in NEEDED if not row[name]]
+    if missing:
+        return f"{missing[0]} not stated"
+    if row["precision"] not in ("fp32", "tf32", "bf16", "fp16"):
+        return f"{row['precision']} is not counted"
+    if not row["model"]:
+        return "no such model in models.csv"
+    return "" if device else NO_SHEET
+
+
 @functools.cache
 def predictions() -> pandas.DataFrame:
     """Return the rows of finetuning.csv, those that can be predicted with their errors.
@@ -147,26 +175,25 @@ def predictions() -> pandas.DataFrame:
     why: the reason why a row's speed is not predicted, or "". ratio: measured over predicted time
     of a step. memory: counted over published peak, where there is one.
     """
-    known = devices.published_devices()
+    sheets = devices.published_devices()
     fitted = model.fitted()
-    found = []
+    results = []
     for row in published.read("finetuning.csv"):
-        missing = [name for name in NEEDED if not row[name]]
-        device = known.get(row["device"])
-        why = "" if device else "no data sheet of the device"
-        why = why if row["model"] else "no such model in models.csv"
-        if missing:
-            why = f"{missing[0]} not stated"
-        elif row["precision"] not in ("fp32", "tf32", "bf16", "fp16"):
-            why = f"{row['precision']} is not counted"
-        result = row | {"why": why, "ratio": np.nan, "memory": np.nan, "inside": False}
-        result["stated"] = "checkpointing or rank assumed"
-        if row["checkpointing"] and (row["rank"] or row["method"] == "full"):
-            result["stated"] = "all settings stated"
-        result["maker"] = "Apple" if device and device.backend == "mps" else "NVIDIA"
-        result["length"] = ""
-        found.append(result)
-        if why and not (why.startswith("no data sheet") and row["peak_memory_gb"]):
+        device = sheets.get(row["device"])
+        why = obstacle(row, device)
+        all_stated = row["checkpointing"] and (row["rank"] or row["method"] == "full")
+        result = row | {
+            "why": why,
+            "ratio": np.nan,
+            "memory": np.nan,
+            "inside": False,
+            "stated": "all settings stated" if all_stated else "checkpointing or rank assumed",
+            "maker": "Apple" if device and device.backend == "mps" else "NVIDIA",
+            "length": "",
+        }
+        results.append(result)
+        # Memory can be compared without a data sheet.
+        if why and not (why == NO_SHEET and row["peak_memory_gb"]):
             continue
         plan = planned(row)
         long = plan.batch * plan.sequence > LONG
@@ -177,11 +204,11 @@ def predictions() -> pandas.DataFrame:
         if device:
             step, _ = fitted.predict(need.work, device, row["precision"])
             step_s = plan.batch * float(row["sequence"]) / float(row["tokens_per_s"])
-            result |= {"ratio": step_s / step.value, "inside": step.low <= step_s <= step.high}
-            found[-1] = result
+            result["ratio"] = step_s / step.value
+            result["inside"] = step.low <= step_s <= step.high
         print(row["device_printed"], row["framework"], row["model"], plan, file=sys.stderr)
         print(f"  {result['ratio']:.2f} {result['memory']:.2f}", file=sys.stderr, flush=True)
-    return pandas.DataFrame(found)
+    return pandas.DataFrame(results)
 
 
 def grouped(rows: pandas.DataFrame, line: Callable[[pandas.DataFrame], list[str]]) -> list:
@@ -193,20 +220,24 @@ def grouped(rows: pandas.DataFrame, line: Callable[[pandas.DataFrame], list[str]
 
 
 def speed_line(rows: pandas.DataFrame) -> list[str]:
+    """Return the cells of `speeds` for some rows: number, three shares, ratios."""
     errors = (1 / rows["ratio"] - 1).abs()
     shares = [errors.median(), (errors <= 0.3).mean(), rows["inside"].mean()]
-    return [str(len(rows)), *(f"{100 * each:.0f} %" for each in shares), ratios(rows["ratio"])]
+    return [str(len(rows)), *(f"{100 * share:.0f} %" for share in shares), ratios(rows["ratio"])]
 
 
 def ratios(values: pandas.Series) -> str:
+    """Return the median and the range of ratios."""
     return f"{values.median():.2f} ({values.min():.2f} to {values.max():.2f})"
 
 
 def speeds() -> str:
     """Return the table of predicted and published speeds, and why others are not predicted."""
     rows = predictions()
-    head = ["runs", "n", "median error", "within 30 %", "in the 90 % interval"]
-    head.append("measured over predicted time: median (range)")
+    head = [
+        *("runs", "n", "median error", "within 30 %", "in the 90 % interval"),
+        "measured over predicted time: median (range)",
+    ]
     lines = grouped(rows[rows["why"].eq("")], speed_line)
     reasons = Counter(why for why in rows["why"] if why).most_common()
     others = "; ".join(f"{count}: {why}" for why, count in reasons)
@@ -214,9 +245,10 @@ def speeds() -> str:
 
 
 def memory_line(rows: pandas.DataFrame) -> list[str]:
+    """Return the cells of `published_memory` for some rows: number, two shares, ratios."""
     errors = (rows["memory"] - 1).abs()
     shares = [errors.median(), (errors <= 0.3).mean()]
-    return [str(len(rows)), *(f"{100 * each:.0f} %" for each in shares), ratios(rows["memory"])]
+    return [str(len(rows)), *(f"{100 * share:.0f} %" for share in shares), ratios(rows["memory"])]
 
 
 def published_memory() -> str:
@@ -231,5 +263,5 @@ if __name__ == "__main__":
         name, plan = json.loads(sys.argv[1])
         print(real_bytes(name, Plan(*plan)))
     else:
-        for each in (memory_on_cpu, speeds, published_memory):
-            print(f"{each()}\n", flush=True)
+        for write_table in (memory_on_cpu, speeds, published_memory):
+            print(f"{write_table()}\n", flush=True)

@@ -1,5 +1,6 @@
 """Processes that are forked from one that has loaded PyTorch, which takes seconds."""
 
+import ctypes
 import functools
 import gc
 import importlib
@@ -18,6 +19,10 @@ PLAIN = ("ipykernel.kernelapp", "pandas", "matplotlib.figure", "seaborn")
 LOADED = ("torch", *PLAIN, "torch._dynamo", "lightning.pytorch")
 MODELS = ("bert", "gpt2", "whisper")
 LOADED += tuple(f"transformers.models.{name}.modeling_{name}" for name in MODELS)
+# glibc reads this variable when a process begins; a forked one must be told (malloc.h, mallopt(3)).
+KEEPS = "MALLOC_MMAP_THRESHOLD_"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+DEFAULT_THRESHOLD = 128 * 1024
 FORKS = sys.platform != "darwin"  # where it is not safe
 
 
@@ -28,6 +33,9 @@ def become(env: dict[str, str]) -> None:
     hub = sys.modules.get("huggingface_hub.constants")
     if hub:
         importlib.reload(hub)
+    if KEEPS not in env and hasattr(ctypes.CDLL(None), "mallopt"):
+        for parameter in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(parameter, DEFAULT_THRESHOLD)
     gc.freeze()  # to look through what is loaded for garbage, as each case does, would copy it
 
 

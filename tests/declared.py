@@ -4,7 +4,6 @@ import ast
 from pathlib import Path
 
 import nbformat
-import others
 from notebook_code import code
 
 from pomology.paths import notebook_paths, root
@@ -12,6 +11,7 @@ from pomology.report import article
 from pomology.report.article import Declaration
 from pomology.report.table import Table
 from pomology.results.record import Record
+from pomology.views import community_results
 
 
 def call(path: Path) -> ast.Call:
@@ -35,6 +35,6 @@ def article_table(name: str, records: list[Record]) -> Table:
 def declaration(path: Path) -> Declaration:
     fields = Declaration.__dataclass_fields__
     words = {word.arg: word.value for word in call(path).keywords if word.arg in fields}
-    beside = others.rows if words.pop("beside", None) else None
+    beside = community_results.rows if words.pop("beside", None) else None
     values = {name: ast.literal_eval(value) for name, value in words.items()}
     return Declaration(path.stem, beside=beside, **values)

@@ -1,68 +1,19 @@
 """What a notebook defines, without its data and its runs; and notebooks that tests write."""
 
-import ast
+import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import nbformat
-import numpy as np
-import yaml
 from nbformat import v4
+from notebook_definitions import code, definitions, parameters
 
-from pomology.data.text import WIKITEXT2
 from pomology.paths import notebook_paths, root
 from pomology.results.record import PROFILES
 
 PATHS = [path for path in notebook_paths(root() / "notebooks") if path.stem != "explore"]  # no run
-DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-
-
-def code(document: nbformat.NotebookNode) -> list[str]:
-    return [cell.source for cell in document.cells if cell.cell_type == "code"]
-
-
-def parameters(document: nbformat.NotebookNode) -> str:
-    """The source of the cells with parameters: those of the study, and all others."""
-    tagged = [cell for cell in document.cells if cell.metadata.get("tags")]
-    assert [tag for cell in tagged for tag in cell.metadata.tags] in (
-        ["parameters"],
-        ["study", "parameters"],
-    )
-    return "\n".join(cell.source for cell in tagged)
-
-
-def is_definition(node: ast.stmt) -> bool:
-    if isinstance(node, ast.If):  # what a notebook defines for one framework
-        return ast.unparse(node.test).startswith("framework == ")
-    if not isinstance(node, (ast.Assign, ast.AugAssign)):
-        return isinstance(node, DEFINITIONS)
-    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return not isinstance(target, ast.Attribute) and "experiment" not in names
-
-
-def definitions(name: str, profile: str = "article", **values: Any) -> dict[str, Any]:
-    """Return a notebook's names after its imports, functions and classes, with a profile's values.
-
-    values: what the notebook computes and its functions use. It has a corpus as long as the
-    article's.
-    """
-    (path,) = [path for path in PATHS if path.stem == name]
-    file = root() / "params" / profile / f"{name}.yaml"
-    document = nbformat.read(path, 4)
-    scope: dict[str, Any] = {}
-    exec(parameters(document), scope)
-    scope |= yaml.safe_load(file.read_text(encoding="utf-8"))
-    parts = {part: np.zeros(count, np.int64) for part, count in WIKITEXT2.tokens.items()}
-    scope["corpus"] = SimpleNamespace(**parts, vocabulary=WIKITEXT2.vocabulary)
-    scope |= values
-    for source in code(document):
-        tree = ast.parse(source)
-        if any(isinstance(node, (*DEFINITIONS, ast.If)) for node in tree.body):
-            tree.body = [node for node in tree.body if is_definition(node)]
-            exec(compile(tree, f"{name}.ipynb", "exec"), scope)
-    return scope
+__all__ = ["PATHS", "code", "definitions", "notebook_text", "parameters", "twin", "write_notebook"]
 
 
 def notebook_text(title: str, parameters: str, *code: str, **about: Any) -> str:
@@ -73,6 +24,15 @@ def notebook_text(title: str, parameters: str, *code: str, **about: Any) -> str:
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "pomology": about}
     return nbformat.writes(v4.new_notebook(cells=cells, metadata=metadata))
+
+
+def twin(name: str) -> ModuleType:
+    """The file of an MLX twin, which stands next to its notebook and is in no package."""
+    (path,) = (root() / "notebooks").glob(f"*/{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_notebook(kit: Path, name: str, text: str, values: str = "") -> None:

@@ -34,12 +34,6 @@ def loss_of(model, images, tokens):
     return F.cross_entropy(model(images, tokens).flatten(0, 1), tokens.flatten())
 
 
-def one_step(model, count):
-    loss = loss_of(model, *draw(count))
-    loss.backward()
-    return loss
-
-
 def _spoil(wrong, inner, *arguments, **named):
     return wrong(inner(*arguments, **named), *arguments, **named)
 
@@ -70,6 +64,13 @@ def times(factor, place=0):
         return tuple(changed)
 
     return wrong
+
+
+def odd_places_kept(result, weight, numerator, denominator, value=1.0):
+    """An update that leaves every second element as it was."""
+    update = value * numerator / denominator
+    weight.view(-1)[1::2] -= update.view(-1)[1::2]
+    return result
 
 
 def second_size():

@@ -5,20 +5,20 @@ PyTorch takes the way that it takes on a GPU, tensors of two devices cannot meet
 every operator that reaches the device is seen. It is looked up in the list of kernels that the
 PyTorch of Macs was built from (`fixtures/mps_operators.txt`: `<what it has> <operator>
 <overloads>`, and `autocast <precision> <operators>`), and must not make double precision, which
-Metal lacks.
+Metal lacks. The memory of its tensors is counted. `pretended_cuda` makes an NVIDIA GPU of it.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 import torch
 from rehearsal import ask_no_framework
 from torch._decomp.decompositions import lstm_impl
@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology.devices import find
 from pomology.devices import torch as devices_torch
-from pomology.machine import snapshot
+from pomology.devices.base import Device
 
 PRETENDED = "pretended"
 # What PyTorch calls for a device that it does not know; for MPS it calls matmul, softmax, matmul
@@ -72,16 +72,79 @@ def _meant(device: Any) -> bool:
     return device is not None and torch.device(device).type == PRETENDED
 
 
+class Memory:
+    """Bytes of the device's tensors, and of the pool that its allocator keeps, with their peaks.
+
+    A storage counts once, however many tensors share it, until the last of them is gone.
+    """
+
+    def __init__(self):
+        self.allocated = self.pool = self.allocated_peak = self.pool_peak = 0
+        self._storages: dict[int, list[int]] = {}  # address -> its tensors, and its bytes
+
+    def add(self, tensor: torch.Tensor) -> int:
+        """Count a tensor's storage, unless it is counted; return its address, for `remove`."""
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr()
+        entry = self._storages.setdefault(address, [0, storage.nbytes()])
+        entry[0] += 1
+        if entry[0] == 1:
+            self.allocated += entry[1]
+            self.pool = max(self.pool, self.allocated)
+            self.allocated_peak = max(self.allocated_peak, self.allocated)
+            self.pool_peak = max(self.pool_peak, self.pool)
+        return address
+
+    def remove(self, address: int) -> None:
+        """Count a tensor's storage no longer, if no other one shares it."""
+        entry = self._storages[address]
+        entry[0] -= 1
+        if not entry[0]:
+            self.allocated -= entry[1]
+            del self._storages[address]
+
+    def empty_cache(self) -> None:
+        """Give the pool's free memory back."""
+        self.pool = self.allocated
+
+    def reset_peaks(self) -> None:
+        """Let the peaks begin with what is there."""
+        self.allocated_peak, self.pool_peak = self.allocated, self.pool
+
+    def answer(self, recommended: Callable[[], int]) -> None:
+        """Answer PyTorch's questions about an accelerator's memory, from here on.
+
+        recommended: returns the bytes that the device should use at most.
+        """
+        answers = {
+            "accelerator.empty_cache": self.empty_cache,
+            "accelerator.memory_allocated": lambda: self.allocated,
+            "accelerator.memory_reserved": lambda: self.pool,
+            "accelerator.max_memory_allocated": lambda: self.allocated_peak,
+            "accelerator.max_memory_reserved": lambda: self.pool_peak,
+            "accelerator.reset_peak_memory_stats": self.reset_peaks,
+            "accelerator.get_memory_info": lambda: (recommended() - self.pool, recommended()),
+            "accelerator.synchronize": lambda: None,
+            "mps.current_allocated_memory": lambda: self.allocated,
+            "mps.driver_allocated_memory": lambda: self.pool,
+            "mps.recommended_max_memory": recommended,
+        }
+        for path, function in answers.items():
+            module, name = path.split(".")
+            assert hasattr(getattr(torch, module), name), path
+            setattr(getattr(torch, module), name, function)
+
+
 class Rehearsal:
     """A device like MPS that computes on the CPU; `handle` is its `torch.device`.
 
     Enter it before anything is created on it. One to a process, as PyTorch keeps one place for a
-    device of one's own. Raises TypeError for double precision, as MPS does. operators: how often
-    each was asked for. faults: each one, once, that a Mac would refuse, compute on the CPU, or get
-    wrong.
+    device of one's own. operators: how often each was asked for. memory: of its tensors. metal:
+    whether it lacks what MPS lacks; then double precision raises TypeError. faults: each one, once,
+    that a Mac would refuse, compute on the CPU, or get wrong.
     """
 
-    def __init__(self):
+    def __init__(self, metal: bool = True):
         from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
         if torch._C._get_privateuse1_backend_name() != PRETENDED:
@@ -90,7 +153,9 @@ class Rehearsal:
             getattr(torch, PRETENDED).get_amp_supported_dtype = lambda: halves
             _register_autocast()
         self.handle = torch.device(PRETENDED, 0)
+        self.metal = metal
         self.operators: Counter[str] = Counter()
+        self.memory = Memory()
         self.faults: list[str] = []
         self._tensor = _tensor_class(self)
 
@@ -123,13 +188,14 @@ class Rehearsal:
         torch.__future__.set_swap_module_params_on_conversion(True)
         looking = torch.nn.modules.module.register_module_forward_pre_hook(self._look_at_inputs)
         # PyTorch's list of devices with multi-tensor kernels has a device of one's own, not MPS.
-        devices = {"_get_foreach_kernels_supported_devices": lambda: ["cuda", "xpu", "mtia"]}
+        listed = ["cuda", "xpu", "mtia", *([] if self.metal else [PRETENDED])]
+        devices = {"_get_foreach_kernels_supported_devices": lambda: listed}
         try:
             with (
                 mock.patch.multiple("torch.optim.optimizer", **devices),
                 mock.patch.multiple("torch.utils._foreach_utils", **devices),
                 mock.patch.object(torch.accelerator, "synchronize", lambda *_: None),
-                sdpa_kernel(SDPBackend.MATH),  # attention as MPS trains it
+                sdpa_kernel(SDPBackend.MATH),  # attention as MPS trains it; the mock has no other
                 Mode(),
                 Functions(),
             ):
@@ -157,7 +223,7 @@ class Rehearsal:
             on_device = isinstance(args[0], mine)
         strangers = any(not isinstance(item, mine) and item.dim() for item in tensors)
         if here and strangers and function not in COPIES and name not in TAKES_HOST_TENSORS:
-            raise RuntimeError(f"{name}: expected all tensors on one device, but found cpu and mps")
+            raise RuntimeError(f"{name}: expected all tensors on one device, but found cpu and gpu")
         self._note(function, name, args, kwargs)
         if _meant(wanted):
             named["device"] = torch.device("cpu")
@@ -171,7 +237,7 @@ class Rehearsal:
         def wrap(item: Any) -> Any:
             if isinstance(item, mine):
                 return item
-            if item.dtype in (torch.float64, torch.complex128):
+            if self.metal and item.dtype in (torch.float64, torch.complex128):
                 kind = str(item.dtype).removeprefix("torch.")
                 self._fault(f"{name} makes {kind} on the device, which MPS does not support")
                 raise TypeError(
@@ -184,6 +250,8 @@ class Rehearsal:
     def _note(self, function: Any, name: str, args: tuple, kwargs: dict) -> None:
         full = ".".join(filter(None, (name, function._schema.overload_name)))
         self.operators[full] += 1
+        if not self.metal:
+            return
         if self.operators[full] == 1 and function._schema.name.startswith("aten::"):
             self._fault(lacks(full))
         source = args[1 if name == "copy_" else 0] if function in COPIES else None
@@ -196,7 +264,7 @@ class Rehearsal:
     def _look_at_inputs(self, module: Any, inputs: tuple) -> None:
         kind = type(module).__name__
         for item in inputs if kind.startswith("BatchNorm") or kind == "LSTM" else ():
-            if isinstance(item, self._tensor) and not item.is_contiguous():
+            if self.metal and isinstance(item, self._tensor) and not item.is_contiguous():
                 self._fault(f"{kind} gets a permuted input: wrong gradients; call .contiguous()")
 
     def _fault(self, text: str | None) -> None:
@@ -225,7 +293,11 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
             layout |= {"dtype": inner.dtype, "device": rehearsal.handle}
             made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, **layout)
             made.inner = inner
+            made.address = rehearsal.memory.add(inner)
             return made
+
+        def __del__(self) -> None:
+            rehearsal.memory.remove(self.address)
 
         def __repr__(self, **_) -> str:
             return f"pretended({self.inner})"
@@ -236,7 +308,7 @@ def _tensor_class(rehearsal: Rehearsal) -> type:
         def double(self, **named) -> Any:
             # The gradient scaler leaves double precision out on the device that is called mps.
             from_scaler = sys._getframe(1).f_globals.get("__name__") == "torch.amp.grad_scaler"
-            return self if from_scaler else super().double(**named)
+            return self if rehearsal.metal and from_scaler else super().double(**named)
 
         def numpy(self, **_) -> Any:
             raise TypeError("can't convert mps:0 device type tensor to numpy")
@@ -294,30 +366,40 @@ def become(lightning: bool, beside_the_cpu: bool = False) -> Rehearsal:
     lightning: by Lightning too.
     """
     rehearsal = Rehearsal()
-    there = [*(find.find("cpu") if beside_the_cpu else []), PretendedMPS(rehearsal)]
-    find.find = lambda *_, **__: list(there)
-    ask_no_framework()
+    rehearsal.memory.answer(recommended_bytes)
+    be_found(PretendedMPS(rehearsal), beside_the_cpu)
     if lightning:
-        _play_lightning_s_mps(rehearsal.handle)
+        from lightning.pytorch.accelerators.mps import MPSAccelerator
+
+        be_lightning_s(MPSAccelerator, rehearsal.handle)
+        MPSAccelerator.setup_device = lambda self, device: None
     return rehearsal
 
 
+def recommended_bytes() -> int:
+    """Return what Metal recommends: typically three quarters of the machine's memory."""
+    return psutil.virtual_memory().total * 3 // 4
+
+
+def be_found(device: Device, beside_the_cpu: bool) -> None:
+    """Let a device be the one that is found in this process, or the one after the CPU."""
+    there = [*(find.find("cpu") if beside_the_cpu else []), device]
+    find.find = lambda *_, **__: list(there)
+    ask_no_framework(device.backend)
+
+
 class PretendedMPS(devices_torch.TorchDevice):
-    """What a notebook takes for MPS; it counts no memory, and there is nothing to wait for."""
+    """What a notebook takes for MPS; there is nothing to wait for."""
 
     name = "pretended MPS"
-    free_memory = staticmethod(snapshot.available_memory_bytes)
-    release = staticmethod(gc.collect)
 
     def __init__(self, rehearsal: Rehearsal):
-        super().__init__("cpu")
-        self.backend, self.kind, self.handle = "mps", "gpu", rehearsal.handle
+        super().__init__("mps")
+        self.handle = rehearsal.handle
         self.rehearsal = rehearsal
-        self.synchronize = lambda: None
-        self._memory = self._reset_peak = dict
 
     def device_of(self, item: Any) -> str:
-        return super().device_of(item).replace(PRETENDED, "mps")
+        return super().device_of(item).replace(PRETENDED, self.backend)
 
     def precisions(self) -> dict[str, str | None]:
         before = list(self.rehearsal.faults)  # trying double precision is how to find out
@@ -327,13 +409,13 @@ class PretendedMPS(devices_torch.TorchDevice):
             self.rehearsal.faults[:] = before
 
 
-def _play_lightning_s_mps(handle: Any) -> None:
-    """Let Lightning's accelerator `mps` be the pretended device, in this process for good."""
+def be_lightning_s(accelerator: Any, handle: Any) -> None:
+    """Let one of Lightning's accelerators be the pretended device, in this process for good."""
+    from lightning.fabric import accelerators
     from lightning.fabric.utilities import apply_func
-    from lightning.pytorch.accelerators.mps import MPSAccelerator
 
-    MPSAccelerator.is_available = staticmethod(lambda: True)
-    MPSAccelerator.parse_devices = staticmethod(lambda devices: [0])
-    MPSAccelerator.get_parallel_devices = staticmethod(lambda devices: [handle])
-    MPSAccelerator.setup_device = lambda self, device: None
+    for each in (accelerator, getattr(accelerators, accelerator.__name__)):  # the one for `auto`
+        each.is_available = staticmethod(lambda: True)
+    accelerator.parse_devices = staticmethod(lambda devices: [0])
+    accelerator.get_parallel_devices = staticmethod(lambda devices: [handle])
     apply_func._BLOCKING_DEVICE_TYPES = (*apply_func._BLOCKING_DEVICE_TYPES, PRETENDED)

@@ -46,7 +46,12 @@ class OtherModule(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         for node in ast.parse(self.path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                yield OtherTest.from_parent(self, name=node.name)
+                test = OtherTest.from_parent(self, name=node.name)
+                decorators = set(map(ast.unparse, node.decorator_list))
+                for mark in ("long", "machines"):
+                    if f"pytest.mark.{mark}" in decorators:
+                        test.add_marker(mark)
+                yield test
 
     @functools.cached_property
     def failures(self) -> dict[str, list[str]]:
@@ -55,6 +60,8 @@ class OtherModule(pytest.File):
         report, said = folder / "report.xml", folder / "said.txt"
         arguments = [str(self.path), "-p", "no:cacheprovider", "-p", "no:xdist"]
         arguments.append(f"--junitxml={report}")
+        if self.config.option.markexpr:
+            arguments += ["-m", self.config.option.markexpr]
         environment = os.environ | {INSIDE: self.framework}
         if self.framework == "torch" and apart.FORKS:
             apart.fork(apart.LOADED, apart.run_tests, arguments, environment, str(said)).join()

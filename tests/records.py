@@ -4,6 +4,7 @@ import inspect
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,8 +80,13 @@ def write(folder: Path, records: Iterable[Record], machine: dict | None = None) 
     return folder
 
 
+def run_of(*records: Record, run: str = "mine") -> SimpleNamespace:
+    """What the views take of a run: its name and its records."""
+    return SimpleNamespace(name=run, records=list(records))
+
+
 def elsewhere_row(device: str, value: object, config: dict | None = None, **more: str) -> dict:
-    """What somebody has published, in the form of `elsewhere.csv`."""
+    """What somebody has published, in the form of a row of `elsewhere/`."""
     text = "source=apxml-2025 row=1 workload=w role=rival framework=pytorch year=2022 bound= "
     text += (
         "precision=fp32 metric=samples_per_s unit=samples/s printed= faults= place=p checked=text "
@@ -93,6 +99,5 @@ def elsewhere_row(device: str, value: object, config: dict | None = None, **more
 
 def set_elsewhere(patch: pytest.MonkeyPatch, *rows: dict) -> None:
     """Let these be what others have published; the articles' tables stay."""
-    read = published.read
-    patch.setattr(published, "read", lambda name: rows if name == "elsewhere.csv" else read(name))
+    patch.setattr(published, "other_sources", lambda: rows)
     patch.setattr(published, "elsewhere", inspect.unwrap(published.elsewhere))  # remembers none

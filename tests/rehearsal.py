@@ -1,4 +1,4 @@
-"""A notebook's kernel in the tests: it behaves as on a Mac, and has no network.
+"""A notebook's kernel in the tests: it behaves as on a Mac or an NVIDIA machine, without a network.
 
 `begin` goes before the notebook's first cell and `end` behind its last one, in the kernel itself.
 """
@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.machinery
 import json
 import multiprocessing
 import os
 import pickle
 import socket
+import subprocess
 import sys
+import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +41,16 @@ refused: list[str] = []  # what would have failed on a Mac, whether or not anybo
 attempts: list[str] = []  # imports of a second framework
 loaders: list[tuple] = []  # what each DataLoader would hand to a worker
 remapper: list[str | None] = []  # TURN_OFF_REMAPPER when TensorFlow was loaded
+measured: list[Any] = []  # coverage.py's, if it notes the lines that run
 _until_the_end = contextlib.ExitStack()
-played: list[Rehearsal] = []  # the pretended MPS
+played: list[Rehearsal] = []  # the pretended MPS or CUDA
+TESTS = Path(__file__).parent
+# A program that runs a module as `python -m` does, where MLX is not installed.
+WITHOUT_MLX = """
+import runpy, sys
+sys.modules["mlx"], sys.argv = None, sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 
 
 def refuse_cuda() -> None:
@@ -124,30 +136,105 @@ def refuse_network() -> None:
     socket.socket.connect = socket.socket.connect_ex = local_only
 
 
-def ask_no_framework() -> None:
-    """Leave out what takes long: the doctor's questions to each framework."""
+def ask_no_framework(auto: str) -> None:
+    """Leave out what takes long: the doctor's questions to each framework.
+
+    auto: the device that Lightning takes by itself.
+    """
     from pomology.extras.doctor import doctor
 
-    doctor.probe = lambda framework: {"version": None, "reason": "was not asked", "devices": []}
+    answer = {"version": None, "reason": "was not asked", "devices": [], "auto": auto}
+    doctor.probe = lambda framework: dict(answer)
 
 
-def add_mps(lightning: bool, cpu: bool) -> None:
-    """Let PyTorch have the pretended MPS, beside the CPU where asked."""
+def add_gpu(machine: str, lightning: bool, cpu: bool) -> None:
+    """Let PyTorch have the machine's pretended GPU, beside the CPU where asked."""
+    import pretended_cuda
     import pretended_mps
 
-    mps = pretended_mps.become(lightning, beside_the_cpu=cpu)
-    played.append(mps)
-    _until_the_end.enter_context(mps.entered())
+    device = pretended_cuda if machine == "nvidia" else pretended_mps
+    gpu = device.become(lightning, beside_the_cpu=cpu)
+    played.append(gpu)
+    _until_the_end.enter_context(gpu.entered())
 
 
-def begin(own: str) -> None:
-    """own: the notebook's framework; `none` if it has none."""
-    multiprocessing.set_start_method("spawn", force=True)
+IDLE_W, CPU_W = 5, 20  # of each power domain: always, and for each busy core
+
+
+def add_meter() -> None:
+    """Give every device a Mac's energy counters, which follow the CPU time."""
+    from pomology.machine import energy
+
+    class AppleEnergyMonitor:
+        def get_cumulative_energy(self) -> types.SimpleNamespace:
+            used_j = IDLE_W * time.perf_counter() + CPU_W * time.process_time()
+            used_mj = dict.fromkeys(energy.APPLE_RAILS.values(), int(1e3 * used_j))
+            return types.SimpleNamespace(**used_mj)
+
+    library = types.ModuleType("zeus_apple_silicon")
+    library.AppleEnergyMonitor = AppleEnergyMonitor
+    sys.modules["zeus_apple_silicon"] = library
+    energy.meter = functools.cache(lambda kind: energy._apple_meter())
+
+
+def start_modules_by(*command: str) -> None:
+    """Let another command start modules of pomology, in place of `python -m MODULE ARGUMENTS`."""
+    start = subprocess.Popen.__init__
+
+    def popen(self: Any, arguments: Any, *more: Any, **named: Any) -> None:
+        words = list(arguments) if isinstance(arguments, (list, tuple)) else []
+        if words[:2] == [sys.executable, "-m"] and words[2].startswith("pomology."):
+            arguments = [*command, *words[2:]]
+        start(self, arguments, *more, **named)
+
+    subprocess.Popen.__init__ = popen
+
+
+def begin(own: str, machine: str = "mac") -> None:
+    """own: the notebook's framework; `none` if it has none.
+
+    machine: `mac`, whose MLX has no GPU, `mac-mlx`, whose MLX has one, or `nvidia`, which has no
+    MLX.
+    """
     refuse_network()
     hide_other_frameworks(own)
     if own == "torch":
         note_loaders()
+    if machine == "nvidia":
+        start_modules_by(sys.executable, "-c", WITHOUT_MLX)
+        return
+    from pomology.machine import snapshot
+
+    multiprocessing.set_start_method("spawn", force=True)
+    add_meter()
+    snapshot.thermal_level = lambda: 0  # nominal
+    if own == "torch":
         refuse_cuda()
+    if machine == "mac-mlx":
+        import pretended_mlx
+
+        pretended_mlx.become()
+        start_modules_by(sys.executable, str(TESTS / "pretended_mlx.py"))
+
+
+def measure(cells: str) -> None:
+    """Note which lines run from here on, also in the processes that this one starts.
+
+    cells: a file with the notebook's cells, by source: the files that have the same lines.
+    """
+    import coverage
+    from IPython import get_ipython
+
+    coverage.process_startup()  # unless it was started with this process
+    measured.append(coverage.process_startup.coverage)
+    names = json.loads(Path(cells).read_text(encoding="utf-8"))
+    compiler = get_ipython().compile
+    usual = compiler.get_code_name
+
+    def name_of(raw: str, code: str, number: int) -> str:
+        return names.get(raw) or usual(raw, code, number)
+
+    compiler.get_code_name = name_of
 
 
 def end(folder: str) -> None:
@@ -172,3 +259,6 @@ def end(folder: str) -> None:
         "environment": {name: os.environ.get(name) for name in HIDES},
     }
     Path(folder, "end.json").write_text(json.dumps(noticed), encoding="utf-8")
+    for each in measured:
+        each.stop()
+        each.save()  # now, since a kernel is killed at its end

@@ -38,7 +38,7 @@ def retime(record, speed, steps=True, noise=lambda: 1.0):
     """
     metrics = record["metrics"]
     more = steps and metrics.get("epoch_s", {}).get("how") != "measured"
-    before = check.row(checked(record))
+    before = check.checked_case(checked(record))
     for raw in record.get("blocks", {}).values():
         for kind in ("warmup", "steady", "ready"):
             for place, (count, seconds) in enumerate(raw.get(kind) or ()):
@@ -53,17 +53,17 @@ def retime(record, speed, steps=True, noise=lambda: 1.0):
                         metrics[name]["n"] += now - count
         for kind in ("first_step_s", "first_call_s", "last_step_s"):
             raw |= {kind: raw[kind] / speed} if raw.get(kind) else {}
-    after = check.row(checked(record))
+    after = check.checked_case(checked(record))
     record["flags"] = sorted({*record["flags"], *after.flags})
     for name, metric in metrics.items():
         time = "step_s" if name == "epoch_s" else check.RATES.get(name)
         old, new = before.rate_s, after.rate_s
         if time:
-            old, new = before.own[time].value, after.own[time].value
+            old, new = before.recomputed[time].value, after.recomputed[time].value
         factor = new / old if old else 1 / speed
         factor = 1 / factor if name in check.RATES else factor
-        if name in after.own and name not in ("epoch_s", "compute_epoch_s"):
-            metrics[name] = after.own[name].metric()
+        if name in after.recomputed and name not in ("epoch_s", "compute_epoch_s"):
+            metrics[name] = after.recomputed[name].metric()
         elif name.endswith(("_s", "throughput")) and record["experiment"] != check.INSTRUMENT:
             ends = {end: metric[end] and metric[end] * factor for end in ("value", "low", "high")}
             metrics[name] = metric | ends
@@ -85,9 +85,9 @@ def honest(files, number, gpu=False):
             if gpu:
                 case = record["case"].replace("-cpu", "-cuda", 1)
                 record |= {"backend": "cuda", "case": case, "device": "gpu"}
-            before_s = check.row(checked(record)).spent_s
+            before_s = check.checked_case(checked(record)).spent_s
             retime(record, own, noise=lambda: draw.lognormvariate(0, 0.01))
-            more_s = check.row(checked(record)).spent_s - before_s
+            more_s = check.checked_case(checked(record)).spent_s - before_s
             record |= {"chip": chip, "seconds": record["seconds"] + more_s}
             ratio = 1 + more_s / before_s if before_s else 1
             record["trace"] = [[row[0] * ratio, *row[1:]] for row in record.get("trace", ())]

@@ -4,10 +4,10 @@ import fakes
 import torch
 from torch import nn
 
-from pomology.models.cost import Workload
+from pomology.models.cost import Cost
 
 FEATURES = 4
-WORK = Workload(parameters=FEATURES + 1, flops=1_000_000, state_bytes=40, saved_bytes=2_000)
+WORK = Cost(parameters=FEATURES + 1, flops=1_000_000, state_bytes=40, saved_bytes=2_000)
 
 
 def batches(count):

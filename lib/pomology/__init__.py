@@ -13,11 +13,15 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 
 __version__ = "0.1.0"
 
+# Name -> its module, which is imported at the first use of the name.
 _MODULES = {
     "Experiment": "pomology.experiment.experiment",
     **dict.fromkeys(("load", "published"), "pomology.results.frame"),
     "Run": "pomology.results.run",
+    "read_runs": "pomology.results.run",
+    "show": "pomology.report.display",
     "Estimate": "pomology.measure.estimate",
+    "Workload": "pomology.models.workload",
     "workload": "pomology.models.cost",
     **dict.fromkeys(("PomologyError", "NoSuchDevice", "Unsupported"), "pomology.errors"),
     **dict.fromkeys(("TooBig", "TooSlow", "Mismatch"), "pomology.errors"),

@@ -1,13 +1,13 @@
 """Options and lookups that the commands of the core and of the extras share."""
 
-import importlib.util
+import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pomology.errors import PomologyError
+from pomology.paths import in_checkout
 from pomology.results.record import PROFILES
 from pomology.results.run import find, locate, unknown
 
@@ -15,6 +15,20 @@ from pomology.results.run import find, locate, unknown
 def argument(name: str, help: str, default: Any = "", **settings: Any) -> tuple[str, dict]:
     """Return an argument of a command: its name and its options for `add_argument`."""
     return name, {"help": help, "default": default, **settings}
+
+
+def stated(expected: str) -> Callable[[str], str]:
+    """Return a `type` for `argument` that refuses an empty text. expected: such as `a device`.
+
+    The default of such an argument is None, since argparse checks a text.
+    """
+
+    def checked(text: str) -> str:
+        if not text.strip():
+            raise argparse.ArgumentTypeError(f"expected {expected}, not an empty text")
+        return text
+
+    return checked
 
 
 RUN = argument("run", "name of the run's folder in outputs/, or its path")
@@ -31,34 +45,39 @@ SELECTION = (
 )
 
 
-def extra(name: str) -> ModuleType:
-    """Import an extra by the name of its folder. Raises PomologyError if the folder is missing."""
-    spec = importlib.util.find_spec(f"pomology.extras.{name}")
-    if spec is None or spec.origin is None:  # without an origin the folder has no Python files
-        raise PomologyError(f"lib/pomology/extras/{name}/ is missing; restore it")
-    return importlib.import_module(spec.name)
+def require_checkout(command: str) -> None:
+    """Raise PomologyError outside of a checkout, for a command that needs the notebooks."""
+    if not in_checkout():
+        remedy = "clone the repository, and run the command in its folder after `make env`"
+        raise PomologyError(f"{command} needs the notebooks, which are not installed; {remedy}")
 
 
-def places(variable: str, texts: Sequence[str], address: str) -> list[Path]:
+def run_paths(
+    variable: str, texts: Sequence[str], address: str, fetch: Callable[[str, str], Path]
+) -> list[Path]:
     """Return the paths of runs; fetch those that are not on this machine from a store.
 
-    texts: names of runs, separated by spaces, with quotes around a name with spaces.
+    texts: names of runs, separated by spaces, with quotes around a name with spaces. address: of
+    the store. fetch: downloads a run, of its name and this address; `options.fetch` of a command.
     """
     try:
         names = shlex.split(" ".join(texts))
     except ValueError as error:
         raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
-    found = []
+    local_names = []
     for name in names:
         if (address or "://" in name) and not (locate(name) or Path(name).exists()):
-            name = str(extra("store").fetch(name, address))
-        found.append(name)
-    return find(found, variable)
+            name = str(fetch(name, address))
+        local_names.append(name)
+    return find(local_names, variable)
 
 
 def run_folder(run: str) -> Path:
-    """Return the folder of a run that is named by its folder in outputs/ or its path."""
-    place = locate(run)
-    if place is None or not place.is_dir():
+    """Return the folder of a run that is named by its folder in outputs/ or its path.
+
+    Raises PomologyError for other names, also for that of a zip.
+    """
+    folder = locate(run)
+    if folder is None or not folder.is_dir():
         raise unknown(f"RUN={run}")
-    return place
+    return folder

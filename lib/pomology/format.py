@@ -8,15 +8,25 @@ from pomology.measure.estimate import Estimate
 
 RATIOS = ("", "x", "%")  # units of ratios, for which ± 2 % would read as percentage points
 LARGE = {"T": 1e12, "G": 1e9, "M": 1e6}
-PREFIXES = dict.fromkeys(("FLOP", "FLOP/s", "B/s", "Hz"), LARGE)
-PREFIXES["B"] = {"G": 1e9, "M": 1e6, "k": 1e3}
+# Unit -> its decimal prefixes with their factors, the largest first.
+PREFIXES = {
+    "FLOP": LARGE,
+    "FLOP/s": LARGE,
+    "B/s": LARGE,
+    "Hz": LARGE,
+    "B": {"G": 1e9, "M": 1e6, "k": 1e3},
+}
 
 
 def one_line(text: Any, most: int = 100) -> str:
     """Return an untrusted text in one line, without control characters, cut at `most`."""
-    head = str(text)[: most + 1]
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in head)
-    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+    # Cut first: an untrusted text may be of any length.
+    characters = str(text)[: most + 1]
+    line = "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in characters
+    )
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -27,8 +37,17 @@ def significant(value: float, digits: int = 3) -> str:
         return f"{value:.{min(digits, 2) - 1}e}"
     # Rounding can add a digit: 9.999 becomes 10.0.
     rounded = float(f"{value:.{digits - 1}e}")
-    places = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
-    return f"{rounded:,.{places}f}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+    return f"{rounded:,.{decimals}f}"
+
+
+def rounded_up(value: float, digits: int = 2) -> str:
+    """Return a number rounded up: 16.5 as `17`, 8.53 as `8.6`, 123 as `130`."""
+    if value <= 0:
+        return significant(value, digits)
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    # 0.14 / 0.01 is a little more than 14, which must not become 15.
+    return significant(math.ceil(value / unit - 1e-9) * unit, digits)
 
 
 def seconds(value: float) -> str:
@@ -46,7 +65,8 @@ def quantity(value: float, unit: str) -> str:
     for prefix, factor in PREFIXES.get(unit, {}).items():
         if abs(value) >= factor:
             return f"{significant(value / factor)} {prefix}{unit}"
-    text = f"{value:,.0f}" if unit == "B" or isinstance(value, int) else significant(value)
+    whole = unit == "B" or isinstance(value, int)
+    text = f"{round(value):,}" if whole else significant(value)  # not "-0" for -0.3
     return f"{text} {unit}".rstrip()
 
 

@@ -19,10 +19,16 @@ def root() -> Path:
     return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
 
 
+def in_checkout() -> bool:
+    """Return whether `root` is a checkout, which has the notebooks and their parameters."""
+    return all((root() / name).is_dir() for name in ("notebooks", "params"))
+
+
 def redact(text: str) -> str:
     """Replace folders that may name a person: the checkout by `.`, the home folder by `~`."""
     for folder, short in ((root(), "."), (Path(os.path.expanduser("~")), "~")):
-        if folder != Path(folder.anchor):
+        if folder != Path(folder.anchor):  # `/` is in every path
+            # The folder `work` is no part of the path of `workshop`.
             text = re.sub(re.escape(str(folder)) + r"(?!\.?[\w-])", short, text)
     return text
 
@@ -52,6 +58,7 @@ def make_folder(folder: Path) -> None:
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file atomically, creating its folder if necessary."""
+    # A process that is killed meanwhile leaves the old file whole, next to a draft.
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
     draft.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))

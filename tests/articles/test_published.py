@@ -1,10 +1,13 @@
 """The published numbers compared with the articles' tables, which this file has as typed in."""
 
-import others
+import csv
+import re
+
 import pandas
 import pytest
 
 from pomology.articles import published
+from pomology.views import community_results
 
 
 def values(article=None, experiment=None) -> pandas.DataFrame:
@@ -147,9 +150,9 @@ def test_bounds_are_half_a_unit_of_the_last_printed_digit_away(metric, where, lo
 
 def test_the_times_of_other_sources_can_be_compared():
     rows = published.elsewhere()
-    assert len(rows) > 3000 and {row["source"] for row in rows} == set(others.SOURCES)
+    assert len(rows) > 3000 and {row["source"] for row in rows} == set(community_results.SOURCES)
     assert {fault for row in rows for fault in row["faults"]} <= published.FAULTS.keys()
-    assert {row["precision"] for row in rows} <= {*others.PRECISIONS}
+    assert {row["precision"] for row in rows} <= {*community_results.PRECISIONS}
     for row in rows:
         if row["metric"] in ("samples_per_s", "step_s"):
             batch = row["config"].get("batch_size") if row["metric"] == "step_s" else 1
@@ -159,3 +162,20 @@ def test_the_times_of_other_sources_can_be_compared():
     made_up = {"synthetic", "ImageNet, syntetic", "random, on the GPU"}
     assert made_up.isdisjoint(row["config"].get("data") for row in rows)
     assert {row["workload"] for row in rows} <= published.WORKLOADS.keys()
+
+
+def test_the_data_dictionary_describes_each_file_and_column():
+    text = (published.DATA / "README.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"`([\w.]+)`", text))
+    for place in published.DATA.glob("**/*.csv"):
+        with open(place, newline="", encoding="utf-8") as file:
+            columns = set(next(csv.reader(file)))
+        assert columns <= described, f"{place.name}: {columns - described}"
+    files = {place.name for place in published.DATA.iterdir()} - {"README.md", "elsewhere"}
+    assert files <= {*described, "published.csv"}
+
+
+def test_each_file_of_another_source_has_its_line_in_the_sources():
+    known = [line["id"] for line in published.read("sources.csv")]
+    files = [place.stem for place in (published.DATA / "elsewhere").glob("[!.]*.csv")]
+    assert set(files) <= set(known) and len(known) == len(set(known))

@@ -1,6 +1,7 @@
 """Sources of datasets: real files, synthetic data without a network, or an error of one line."""
 
 import functools
+import hashlib
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -9,19 +10,19 @@ import httpx
 import huggingface_hub
 import numpy as np
 import pandas
-import photographs
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError
 from offline import cut_off, one_line_error
 from PIL import Image
 
-from pomology.data import hub, images, text
+from pomology.data import hub, images, layouts, photographs, text
 
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch, tmp_path_factory):
     """Block the network, and list the requests."""
+    monkeypatch.delenv(hub.FOLDER, raising=False)
     return cut_off(monkeypatch, tmp_path_factory)
 
 
@@ -85,9 +86,46 @@ def png(array):
     return {"bytes": file.getvalue(), "path": None}
 
 
+def test_a_folder_for_all_datasets_may_lack_some(tmp_path, network, monkeypatch):
+    words = dict.fromkeys(("train", "valid"), 2)
+    small = replace(text.PENN_TREEBANK, tokens=words, vocabulary=2)
+    for split in ("train", "validation"):
+        write(tmp_path / f"penn_treebank/{split}/0000.parquet", sentence=["word"])
+    monkeypatch.setenv(hub.FOLDER, str(tmp_path))
+    corpus = text.corpus(small, "real")
+    assert corpus.origin == "Penn Treebank, real: local folder, Parquet files" and not network
+    for load in (images.mnist, images.cifar10, photographs.lsun_classroom):
+        data = load("auto", "", 20)
+        assert data.kind == "stand-in" and "; POMOLOGY_DATA_FOLDER lacks it" in data.origin
+        real = functools.partial(load, "real", "", 20)
+        one_line_error(real, "no real data", "POMOLOGY_DATA_FOLDER lacks it")
+    (tmp_path / "other").mkdir()
+    named = str(tmp_path / "other")
+    one_line_error(lambda: text.corpus(small, "auto", named), f"{named} lacks it; expected train/")
+    monkeypatch.setenv(hub.FOLDER, "/nowhere")
+    one_line_error(lambda: images.mnist("auto"), "POMOLOGY_DATA_FOLDER: /nowhere is not a folder")
+    assert images.mnist("synthetic", "", 20).kind == "stand-in"
+
+
+def test_a_folder_that_may_not_be_opened_is_no_damaged_file(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    paths = [tmp_path / f"train-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+    for path in paths:
+        path.touch()
+    monkeypatch.setattr(Path, "open", refuse)
+    ends = "cannot be read: Operation not permitted"
+    assert one_line_error(lambda: images.mnist("auto", str(tmp_path)), paths[0].name).endswith(ends)
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert one_line_error(lambda: images.mnist("auto", str(tmp_path))) == f"{tmp_path}: {ends}"
+
+
 def test_images_of_the_hub_and_of_a_folder(tmp_path, network):
+    small = replace(images.CIFAR10, shapes={"train": (20, 32, 32, 3)})
+
     def load(folder):
-        return images._image_set(images.CIFAR10, "img", (20, 32, 32, 3), "real", folder, 0, "train")
+        return images.image_set(small, "real", folder, 0)
 
     arrays = np.random.default_rng(3).integers(0, 256, (20, 32, 32, 3), np.uint8)
     labels = np.arange(20) % 10
@@ -96,7 +134,10 @@ def test_images_of_the_hub_and_of_a_folder(tmp_path, network):
     path = tmp_path / "train-00000-of-00001.parquet"
     write(path, img=encoded, label=labels)
     write(cache / images.CIFAR10.revision / "plain_text" / path.name, img=encoded, label=labels)
-    for folder, where in ((str(tmp_path), "local folder"), ("", "uoft-cs/cifar10, cached")):
+    for folder, where in (
+        (str(tmp_path), "local folder, Parquet files"),
+        ("", "uoft-cs/cifar10, cached"),
+    ):
         real = load(folder)
         assert np.array_equal(real.images, arrays) and np.array_equal(real.labels, labels)
         assert real.origin == f"CIFAR-10, real: {where}" and not network
@@ -104,6 +145,20 @@ def test_images_of_the_hub_and_of_a_folder(tmp_path, network):
     one_line_error(lambda: load(str(tmp_path)), "(5, 32, 32, 3), expected (20, 32, 32, 3)")
     path.write_bytes(path.read_bytes()[:-200])
     one_line_error(lambda: load(str(tmp_path)), "damaged")
+
+
+def test_another_dataset_under_the_same_name_is_refused(tmp_path, monkeypatch):
+    small = replace(images.MNIST, shapes={"train": (20, 28, 28)})
+    labels = np.arange(20) % 10
+    path = tmp_path / "train-00000-of-00001.parquet"
+    write(path, image=[png(np.zeros((28, 28), np.uint8))] * 20, label=labels)
+    assert images.image_set(small, "real", str(tmp_path), 0).labels.tolist() == labels.tolist()
+    file = bytes((0, 0, 8, 1, 0, 0, 0, 20, *labels))  # as an idx file
+    monkeypatch.setitem(layouts.OWNERS, hashlib.md5(file).hexdigest(), "Fashion-MNIST")
+    words = "is of Fashion-MNIST, not of MNIST"
+    one_line_error(lambda: images.image_set(small, "real", str(tmp_path), 0), path.name, words)
+    write(path, image=[png(np.zeros((28, 28), np.uint8))] * 20, label=[None] * 20)
+    one_line_error(lambda: images.image_set(small, "real", str(tmp_path), 0), "damaged")
 
 
 def test_words_are_numbered_by_their_appearance(tmp_path):

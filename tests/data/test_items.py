@@ -4,12 +4,11 @@ import pickle
 
 import lmdb
 import numpy as np
-import photographs
 import pytest
 import torch
 from offline import one_line_error
 
-from pomology.data import digits, images, speech, synthetic, text
+from pomology.data import digits, images, photographs, speech, synthetic, text
 
 
 def test_mnist_items_are_exact():

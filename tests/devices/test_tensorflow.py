@@ -129,3 +129,23 @@ def test_tensorflow_s_memory_is_counted_on_a_gpu_where_the_plugin_counts(tensorf
     metal.reset_peak_memory()
     assert metal.peak_memory() == {} and metal.counters_failed
     assert metal.name == "Apple M2 Max" and metal.free_memory() == 10 * GB
+
+
+def test_free_memory_of_tensorflow_s_cuda_is_that_of_nvml(tensorflow, monkeypatch):
+    nvml = SimpleNamespace(nvmlDeviceGetMemoryInfo=lambda gpu: SimpleNamespace(free=3 * GB))
+    monkeypatch.setattr("pomology.machine.energy.nvml_gpu", lambda: (nvml, "gpu"))
+    tensorflow()
+    assert TensorFlowDevice("cuda").free_memory() == 3 * GB
+    assert TensorFlowDevice("cpu").free_memory() == 10 * GB
+
+
+def test_a_batch_goes_to_the_device_and_a_random_matrix_has_its_type(tensorflow):
+    framework = tensorflow()
+    framework.identity = lambda item: ("copy of", item)
+    framework.random = SimpleNamespace(uniform=lambda shape: shape)
+    framework.cast = lambda item, dtype: (item, dtype)
+    gpu = TensorFlowDevice("cuda")
+    framework.log.clear()
+    assert gpu.to_device([1, 2]) == [("copy of", 1), ("copy of", 2)]
+    assert framework.log == ["on /GPU:0"] * 2
+    assert gpu._random("bfloat16", 3) == ((3, 3), "bfloat16")

@@ -181,3 +181,22 @@ def test_watermarks_are_set_as_a_pair_and_only_for_mps(monkeypatch):
         assert os.environ == given
         Device("mps")
         assert os.environ == wanted
+
+
+def test_a_quota_of_threads_is_kept(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        monkeypatch.setattr(snapshot, "usable_threads", lambda: 1)
+        assert Device("cpu").threads == torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_another_warning_than_of_a_fallback_is_shown(monkeypatch):
+    shown = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: shown.append(str(message)))
+    with Device("mps").watch_fallbacks() as seen:
+        warnings.warn("something else", UserWarning, stacklevel=1)
+        step("aten::mode")
+    assert (shown, seen) == (["something else"], {"aten::mode"})

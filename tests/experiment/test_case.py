@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import re
 import time
 import weakref
 from datetime import datetime
@@ -16,7 +17,8 @@ from fakes import Clock
 from small_model import FEATURES, WORK, batches, fit, run
 from torch import nn
 
-from pomology.machine import energy, memory, quiet
+from pomology.experiment import case as experiment_case
+from pomology.machine import calibration, energy, memory, other_programs, waiting
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
 
@@ -112,7 +114,8 @@ def test_parts_phases_occasional_work_and_notebook_metrics_are_in_the_record(mak
                 now.pass_s(0.0005)
             with case.occasional("image", per_epoch=1):
                 now.pass_s(0.002)
-        assert list(case.steps(range(5), part="evaluation")) == list(range(5))
+        for _ in case.steps(range(5), part="evaluation"):
+            now.pass_s(0.001)
         case.metric("drift", torch.tensor(0.5), low=0.4, high=0.6, n=100)
         case.metric("kernel_s", 2, "s", how="estimated")
         case.accuracy(0.9, 1000, trained=0.25)
@@ -267,9 +270,9 @@ def test_the_record_of_timed_calls_has_their_raw_times(make):
 
 def test_flags_contended_and_slowed(make, monkeypatch):
     speeds = iter([1.0, 1.0, 1.4, 1.5, 1.4, 1.2])  # constant, slow on both sides, slow on one
-    monkeypatch.setattr(quiet, "calibrate", lambda: next(speeds))
+    monkeypatch.setattr(calibration, "calibrate", lambda: next(speeds))
     contended = iter([False, False, True, False, False, False])  # of each loop, and of the rest
-    monkeypatch.setattr(quiet, "contended", lambda *_: next(contended))
+    monkeypatch.setattr(other_programs, "contended", lambda *_: next(contended))
     experiment = make()
     for case in experiment.cases(number=[1, 2, 3]):
         with case:
@@ -278,7 +281,7 @@ def test_flags_contended_and_slowed(make, monkeypatch):
     assert first.flags == third.flags == []
     assert second.flags == ["contended", "slowed"]
     assert second.calibration == {"before_s": 1.4, "after_s": 1.5}
-    monkeypatch.setattr(quiet, "contended", lambda *_: False)
+    monkeypatch.setattr(other_programs, "contended", lambda *_: False)
     experiment = make(profile="smoke", out=str(experiment.out / "smoke"))
     assert not run(experiment).calibration  # times of the profile `smoke` do not matter
 
@@ -296,7 +299,8 @@ def test_a_gpu_is_calibrated_outside_of_its_case_and_flagged_if_slower(make, mon
             return seconds
         raise RuntimeError("MPS backend out of memory\nand more")
 
-    monkeypatch.setattr(quiet, "calibrate_gpu", calibrate)
+    monkeypatch.setattr(calibration, "calibrate_gpu", calibrate)
+    monkeypatch.setattr(waiting, "late_result", lambda device: None)
     device.reset_peak_memory = lambda: order.append("reset")
     device.peak_memory = lambda: order.append("peaks") or {}
     for case in experiment.cases(number=range(5)):
@@ -311,6 +315,44 @@ def test_a_gpu_is_calibrated_outside_of_its_case_and_flagged_if_slower(make, mon
     assert seen == [("",), (slow, "slowed"), (slow, "slowed"), ("",), (out,)]
     both = {"before_s": 0.0005, "device_before_s": 0.005, "after_s": 0.0005}
     assert experiment.records[1].calibration == both | {"device_after_s": 0.0065}
+
+
+def test_times_of_a_device_that_does_not_wait_are_a_mismatch(make, monkeypatch):
+    experiment = make()
+    (device,) = experiment.devices
+    device.backend, device.kind = "mps", "gpu"
+    monkeypatch.setattr(calibration, "calibrate_gpu", lambda device: 0.005)
+    monkeypatch.setattr(waiting, "late_result", lambda device: "the result came later")
+    device.synchronize = lambda: None
+    (case,) = experiment.cases()
+    with case:
+        case.metric("step_s", 1.0, "s")
+    (record,) = experiment.records
+    assert (record.status, record.reason) == ("mismatch", "the result came later")
+
+
+def test_a_training_on_a_gpu_that_nobody_verified_is_unproved(make):
+    experiment = make(profile="smoke")
+    experiment.devices[0].kind = "gpu"
+    experiment.devices[0].synchronize = lambda: None
+    record = run(experiment)
+    assert record.status == "ok" and "unproved" in record.flags
+    assert "the step was not verified against the CPU" in record.note
+    assert "unproved" not in run(make("siamese")).flags
+
+
+def test_a_check_after_the_timing_that_breaks_leaves_the_times_unproved(make):
+    def body(case):
+        fit(case)
+
+        def check(_seconds):
+            raise RuntimeError("lost")
+
+        case.at_end(check)
+
+    record = run(make(), body)
+    assert record.status == "ok" and record.flags.count("unproved") == 1
+    assert "not verified after the timing: RuntimeError: lost" in record.note
 
 
 def test_a_rate_above_the_measured_peak_has_a_flag(make):
@@ -338,3 +380,18 @@ def test_the_record_has_joules_of_steady_steps(make, monkeypatch):
     assert step.low < step.value < step.high and record.rails == ["cpu"]
     per_tflop = record.metrics["energy_j_per_tflop"].value
     assert per_tflop == pytest.approx(step.value * 1e12 / WORK.flops)
+
+
+def test_a_notebook_shows_the_progress_of_a_case_and_then_its_result(make, monkeypatch, capsys):
+    shown = []
+    line = SimpleNamespace(update=lambda text: shown.append(text.data))
+    first = lambda text, display_id: shown.append(text.data) or line  # noqa: E731
+    monkeypatch.setattr(experiment_case, "get_ipython", lambda: True)
+    monkeypatch.setattr(experiment_case, "display", first)
+    monkeypatch.setattr(experiment_case, "UPDATE_S", 0.0)
+    run(make())
+    assert shown[0] == "torch-cpu" and shown[-1].startswith("vae: torch-cpu · epoch ")
+    progress = [text for text in shown if ": training, step " in text]
+    assert len(progress) > 1 and all(" of 60, " in text for text in progress)
+    steps = [int(re.search(r"step (\d+) of", text)[1]) for text in progress]
+    assert steps == sorted(steps) and capsys.readouterr().out == ""

@@ -57,6 +57,10 @@ def test_finished_cases_are_skipped_with_a_message(make, capsys):
     [
         ({"profile": "Quick"}, "vae: profile is 'Quick'; it must be one of smoke, quick, article"),
         ({"budget_s": 0}, "vae: budget_s is 0; it must be positive and finite"),
+        (
+            {"article": "03"},
+            "vae: article '03': expected one of 000, 001, 002, 003, 004, today, kit",
+        ),
         ({"framework": "theano"}, "framework: unknown 'theano'; must be one of torch"),
         ({"devices": "tpu"}, "devices: unknown 'tpu'; must be one of auto, cpu, gpu, cuda, mps"),
     ],

@@ -1,8 +1,11 @@
 """Statuses of exceptions, drift, and cases that cannot fit or end in time, which are not tried."""
 
 import builtins
+import functools
+import time
 from types import SimpleNamespace
 
+import fakes
 import numpy as np
 import pytest
 import torch
@@ -11,11 +14,12 @@ from small_model import WORK, fit, run
 from pomology.devices.torch import TorchDevice as Device
 from pomology.errors import TooBig, Unsupported
 from pomology.experiment import case as experiment_case
+from pomology.experiment import outcome
 from pomology.experiment.outcome import drift, of_exception
 from pomology.machine import snapshot
 from pomology.machine.energy import Absent
 from pomology.measure.clock import Block
-from pomology.models.cost import Workload
+from pomology.models.cost import Cost
 from pomology.paths import read_csv, root
 
 RAISED = read_csv(root() / "tests" / "fixtures" / "messages.csv")
@@ -79,7 +83,7 @@ def test_a_case_that_cannot_end_in_time_has_the_estimate_in_its_reason(
     make, monkeypatch, teraflops, refused
 ):
     monkeypatch.setattr(experiment_case, "peak_matmul_rate", lambda *_: 1e12)
-    work = Workload(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1)
+    work = Cost(parameters=1, flops=int(teraflops * 1e12), state_bytes=1, saved_bytes=1)
 
     def body(case):
         case.require_memory(work)
@@ -112,7 +116,7 @@ def test_the_peak_is_that_of_the_fastest_matmul_and_is_timed_once(make, monkeypa
 @pytest.mark.parametrize(("unified", "needed_gb"), [(False, "20.0"), (True, "25.0")])
 def test_offloaded_state_must_fit_the_host(make, monkeypatch, unified, needed_gb):
     """On a CPU the device uses the host's memory, too."""
-    needed = Workload(10, 100, state_bytes=4 * 10**9, saved_bytes=10**9, host_bytes=20 * 10**9)
+    needed = Cost(10, 100, state_bytes=4 * 10**9, saved_bytes=10**9, host_bytes=20 * 10**9)
     (case,) = make().cases()
     case.backend = SimpleNamespace(unified_memory=unified, free_memory=lambda: 10**11)
     free = int(25.1e9 if unified else 20.1e9)
@@ -135,3 +139,79 @@ def test_tf32_is_another_method_on_devices_that_have_it(make, monkeypatch):
     record = run(make(), body, number=[2])
     assert record.note == "fp32 by the default of PyTorch, which is TF32 on this device"
     assert "other-way" in record.flags
+
+
+def computing(count=40, seconds=0.025, **changed):
+    """Return blocks on two threads with 3 % noise. changed: number -> seconds and CPU seconds."""
+    noise = np.random.default_rng(1).normal(1, 0.03, count)
+    blocks = [Block(3, seconds * part, cpu_s=1.9 * seconds * part) for part in noise]
+    for number, (more_s, more_cpu_s) in changed.items():
+        block = blocks[int(number[1:])]
+        blocks[int(number[1:])] = Block(3, block.seconds + more_s, cpu_s=block.cpu_s + more_cpu_s)
+    return blocks
+
+
+@pytest.mark.parametrize(
+    ("blocks", "on_cpu", "on_gpu"),
+    [
+        (computing(), False, False),
+        (computing(_20=(0.4, 0.0)), True, True),  # stopped by SIGSTOP
+        (computing(_0=(3600.0, 0.0)), True, True),  # a clock that jumped
+        (computing(_20=(0.4, 0.76)), False, True),  # it computed all the time
+        (computing(_20=(0.2, 0.0)), False, False),  # too short
+        (computing(seconds=4.0), False, False),  # 3 % of it are 0.12 s
+        (computing(seconds=4.0, _9=(0.4, 0.0)), False, False),  # within 8 deviations
+        (computing(seconds=4.0, _9=(3.0, 0.0)), True, True),
+        (computing(4, _3=(0.4, 0.0)), False, False),  # too few to know what is usual
+    ],
+)
+def test_a_block_that_lasts_long_without_cpu_time_shows_a_pause(blocks, on_cpu, on_gpu):
+    assert (outcome.paused(blocks, "cpu"), outcome.paused(blocks, "gpu")) == (on_cpu, on_gpu)
+
+
+def spin(seconds):
+    """Compute for so long, in this thread's own time."""
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
+
+
+def test_a_stopped_process_is_a_flag_and_a_clock_that_goes_back_an_error(make):
+    """A process stands still for 0.4 s; then its clock jumps back by 5 s, or does not move."""
+
+    def still(case):
+        for number in case.steps(range(60), ready=False):
+            spin(0.01)
+            if number == 40:
+                time.sleep(0.4)  # as after SIGSTOP: no CPU time
+
+    record = run(make(budget_s=5.0), still)
+    assert (record.status, "paused" in record.flags) == ("ok", True)
+    now = fakes.Clock()
+
+    def back(case):
+        case.clock.clock = now
+        for number in case.steps(range(60), ready=False):
+            now.pass_s(-5.0 if number == 40 else 0.01)
+
+    record = run(make(budget_s=5.0), back, batch_size=[2])
+    assert record.status == "error"
+    assert record.reason.startswith("the part 'training': ")
+    assert record.reason.endswith(" s: the clock stood still or went back")
+
+
+def test_a_case_whose_limit_left_the_first_step_alone_is_too_slow(make):
+    """A row that is `ok` has a number."""
+
+    def body(limit_s, case):
+        now = fakes.Clock()
+        case.clock.clock, case.clock.limit_s = now, limit_s
+        for _ in case.steps(range(390), ready=False):
+            now.pass_s(10.5)
+
+    record = run(make(), functools.partial(body, 10.0))
+    assert record.status == "too-slow"
+    expected = "its first step took 10.5 s, 390 of them take 4,095 s: the limit left no other"
+    assert record.reason == expected and record.metrics["first_step_s"].value == 10.5
+    record = run(make(), functools.partial(body, 30.0), batch_size=[2])
+    assert record.status == "ok" and record.metrics["epoch_s"].value == pytest.approx(4095.0)

@@ -5,13 +5,15 @@ import re
 import shutil
 import zipfile
 
+import pandas
 import pytest
 from shared_runs import copied, every, honest, retime, zipped
 
 from pomology.__main__ import main
-from pomology.extras.collection import check
+from pomology.extras.collection import check, page
 from pomology.extras.compare.many import compare
 from pomology.extras.share import share
+from pomology.measure.estimate import Estimate
 from pomology.paths import root
 
 IGNORED = shutil.ignore_patterns("*.html", "*.ipynb", "shown", "*.parquet")
@@ -200,3 +202,24 @@ def test_submitting_says_what_the_zip_holds_and_asks(tmp_path, capsys):
     (folder / "machine.json").write_text(json.dumps(machine | {"profile": "smoke"}))
     assert main(["submit", str(folder), "--yes"]) == 2
     assert "profile smoke" in capsys.readouterr().err
+
+
+def time_of(device, experiment):
+    common = {"framework": "PyTorch", "precision": "fp32", "version": "2.14.1", "year": "2026"}
+    common |= {"case": "step, batch size 64", "machine": device, "work": (1e12, 1e10)}
+    return common | {"device": device, "experiment": experiment, "repeats": [Estimate(1.0, "s")]}
+
+
+def test_a_measured_device_is_predicted_by_the_data_sheet_that_its_name_means():
+    measured = [time_of("Apple M1 GPU", "vae"), time_of("A100-SXM4-80GB CUDA", "vae")]
+    measured += [time_of("AMD EPYC CPU", "dcgan")]
+    rows = dict(page._table(pandas.DataFrame(measured))["rows"])
+    # Of an M1 with an unknown number of cores the smallest is predicted.
+    ((_, what),) = rows["Apple M1 GPU"]["dcgan"]
+    assert what == "predicted for M1 GPU (7 cores), fp32"
+    ((_, what),) = rows["A100-SXM4-80GB CUDA"]["dcgan"]
+    assert what == "predicted for A100 80 GB SXM, fp32"
+    ((_, what),) = rows["A100 40 GB SXM"]["dcgan"]
+    assert what == "predicted, fp32"
+    assert {"M1 GPU (8 cores)", "A100 80 GB SXM"}.isdisjoint(rows)
+    assert rows["AMD EPYC CPU"].keys() == {"dcgan"}

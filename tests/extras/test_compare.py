@@ -1,7 +1,8 @@
 """Runs side by side: verdicts on known numbers, and how often they are wrong."""
 
+from types import SimpleNamespace
+
 import numpy as np
-import pandas
 import pytest
 from records import metric, record, write
 from scipy import stats
@@ -10,6 +11,7 @@ from pomology import __main__
 from pomology.articles import claims
 from pomology.errors import PomologyError
 from pomology.extras import compare
+from pomology.extras.compare.comparison import ComparedCase, judge_together
 
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "os": "macOS"}
 FAST, SLOW = (5.0, 5.05, 4.95), (10.0, 10.1, 9.9)
@@ -183,15 +185,26 @@ def test_single_runs_are_judged_by_the_variation_that_was_measured(tmp_path):
 
 def test_two_single_runs_of_one_machine_are_called_different_in_at_most_5_percent_of_cases():
     """Each two repeats of the reference run, with the variation that each measured."""
-    frame = compare.load("reference-cpu")
+    (run,) = compare.load("reference-cpu")
     wrong = []
     for pair in ([0, 1], [0, 2], [1, 2]):
-        sides = [frame[frame.repeat.eq(repeat)].assign(run=str(repeat)) for repeat in pair]
-        rows = compare.table(pandas.concat(sides, ignore_index=True)).data
+        sides = []
+        for repeat in pair:
+            records = [record for record in run.records if record.repeat == repeat]
+            machine = {"machine": run.machine}
+            sides.append(SimpleNamespace(name=str(repeat), records=records, **machine))
+        rows = compare.table(sides).data
         judged = [row["verdict"].split(";")[0] for row in rows if row["low"] is not None]
         assert len(judged) > 200
         wrong.append(np.mean([verdict in ("faster", "slower") for verdict in judged]))
     assert np.mean(wrong) <= 0.05
+
+
+def comparison_of(run_s, base_s, experiment="vae"):
+    """A comparison of two runs, not judged yet."""
+    case = {"article": "001", "experiment": experiment, "case": "", "precision": "fp32"}
+    runs = {"base": "a", "run": "b", "base_s": base_s, "run_s": run_s}
+    return ComparedCase(**case, **runs, kind="cpu", doubts="", metric="epoch_s")
 
 
 def drawn(generator, shared, drift, count=3):
@@ -211,8 +224,7 @@ def drawn(generator, shared, drift, count=3):
             common = np.sqrt(shared) * generator.standard_normal((count, 1))
             times[run] = np.exp(deviations * (own + common) + moved * (run == "b")).T
         for b, a in zip(times["b"], times["a"], strict=True):
-            row = {"experiment": f"notebook {notebook}", "run": "b", "run_s": b, "base_s": a}
-            rows.append(row | {"doubts": ""})
+            rows.append(comparison_of(b, a, experiment=f"notebook {notebook}"))
     return rows
 
 
@@ -222,26 +234,26 @@ def test_two_runs_of_one_machine_are_called_different_in_at_most_5_percent_of_ro
     different = []
     for _ in range(12):
         rows = drawn(generator, shared, drift)
-        for notebook in {row["experiment"] for row in rows}:
-            compare._judge([row for row in rows if row["experiment"] == notebook], in_turn=False)
-        different.append(np.mean([row["verdict"] != "no difference shown" for row in rows]))
+        for notebook in {row.experiment for row in rows}:
+            judge_together([row for row in rows if row.experiment == notebook], in_turn=False)
+        different.append(np.mean([row.verdict != "no difference shown" for row in rows]))
     assert np.mean(different) <= 0.05 and np.mean(np.array(different) > 0.05) <= 0.1
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_a_verdict_is_welchs_t_of_the_logarithms(in_turn):
     a, b = np.exp([1.0, 2, 3]), np.exp([2.0, 4, 6])
-    row = {"run_s": a, "base_s": b, "doubts": ""}
-    compare._judge([row], in_turn)
+    row = comparison_of(a, b)
+    judge_together([row], in_turn)
     welch = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval()
-    bounds = np.log([row["low"], row["high"]])
-    assert row["verdict"] == "no difference shown"
+    bounds = np.log([row.low, row.high])
+    assert row.verdict == "no difference shown"
     # Between sets that ran one after the other there is more variance than within them.
     widened = 1 if in_turn else np.sqrt(1 + 3 * claims.BETWEEN_SETS / 2)
     assert bounds == pytest.approx(-2 + widened * (np.array(welch) + 2))
-    row["base_s"] = 9 * b
-    compare._judge([row], in_turn=True)
-    assert row["verdict"] == "faster"
+    row.base_s = 9 * b
+    judge_together([row], in_turn=True)
+    assert row.verdict == "faster"
 
 
 def test_the_command_writes_a_table_in_which_no_text_is_markup(tmp_path, monkeypatch, capsys):

@@ -4,7 +4,9 @@ import pytest
 from machine import test_snapshot
 from macs import SECRETS
 
+from pomology.__main__ import main
 from pomology.devices import torch as devices_torch
+from pomology.extras import doctor as extra
 from pomology.extras.doctor import doctor
 from pomology.machine import snapshot as machine_snapshot
 
@@ -158,3 +160,21 @@ def test_this_machine_s_frameworks_each_alone(framework):
     else:
         cpu = found["devices"][0]
         assert (cpu["backend"], cpu["reason"], cpu["precisions"]["fp32"]) == ("cpu", None, None)
+
+
+@pytest.mark.parametrize(
+    ("dirty", "line"),
+    [
+        (False, "The collection would accept a run."),
+        (True, "not for the collection of runs: the checkout has uncommitted changes, or no"),
+    ],
+)
+def test_who_asks_is_told_whether_the_collection_would_accept_a_run(
+    dirty, line, monkeypatch, capsys
+):
+    state = {"git": {"commit": "0" * 40, "dirty": dirty}, "packages": {}}
+    monkeypatch.setattr(extra, "software", lambda: state)
+    monkeypatch.setattr(doctor, "examine", lambda machine: "")
+    for options, told in (["--submit"], True), ([], False):
+        assert main(["doctor", *options]) == 0
+        assert (line in capsys.readouterr().out) == told

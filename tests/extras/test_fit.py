@@ -2,14 +2,18 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pomology.__main__ import main
 from pomology.articles import published
-from pomology.extras.fit import answer, memory, networks
-from pomology.extras.fit.answer import Place
+from pomology.errors import PomologyError
+from pomology.extras.fit import answer, listing, memory, networks
+from pomology.extras.fit.answer import TrainingDevice
 from pomology.extras.fit.networks import Plan
 from pomology.extras.prediction import devices
 from pomology.measure.estimate import Estimate
@@ -34,11 +38,13 @@ def tiny(tmp_path):
 
 def test_each_model_of_the_table_has_the_parameters_counted_by_hand():
     counted = {row["name"]: int(row["parameters"]) for row in read_csv(COUNTS)}
-    assert counted.keys() == networks.known().keys()
+    listed = {row["name"]: int(row["parameters"]) for row in networks.rows()}
+    assert counted.keys() == networks.configurations().keys() == listed.keys()
     for name, parameters in counted.items():
         network = networks.build(networks.find(name), Plan("full"))
         built = sum(weight.numel() for weight in network.parameters())
         assert built == pytest.approx(parameters, rel=1e-3), name
+        assert built == listed[name], name
 
 
 def test_weights_gradients_and_optimizer_are_those_counted_by_hand(tiny):
@@ -69,18 +75,51 @@ def test_lora_trains_two_small_matrices_for_each_and_qlora_keeps_the_rest_in_4_b
 def test_the_largest_that_fits_fits_and_the_next_does_not(tiny, field, near, method):
     plan = Plan(method, sequence=64, batch=4, precision="fp32")
     limit = memory.count(tiny, plan, "mps").bytes * 1.7
-    place = Place("mps", None, limit, "")
-    most = answer.largest(tiny, plan, place, field)
+    device = TrainingDevice("mps", None, limit, "")
+    most = answer.largest(tiny, plan, device, field)
     sizes = (int(most * (1 - near)), int(most * (1 + near)) + 1)
     needs = [memory.count(tiny, plan._replace(**{field: n}), "mps").bytes for n in sizes]
     assert getattr(plan, field) < most and needs[0] <= limit < needs[1]
-    assert answer.largest(tiny, plan, place._replace(limit=1.0), field) == 0
+    assert answer.largest(tiny, plan, device._replace(limit=1.0), field) == 0
+
+
+BERT = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+BERT |= {"vocab_size": 100, "num_attention_heads": 4, "max_position_embeddings": 96}
+BERT |= {"architectures": ["BertForSequenceClassification"]}
+WHISPER = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4}
+WHISPER |= {"decoder_attention_heads": 4, "vocab_size": 100, "max_target_positions": 96}
+WHISPER |= {"pad_token_id": 0, "architectures": ["WhisperForConditionalGeneration"]}
+
+
+@pytest.mark.parametrize("sizes", [BERT, WHISPER], ids=["bert", "whisper"])
+def test_a_model_at_its_longest_sequence_has_an_answer(sizes, tmp_path, capsys):
+    """No longer one is counted, which such a model does not run."""
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    assert main(["fit", str(tmp_path / "config.json")]) == 0
+    said = capsys.readouterr().out
+    assert "longest sequence at batch 1: about 96 tokens" in said
+    assert "what would help" in said  # it tries checkpointing, too
+
+
+ARCHITECTURES = {row["architecture"]: row["name"] for row in reversed(networks.rows())}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_lora_of_every_architecture_comes_without_a_warning(name):
+    networks.build(networks.find(name), Plan("lora"))
+
+
+def test_the_answer_is_all_that_is_printed(tiny):
+    command = [sys.executable, "-m", "pomology", "fit", tiny, "--sequence", "64"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{tiny}: {PARAMETERS:,} parameters; LoRA") and not done.stderr
 
 
 def test_only_what_saves_memory_is_offered(tiny):
     plan = Plan("full", sequence=512, precision="fp32")
     for changes, is_offered in (({}, True), ({"method": "qlora", "precision": "bf16"}, False)):
-        lines = answer.helps(tiny, plan._replace(**changes), Place("cpu", None, None, ""))
+        lines = answer.helps(tiny, plan._replace(**changes), TrainingDevice("cpu", None, None, ""))
         offered = {line.split(":")[0].strip() for line in lines}
         assert [name in offered for name in ("LoRA", "bf16")] == [is_offered] * 2
         assert "256 tokens" in offered
@@ -109,9 +148,15 @@ def test_an_observed_speed_is_judged(observed, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("gpt3", "gpt3: no config.json, nor one of gpt2"),
+        ("gpt3", "gpt3: unknown model, and no path of a config.json; similar names: gpt2, "),
+        ("banana", "banana: unknown model, and no path of a config.json; `pomology models` lists"),
+        ("distilbert", "similar names: bert-base, bert-large; `pomology models` lists all"),
         ("CONFIG", "expected JSON with `architectures`"),
-        ("gpt2 --on M2", "--on M2: unknown device; similar names: "),
+        ("gpt2 --on M9", "--on M9: unknown device; `pomology devices` lists all"),
+        ("gpt2 --on GPU", "--on GPU: names no device; expected a model, such as 'RTX 4090'"),
+        ("gpt2 --on cpu", "--on cpu: no CPU has a data sheet"),
+        ("gpt2 --sequence 0", "--sequence 0: expected at least 1"),
+        ("gpt2 --on L40S", "`pomology devices` lists all"),
         ("gpt2 --memory lots", "--memory lots: expected a value such as 36GB"),
         ("gpt2 --tokens -3", "--tokens -3: expected a value such as 10M"),
         ("gpt2 --sequence 1025", "--sequence 1025: the model takes 1,024 at most"),
@@ -132,5 +177,228 @@ def test_published_speeds_name_known_devices_and_models():
     for row in published.read("finetuning.csv"):
         assert row["source"].startswith("https://") and row["printed"], row
         assert row["device"] in {"", *devices.published_devices()}, row
-        assert row["model"] in {"", *networks.known()}, row
+        assert row["model"] in {"", *networks.configurations()}, row
         assert row["method"] in ("full", "lora", "qlora") and float(row["tokens_per_s"] or 1) > 0
+
+
+# What people type -> the model of models.csv.
+TYPED = {
+    "qwen2.5-0.5b": "qwen2.5-0.5b",
+    "Qwen2.5 0.5B": "qwen2.5-0.5b",
+    "Qwen/Qwen2.5-0.5B": "qwen2.5-0.5b",
+    "Qwen/Qwen2.5-0.5B-Instruct": "qwen2.5-0.5b",
+    "Qwen3-8B-Base": "qwen3-8b",
+    "Llama 3.1 8B": "llama-3.1-8b",
+    "meta-llama/Llama-3.1-8B": "llama-3.1-8b",
+    "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "Meta Llama 3 8B": "llama-3-8b",
+    "meta-llama/Llama-2-7b-chat-hf": "llama-2-7b",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b",
+    "google/gemma-2-2b-it": "gemma-2-2b",
+    "mistralai/Mistral-7B-v0.1": "mistral-7b",
+    "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b-v0.3",
+    "Phi-3-mini-4k-instruct": "phi-3-mini",
+    "GPT-2 XL": "gpt2-xl",
+    "openai/whisper-large-v3": "whisper-large-v3",
+    "BERT base": "bert-base",
+    "google-bert/bert-base-uncased": "bert-base",
+    "google/vit-base-patch16-224": "vit-base",
+    "Qwen/Qwen-1_8B": "qwen-1.8b",
+    "Qwen/Qwen-1_8B-Chat": "qwen-1.8b",
+    "GPT-2 small": "gpt2",
+    "gpt2-small": "gpt2",
+    "GPT-2 124M": "gpt2",
+    "ViT-B/16": "vit-base",
+    "vit_l_16": "vit-large",
+    "mistralai/Mistral-7B-Instruct-v0.2": "mistral-7b",
+    "llama3.1:8b": "llama-3.1-8b",
+    "Google Gemma 2 2B": "gemma-2-2b",
+    "microsoft phi 4": "phi-4",
+    "openai/whisper-large": "whisper-large-v2",
+    "mlx-community/Meta-Llama-3.1-8B-Instruct-bf16": "llama-3.1-8b",
+}
+QUANTIZED = "not quantized; `fit --method qlora` keeps its weights in 4 bits"
+# A name of a model with other weights or of several models -> the model, and the end of the note.
+TAKEN = {
+    "unsloth/Llama-3.2-1B-Instruct-bnb-4bit": ("llama-3.2-1b", QUANTIZED),
+    "mlx-community/Qwen3-8B-4bit": ("qwen3-8b", QUANTIZED),
+    "mlx-community/Qwen2.5-0.5B-4bit": ("qwen2.5-0.5b", QUANTIZED),
+    "TheBloke/Llama-2-7B-Chat-GPTQ": ("llama-2-7b", QUANTIZED),
+    "llama3.2:1b-instruct-q4_K_M": ("llama-3.2-1b", QUANTIZED),
+    "Llama 3 8bit": ("llama-3-8b", f"the only size listed, {QUANTIZED}"),
+    "TinyLlama": ("tinyllama-1.1b", "the only size listed"),
+    "Phi 3": ("phi-3-mini", "the only size listed"),
+    "Llama 3": ("llama-3-8b", "the only size listed"),
+    "meta-llama/Llama-3.1": ("llama-3.1-8b", "the only size listed"),
+    "whisper turbo": ("whisper-large-v3-turbo", "the only size listed"),
+    "bert": ("bert-base", "the smallest listed; say 'bert-large' for the other"),
+    "smollm": (
+        "smollm2-135m",
+        "the smallest listed; say 'smollm2-360m' or 'smollm2-1.7b' for another",
+    ),
+    "whisper": (
+        "whisper-tiny",
+        "the smallest listed; say 'whisper-base', 'whisper-small' or 'whisper-medium' for another "
+        "(`pomology models` lists all)",
+    ),
+    "google-bert/bert-base-cased": (
+        "bert-base",
+        "whose vocabulary has 30,522 tokens instead of 28,996",
+    ),
+    "openai/whisper-small.en": (
+        "whisper-small",
+        "whose vocabulary has 51,865 tokens instead of 51,864",
+    ),
+}
+# Names of other models.
+OTHERS = ["Llama 3 18B", "phi-3-mini-128k-instruct", "Qwen2.5-0.5", "Qwen2.5-Coder-0.5B", "", "/"]
+OTHERS += ["Qwen 18B", "ViT-H/14", "gpt3", "gemma 2b", "bert-base-multilingual-cased", "Mixtral"]
+OTHERS += ["Llama-3.3-70B-Instruct", "DeepSeek-R1-Distill-Qwen-1.5B", "whisper.en", "llama!x"]
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_a_typed_name_means_a_model(name):
+    assert networks.resolve(name) == (TYPED[name], "")
+    assert networks.find(name) is networks.configurations()[TYPED[name]]
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_the_note_says_what_was_taken_where_it_is_not_the_very_model(name):
+    model, end = TAKEN[name]
+    assert networks.resolve(name) == (model, f"{name}: taken as {model}, {end}")
+
+
+def test_the_smallest_of_a_name_has_the_fewest_parameters():
+    sizes = {row["name"]: int(row["parameters"]) for row in networks.rows()}
+    for name in ("whisper", "qwen", "llama", "gpt2", "phi", "vit"):
+        beginning = {each: size for each, size in sizes.items() if each.startswith(name)}
+        assert networks.resolve(name).name == min(beginning, key=beginning.get)
+
+
+def test_fit_and_models_end_with_the_note(capsys):
+    note = "bert-base-cased: taken as bert-base, whose vocabulary has 30,522 tokens instead of "
+    assert main(["fit", "bert-base-cased", "--sequence=64", "--on=T4"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("bert-base: ") and said.splitlines()[-1].startswith(note)
+    assert main(["models", "bert-base-cased"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(note)
+    assert main(["models", "whisper"]) == 0
+    said = capsys.readouterr().out
+    assert "whisper-large-v3-turbo " in said and "\nwhisper: taken as whisper-tiny, " in said
+    assert main(["models", "8b"]) == 0
+    assert "taken as" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--on", "--memory", "--tokens", "--observed"])
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_text_is_refused_with_an_example(option, text, capsys):
+    assert main(["fit", "gpt2", option, text]) == 2
+    said = capsys.readouterr().err
+    assert f"{option}: expected " in said and ", such as " in said
+    assert "not an empty text" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_name_of_another_model_is_refused(name):
+    with pytest.raises(PomologyError, match=r"unknown model.*; `pomology models` lists all$"):
+        networks.resolve(name)
+
+
+def test_each_model_is_found_by_its_own_name_in_any_spelling_and_on_the_hub():
+    for row in networks.rows():
+        spaced = row["name"].replace("-", " ").upper()
+        for name in (row["name"], spaced, networks.hub_name(row) or row["name"]):
+            assert networks.resolve(name) == (row["name"], ""), name
+
+
+def options_of(**given):
+    return SimpleNamespace(**{"on": "", "memory": "", "framework": "torch", **given})
+
+
+# A GPU as PyTorch and MLX name it, with the cores and the memory of snapshot.gpus -> its device.
+OWN = {
+    ("Apple M4 Max", 40, None): "M4 Max GPU (40 cores)",
+    ("Apple M1 Pro", 14, None): "M1 Pro GPU (14 cores)",
+    ("NVIDIA GeForce RTX 4090", None, 24): "RTX 4090",
+    ("NVIDIA A100-SXM4-80GB", None, 80): "A100 80 GB SXM",
+    ("Tesla T4", None, 15): "T4",
+}
+
+
+def machine(monkeypatch, name, cores, memory_gb):
+    """Let this machine have a GPU, and its framework name it."""
+    backend = "mps" if "Apple" in name else "cuda"
+    gpu = SimpleNamespace(kind="gpu", backend=backend, name=name, title="PyTorch")
+    gpu.unified_memory, gpu.free_memory = backend == "mps", lambda: 20 * 2**30
+    monkeypatch.setattr(answer.find, "find", lambda *_: [gpu])
+    memory_bytes = memory_gb and memory_gb * 2**30
+    listed = [{"name": name, "cores": cores, "memory_bytes": memory_bytes}]
+    monkeypatch.setattr(answer.snapshot, "gpus", lambda: listed)
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_this_machine_has_the_data_sheet_of_its_gpu(own, monkeypatch):
+    machine(monkeypatch, *own)
+    place = answer.training_device(options_of())
+    assert place.device.name == OWN[own] and place.limit == 20 * 2**30
+    assert bool(place.note) == ("cores" in OWN[own])
+
+
+def test_a_time_is_predicted_for_the_machine_that_it_runs_on(tiny, monkeypatch, capsys):
+    machine(monkeypatch, "Apple M1 Pro", 14, None)
+    assert main(["fit", tiny, "--sequence", "64"]) == 0
+    said = capsys.readouterr().out
+    assert "\ntakes " in said and "tokens/s" in said and "no time is predicted" not in said
+    assert "\nApple M1 Pro: taken as M1 Pro GPU (14 cores), this machine's\n" in said
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (("Apple M3 Max", 30, None), "this machine has 30 GPU cores; only M3 Max GPU (40 cores)"),
+        (("Apple M5", 10, None), "Apple M5: M5 GPU has no data sheet"),
+        (("NVIDIA GeForce RTX 3080 Laptop GPU", None, 16), "RTX 3080 Laptop has no data sheet"),
+        (("NVIDIA L40S", None, 48), "NVIDIA L40S: unknown device"),
+    ],
+)
+def test_it_says_why_no_time_is_predicted(own, words, tiny, monkeypatch, capsys):
+    machine(monkeypatch, *own)
+    assert main(["fit", tiny, "--sequence", "64"]) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if "no time is predicted" in x)
+    assert words in line and "\ntakes " not in line
+
+
+@pytest.mark.parametrize(
+    ("on", "device"), [("M4 Max", "M4 Max GPU (40 cores)"), ("rtx 4090", "RTX 4090")]
+)
+def test_a_device_is_named_as_people_type_it(on, device):
+    place = answer.training_device(options_of(on=on))
+    assert place.device.name == device
+    assert place.limit == (None if place.backend == "mps" else 24 * 2**30)
+
+
+def test_models_are_listed_with_parameters_and_longest_sequence(capsys):
+    assert main(["models"]) == 0
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 100
+    lines = [line.split() for line in said.splitlines()]
+    assert ["llama-3.1-8b", "8.03", "billion", "131,072", "meta-llama/Llama-3.1-8B"] in lines
+    assert ["gemma-3-1b", "1.00", "billion", "32,768", "google/gemma-3-1b-it"] in lines
+    assert ["nanogpt-char", "10.8", "million", "256"] in lines
+    assert {row["name"] for row in networks.rows()} <= {line[0] for line in lines if line}
+    assert "\nvae 128 " in said
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("qwen2.5 0.5b", ["qwen2.5-0.5b"]),
+        ("Qwen/Qwen2.5-0.5B-Instruct", ["qwen2.5-0.5b"]),
+        ("resnet", ["resnet50 64 224"]),
+        ("whisper tiny", ["whisper-tiny"]),
+        ("bert large", ["bert-large"]),
+    ],
+)
+def test_a_filter_lists_some_models(text, wanted):
+    rows = [row for table in listing.tables(text) for row in table.rows]
+    assert [next(iter(row.cells.values())) for row in rows] == wanted

@@ -39,12 +39,12 @@ def test_other_machines_need_tls_or_insecure():
     clear = [{"scheduler": "tcp://10.0.0.1:1"}, {"scheduler": "tcp://mini1:1"}, {"hosts": "a b"}]
     for where in clear:
         with pytest.raises(PomologyError, match="INSECURE=1"):
-            fleet.place(options(**where))
-        assert fleet.place(options(**where, insecure=True))
-    assert fleet.place(options(scheduler="tcp://127.0.0.1:1"))
-    assert fleet.place(options(scheduler="tls://mini1:1"))
+            fleet.address_of(options(**where))
+        assert fleet.address_of(options(**where, insecure=True))
+    assert fleet.address_of(options(scheduler="tcp://127.0.0.1:1"))
+    assert fleet.address_of(options(scheduler="tls://mini1:1"))
     with fleet.dask.config.set({"distributed.comm.require-encryption": True}):
-        assert fleet.place(options(hosts="a b"))
+        assert fleet.address_of(options(hosts="a b"))
 
 
 @pytest.mark.parametrize("scheduler", ["tcp://127.0.0.1:1", "http://a:1"])

@@ -1,23 +1,24 @@
 """Predictions compared with sums by hand and simulated times; counts compared with PyTorch's."""
 
+import counts
 import numpy as np
 import pandas
 import pytest
 import torch
-import validate
 from records import product, rate, record, stream, write
 from torch import nn
 
 from pomology.__main__ import main
+from pomology.articles import devices as names
 from pomology.errors import PomologyError
-from pomology.extras.prediction import model, times, work
-from pomology.extras.prediction.devices import Device
+from pomology.extras.prediction import devices, model, times, validation, work, workloads
+from pomology.extras.prediction.devices import Hardware
 from pomology.extras.prediction.model import Model
 from pomology.extras.prediction.work import Work
-from pomology.results import frame
+from pomology.models import workload
 
 PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
-CARD = Device("a card", PEAKS, 500e9, "cuda", "by hand")
+CARD = Hardware("a card", PEAKS, 500e9, "cuda", "by hand")
 # Shares for convolutions in half, matmuls in fp32, other computing, memory, memory in half.
 NUMBERS = np.array([1 / 0.25, 1 / 0.8, 1 / 0.5, 1 / 0.6, 1 / 0.5, 1e-5])
 MODEL = Model(NUMBERS, (-0.1, 0.2))
@@ -46,19 +47,19 @@ def simulated(spread: float = 0.0, cards: int = 12, factor: float = 1.0) -> pand
         peaks = {key: peak and peak * random.uniform(0.2, 5) for key, peak in PEAKS.items()}
         bandwidth = random.uniform(1e11, 2e12)
         card = CARD._replace(name=f"card {number}", flops_per_s=peaks, bytes_per_s=bandwidth)
-        for workload in range(8):
+        for name in range(8):
             convolutions, products = 10 ** random.uniform(9, 13, 2)
             step = Work(convolutions, products, 10 ** random.uniform(8, 10), 99)
-            columns = model.columns(step, card, ("fp32", "half")[workload % 2])
+            columns = model.columns(step, card, ("fp32", "half")[name % 2])
             seconds = factor * float(np.array(list(columns.values())) @ NUMBERS)
-            time = {"workload": f"w{workload}", "device": card.name}
+            time = {"workload": f"w{name}", "device": card.name}
             time["step_s"] = seconds * float(np.exp(random.normal(0, spread)))
             rows.append(time | columns)
     return pandas.DataFrame(rows)
 
 
 def test_the_interval_covers_90_percent_of_normal_errors():
-    row = validate.summary(model.left_out(simulated(0.3), "device"))
+    row = validation.summary(model.left_out(simulated(0.3), "device"))
     assert 0.8 <= row["covered"] <= 0.97
     assert row["median"] == pytest.approx(0.2, abs=0.08)  # exp(0.3 · 0.674) - 1 = 0.22
 
@@ -129,7 +130,7 @@ def nonzero(): return Model(lambda y: y[y > 0])
 def detached(): return Model(lambda y: y.detach())
 """
 ASKED = {
-    "plain": (0, "predicted for M2 Max GPU from published peaks"),
+    "plain": (0, "predicted for M2 Max GPU (38 cores) from published peaks"),
     "nonzero": (2, "mine.py: NotImplementedError: "),
     "detached": (2, "the model's output does not depend on its weights"),
 }
@@ -140,7 +141,7 @@ def test_a_users_model_is_predicted_or_refused_in_one_line(tmp_path, capsys, fun
     place = tmp_path / "mine.py"
     place.write_text(FILE, encoding="utf-8")
     status, words = ASKED[function]
-    assert main(["predict", f"{place}:{function}", "--input=4x8", "--on=M2 Max GPU"]) == status
+    assert main(["predict", f"{place}:{function}", "--input=4x8", "--on=M2 Max 38 cores"]) == status
     output, errors = capsys.readouterr()
     assert words in output + errors and errors.count("\n") == (status == 2)
 
@@ -153,7 +154,7 @@ def test_a_runs_steps_are_the_sums_of_its_records():
     cases = [record("vae", rate(1e11), **STEPS)]
     cases.append(record("vae", rate(1e11), {"offload": True}, **STEPS))
     cases.append(record("vae", rate(1e11), {"batch_size": 1}, precision="bf16", **STEPS))
-    (step,) = times.of_run(frame.of_records(cases), {"cpu": CARD}).to_dict("records")
+    (step,) = times.of_run(cases, {"cpu": CARD}).to_dict("records")
     assert (step["workload"], step["device"], step["launches"]) == ("vae", "a card", 0)
     found = (step["step_s"], step["fp32_products"], step["memory"])
     assert found == pytest.approx((0.01, 1e-4, 2e-4))
@@ -165,3 +166,188 @@ def test_a_workload_of_pomology_is_predicted_on_a_run(tmp_path, capsys):
     write(tmp_path / "mine", [product(2e11), stream(1e10), case], {"chip": "Apple M9"})
     assert main(["predict", "vae 128", f"--from={tmp_path / 'mine'}"]) == 0
     assert "predicted for cpu from the peaks measured in the run mine" in capsys.readouterr().out
+
+
+LARGER = "say 'M2 Max GPU (38 cores)' for the other"
+LAPTOP = "NVIDIA GeForce RTX 3080 Laptop GPU"
+
+
+@pytest.mark.parametrize(
+    ("target", "on", "words"),
+    [
+        ("vae 128", "rtx 4090", ["vae 128, fp32; per step: ", "predicted for RTX 4090 from "]),
+        ("VAE 128", "Apple M2 Max", ["vae 128, fp32", "for M2 Max GPU (30 cores)", LARGER]),
+        ("ResNet-50 2 32", "Tesla T4", ["resnet50 2 32, fp32", "predicted for T4 from "]),
+    ],
+)
+def test_workloads_and_devices_are_named_as_people_type_them(target, on, words, capsys):
+    assert main(["predict", *target.split(), "--on", on]) == 0
+    said = capsys.readouterr().out
+    assert all(each in said for each in words), said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("vae 128", "--on", "M9"), "--on M9: unknown device; `pomology devices` lists all"),
+        (("vae 128", "--on", LAPTOP), f"--on {LAPTOP}: RTX 3080 Laptop has no data sheet"),
+        (("vae 128", "--on", "cpu"), "--on cpu: needs --from"),
+        (("vae 128", "--on", "M4", "--from", "reference-cpu"), "reference-cpu has peaks of cpu"),
+        (("vae 128", "--on", "AMD EPYC"), "--on AMD EPYC: no CPU has a data sheet; --from RUN"),
+        (("vae 128", "--on", "M1 Pro CPU"), "--on M1 Pro CPU: no CPU has a data sheet; --from RUN"),
+        (("vae 128", "--on", "GPU 8 GB"), "--on GPU 8 GB: names no device; expected a model"),
+        (
+            ("vae 128", "--on", ""),
+            "--on: expected a device, such as 'RTX 3090' or 'M2 Max', not an",
+        ),
+        (("vae 128", "--from", " "), "--from: expected a run with measured peaks, not an empty"),
+        (("vae 128", "--input", ""), "--input: expected shapes of a batch, such as 32x3x224x224"),
+        (("vae 128", "--input", "4x8"), "--input 4x8: expected with file.py:build only"),
+        (("model.py:build",), "--input: expected shapes such as 32x3x224x224"),
+        (("",), "expected 'vae 128', or file.py:build"),
+        (("resnet 32",), "resnet: unknown workload; similar names: resnet50; "),
+        (("banana 4",), "banana: unknown workload; `pomology models` lists all"),
+    ],
+)
+def test_other_names_are_refused_in_one_line(arguments, words, capsys):
+    assert main(["predict", *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said and "\n" not in said
+
+
+# A model of `fit` as people type it for `predict` -> the command of `fit`.
+MODELS = {
+    "gpt2 4 512": "pomology fit gpt2 --batch 4 --sequence 512",
+    "Llama 3.2 1B 4 512": "pomology fit llama-3.2-1b --batch 4 --sequence 512",
+    "Llama 3 8B": "pomology fit llama-3-8b",
+    "phi 2 4": "pomology fit phi-2 --batch 4",
+    "ViT-B/16 32 224": "pomology fit vit-base --batch 32",  # its inputs have one size
+    "bert 16": "pomology fit bert-base --batch 16`; similar names: bert_base",
+}
+
+
+@pytest.mark.parametrize("target", MODELS)
+def test_a_model_of_fit_is_answered_with_its_command(target, capsys):
+    assert main(["predict", target, "--on", "T4"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert f"is no workload of `predict`; for this model type `{MODELS[target]}" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("row", workloads.rows(), ids=lambda row: row["workload"])
+def test_a_workload_without_its_batch_is_refused_with_its_example(row, capsys):
+    assert main(["predict", row["workload"], "--on", "T4"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert row["example"] in said and "BATCH" in said and "\n" not in said
+
+
+def test_a_machines_gpu_has_the_data_sheet_of_its_size():
+    gpus = [{"name": "Apple M1 Max", "memory_bytes": None, "cores": 32}]
+    choice = devices.with_data_sheet("Apple M1 Max", gpus)
+    assert choice.device.name == choice.name == "M1 Max GPU (32 cores)"
+    assert (choice.device.peak("fp32"), choice.device.bytes_per_s) == (10.6e12, 409.6e9)
+    assert devices.with_data_sheet("NVIDIA A100-SXM4-80GB").device.peak("bf16") == 312e12
+
+
+SMALL = [("vae", ""), ("transformer_lm", "200x2x200"), ("resnet50", "32"), ("lstm", "")]
+ALL = [
+    (row["workload"], size) for row in workloads.rows() for size in workloads.sizes(row["workload"])
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [*SMALL, *(pytest.param(*each, marks=pytest.mark.long) for each in ALL if each not in SMALL)],
+)
+def test_the_counts_of_the_table_are_those_of_the_notebooks_steps(name, size):
+    """At another batch size than those of which the table was made."""
+    for backend in ("mps", "cuda"):
+        counted = work.quantities(workload.count_warm(counts.STEPS[name](size), 10, backend))
+        wanted = work.in_precision("fp32", **counted)
+        step = workloads.parse(f"{name} 10 {size}")
+        assert workloads.count(step, backend=backend) == pytest.approx(wanted, rel=1e-6)
+
+
+def test_each_example_of_a_workload_is_one():
+    for row in workloads.rows():
+        assert str(workloads.parse(row["example"])) == row["example"]
+        assert bool(row["size"]) == bool(row["sizes"])
+
+
+def lines_of(arguments, capsys):
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    return lines
+
+
+def test_devices_are_listed_with_data_sheets_and_results(capsys):
+    lines = lines_of(["devices"], capsys)
+    assert lines[0] == (
+        f"{len(names.all_names())} devices: {len(names.sheets())} with a data sheet, "
+        f"{len(names.counts())} with published results"
+    )
+    (line,) = (line for line in lines if line.startswith("RTX 4090 "))
+    assert line.split() == ["RTX", "4090", "82.6", "82.6", "165.2", "1008", "24", "GB", "yes", "31"]
+    first = [line.partition("  ")[0] for line in lines[3:]]
+    assert first.index("M3 Max GPU (40 cores)") < first.index("A100 80 GB SXM")
+    assert first.index("RTX 2080 Ti") < first.index("RTX 3070")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("m4 max", ["M4 Max CPU", "M4 Max GPU", "M4 Max GPU (40 cores)"]),
+        ("rtx 409", ["RTX 4090"]),
+        ("Apple M4 Max", ["M4 Max CPU", "M4 Max GPU", "M4 Max GPU (40 cores)"]),
+        ("m4", ["M4 GPU (10 cores)"]),
+        ("H200", ["H200 141 GB SXM"]),
+        ("RTX 4000", ["Quadro RTX 4000"]),
+        ("V100-SXM2-32GB", ["V100 32 GB"]),
+        ("NVIDIA GeForce RTX 4090", ["RTX 4090"]),
+    ],
+)
+def test_a_filter_lists_some_devices(text, wanted, capsys):
+    lines = lines_of(["devices", *text.split()], capsys)
+    assert [line.partition("  ")[0] for line in lines[3 : 3 + len(wanted)]] == wanted
+    assert lines[0].startswith(f"{len(wanted)} device") and not lines[3 + len(wanted)]
+
+
+def test_a_filter_without_a_device_is_refused(capsys):
+    assert main(["devices", "M9"]) == 2
+    assert "M9: unknown device; `pomology devices` lists all" in capsys.readouterr().err
+
+
+# Words of `pomology devices` -> sentences under its table.
+SENTENCES = {
+    "m2 max": [
+        "In predictions this name means M2 Max GPU (30 cores), the smallest with a data sheet; say "
+        "'M2 Max GPU (38 cores)' for the other.",
+        "Most published results are of M2 Max GPU: ",
+    ],
+    "M3 MAX (30-core)": [
+        "No size with 30 cores has a data sheet or a published result of its own, only M3 Max GPU "
+        "and M3 Max GPU (40 cores).",
+        "No prediction for M3 MAX (30-core): only M3 Max GPU (40 cores) has a data sheet.",
+    ],
+    "H200 PCIe": ["No size with PCIe has a data sheet or a published result"],
+    "M5": ["No prediction for M5: M5 GPU has no data sheet.", "Other models: M5 Pro GPU."],
+    "M1 CPU": ["No prediction for M1 CPU: no CPU has a data sheet; the GPU of this chip is M1 GPU"],
+    "titan": ["take this machine's size of a model or else the smallest, and say which."],
+    "": ["take this machine's size of a model or else the smallest, and say which."],
+}
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_a_list_of_devices_says_what_their_name_means(text, capsys):
+    said = " ".join(lines_of(["devices", *text.split()], capsys))
+    assert all(sentence in said for sentence in SENTENCES[text]), said
+    assert ("this machine's size" in said) == (text in ("", "titan"))
+
+
+def test_the_size_with_most_results_is_that_of_the_column(capsys):
+    lines = lines_of(["devices", "A100"], capsys)
+    results = {line[:15].strip(): int(line.split()[-1]) for line in lines[3:9]}
+    most = max(results, key=results.get)
+    sentence = f"Most published results are of {most}: {results[most]} of {sum(results.values())}."
+    assert sentence in lines

@@ -7,11 +7,10 @@ import sys
 
 import pytest
 
-from pomology import extras
+from pomology import __main__, extras
 from pomology.paths import root
 
-NEEDED_BY = {"prediction": "prediction", "roofline": "roofline"}
-NEEDED_BY |= {"frameworks": "blas"}
+NEEDED_BY = {"prediction": "prediction", "fit": "lora", "doctor": "device_check"}
 # Removes each extra alone, and runs `pomology check` without it.
 CHECK_WITHOUT_EACH = """
 import pathlib, shutil, sys
@@ -50,6 +49,13 @@ def test_without_any_one_the_rest_is_valid(python):
     assert status == 0, said
     assert said.count("parameter files are valid") == len(names)
     assert "pomology: lib/pomology/extras/prediction/ is missing; restore it" in said
+
+
+def test_an_error_in_an_existing_extra_is_not_called_a_missing_one():
+    with pytest.raises(ImportError) as raised:
+        from pomology.extras.store import nothing  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        __main__._missing(raised.value)
 
 
 def test_without_all_of_them_a_notebook_runs_and_those_that_need_one_are_skipped(python, tmp_path):

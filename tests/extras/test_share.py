@@ -19,7 +19,7 @@ from pomology.extras import compare
 from pomology.extras.share import scan, share
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
-from pomology.results import cases
+from pomology.results import cases, metrics
 from pomology.results.record import PROFILES, STATUSES, Record, checked
 from pomology.results.run import Run
 from pomology.runner import notebooks
@@ -123,7 +123,8 @@ def test_a_shared_zip_can_be_compared_and_is_not_replaced(tmp_path, capsys):
     packed = share.write(out)
     assert packed == tmp_path / "mine.zip"
     assert members(packed).keys() == {"machine.json", "vae.jsonl"}
-    assert list(compare.load(packed).batch_size) == list(compare.load(out).batch_size)
+    (shared,), (own,) = compare.load(packed), compare.load(out)
+    assert [each.config for each in shared.records] == [each.config for each in own.records]
     before = packed.read_bytes()
     assert main(["share", str(out)]) == 2
     assert packed.read_bytes() == before
@@ -153,7 +154,7 @@ def test_names_of_chips_versions_and_settings_are_shared(field, texts):
 
 
 def test_pomologys_own_names_are_shared():
-    names = [*STATUSES, *PROFILES, *cases.FLAGS, *cases.metrics.TABLE]
+    names = [*STATUSES, *PROFILES, *cases.FLAGS, *metrics.TABLE]
     names += [*Record.__struct_fields__, *Estimate.__struct_fields__, *cases.TIMES]
     for notebook in notebooks.notebooks():
         names.append(notebook.name)
@@ -198,3 +199,20 @@ def test_rendered_notebooks_are_added_unless_one_has_a_name_or_key(tmp_path, mon
     (out / "vae.html").write_text(f'{page}<img src="{picture(Software="Matplotlib")}">')
     assert main(["share", "--notebooks", str(out)]) == 0
     assert "loss 0.1" in members(tmp_path / "mine.zip")["vae.html"]
+
+
+SMOKE = MACHINE | {"profile": "smoke", "packages": {}}
+CLEAN = {"git": {"commit": "c0ffee42" * 5, "dirty": False}, "profile": "quick", "packages": {}}
+
+
+@pytest.mark.parametrize(("machine", "is_refused"), [(SMOKE, True), (MACHINE | CLEAN, False)])
+def test_sharing_says_whether_submit_would_refuse_the_run(tmp_path, capsys, machine, is_refused):
+    out = run(tmp_path / "run", machine)
+    assert main(["share", str(out)]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.endswith("MB)") and len(rest) == is_refused
+    assert main(["submit", str(out)]) == (2 if is_refused else 1)  # 1: nobody answers
+    if is_refused:
+        reasons = rest[0].partition("`pomology submit` refuses this run: ")[2]
+        assert "profile smoke, not quick or article" in reasons
+        assert reasons in capsys.readouterr().err

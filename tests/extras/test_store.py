@@ -167,8 +167,8 @@ def test_compare_and_report_read_from_a_store(tmp_path, own, lab, monkeypatch, c
     name = [store.put(folder, lab) for folder in (own, other)][1]
     assert __main__.main(["compare", "--runs", f"{own} file://{lab}/b"]) == 0
     assert name in capsys.readouterr().out
-    (place,) = command_line.places("WITH", ["b"], lab)
-    assert set(compare.load(place).run) == {name}
+    (place,) = command_line.run_paths("WITH", ["b"], lab, store.fetch)
+    assert [run.name for run in compare.load(place)] == [name]
 
 
 @pytest.fixture

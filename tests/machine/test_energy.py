@@ -150,3 +150,18 @@ def test_macos_27_updates_all_counters_but_the_gpu_s_rarely(apple, clock, monkey
         assert energy.meter("gpu").rails == {"cpu": period_s, "gpu": 0.01, "dram": period_s}
     watch = drive(clock, [0, 5], kind="gpu")
     assert watch.absent["power_w"] == "its counter updates every 2.1 s, too rarely for 5 s"
+
+
+def test_missing_libraries_and_refused_counters_are_reasons(apple, nvidia, monkeypatch):
+    nvidia()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(energy.Absent, match=r"^nvidia-ml-py is not installed$"):
+        energy.meter("gpu")
+
+    def refused():
+        raise RuntimeError("IOReport has no channels")
+
+    apple(monitor=refused)
+    words = r"^macOS does not open its energy counters: IOReport has no channels$"
+    with pytest.raises(energy.Absent, match=words):
+        energy.meter("gpu")

@@ -10,8 +10,9 @@ import pytest
 from macs import secrets_in
 from watched import drive, value, work_j
 
-from pomology.machine import memory, quiet, sampler, snapshot
+from pomology.machine import memory, other_programs, sampler, snapshot
 from pomology.machine import memory as machine_memory
+from pomology.machine.energy import Absent
 from pomology.machine.sampler import Sampler
 from pomology.measure.estimate import Estimate
 
@@ -107,10 +108,20 @@ def test_a_failing_source_is_absent_with_its_reason_and_the_others_continue(nvid
     assert [sample.temperature_c for sample in watch.samples] == [67, 68, 69, None, None, None]
 
 
+CLOCKS = [("CLOCK_MONOTONIC_RAW", "CLOCK_UPTIME_RAW"), ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")]
+
+
+@pytest.mark.parametrize(("always", "awake"), CLOCKS, ids=["macos", "linux"])
+def test_sleep_is_what_one_clock_counts_and_the_other_does_not(monkeypatch, always, awake):
+    clocks = types.SimpleNamespace(**{always: 9000.0, awake: 5400.0}, clock_gettime=float)
+    monkeypatch.setattr(sampler, "time", clocks)
+    assert sampler.asleep_s() == 3600
+
+
 @pytest.mark.parametrize(("slept_s", "flags"), [(0.5, []), (3600.0, ["slept"])])
 def test_sleep_of_the_machine_is_a_flag(clock, monkeypatch, slept_s, flags):
     """The clock of the samples stands still meanwhile."""
-    monkeypatch.setattr(quiet, "asleep_s", lambda: 7e5 + slept_s * (clock.now >= 1))
+    monkeypatch.setattr(sampler, "asleep_s", lambda: 7e5 + slept_s * (clock.now >= 1))
     assert drive(clock, [0, 0.5, 1, 1.5]).flags == flags
 
 
@@ -120,7 +131,23 @@ def test_listing_children_leaves_their_exit_status_to_the_waiting_parent():
     worker.start()
     os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     assert memory.live_children() == [worker.pid]
-    quiet.own_cpu_s()
+    other_programs.process_cpu_s()
     assert os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     worker.join()
     assert memory.live_children() == []
+
+
+def test_a_mac_without_answers_has_no_footprint_swap_and_thermal_level(apple, monkeypatch):
+    level = snapshot.thermal_level
+    apple().says[("vm_stat",)] = None
+    with pytest.raises(Absent, match=r"^vm_stat did not answer$"):
+        sampler.swap_counters()
+
+    class LibSystem:
+        proc_pid_rusage = notify_register_check = lambda self, *given: -1
+
+    monkeypatch.setattr(machine_memory.ctypes, "CDLL", lambda *given: LibSystem())
+    with pytest.raises(OSError, match=r"^proc_pid_rusage failed$"):
+        machine_memory.footprint()
+    monkeypatch.setattr(snapshot, "thermal_level", level)
+    assert snapshot.thermal_level() is None

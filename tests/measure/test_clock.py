@@ -125,6 +125,24 @@ def test_a_part_that_reaches_its_limit_keeps_its_times(step_s, stopped, steady):
     assert evaluation.seconds <= 50 / 4 + 10 and evaluation.stopped == "limit"
 
 
+class SlowStart(Loader):
+    """A loader whose workers take some seconds before the first batch."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.clock.pass_s(4.0)
+        return super().__iter__()
+
+
+def test_the_limit_begins_with_the_first_batch():
+    """On a Mac eight workers import PyTorch first, which no limit of a short part contains."""
+    clock = StepClock(clock=Clock(), budget_s=2, limit_s=2.5)
+    train(clock, SlowStart(10**4, clock.clock), lambda number: clock.clock.pass_s(0.3))
+    training = clock.parts["training"]
+    assert training.stopped == "limit" and steps_in(training.blocks) >= 2
+    assert training.first_step_s == approx(4.3)
+    assert value(clock, "epoch_s") == approx(4.3 + 0.3 * (10**4 - 1))
+
+
 @pytest.mark.parametrize(("budget_s", "step_s"), [(0.5, 0.0007), (20, 0.3)])
 @pytest.mark.parametrize("put", [None, unchanged])
 def test_the_budget_holds(budget_s, step_s, put):

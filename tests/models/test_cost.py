@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pomology.models.cost import Workload, workload
+from pomology.models.cost import Cost, workload
 
 FLOAT = 4  # bytes
 
@@ -38,7 +38,7 @@ def test_two_layers_by_hand():
     parameters = 10 * 7 + 7 + 7 * 3 + 3
     # The hidden layer is kept once: the backward passes of ReLU and of the second layer share it.
     flops = 2 * 5 * (2 * 70 + 3 * 21)
-    assert found == Workload(parameters, flops, 2 * FLOAT * parameters, INPUT + HIDDEN)
+    assert found == Cost(parameters, flops, 2 * FLOAT * parameters, INPUT + HIDDEN)
 
 
 def test_the_memory_of_a_released_graph_counts_once():

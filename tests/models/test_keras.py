@@ -1,18 +1,19 @@
 """Timing of Keras, and device, model counts and verification with the real TensorFlow."""
 
 import contextlib
+import dataclasses
 import functools
 import types
 
 import fakes
 import numpy as np
 import pytest
-from formulas import keras_workload
+from notebook_code import definitions
 
 from pomology.devices import find, tensorflow
 from pomology.experiment.experiment import Experiment
-from pomology.models import trainers, verify
-from pomology.models.definitions import definitions
+from pomology.models import trainers, workload_keras
+from pomology.models.cost_keras import keras_workload
 
 pytestmark = pytest.mark.process("tensorflow")
 find.prepare("tensorflow")
@@ -36,7 +37,8 @@ class FakeGPU(tensorflow.TensorFlowDevice):
         return {"CPU:0": "cpu", "CPU:1": "metal"}[found.pop()] if len(found) == 1 else "mixed"
 
 
-build = definitions("mlp_cnn_lstm", "build").build
+NOTEBOOK = definitions("mlp_cnn_lstm")
+build, network = NOTEBOOK["build"], NOTEBOOK["network"]
 mlp = functools.partial(build, "mlp")
 
 
@@ -195,8 +197,7 @@ def test_losses_are_those_of_single_steps_and_without_validation_there_is_no_suc
 
 
 def check(case):
-    model = case.watch_model(mlp("gpu"))
-    verify.step(case, model, None, "adam", twin=lambda: mlp("cpu"))
+    case.prepare(network("mlp", "gpu"), reference=network("mlp", "cpu"))
     case.metric("step_s", 1.0, "s")  # a case must time something
 
 
@@ -224,6 +225,65 @@ def test_a_gpu_that_computes_wrong_values_is_a_mismatch_before_anything_is_timed
     record, _ = run(check, FakeGPU(), budget_s=10.0)
     assert (record.device, record.status) == ("gpu", status), record.reason
     assert ("step_s" in record.metrics) is (status == "ok")
+
+
+def frozen(model):
+    model.layers[-1].trainable = False
+    return {}
+
+
+def detached(model):
+    call = model.layers[1].call
+    model.layers[1].call = lambda inputs, **named: tf.stop_gradient(call(inputs, **named))
+    return {}
+
+
+def other_optimizer(model):
+    model.compile(optimizer="rmsprop", loss="sparse_categorical_crossentropy")
+    return {}
+
+
+def evaluation_mode(model):
+    call = model.call
+    model.call = lambda inputs, training=None, mask=None: call(inputs, training=False, mask=mask)
+    return {}
+
+
+def half_of_the_batch(model):
+    def step(model, optimizer, inputs, labels):
+        return workload_keras.train_step(model, optimizer, inputs[:1], labels[:1])
+
+    return {"step": step}
+
+
+def in_bf16(model):
+    model.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
+    return {}
+
+
+PLANTED = {
+    frozen: "parameters are trained, not 435,402",
+    detached: "a step does not update",
+    other_optimizer: "the optimizer is RMSprop, not Adam",
+    evaluation_mode: "is in evaluation mode",
+    half_of_the_batch: "gets 1 samples, not 2",
+    in_bf16: "runs in autocast",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_fault_in_the_step_of_fit_is_named(plant):
+    declared, model = network("mlp", "cpu"), mlp("cpu")
+    small = workload_keras.observe(dataclasses.replace(declared, **plant(model)), model)
+    assert any(PLANTED[plant] in text for text in workload_keras.differences(declared, small))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "lstm"])
+def test_the_step_of_fit_does_what_is_declared_and_changes_nothing(name):
+    declared, model = network(name, "cpu"), build(name, "cpu")
+    before = model.get_weights()
+    assert list(workload_keras.differences(declared, workload_keras.observe(declared, model))) == []
+    assert all(map(np.array_equal, before, model.get_weights()))
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,22 @@ from pomology.models import cost, vision
 
 def of_samples(name: str, samples: int):
     """Return the FLOPs of an epoch with this number of samples."""
-    work = definitions(name)["work"]
+    scope = definitions(name)
+    work = scope["work"] if "work" in scope else scope[name].cost
     return lambda config: work(config["batch_size"]).flops / config["batch_size"] * samples
 
 
 def language_model():
     """Return the FLOPs of an epoch of 2,088,628 words and a validation on 217,646 words."""
-    work = definitions("transformer_lm")["work"]
+    workload_of = definitions("transformer_lm")["workload_of"]
 
     def steps(words, batch_size):
         return math.ceil((words // batch_size - 1) / 35)
 
     def epoch(config):
-        training = steps(2_088_628, config["batch_size"]) * work(config).flops
-        validation = work(config | {"batch_size": 10}).forward_flops
-        return training + steps(217_646, 10) * validation
+        model, batch_size = workload_of(config), config["batch_size"]
+        training = steps(2_088_628, batch_size) * model.cost(batch_size).flops
+        return training + steps(217_646, 10) * model.cost(10).forward_flops
 
     return epoch
 
@@ -41,12 +42,12 @@ def simclr_training():
 
     Before it Lightning checks the validation on 50,000 features and two batches.
     """
-    work, image = definitions("simclr")["work"], torch.empty(1, 3, 32, 32, device="meta")
+    simclr, image = definitions("simclr")["simclr"], torch.empty(1, 3, 32, 32, device="meta")
     forward = cost.workload(vision.simclr_resnet18, lambda model: model.backbone(image)).flops
 
     def training(config):
         size, epochs = config["batch_size"], config["epochs"]
-        epoch = 50_000 // size * work(config).flops + 60_000 * forward
+        epoch = 50_000 // size * simclr.cost(size).flops + 60_000 * forward
         return epochs * epoch + (50_000 + 2 * size) * forward
 
     return training
@@ -54,13 +55,18 @@ def simclr_training():
 
 def gpt2_large():
     """Return the FLOPs of a pass of the model that table 4's times imply, with 10,000 words."""
-    work = definitions("gpt2_pretraining", corpus=SimpleNamespace(vocabulary=10_000))["work"]
-    return lambda config: work(config | {"context_size": 1024}).flops
+    scope = definitions("gpt2_pretraining", corpus=SimpleNamespace(vocabulary=10_000))
+
+    def step(config):
+        training = scope["workload"](scope["shape"](config | {"context_size": 1024}))
+        return training.cost(config["batch_size"]).flops
+
+    return step
 
 
 def whisper_step():
-    work = definitions("energy")["work"]
-    return lambda config: work(config["model"], config["batch_size"], "mps").flops
+    workload = definitions("energy")["workload"]
+    return lambda config: workload(config["model"]).cost(config["batch_size"]).flops
 
 
 def steps_of(build, steps: int, *shape: int):

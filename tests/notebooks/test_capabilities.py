@@ -1,4 +1,4 @@
-"""The notebook `capabilities`: the status of a feature that fails, or only seems to be there."""
+"""The notebook `capabilities`: its workloads, and the status of a feature that fails."""
 
 import itertools
 
@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from pomology.experiment.experiment import Experiment
+from pomology.models import workload
+from pomology.models.article_workloads import article_workloads
 
 pytestmark = pytest.mark.usefixtures("quiet_machine")
 
@@ -38,6 +40,17 @@ def tried(notebook, tmp_path):
         return own.records[0]
 
     return attempt
+
+
+@pytest.mark.parametrize("name", article_workloads(0.01))
+def test_an_articles_model_is_trained_as_declared(name):
+    declared, _ = article_workloads(0.01)[name]
+    counted = workload.count(declared, 2)
+    assert list(workload.differences(declared, counted)) == []
+    # Weights and gradients of three models, and the optimizer's tensors.
+    trained = declared.trained or declared.parameters
+    expected = 12 * (declared.parameters + (1 + declared.slots) * trained)
+    assert counted.cost.state_bytes == expected
 
 
 def test_a_model_that_draws_random_numbers_is_compared_in_bf16(tried):

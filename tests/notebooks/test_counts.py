@@ -1,44 +1,46 @@
 """What notebooks count of a step before it runs, against numbers worked out by hand."""
 
 import contextlib
+import dataclasses
 from types import SimpleNamespace
 
-import fits
-import photographs
+import counts
 import pytest
 import torch
-import whisper
 from fakes import FakeCase
 from notebook_code import definitions
 
-from pomology.data import images
-from pomology.models import definitions as parts
-from pomology.models import gpt2, trainings
-from pomology.models.cost import Workload, workload
+from pomology.data import images, photographs
+from pomology.models import gpt2, large_models, whisper, workload
+from pomology.models.cost import Cost
 
 GIB = 2**30
 METAL = 0.75 * GIB  # of each GiB of memory, what Metal recommends
 # As the articles' models have them; of ResNet-50 torchvision's.
 PARAMETERS = {
-    "vae 1": 652_824,
-    "siamese 2": 11_432_897,
-    "dcgan 2": 6_342_272,
-    "simclr 2": 11_497_792,
-    "transformer_lm 1 200x2x200": 13_828_478,
-    "resnet50 2 64": 25_557_032,
-    "bert_base 1 8": 108_311_810,
-    "mlp 1": 435_402,
-    "cnn 1": 93_322,
-    "lstm 1": 81_674,
+    ("vae", ""): 652_824,
+    ("siamese", ""): 11_432_897,
+    ("dcgan", ""): 6_342_272,
+    ("simclr", ""): 11_497_792,
+    ("transformer_lm", "200x2x200"): 13_828_478,
+    ("resnet50", "64"): 25_557_032,
+    ("bert_base", "8"): 108_311_810,
+    ("mlp", ""): 435_402,
+    ("cnn", ""): 93_322,
+    ("lstm", ""): 81_674,
 }
 
 
-def test_a_training_of_either_framework_has_the_articles_parameters():
-    counted = trainings.work(trainings.rows(list(PARAMETERS)), trained=True)
-    assert [work.parameters for work in counted] == list(PARAMETERS.values())
-    mlp = counted[list(PARAMETERS).index("mlp 1")]
-    # Two operations a weight forward, four backward, but for the gradient of the picture.
-    assert mlp.flops == 6 * (784 * 512 + 512 * 64 + 64 * 10) - 2 * 784 * 512
+@pytest.mark.parametrize(("name", "size"), PARAMETERS)
+def test_a_training_has_the_articles_parameters(name, size):
+    counted = workload.count(counts.STEPS[name](size), 2)
+    assert counted.trained == PARAMETERS[name, size]
+
+
+def test_the_flops_of_the_perceptron_by_hand():
+    """Two operations a weight forward, four backward, but for the gradient of the picture."""
+    counted = workload.count(counts.STEPS["mlp"](""), 1)
+    assert counted.cost.flops == 6 * (784 * 512 + 512 * 64 + 64 * 10) - 2 * 784 * 512
 
 
 @pytest.mark.parametrize(
@@ -53,12 +55,24 @@ def test_a_training_of_either_framework_has_the_articles_parameters():
 )
 def test_memory_with_either_attention(name, attention, saved_gib):
     """Matrices of attention: batch x heads x rows x columns x 4 bytes, in each layer."""
-    assert fits.work(name, attention).saved_bytes / GIB == pytest.approx(saved_gib, rel=0.01)
+    assert large_models.work(name, attention).saved_bytes / GIB == pytest.approx(
+        saved_gib, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("name", large_models.BATCH_SIZES)
+def test_the_steps_whose_memory_is_counted_do_what_they_declare(name):
+    declared = large_models.workload(name)
+    counted = workload.count(declared, large_models.BATCH_SIZES[name], "mps")
+    assert list(workload.differences(declared, counted)) == [] and declared.parameters
 
 
 def test_checkpointing_keeps_the_input_of_each_layer_and_one_layer():
-    plain = fits.work("whisper-large", "unfused")
-    again = fits.work("whisper-large", "unfused", True)
+    plain = large_models.work("whisper-large", "unfused")
+    recomputing = dataclasses.replace(large_models.workload("whisper-large", True), adjust=None)
+    again = recomputing.cost(32, "mps")
+    counted_once = large_models.work("whisper-large", "unfused", True)
+    assert counted_once == dataclasses.replace(plain, saved_bytes=again.saved_bytes)
     assert plain.saved_bytes / GIB == pytest.approx(312, rel=0.01)
     inputs = 32 * (1500 + 32) * 1280 * 4 * 32  # batch x positions x width x 4 bytes x layers
     assert inputs < again.saved_bytes < inputs + 1.2 * 312 * GIB / 32
@@ -68,11 +82,11 @@ def test_checkpointing_keeps_the_input_of_each_layer_and_one_layer():
 def test_the_large_whisper_fits_a_mac_with_64_gb_only_with_checkpointing():
     """The article trained it on an M2 Max."""
     scope = definitions("whisper_pretraining")
-    row, work = scope["large"], scope["work"]
-    found = work(row, "mps")
+    row, workload = scope["large"], scope["workload"]
+    found = workload(row).cost(32, "mps")
     assert found.parameters == whisper.PARAMETERS["whisper-large"] == 1_543_304_960
     assert 36 * METAL < found.bytes < 64 * METAL
-    assert work(row | {"gradient_checkpointing": False}, "mps").bytes > 64 * METAL
+    assert workload(row | {"gradient_checkpointing": False}).cost(32, "mps").bytes > 64 * METAL
 
 
 def flops(width: int, layers: int, lora: bool) -> float:
@@ -91,20 +105,22 @@ def flops(width: int, layers: int, lora: bool) -> float:
 
 
 def test_lora_has_fewer_operations_and_the_state_of_its_adapters():
-    count = definitions("gpt2_finetuning")["count"]
-    plain, lora = (count("gpt2-large", 16, lora, "mps") for lora in (False, True))
+    workload = definitions("gpt2_finetuning")["workload"]
+    large = [workload("gpt2-large", lora, "none") for lora in (False, True)]
+    plain, lora = (each.cost(16, "mps") for each in large)
     for work, adapted in ((plain, False), (lora, True)):
         assert work.flops == pytest.approx(flops(1280, 36, adapted), rel=1e-9)
     weights, adapters = 774_030_080 + 2560, 1_474_560 + 2560
     assert plain.state_bytes == 16 * weights
     # peft keeps the score that it replaces.
     assert lora.state_bytes == 4 * (weights + adapters) + 12 * adapters
-    small_plain, small_lora = (count("gpt2-large", 4, lora, "mps") for lora in (False, True))
+    small_plain, small_lora = (each.cost(4, "mps") for each in large)
     assert small_lora.bytes < 16 * METAL < small_plain.bytes
 
 
 def test_with_offload_the_card_holds_a_block_and_the_host_all_that_training_keeps():
-    work, d = definitions("gpt2_finetuning")["count"]("gpt2", 1, False, "cuda", "fsdp"), 768
+    workload, d = definitions("gpt2_finetuning")["workload"], 768
+    work = workload("gpt2", False, "fsdp").cost(1, "cuda")
     block = 12 * d * d + 13 * d
     outside = (50_257 + 1024 + 2 + 2) * d  # embeddings, the last norm, and the score
     assert work.state_bytes == 4 * (block + outside)
@@ -141,10 +157,15 @@ class Over(Exception):
 class PaperCase(FakeCase):
     """A case whose loops over batches are counted and not run."""
 
-    device, backend = torch.device("cpu"), SimpleNamespace(kind="cpu")
+    device, backend = torch.device("cpu"), SimpleNamespace(kind="cpu", backend="cpu")
 
     def require_memory(self, workload):
         self.workload = workload
+
+    def prepare(self, workload):
+        self.workload = workload.cost(self.batch_size)
+        model = self.watch_model(workload.build())
+        return model, workload.optimizer(model)
 
     def watch_model(self, model):
         self.counted = sum(parameter.numel() for parameter in model.parameters())
@@ -162,7 +183,7 @@ class PaperCase(FakeCase):
 def test_parameters_and_steps_of_an_epoch_are_the_articles(name, samples):
     """Steps from the notebook's own loaders, at the article's number of samples."""
     scope = definitions(name, **samples)
-    rows = scope.get("rows") or [{"batch_size": size} for size in scope["batch_sizes"]]
+    rows = scope.get("models") or [{"batch_size": size} for size in scope["batch_sizes"]]
     for row, parameters, steps in zip(rows, OF_ROWS[name], STEPS[name], strict=True):
         case = PaperCase(**row, config=row, lengths=[])
         with contextlib.suppress(Over):  # DCGAN saves its networks at the end
@@ -171,17 +192,9 @@ def test_parameters_and_steps_of_an_epoch_are_the_articles(name, samples):
         assert case.lengths == steps
 
 
-def counted(shape: gpt2.Shape, batch_size: int, backend: str = "mps") -> Workload:
+def counted(shape: gpt2.Shape, batch_size: int, backend: str = "mps") -> Cost:
     """What PyTorch counts of the notebook's own step."""
-    names = ("LanguageModel", "loss_function")
-    notebook = parts.definitions("gpt2_pretraining", *names, framework="torch", fused=True)
-
-    def step(model):
-        tokens = torch.zeros(batch_size, shape.context, dtype=torch.long)
-        notebook.loss_function(model, tokens, tokens).backward()
-
-    build = lambda: notebook.LanguageModel(shape)  # noqa: E731
-    return workload(build, step, optimizer_slots=2, backend=backend)
+    return definitions("gpt2_pretraining")["workload"](shape).cost(batch_size, backend)
 
 
 def test_parameters_are_those_that_were_counted_elsewhere():

@@ -1,9 +1,13 @@
-"""The notebook `device_check`: the batches and the accelerators that each machine gets."""
+"""The notebook `device_check`: what each machine gets to do, and Lightning's step."""
 
 import itertools
 from types import SimpleNamespace
 
+import lightning_steps
+import pytest
 from notebook_code import definitions
+
+from pomology.models import workload
 
 SMALL = {"resnet50": 4, "bert": 2, "vgg16": 2}
 FULL = {"resnet50": 128, "bert": 64, "vgg16": 64}
@@ -38,3 +42,17 @@ def test_a_gpu_gets_the_charts_batches_and_a_small_mac_halves_of_them():
     assert planned(notebook, "cpu", cpu=0) == {"cpu": (SMALL, ["cpu", "gpu", "auto"])}
     # Weights, gradients and momentum of ResNet-50 take 0.3 GB, 32 images 2.75 GB.
     assert planned(notebook, "mps", gpu=5e9)["gpu"][0] == {"resnet50": 32, "bert": 8, "vgg16": 16}
+
+
+@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_a_network_of_the_chart_does_what_is_declared(name, mode):
+    declared = definitions("device_check")["network"](name, mode)
+    assert list(workload.differences(declared, workload.count(declared, 2))) == []
+    assert None not in (declared.parameters, declared.flops_per_sample)
+
+
+def test_lightning_makes_the_step_that_is_verified():
+    perceptron = definitions("device_check")["perceptron"]
+    batch = perceptron.batch(4)
+    lightning_steps.compare(perceptron, batch, batch)

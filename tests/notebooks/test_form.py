@@ -85,6 +85,17 @@ def test_it_has_its_parameters_in_every_profile(path):
     )
 
 
+def test_nothing_but_mlx_twins_stands_next_to_notebooks():
+    """What notebooks share, and what a loader's spawned workers import, is in the package.
+
+    A twin is named after its notebook, or as several notebooks begin: `whisper_mlx.py`.
+    """
+    for place in (root() / "notebooks").rglob("*.py"):
+        name = place.stem.removesuffix("_mlx")
+        own = [*place.parent.glob(f"{name}.ipynb"), *place.parent.glob(f"{name}_*.ipynb")]
+        assert place.stem == f"{name}_mlx" and own, place.name
+
+
 def test_it_shows_measured_and_published_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
     (path,) = [each.path for each in notebooks.notebooks(run=False, skipped={})]

@@ -3,7 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import fitted
 import pytest
 import torch
 from huggingface_hub import constants
@@ -11,7 +10,8 @@ from notebook_code import definitions
 from records import metric, record
 from safetensors.torch import save_file
 
-from pomology.models import isolated, verify
+from pomology.extras.fit import measured_cases
+from pomology.models import isolated, verify, workload
 from pomology.paths import root
 
 QWEN = {"model": "qwen2.5-0.5b", "batch_size": 2, "sequence": 48, "precision": "bf16"}
@@ -27,8 +27,10 @@ def test_mlx_computes_what_transformers_and_peft_do():
 @pytest.mark.parametrize("lora_layers", [0, 2])
 def test_the_formula_is_what_pytorch_counts(lora_layers):
     notebook = definitions("lora", lora_layers=lora_layers)
-    config = QWEN | {"model": "smoke/3"}
-    formula, counted = notebook["formula"](config), notebook["work"](config, "cuda")
+    formula = notebook["formula"](QWEN | {"model": "smoke/3"})
+    declared = notebook["workload"]("smoke/3", QWEN["sequence"], QWEN["precision"])
+    counted = declared.cost(QWEN["batch_size"], "cuda")
+    assert list(workload.differences(declared, workload.count(declared, 2, "cuda"))) == []
     for name in ("parameters", "flops", "forward_flops", "state_bytes"):
         assert getattr(formula, name) == getattr(counted, name), name
     assert formula.saved_bytes < counted.saved_bytes  # PyTorch keeps more, in fp32 too
@@ -57,14 +59,18 @@ def test_pretrained_weights_come_from_the_cache_only(monkeypatch, tmp_path):
     file.parent.mkdir(parents=True)
     shipped = notebook["random_model"](QWEN).named_parameters()
     save_file({name: torch.ones_like(weight) for name, weight in shipped}, file)
-    weights = notebook["build"](QWEN, notebook["checkpoint"](QWEN)).parameters()
-    assert all((weight == 1).all() for weight in weights if not weight.requires_grad)
+    network = notebook["build"](QWEN)
+    notebook["load"](network, notebook["checkpoint"](QWEN))
+    frozen = [weight for weight in network.parameters() if not weight.requires_grad]
+    assert len(frozen) == 2 * 12 + 2 and all((weight == 1).all() for weight in frozen)
     assert notebook["checkpoint"](QWEN | {"model": "qwen2.5-0.5b/2"}) is None
 
 
 def test_the_prediction_of_a_case_stands_next_to_it():
     cells = json.loads((root() / "notebooks" / "today" / "lora.ipynb").read_bytes())["cells"]
-    (cell,) = (source for each in cells if "fitted.table" in (source := "".join(each["source"])))
+    (cell,) = (
+        source for each in cells if "measured_cases.table" in (source := "".join(each["source"]))
+    )
     config = QWEN | {"batch_size": 1, "sequence": 16, "rank": 8, "precision": "fp32"}
     metrics = {"step_s": metric(1.5), "footprint_peak_bytes": metric(3e9, unit="B")}
     tables = []
@@ -72,8 +78,30 @@ def test_the_prediction_of_a_case_stands_next_to_it():
         records=[record("lora", metrics, config=config)],  # not those of the run's other notebooks
         show=lambda table, _: tables.append(table),
     )
-    names = {"experiment": experiment, "fitted": fitted, "framework": "torch"}
+    names = {"experiment": experiment, "measured_cases": measured_cases, "framework": "torch"}
     exec(cell, names | {"model": "qwen2.5-0.5b"})
     (row,) = tables[0].rows
+    assert row.cells["Predicted step"] == "no data sheet"  # of a CPU
     assert row.cells["Step"] == "1.50 s" and row.cells["Memory"] == "3.00 GB"
     assert 2 < float(row.cells["Predicted memory"].removesuffix(" GB")) < 4
+
+
+@pytest.mark.parametrize(
+    ("chip", "cores", "notes"),
+    [
+        ("Apple M1 Max", 32, ["Apple M1 Max: taken as M1 Max GPU (32 cores), this machine's"]),
+        ("NVIDIA GeForce RTX 4090", None, []),
+        ("Apple M5", 10, ["Apple M5: M5 GPU has no data sheet"]),
+    ],
+)
+def test_a_time_is_predicted_for_this_machines_gpu(chip, cores, notes, monkeypatch):
+    gpus = [{"name": chip, "cores": cores, "memory_bytes": None}]
+    monkeypatch.setattr(measured_cases.snapshot, "gpus", lambda: gpus)
+    config = QWEN | {"batch_size": 1, "sequence": 16, "rank": 8}
+    backend = "mps" if cores else "cuda"
+    case = record("lora", {"step_s": metric(1.5)}, config, backend=backend, chip=chip)
+    table = measured_cases.table([case], "qwen2.5-0.5b", "torch")
+    (row,) = table.rows
+    assert row.cells["Predicted step"].endswith(" s)") == (chip != "Apple M5")
+    _, *rest = table.notes
+    assert [note[: len(start)] for note, start in zip(rest, notes, strict=True)] == notes

@@ -81,6 +81,23 @@ def test_a_planted_fault_is_named(asked, program, words):
     assert any(words in text for text in asked(program).wrong)
 
 
+def test_the_bytes_of_its_tensors_are_counted_by_storage(mps):
+    memory = mps.memory
+    with mps.entered():
+        before = memory.allocated
+        memory.reset_peaks()
+        tensor = torch.ones(1000, device=mps.handle)
+        view, moved = tensor[10:], torch.zeros(500).to(mps.handle)
+        assert memory.allocated - before == 4000 + 2000
+        del tensor, moved
+        assert memory.allocated - before == 4000  # that of the view
+        del view
+        assert (memory.allocated, memory.allocated_peak) == (before, before + 6000)
+        assert memory.pool >= before + 6000
+        memory.empty_cache()
+        assert memory.pool == before
+
+
 class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()

@@ -5,9 +5,7 @@ import re
 from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 
-import augmentation
-import breakdown
-import enlarged
+import lightning_steps
 import numpy as np
 import pytest
 import torch
@@ -16,8 +14,11 @@ from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+from pomology.data import augmentation, enlarged_images
 from pomology.data import images as data_images
 from pomology.measure import clock
+from pomology.models import isolated, vision
+from pomology.views import epoch_breakdown
 
 # Made by torchvision 0.28.0 and PyTorch 2.13.0 on a CPU with its classes in lightly's order, on
 # `gradient()`, twice in a row after torch.manual_seed(seed): means of red, green and blue of the
@@ -76,6 +77,17 @@ def test_knn_votes_as_counted_by_hand(k, t):
         assert by_hand == pytest.approx(sorted(by_hand, reverse=True), rel=1e-4)
 
 
+def test_the_twin_votes_as_the_notebook():
+    generator = torch.Generator().manual_seed(5)
+    labels = torch.randint(10, (300,), generator=generator)
+    bank = F.normalize(torch.randn(300, 16, generator=generator)).T
+    features = torch.randn(25, 16, generator=generator)
+    votes = definitions("simclr")["knn_predict"](F.normalize(features), bank, labels, 10, 200)
+    arrays = [tensor.numpy() for tensor in (features, bank, labels)]
+    classes = isolated.call("MLX", "references.passes_reference:classified", *arrays)
+    assert classes.tolist() == votes[:, 0].tolist()
+
+
 def test_loss_is_nt_xent():
     """Compared with its definition, view by view: Chen et al. 2020, equation 1."""
     n, temperature = 5, 0.5
@@ -83,8 +95,15 @@ def test_loss_is_nt_xent():
     views = F.normalize(halves.flatten(0, 1), dim=1)
     similar = torch.exp(views @ views.T / temperature).fill_diagonal_(0)
     losses = [-math.log(similar[i, (i + n) % (2 * n)] / similar[i].sum()) for i in range(2 * n)]
-    found = definitions("simclr")["nt_xent"](*halves)
+    found = vision.nt_xent(*halves)
     assert float(found) == pytest.approx(sum(losses) / (2 * n), rel=1e-5)
+
+
+def test_lightning_makes_the_step_that_is_verified():
+    simclr = definitions("simclr")["simclr"]
+    (views,) = simclr.batch(4)
+    labels, names = torch.zeros(4), ["0/00000.png"] * 4  # which training does not use
+    lightning_steps.compare(simclr, (views,), (views, labels, names))
 
 
 @pytest.mark.parametrize(
@@ -98,10 +117,10 @@ def test_waiting_for_data_is_shown_where_it_is_resolved(loop_s, waiting):
     steps = clock.StepClock()
     steps.parts = dict.fromkeys(("training", "feature bank", "kNN"), part)
     metrics = {}
-    breakdown.record_split(SimpleNamespace(clock=steps, metric=metrics.__setitem__))
+    epoch_breakdown.record_split(SimpleNamespace(clock=steps, metric=metrics.__setitem__))
     config = {"batch_size": 128, "workers": 8}
     case = SimpleNamespace(metrics=metrics, status="ok", backend="mps", config=config)
-    (row,) = breakdown.table([case]).rows
+    (row,) = epoch_breakdown.table([case]).rows
     assert re.fullmatch(r"400 s ± .+ %", row.cells["Training"])
     assert re.fullmatch(waiting, row.cells["Data-loading stall"])
     assert row.cells["Reading alone"] == "not measured"
@@ -109,7 +128,7 @@ def test_waiting_for_data_is_shown_where_it_is_resolved(loop_s, waiting):
 
 def test_vgg16_trains_on_the_images_and_batches_of_the_published_script():
     source = data_images.cifar10("stand-in", "", 60)
-    middle, label = enlarged.CIFAR10(source, 224, at_random=False)[59]
+    middle, label = enlarged_images.CIFAR10(source, 224, at_random=False)[59]
     large = Image.fromarray(source.images[59]).resize((256, 256), Image.Resampling.BILINEAR)
     expected = np.asarray(large)[16:240, 16:240] / 127.5 - 1
     assert np.allclose(middle.permute(1, 2, 0), expected, atol=1e-6) and label == source.labels[59]
@@ -118,4 +137,5 @@ def test_vgg16_trains_on_the_images_and_batches_of_the_published_script():
     training, validation, test = scope["loaders"]({"batch_size": 32})
     assert [len(training), len(validation), len(test)] == [1406, 157, 313]
     assert sorted([*training.sampler, *validation.sampler]) == list(range(50_000))
-    assert max(training.sampler) < 45_000 and scope["work"](32).parameters == 134_309_962
+    assert max(training.sampler) < 45_000
+    assert scope["rasbt_vgg16"].cost(32).parameters == 134_309_962

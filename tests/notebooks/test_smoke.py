@@ -1,40 +1,28 @@
 """Every notebook and variant, run once with its smoke parameters: as on a Mac, without a network.
 
-A new notebook is found by itself. One of the article "kit" repeats no article: it needs no
+`make test-all` runs all of them again on a Mac with MLX's GPU, and those of PyTorch on an NVIDIA
+machine. A new notebook is found by itself. One of the article "kit" repeats no article: it needs no
 published values and no figure.
 """
 
 import json
-import os
 import pickle
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-import apart
-import conftest
-import nbformat
+import msgspec
 import pytest
+import reached
 import rehearsal
-import yaml
+import smoke
 from bs4 import BeautifulSoup
 from declared import declaration
 from notebook_code import code
 
 from pomology.paths import root
+from pomology.report.article import article_table
 from pomology.results import journal, record
-from pomology.runner import notebooks
 
-# Before a notebook's first cell and after its last one; no name is left that it might use.
-FIRST = """
-import sys
-sys.path.insert(0, {tests!r})
-__import__("rehearsal").begin({own!r})
-{mps}
-sys.path.remove({tests!r})
-del sys
-"""
-LAST = "import sys; sys.modules['rehearsal'].end({folder!r})"
 # What a case may end in besides `ok`, on a device that lacks something.
 LACKS = {
     "cuda": {"unsupported", "fallback"},
@@ -45,124 +33,52 @@ LACKS = {
 PROBES = {"capabilities", "device_check", "instrument_check", "whisper_finetuning"}
 
 
-@dataclass
-class Execution:
-    """What a run has left: the notebook with outputs, its folder `out`, and what was noticed."""
-
-    path: Path
-    variant: dict
-    folder: Path
-    document: nbformat.NotebookNode
-
-    @property
-    def out(self) -> Path:
-        return self.folder / "run"
-
-    @property
-    def about(self) -> dict:
-        return self.document.metadata["pomology"]
-
-    @property
-    def noticed(self) -> dict:
-        return json.loads((self.folder / "end.json").read_text(encoding="utf-8"))
-
-    @property
-    def outputs(self) -> list[nbformat.NotebookNode]:
-        return [output for cell in self.document.cells for output in cell.get("outputs", ())]
-
-    @property
-    def framework(self) -> str:
-        """The one that it imports or names, else PyTorch; `none` if it only reads results."""
-        if "framework" in self.variant:
-            return self.variant["framework"]
-        source = "\n".join(code(self.document))
-        packages = re.findall(r"^ *(?:import|from) (\w+)", source, re.MULTILINE)
-        names = [rehearsal.FRAMEWORKS[name] for name in packages if name in rehearsal.FRAMEWORKS]
-        names += re.findall(r"framework=[\"'](\w+)", source)
-        return next(iter(names), "none" if self.about.get("after") else "torch")
-
-    @property
-    def on_mps(self) -> bool:
-        """Whether it computes with PyTorch itself, and not in processes of their own."""
-        imports = any("import torch" in source for source in code(self.document))
-        return self.framework == "torch" and imports
-
-    def prepare(self) -> None:
-        """Add the smoke parameters, and what makes its kernel a Mac's."""
-        cells = self.document.cells
-        file = root() / "params" / "smoke" / f"{self.path.stem}.yaml"
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        values |= {"out": str(self.out), "data": "stand-in"} | self.variant
-        lines = "\n".join(f"{name} = {value!r}" for name, value in values.items())
-        tags = [cell.metadata.get("tags", []) for cell in cells]
-        place = next(number for number, tag in enumerate(tags) if "parameters" in tag)
-        own = {"own": self.framework, "tests": str(root() / "tests"), "mps": ""}
-        if self.on_mps:  # notebooks of the kit look at the processor, too
-            lightning = any("lightning" in source for source in code(self.document))
-            cpu = self.about["article"] == "kit"
-            own["mps"] = f"sys.modules['rehearsal'].add_mps({lightning}, {cpu})"
-        cells.insert(place + 1, nbformat.v4.new_code_cell(lines))
-        cells.insert(0, nbformat.v4.new_code_cell(FIRST.format(**own)))
-        cells.append(nbformat.v4.new_code_cell(LAST.format(folder=str(self.folder))))
-
-    def run(self) -> None:
-        from nbclient import NotebookClient
-        from traitlets.config import Config
-
-        env = {key: value for key, value in os.environ.items() if key not in rehearsal.HIDES}
-        # One thread: two that meet after every operator crawl where somebody else has a core.
-        env |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        env |= {"HF_HOME": str(self.folder / "hub"), "IPYTHONDIR": str(self.folder / "ipython")}
-        options = {"timeout": 300, "kernel_name": "python3", "shutdown_kernel": "immediate"}
-        options["resources"] = {"metadata": {"path": str(self.path.parent)}}
-        with pytest.MonkeyPatch.context() as patch, conftest.sockets_in_a_folder() as sockets:
-            patch.setenv("JUPYTER_PREFER_ENV_PATH", "1")  # this environment's kernel
-            apart.fork_kernels(patch, apart.LOADED if self.framework == "torch" else apart.PLAIN)
-            config = Config(KernelManager=sockets)
-            NotebookClient(self.document, config=config, **options).execute(env=env)
+def parameters() -> list:
+    """The quick runs, and those of `make test-machines`, by the names of their tests."""
+    runs = [pytest.param(("", "mac", *run), id=name) for name, *run in smoke.runs()]
+    for machine in smoke.LONG:
+        for name, *run in smoke.runs(machine):
+            id = f"{machine}-{name}"
+            runs.append(pytest.param((id, machine, *run), id=id, marks=pytest.mark.machines))
+    return runs
 
 
-def variants() -> dict[str, tuple[Path, dict]]:
-    """Each notebook with the parameters of each of its variants that a processor runs, too."""
-    return {
-        "-".join([each.name, *map(str, one.parameters.values())]): (each.path, one.parameters)
-        for each in notebooks.notebooks(skipped={})
-        for one in each.variants
-        if one.only != "tf32"
-    }
-
-
-@pytest.fixture(scope="module", params=variants().values(), ids=variants())
-def execution(request, tmp_path_factory) -> Execution:
-    path, variant = request.param
+@pytest.fixture(scope="module", params=parameters())
+def execution(request, tmp_path_factory) -> smoke.Execution:
+    name, machine, path, values = request.param
     folder = tmp_path_factory.mktemp(path.stem)
-    execution = Execution(path, variant, folder, nbformat.read(path, 4))
-    execution.prepare()
+    execution = smoke.Execution(path, values, folder, machine)
+    if name:
+        measured = reached.Reached(tmp_path_factory)
+        measured.measure(execution)
     execution.run()
+    if name:
+        measured.note(name)
     return execution
 
 
 def test_it_ran_as_on_a_mac_with_one_framework(execution):
     end, own = execution.noticed, execution.framework
-    assert end["start_method"] == "spawn"
+    if execution.machine != "nvidia":
+        assert end["start_method"] == "spawn"
     assert end["refused"] == [], "what does not exist on a Mac, or goes wrong there"
     assert end["attempts"] == [], "a second framework in one process"
     assert {"torch", "tensorflow", "mlx", "jax"} & set(end["modules"]) <= {own}
     assert not set(end["modules"]) & set(rehearsal.UNWANTED)
     assert set(end["environment"].values()) == {None}, "a variable hides what goes wrong on a Mac"
     # With the fusion of Metal's plugin, as the article trained, and without.
-    fusion = "0" if execution.variant.get("fusion") else "1"
+    fusion = "0" if execution.parameters.get("fusion") else "1"
     assert end["remapper"] == ([fusion] if own == "tensorflow" else []), "TURN_OFF_REMAPPER"
     said = [output.text for output in execution.outputs if output.get("name") == "stderr"]
     # PyTorch's own line on a machine with CUDA's compiler and without a GPU.
     assert [text for text in said if "No CUDA runtime is found" not in text] == []
 
 
-def test_its_steps_would_run_on_mps(execution):
-    if not execution.on_mps:
+def test_its_steps_would_run_on_the_gpu(execution):
+    if not execution.gpu:
         pytest.skip("computes nothing with PyTorch")
-    (mps,) = execution.noticed["played"]
-    assert mps["faults"] == [] and len(mps["operators"]) > 5
+    (gpu,) = execution.noticed["played"]
+    assert gpu["faults"] == [] and len(gpu["operators"]) > 5
 
 
 def test_its_journal_conforms_and_every_case_is_ok(execution):
@@ -181,11 +97,29 @@ def test_its_journal_conforms_and_every_case_is_ok(execution):
         assert (each.profile, each.repeat) == ("smoke", 0) and each.data in ("stand-in", "none")
         allowed = {"ok"} | LACKS.get(each.backend, set())
         allowed |= {"unsupported"} if path.stem in PROBES else set()
-        if kit and each.backend == "mps":  # the pretended one does not work by itself
+        if not kit and each.framework == "mlx":  # a twin, which is slow on a CPU
+            allowed |= {"too-slow"}
+        if each.config.get("model") == "whisper-medium":  # a smaller one follows
+            allowed |= {"too-slow"}
+        if kit and each.backend in ("mps", "cuda"):  # the pretended one does not work by itself
             allowed |= {"mismatch"}
         assert each.status in allowed, f"{each.case}: {each.status}: {each.reason}"
-    expected = {"mps" if execution.on_mps else "cpu"} | ({"cpu"} if kit else set())
+    expected = {execution.gpu or "cpu"} | ({"cpu"} if kit else set())
+    if execution.parameters.get("devices") == "gpu":  # of MLX, which has no TF32 here
+        expected = set() if execution.parameters.get("tf32") else {"mlx-gpu"}
     assert expected <= {each.backend for each in contents.records if each.status == "ok"}
+
+
+def test_a_training_on_a_gpu_is_verified_before_and_after_its_timing(execution):
+    if execution.about.get("after"):
+        pytest.skip("has no cases of its own")
+    for each in execution.records:
+        assert "not verified after the timing" not in each.note, f"{each.case}: {each.note}"
+        loops = [raw for raw in each.blocks.values() if "epoch_steps" in raw]
+        trained = each.parameters is not None and (loops or "step_s" in each.metrics)
+        if each.status == "ok" and each.backend != "cpu" and trained:
+            proved = "proof_s" in each.metrics
+            assert proved or ("unproved" in each.flags and "not verified" in each.note), each.case
 
 
 def test_it_shows_every_published_value_in_its_row(execution):
@@ -213,16 +147,41 @@ def test_it_shows_every_published_value_in_its_row(execution):
         rows.remove(found[0])  # a row that is printed twice stands there twice
 
 
+def test_energy_shows_joules_where_the_machine_has_a_meter(execution):
+    if execution.path.stem != "energy" or execution.machine == "nvidia":  # moves every 0.1 s
+        pytest.skip("is not about energy, or too short for its meter")
+    (case,) = journal.read(execution.out / "energy.jsonl").records
+    values = {name: metric.value for name, metric in case.metrics.items()}
+    # Each of three power domains draws IDLE_W at rest, and more during the steps.
+    assert 2.9 * rehearsal.IDLE_W < values["power_rest_w"] < values["power_w"]
+    assert values["energy_j_per_step"] == pytest.approx(3 * values["energy_gpu_j_per_step"])
+    expected_j = values["power_w"] * values["step_s"]
+    assert values["energy_j_per_step"] == pytest.approx(expected_j, rel=0.5)
+    measured = msgspec.structs.replace(case, profile="quick")  # the table leaves smoke out
+    row = article_table(declaration(execution.path), [measured], {}).rows[-1].cells
+    for column in ("Step, GPU only (J)", "Step, all domains (J)", "Power", "Power rest"):
+        assert re.match(r"\d+\.\d+( W)? ± ", row[column]), row
+
+
 def test_it_draws_and_saves_the_articles_table_and_figure(execution):
     if execution.about["article"] == "kit":
         pytest.skip("repeats no article")
     shown = execution.out / "shown" / execution.path.stem
-    (figure,) = shown.glob("*-figure.svg")
+    (figure,) = shown.glob("[0-9][0-9]-figure.svg")
     text = figure.read_text(encoding="utf-8")
     # In so short a run there may be nothing.
     assert text.count(' d="') >= 4 or "Nothing was measured that can be drawn" in text
     assert any("image/png" in each.get("data", {}) for each in execution.outputs)
     assert list(shown.glob("*-article.html"))
+
+
+def test_its_figures_have_plain_text(execution):
+    drawings = [*(execution.out / "shown").rglob("*.svg")]
+    if not drawings:
+        pytest.skip("draws nothing")
+    for place in drawings:
+        texts = BeautifulSoup(place.read_text(encoding="utf-8"), "html.parser").find_all("text")
+        assert texts and not [text for text in texts if re.search(r"\$|\\", text.get_text())]
 
 
 def test_what_its_loaders_use_works_in_a_spawned_worker(execution):

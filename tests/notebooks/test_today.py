@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 
 import declared
-import others
 import pytest
 from notebook_code import definitions
 from records import elsewhere_row, metric, record, set_elsewhere
+
+from pomology.views import community_results
 
 BERT = {"batch_size": 64, "sequence": 128, "steps": 100, "optimizer": "Adam", "data": "random"}
 PICTURES = {"batch_size": 64, "optimizer": "SGD", "data": "synthetic"}
@@ -14,6 +15,7 @@ PICTURES = {"batch_size": 64, "optimizer": "SGD", "data": "synthetic"}
 PICTURE = 2 * (3 * 4.089e9 - 64 * 112**2 * 7**2 * 3)
 # Matrices of 12 blocks, for a token, and GPT-2's vocabulary.
 PRODUCTS = {"bert_base": 12 * 12 * 768**2, "gpt2_small": 12 * 12 * 768**2 + 768 * 50_257}
+WORKLOADS = {"bert_base": "classifier", "gpt2_small": "language_model"}
 
 
 FIT = {"workload": "bert_base", "metric": "fit_s", "unit": "s", "samples": "6400"}
@@ -39,7 +41,8 @@ ROWS = (
 )
 def test_parameters_and_operations_are_the_models(name, parameters):
     """Those matrices and attention for each token; BERT's few asked once of a text are left out."""
-    work, tokens = definitions(name)["work"](1, 128), 128
+    scope, tokens = definitions(name), 128
+    work = scope[WORKLOADS[name]](tokens).cost(1)
     assert work.parameters == parameters
     by_hand = 6 * tokens * (PRODUCTS[name] + 2 * 12 * tokens * 768)
     assert work.flops == pytest.approx(by_hand, rel=2e-3)
@@ -48,7 +51,7 @@ def test_parameters_and_operations_are_the_models(name, parameters):
 def test_the_work_of_what_a_source_prints():
     def work(samples, size=224):
         row = {"workload": "resnet50", "samples": samples, "config": {"image_size": size}}
-        return others.work(row)
+        return community_results.work(row)
 
     assert work(1) == pytest.approx(PICTURE, rel=1e-3) and work(64) == 64 * work(1)
     assert work(0) is None and work(1, size=32) is None

@@ -18,7 +18,8 @@ from pomology.paths import root
 
 TEXT = (root() / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EXPERIMENT, DEVICE = TEXT.split("\n## Add a")[1:3]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FLAGS = re.MULTILINE | re.DOTALL
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", FLAGS)
 
 
 def add_files(checkout: Path) -> None:
@@ -27,9 +28,12 @@ def add_files(checkout: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__", ".ipynb*")
         shutil.copytree(root() / name, checkout / name, ignore=ignored)
     blocks = BLOCK.findall(EXPERIMENT)
-    python, of_kind = [text.strip() for kind, text in blocks if kind == "python"], dict(blocks)
-    about = json.loads("{" + re.search(r'`"pomology": (.*)`', EXPERIMENT)[1][1:])
-    (place,) = re.findall(r"`(notebooks/\S+\.ipynb)`", EXPERIMENT)
+    (twin,) = re.findall(r"^`(notebooks/\S+_mlx\.py)`.*?```python\n(.*?)^```$", EXPERIMENT, FLAGS)
+    (checkout / twin[0]).write_text(twin[1], encoding="utf-8")
+    python = [text.strip() for kind, text in blocks if kind == "python" and text != twin[1]]
+    of_kind = dict(blocks)
+    about = json.loads("{" + re.search(r'`"pomology": (.*?)`', EXPERIMENT)[1][1:])
+    (place,) = re.findall(r"^`(notebooks/\S+\.ipynb)`", EXPERIMENT, re.MULTILINE)
     (checkout / place).write_text(notebook_text(of_kind["markdown"], *python, **about))
     params = r"`(params/\S+\.yaml)`\n\n```yaml\n(.*?)```"
     for path, text in re.findall(params, EXPERIMENT, re.DOTALL):
@@ -42,17 +46,29 @@ def add_files(checkout: Path) -> None:
 def test_an_experiment_runs_and_the_report_shows_it_with_its_published_rows(tmp_path):
     add_files(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "lib")}
-    command = [sys.executable, "-m", "pomology", "reproduce", "--profile=smoke", "--only=linear"]
+    command = [
+        sys.executable,
+        "-m",
+        "pomology",
+        "reproduce",
+        "--profile=smoke",
+        "--only=perceptron",
+    ]
     command += ["--device=cpu", "--run=a"]
     options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run(command, check=False, **options)
-    assert done.returncode == 0 and "cpu, width 16" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "cpu, width 16" in done.stdout and "MLX, cpu, width 16" in done.stdout, done.stdout
     out = tmp_path / "outputs" / "a"
+    records = [json.loads(line) for line in (out / "perceptron.jsonl").read_text().splitlines()]
+    ended = {each["framework"]: each for each in records if each["event"] == "end"}
+    assert {name: each["status"] for name, each in ended.items()} == {"torch": "ok", "mlx": "ok"}
+    assert ended["torch"]["flops_per_step"] == ended["mlx"]["flops_per_step"]
     page = (out / "index.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
-    assert ">One linear layer</summary>" in page and "0.41 ms" in page and ">Width</th>" in page
-    with open(out / "shown" / "linear" / "01-article.csv", newline="") as file:
-        rows = [(row["width"], float(row["step_s"])) for row in csv.DictReader(file)]
-    assert rows == [("1024", 0.41e-3), ("1024", 0.35e-3)]
+    assert ">A perceptron on digits</summary>" in page and "4.1 s" in page and ">Width</th>" in page
+    with open(out / "shown" / "perceptron" / "01-article.csv", newline="") as file:
+        rows = [(row["width"], float(row["epoch_s"])) for row in csv.DictReader(file)]
+    assert rows == [("1024", 4.1), ("1024", 3.5)]
 
 
 LINE, FILE = [text for kind, text in BLOCK.findall(DEVICE) if kind == "python"]
@@ -78,7 +94,7 @@ from pomology import devices
 devices.__path__.append(sys.argv[1])
 from pomology.devices import find
 from pomology.experiment.experiment import Experiment
-from pomology.models.cost import Workload
+from pomology.models.cost import Cost
 
 assert list(find.frameworks()) == ["torch", "tensorflow", "numpy", "mlx"]
 (cpu,) = find.find("auto", "numpy")
@@ -89,7 +105,7 @@ experiment = Experiment("vae", article="003", framework="numpy", out=sys.argv[2]
 (case,) = experiment.cases(batch_size=[8])
 with case:
     weights = case.watch_model([numpy.zeros((4, 4))])
-    case.require_memory(Workload(16, 100, state_bytes=64, saved_bytes=0))
+    case.require_memory(Cost(16, 100, state_bytes=64, saved_bytes=0))
     case.require_time(10)
     for (batch,) in case.steps([[numpy.ones(2)]] * 30):
         assert case.backend.to_device(batch).dtype == "float32"

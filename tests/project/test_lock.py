@@ -36,7 +36,7 @@ def test_it_pins_all_dependencies(system, python):
 
     locked = {item.name: str(item.specifier).removeprefix("==") for item in wanted(LOCK)}
     assert all(LINE.fullmatch(line) for line in LOCK)
-    for item in wanted(PROJECT["dependencies"]):
+    for item in wanted(PROJECT["dependencies"] + PROJECT["optional-dependencies"]["run"]):
         assert item.specifier.contains(locked[item.name]), item
     mac, old = system == "darwin", python != "3.13"
     assert locked["tensorflow"] == ("2.16.2" if old else "2.21.0")

@@ -8,8 +8,11 @@ from pathlib import Path
 import pandas
 import pytest
 
+import pomology
+from pomology import paths
 from pomology.articles import claims
-from pomology.extras import compare
+from pomology.errors import PomologyError
+from pomology.extras.compare import comparison
 from pomology.extras.share import scan
 from pomology.format import seconds, significant
 from pomology.paths import root
@@ -29,7 +32,8 @@ FORBIDDEN = {
     r"/(?:home|Users|work|root|opt(?!/homebrew))/(?!(?:jo|john|jane|you)\b)\w": "a person's path",
     r"https?://[^/\s\"'<>)]*(?:pypi|pythonhosted|registry|mirror)": "a registry",
     r"https?://[^/\s\"'<>)]*(?:artifactory|nexus|devpi)": "a registry",
-    r"(?<!no-emit-)\bindex-" + r"url|find-" + "links|trusted-" + "host": "a registry",
+    # The option with an address.
+    r"\b(?:index-" + r"url|find-" + r"links)\W{1,4}(?:\w+:/|/|\w+\.\w)": "a registry",
 }
 
 
@@ -49,8 +53,8 @@ def test_no_file_names_a_machine_or_a_registry_and_no_two_differ_only_by_case():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page):
     text = page.read_text(encoding="utf-8")
-    files = re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|csv|md))`", text)
-    files += re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    files = set(re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|csv|md))`", text))
+    files -= set(re.findall(r"^`([\w./-]+)`", text, re.MULTILINE))  # which it tells to write
     places = [root(), root() / "lib" / "pomology", page.parent]
     assert not {file for file in files if not any((place / file).exists() for place in places)}
 
@@ -70,6 +74,27 @@ def test_the_readme_leads_to_a_run_without_a_gpu_and_shows_its_numbers():
     assert table in README, table
 
 
+def test_the_readme_counts_the_published_results():
+    assert f"has {len(pomology.published()):,} published numbers" in README
+
+
+def test_words_of_the_report_that_a_page_quotes_are_in_the_report():
+    page = (root() / "docs" / "apple-silicon.md").read_text(encoding="utf-8")
+    quoted = re.findall(r'(?<![=\w])"([^"]+)"', page)
+    report = (root() / "outputs/reference-cpu/index.html").read_text(encoding="utf-8")
+    assert quoted and not [text for text in quoted if text not in report]
+
+
+def test_make_docs_names_the_line_that_a_new_notebook_needs(monkeypatch):
+    lines = paths.read_csv(root() / "docs" / "experiments.csv")
+    without = [line for line in lines if line["notebook"] != "vae"]
+    script = runpy.run_path(str(root() / "setup" / "docs.py"))
+    monkeypatch.setattr(paths, "read_csv", lambda _: without)
+    message = "docs/experiments.csv has no line for vae.ipynb: add vae,MODEL,DATA"
+    with pytest.raises(PomologyError, match=message):
+        list(script["experiments"]())
+
+
 def test_generated_tables_are_current_and_statuses_and_verdicts_are_explained():
     for path, text in runpy.run_path(str(root() / "setup" / "docs.py"))["pages"]().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run make docs"
@@ -77,7 +102,7 @@ def test_generated_tables_are_current_and_statuses_and_verdicts_are_explained():
     names = re.findall("`(.*?)`", " ".join(re.findall(r"^\| (`.*?)\|", page, re.MULTILINE)))
     statuses, verdicts = names[names.index("ok") :], names[names.index("supported") :][:12]
     assert statuses[: len(STATUSES)] == list(STATUSES)
-    source = Path(claims.__file__).read_text() + Path(compare.__file__).read_text()
+    source = Path(claims.__file__).read_text() + Path(comparison.__file__).read_text()
     assert all(f'"{name}' in source for name in verdicts) and "must not be compared" in verdicts
 
 

@@ -6,13 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from notebook_code import twin
 from references.trainings_reference import SHRINK, STEPS, Arrays, mlx_pass, seeded, torch_pass
 
-from pomology.models.definitions import definitions
 from pomology.models.gpt2 import Shape
 
 LR = 0.01  # so high that a difference in it shows in the loss
-CODE = ("LanguageModel", "loss_function", "adamw", "training")
 
 
 def shape(architecture: str) -> Shape:
@@ -35,18 +34,20 @@ def in_mlx(architecture: str) -> Arrays:
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
-    # As PyTorch always has it.
-    code = definitions("gpt2_pretraining", *CODE, framework="mlx", bias_correction=True)
+    code = twin("gpt2_pretraining_mlx")
     model = code.LanguageModel(shape(architecture))
     some = batches(shape(architecture))
-    hooks = SimpleNamespace(forward=forward)
+    # With the correction that PyTorch always has.
+    adamw = functools.partial(code.adamw, model, bias_correction=True)
+    hooks = SimpleNamespace(forward=forward, optimizer=adamw)
     hooks.passes = lambda model: [(model, functools.partial(code.loss_function, model))]
-    hooks.optimizer = functools.partial(code.adamw, model)
     found = mlx_pass(hooks, model, LR, some)
     sizes = {name: array.shape for name, array in tree_flatten(model.parameters())}
     start = seeded(dict(sorted(sizes.items(), reverse=True)))
     model.load_weights([(name, mx.array(array)) for name, array in start.items()])
-    step = code.training(None, model, code.adamw(model, LR, SHRINK / LR))
+    case = SimpleNamespace(backend=SimpleNamespace(kind="cpu"))
+    training = SimpleNamespace(step=code.step)
+    step = code.compiled(case, training, model, adamw(LR, SHRINK / LR))
     losses = np.array([step(*batch, LR) for batch in some], np.float32)
     return found | {"losses": losses[:1], "later losses": losses[1:]}
 
@@ -54,17 +55,20 @@ def in_mlx(architecture: str) -> Arrays:
 def in_torch(architecture: str) -> dict[str, Arrays]:
     """Return what the notebook gives in float64, also with half the decay, and the reference."""
     import torch
+    from notebook_code import definitions
     from torch.nn import functional as F
+
+    from pomology.models.gpt2_torch import LanguageModel
 
     torch.set_default_dtype(torch.float64)
     size = shape(architecture)
-    code = definitions("gpt2_pretraining", *CODE, framework="torch", fused=False)
+    code = SimpleNamespace(**definitions("gpt2_pretraining"))
     shipped = reference_model(size)
 
     def passed(forward: Any, loss: Any, adamw: Any) -> Arrays:
         hooks = SimpleNamespace(forward=forward, optimizer=adamw)
         hooks.passes = lambda model: [(model, functools.partial(loss, model))]
-        return torch_pass(hooks, code.LanguageModel(size), LR, batches(size))
+        return torch_pass(hooks, LanguageModel(size), LR, batches(size))
 
     def reference(model: Any, inputs: Any, targets: Any) -> Any:
         weights = _reference_names(size, dict(model.named_parameters()))

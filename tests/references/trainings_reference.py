@@ -6,7 +6,7 @@ from unittest import mock
 
 import numpy as np
 
-from pomology.models import trainings, verify
+from pomology.models import verify
 
 STEPS = 2
 SHRINK = 0.05  # of the weights in a step, by a decay so high that it shows in the losses
@@ -51,10 +51,16 @@ def _numbers(rates: list[float], losses: list[float]) -> Arrays:
     return {"dropout": np.sort(np.array(rates, np.float32)), "losses": first, "later losses": later}
 
 
-def learning_rate(workload: str) -> float:
-    """The workload's own, within bounds: losses must show it, and rounding must not."""
-    own, _, slots = trainings.load("inputs").OPTIMISERS[workload]
-    return min(max(own, 1e-4), 1e-3) if slots else own
+def in_mlx_layout(array: np.ndarray) -> np.ndarray:
+    """Images or convolution weights in MLX's layout, from PyTorch's."""
+    return array if array.ndim < 3 else np.ascontiguousarray(np.moveaxis(array, 1, -1))
+
+
+def _passes(hooks: Any, model: Any) -> list[tuple[Any, Callable]]:
+    """The parts that a step trains, mostly the whole model, each with its loss function."""
+    if hasattr(hooks, "passes"):
+        return hooks.passes(model)
+    return [(model, lambda *batch: hooks.loss(hooks.forward(model, *batch), *batch))]
 
 
 def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, ...]]) -> Arrays:
@@ -88,7 +94,7 @@ def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, 
     start = seeded(dict(sorted(shapes.items(), reverse=True)))  # a weight before its bias
 
     def own(array):
-        return mx.array(trainings.in_mlx_layout(array))
+        return mx.array(in_mlx_layout(array))
 
     def load():
         model.load_weights([(name, own(start[names[name]])) for name in names])
@@ -103,7 +109,7 @@ def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, 
         load()
         result = _outputs(hooks.forward(model.train(), *ready[0]), pictures)
         load()
-        passes = trainings.passes(hooks, model)
+        passes = _passes(hooks, model)
         optimizers = [hooks.optimizer(lr, SHRINK / lr) for _ in passes]
         for step in range(STEPS + 1):
             for (part, function), optimizer in zip(passes, optimizers, strict=True):
@@ -165,7 +171,7 @@ def torch_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray
         result = _outputs(hooks.forward(model, *ready[0]), array)
         for buffer, before in kept:
             buffer.copy_(before)
-        passes = trainings.passes(hooks, model)
+        passes = _passes(hooks, model)
         optimizers = [hooks.optimizer(part, lr, SHRINK / lr) for part, _ in passes]
         for step in range(STEPS + 1):
             for (part, function), optimizer in zip(passes, optimizers, strict=True):
@@ -207,21 +213,3 @@ def complaint(result: Arrays, expected: Arrays, strictness: float = 1.0) -> str 
         if wrong:
             return wrong
     return None
-
-
-def results(framework: str, rows: list[str]) -> dict[str, Arrays]:
-    """Return what each row gives in MLX, or in PyTorch and float64."""
-    found = {}
-    for text, settings in zip(rows, trainings.rows(rows), strict=True):
-        hooks = trainings.load(f"{settings['workload']}_{framework}")
-        batches, lr = trainings.batches(1, settings), learning_rate(settings["workload"])
-        if settings["workload"] == "simclr":  # MLX's convolutions take a CPU long
-            batches = [tuple(view[..., ::2, ::2] for view in batch) for batch in batches]
-        if framework == "torch":
-            import torch
-
-            # Also of a mask, which attention would misread in fp32 (torch 2.13).
-            torch.set_default_dtype(torch.float64)
-        compute = torch_pass if framework == "torch" else mlx_pass
-        found[text] = compute(hooks, hooks.build(**settings), lr, batches)
-    return found

@@ -13,13 +13,14 @@ from records import metric, product, record
 from pomology.articles import published
 from pomology.measure.estimate import Estimate
 from pomology.paths import read_csv, root
-from pomology.report import article
+from pomology.report import article, figures
 from pomology.report import table as report_table
-from pomology.report.article import SCALED, SMOKE
+from pomology.report.article import SCALED, SMOKE, Declaration
 from pomology.report.claims import claims_table
 from pomology.report.peaks import best
-from pomology.report.table import INTERVALS, YEARS, Row, Table
+from pomology.report.table import INTERVALS, YEARS, Row, Table, value_text
 from pomology.results.cases import FLAGS
+from pomology.results.metrics import HIDDEN, Metric
 from pomology.results.record import Record
 from pomology.results.run import Run
 
@@ -100,10 +101,12 @@ def test_a_gpu_shows_reserved_memory_and_its_speed_relative_to_the_cpu():
     values["reserved_peak_bytes"] = metric(3e9, unit="B")
     fields = {"backend": "mps", "device": "gpu", "chip": "Apple M2", "case": "torch-mps"}
     gpu = vae(**fields, data="real", metrics=values)
-    cpu = vae(metrics={"epoch_s": metric(4.5, 4.0, 5.0)})
+    values |= {"epoch_s": metric(4.5, 4.0, 5.0)}
+    cpu = vae(metrics=values)  # MLX reserves memory on the CPU, too
     on_cpu, on_gpu = shown(article_table("vae", [cpu, gpu]))
     assert on_gpu["Device"] == "Apple M2 GPU (PyTorch 2.13.0, 2026)"
     assert (on_gpu["Memory"], on_gpu["Notes"]) == ("3.00 GB", "measured; real")
+    assert on_cpu["Memory"] == "1.00 GB"
     assert (on_cpu[SPEEDUP], on_gpu[SPEEDUP]) == ("", "3.00× (2.00 to 4.00×)")
     smaller = article_table("vae", [vae(config={"batch_size": 64}), gpu])
     assert SPEEDUP not in smaller.columns
@@ -162,6 +165,27 @@ def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat():
     assert rows["Page faults"][4] == "12,345"
 
 
+def test_a_checksum_is_in_the_data_and_not_in_the_tables_for_people():
+    case = vae(metrics=METRICS | {"inputs_checksum": metric(896_123_457)})
+    assert article_table("vae", [case]).data[-1]["inputs_checksum"] == 896_123_457
+    plain = article.details_table([vae()])
+    assert [row.cells for row in article.details_table([case]).rows] == [
+        row.cells for row in plain.rows
+    ]
+
+
+def test_what_was_counted_is_shown_exactly_and_no_gpu_where_there_is_none():
+    """For all values of the reference run, which has no GPU."""
+    for each in RUN.records:
+        for name, estimate in each.metrics.items():
+            metric = Metric(name)
+            assert "GPU" not in metric.heading, name
+            counted = isinstance(estimate.value, int) and estimate.unit in ("", "count", "samples")
+            if counted and metric.unit != "%" and name not in HIDDEN:
+                text = value_text(name, estimate)
+                assert text.endswith("billion") or text == f"{estimate.value:,.0f}", name
+
+
 def test_columns_without_a_text_are_left_out():
     table = Table("T", [Row({"a": "2", "c": "", "b": "1"}), Row({"a": "3", "c": "", "b": ""})])
     assert table.columns == ["a", "b"]
@@ -175,11 +199,28 @@ def test_numbers_in_a_file_read_back_exactly(tmp_path):
     path = tmp_path / "new" / "vae"
     table = article_table("vae", [vae(metrics=metrics, config=config)])
     report_table.save(table, path)
-    page = path.with_suffix(".html").read_text(encoding="utf-8")
-    assert page.partition("</style>")[2] == table.html()
+    cells = path.with_suffix(".html").read_text(encoding="utf-8")
+    assert cells.startswith('<div class="scroll"><table') and cells in table.html()
     with open(path.with_suffix(".csv"), newline="", encoding="utf-8") as file:
         first, *_, last = lines = list(csv.DictReader(file))
     assert len(lines) == 6 + 1 and first["device"] == "M1 Ultra CPU"
     assert (last["name"], last["batch_size"]) == (config["name"], "128")
     numbers = [float(last[name]) for name in ("epoch_s", "epoch_s_low", "epoch_s_high", "step_s")]
     assert numbers == [value, value / 3, 1e299, 5e-324]
+
+
+def test_settings_of_cases_have_columns_where_none_are_published():
+    about = Declaration("gru", title="A GRU", columns=["step_s"])
+    rows = [{"width": 64, "layers": layers} for layers in (1, 2)]
+    records = [record("gru", {"step_s": metric(0.1 * row["layers"])}, row) for row in rows]
+    table = article.article_table(about, records, {})
+    shown = [(row.cells["Width"], row.cells["Layers"]) for row in table.rows]
+    assert shown == [("64", "1"), ("64", "2")]
+    titles = [axis.get_title("left") for axis in figures.article_figure(about, records).axes]
+    assert titles == ["Width 64, layers 1", "Width 64, layers 2"]
+
+
+def test_next_to_published_rows_only_settings_that_tell_cases_apart_have_a_column():
+    configs = [{"batch_size": 128, "width": 64, "fused": fused} for fused in (True, False)]
+    headings = [*of("vae").of_cases(configs).headings]
+    assert headings == [*of("vae").headings, "fused"]

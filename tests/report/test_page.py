@@ -102,27 +102,49 @@ def test_journals_without_notebooks_are_plain_tables(tmp_path):
     lost = record(case="big", status="out-of-memory", reason="16 GB", metrics={})
     out = write(tmp_path / "run", [record(flags=["contended"]), lost], MACHINE)
     page = read(report_page.build(out))
-    for text in ("7.89 s", "out-of-memory", "16 GB", "1 ok, 1 out-of-memory, 1 contended"):
+    ended = "2 cases: 1 measured, 1 out of memory; of the measured 1 contended"
+    for text in ("7.89 s", "out-of-memory", "16 GB", ended):
         assert text in page.text
 
 
-def test_the_page_says_how_much_two_runs_of_the_same_differ(tmp_path):
+def test_statuses_add_up_to_the_cases_and_flags_are_of_the_measured_ones():
+    ended = [record(case=str(number), status="too-slow", flags=["busy"]) for number in range(2)]
+    ended += [record(case=name, flags=["few-steps", "busy"]) for name in "ab"]
+    ended += [record(case="c", flags=["few-steps"]), record(case="d")]
+    ended.append(record(case="big", status="out-of-memory"))
+    text = "4 measured, 2 too slow, 1 out of memory; of the measured 3 few steps, 2 busy"
+    assert report_page.endings(ended) == f"7 cases: {text}"
+    text = f"8 runs of 7 cases: {text.replace('4', '5', 1)}"
+    assert report_page.endings([*ended, record(case="d", repeat=1)]) == text
+    assert report_page.endings(ended[:1]) == "1 case: 0 measured, 1 too slow"
+
+
+def test_the_page_states_the_run_to_run_variation(tmp_path):
     check = {"config": {"check": "same thing twice"}, "note": "two runs differ by up to 9 %"}
+    check["metrics"] = {"between_process_difference": Estimate(0.0853, "")}
     for number, changes in enumerate(({}, {"profile": "smoke"}, {"status": "mismatch"})):
         case = record("instrument_check", **check | changes)
         page = read(report_page.build(write(tmp_path / str(number), [case], MACHINE)))
-        words = page.text.partition("Noise")[2].partition("vae")[0]
-        assert ("mps: two runs differ by up to 9 %" in words) == (not changes)
-        assert ("was not measured" in words) == bool(changes)
+        (heading,) = page("dt", string="Run-to-run variation")
+        words = heading.find_next("dd").text
+        assert ("differ by less than 8.6 % on the GPU: smaller" in words) == (not changes)
+        assert words.startswith("Not measured; ") == bool(changes)
 
 
 def test_the_page_says_by_how_much_the_last_case_on_a_device_was_slowed(tmp_path):
-    seen = "the calibration matmul on the GPU took 31 % longer than the run's fastest"
-    cases = [record(case="b", started="2026-05-04T05:00:00Z", note=f"a note; {seen}")]
-    cases += [record(case=backend, backend=backend, note=seen) for backend in ("mps", "cpu")]
-    cases.append(record(case="c", started="2026-05-04T06:00:00Z", backend="cpu"))
+    """By its own times: 0.131 s on the GPU, which took 0.1 s before; the CPU is fast again."""
+    slow = {"before_s": 0.2, "after_s": 0.2, "device_before_s": 0.131, "device_after_s": 0.131}
+    usual = {"before_s": 0.1, "after_s": 0.1, "device_before_s": 0.1, "device_after_s": 0.1}
+    cpu = {"before_s": 0.1, "after_s": 0.1}
+    cases = [
+        record(case="a", started="2026-05-04T04:00:00Z", backend="mps", canary=usual),
+        record(case="b", started="2026-05-04T05:00:00Z", backend="mps", canary=slow | cpu),
+        record(case="c", started="2026-05-04T05:30:00Z", backend="cpu", canary=slow),
+        record(case="d", started="2026-05-04T06:00:00Z", backend="cpu", canary=cpu),
+    ]
     text = read(report_page.build(write(tmp_path / "run", cases, MACHINE))).text
-    assert f"Apple M9 GPU, last case: {seen}." in text and text.count(seen) == 1
+    seen = "the calibration matmul on the GPU took 31 % longer than the run's fastest"
+    assert f"Apple M9 GPU, last case: {seen}." in text and text.count("last case: ") == 1
 
 
 def test_an_unfinished_run_says_what_is_missing(tmp_path):
@@ -138,6 +160,16 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path):
     assert "dcgan was skipped: no time. Continue with: make reproduce RUN=half" in page.text
     with pytest.raises(PomologyError, match="nowhere: "):
         report_page.build(tmp_path / "nowhere")
+
+
+def test_a_table_of_an_older_version_is_shown_without_the_style_in_its_file(tmp_path):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    shown = table(("here", "7.9 s"))
+    Report("vae", article="003", out=out).show(shown, "article")
+    new = report_page.build(out).read_text(encoding="utf-8")
+    old = f'<!DOCTYPE html><meta charset="utf-8">{shown.html(styled=True)}'
+    (out / "shown" / "vae" / "01-article.html").write_text(old, encoding="utf-8")
+    assert report_page.build(out).read_text(encoding="utf-8") == new
 
 
 def test_other_peoples_runs_stand_after_this_one(tmp_path):

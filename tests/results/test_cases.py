@@ -8,8 +8,7 @@ from records import metric
 
 from pomology import format
 from pomology.measure.estimate import Estimate
-from pomology.results import cases, metrics
-from pomology.results.frame import of_records
+from pomology.results import metrics, repeats
 
 
 def test_a_ratio_is_taken_in_each_process():
@@ -24,19 +23,41 @@ def test_a_ratio_is_taken_in_each_process():
         for name, times in (("slow", slow), ("fast", fast))
         for repeat in range(3)
     ]
-    first, second = cases.pool(of_records(both))
-    ratio = cases.speed_ratio(second, first, "epoch_s")
+    first, second = repeats.pool(both)
+    ratio = repeats.speed_ratio(second, first, "epoch_s")
     assert (ratio.value, ratio.low, ratio.high, ratio.covers) == (2, 2, 2, "repeats")
     assert first.values["compute_share"].bounds == (0.5, 0.5)
 
 
 def test_slopes_that_may_be_0_have_an_interval_that_may_include_0():
     """Mean 2, standard error 0.577, and Student's t of two degrees of freedom is 4.303."""
-    mean = cases.mean_of_repeats([Estimate(value, "B", -9, 9, 20) for value in (1, 2, 3)])
+    mean = repeats.mean_of_repeats([Estimate(value, "B", -9, 9, 20) for value in (1, 2, 3)])
     assert (mean.value, mean.low, mean.high) == pytest.approx((2, -0.484, 4.484), abs=1e-3)
     # Counted bytes are equal in all repeats, and not rounded.
-    same = cases.mean_of_repeats([Estimate(22_345_678_901, "B", n=None)] * 3)
+    same = repeats.mean_of_repeats([Estimate(22_345_678_901, "B", n=None)] * 3)
     assert (same.value, same.low, same.high) == (22_345_678_901,) * 3
+
+
+def check_of_variation(share, repeat=0, **more):
+    values = {repeats.VARIATION: Estimate(share)}
+    return records.record("instrument_check", metrics=values, repeat=repeat, **more)
+
+
+def test_run_to_run_variation_is_one_sentence_with_two_digits_rounded_up():
+    """The geometric mean of 0.1, 0.16 and 0.27 is 0.16287 (by hand)."""
+    on_cpu = [check_of_variation(x, i, backend="cpu") for i, x in enumerate((0.1, 0.16, 0.27))]
+    on_gpu = check_of_variation(0.0301, case="gpu", backend="mps")
+    smoke = check_of_variation(9.0, case="smoke", backend="cpu", profile="smoke")
+    pooled = repeats.pool([*on_cpu, on_gpu, smoke])
+    assert repeats.run_to_run(pooled) == {
+        ("", "cpu"): pytest.approx(0.16287, rel=1e-4),
+        ("", "gpu"): 0.0301,
+    }
+    assert repeats.variation_text(pooled) == (
+        "90 % of pairs of single runs of a step differ by less than 17 % on the CPU and 3.1 % on "
+        "the GPU: smaller differences between two single runs show nothing."
+    )
+    assert repeats.variation_text(repeats.pool([smoke])).startswith("Not measured; ")
 
 
 @pytest.mark.parametrize(
@@ -49,6 +70,7 @@ def test_slopes_that_may_be_0_have_an_interval_that_may_include_0():
         ("footprint_slope_bytes", "", 256e6, "256 MB"),
         ("energy_j_per_step", "", 129.3, "129 J"),
         ("parameters", "", 652_824, "652,824"),
+        ("trained_parameters", "", 762_321_920, "762,321,920"),
         ("parameters", "Parameters (M)", 769e6, "769.000"),
         ("memory_bytes", "RAM (GB)", 2**34, "16"),
         ("times_cpu", "", 2.5, "2.50×"),
@@ -65,6 +87,14 @@ def test_a_value_has_the_unit_of_its_name_or_of_its_heading(name, heading, value
         (format.seconds, (9.996,), "10.0 s"),
         (format.significant, (123_456, 2), "120,000"),
         (format.quantity, (1.234e12, "FLOP/s"), "1.23 TFLOP/s"),
+        (format.quantity, (-0.3, "B"), "0 B"),
+        (format.rounded_up, (16.0001,), "17"),
+        (format.rounded_up, (17.0,), "17"),
+        (format.rounded_up, (8.51,), "8.6"),
+        (format.rounded_up, (9.96,), "10"),
+        (format.rounded_up, (121.0,), "130"),
+        (format.rounded_up, (0.0421,), "0.043"),
+        (format.rounded_up, (0.0,), "0"),
         (format.clock_time, (59.5,), "1:00 min"),
         (format.clock_time, (math.inf,), "not known"),
         (format.with_interval, (metric(1234.5, 1199.1, 1269.9), format.seconds), "1,234 s ± 2.9 %"),

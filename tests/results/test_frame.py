@@ -15,7 +15,6 @@ import pomology
 from pomology.articles import published
 from pomology.paths import root
 from pomology.results import frame as results_frame
-from pomology.results.cases import pool
 from pomology.results.record import RENAMED
 from pomology.results.run import Run
 
@@ -85,7 +84,6 @@ def test_a_case_without_numbers_has_a_row_and_a_setting_its_column(tmp_path):
     assert table["setting_data"][0] == "random" and table["data"].notna().all() and table["lora"][1]
     assert list(table["wrt"]) == [1, "left"]  # each of its own type
     assert set(table["machine"]) == {"Apple M9, 8 cores, 16 GB"}
-    assert [case.config for case in pool(table)] == [failed.config, timed.config]
 
 
 def test_published_rows_have_the_same_columns_and_the_printed_values():

@@ -152,3 +152,26 @@ def test_a_zip_over_a_limit_is_an_error(tmp_path, monkeypatch, name):
     (tmp_path / "m9.zip").write_bytes(zipped(files))
     with pytest.raises(PomologyError, match=r"^m9\.zip: not the zip of a run: over "):
         print(Run(tmp_path / "m9.zip").records)
+
+
+def test_a_failed_check_of_the_measurement_flags_the_rows_of_its_device(tmp_path):
+    """The fence is that of one device; the clock is that of all."""
+    vae = [records.record(backend=backend) for backend in ("cpu", "mps")]
+    vae.append(records.record(backend="gpu", framework="mlx"))
+    checks = {"article": "kit", "status": "mismatch", "reason": "too slow"}
+
+    def flags(check, backend, status="mismatch"):
+        config = {"check": check}
+        failed = records.record(
+            "instrument_check", config=config, backend=backend, **checks | {"status": status}
+        )
+        folder = tmp_path / f"{check} {status}"
+        records.write(folder, [*vae, failed])
+        found = {record.case: record.flags for record in Run(folder).records}
+        assert found.pop(failed.case) == []
+        return [found[record.case] for record in vae]
+
+    assert flags("fence", "mps") == [[], ["refuted"], []]
+    assert flags("clock", "cpu") == [["refuted"]] * 3
+    assert flags("memory counters", "mps") == [[], [], []]
+    assert flags("fence", "mps", "error") == [[], [], []]

@@ -43,6 +43,7 @@ def test_a_run_and_the_same_command_afterwards(checkout, reproduce):
     starts = re.findall(r"^\[(\d)/2\] (\w+): about .+; the run ends in about", said, re.MULTILINE)
     assert starts == [("1", "zeta"), ("2", "alpha")]
     assert said.count("  alpha: cpu, size ") == said.count("  zeta: cpu, size ") == 3
+    assert "collection" not in said  # neither of a smoke run nor of a checkout with changes
     # The report existed before the second notebook began.
     assert (checkout.notebooks / "zeta.saw-page").read_text() == "False"
     assert (checkout.notebooks / "alpha.saw-page").read_text() == "True"
@@ -110,6 +111,25 @@ def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):
     assert len(set(pids)) == 4 and not any(map(alive, pids))
     last = checkout.out() / "repeats" / "zeta-1.ipynb"  # its tables include all repeats
     assert last.read_bytes() == (checkout.out() / "zeta.ipynb").read_bytes()
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_run_whose_output_is_no_longer_read_stops_and_can_be_resumed(checkout, monkeypatch):
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+
+        def read() -> None:
+            with os.fdopen(reader) as lines:
+                next(line for line in lines if line.startswith("  zeta: cpu, size 1"))
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        assert command_line.main([*RUN_R, ONLY_ZETA]) == 128 + signal.SIGPIPE
+        thread.join()
+        monkeypatch.undo()
+    statuses = checkout.statuses("zeta")
+    assert statuses["1"] == "ok" and set(statuses.values()) <= {"ok", "interrupted"}
 
 
 def test_watching_a_journal_parses_each_line_once(tmp_path, capsys, monkeypatch):
@@ -362,3 +382,17 @@ def test_a_full_disk_is_a_line_and_leaves_what_was_measured(checkout, capsys, mo
     error = capsys.readouterr().err
     assert error.startswith("pomology: [Errno 28] No space left") and error.count("\n") == 1
     assert (checkout.out() / "zeta.jsonl").stat().st_size > 0
+
+
+@pytest.mark.parametrize("free", [10**8 - 1, 10**8])
+def test_without_room_temporary_files_go_to_the_run(tmp_path, monkeypatch, capsys, free):
+    own = tmp_path / ".partial" / "tmp"
+    for name in ("TMPDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(batch.tempfile, "tempdir", None)
+    monkeypatch.setattr(batch.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    batch._choose_temporary_folder(own)
+    said = capsys.readouterr().out
+    assert own.is_dir() == said.startswith("note: no 100 MB for temporary files") == (free < 10**8)
+    assert (os.environ["TMPDIR"] == str(own)) == own.is_dir()
+    assert os.environ["JUPYTER_RUNTIME_DIR"] == os.environ["TMPDIR"]

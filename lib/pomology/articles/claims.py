@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pomology.articles import devices
 from pomology.articles.published import rows
 from pomology.measure import intervals
 from pomology.measure.estimate import REPEATS, Estimate
@@ -45,8 +46,15 @@ RESOLUTION = 1e-9  # repeats that differ less count as equal: logarithms are rou
 # Welch's t called two sets of five processes with equal work different in 9.3 % of draws, because
 # the machine had changed. This share of the variance between processes, added, makes that 5 %.
 BETWEEN_SETS = 0.19
-OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-OPERATORS |= {"==": operator.eq, "!=": operator.ne}  # for statuses
+OPERATORS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    # for statuses
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 class Number(NamedTuple):
@@ -90,13 +98,13 @@ class Decision:
 
     @property
     def status(self) -> str:
-        holds = [each.holds for each in self.comparisons]
-        known = [each.value == each.value for each in self.comparisons]  # NaN is not itself
+        holds = [comparison.holds for comparison in self.comparisons]
+        values = [comparison.value for comparison in self.comparisons]
         if False in holds:
             return CONTRADICTED
-        if known and all(known):
-            return INCONCLUSIVE if None in holds else SUPPORTED
-        return NOT_TESTABLE
+        if not values or any(value != value for value in values):  # NaN is not itself
+            return NOT_TESTABLE
+        return INCONCLUSIVE if None in holds else SUPPORTED
 
 
 def judged(
@@ -106,63 +114,77 @@ def judged(
 
     chips: the measured chips; None for the numbers of an article itself.
     """
-    known = defaultdict(list)
+    by_experiment = defaultdict(list)
     for number in numbers:
-        known[number.experiment].append(number)
+        by_experiment[number.experiment].append(number)
     decisions = []
     for claim in claims:
         comparisons = []
         if chips is None or any(_is_of(chip, claim.about) for chip in chips):
             for condition in claim.conditions:
-                comparisons += _compared(condition, claim.experiments[0], known)
+                comparisons += _compared(condition, claim.experiments[0], by_experiment)
         decisions.append(Decision(comparisons))
     _judge_together(decisions)
     return decisions
 
 
-def _is_of(chip: str, about: str) -> bool:
-    """Return whether a chip, `Apple M1 Pro`, is of a model, `M1 Pro`, or of a maker, `Apple`."""
-    return f" {chip}".endswith(f" {about}") or chip.startswith(f"{about} ") or not about
+def _is_of(chip: str, model_or_maker: str) -> bool:
+    """Return whether a chip, `Apple M1 Pro`, is of a model, `M1 Pro`, or of a maker, `Apple`.
+
+    A claim about no chip, "", is of every one.
+    """
+    if not model_or_maker or chip.startswith(f"{model_or_maker} "):
+        return True
+    return devices.same_model(chip, model_or_maker)
 
 
 def _compared(
-    condition: SimpleNamespace, experiment: str, known: dict[str, list[Number]]
+    condition: SimpleNamespace, experiment: str, by_experiment: dict[str, list[Number]]
 ) -> list[Comparison]:
     """Return the comparisons of a condition, one for each combination of its `for_each`."""
     choices = dict(condition.for_each)
     for role, values in choices.items():
         if values == "each":
             roles = {"gpu", "rival"} if role == "device" else {role}
-            names = [n.device[-1] for n in known[experiment] if roles & {*n.device}]
+            numbers = by_experiment[experiment]
+            names = [number.device[-1] for number in numbers if roles & {*number.device}]
+            # Without any number the role itself selects none, so the claim is not testable.
             choices[role] = list(dict.fromkeys(names)) or [role]
     comparisons = []
     for values in itertools.product(*choices.values()):
         chosen = dict(zip(choices, values, strict=True))
         settings = {key: value for key, value in chosen.items() if len(choices[key]) > 1}
-        numbers, doubts = _evaluated(condition.value, chosen, experiment, known)
-        comparisons.append(Comparison(condition, settings, numbers, doubts))
+        value, doubts = _evaluated(condition.value, chosen, experiment, by_experiment)
+        comparisons.append(Comparison(condition, settings, value, doubts))
     return comparisons
 
 
 def _evaluated(
-    expression: str, chosen: dict[str, Any], experiment: str, known: dict[str, list[Number]]
+    expression: str,
+    chosen: dict[str, Any],
+    experiment: str,
+    by_experiment: dict[str, list[Number]],
 ) -> tuple[Any, tuple[str, ...]]:
     """Return an expression's value, NaN unless each term selects one number, and its doubts."""
+    # A chosen value is a variable where the expression names it, else a parameter of all terms.
     names = set(re.findall(r"\w+", expression))
     common = {key: value for key, value in chosen.items() if key not in names}
     doubts: list[str] = []
 
     def term(metric: str, device: str | None = None, **settings: Any) -> Any:
         settings = common | settings
+        candidates = by_experiment[settings.pop("experiment", experiment)]
         numbers = [
             number
-            for number in known[settings.pop("experiment", experiment)]
+            for number in candidates
             if number.metric == metric
-            if device in (None, *number.device) and settings.items() <= number.settings.items()
+            and device in (None, *number.device)
+            and settings.items() <= number.settings.items()
         ]
-        if device is None:  # a count, equal on all devices
-            values = {x for number in numbers for x in np.atleast_1d(number.value) if x == x}
-            return values.pop() if len(values) == 1 else math.nan
+        if device is None:  # a count, equal on all devices and in all repeats that have it
+            counts = [count for number in numbers for count in np.atleast_1d(number.value)]
+            counts = {count for count in counts if count == count}  # without NaN
+            return counts.pop() if len(counts) == 1 else math.nan
         if len(numbers) != 1:
             return math.nan
         doubts.extend(numbers[0].doubts)
@@ -170,16 +192,26 @@ def _evaluated(
 
     called = re.findall(r"\w+(?=\()", expression)
     scope = {name: functools.partial(term, name) for name in called} | NAMES | chosen
+    # A missing number is NaN, with which numpy would warn of each operation.
     with np.errstate(all="ignore"):
         value = eval(expression, scope)
     return value, tuple(doubts)
 
 
-NAMES = {name: name for name in ("cpu", "gpu", "rival", "cuda", "mps")} | {"mlx": "mlx-gpu"}
-NAMES |= {"min": functools.partial(functools.reduce, np.minimum)}
-NAMES |= {"max": functools.partial(functools.reduce, np.maximum)}
-# The geometric mean of the parts, for each repeat.
-NAMES |= {"average": lambda parts: np.exp(np.mean(np.log([*parts]), axis=0)), "__builtins__": {}}
+def _geometric_mean(parts: Iterable[Any]) -> Any:
+    """Return the geometric mean of the parts, in each repeat if they are arrays of repeats."""
+    return np.exp(np.mean(np.log([*parts]), axis=0))
+
+
+# Names in the expressions of conditions.csv: devices, and functions of a list of terms.
+NAMES = {
+    **{name: name for name in ("cpu", "gpu", "rival", "cuda", "mps")},
+    "mlx": "mlx-gpu",
+    "min": functools.partial(functools.reduce, np.minimum),
+    "max": functools.partial(functools.reduce, np.maximum),
+    "average": _geometric_mean,
+    "__builtins__": {},  # no other name means anything
+}
 
 
 def _judge_together(decisions: list[Decision]) -> None:
@@ -193,9 +225,15 @@ def _judge_together(decisions: list[Decision]) -> None:
         for decision in decisions:
             for comparison in decision.comparisons:
                 _judge(comparison, len(decision.comparisons), confidence)
-        tested = [each for each in decisions if any(c.interval for c in each.comparisons)]
-        shown = sum(each.status in (SUPPORTED, CONTRADICTED) for each in tested)
-        needed = 1 - (1 - intervals.CONFIDENCE) * max(shown, 1) / max(len(tested), 1)
+        tested = [
+            decision
+            for decision in decisions
+            if any(comparison.interval for comparison in decision.comparisons)
+        ]
+        verdicts = sum(decision.status in (SUPPORTED, CONTRADICTED) for decision in tested)
+        needed = 1 - (1 - intervals.CONFIDENCE) * max(verdicts, 1) / max(len(tested), 1)
+        # A higher confidence may leave fewer verdicts, which then need a higher one. This ends,
+        # since there are finitely many.
         if needed <= confidence:
             return
         confidence = needed
@@ -209,8 +247,11 @@ def _judge(comparison: Comparison, count: int, confidence: float) -> None:
     """
     numbers = comparison.numbers
     bounds = _bounds(comparison.condition.claimed)
-    if isinstance(numbers, np.ndarray):
+    # inner: ends of the interval that must lie within the bounds, for support. outer: ends of the
+    # one that must lie outside of a bound, for a contradiction.
+    if isinstance(numbers, np.ndarray):  # measured: a value for each repeat
         values = numbers[np.isfinite(numbers)]
+        # Ratios and times scatter evenly on a logarithmic scale, where both sides are positive.
         logarithmic = min([*values, *(bound for _, bound in bounds)]) > 0
         if not comparison.doubts and values.size < REPEATS:
             comparison.doubts = (f"fewer than {REPEATS} repeats in common",)
@@ -218,19 +259,19 @@ def _judge(comparison: Comparison, count: int, confidence: float) -> None:
             comparison.value = np.exp(np.log(values).mean()) if logarithmic else values.mean()
         if comparison.doubts:
             return
-        levels = (intervals.CONFIDENCE, confidence, 1 - (1 - confidence) / count)
-        found = [_interval(values, logarithmic, level) for level in levels]
-        comparison.interval, ends, outer = found
-    elif isinstance(numbers, Estimate):
+        comparison.interval = _interval(values, logarithmic, intervals.CONFIDENCE)
+        inner = _interval(values, logarithmic, confidence)
+        outer = _interval(values, logarithmic, 1 - (1 - confidence) / count)
+    elif isinstance(numbers, Estimate):  # printed: with the bounds of its rounding
         comparison.value = numbers.value
-        ends = outer = numbers.bounds
+        inner = outer = numbers.bounds
     else:  # a status or a count
         comparison.value = numbers
-        ends = outer = (numbers, numbers)
+        inner = outer = (numbers, numbers)
     comparison.holds = None
     if comparison.value != comparison.value:  # NaN
         return
-    if all(OPERATORS[sign](end, bound) for sign, bound in bounds for end in ends):
+    if all(OPERATORS[sign](end, bound) for sign, bound in bounds for end in inner):
         comparison.holds = True
     elif any(not any(OPERATORS[sign](end, bound) for end in outer) for sign, bound in bounds):
         comparison.holds = False
@@ -240,6 +281,7 @@ def _interval(values: np.ndarray, logarithmic: bool, confidence: float) -> tuple
     """Return the confidence interval of the mean of repeats, or of their geometric mean."""
     values = np.log(values) if logarithmic else values
     variance = max(values.var(ddof=1), RESOLUTION**2)
+    # BETWEEN_SETS is of the difference between two sets; these repeats are one set.
     error = math.sqrt(variance * (1 / values.size + BETWEEN_SETS / 2))
     half = error * intervals.t_quantile(confidence, values.size - 1)
     ends = values.mean() - half, values.mean() + half

@@ -8,17 +8,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pomology.errors import PomologyError
 from pomology.paths import read_csv
 
 KIT = "kit"  # in place of an article's number: experiments about the measuring machine
-
-ABOUT = 0.10  # the relative error that a printed `~35W` may have
+APPROXIMATE = 0.10  # the relative error that a printed `~35W` may have
+DATA = Path(__file__).parent / "data"  # its README.md describes each file and column
 
 
 @functools.cache
 def read(name: str) -> tuple[dict[str, str], ...]:
     """Return the rows of a file in articles/data as texts."""
-    return tuple(read_csv(Path(__file__).parent / "data" / name))
+    return tuple(read_csv(DATA / name))
+
+
+@functools.cache
+def other_sources() -> tuple[dict[str, str], ...]:
+    """Return the rows of elsewhere/ as texts, a file per source, with its name as `source`."""
+    paths = sorted((DATA / "elsewhere").glob("[!.]*.csv"), key=lambda path: path.stem)
+    return tuple({"source": path.stem} | row for path in paths for row in read_csv(path))
 
 
 # Units of rounded numbers -> factor to SI, SI unit. Numbers in other units, as USD, are exact.
@@ -39,7 +47,7 @@ def rows(article: str | None = None, experiment: str | None = None) -> tuple[dic
     is missing. year: of the software or the article. remark: why a value is not a number.
     """
     years = {article.id: article.date[:4] for article in articles()}
-    found = []
+    selected = []
     for line in read("published.csv"):
         if article in (None, line["article"]) and experiment in (None, line["experiment"]):
             row = typed(line)
@@ -53,8 +61,8 @@ def rows(article: str | None = None, experiment: str | None = None) -> tuple[dic
                 "year": line["year"] or years[line["article"]],
                 "remark": line["note"] if line["printed"] and row["si"] is None else "",
             }
-            found.append(row)
-    return tuple(found)
+            selected.append(row)
+    return tuple(selected)
 
 
 def typed(line: dict[str, str]) -> dict[str, Any]:
@@ -63,21 +71,32 @@ def typed(line: dict[str, str]) -> dict[str, Any]:
     The bounds are half a unit of the last printed digit away, or 10 % for `~`.
     """
     value = float(line["value"]) if line["value"] else None
-    row = line | {"value": value, "config": json.loads(line["config"]), "si": None}
-    row["framework_version"] = line["framework"].partition(" ")[2]
+    row = line | {
+        "value": value,
+        "config": json.loads(line["config"]),
+        "si": None,
+        "framework_version": line["framework"].partition(" ")[2],
+    }
     if value is None:
         return row
     factor, unit = UNITS.get(line["unit"], (1.0, ""))
-    half = 0.5 / 10 ** len(line["value"].partition(".")[2]) if line["unit"] in UNITS else 0.0
+    # Only numbers in a unit of units.csv are rounded ones.
+    decimals = len(line["value"].partition(".")[2])
+    half = 0.5 / 10**decimals if line["unit"] in UNITS else 0.0
     if "~" in line["printed"]:
-        half = max(half, ABOUT * value)
+        half = max(half, APPROXIMATE * value)
     low, high = value - half, value + half
+    # Of `< 5 s` only one bound is printed.
     if line["bound"] == "<":
         low, high = 0.0, value
     elif line["bound"] == ">":
         low, high = value, math.inf
-    row |= {"si": value * factor, "si_unit": unit}
-    return row | {"low": low * factor, "high": high * factor}
+    return row | {
+        "si": value * factor,
+        "si_unit": unit,
+        "low": low * factor,
+        "high": high * factor,
+    }
 
 
 @functools.cache
@@ -89,19 +108,32 @@ def elsewhere(workload: str | None = None) -> tuple[dict[str, Any], ...]:
     FAULTS. place: location in the source. checked: `text` if the value was read twice from the
     source's own text, else the reason why not.
     """
-    found = []
-    for line in read("elsewhere.csv"):
+    selected = []
+    for line in other_sources():
         if workload in (None, line["workload"]):
-            row = dict.fromkeys(("article", "backend", "note"), "") | typed(line)
-            row |= {"status": "ok", "experiment": row["workload"]}
-            row |= {"samples": float(line["samples"] or 0), "faults": tuple(line["faults"].split())}
-            found.append(row)
-    return tuple(found)
+            row = {
+                **dict.fromkeys(("article", "backend", "note"), ""),  # columns of articles only
+                **typed(line),
+                "status": "ok",
+                "experiment": line["workload"],
+                "samples": float(line["samples"] or 0),
+                "faults": tuple(line["faults"].split()),
+            }
+            selected.append(row)
+    return tuple(selected)
 
 
 def rate(row: dict[str, Any]) -> float:
     """Return samples/s or tokens/s if the source prints them, else executions of the work per s."""
     return row["si"] if row["metric"].endswith("_per_s") else 1 / row["si"]
+
+
+def check_source(article: str) -> None:
+    """Raise PomologyError unless this is an article's id, `today`, `kit`, or "" for no source."""
+    ids = [entry.id for entry in articles()]
+    if article not in ("", KIT, *ids):
+        text = f"expected one of {', '.join(ids)}, {KIT}, or an empty text for no source"
+        raise PomologyError(f"article {article!r}: {text}")
 
 
 def articles() -> list[SimpleNamespace]:
@@ -125,10 +157,10 @@ def claims(article: str | None = None) -> tuple[SimpleNamespace, ...]:
     for line in read("conditions.csv"):
         line = line | {"for_each": json.loads(line["for_each"] or "{}")}
         conditions[line["claim"]].append(SimpleNamespace(**line))
-    found = []
+    selected = []
     for line in read("claims.csv"):
         if article in (None, line["article"]):
             experiments = line["experiments"].split()
             parts = {"experiments": experiments, "conditions": conditions[line["id"]]}
-            found.append(SimpleNamespace(**line | parts))
-    return tuple(found)
+            selected.append(SimpleNamespace(**line | parts))
+    return tuple(selected)

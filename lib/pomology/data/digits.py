@@ -40,20 +40,22 @@ class MNISTPairs(torch.utils.data.Dataset):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        label = other = self._draw(self.members)
-        place = other_place = self._draw(self.members[label])
+        # In the order of the article's script, so that as many values are drawn.
+        label = other_label = self._draw(self.members)
+        number = other_number = self._draw(self.members[label])  # among the images of the class
         same = index % 2 == 0
         if same:
-            while other_place == place:
-                other_place = self._draw(self.members[label])
+            while other_number == number:
+                other_number = self._draw(self.members[label])
         else:
-            while other == label:
-                other = self._draw(self.members)
-            other_place = self._draw(self.members[other])
-        first = self.images[self.members[label][place]].clone().float()
-        second = self.images[self.members[other][other_place]].clone().float()
+            while other_label == label:
+                other_label = self._draw(self.members)
+            other_number = self._draw(self.members[other_label])
+        first = self.images[self.members[label][number]].clone().float()
+        second = self.images[self.members[other_label][other_number]].clone().float()
         return first, second, torch.tensor(same, dtype=torch.float)
 
     @staticmethod
     def _draw(choices: list) -> int:
+        """Return a random index of a list."""
         return random.randint(0, len(choices) - 1)

@@ -1,5 +1,6 @@
 """Source of a dataset: a local folder, Hugging Face's cache or hub, or synthetic data."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,16 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import redact
 
+# An environment variable with the folder of all datasets, for a whole run.
+FOLDER = "POMOLOGY_DATA_FOLDER"
+
 
 class Unavailable(Exception):
     """The real data is not available; the text is the reason."""
+
+
+class Missing(PomologyError):
+    """A folder does not have the dataset."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +52,25 @@ def obtain(
 ) -> tuple[Any, dict[str, str]]:
     """Return the data, and the fields of `Obtained`.
 
-    folder: "" is none. size: 0 is all. read: takes the folder, or None for the hub, and returns the
-    data and its place. It raises Unavailable if "auto" shall use synthetic data, and PomologyError
-    for a bad file.
+    folder: "" is none, unless `FOLDER` is set. size: 0 is all. read: takes the folder, or None for
+    the hub, and returns the data and their location. It raises Unavailable if "auto" shall use
+    synthetic data, Missing if the folder lacks the dataset, and PomologyError for a bad file.
     """
     if source == "stand-in":  # the name in older scripts, and of this kind in records
         source = "synthetic"
     if source not in ("auto", "real", "synthetic"):
         raise PomologyError(f"{name} source: {source!r} is not one of auto, real, synthetic")
-    root = Path(folder).expanduser() if folder else None
+    shared = "" if folder else os.environ.get(FOLDER, "")
+    root = Path(folder or shared).expanduser() if folder or shared else None
     if root and source != "synthetic" and not root.is_dir():
-        raise PomologyError(f"{name} folder: {redacted(root)} is not a folder")
+        setting = FOLDER if shared else f"{name} folder"
+        raise PomologyError(f"{setting}: {redacted(root)} is not a folder")
     first = f"; the first {size:,} only" if size else ""
     try:
         if source == "synthetic":
             raise Unavailable("as requested")
-        data, where = read(root)
-        kind, origin = "real", f"{name}, real: {where}"
+        data, location = _read(read, root, bool(shared))
+        kind, origin = "real", f"{name}, real: {location}"
     except Unavailable as error:
         if source == "real":
             remedy = "name a local folder, or set the source to auto or synthetic"
@@ -70,17 +80,48 @@ def obtain(
     return data, {"name": name, "kind": kind, "origin": origin + first}
 
 
-def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
-    """Return a split's file in a local folder or from the hub, and a description of its place."""
-    file = dataset.file.format(split)
+def _read(read: Callable[..., Any], root: Path | None, shared: bool) -> Any:
+    """Return what `read` does. shared: the folder is for all datasets, so it may lack this one."""
     if root is None:
-        path, how = _from_hub(dataset.repository, f"{dataset.folder}/{file}", dataset.revision)
-        return path, f"{dataset.repository}, {how}"
-    for path in (root / dataset.folder / file, root / file):
-        if path.is_file():
-            return path, "local folder"
-    wanted = f"{file} of huggingface.co/datasets/{dataset.repository}"
-    raise PomologyError(f"{dataset.name}: {redacted(root)} lacks {wanted}")
+        return read(None)
+    # A folder that was named for this dataset must have it. One for all datasets may lack it.
+    try:
+        return read(root)
+    except Missing:
+        if not shared:
+            raise
+    except OSError as error:  # macOS can deny a program to look into ~/Documents, for example
+        raise PomologyError(f"{redacted(root)}: cannot be read: {error.strerror}") from error
+    try:
+        return read(None)
+    except Unavailable as error:
+        raise Unavailable(f"{error}; {FOLDER} lacks it") from error
+
+
+def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
+    """Return a split's file in a local folder or from the hub, and a description of its origin."""
+    if root is None:
+        file = f"{dataset.folder}/{dataset.file.format(split)}"
+        path, origin = _from_hub(dataset.repository, file, dataset.revision)
+        return path, f"{dataset.repository}, {origin}"
+    path = in_folder(dataset, split, root)
+    if path is None:
+        raise missing(dataset, split, root)
+    return path, "local folder, Parquet files"
+
+
+def in_folder(dataset: Dataset, split: str, root: Path) -> Path | None:
+    """Return a split's Parquet file in a local folder, or None."""
+    file = dataset.file.format(split)
+    paths = (root / dataset.folder / file, root / file)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def missing(dataset: Dataset, split: str, root: Path, other: str = "") -> Missing:
+    """Return the error for a folder without the dataset. other: another layout that would do."""
+    file = f"{dataset.file.format(split)} of huggingface.co/datasets/{dataset.repository}"
+    expected = ", or ".join(filter(None, (other, file)))
+    return Missing(f"{dataset.name}: {redacted(root)} lacks it; expected {expected}")
 
 
 def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
@@ -88,8 +129,9 @@ def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
     import huggingface_hub
     from huggingface_hub import constants
 
-    place = {"filename": file, "repo_type": "dataset", "revision": revision}
-    path = huggingface_hub.try_to_load_from_cache(repository, **place)
+    address = {"filename": file, "repo_type": "dataset", "revision": revision}
+    # The cache answers with another object where it knows that the hub lacks the file.
+    path = huggingface_hub.try_to_load_from_cache(repository, **address)
     if isinstance(path, str):
         return Path(path), "cached"
     missing = f"{file} of {repository} is not in the cache, and"
@@ -104,9 +146,9 @@ def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
     reasons: list[str] = []
     for token in (None, False):  # None: HF_TOKEN, or the one that `hf auth login` has stored
         try:
-            found = huggingface_hub.hf_hub_download(repository, token=token, **place)
-            how = f" without the Hugging Face token ({reasons[0]} with it)" if reasons else ""
-            return Path(found), f"downloaded{how}"
+            path = huggingface_hub.hf_hub_download(repository, token=token, **address)
+            note = f" without the Hugging Face token ({reasons[0]} with it)" if reasons else ""
+            return Path(path), f"downloaded{note}"
         except Exception as error:  # the client's libraries raise many types
             reason, of_token = _failure(error)
             reasons.append(reason)
@@ -118,6 +160,7 @@ def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
 
 def _failure(error: BaseException) -> tuple[str, bool]:
     """Return why a download failed, and whether that can be due to the token."""
+    # The client wraps the error of HTTP, which has the hub's answer, in its own.
     while error.__cause__ and getattr(error, "response", None) is None:
         error = error.__cause__
     kind = type(error).__name__
@@ -160,6 +203,8 @@ def redacted(path: Path) -> str:
 
 
 def damaged(path: Path, why: Exception | str) -> PomologyError:
-    """Return the error for a file that is damaged or another one."""
+    """Return the error for a file that is damaged, or another one, or cannot be opened."""
+    if isinstance(why, OSError) and why.errno:  # the system's answer, not a library's
+        return PomologyError(f"{redacted(path)}: cannot be read: {why.strerror}")
     reason = one_line(redact(" ".join(str(why).split())) or type(why).__name__, 200)
     return PomologyError(f"{redacted(path)}: damaged or another file ({reason}); download it again")

@@ -27,9 +27,9 @@ def stand_in(size: int) -> Speech:
     clips = []
     for index in range(size):
         features, numbers = synthetic.speech(index, TOKENS - 4)
-        said = [ENGLISH, TRANSCRIBE, NO_TIMESTAMPS, *numbers, END]
+        transcript = [ENGLISH, TRANSCRIBE, NO_TIMESTAMPS, *numbers, END]
         labels = np.full(TOKENS, IGNORED, np.int64)
-        labels[: len(said)] = said
+        labels[: len(transcript)] = transcript
         clips.append({"input_features": features, "labels": labels})
     origin = f"synthetic data in place of Common Voice: {size:,} clips"
     return Speech(clips, name="Common Voice", kind="stand-in", origin=origin)

@@ -5,6 +5,8 @@ made in seconds without files or network, and can be learned by a model.
 """
 
 import io
+import zlib
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -22,6 +24,7 @@ def images(shape: tuple[int, ...], split: str) -> tuple[np.ndarray, np.ndarray]:
     coarse = (10, height // 4, width // 4, *channels)
     patterns = np.random.default_rng(0).integers(0, 224, coarse, np.uint8)
     patterns = patterns.repeat(4, axis=1).repeat(4, axis=2)
+    # Seeds of two numbers make labels and noise independent of each other, in each split anew.
     seed = ("train", "test").index(split)
     labels = np.random.default_rng([1, seed]).integers(0, 10, count)
     noise = np.random.default_rng([2, seed]).integers(0, 32, shape, np.uint8)
@@ -54,6 +57,7 @@ def text(counts: dict[str, int], vocabulary: int) -> tuple[dict[str, np.ndarray]
     odd = np.arange(1, total, 2)
     odd = odd[generator.random(len(odd)) < 0.5]
     tokens[odd] = successor[tokens[odd - 1]]
+    # Each word occurs, also a rare one that was not drawn.
     tokens[:vocabulary] = np.arange(vocabulary)
     parts = np.split(tokens, np.cumsum(list(counts.values()))[:-1])
     words = ["<eos>", *(f"word-{number}" for number in range(1, vocabulary))]
@@ -88,3 +92,9 @@ def speech(index: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     features = np.full((80, 3000), -0.8, np.float32)
     features[:, : sound.shape[1]] = sound + generator.normal(0, 0.1, sound.shape)
     return features, numbers
+
+
+def checksum(batches: Sequence[Sequence[np.ndarray]]) -> int:
+    """Return a checksum of the arrays of batches, which is equal in every framework."""
+    arrays = [np.ascontiguousarray(array) for batch in batches for array in batch]
+    return zlib.crc32(b"".join(array.tobytes() for array in arrays))

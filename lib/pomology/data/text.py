@@ -64,22 +64,22 @@ def corpus(text: TextDataset, source: str, folder: str = "", size: int = 0) -> C
         numbers: dict[str, int] = {}  # word -> index, in order of first appearance
         parts = {}
         for part, split in {"train": "train", "valid": "validation"}.items():
-            path, where = hub.find(text, split, root)
+            path, origin = hub.find(text, split, root)
             (lines,) = hub.read_parquet(path, text.column)
             words = [word for line in lines for word in (*line.split(), "<eos>")]
             parts[part] = np.array([numbers.setdefault(word, len(numbers)) for word in words])
-        found = {part: len(tokens) for part, tokens in parts.items()}
-        if (found, len(numbers)) != (text.tokens, text.vocabulary):
+        counts = {part: len(tokens) for part, tokens in parts.items()}
+        if (counts, len(numbers)) != (text.tokens, text.vocabulary):
             expected = f"expected {text.tokens} of {text.vocabulary} words"
-            raise hub.damaged(path, f"{found} tokens of {len(numbers)} words, {expected}")
-        return (parts, list(numbers)), where
+            raise hub.damaged(path, f"{counts} tokens of {len(numbers)} words, {expected}")
+        return (parts, list(numbers)), origin
 
     def stand_in():
         return synthetic.text(text.tokens, text.vocabulary)
 
-    (parts, words), about = hub.obtain(text.name, source, folder, size, read, stand_in)
+    (parts, words), provenance = hub.obtain(text.name, source, folder, size, read, stand_in)
     train, valid = (tokens[: size or None] for tokens in parts.values())
-    return Corpus(train, valid, words, **about)
+    return Corpus(train, valid, words, **provenance)
 
 
 def batchify(tokens: np.ndarray, batch_size: int) -> np.ndarray:

@@ -119,11 +119,12 @@ class Device(abc.ABC):
         """Return a matmul of two random square matrices, which `dispatch` must wrap for timing."""
         dtype = DTYPES[precision.replace("tf32", "fp32")]  # TF32 computes on fp32 data
         with self.context():
-            a, b = self._random(dtype, size), self._random(dtype, size)
+            left = self._random(dtype, size)
+            right = self._random(dtype, size)
 
         def multiply() -> Any:
             with self.context():
-                return a @ b
+                return left @ right
 
         return multiply
 
@@ -133,8 +134,10 @@ class Device(abc.ABC):
         for precision in DTYPES:
             try:
                 product = self.product(precision, 8)()
-                right = 0 < float(product[0, 0]) < 8 and self.device_of(product) == self.backend
-                reasons[precision] = None if right else "wrong values, or computed elsewhere"
+                # Each element is a sum of eight products of values from 0 to 1.
+                plausible = 0 < float(product[0, 0]) < 8
+                works = plausible and self.device_of(product) == self.backend
+                reasons[precision] = None if works else "wrong values, or computed elsewhere"
             except Exception as error:  # frameworks raise many types for a missing precision
                 reasons[precision] = messages.fault(str(error)) or str(error).split("\n")[0]
         return reasons
@@ -182,11 +185,13 @@ class Device(abc.ABC):
             return {}
         try:
             return read() or {}
-        except Exception:
+        except Exception:  # drivers raise many types
             self.counters_failed = True
             return {}
 
     def _memory(self) -> dict[str, int]:
+        """Read the framework's counters; see `memory`."""
         return {}
 
+    # By default there are no counters, so nothing is reset either.
     _reset_peak = _memory

@@ -119,6 +119,7 @@ class MLXDevice(Device):
         available = super().free_memory()
         if self.kind == "cpu":
             return available
+        # The limit is of all of this process's arrays, so those of the pool count against it.
         limit = self._mx.device_info(self.handle).get("max_recommended_working_set_size")
         pool = self._memory()["reserved_bytes"]
         return min(available, int(limit) - pool) if limit else available  # only Metal has a limit

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from pomology.devices.base import Device
-from pomology.machine import energy, quiet
+from pomology.machine import energy, snapshot
 
 REMAPPER = "TURN_OFF_REMAPPER"
 THREADS = "TF_NUM_INTRAOP_THREADS"
@@ -56,7 +56,7 @@ class TensorFlowDevice(Device):
         # Suppress the many import messages about CUDA and instruction sets.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         # TensorFlow ignores a container's CPU quota.
-        os.environ.setdefault(THREADS, str(quiet.usable_threads()))
+        os.environ.setdefault(THREADS, str(snapshot.usable_threads()))
 
     @classmethod
     def backends(cls) -> dict[str, str | None]:
@@ -101,7 +101,9 @@ class TensorFlowDevice(Device):
     def device_of(self, item: Any) -> str:
         tensors = [weight.value for weight in item.weights] if hasattr(item, "weights") else [item]
         gpu = "metal" if sys.platform == "darwin" else "cuda"
-        return self._backend_of({gpu if "GPU" in each.device else "cpu" for each in tensors}, item)
+        # A tensor's device is a text such as `/job:localhost/replica:0/task:0/device:GPU:0`.
+        backends = {gpu if "GPU" in tensor.device else "cpu" for tensor in tensors}
+        return self._backend_of(backends, item)
 
     def count(self, model: Any) -> int:
         return model.count_params()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pomology.devices.base import Device
-from pomology.machine import messages, quiet
+from pomology.machine import messages, snapshot
 
 # GPU backends, each with the reason if it cannot train.
 GPUS = {
@@ -33,8 +33,8 @@ class TorchDevice(Device):
         self._torch = torch
         super().__init__(torch, backend, torch.device(backend))
         # Surplus threads would spin while one of them waits for a core.
-        if quiet.usable_threads() < self.threads:
-            torch.set_num_threads(quiet.usable_threads())
+        if snapshot.usable_threads() < self.threads:
+            torch.set_num_threads(snapshot.usable_threads())
         if backend == "cuda":
             # PyTorch's default, which the articles used: TF32 for convolutions only.
             torch.backends.cuda.matmul.allow_tf32 = False
@@ -52,10 +52,10 @@ class TorchDevice(Device):
         reasons = {"cpu": None} | GPUS
         for name in GPUS:
             # PyTorch warns of a driver that it cannot use, once per process.
-            with warnings.catch_warnings(record=True, action="always") as said:
+            with warnings.catch_warnings(record=True, action="always") as raised:
                 usable = torch.get_device_module(name).is_available()
-            why = messages.fault(" ".join(str(each.message) for each in said))
-            reasons[name] = None if usable else why or reasons[name]
+            fault = messages.fault(" ".join(str(warning.message) for warning in raised))
+            reasons[name] = None if usable else fault or reasons[name]
         return reasons
 
     @property
@@ -74,6 +74,7 @@ class TorchDevice(Device):
 
     @contextlib.contextmanager
     def context(self, strict: bool = False) -> Iterator[None]:
+        # cuDNN has the convolutions, cuBLAS the matmuls. A notebook may have set either.
         backends = self._torch.backends
         switches = (backends.cudnn, backends.cuda.matmul) if strict else ()
         on = [switch for switch in switches if switch.allow_tf32]

@@ -7,35 +7,61 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil
 from IPython import get_ipython
 from IPython.display import Pretty, display
 
 from pomology.errors import Mismatch, TooBig, TooSlow, Unsupported
-from pomology.experiment import outcome
+from pomology.experiment import outcome, preparing
+from pomology.experiment.monitor import Monitor, Observed
 from pomology.format import clock_time, seconds
-from pomology.machine import memory, quiet, snapshot
-from pomology.machine.sampler import Sampler
+from pomology.machine import memory, snapshot
 from pomology.measure import calls, clock, epochs
 from pomology.measure.estimate import Estimate
-from pomology.models.cost import Workload
+from pomology.models import cost, workload
 from pomology.paths import redact
 from pomology.report import peaks
+from pomology.results import calibration
 from pomology.results import cases as results_cases
-from pomology.results.record import case_name
+from pomology.results.journal import Journal
+from pomology.results.record import Record, case_name
 
 UPDATE_S = 0.5  # between two updates of the progress line, each of which takes about 1 ms
 
 if TYPE_CHECKING:
     from pomology.devices.base import Device
-    from pomology.experiment.experiment import Experiment
+
+
+class Shared(Protocol):
+    """What all cases of an experiment share; see `Experiment` for the meaning of each name."""
+
+    name: str
+    article: str
+    profile: str
+    budget_s: float
+    limit_s: float
+    repeat: int
+    expects_learning: bool
+    journal: Journal
+    data: dict[str, str]
+    software: str
+
+    def conditions(self) -> dict[str, Any]:
+        """Return recent conditions of the machine."""
+
+    def earlier(self) -> list[Record]:
+        """Return the records of the run so far, of all its notebooks."""
+
+    def ended(self, backend: str, status: str) -> None:
+        """Note the end of a case."""
 
 
 class Case:
@@ -44,10 +70,10 @@ class Case:
     The end of the block, also by an exception, determines the status. `case["batch_size"]` is a
     setting. backend: pomology's device. device: the argument of the framework's `.to()`. scaled:
     whether the model is smaller than the article's. traced: a row of `memory.TRACED` per `trace`.
-    clock, phase, occasional: the block's `StepClock` and its methods. calibration: see `Record`.
+    clock, phase, occasional: the block's `StepClock` and its methods.
     """
 
-    def __init__(self, experiment: Experiment, backend: Device, config: dict):
+    def __init__(self, experiment: Shared, backend: Device, config: dict):
         self.experiment = experiment
         self.backend = backend
         self.device = backend.handle
@@ -56,18 +82,19 @@ class Case:
         self.name = case_name(backend.framework, backend.backend, config)
         self.scaled = False
         self.traced: list[tuple] = []
-        self._workload: Workload | None = None
-        self._sampler: Sampler | None = None
-        self._others = quiet.OtherPrograms()
-        self.calibration: dict[str, float] = {}
+        self._monitor = Monitor(backend, calibrated=experiment.profile != "smoke")
+        # Contexts that end with the case, and those that end with the first timed block.
+        self._stack = contextlib.ExitStack()
+        self._first_block = contextlib.ExitStack()
+        self._cost: cost.Cost | None = None
+        self._counted: tuple[workload.Workload, workload.Counted | None] | None = None
         self._model: Any = None
         self._weights: list[float] = []
         self._offloaded = False
         self._computed_on: set[str] = set()
         self._losses: list[float] = []
         self._metrics: dict[str, Estimate] = {}
-        self._kernels: dict[str, dict] = {}
-        self._peaks: dict[str, int] = {}
+        self._calls: dict[str, outcome.TimedCalls] = {}
         self._notes: list[str] = []
         self._flags: list[str] = []
         self._checks: list[Callable[[float], None]] = []
@@ -75,17 +102,56 @@ class Case:
     def __getitem__(self, name: str) -> Any:
         return self.config[name]
 
-    def require_memory(self, workload: Workload) -> None:
+    def count(self, declared: workload.Workload, batch_size: int = 0) -> cost.Cost:
+        """Count the step of a workload, and return its cost.
+
+        batch_size: by default the case's setting. Raises Mismatch if the step is another one than
+        the workload declares, Unsupported if the device lacks the autocast of a workload, and
+        TooBig if memory is too short; each ends the case.
+        """
+        counted = preparing.count(self, declared, batch_size or self["batch_size"])
+        self._counted = (declared, counted)
+        return self._cost
+
+    def prepare(
+        self,
+        declared: workload.Workload,
+        batch_size: int = 0,
+        reference: workload.Workload | None = None,
+        put: Callable[[Any, Any], contextlib.AbstractContextManager] | None = None,
+        verified: int = 0,
+    ) -> tuple[Any, Any]:
+        """Return a workload's model on the case's device, and its optimizer, ready to be timed.
+
+        The step is counted, and asks for its memory. Its model is built, moved and watched, and on
+        a GPU the step is verified against the CPU. The first timed step must meet the samples, the
+        training mode and the precision that were counted. reference: in Keras the workload with the
+        CPU's model, if that is built otherwise. put: called with the model and the device, in place
+        of `.to(device)`; returns a context that lasts as long as the case. The weights may then be
+        elsewhere between steps, as with offload, and the step is not verified. verified: samples
+        that are verified at most, by default all of a step. Raises what `count` raises, and
+        Mismatch.
+        """
+        size = batch_size or self.config.get("batch_size", 0)
+        if self.backend.framework == "tensorflow":
+            return preparing.in_keras(self, declared, size, reference)
+        if self._counted is None or self._counted[0] is not declared:
+            self.count(declared, batch_size)
+        if self.backend.framework == "mlx":
+            return preparing.in_mlx(self, declared, size, verified)
+        return preparing.in_torch(self, declared, self._counted[1], put, verified)
+
+    def require_memory(self, step_cost: cost.Cost) -> None:
         """Set the cost of a step. Raises TooBig, which ends the case, if memory is too short."""
-        self._workload = workload
+        self._cost = step_cost
         parts = (
-            f"GB at least (weights, gradients and optimizer {workload.state_bytes / 1e9:.1f}, "
-            f"kept for the backward pass {workload.saved_bytes / 1e9:.1f})"
+            f"GB at least (weights, gradients and optimizer {step_cost.state_bytes / 1e9:.1f}, "
+            f"kept for the backward pass {step_cost.saved_bytes / 1e9:.1f})"
         )
-        self.require_bytes(workload.bytes, self.backend.free_memory(), parts)
-        if workload.host_bytes:
+        self.require_bytes(step_cost.bytes, self.backend.free_memory(), parts)
+        if step_cost.host_bytes:
             # A GPU with its own memory does not use the host's.
-            needed = workload.host_bytes + (workload.bytes if self.backend.unified_memory else 0)
+            needed = step_cost.host_bytes + (step_cost.bytes if self.backend.unified_memory else 0)
             free = snapshot.available_memory_bytes()
             self.require_bytes(needed, free, "GB of the host's memory at least")
 
@@ -101,7 +167,7 @@ class Case:
 
         precision: by default the case's. flops: per step, by default those of `require_memory`.
         """
-        flops = flops or self._workload.flops
+        flops = flops or self._cost.flops
         precision = precision or self.precision
         rate = peak_matmul_rate(self.backend, precision)
         if steps * flops / rate > limit_s:
@@ -127,8 +193,7 @@ class Case:
         self._line = display(Pretty(self.name), display_id=True) if get_ipython() else None
         self._updated_s = self._start_s
         experiment.journal.start(self._start())
-        self._calibrate("before_s")
-        self.backend.reset_peak_memory()
+        self._monitor.begin()
         self.clock = clock.StepClock(
             self.backend.synchronize,
             whole=experiment.profile == "article",
@@ -142,23 +207,9 @@ class Case:
         strict = self.config.get("tf32") == "off"
         if strict:
             self.note("convolutions in true fp32, not in TF32", "other-way")
-        self._sampling = contextlib.ExitStack()
-        self._stack = contextlib.ExitStack()
         self._stack.enter_context(self.backend.context(strict))
         self._fallbacks = self._stack.enter_context(self.backend.watch_fallbacks())
-        self._others.begin()
         return self
-
-    def _calibrate(self, side: str) -> None:
-        """Time the machine's speed on a `side` of the case, `before_s` or `after_s`."""
-        if self.experiment.profile == "smoke":  # its times do not matter
-            return
-        self.calibration[side] = quiet.calibrate()
-        try:
-            if self.backend.kind == "gpu":
-                self.calibration[f"device_{side}"] = quiet.calibrate_gpu(self.backend)
-        except Exception as error:  # a lost or full GPU, of which the case itself tells
-            self.note(f"no calibration matmul on the GPU: {outcome.of_exception(error)[1]}")
 
     def watch_model(self, model: Any, offloaded: bool = False) -> Any:
         """Return the model; the case will check its weights' device, and whether they change.
@@ -167,8 +218,8 @@ class Case:
         Raises Mismatch if `require_memory` was given another number of parameters.
         """
         count = self.backend.count(model)
-        if self._workload and count != self._workload.parameters:
-            counted = self._workload.parameters
+        if self._cost and count != self._cost.parameters:
+            counted = self._cost.parameters
             raise Mismatch(f"the model has {count:,} parameters; {counted:,} were counted before")
         self._model = model
         self._weights = self.backend.weight_sample(model)
@@ -187,52 +238,76 @@ class Case:
     def measure(self, name: str, function: Callable[[], Any], **options: Any) -> calls.Measurement:
         """Time a function by `calls.measure`, and record the median per call as metric `name`."""
         self.watch()
+        before = options.pop("before", lambda: None)
+        blocks = itertools.count()
+
+        def before_block() -> None:
+            if next(blocks):  # the first call alone is watched, since hooks take time
+                self._first_block.close()
+            before()
+
+        options["before"] = before_block
         limits = {"budget_s": self.experiment.budget_s, "limit_s": self.experiment.limit_s}
         timed = calls.measure(function, self.backend.synchronize, **limits | options)
         self.kernel(name, timed)
         return timed
 
+    def until_end(self, context: contextlib.AbstractContextManager) -> Any:
+        """Enter a context that lasts as long as the case, and return its value."""
+        return self._stack.enter_context(context)
+
+    def until_first_block(self, context: contextlib.AbstractContextManager) -> Any:
+        """Enter a context that lasts until the first timed block ends, and return its value."""
+        return self._first_block.enter_context(context)
+
     def watch(self) -> None:
         """Start the sampler, and count CPU time of other programs from here."""
-        if self._sampler is None:
-            self.backend.synchronize()
-            self._sampler = self._sampling.enter_context(Sampler(self.backend.kind))
-        self._others.begin()
+        self._monitor.watch()
 
     def trace(self) -> None:
         """Record memory and page faults; a traced loop calls this at the end of every step."""
         self.backend.synchronize()
-        row = {"step": len(self.traced), "t_s": round(time.perf_counter() - self._start_s, 6)}
-        row |= memory.page_faults() | self.backend.memory()
-        row |= {"footprint_bytes": memory.footprint()}
-        row |= {"resident_bytes": psutil.Process().memory_info().rss}
+        row = {
+            "step": len(self.traced),
+            "t_s": round(time.perf_counter() - self._start_s, 6),
+            **memory.page_faults(),
+            **self.backend.memory(),
+            "footprint_bytes": memory.footprint(),
+            "resident_bytes": psutil.Process().memory_info().rss,
+        }
         self.traced.append(tuple(row.get(name) for name in memory.TRACED))
 
     def _note_block(self) -> None:
         """Read energy and show progress where the clock begins or ends a block."""
+        self._first_block.close()
         part = self.clock.running
         if part is None:  # it has ended, and its timing too
-            self._others.end()
-        training = self._training
-        if len(self.clock.parts) == 1:  # other parts may follow
-            # Warm-up, pre-loaded batches or occasional work separate stretches of steady blocks.
-            occasional = sum(len(work.seconds) for work in self.clock.occasional_work.values())
-            stretch = (len(training.warmup), len(training.ready_blocks), occasional)
-            self._sampler.steady(stretch, clock.steps_in(training.blocks))
+            self._monitor.pause()
+        if len(self.clock.parts) == 1:  # energy is that of the first part; others may follow
+            self._note_stretch(self._training)
+        if part and self._line:
+            self._show_progress(part)
+
+    def _note_stretch(self, training: clock.Part) -> None:
+        """Tell the monitor to which stretch of uninterrupted steps the next block belongs."""
+        # Warm-up, pre-loaded batches or occasional work separate stretches of steady blocks.
+        occasional = sum(len(work.seconds) for work in self.clock.occasional_work.values())
+        stretch = (len(training.warmup), len(training.ready_blocks), occasional)
+        self._monitor.steady(stretch, clock.steps_in(training.blocks))
+
+    def _show_progress(self, part: clock.Part) -> None:
+        """Update the progress line, at most every `UPDATE_S`."""
         now_s = time.perf_counter()
-        if part and self._line and now_s - self._updated_s >= UPDATE_S:
-            self._updated_s = now_s
-            steps = f"{part.name}, step {part.steps:,} of {math.ceil(part.epoch_steps):,}"
-            spent = clock_time(now_s - self._start_s)
-            self._line.update(Pretty(f"{self.name}: {steps}, {spent}"))
+        if now_s - self._updated_s < UPDATE_S:
+            return
+        self._updated_s = now_s
+        steps = f"{part.name}, step {part.steps:,} of {math.ceil(part.epoch_steps):,}"
+        spent = clock_time(now_s - self._start_s)
+        self._line.update(Pretty(f"{self.name}: {steps}, {spent}"))
 
     def _preload(self, batch: Any) -> Any:
         """Return a batch on the device, for the clock's steps on pre-loaded batches."""
-        if not self._peaks:  # the loop's own peak, without pre-loaded batches
-            self._peaks = self.backend.peak_memory()
-            sampled = [sample.footprint_bytes or 0 for sample in self._sampler.samples]
-            if any(sampled):
-                self._peaks["footprint_peak_bytes"] = max(*sampled, memory.footprint())
+        self._monitor.note_peaks()
         return self.backend.to_device(batch)
 
     @property
@@ -262,15 +337,17 @@ class Case:
 
     def kernel(self, name: str, timed: calls.Measurement) -> None:
         """Record a result of `calls.measure` with its interval and raw times."""
-        self._others.end()
+        self._monitor.pause()
         self._metrics[name] = timed.seconds
         facts = {"first_call_s": timed.first_call_s, "stopped": timed.stopped}
-        self.raw(name, timed.blocks, warmup=outcome.pairs(timed.warmup), **facts)
+        self._calls[name] = outcome.TimedCalls(timed.blocks, timed.warmup, facts)
 
     def raw(self, name: str, blocks: Iterable[clock.Block | float], **facts: Any) -> None:
         """Record the raw times of a metric: blocks of calls, or the seconds of each call."""
-        timed = [each if isinstance(each, clock.Block) else clock.Block(1, each) for each in blocks]
-        self._kernels[name] = {"steady": outcome.pairs(timed)} | facts
+        steady = [
+            block if isinstance(block, clock.Block) else clock.Block(1, block) for block in blocks
+        ]
+        self._calls[name] = outcome.TimedCalls(steady, facts=facts)
 
     def note(self, text: str, *flags: str) -> None:
         """Add a sentence to the notes, unless it is there, and warning flags to the numbers."""
@@ -290,7 +367,8 @@ class Case:
             except (Mismatch, KeyboardInterrupt) as error:
                 return error
             except Exception as error:  # it must not cost the measured times
-                self.note(f"not verified after the timing: {outcome.of_exception(error)[1]}")
+                reason = outcome.of_exception(error)[1]
+                self.note(f"not verified after the timing: {reason}", "unproved")
         return None
 
     def __exit__(self, kind: type | None, exception: BaseException | None, trace: Any) -> bool:
@@ -299,16 +377,13 @@ class Case:
                 self.backend.synchronize()
         except Exception as late:  # a GPU reports errors only at a synchronization
             exception = late
-        if self._sampler:
-            self._others.end()
-        self._sampling.close()
-        self._peaks = self._peaks or self.backend.peak_memory()  # without checks and calibration
+        self._monitor.stop()
+        self._first_block.close()
         if exception is None:
             exception = self._run_checks()
         self._stack.close()
-        self._calibrate("after_s")
-        record = self.experiment.journal.end(self._record(exception))
-        self.experiment.ended(self, record.status)
+        record = self.experiment.journal.end(self._record(exception, self._monitor.finish()))
+        self.experiment.ended(self.backend.backend, record.status)
         result = results_cases.line(record)
         if self._line:
             self._line.update(Pretty(result))
@@ -318,16 +393,27 @@ class Case:
         self._model = None
         return record.status != "interrupted"
 
-    def _status(self, exception: BaseException | None, places: set[str]) -> tuple[str, str | None]:
-        """Return the status and its reason. places: backends of the model and its results."""
+    def _status(
+        self, exception: BaseException | None, backends: set[str], late: str | None
+    ) -> tuple[str, str | None]:
+        """Return the status and its reason.
+
+        backends: of the model and its results. late: why the device's times are too short.
+        """
         if exception is not None:
             return outcome.of_exception(exception)
+        if late:
+            return "mismatch", late
+        calls = [timed.blocks for timed in self._calls.values()]
+        wrong_clock = outcome.wrong_clock(self.clock.parts.values(), calls)
+        if wrong_clock:
+            return "error", wrong_clock
         if self._fallbacks:
             return "fallback", f"ran on the CPU: {', '.join(sorted(self._fallbacks))}"
-        wanted = self.backend.backend
-        elsewhere = ", ".join(sorted(places - {wanted}))
+        requested = self.backend.backend
+        elsewhere = ", ".join(sorted(backends - {requested}))
         if elsewhere:
-            return "fallback", f"asked for {wanted}, computed on {elsewhere}"
+            return "fallback", f"asked for {requested}, computed on {elsewhere}"
         timed = [part for part in self.clock.parts.values() if part.first_step_s is not None]
         if not self._metrics and not timed:
             return "error", "nothing was timed"
@@ -335,7 +421,14 @@ class Case:
         if trained and self.backend.weight_sample(self._model) == self._weights:
             return "not-learning", "no step changed the weights"
         problem = outcome.not_learning(self._losses, self.experiment.expects_learning)
-        return ("not-learning", problem) if problem else ("ok", None)
+        if problem:
+            return "not-learning", problem
+        # A number that the notebook has recorded itself is one, too.
+        first_step = outcome.first_step_alone(self._training)
+        times = [name for name, metric in self._metrics.items() if metric.unit == "s"]
+        if first_step and times in ([], ["proof_s"]):
+            return "too-slow", first_step
+        return "ok", None
 
     def _start(self) -> dict[str, Any]:
         """Return the fields of `record.Start`."""
@@ -363,48 +456,31 @@ class Case:
             "software": experiment.software,
         }
 
-    def _record(self, exception: BaseException | None) -> dict[str, Any]:
+    def _record(self, exception: BaseException | None, observed: Observed) -> dict[str, Any]:
         """Return the fields of `record.Record`."""
-        places = set(self._computed_on)
-        # Offloaded weights may be elsewhere; the device of computed tensors is enough then.
-        if self._model is not None and not (self._offloaded and places):
-            places.add(self.backend.device_of(self._model))
-        status, reason = self._status(exception, places)
-        flags = [*self._conditions["flags"], *self._flags, *self._others.flags]
-        flags += outcome.flags(self._sampler, self._training, self._kernels, self.backend.backend)
-        earlier = self.experiment.report.run.records
-        for seen in self.experiment.slowed(self, earlier):
-            self.note(seen)
-            flags.append("slowed")
-        workload = self._workload
-        metrics = self._all_metrics()
-        rates = [each.value for name, each in metrics.items() if name.endswith("flops_per_s")]
-        alike = [each for each in earlier if each.framework == self.backend.framework]
-        if "operation" in self.config:  # a case that measures peaks may exceed earlier ones
-            alike = []
-        place = (self.backend.kind, self.backend.name, self.precision)
-        if rates and max(rates) > peaks.limit(alike, *place):
-            flags.append("too-fast")
+        backends = self._backends()
+        status, reason = self._status(exception, backends, observed.late)
+        metrics = self._all_metrics(observed)
+        flags = self._all_flags(metrics, observed)  # adds to the notes
+        step = self._cost
         record = self._start() | {
-            "device": ("cpu" if places == {"cpu"} else "gpu") if places else None,
-            "parameters": workload and workload.parameters,
-            "flops_per_step": workload and workload.flops,
-            "bytes_per_step": workload and workload.moved_bytes,
+            "device": ("cpu" if backends == {"cpu"} else "gpu") if backends else None,
+            "parameters": step and step.parameters,
+            "flops_per_step": step and step.flops,
+            "bytes_per_step": step and step.moved_bytes,
             "status": status,
             "reason": reason,
-            "flags": list(dict.fromkeys(flags)),  # without duplicates
+            "flags": flags,
             "seconds": round(time.perf_counter() - self._start_s, 3),
             "metrics": {name: value.metric() for name, value in metrics.items()},
-            "blocks": outcome.raw_times(self.clock.parts) | self._kernels,
+            "blocks": outcome.raw_times(self.clock.parts, self._calls),
             "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
-            "canary": self.calibration,
+            "canary": observed.calibration,
             "note": redact("; ".join(self._notes)),
         }
-        if self._sampler:
-            samples = self._sampler.samples
-            record["trace"] = samples[:: max(1, len(samples) // 500)]  # 500 to 1,000 at most
-            for name in ("absent", "rails", "thermal_level"):
-                record[name] = getattr(self._sampler, name)
+        if observed.sampled:
+            for name in ("trace", "absent", "rails", "thermal_level"):
+                record[name] = getattr(observed, name)
         if self.traced:
             warmup = outcome.traced_warmup(len(self.traced), self._training)
             trace = {"columns": memory.TRACED, "rows": self.traced, "warmup": warmup}
@@ -413,20 +489,57 @@ class Case:
             record["traceback"] = redact("".join(traceback.format_exception(exception)))
         return record
 
-    def _all_metrics(self) -> dict[str, Estimate]:
+    def _backends(self) -> set[str]:
+        """Return the backends on which the model and its results are, if any."""
+        backends = set(self._computed_on)
+        # Offloaded weights may be elsewhere; the device of computed tensors is enough then.
+        if self._model is not None and not (self._offloaded and backends):
+            backends.add(self.backend.device_of(self._model))
+        return backends
+
+    def _all_flags(self, metrics: dict[str, Estimate], observed: Observed) -> list[str]:
+        """Return the case's warning flags without duplicates, and note what explains them."""
+        flags = [*self._conditions["flags"], *self._flags, *observed.flags]
+        call_blocks = [timed.blocks for timed in self._calls.values()]
+        flags += outcome.flags(self._training, call_blocks, self.backend.backend)
+        earlier = self.experiment.earlier()  # reads all journals of the run
+        software = (self.backend.framework, self.backend.backend, self.experiment.software)
+        slowed = calibration.slowed_by(earlier, *software, observed.calibration)
+        flags += ["slowed"] if slowed else []
+        flags += ["too-fast"] if self._too_fast(metrics, earlier) else []
+        if self._is_unverified():
+            flags.append("unproved")
+            self.note("the step was not verified against the CPU")
+        for text in (*observed.notes, *slowed):
+            self.note(text)
+        return list(dict.fromkeys(flags))
+
+    def _is_unverified(self) -> bool:
+        """Return whether a training was timed on a GPU that nobody compared with the CPU."""
+        trained = self._model is not None and bool(self.clock.parts)
+        return trained and self.backend.kind == "gpu" and "proof_s" not in self._metrics
+
+    def _too_fast(self, metrics: dict[str, Estimate], earlier: Sequence[Record]) -> bool:
+        """Return whether a rate exceeds what the run's fastest matmuls allow."""
+        rates = [rate.value for name, rate in metrics.items() if name.endswith("flops_per_s")]
+        alike = [record for record in earlier if record.framework == self.backend.framework]
+        if "operation" in self.config:  # a case that measures peaks may exceed earlier ones
+            alike = []
+        device = (self.backend.kind, self.backend.name, self.precision)
+        return bool(rates) and max(rates) > peaks.limit(alike, *device)
+
+    def _all_metrics(self, observed: Observed) -> dict[str, Estimate]:
         """Return measured and derived metrics."""
         training = self._training
-        metrics = epochs.epoch_metrics(self.clock)
-        if self._sampler:
-            metrics |= self._sampler.metrics
+        metrics = epochs.epoch_metrics(self.clock) | observed.metrics
         if training:
-            metrics |= {name: Estimate(value, "B") for name, value in self._peaks.items()}
+            metrics |= {name: Estimate(value, "B") for name, value in observed.peaks.items()}
         for name, loss in outcome.loss_ends(self._losses).items():
             if math.isfinite(loss):
                 metrics[name] = Estimate(loss, n=len(self._losses))
         metrics |= self._metrics
-        if self._workload:
-            metrics = outcome.rates(self._workload, training, metrics) | metrics
+        if self._cost:
+            metrics = outcome.rates(self._cost, training, metrics) | metrics
         return metrics
 
 

@@ -4,18 +4,23 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pomology.articles import published
 from pomology.devices import find
 from pomology.devices.base import Device
 from pomology.errors import PomologyError
+from pomology.experiment import twin
 from pomology.experiment.case import Case
-from pomology.machine import quiet, snapshot
+from pomology.machine import snapshot
+from pomology.report.article import EPOCH, Declaration
 from pomology.report.display import Report
+from pomology.report.figures import article_figure
+from pomology.report.table import Table
 from pomology.results import journal
-from pomology.results.record import CALIBRATION, PROFILES, UNTRIED, Record
+from pomology.results.record import PROFILES, UNTRIED, Record
 from pomology.results.run import by_hand, note_software
 
 LIMIT = 5  # time limit of a case, in budgets
@@ -25,14 +30,7 @@ TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller varia
 
 
 class Experiment:
-    """The cases of one notebook on this machine, with their tables and figures.
-
-    name: name of the notebook and its journal. article: number of the published values. devices:
-    one of `find.choices()`. profile: `article` runs whole epochs. budget_s: seconds for the steady
-    steps of a case. out: the run's folder; "" selects `by_hand`. repeat: number of the repeat in
-    the run. expects_learning: whether the loss must fall (not in a GAN). declared: fields of
-    `Declaration`. Raises PomologyError for a wrong value.
-    """
+    """The cases of one notebook on this machine, with their tables and figures."""
 
     def __init__(
         self,
@@ -46,11 +44,42 @@ class Experiment:
         out: str = "",
         repeat: int = 0,
         expects_learning: bool = True,
-        **declared: Any,
+        title: str = "",
+        settings: Sequence[str | tuple[str, str]] = (),
+        columns: Sequence[str | tuple[str, str]] = EPOCH,
+        figure: str = "",
+        series: Sequence[str] = (),
+        shared_panel: Sequence[str] = (),
+        claims_of: Sequence[str] = (),
+        beside: Callable[[str], list[dict]] | None = None,
+        opens_report: bool = False,
     ):
+        """Choose the devices and the run's folder.
+
+        name: of the notebook and its journal. article: number of the published values, `kit`,
+        `today`, or "" without a source. framework: `torch`, `tensorflow`, `mlx`, or a file of
+        `pomology/devices/`. devices: one of `find.choices()`. profile: `smoke`, `quick`, or
+        `article`, which runs whole epochs. budget_s: seconds for the steady steps of a case. out:
+        the run's folder; "" selects `by_hand`. repeat: number of the repeat in the run.
+        expects_learning: whether the loss must fall (not in a GAN). title: of the table. settings:
+        the keys of a case's config that have a column, each alone or with its heading; by default
+        those of the published rows, and those that tell the cases apart. columns: metrics,
+        likewise; by default those of an epoch. figure: the drawn metric; by default the first
+        column with an axis, else the first one. series: metrics with lines of their own in the
+        figure. shared_panel: settings whose values share a panel. claims_of: other experiments
+        whose claims are tested, too. beside: a function of the name that returns rows to compare
+        with, in the form of `published.rows`, in place of the article's. opens_report: whether the
+        report begins with this notebook.
+
+        Raises PomologyError for a wrong value, and NoSuchDevice without a device.
+        """
         if profile not in PROFILES:
             allowed = ", ".join(PROFILES)
             raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {allowed}")
+        try:
+            published.check_source(article)
+        except PomologyError as error:
+            raise PomologyError(f"{name}: {error}") from None
         if not 0 < budget_s < math.inf:
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be positive and finite")
         self.devices = find.find(devices, framework)
@@ -62,12 +91,34 @@ class Experiment:
         self.repeat = repeat
         self.expects_learning = expects_learning
         self.out = Path(out) if out else by_hand(name, profile, framework)
+        # What an MLX twin needs for an experiment of its own, in the same journal.
+        self._arguments = {
+            "name": name,
+            "article": article,
+            "devices": devices,
+            "profile": profile,
+            "budget_s": self.budget_s,
+            "repeat": repeat,
+            "expects_learning": False,  # its inputs are random
+            "out": str(self.out.resolve()),
+        }
         self._hint = "" if out else " (run the set-up cell again to repeat it)"
-        places = {"profile": profile, "out": self.out, "devices": self.devices}
-        self.report = Report(name, article=article, **places, **declared)
-        # Notebooks call the report's methods on the experiment.
-        for method in ("show", "machine", "table", "details", "printed", "figure", "claims"):
-            setattr(self, method, getattr(self.report, method))
+        declaration = Declaration(
+            name=name,
+            article=article,
+            title=title,
+            settings=settings,
+            columns=columns,
+            figure=figure,
+            series=series,
+            shared_panel=shared_panel,
+            claims_of=claims_of,
+            beside=beside,
+            opens_report=opens_report,
+        )
+        self.report = Report(
+            name, declaration=declaration, profile=profile, out=self.out, devices=self.devices
+        )
         self.name = name
         self.article = article
         self.journal = journal.Journal(self.out / f"{name}.jsonl")
@@ -83,6 +134,40 @@ class Experiment:
     def records(self) -> list[Record]:
         """Records of this notebook's finished cases."""
         return self.report.records
+
+    def machine(self) -> Table:
+        """Return a table of the machine, its software, the timed devices and the run's folder."""
+        return self.report.machine()
+
+    def table(self) -> Table:
+        """Save and return the table of published values and this machine's."""
+        return self.report.table()
+
+    def figure(self, draw: Callable[..., Any] = article_figure) -> Any:
+        """Save and return the figure `draw(declaration, records)`, by default of all devices."""
+        return self.report.figure(draw)
+
+    def claims(self) -> Table:
+        """Save and return the table of the article's claims with their verdicts."""
+        return self.report.claims()
+
+    def details(self) -> Table:
+        """Save and return the table of all measured values, a column per repeat."""
+        return self.report.details()
+
+    def printed(self) -> Table:
+        """Save and return the table of all published values of this experiment."""
+        return self.report.printed()
+
+    def show(
+        self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False
+    ) -> None:
+        """Display a `Table` or a matplotlib figure, and save it for the report.
+
+        name: of its files in the run's folder. caption: text under it. folded: the report hides it
+        at first.
+        """
+        self.report.show(table_or_figure, name, caption, folded)
 
     def dataset(self, data: Any) -> None:
         """Set the data of the cases, with attributes `kind` (`real`, `stand-in`) and `origin`."""
@@ -133,9 +218,80 @@ class Experiment:
             for config in rows:
                 yield from self.cases([config], on=[device])
                 name = Case(self, device, config).name
-                statuses = {(each.case, each.repeat): each.status for each in self.records}
-                if statuses.get((name, self.repeat)) not in TOO_LARGE:
+                ran = [record for record in self.records if record.repeat == self.repeat]
+                statuses = {record.case: record.status for record in ran}
+                if statuses.get(name) not in TOO_LARGE:
                     break
+
+    def finished(self, **settings: Any) -> list[Record]:
+        """Return the records of this repeat's cases that ended well, without those of a twin.
+
+        settings: values that a case must have; a case without a precision has fp32.
+        """
+        framework = self.devices[0].framework  # a twin has another one
+
+        def matches(record: Record) -> bool:
+            config = {"precision": record.precision} | record.config
+            same = all(config.get(name) == value for name, value in settings.items())
+            ran = (record.framework, record.status, record.repeat)
+            return same and ran == (framework, "ok", self.repeat)
+
+        return [record for record in self.records if matches(record)]
+
+    def twin(
+        self,
+        source: str,
+        rows: Iterable[dict | Record],
+        samples: int = 0,
+        seed: int = 1,
+        steps: int = 0,
+        epochs: int = 0,
+        drop_last: bool = False,
+        scaled_below: int = 0,
+        throughput: str = "",
+        **options: Any,
+    ) -> None:
+        """Time a workload in MLX in a process of its own, and journal it as cases of this notebook.
+
+        source: `vae_mlx.py:vae`, a `Workload` of a file next to the notebook, or a function of a
+        case's settings that returns one. rows: settings of the cases, for all devices; or records
+        of PyTorch's cases, each for the kind of its device, if MLX has such a device. samples: of
+        an epoch, which is estimated from steps on random batches; 0 if the training has no epochs.
+        steps, epochs: of a training, whose time is the metric `fit_s`; 0 if there is none.
+        drop_last: whether an epoch leaves out a smaller last batch, as in a loader. scaled_below:
+        the article's smallest batch size; cases with smaller ones are scaled. throughput: unit
+        of that metric, `samples/s`, or `tokens/s` where a sample has the tokens of the setting
+        `sequence`. options: further arguments of the function. Where MLX has no device, a line says
+        so.
+        """
+        twin_cases = [twin.of_case(case, samples, drop_last) for case in rows]
+        if not twin_cases:
+            print("MLX is skipped: PyTorch finished no case that it could repeat")
+            return
+        for twin_case in twin_cases:
+            twin_case.steps = steps or epochs * twin_case.epoch_steps
+            twin_case.scaled |= twin_case.config.get("batch_size", 0) < scaled_below
+        for device in self.devices:  # their memory is the twin's, too
+            device.release()
+        request = twin.Request(
+            source=source,
+            experiment=self._arguments,
+            cases=twin_cases,
+            seed=seed,
+            epochs=epochs or 1,
+            throughput=throughput,
+            options=options,
+        )
+        status, reason = "interrupted", "stopped by the user"
+        try:
+            code, words = twin.run(request)
+            status, reason = "crashed", f"the process of the twin ended with status {code}: {words}"
+        finally:
+            self.journal.finish_open(status, reason)
+        if code == twin.NO_DEVICE:
+            print(f"MLX is skipped: {words}")
+        elif code:
+            raise PomologyError(f"{source}: {words or reason}")
 
     def conditions(self) -> dict[str, Any]:
         """Return recent conditions of the machine, see `snapshot.conditions`."""
@@ -144,26 +300,11 @@ class Experiment:
             self._conditions_at_s = time.perf_counter()
         return self._conditions
 
-    def slowed(self, case: Case, earlier: Sequence[Record]) -> Iterator[str]:
-        """Yield how much longer a case's calibrations took than the run's fastest, if by too much.
+    def earlier(self) -> list[Record]:
+        """Return the records of the run so far, of all its notebooks."""
+        return self.report.run.records
 
-        earlier: the run's records. On a GPU only those of the same device and software compare.
-        """
-        place = (case.backend.framework, case.backend.backend, self.software)
-        alike = [each for each in earlier if (each.framework, each.backend, each.software) == place]
-        for kind, prefix, among in (("cpu", "", earlier), ("gpu", "device_", alike)):
-            sides = (f"{prefix}before_s", f"{prefix}after_s")
-            times = [each.calibration.get(side) for each in (*among, case) for side in sides]
-            *_, before_s, after_s = times
-            if not (before_s and after_s):
-                continue
-            # A CPU's calibrations vary more, so both sides of the case must be slow.
-            seconds = min(before_s, after_s) if kind == "cpu" else after_s
-            by = quiet.slower(kind, seconds, min(filter(None, times)))
-            if by:
-                yield f"{CALIBRATION} {kind.upper()} took {by} longer than the run's fastest"
-
-    def ended(self, case: Case, status: str) -> None:
-        """Record a case's end, after which some devices need a new kernel for the next case."""
-        if case.backend.backend in self._one_case_on and journal.fills_kernel(status):
+    def ended(self, backend: str, status: str) -> None:
+        """Note the end of a case, after which some devices need a new kernel for the next case."""
+        if backend in self._one_case_on and journal.fills_kernel(status):
             self._kernel_is_used = True

@@ -42,7 +42,11 @@ def meter(kind: str) -> Meter:
     if kind == "cpu":
         raise Absent("on Linux only root may read the energy counters of a CPU")
     nvml, gpu = nvml_gpu()
-    energy_mj = nvml.nvmlDeviceGetTotalEnergyConsumption  # Volta and later count it
+    energy_mj = nvml.nvmlDeviceGetTotalEnergyConsumption
+    try:
+        energy_mj(gpu)
+    except nvml.NVMLError as error:  # of a GPU before Volta, or a Jetson
+        raise Absent(f"this GPU does not count its energy: {error}") from error
     return Meter({"gpu": NVML_PERIOD_S}, lambda: {"gpu": energy_mj(gpu) / 1e3})
 
 
@@ -61,16 +65,17 @@ def _apple_meter() -> Meter:
     except (RuntimeError, ValueError, OSError) as error:
         raise Absent(f"macOS does not open its energy counters: {error}") from error
     slow = int(platform.mac_ver()[0].split(".")[0] or 0) >= 27
+    ultra = "Ultra" in (snapshot.chip() or "")
     periods_s = {}
     for rail, field in APPLE_RAILS.items():
         # Version 1.1.0 overwrites the CPU counters of an Ultra's first die with the second's.
-        half = rail == "cpu" and "Ultra" in (snapshot.chip() or "")
-        if not half and getattr(first, field) is not None:
-            periods_s[rail] = APPLE_SLOW_PERIOD_S if slow and rail != "gpu" else APPLE_PERIOD_S
+        if (ultra and rail == "cpu") or getattr(first, field) is None:
+            continue
+        periods_s[rail] = APPLE_SLOW_PERIOD_S if slow and rail != "gpu" else APPLE_PERIOD_S
 
     def joules() -> dict[str, float]:
-        now = monitor.get_cumulative_energy()
-        return {rail: getattr(now, APPLE_RAILS[rail]) / 1e3 for rail in periods_s}
+        counters = monitor.get_cumulative_energy()
+        return {rail: getattr(counters, APPLE_RAILS[rail]) / 1e3 for rail in periods_s}
 
     return Meter(periods_s, joules)
 
@@ -84,6 +89,8 @@ def nvml_gpu() -> tuple[Any, Any]:
         import pynvml
     except ImportError as error:
         raise Absent("nvidia-ml-py is not installed") from error
+    # CUDA's first device is the first number or UUID of this variable. A UUID says more than a
+    # number, and PyTorch tells that of its device.
     name = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     torch = sys.modules.get("torch")  # a process has one framework
     if torch and torch.cuda.is_available():
@@ -91,10 +98,12 @@ def nvml_gpu() -> tuple[Any, Any]:
     try:
         pynvml.nvmlInit()
         if name.isdecimal() and pynvml.nvmlDeviceGetCount() > 1:
-            how = "CUDA_VISIBLE_DEVICES=GPU-... with its UUID of `nvidia-smi -L` names one"
-            raise Absent(f"CUDA may use any of several GPUs; {how}")
-        by_number = pynvml.nvmlDeviceGetHandleByIndex
-        gpu = by_number(int(name)) if name.isdecimal() else pynvml.nvmlDeviceGetHandleByUUID(name)
+            remedy = "CUDA_VISIBLE_DEVICES=GPU-... with its UUID of `nvidia-smi -L` names one"
+            raise Absent(f"CUDA may use any of several GPUs; {remedy}")
+        if name.isdecimal():
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(int(name))
+        else:
+            gpu = pynvml.nvmlDeviceGetHandleByUUID(name)
     except pynvml.NVMLError as error:
         reason = messages.fault(str(error)) or error
         raise Absent(f"NVML finds no GPU that CUDA may use: {reason}") from error
@@ -135,14 +144,15 @@ class EnergyCounter:
         """
         begin, last = self._spans.get(stretch, (None, None))
         if begin is None:
-            now = self._read(steps)
-            self._spans[stretch] = (now, now)
+            reading = self._read(steps)
+            self._spans[stretch] = (reading, reading)
         elif self._clock() - last.seconds >= SPACING_S:
             self._spans[stretch] = (begin, self._read(steps))
 
     def metrics(self) -> dict[str, Estimate]:
         """Return joules per steady step, and power in these or else overall. Raises Absent."""
         last = self._read()
+        # A counter that stands still over two of its periods is broken, not of an idle device.
         for rail in self.rails:
             long = last.seconds - self._first.seconds >= 2 * self._periods_s[rail]
             if long and last.joules[rail] == self._first.joules[rail]:
@@ -151,26 +161,29 @@ class EnergyCounter:
         steps = sum(end.steps - begin.steps for begin, end in spans)
         spans = spans or [(self._first, last)]
         seconds = sum(end.seconds - begin.seconds for begin, end in spans)
-        wanted = {"power_w": (self.rails, seconds, "W")}
+        # Metric -> its power domains, by what their joules are divided, and its unit.
+        definitions = {"power_w": (self.rails, seconds, "W")}
         if steps:
-            wanted["energy_j_per_step"] = (self.rails, steps, "J")
+            definitions["energy_j_per_step"] = (self.rails, steps, "J")
             if self._kind == "gpu":
-                wanted["energy_gpu_j_per_step"] = (["gpu"], steps, "J")
-        found = {}
-        for name, (rails, amount, unit) in wanted.items():
+                definitions["energy_gpu_j_per_step"] = (["gpu"], steps, "J")
+        metrics = {}
+        for name, (rails, divisor, unit) in definitions.items():
             # A reading is as old as its counter's last update, so each of n spans may be wrong by
             # up to two periods of power, and their sum by sqrt(n) times as much.
             period_s = max(self._periods_s[rail] for rail in rails)
-            share = 2 * period_s * math.sqrt(len(spans)) / seconds
-            if share > MAX_ERROR:
-                why = f"its counter updates every {period_s:g} s, too rarely for {seconds:.3g} s"
-                self.missing[name] = why
+            error = 2 * period_s * math.sqrt(len(spans)) / seconds
+            if error > MAX_ERROR:
+                reason = f"its counter updates every {period_s:g} s, too rarely for {seconds:.3g} s"
+                self.missing[name] = reason
                 continue
-            used = [end.joules[rail] - begin.joules[rail] for begin, end in spans for rail in rails]
-            value = sum(used) / amount
-            half = share * value
-            found[name] = Estimate(value, unit, value - half, value + half, n=max(1, steps))
-        return found
+            joules = [
+                end.joules[rail] - begin.joules[rail] for begin, end in spans for rail in rails
+            ]
+            value = sum(joules) / divisor
+            half = error * value
+            metrics[name] = Estimate(value, unit, value - half, value + half, n=max(1, steps))
+        return metrics
 
     def _read(self, steps: int = 0) -> Reading:
         return Reading(self._clock(), steps, self._joules())

@@ -10,8 +10,16 @@ import psutil
 
 # Columns of a memory trace, with a row per step that takes 0.1 ms. `resident_bytes` and page faults
 # are of this process alone. On macOS `resident_bytes` lacks pages that only the GPU touched.
-TRACED = ["step", "t_s", "allocated_bytes", "reserved_bytes", "footprint_bytes"]
-TRACED += ["resident_bytes", "page_faults", "page_ins"]
+TRACED = [
+    "step",
+    "t_s",
+    "allocated_bytes",
+    "reserved_bytes",
+    "footprint_bytes",
+    "resident_bytes",
+    "page_faults",
+    "page_ins",
+]
 
 
 def page_faults() -> dict[str, int]:
@@ -23,14 +31,19 @@ def page_faults() -> dict[str, int]:
 def live_children() -> list[int]:
     """Return the process ids of running multiprocessing children."""
     # multiprocessing.active_children() takes the exit status of killed workers from PyTorch.
+    # The sampler's thread calls this while the main thread may start and end workers, so the set of
+    # children is copied first.
     processes = [child._popen for child in list(multiprocessing.process._children)]
-    return [each.pid for each in processes if each is not None and each.returncode is None]
+    return [
+        process.pid for process in processes if process is not None and process.returncode is None
+    ]
 
 
 def footprint() -> int:
-    """Return the resident memory of this process; on macOS its footprint with running children.
+    """Return the resident bytes of this process; on macOS its footprint with running children.
 
     On macOS each child imports PyTorch anew. On Linux children are forks that share its pages.
+    Raises OSError if macOS does not answer.
     """
     if sys.platform != "darwin":
         return psutil.Process().memory_info().rss

@@ -3,27 +3,269 @@
 import re
 import sys
 from collections.abc import Set
+from typing import NamedTuple
 
-from pomology.paths import RESOURCES, read_csv
 
-# By classes of exceptions and a pattern. With `needs` the installation is at fault, no program.
-MESSAGES = read_csv(RESOURCES / "messages.csv")
+class Message(NamedTuple):
+    """A kind of message.
+
+    status: of a case that it ends. exceptions: names of the classes that carry it, separated by
+    spaces. says: patterns of its words, one of which must match; none matches every text. needs:
+    what the installation lacks, if that is at fault and no program.
+    """
+
+    status: str
+    exceptions: str
+    says: tuple[str, ...] = ()
+    needs: str = ""
+
+    def matches(self, text: str) -> bool:
+        return re.search("|".join(self.says), text, re.IGNORECASE) is not None
+
+
+# The first one that matches decides.
+MESSAGES = (
+    # The case's own requirements, which nothing has started.
+    Message("too-big", "TooBig"),
+    Message("too-slow", "TooSlow"),
+    # The step is another one than declared, or differs from the CPU's.
+    Message("mismatch", "Mismatch"),
+    # A framework or a meter that this machine lacks.
+    Message("unsupported", "Unsupported Absent"),
+    # Memory: classes of Python, PyTorch and TensorFlow.
+    Message("out-of-memory", "MemoryError OutOfMemoryError ResourceExhaustedError"),
+    # Memory, told by a message only: the C library, Metal, MLX, cuBLAS.
+    Message(
+        "out-of-memory",
+        "RuntimeError OpError",
+        says=(
+            "out of memory",
+            "(can't|cannot|unable to|failed to) allocate",
+            "Invalid buffer size",
+            "Insufficient Memory",
+            r"\[metal::malloc\] Attempting to allocate",
+            "(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
+        ),
+    ),
+    # Operators and data types that PyTorch lacks on a device, such as float64 on MPS.
+    Message(
+        "unsupported",
+        "RuntimeError TypeError ValueError OpError",
+        says=(
+            "(unsupported|not (currently |yet )?(supported|implemented)) (on|for) (the )?MPS",
+            "MPS (doesn't|does not) support",
+            "(doesn't|does not) support (float64|complex128)",
+            "not implemented for '(Half|BFloat16)'",
+            "Could not run '[^']+' with arguments from the",
+        ),
+    ),
+    # The same of TensorFlow and its plugins, and operations that a virtual GPU forbids.
+    Message(
+        "unsupported",
+        "RuntimeError TypeError ValueError OpError",
+        says=(
+            "No OpKernel was registered to support",
+            "no supported kernel for [GC]PU devices",
+            "Could not find registered platform",
+            "not (yet )?supported on the GPU",
+            "CUDA error: (operation not supported|OS call failed)",
+        ),
+    ),
+    # CUDA: kernels for other architectures than this GPU's.
+    Message(
+        "unsupported",
+        "RuntimeError OpError PomologyError",
+        says=(
+            "no kernel image is available",
+            "invalid device function",
+            "device kernel image is invalid",
+            "CUDA_ERROR_(NO_BINARY_FOR_GPU|INVALID_IMAGE)",
+            r"STATUS_\w*ARCH_MISMATCH",
+            "is not defined for option 'gpu-name'",
+            "invalid value for --gpu-architecture",
+        ),
+        needs=(
+            "a build for this GPU; PyTorch's builds for CUDA 12.6 (cu126) have sm_50 to "
+            "sm_90{architectures}"
+        ),
+    ),
+    # CUDA: a driver older than the framework's libraries.
+    Message(
+        "unsupported",
+        "RuntimeError OpError PomologyError",
+        says=(
+            "driver (on your system )?is too old",
+            "driver version is insufficient",
+            "not supported in the installed CUDA driver",
+            "unsupported toolchain",
+            "PTX JIT compil",
+            r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX|JIT_\w+)",
+            "INCOMPATIBLE_CUDA_DRIVER",
+        ),
+        needs=(
+            "a newer NVIDIA driver (CUDA 13 needs 580 or later, CUDA 12 needs 525), or a "
+            "build for an older CUDA"
+        ),
+    ),
+    # CUDA: libraries that do not fit the driver, as after an update without a restart.
+    Message(
+        "unsupported",
+        "RuntimeError OpError PomologyError",
+        says=(
+            "unsupported display driver",
+            "forward compatibility was attempted",
+            "Driver/library version mismatch",
+            "CUDA driver is a stub",
+            "system not yet initialized",
+            "incorrectly set up environment",
+            "CUDA driver initialization failed",
+            r"CUDA_ERROR_(SYSTEM_\w+|COMPAT_\w+|STUB_LIBRARY)",
+        ),
+        needs=(
+            "CUDA libraries that fit the NVIDIA driver: restart after an update of the "
+            "driver, and take other CUDA libraries out of LD_LIBRARY_PATH"
+        ),
+    ),
+    # CUDA: no GPU, or a hidden one.
+    Message(
+        "unsupported",
+        "RuntimeError OpError PomologyError",
+        says=(
+            "no CUDA-capable device is detected",
+            "CUDA_ERROR_NO_DEVICE",
+            "Found no NVIDIA driver",
+        ),
+        needs="an NVIDIA GPU with its driver, which CUDA_VISIBLE_DEVICES does not hide",
+    ),
+    # CUDA: a GPU that another program holds exclusively.
+    Message(
+        "unsupported",
+        "RuntimeError OpError PomologyError",
+        says=(
+            r"CUDA-capable device\S* (is/)?are busy",
+            "CUDA_ERROR_DEVICE_UNAVAILABLE",
+        ),
+        needs=(
+            "a GPU that no other program holds: `nvidia-smi` lists the programs and shows "
+            "whether its compute mode is exclusive"
+        ),
+    ),
+    # CUDA: a virtual GPU without a license.
+    Message(
+        "unsupported",
+        "RuntimeError OpError PomologyError",
+        says=(
+            "doesn't have (a )?valid Grid license",
+            "CUDA_ERROR_DEVICE_NOT_LICENSED",
+            r"CU\w+_STATUS_LICENSE_ERROR",
+        ),
+        needs="a license of the virtual GPU",
+    ),
+    # cuDNN and cuBLAS: another version, or too little memory to start.
+    Message(
+        "unsupported",
+        "RuntimeError OpError PomologyError",
+        says=(
+            r"CU\w+_STATUS_\w*(NOT_INITIALIZED|VERSION_MISMATCH|INCOMPATIBLE_CUDART|PREREQUISITE_MISSING|SUBLIBRARY_\w+)",
+            "DNN library (initialization failed|is not found)",
+            "cuDNN failed to initialize",
+            "cuDNN version incompatibility",
+            "Could not create cudnn handle",
+        ),
+        needs=(
+            "the cuDNN and cuBLAS of requirements.txt (run `make env`, and take others "
+            "out of LD_LIBRARY_PATH), and free memory of the GPU"
+        ),
+    ),
+    # The loader: libraries that are missing or of another version.
+    Message(
+        "unsupported",
+        "RuntimeError ImportError OSError OpError PomologyError",
+        says=(
+            "cannot open shared object file",
+            "undefined symbol: ",
+            "Library not loaded: ",
+            "Could not load (dynamic )?library",
+            r"Unable to load any of \{?lib",
+            r"libcuda\.so cannot (be )?found",
+            r"libdevice(\.10\.bc)? not found",
+            "Couldn't (invoke|get) ptxas",
+        ),
+        needs=(
+            "the libraries of requirements.txt: remove .venv, run `make env`, and take "
+            "others out of LD_LIBRARY_PATH"
+        ),
+    ),
+    # torch.compile and MLX on the CPU: no C++ compiler, OpenMP or headers.
+    Message(
+        "unsupported",
+        "RuntimeError OSError SubprocessError PomologyError",
+        says=(
+            r"No working C\+\+ compiler",
+            "Failed to find C compiler",
+            r"No such file or directory: '(\S*/)?(g\+\+|gcc|c\+\+|cc|clang(\+\+)?|xcrun)'",
+            "xcrun: error",
+            "No developer tools were found",
+            r"fatal error: '?(Python|omp)\.h",
+            "OpenMP support not found",
+            "unsupported option '-fopenmp'",
+            "ld: (cannot find -l|library .*not found)",
+            "unrecognized command[- ]line option",
+            r"need C\+\+\d+ to compile",
+            r"Command '?\['\S*(g\+\+|gcc|c\+\+|cc|clang)'.*non-zero exit status",
+        ),
+        needs=(
+            "a C++ compiler of today with OpenMP and Python's headers: `apt install g++ "
+            "python3-dev`, or `xcode-select --install` on a Mac"
+        ),
+    ),
+    # torch.compile on CUDA: Triton.
+    Message(
+        "unsupported",
+        "RuntimeError PomologyError",
+        says=(
+            "Cannot find a working triton installation",
+            "too old to be supported by the triton",
+        ),
+        needs="Triton and an NVIDIA GPU of capability 7.0 or later",
+    ),
+    # Metal: no GPU, an old macOS, or a compiler that does not answer.
+    Message(
+        "unsupported",
+        "RuntimeError ImportError OpError PomologyError",
+        says=(
+            "No Metal device available",
+            r"metal::\w+\] (Failed to load|Unable to (load|build))",
+            "Failed to load the default metallib",
+            r"using language version [\d.]+ which is",
+            "MTLCompiler",
+            "XPC_ERROR_CONNECTION",
+            "MPS backend is supported on MacOS",
+            "not linked with support for mps",
+        ),
+        needs=(
+            "a Metal GPU, and a macOS for which the framework is built; restart the Mac "
+            "if Metal's compiler does not answer"
+        ),
+    ),
+)
 
 
 def explain(message: str, kinds: Set[str]) -> tuple[str, str | None] | None:
     """Return the status for an exception of these classes, and its `fault`; None for a bug."""
-    for known in MESSAGES:
-        if kinds & {*known["exceptions"].split()} and re.search(known["says"], message, re.I):
-            return known["status"], fault(message) if known["needs"] else None
+    for entry in MESSAGES:
+        if kinds & {*entry.exceptions.split()} and entry.matches(message):
+            return entry.status, fault(message) if entry.needs else None
     return None
 
 
 def fault(message: str) -> str | None:
     """Return the sentence about a fault of the installation, with what is needed; None without."""
-    for known in MESSAGES:
-        for sentence in re.split(r"\n|(?<=[.?]) (?=[A-Z])", message):
-            if known["needs"] and re.search(known["says"], sentence, re.I):
-                needs = known["needs"]
+    sentences = re.split(r"\n|(?<=[.?]) (?=[A-Z])", message)
+    for entry in MESSAGES:
+        for sentence in sentences:
+            if entry.needs and entry.matches(sentence):
+                needs = entry.needs
                 if "{architectures}" in needs:
                     needs = needs.format(architectures=_architectures())
                 return f"{sentence.strip().rstrip('.')}; needs {needs}"

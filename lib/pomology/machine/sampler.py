@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
-from pomology.machine import energy, memory, quiet, snapshot
+from pomology.machine import energy, memory, snapshot
 from pomology.machine.energy import Absent, EnergyCounter
 from pomology.measure.estimate import Estimate
 
@@ -52,12 +52,24 @@ def swap_counters() -> dict[str, int]:
     if text is None:
         raise Absent("vm_stat did not answer")
     page_bytes = int(re.search(r"page size of (\d+) bytes", text)[1])
-    pages = {name: int(n) for name, n in re.findall(r"^(\w+):\s+(\d+)\.$", text, re.MULTILINE)}
+    counters = re.findall(r"^(\w+):\s+(\d+)\.$", text, re.MULTILINE)
+    pages = {name: int(count) for name, count in counters}
     return {
         "swap_bytes": swap.used,
         "swapped_bytes": page_bytes * (pages["Swapins"] + pages["Swapouts"]),
         "compressed_bytes": page_bytes * (pages["Compressions"] + pages["Decompressions"]),
     }
+
+
+def asleep_s() -> float:
+    """Return the seconds that this machine has slept, which `time.monotonic` does not count."""
+    # One clock goes on while the machine sleeps, the other stands still. The names mean different
+    # things on the two systems: CLOCK_MONOTONIC stands still on Linux only.
+    names = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC")
+    if hasattr(time, "CLOCK_UPTIME_RAW"):  # macOS
+        names = ("CLOCK_MONOTONIC_RAW", "CLOCK_UPTIME_RAW")
+    always_s, awake_s = (time.clock_gettime(getattr(time, name)) for name in names)
+    return always_s - awake_s
 
 
 class Sample(NamedTuple):
@@ -113,18 +125,21 @@ class Sampler:
             self._attempt(("power_w",), self._energy.steady, stretch, steps)
 
     def _begin(self) -> None:
+        """Read all counters and gauges before the block; what fails once is absent from then on."""
         self._energy = self._attempt(("power_w",), EnergyCounter, self._kind, self._clock)
         self._gauges |= self._attempt(SENSORS, sensors, self._kind) or {}
         self._before = self._counters()
-        self._asleep_s = quiet.asleep_s()
+        self._asleep_s = asleep_s()
         self._start_s = self._clock()
         self._tick()
 
     def _run(self) -> None:
+        """Sample until the block ends, in the sampler's thread."""
         while not self._stop.wait(INTERVAL_S):
             self._tick()
 
     def _tick(self) -> None:
+        """Take one sample."""
         gauges = {}
         for name, read in self._gauges.items():
             if name not in self.absent:
@@ -132,14 +147,17 @@ class Sampler:
         self.samples.append(Sample(self._clock() - self._start_s, **gauges))
 
     def _end(self) -> None:
+        """Read all counters after the block, and compute flags and metrics."""
         self._tick()
-        if quiet.asleep_s() - self._asleep_s > SLEEP_S:
+        if asleep_s() - self._asleep_s > SLEEP_S:
             self.flags.append("slept")
+        # The system's counters: their growth during the block.
         after = self._counters()
         values = {name: after[name] - self._before[name] for name in after if name in self._before}
         seconds = max(SHORTAGE_S, self.samples[-1].t_s)
         if any(values.get(name, 0) > rate * seconds for name, rate in SHORTAGE.items()):
             self.flags.append("swapping")
+        # The gauges: the mean clock, and of all others the peak.
         for name in self._gauges:
             readings = [getattr(sample, name) for sample in self.samples]
             readings = [reading for reading in readings if reading is not None]
@@ -151,10 +169,11 @@ class Sampler:
                 values[name] = statistics.fmean(readings)
             else:
                 values[name.replace("footprint", "footprint_peak")] = max(readings)
-        n = len(self.samples)
+        count = len(self.samples)
         metrics = {
-            name: Estimate(value, UNITS.get(name, "B"), n=n) for name, value in values.items()
+            name: Estimate(value, UNITS.get(name, "B"), n=count) for name, value in values.items()
         }
+        # Energy comes last, since it may turn out to be absent only now.
         if "power_w" not in self.absent:
             metrics |= self._attempt(("power_w",), self._energy.metrics) or {}
         if "power_w" not in self.absent:  # the line above may have failed

@@ -21,8 +21,20 @@ import psutil
 
 from pomology.paths import redact
 
-PACKAGES = ["torch", "lightning", "transformers", "peft", "tensorflow", "tensorflow-metal", "keras"]
-PACKAGES += ["mlx", "pyarrow", "numpy", "zeus-apple-silicon", "pomology"]
+PACKAGES = [
+    "torch",
+    "lightning",
+    "transformers",
+    "peft",
+    "tensorflow",
+    "tensorflow-metal",
+    "keras",
+    "mlx",
+    "pyarrow",
+    "numpy",
+    "zeus-apple-silicon",
+    "pomology",
+]
 # Variables that affect how frameworks compute. Other TF_ ones may be secrets; folders are private.
 VARIABLES = re.compile(
     r"(?!.*_(DIR|HOME)$)"
@@ -31,6 +43,7 @@ VARIABLES = re.compile(
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
 REPOSITORY = Path(__file__).resolve().parents[3]
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's quota: microseconds of CPU time per period
 
 
 def snapshot() -> dict[str, Any]:
@@ -51,7 +64,7 @@ def snapshot() -> dict[str, Any]:
         "performance_cores": performance,
         "efficiency_cores": efficiency,
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": _apple_gpus() if mac else _nvidia_gpus(),
+        "gpus": gpus(),
         "os": "macOS" if mac else platform.system() or None,
         "os_version": version or None,
         "architecture": platform.machine() or None,
@@ -78,10 +91,12 @@ def software() -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
+    """Return the versions of those of PACKAGES that are installed."""
     from importlib import metadata  # slow to import, rarely needed
 
     versions = {}
     for name in PACKAGES:
+        # Of a package that is installed twice, Python imports the first.
         for package in metadata.distributions(name=name):
             versions.setdefault(name, package.version)
     return versions
@@ -96,8 +111,8 @@ def conditions() -> dict[str, Any]:
     power_source, mode = _power()
     share = psutil.cpu_percent(0.25) / 100  # of all cores, while this process waits
     busy = share > max(0.25 / (psutil.cpu_count() or 1), 0.05)
-    doubts = {"on-battery": power_source == "battery", "low-power": mode == "low", "busy": busy}
-    flags = [flag for flag, holds in doubts.items() if holds]
+    applies = {"on-battery": power_source == "battery", "low-power": mode == "low", "busy": busy}
+    flags = [flag for flag in applies if applies[flag]]
     return {"power_source": power_source, "power_mode": mode, "flags": flags}
 
 
@@ -124,9 +139,25 @@ def chip() -> str | None:
     return " ".join(model[1].split()) or None if model else None
 
 
+def gpus() -> list[dict[str, Any]]:
+    """Return `name`, `memory_bytes` and `cores` of each GPU, as in `snapshot`."""
+    return _apple_gpus() if sys.platform == "darwin" else _nvidia_gpus()
+
+
 def available_memory_bytes() -> int:
     """Return the memory that new work can use without swapping."""
     return psutil.virtual_memory().available
+
+
+def usable_threads() -> int:
+    """Return the number of threads that can run at once, by affinity and a container's quota."""
+    # macOS has no affinity.
+    on_linux = hasattr(os, "sched_getaffinity")
+    allowed = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
+    # The file has a quota and a period, `250000 100000`; the quota may be `max`.
+    quota, _, period = (CPU_MAX.read_text() if CPU_MAX.is_file() else "max").partition(" ")
+    cores = int(quota) // int(period) if quota.isdecimal() else allowed
+    return max(1, min(allowed, cores))
 
 
 def thermal_level() -> int | None:
@@ -149,11 +180,18 @@ def run_command(*command: str) -> str | None:
     if not program:
         return None
     try:
-        # With close_fds=False Python spawns the command. A fork would write-protect this process's
-        # memory for a moment, and a model in training would fault on every page.
-        options = {"env": os.environ | {"LC_ALL": "C"}, "close_fds": False, "timeout": 30}
-        options |= {"capture_output": True, "text": True, "errors": "replace", "check": True}
-        done = subprocess.run((program, *command[1:]), **options)
+        done = subprocess.run(
+            (program, *command[1:]),
+            env=os.environ | {"LC_ALL": "C"},  # a translated answer would match no pattern
+            # With this Python spawns the command. A fork would write-protect this process's memory
+            # for a moment, and a model in training would fault on every page.
+            close_fds=False,
+            timeout=30,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
@@ -177,6 +215,7 @@ def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
 
 
 def _apple_gpus() -> list[dict[str, Any]]:
+    """Return the GPUs that `system_profiler` lists, whose memory is the machine's."""
     text = run_command("system_profiler", "SPDisplaysDataType", "-json")
     gpus = []
     for card in json.loads(text or "{}").get("SPDisplaysDataType", []):
@@ -188,6 +227,7 @@ def _apple_gpus() -> list[dict[str, Any]]:
 
 
 def _nvidia_gpus() -> list[dict[str, Any]]:
+    """Return the GPUs that NVML lists, hidden by CUDA_VISIBLE_DEVICES or not."""
     try:
         import pynvml
 
@@ -207,6 +247,7 @@ def _nvidia_gpus() -> list[dict[str, Any]]:
 
 
 def _git() -> dict[str, Any] | None:
+    """Return the checkout's `commit`, and `dirty`: files differ from it. None outside of one."""
     # Otherwise git would search the parent folders, and a Mac would open a window to install it.
     if not (REPOSITORY / ".git").exists():
         return None
@@ -227,12 +268,13 @@ def _power() -> tuple[str | None, str | None]:
         return source, None
     source = re.search(r"from '(AC|Battery) Power'", run_command("pmset", "-g", "batt") or "")
     # Macs have `powermode`, or `lowpowermode` and some also `highpowermode`, which are 0 or 1.
-    found = dict(re.findall(r"\b(low|high|)powermode\s+(\d)", run_command("pmset", "-g") or ""))
-    number = "2" if found.get("high") == "1" else found.get("", found.get("low"))
+    modes = dict(re.findall(r"\b(low|high|)powermode\s+(\d)", run_command("pmset", "-g") or ""))
+    number = "2" if modes.get("high") == "1" else modes.get("", modes.get("low"))
     mode = {"0": "automatic", "1": "low", "2": "high"}.get(number)
     return source[1].lower() if source else None, mode
 
 
 def _gigabytes(count: int | None) -> str:
+    """Return bytes as `192 GB`; "" if their number is unknown."""
     # Memory is sold in powers of two: 206158430208 bytes are "192 GB".
     return f"{round(count / 2**30)} GB" if count else ""

@@ -14,7 +14,10 @@ CHECK_GROWTH = 1.25  # factor between the blocks at two checks: frequent ones st
 
 
 class Measurement(NamedTuple):
-    """Times of a function. seconds: median per call. blocks, warmup: raw times."""
+    """Times of a function. seconds: median per call. blocks, warmup: raw times.
+
+    stopped: the reason, `limit`, `repeats`, `budget` or `interval`.
+    """
 
     first_call_s: float
     seconds: Estimate
@@ -52,15 +55,18 @@ def measure(
 
     def block(calls: int) -> Block:
         before()
+        cpu_start = time.process_time()
         start = clock()
         for _ in range(calls):
             function()
         synchronize()
-        return Block(calls, clock() - start)
+        seconds = clock() - start
+        return Block(calls, seconds, cpu_s=time.process_time() - cpu_start)
 
     synchronize()
     start = clock()
     first = block(1)
+    # Warm-up: blocks of 1, 2, 4, ... calls, while caches and clock speeds settle.
     warmup: list[Block] = []
     begin = clock()
     most_s = min(budget_s / 2, limit_s - first.seconds)
@@ -68,9 +74,11 @@ def measure(
         if steps_in(warmup) >= warmup_calls and clock() - begin >= warmup_s:
             break
         warmup.append(block(min(2 ** len(warmup), 1024)))
+    # The last block of the warm-up shows how many calls a block needs.
     pace_s = (warmup or [first])[-1].step_s
     block_s = min(BLOCK_S, budget_s / 50)  # a short budget needs shorter blocks for an interval
     size = calls_per_block or block_steps(pace_s, block_s, synchronize, clock)
+    # Blocks, until one of four reasons ends them.
     blocks: list[Block] = []
     stopped = ""
     next_check = intervals.BATCHES

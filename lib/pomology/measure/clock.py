@@ -35,14 +35,19 @@ PHASES = ("forward", "backward", "update")
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps between two synchronizations. phases: the seconds that each took."""
+    """Consecutive steps between two synchronizations.
+
+    phases: the seconds that each took. cpu_s: CPU seconds of this process meanwhile, if counted.
+    """
 
     steps: int
     seconds: float
     phases: dict[str, float] = field(default_factory=dict)
+    cpu_s: float | None = None
 
     @property
     def step_s(self) -> float:
+        """Mean seconds per step."""
         return self.seconds / self.steps
 
 
@@ -99,9 +104,10 @@ class StepClock:
 
     budget_s: time for steady steps of the first part; each later part gets a quarter of it.
     Pre-loaded batches take a third of the budget, and are skipped if it is too short for 10 steps.
-    limit_s: longest time of a part, which stops there with the times that it has. whole: run whole
-    epochs regardless of the budget. to_device: moves a batch to the device; None times no
-    pre-loaded batches. on_block: called where steady blocks begin or end, and at the end.
+    limit_s: longest time of a part from its first batch on, which stops there with the times that
+    it has. whole: run whole epochs regardless of the budget. to_device: moves a batch to the
+    device; None times no pre-loaded batches. on_block: called where steady blocks begin or end, and
+    at the end.
     """
 
     synchronize: Callable[[], None] = lambda: None
@@ -140,13 +146,14 @@ class StepClock:
     @contextmanager
     def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
         """Time work that an epoch does `per_epoch` times, and exclude it from the steps."""
-        record = self.occasional_work.setdefault(name, Occasional(per_epoch, self.running))
+        work = self.occasional_work.setdefault(name, Occasional(per_epoch, self.running))
         self.synchronize()
         start = self._time()
         yield
         self.synchronize()
         seconds = self._time() - start
-        record.seconds.append(seconds)
+        work.seconds.append(seconds)
+        # `_time` leaves it out from now on, so the block of the current step does not have it.
         self._occasional_s += seconds
         if self.running and not self.on_ready:
             self.running.seconds += seconds
@@ -166,9 +173,9 @@ class StepClock:
         self.synchronize()
         self.running = part
         self._budget_s = self.budget_s / share
-        self._deadline = self.clock() + self.limit_s / share
+        self._deadline = math.inf
         # The first step creates the iterator, which may start workers.
-        source = itertools.chain.from_iterable([batches])
+        source = self._limited(batches, self.limit_s / share)
         try:
             first = yield from self._block(source, 1)
             part.first_step_s = first.seconds
@@ -193,6 +200,16 @@ class StepClock:
             self.on_ready = False
             self.on_block()
 
+    def _limited(self, batches: Iterable, limit_s: float) -> Iterator:
+        """Yield batches; the limit begins with the first one, as workers take seconds to start."""
+        source = iter(batches)
+        for batch in source:
+            self._deadline = self.clock() + limit_s
+            yield batch
+            del batch  # a large one leaves the memory to the next
+            break
+        yield from source
+
     def _warm_up(self, source: Iterator) -> Generator[Any, None, float]:
         """Yield blocks of 1, 2, 4, ... steps while caches settle; return seconds per step.
 
@@ -202,6 +219,7 @@ class StepClock:
         pace_s = part.first_step_s
         self._lost_overlap_s = 0.0
         enough_s = min(WARM_UP_S, self._budget_s / 5)
+        # At most a tenth of the epoch after its first step, so that a short one has steady steps.
         most = max(1, int(part.epoch_steps / 10))
         while sum(block.seconds for block in part.warmup) < enough_s and not self._limit_reached():
             size = min(2 ** len(part.warmup), most + 1 - part.steps, part.remaining)
@@ -226,8 +244,10 @@ class StepClock:
         if self.whole or part.seconds + left_s <= self._budget_s:  # the whole epoch, in one burst
             burst_s = math.inf
             size = max(size, math.ceil(part.epoch_steps / MAX_BLOCKS))
+            # Pre-loaded batches are compared with as many steps of the loop.
             ready = ready and part.full_batches >= SPLIT_STEPS
         else:
+            # The budget is divided into bursts, after each of which the interval is judged.
             loop_s = self._budget_s * (1 - READY_SHARE)
             ready = ready and SPLIT_STEPS * pace_s <= loop_s
             burst_s = (loop_s if ready else self._budget_s) / BURSTS
@@ -266,16 +286,17 @@ class StepClock:
 
     def _ready(self, batches: Iterable, size: int) -> Iterator:
         """Yield bursts of pre-loaded batches, taken anew so that the loop need not keep any."""
-        few = min(READY_BATCHES, self.running.full_batches)
+        count = min(READY_BATCHES, self.running.full_batches)
         if getattr(batches, "num_workers", 0):  # workers would go on loading during the timing
             batches = copy.copy(batches)
             batches.num_workers = 0
-        kept = [self.to_device(batch) for batch in itertools.islice(batches, few)]
+        ready_batches = [self.to_device(batch) for batch in itertools.islice(batches, count)]
         self.synchronize()
         self.on_ready = True
         burst_s = self._budget_s * READY_SHARE / BURSTS
         for burst in range(1, BURSTS + 1):
-            yield from self._burst(itertools.cycle(kept), size, burst_s, SPLIT_STEPS / BURSTS)
+            source = itertools.cycle(ready_batches)
+            yield from self._burst(source, size, burst_s, SPLIT_STEPS / BURSTS)
             if burst >= MIN_BURSTS and narrow(self.running.ready_blocks):
                 break
 
@@ -283,6 +304,7 @@ class StepClock:
         """Yield `size` batches, or fewer if the part reaches its limit; return their block."""
         part = self.running
         self._phases = {}
+        cpu_start = time.process_time()
         start = self._time()
         done = 0
         for batch in itertools.islice(source, size):
@@ -301,7 +323,7 @@ class StepClock:
             part.seconds += end - start
         # The most that preparing a step while the device runs the last one can have saved.
         self._lost_overlap_s = min(end - before_sync, (before_sync - start) / done)
-        return Block(done, end - start, self._phases)
+        return Block(done, end - start, self._phases, time.process_time() - cpu_start)
 
     def _limit_reached(self) -> bool:
         """Return whether the running part has reached its limit, if it has one."""
@@ -322,6 +344,7 @@ def epoch_steps(batches: Any) -> float:
 
 
 def steps_in(blocks: Iterable[Block]) -> int:
+    """Return the number of steps in some blocks."""
     return sum(block.steps for block in blocks)
 
 

@@ -21,6 +21,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     if blocks:
         metrics["step_s"] = interval(blocks)
     metrics |= {f"{name}_s": interval(phase) for name, phase in phases(blocks).items()}
+    # Without the time of one part, such as the evaluation, there is no time of the epoch.
     epochs = list(part_metrics(clock).values())
     if len(epochs) < len(clock.parts):
         return metrics
@@ -44,7 +45,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
 def phases(blocks: list[Block]) -> dict[str, list[Block]]:
     """Return the blocks of each phase that every block has, by phase."""
     names = [name for name in PHASES if blocks and all(name in block.phases for block in blocks)]
-    return {name: [Block(each.steps, each.phases[name]) for each in blocks] for name in names}
+    return {name: [Block(block.steps, block.phases[name]) for block in blocks] for name in names}
 
 
 def part_metrics(clock: StepClock) -> dict[str, Estimate]:
@@ -68,4 +69,5 @@ def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimat
 
 
 def rate(amount: float, seconds: Estimate, unit: str) -> Estimate:
+    """Return an amount, such as samples, per second in `unit`."""
     return (amount / seconds).replace(unit=unit)

@@ -44,6 +44,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
             msgspec.structs.force_setattr(self, "covers", covers)
 
     def replace(self, **changes: Any) -> Estimate:
+        """Return a copy with other values of some fields."""
         return msgspec.structs.replace(self, **changes)
 
     @property
@@ -64,12 +65,13 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
     def __add__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
-        ends = [x + y for x, y in zip(self.bounds, other.bounds, strict=True)]
+        ends = [end + added for end, added in zip(self.bounds, other.bounds, strict=True)]
         return _combined(self, other, self.value + other.value, ends, self.unit or other.unit)
 
     def __mul__(self, other: Estimate | float) -> Estimate:
         other = estimate(other)
-        ends = [x * y for x in self.bounds for y in other.bounds]
+        # The signs decide which of the four products are the bounds.
+        ends = [end * factor for end in self.bounds for factor in other.bounds]
         unit = f"{self.unit} {other.unit}".strip()
         return _combined(self, other, self.value * other.value, ends, unit)
 
@@ -77,9 +79,9 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
         """Return the quotient. Raises ZeroDivisionError if the other value is 0."""
         other = estimate(other)
         low, high = other.bounds
-        ends = [-math.inf, math.inf]
+        ends = [-math.inf, math.inf]  # unbounded, if the divisor may be 0
         if not low <= 0 <= high:
-            ends = [x / y for x in self.bounds for y in (low, high)]
+            ends = [end / divisor for end in self.bounds for divisor in (low, high)]
         unit = f"{self.unit}/{other.unit}" if other.unit else self.unit
         if self.unit == other.unit:
             unit = ""
@@ -105,26 +107,32 @@ def total(terms: Iterable[Estimate]) -> Estimate:
     first = terms[0]
     value = sum(term.value for term in terms)
     how = "estimated" if any(term.how == "estimated" for term in terms) else first.how
-    known = [term for term in terms if term.covers != "none"]
-    unknown = sum(term.value for term in terms if term.covers == "none")
-    covers = max((term.covers for term in known), key=COVERS.index, default="none")
-    if unknown > NEGLIGIBLE * value:
+    of_unknown_spread = sum(term.value for term in terms if term.covers == "none")
+    covering = [term for term in terms if term.covers != "none"]
+    # The weakest of them: COVERS has the strongest first.
+    covers = max((term.covers for term in covering), key=COVERS.index, default="none")
+    if of_unknown_spread > NEGLIGIBLE * value:
         covers = "none"
     if covers in ("exact", "none"):
         return Estimate(value, first.unit, n=first.n, how=how, covers=covers)
-    spread = [term for term in known if term.low is not None]
-    low = value - math.sqrt(sum((term.value - term.low) ** 2 for term in spread))
-    high = value + math.sqrt(sum((term.high - term.value) ** 2 for term in spread))
+    bounded = [term for term in covering if term.low is not None]
+    low = value - math.sqrt(sum((term.value - term.low) ** 2 for term in bounded))
+    high = value + math.sqrt(sum((term.high - term.value) ** 2 for term in bounded))
     return Estimate(value, first.unit, max(0.0, low), high, first.n, how, covers)
 
 
-def _combined(a: Estimate, b: Estimate, value: float, ends: list[float], unit: str) -> Estimate:
-    """Return the result of arithmetic on two estimates; a count leaves `how` and `n` unchanged."""
-    covers = max(a.covers, b.covers, key=COVERS.index)
+def _combined(
+    first: Estimate, second: Estimate, value: float, ends: list[float], unit: str
+) -> Estimate:
+    """Return the result of arithmetic on two estimates; a count leaves `how` and `n` unchanged.
+
+    ends: the results of the same arithmetic on bounds, of which the extremes are the new bounds.
+    """
+    covers = max(first.covers, second.covers, key=COVERS.index)
     if covers != "exact" and not all(map(math.isfinite, ends)):
         covers = "none"
     bounds = (None, None) if covers in ("exact", "none") else (min(ends), max(ends))
-    terms = [term for term in (a, b) if term.how != "counted"]
+    terms = [term for term in (first, second) if term.how != "counted"]
     hows = {term.how for term in terms} or {"counted"}
     how = hows.pop() if len(hows) == 1 else "estimated"
     n = min((term.n for term in terms if term.n is not None), default=1)

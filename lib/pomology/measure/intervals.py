@@ -50,6 +50,7 @@ def median_interval(durations: ArrayLike) -> Estimate:
     median = float(np.median(times))
     if times.size < VALUES_FOR_INTERVAL:
         return _with_range(median, times, times.size)
+    # For each call, whether it is below the median; of one at the median, half.
     shorter = np.where(times == median, 0.5, times < median)
     reach = half_width(shorter, np.ones_like(times), 0.5, 20)
     low, high = np.quantile(times, [max(0.5 - reach, 0.0), min(0.5 + reach, 1.0)])
@@ -58,11 +59,11 @@ def median_interval(durations: ArrayLike) -> Estimate:
     return Estimate(median, "s", *bounds, times.size)
 
 
-def _with_range(value: float, times: np.ndarray, n: int) -> Estimate:
-    """Return a value with the range of its times, if there are several."""
+def _with_range(value: float, times: np.ndarray, count: int) -> Estimate:
+    """Return a value with the range of its times, if there are several. count: steps or calls."""
     if times.size < 2:
-        return Estimate(value, "s", n=n)
-    return Estimate(value, "s", float(times.min()), float(times.max()), n, covers="seen")
+        return Estimate(value, "s", n=count)
+    return Estimate(value, "s", float(times.min()), float(times.max()), count, covers="seen")
 
 
 def _clipped(times: np.ndarray, low: float, high: float) -> tuple[float, float]:
@@ -75,7 +76,13 @@ def _clipped(times: np.ndarray, low: float, high: float) -> tuple[float, float]:
 def half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: float) -> float | None:
     """Return half the 95 % interval of the mean of values of `steps` each; None below 6 values.
 
-    raised: the correlation of consecutive values is multiplied by 1 + raised / n.
+    values, steps: (n,), in time order. raised: the correlation of consecutive values is multiplied
+    by 1 + raised / n.
+
+    A value has the variance v over its steps, and two values have the correlation r^|i - j|. Then
+    the sum of steps * deviation² has the expectation v (n - F), and the mean has the variance v F
+    over all steps, with F = ΣΣ √(share_i share_j) r^|i - j|. Student's t has n - 1 degrees of
+    freedom.
     """
     total = steps.sum()
     if values.size > BATCHES:  # a value belongs to the batch of its middle step
@@ -84,14 +91,16 @@ def half_width(values: np.ndarray, steps: np.ndarray, mean: float, raised: float
         sums = np.add.reduceat(values * steps, starts)
         steps = np.add.reduceat(steps, starts)
         values = sums / steps
-    n = steps.size
-    if n < VALUES_LEAST:
+    count = steps.size
+    if count < VALUES_LEAST:
         return None
     deviations = (values - mean) * np.sqrt(steps)
     squares = deviations @ deviations
-    lag = deviations[:-1] @ deviations[1:] / squares if squares else 0.0
-    r = min(max(lag * (1 + raised / n) + 60 / n**2, 0.0), 0.95)
-    shares = np.sqrt(steps / total)
-    distances = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    f = shares @ r**distances @ shares
-    return t_quantile(CONFIDENCE, n - 1) * math.sqrt(squares / (n - f) * f / total)
+    lag_1 = deviations[:-1] @ deviations[1:] / squares if squares else 0.0
+    # The correlation of few values is estimated too low; simulation gave these two additions.
+    correlation = min(max(lag_1 * (1 + raised / count) + 60 / count**2, 0.0), 0.95)
+    roots = np.sqrt(steps / total)
+    distances = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
+    factor = roots @ correlation**distances @ roots
+    variance = squares / (count - factor) * factor / total
+    return t_quantile(CONFIDENCE, count - 1) * math.sqrt(variance)

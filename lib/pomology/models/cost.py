@@ -7,13 +7,13 @@ allocated, and no operator is missed: on the CPU fused attention and LSTM would 
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True)
-class Workload:
+class Cost:
     """Cost of one optimizer step.
 
     flops: FLOPs (2 per MAC) of matmuls, convolutions and attention, forward and backward.
@@ -49,7 +49,7 @@ def workload(
     step: Callable[[Any], None],
     optimizer_slots: int = 0,
     backend: str = "mps",
-) -> Workload:
+) -> Cost:
     """Count a step without running it.
 
     build: makes the module, with `meta` as the default device. step: one forward and backward pass
@@ -59,21 +59,12 @@ def workload(
     and one value per row. On `mps` attention also keeps its matrices.
     """
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import FlopCounterMode
 
     counts = Counter()
 
     def count(flops: int, moved: int) -> None:
         counts.update(flops=flops, moved=moved)
-
-    class Traffic(TorchDispatchMode):
-        """Count the memory traffic of operators as if unfused and without caches."""
-
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            result = function(*args, **(kwargs or {}))
-            count(0, moved_bytes(function, args, kwargs, result))
-            return result
 
     def flops() -> int:
         return counter.get_total_flops() + counts["flops"]
@@ -83,14 +74,15 @@ def workload(
 
     with torch.device("meta"):
         model = build()
-        counter = FlopCounterMode(display=False)
+        formulas = {torch.ops.aten.convolution_backward: convolution_backward_flops}
+        counter = FlopCounterMode(display=False, custom_mapping=formulas)
         saving = saved_tensors(model, backward_begins)
-        with counter, saving as saved, Traffic(), fused_attention(backend, count):
+        with counter, saving as saved, traffic(count), fused_attention(backend, count):
             step(model)
     weights = list(model.parameters())
     weight_bytes = sum(weight.nbytes for weight in weights)
     trained_bytes = sum(weight.nbytes for weight in weights if weight.requires_grad)
-    return Workload(
+    return Cost(
         parameters=sum(weight.numel() for weight in weights),
         flops=flops(),
         state_bytes=weight_bytes + (1 + optimizer_slots) * trained_bytes,
@@ -99,6 +91,58 @@ def workload(
         # A fused update reads the gradient, and reads and writes the weight and each slot.
         moved_bytes=counts["moved"] + (3 + 2 * optimizer_slots) * trained_bytes,
     )
+
+
+def convolution_backward_flops(
+    gradient: Sequence[int], data: Sequence[int], weight: Sequence[int], *settings: Any, **_: Any
+) -> int:
+    """Return the operations of a convolution's gradients from shapes and the operator's settings.
+
+    The kernel is applied at each position of the output, or of the input if transposed. PyTorch's
+    formula multiplies the kernel's gradient by the groups once too often (torch 2.13.0).
+    """
+    _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, needed = settings
+    positions = data if transposed else gradient
+    once = 2 * math.prod(weight) * positions[0] * math.prod(positions[2:])
+    return once * sum(needed[:2])
+
+
+def traffic(count: Callable[[int, int], None]) -> Any:
+    """Return a context that counts the memory traffic of operators, unfused and without caches.
+
+    count: receives 0 FLOPs and the moved bytes of each operator.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Traffic(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            count(0, moved_bytes(function, args, kwargs, result))
+            return result
+
+    return Traffic()
+
+
+def writes(written: Callable[[Any], None]) -> Any:
+    """Return a context that calls `written` with each tensor that an operator writes to."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Writes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            for number, argument in enumerate(function._schema.arguments):
+                if argument.alias_info and argument.alias_info.is_write:
+                    value = args[number] if number < len(args) else kwargs.get(argument.name)
+                    for tensor in tensors(value):
+                        written(tensor)
+            return function(*args, **kwargs)
+
+    return Writes()
+
+
+def storage(tensor: Any) -> int:
+    """Return an identifier of a tensor's memory, which views and `data` of the tensor share."""
+    return tensor.untyped_storage()._cdata
 
 
 # Operators that create or reshape a tensor without writing to it. `unsafe_split` makes views

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pomology.errors import PomologyError
-from pomology.models.cost import Workload
+from pomology.models.cost import Cost
 
 # Architecture -> vocabulary size: words of Penn Treebank, or byte pairs of GPT-2.
 ARCHITECTURES = {"transformer_lm": 10_000, "true_gpt2": 50_257}
@@ -48,7 +48,7 @@ class Shape:
         ends = self.positions * self.width if self.true else head
         return self.blocks * block + (self.vocabulary + 2) * self.width + ends
 
-    def workload(self, batch_size: int) -> Workload:
+    def workload(self, batch_size: int) -> Cost:
         """Return the cost of a step with AdamW by formula, with unfused attention."""
         tokens = batch_size * self.context
         weights = 12 * self.width**2 * self.blocks + self.width * self.vocabulary  # of matmuls
@@ -58,7 +58,7 @@ class Shape:
         kept = (16 if self.true else 12) * self.width + self.heads * self.context
         saved = 4 * tokens * (self.blocks * kept + 2 * self.width + self.vocabulary)
         flops = 6 * tokens * weights + attention  # the backward pass costs twice the forward pass
-        return Workload(self.parameters, flops, 16 * self.parameters, saved)
+        return Cost(self.parameters, flops, 16 * self.parameters, saved)
 
 
 def shape(
@@ -70,8 +70,8 @@ def shape(
     PomologyError for unknown names, and for a vocabulary smaller than the text's.
     """
     if architecture not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise PomologyError(f"architecture is {architecture!r}; it must be one of {known}")
+        names = ", ".join(ARCHITECTURES)
+        raise PomologyError(f"architecture is {architecture!r}; it must be one of {names}")
     if model not in SIZES:
         raise PomologyError(f"unknown model {model!r}; it must be one of {', '.join(SIZES)}")
     vocabulary = vocabulary or ARCHITECTURES[architecture]
@@ -84,8 +84,8 @@ def shape(
 
 def row(text: str) -> dict[str, Any]:
     """Parse `gpt2-large 8x1024` into the settings model, batch size and context size."""
-    found = re.fullmatch(r"(\S+) ([1-9]\d*)x([1-9]\d*)", text)
-    if not found or found[1] not in SIZES:
+    match = re.fullmatch(r"(\S+) ([1-9]\d*)x([1-9]\d*)", text)
+    if not match or match[1] not in SIZES:
         form = "`MODEL BATCHxCONTEXT`, such as `gpt2 2x128`"
         raise PomologyError(f"{text!r} must read {form}, with one of {', '.join(SIZES)}")
-    return {"model": found[1], "batch_size": int(found[2]), "context_size": int(found[3])}
+    return {"model": match[1], "batch_size": int(match[2]), "context_size": int(match[3])}

@@ -17,7 +17,7 @@ from pomology.errors import PomologyError
 def call(what: str, function: str, *arguments: Any, limit_s: float | None = None) -> Any:
     """Call a function in a new Python process and return its result.
 
-    function: `pomology.models.vision:workloads`, or a function of a file next to the notebook.
+    function: `package.module:name`.
     Arguments and result must be picklable. limit_s: time limit in seconds. Raises PomologyError,
     with a message that begins with `what`, if the process fails, and subprocess.TimeoutExpired.
     """

@@ -3,13 +3,10 @@
 A step costs the same FLOPs and memory with random weights as with those of a checkpoint.
 """
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from pomology.data.synthetic import END_OF_TEXT
 from pomology.errors import PomologyError
-from pomology.models import cost
 
 
 def _whisper(width: int, layers: int, heads: int) -> dict[str, int]:
@@ -43,50 +40,36 @@ TASKS = {
 }
 
 
+def sizes(name: str) -> dict[str, int]:
+    """Return the sizes of a model of `SIZES`; `gpt2-xl/2` has two layers only.
+
+    Raises PomologyError for other names.
+    """
+    whole, _, layers = name.partition("/")
+    if whole not in SIZES:
+        raise PomologyError(f"model {whole!r}: must be one of {', '.join(SIZES)}")
+    fewer = {key: int(layers) for key in SIZES[whole] if layers and "layer" in key}
+    return SIZES[whole] | fewer
+
+
 def build(name: str, task: str) -> Any:
     """Return a model on the CPU, in fp32 and training mode.
 
-    name: a key of `SIZES`; `gpt2-xl/2` has two layers only. task: `classification` (GPT-2 with two
-    labels, padded with its end of text), `language-model` (GPT-2 with its embedding as output
-    matrix) or `speech` (Whisper, without training its encoder's sinusoidal positions). Raises
-    PomologyError for other names.
+    name: see `sizes`. task: `classification` (GPT-2 with two labels, padded with its end of text),
+    `language-model` (GPT-2 with its embedding as output matrix) or `speech` (Whisper, without
+    training its encoder's sinusoidal positions). Raises PomologyError for other names.
     """
-    whole, _, layers = name.partition("/")
-    for word, value, allowed in (("model", whole, SIZES), ("task", task, TASKS)):
-        if value not in allowed:
-            raise PomologyError(f"{word} {value!r}: must be one of {', '.join(allowed)}")
+    settings = sizes(name)
+    if task not in TASKS:
+        raise PomologyError(f"task {task!r}: must be one of {', '.join(TASKS)}")
     if (task == "speech") != name.startswith("whisper"):
         raise PomologyError(f"{name} cannot be built for the task {task!r}")
     import transformers
 
     transformers.logging.set_verbosity_error()
-    settings = dict(SIZES[whole])
-    if layers:
-        settings |= {key: int(layers) for key in settings if "layer" in key}
     if task == "classification":
         settings |= {"num_labels": 2, "pad_token_id": END_OF_TEXT}
     # The cache of keys and values stays on, as by default. Without it each step would read from the
     # device whether a text has several parts, and wait.
     model_class = getattr(transformers, TASKS[task])
     return model_class(model_class.config_class(**settings)).train()
-
-
-def workload(
-    name: str,
-    build: Callable[[str], Any],
-    step: Callable[[Any], None],
-    optimizer_slots: int = 0,
-    backend: str = "mps",
-) -> cost.Workload:
-    """Count a model of `SIZES` by `cost.workload`, extrapolated from two and three layers.
-
-    Each further layer costs the same. build: makes the module of a name such as `gpt2-xl/2`.
-    """
-
-    def counted(layers: int) -> dict[str, int]:
-        found = cost.workload(lambda: build(f"{name}/{layers}"), step, optimizer_slots, backend)
-        return dataclasses.asdict(found)
-
-    two, three = counted(2), counted(3)
-    further = next(number for key, number in SIZES[name].items() if "layer" in key) - 2
-    return cost.Workload(**{key: two[key] + further * (three[key] - two[key]) for key in two})

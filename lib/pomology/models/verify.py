@@ -2,16 +2,22 @@
 
 A GPU kernel can be wrong at a single shape (pytorch/pytorch issue 195163), now and then, or after
 many calls. Both devices therefore run a case's step from the same weights, inputs and random
-numbers, and gradients are compared by the norm of their difference. Rounding can change some
-gradients by more than the tolerance, for example at a ReLU's sign change. The CPU then repeats the
-step with weights changed by about a rounding error.
+numbers, and each tensor's gradient is compared by the norm of its difference.
+
+A correct device rounds otherwise than the CPU, and some gradients are little but rounding: that of
+a key's bias is 0 in exact arithmetic. What a tensor may differ by therefore follows from its own
+rounding. The CPU repeats the step with a random relative error in all weights and between all
+modules, and the difference that this makes is the measure. In a deep network rounding adds up, and
+would hide a wrong gradient. There the step is compared in blocks: each module of the device gets
+the inputs and the gradients of the CPU.
 """
 
 import functools
 import math
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,15 +25,23 @@ from pomology.errors import Mismatch
 from pomology.results import cases
 
 # Share of a norm. Sums of a million fp32 values differ by 0.00002. A value is rounded by 0.0005 in
-# TF32 and fp16, by 0.004 in bf16. Errors of some tens of operators add up.
-TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 3e-2, "bf16": 6e-2}
-# Relative change of weights; in fp32 the error of a sum of a thousand values.
+# TF32 and fp16, by 0.004 in bf16. Errors of some operators add up.
+TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 4e-2}
+# Relative error of the CPU's second step; in fp32 that of a sum of a thousand values.
 ROUNDING = {"fp32": 2.0**-19, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
-ROUNDING_FACTOR = 12  # allowed multiple of the difference that this change makes
-NEGLIGIBLE = 0.3  # share of the largest gradient: smaller ones may be rounding errors alone
-SEEDS = 3  # sets of inputs: rounding exceeds the tolerance with some of them, a fault with all
-UPDATES = 2  # of an optimizer: the second one reads the state that the first one wrote
-CLEAR = 2  # multiple of the allowed difference that rounding in another order does not explain
+DRAWS = 3  # of that error, at most; the largest difference counts
+# Allowed multiple of that difference. A whole step is compared in blocks, too, if it allows much.
+FACTOR = {"step": 6, "blocks": 3}
+# Share of a gradient's norm: a weight whose gradient may differ by more is not verified. Where this
+# is so for more than a hundredth of a model's weights, the step is compared in blocks.
+SEEN = {"fp32": 0.02, "tf32": 0.02, "fp16": 0.05, "bf16": 0.05}
+UNSEEN_WEIGHTS = 0.01
+# Multiples of a type's rounding by which an element may differ after an update: of its weight, and
+# of its update. An element is not compared more precisely than SMALL of its tensor's mean square.
+WEIGHT_ROUNDINGS = 2
+UPDATE_ROUNDINGS = 8
+SMALL = 1e-3
+UPDATED_WEIGHTS = 2e8  # weights times updates of the first verification; 2 to 12 updates
 MAX_CPU_S = 3.0  # for a step
 # After the timing, up to AGAIN_STEPS steps are verified within AGAIN_S seconds, or within
 # AGAIN_SHARE of the case's time if that is longer.
@@ -36,96 +50,365 @@ AGAIN_SHARE = 0.03
 AGAIN_STEPS = 64
 
 
-def step(
+@dataclass(frozen=True)
+class Deviation:
+    """How far a tensor of a step is from the CPU's.
+
+    difference: norm of the difference; infinite for a tensor that is missing or not finite. norm:
+    of the CPU's tensor. size: elements of the weight, for a gradient of a weight; else 0. tf32:
+    whether a device with TF32 computes it in TF32. what: the sentence's end in place of numbers.
+    """
+
+    difference: float
+    norm: float
+    size: int = 0
+    tf32: bool = False
+    what: str = ""
+
+
+Deviations = dict[str, Deviation]
+NONE_OF_CPU = Deviation(math.inf, 0.0, what="is none of the CPU's")
+FP32_EPS = float(np.finfo(np.float32).eps)
+
+
+class Step(Protocol):
+    """A workload's step on both devices, in a `with` block that keeps the model; one a framework.
+
+    optimizers: of the step. unverified: names of what is not compared. parameters: of the model.
+    in_blocks: compares as `deviations` does, where each module gets the CPU's inputs and gradients;
+    None where a step is only compared as a whole. The CPU's step, which `reference` returns, has
+    its time in `seconds`.
+    """
+
+    optimizers: list[Any]
+    unverified: set[str]
+    parameters: int
+    in_blocks: Callable[..., Deviations] | None
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *_: object) -> None: ...
+
+    def reference(self, size: int, seed: int) -> Any:
+        """Run the CPU's step on so many samples; what the others are compared with."""
+
+    def deviations(self, reference: Any, noise: float = 0.0, draw: int = 0) -> Deviations:
+        """Compare the device's step or, with a relative error `noise`, that of the CPU."""
+
+    def repeated(self, size: int) -> Deviations:
+        """Compare the device's step with itself."""
+
+    def updates(self, count: int, timed: bool = False) -> Deviations:
+        """Compare weights and the optimizers' states after updates by equal gradients.
+
+        timed: by the optimizer whose steps were timed, with its state. A difference of 1 is the
+        largest allowed one.
+        """
+
+
+def workload(
     case: Any,
     model: Any,
-    one_step: Callable | None,
-    *optimizers: Any,
-    batch_size: int = 0,
-    clip: float = 0.0,
-    twin: Callable | None = None,
+    workload: Any,
+    batch_size: int,
+    optimizer: Any = None,
+    reference: Any = None,
+    verified: int = 0,
 ) -> None:
-    """Verify a case's step on a GPU against the CPU, before its timing and after it.
+    """Verify the step of a workload on a GPU against the CPU, now and at the end of the case.
 
-    one_step: function of a model and a batch size that draws inputs and runs a forward and backward
-    pass. It returns its loss or output; in MLX its loss and gradients. In Keras it is None, the
-    model is a classifier, and `twin` builds its copy on the CPU. optimizers: their updates are also
-    compared; in Keras these are names. clip: the norm to which gradients are clipped, in PyTorch.
-    batch_size: by default the case's setting. If a step takes the CPU longer than `MAX_CPU_S` or
-    the budget, fewer samples are verified, with a note. The model remains unchanged. Nothing
-    happens for a case on the CPU. Raises Mismatch, which ends the case.
+    The model remains unchanged. Nothing happens for a case on the CPU. If a step takes the CPU
+    longer than `MAX_CPU_S` or the budget, fewer samples are verified, with a note. optimizer: whose
+    steps will be timed. reference: in Keras the workload whose model is built for the CPU.
+    verified: samples at most, by default all. Raises Mismatch, which ends the case.
     """
     if case.backend.kind == "cpu":
         return
-    began_s = time.perf_counter()
-    batch_size = batch_size or case["batch_size"]
-    limit_s = min(MAX_CPU_S, case.experiment.budget_s)
-    both = both_devices(case, model, one_step, optimizers, clip, twin)
-    with both:
-        size, larger = 0, min(2, batch_size)  # batch normalization needs two samples
-        while larger == batch_size > size or larger >= 2 * size:
-            size = larger
-            cpu_s = _verify_gradients(case, both, size)
-            larger = min(batch_size, int(size * limit_s / cpu_s))
-        _verify_updates(both)
-    case.backend.reset_peak_memory()
-    case.note("verified against the CPU before it was timed, so its kernels were already compiled")
-    if size < batch_size:
-        case.note(f"verified with {size} of the {batch_size:,} samples of a step", "unproved")
-    unverified = sorted(both.unverified)
-    if not optimizers:
-        unverified.append("the update of the weights")
-    if unverified:
-        case.note(f"not verified: {', '.join(unverified)}")
-    proof_s = time.perf_counter() - began_s
-    case.metric("proof_s", proof_s, "s")
-    case.at_end(functools.partial(_verify_again, case, both, size, cpu_s / size, proof_s))
+    if case.backend.framework == "mlx":
+        from pomology.models import verify_mlx
+
+        step = verify_mlx.StepOnBothDevices(case, model, workload, optimizer)
+    elif case.backend.framework == "tensorflow":
+        from pomology.models import verify_keras
+
+        step = verify_keras.StepOnBothDevices(case, model, workload, reference or workload)
+    else:
+        from pomology.models import verify_torch
+
+        step = verify_torch.StepOnBothDevices(case, model, workload, optimizer)
+    most = min(verified or batch_size, batch_size)
+    Verification(case, step).before_timing(most, batch_size, workload.trained == 0)
 
 
-def _verify_again(
-    case: Any, both: Any, most: int, sample_s: float, proof_s: float, elapsed_s: float
-) -> None:
-    """Verify steps of the trained model, with the optimizers' first updates.
+class Verification:
+    """What is verified of a case, before its timing and after it.
 
-    They show what goes wrong now and then, or after many calls. The number of samples doubles while
-    a step is quick. Where a step takes the CPU too long, the device repeats one and is compared
-    with itself. most: samples of a step, at most. sample_s: the CPU's seconds per sample. proof_s:
-    seconds of the first verification. elapsed_s: seconds of the case so far. Raises Mismatch.
+    first_norms: norms of the untrained model's gradients and loss. Those of a trained model may be
+    near 0, while its outputs are rounded as those of any model, so a tolerance is relative to the
+    larger one. unseen_weights: share of the weights whose gradient may differ by more than `SEEN`,
+    in the last comparison.
     """
-    began_s = time.perf_counter()
-    limit_s = AGAIN_SHARE * elapsed_s
-    if case.experiment.profile != "smoke":
-        limit_s = max(AGAIN_S, limit_s)
-    end_s = began_s + limit_s
-    size = min(2, most)
-    look_s = size * sample_s
-    steps = 0
-    with both:
-        while steps < AGAIN_STEPS and time.perf_counter() + look_s < end_s:
-            look_began_s = time.perf_counter()
-            _verify_gradients(case, both, size, first_seed=SEEDS * steps)
+
+    def __init__(self, case: Any, step: Step):
+        self.case = case
+        self.step = step
+        self.precision = cases.precision(case)
+        # MLX reads a variable for TF32 when it starts, PyTorch a switch for convolutions.
+        self.tf32 = case.backend.tf32 and case.config.get("tf32") != "off"
+        self.first_norms: dict[str, float] = {}
+        self.unseen_weights = 0.0
+
+    def before_timing(self, most: int, batch_size: int, inference: bool) -> None:
+        """Verify gradients and updates. most: samples at most. Raises Mismatch."""
+        case, step = self.case, self.step
+        began_s = time.perf_counter()
+        limit_s = min(MAX_CPU_S, case.experiment.budget_s)
+        norms: dict[str, float] = {}
+        with step:
+            size, larger = 0, min(2, most)  # batch normalization needs two samples
+            while larger == most > size or larger >= 2 * size:
+                size = larger
+                cpu_s = self._gradients(size, 0, norms)
+                larger = min(most, int(size * limit_s / cpu_s))
+            self._updates(int(np.clip(UPDATED_WEIGHTS / max(1, step.parameters), 2, 12)))
+        self.first_norms = norms
+        case.backend.reset_peak_memory()
+        note = "verified against the CPU before it was timed, so its kernels were already compiled"
+        case.note(note)
+        if size < batch_size:
+            case.note(f"verified with {size} of the {batch_size:,} samples of a step", "unproved")
+        unverified = sorted(step.unverified)
+        if not step.optimizers and not inference:
+            unverified.append("the update of the weights")
+        if unverified:
+            case.note(f"not verified: {', '.join(unverified)}")
+        proof_s = time.perf_counter() - began_s
+        case.metric("proof_s", proof_s, "s")
+        again = functools.partial(self.after_timing, size, cpu_s / size, proof_s)
+        case.at_end(again)
+
+    def after_timing(self, most: int, sample_s: float, proof_s: float, elapsed_s: float) -> None:
+        """Verify steps of the trained model, and updates of its optimizer.
+
+        They show what goes wrong now and then, or after many calls. The number of samples doubles
+        while a step is quick. Where a step takes the CPU too long, the device repeats one and is
+        compared with itself. most: samples of a step, at most. sample_s: the CPU's seconds per
+        sample. proof_s: seconds of the first verification. elapsed_s: seconds of the case so far.
+        Raises Mismatch.
+        """
+        case, step = self.case, self.step
+        began_s = time.perf_counter()
+        limit_s = AGAIN_SHARE * elapsed_s
+        if case.experiment.profile != "smoke":
+            limit_s = max(AGAIN_S, limit_s)
+        end_s = began_s + limit_s
+        size = min(2, most)
+        look_s = size * sample_s
+        steps = 0
+        with step:
+            while steps < AGAIN_STEPS and time.perf_counter() + look_s < end_s:
+                look_began_s = time.perf_counter()
+                self._gradients(size, 1 + steps, {}, blocks=not steps)
+                if not steps:
+                    self._updates(2, timed=True)
+                steps += 1
+                look_s = time.perf_counter() - look_began_s
+                if look_s < AGAIN_S / AGAIN_STEPS:
+                    size = min(2 * size, most)
             if not steps:
-                _verify_updates(both)
-            steps += 1
-            look_s = time.perf_counter() - look_began_s
-            if look_s < AGAIN_S / AGAIN_STEPS:
-                size = min(2 * size, most)
-        if not steps:
-            _verify_repetition(case, both, size)
-    against = f"in {steps} steps against the CPU" if steps else "by repeating a step"
-    case.note(f"verified after the timing {against}")
-    case.metric("proof_s", proof_s + time.perf_counter() - began_s, "s")
+                deviations = step.repeated(size)
+                allowed = self._tolerances(deviations)
+                self._refuse(deviations, allowed, "that of the same step before", size)
+        against = f"in {steps} steps against the CPU" if steps else "by repeating a step"
+        case.note(f"verified after the timing {against}")
+        case.metric("proof_s", proof_s + time.perf_counter() - began_s, "s")
+
+    def _gradients(
+        self, size: int, seed: int, norms: dict[str, float], blocks: bool = True
+    ) -> float:
+        """Verify the gradients of a step, and return the CPU's seconds; add its norms to `norms`.
+
+        blocks: whether to compare in blocks, too, where the whole step allows much.
+        """
+        reference = self.step.reference(size, seed)
+        deviations, allowed = self._compared("step", reference, size)
+        norms |= {name: each.norm for name, each in deviations.items()}
+        self.unseen_weights = self._unseen_weights(deviations, allowed)
+        # In half precision rounding is large, and convolutions in TF32 would hide matmuls.
+        precise = {self._precision(each) for each in deviations.values()} == {"fp32"}
+        unclear = not precise or self.unseen_weights > UNSEEN_WEIGHTS
+        if blocks and self.step.in_blocks and unclear:
+            deviations, allowed = self._compared("blocks", reference, size)
+            norms |= {name: each.norm for name, each in deviations.items()}
+            self.unseen_weights = self._unseen_weights(deviations, allowed)
+        return reference.seconds
+
+    def _compared(self, way: str, reference: Any, size: int) -> tuple[Deviations, dict]:
+        """Compare a step, as a whole or in blocks; return deviations and the allowed differences.
+
+        Rounding is looked at only if a difference exceeds the tolerance. Raises Mismatch.
+        """
+        compare = self.step.deviations if way == "step" else self.step.in_blocks
+        deviations = compare(reference)
+        allowed = self._tolerances(deviations)
+        precisions = {self._precision(each) for each in deviations.values()}
+        tf32 = way == "step" and "tf32" in precisions
+        noise = ROUNDING["tf32" if tf32 else self.precision]
+        for draw in range(DRAWS):
+            if _largest(deviations, allowed)[0] <= 1:
+                break
+            for name, rounded in compare(reference, noise, draw).items():
+                if math.isfinite(rounded.difference) and name in allowed:
+                    allowed[name] = max(allowed[name], FACTOR[way] * rounded.difference)
+        self._refuse(deviations, allowed, "the CPU's", size)
+        return deviations, allowed
+
+    def _refuse(self, deviations: Deviations, allowed: dict, whose: str, size: int) -> None:
+        """Raise Mismatch if a tensor differs by more than is allowed. whose: the tensor before."""
+        share, name = _largest(deviations, allowed)
+        if share <= 1:
+            return
+        deviation = deviations[name]
+        words = deviation.what or (
+            f"differs by {deviation.difference:.2g} from {whose}, whose norm is "
+            f"{deviation.norm:.2g}; {allowed[name]:.2g} is allowed"
+        )
+        where = self.case.backend.backend
+        raise Mismatch(f"{name} {words}, in a step of {size} samples on the {where}")
+
+    def _updates(self, count: int, timed: bool = False) -> None:
+        """Verify updates by equal gradients. Raises Mismatch."""
+        if not self.step.optimizers:
+            return
+        deviations = self.step.updates(count, timed)
+        share, name = _largest(deviations, dict.fromkeys(deviations, 1.0))
+        if share > 1:
+            raise Mismatch(f"{name} {deviations[name].what}, with equal gradients")
+
+    def _precision(self, deviation: Deviation) -> str:
+        """Return the precision in which the device computes a tensor."""
+        tf32 = self.precision == "fp32" and self.tf32 and deviation.tf32
+        return "tf32" if tf32 else self.precision
+
+    def _tolerances(self, deviations: Deviations) -> dict[str, float]:
+        """Return by how much each tensor may differ without a look at its rounding."""
+        norms = {
+            name: max(deviation.norm, self.first_norms.get(name, 0.0))
+            for name, deviation in deviations.items()
+        }
+        return {
+            name: TOLERANCE[self._precision(deviation)] * norms[name]
+            for name, deviation in deviations.items()
+        }
+
+    def _unseen_weights(self, deviations: Deviations, allowed: Mapping[str, float]) -> float:
+        """Return the share of weights whose gradient may differ by more than `SEEN`."""
+        limit = SEEN[self.precision]
+        weights = sum(each.size for each in deviations.values())
+        unseen = sum(
+            each.size for name, each in deviations.items() if allowed[name] > limit * each.norm
+        )
+        return unseen / max(1, weights)
+
+
+def _largest(deviations: Deviations, allowed: Mapping[str, float]) -> tuple[float, str]:
+    """Return the largest difference as a multiple of the allowed one, and its tensor's name."""
+    shares = {
+        name: each.difference / max(allowed[name], 1e-30) for name, each in deviations.items()
+    }
+    name = max(shares, key=shares.get, default="")
+    return shares.get(name, 0.0), name
+
+
+def deviation(
+    name: str, norm: float, elements: int, difference: float | None, tf32: bool = True
+) -> Deviation:
+    """Return the deviation of a tensor of so many elements from the CPU's, whose norm is given.
+
+    difference: norm of the difference, None for a tensor that is missing.
+    """
+    size = elements if name.startswith("the gradient of ") else 0
+    if difference is None:
+        return Deviation(math.inf, norm, size, tf32, "is missing")
+    if not math.isfinite(difference):
+        return Deviation(math.inf, norm, size, tf32, "is not finite")
+    return Deviation(difference, norm, size, tf32)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The CPU's step where all of it is kept: gradients and loss by name, its time in seconds."""
+
+    size: int
+    seed: int
+    arrays: Mapping[str, np.ndarray]
+    seconds: float
+
+
+def compared(arrays: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Deviations:
+    """Return the deviations of arrays from those of the same names."""
+    deviations = {}
+    for name, expected in reference.items():
+        norm = float(np.linalg.norm(expected))
+        if not math.isfinite(norm):  # then the case ends by its loss
+            continue
+        array = arrays.get(name)
+        difference = None
+        if array is not None and array.shape == expected.shape:
+            difference = float(np.linalg.norm(array - expected))
+        deviations[name] = deviation(name, norm, expected.size, difference)
+    return deviations | dict.fromkeys(arrays.keys() - reference.keys(), NONE_OF_CPU)
+
+
+def of_update(before: np.ndarray, device: np.ndarray, cpu: np.ndarray, eps: float) -> Deviation:
+    """Compare each element of a weight after updates by equal gradients.
+
+    eps: the rounding of the device's type, for all updates together.
+    """
+    update = np.abs(cpu - before)
+    allowed = (TOLERANCE["fp32"] + UPDATE_ROUNDINGS * eps) * update
+    allowed += WEIGHT_ROUNDINGS * eps * np.maximum(np.abs(before), np.abs(cpu))
+    return _of_elements(np.abs(device - cpu), allowed, update)
+
+
+def of_state(device: np.ndarray, cpu: np.ndarray, eps: float) -> Deviation:
+    """Compare each element of an optimizer's state; see `of_update`."""
+    size = np.abs(cpu)
+    allowed = (TOLERANCE["fp32"] + UPDATE_ROUNDINGS * eps) * size
+    return _of_elements(np.abs(device - cpu), allowed, size, eps)
+
+
+def _of_elements(
+    difference: np.ndarray, allowed: np.ndarray, size: np.ndarray, eps: float = 0.0
+) -> Deviation:
+    """Return a deviation of 1 where the worst element differs by as much as is allowed."""
+    if not difference.size:
+        return Deviation(0.0, 1.0)
+    allowed += (SMALL + eps) * np.sqrt(np.mean(np.square(size)))
+    shares = difference / np.maximum(allowed, 1e-30)
+    worst = float(shares.max())
+    if not math.isfinite(worst):
+        return Deviation(math.inf, 1.0, what="is not finite")
+    count = int(np.count_nonzero(shares > 1))
+    what = (
+        f"differs from the CPU's at {count:,} of {difference.size:,} elements, "
+        f"by up to {float(difference.max()):.2g}"
+    )
+    return Deviation(worst, 1.0, what=what)
 
 
 def words(vocabulary: int, *shape: int) -> Any:
-    """Return random words in PyTorch, of which about a quarter repeat their neighbour.
+    """Return random words in PyTorch, the first ones 0, 1 and the last one of the vocabulary.
 
-    Gradients of an embedding can be wrong for repeated words only.
+    About a quarter repeats its neighbour. Gradients of an embedding can be wrong for repeated words
+    only, or for those at the border.
     """
     import torch
 
     drawn = torch.randint(vocabulary, shape)
-    return torch.where(torch.randint(2, shape) > 0, drawn, drawn.roll(1, -1))
+    drawn = torch.where(torch.randint(2, shape) > 0, drawn, drawn.roll(1, -1))
+    at_border = torch.tensor([0, 1, vocabulary - 1])[: drawn.numel()]
+    drawn.flatten()[: len(at_border)] = at_border
+    return drawn
 
 
 def check(
@@ -140,110 +423,6 @@ def check(
         case.metric("max_abs_error", error)
     if complaint is not None:
         raise Mismatch(f"{what}: {complaint}")
-
-
-def both_devices(
-    case: Any,
-    model: Any,
-    one_step: Callable | None,
-    optimizers: tuple,
-    clip: float,
-    twin: Callable | None,
-) -> Any:
-    """Return the case's model, in a `with` block on both devices: `gradients` and `updated`."""
-    if case.backend.framework == "torch":
-        from pomology.models import verify_torch
-
-        return verify_torch.BothDevices(case, model, one_step, optimizers, clip)
-    if case.backend.framework == "mlx":
-        from pomology.models import verify_mlx
-
-        return verify_mlx.BothDevices(case, model, one_step, optimizers)
-    from pomology.models import verify_keras
-
-    return verify_keras.BothDevices(case, model, optimizers, twin)
-
-
-def _verify_gradients(case: Any, both: Any, size: int, first_seed: int = 0) -> float:
-    """Return the seconds of the CPU's step.
-
-    Raises Mismatch if all `SEEDS` sets of inputs differ, or if the device repeats a step that
-    differs with another result.
-    """
-    precision = _precision(case)
-    tolerance = TOLERANCE[precision]
-    for seed in range(first_seed, first_seed + SEEDS):
-        device = both.gradients(size, seed)
-        began_s = time.perf_counter()
-        cpu = both.gradients(size, seed, on_cpu=True)
-        cpu_s = time.perf_counter() - began_s
-        share, words = _largest_difference(tolerance, device, cpu)
-        if share > 1:
-            rounded = both.gradients(size, seed, on_cpu=True, change=ROUNDING[precision])
-            share, words = _largest_difference(tolerance, device, cpu, rounded)
-        if share <= 1:
-            return cpu_s
-        repeated = both.gradients(size, seed)
-        if share > CLEAR and _largest_difference(tolerance, repeated, cpu, rounded)[0] <= 1:
-            words += ", and not when the step is repeated"
-            break
-    raise Mismatch(f"{words}, in a step of {size} samples on the {case.backend.backend}")
-
-
-def _verify_repetition(case: Any, both: Any, size: int) -> None:
-    """Compare two equal steps on the device. Raises Mismatch."""
-    first = both.gradients(size, 0)
-    tolerance = TOLERANCE[_precision(case)]
-    share, words = _largest_difference(tolerance, both.gradients(size, 0), first)
-    if share > 1:
-        raise Mismatch(words.replace("the CPU's", "that of the same step before"))
-
-
-def _verify_updates(both: Any) -> None:
-    """Compare the optimizers' updates for equal gradients. Raises Mismatch."""
-    if both.optimizers:
-        before, after_device, after_cpu, eps = both.updated(UPDATES)
-        device = {name: after_device[name] - before[name] for name in before}
-        cpu = {name: after_cpu[name] - before[name] for name in before}
-        rounded = {name: cpu[name] + 4 * eps * before[name] for name in before}
-        share, words = _largest_difference(TOLERANCE["fp32"], device, cpu, rounded)
-        if share > 1:
-            raise Mismatch(f"{words}, with equal gradients")
-
-
-def _precision(case: Any) -> str:
-    """Return the precision in which a case's matmuls or convolutions compute."""
-    precision = cases.precision(case)
-    tf32 = precision == "fp32" and case.backend.tf32 and case.config.get("tf32") != "off"
-    return "tf32" if tf32 else precision
-
-
-def _largest_difference(
-    tolerance: float, device: dict, cpu: dict, rounded: dict | None = None
-) -> tuple[float, str]:
-    """Return the largest difference as a multiple of the allowed one, and its description.
-
-    rounded: the CPU's arrays with weights changed by about a rounding error.
-    """
-    norms = {name: float(np.linalg.norm(array)) for name, array in cpu.items()}
-    sizes = {name: math.sqrt(array.size) for name, array in cpu.items()}
-    gradients = [name for name in cpu if name.startswith("the gradient")]
-    least = NEGLIGIBLE * max((norms[name] / sizes[name] for name in gradients), default=0.0)
-    worst = 0.0, ""
-    for name, array in cpu.items():
-        difference = float(np.linalg.norm(device[name] - array))
-        allowed = tolerance * max(norms[name], least * sizes[name])
-        if rounded:
-            allowed += ROUNDING_FACTOR * float(np.linalg.norm(rounded[name] - array))
-        share = difference / max(allowed, 1e-30)
-        words = (
-            f"{name} differs by {difference:.2g} from the CPU's, whose norm is {norms[name]:.2g}; "
-            f"{allowed:.2g} is allowed"
-        )
-        if math.isfinite(norms[name]) and not math.isfinite(difference):
-            share, words = math.inf, f"{name} is not finite"
-        worst = max(worst, (share, words))
-    return worst
 
 
 def difference(

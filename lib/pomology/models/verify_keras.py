@@ -1,90 +1,130 @@
-"""Gradients and optimizer updates of a Keras classifier on its device and on the CPU."""
+"""Gradients and optimizer updates of a Keras model on its device and on the CPU."""
 
-from collections.abc import Callable
+import time
 from typing import Any, Self
 
 import keras
 import numpy as np
 
 from pomology.devices import tensorflow as devices_tensorflow
+from pomology.models import verify
+from pomology.models.verify import FP32_EPS, Deviations, Reference
+from pomology.models.workload import Workload
+from pomology.models.workload_keras import observed_step
 
 Arrays = dict[str, np.ndarray]
+SMALL = 2  # samples of the step whose gradients both devices apply
 
 
-class BothDevices:
-    """A model on a GPU and, in a `with` block, its copy on the CPU. Arguments: see `verify.step`.
+class StepOnBothDevices:
+    """A workload's step on a GPU and, in a `with` block, on the CPU; see `verify.Step`.
 
-    optimizers: the name of one, as in `compile`.
+    source: builds the same model for the CPU. Dropout is off, since its random numbers would
+    differ between devices.
     """
 
-    def __init__(self, case: Any, model: Any, optimizers: tuple, twin: Callable):
+    in_blocks = None
+
+    def __init__(self, case: Any, model: Any, workload: Workload, source: Workload):
         self.case = case
         self.model = model
-        self.optimizers = optimizers
-        self.twin = twin
+        self.workload = workload
+        self.source = source
+        self.optimizers = [model.optimizer]
+        self.parameters = model.count_params()
         dropout = any(isinstance(layer, keras.layers.Dropout) for layer in model.layers)
         self.unverified = {"dropout"} if dropout else set()
 
     def __enter__(self) -> Self:
         self.weights = self.model.get_weights()
+        self.model.optimizer.build(self.model.trainable_variables)
+        self.state = [np.array(each) for each in self.model.optimizer.variables]
         with devices_tensorflow.load().device("/CPU:0"):
-            self.cpu_model = self.twin()
+            self.cpu_model = self.source.build()
+            self.cpu_model.optimizer.build(self.cpu_model.trainable_variables)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.model.set_weights(self.weights)
+        self._restore(self.model)
         del self.cpu_model
 
-    def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
-        """Return the loss, the output and the gradients by name. change: see `verify_torch`.
+    def reference(self, size: int, seed: int) -> Reference:
+        """See `verify.Step`."""
+        began_s = time.perf_counter()
+        arrays = self._gradients(self.cpu_model, size, seed)
+        return Reference(size, seed, arrays, time.perf_counter() - began_s)
 
-        The loss is the cross-entropy of random images, in a graph as in training, without dropout.
-        """
-        tensorflow = devices_tensorflow.load()
-        model = self.cpu_model if on_cpu else self.model
-        draw = np.random.default_rng(seed)
-        images = draw.random((size, *model.input_shape[1:]), dtype=np.float32)
-        labels = draw.integers(0, model.output_shape[-1], size)
-        noise = [draw.standard_normal(weight.shape, "f") for weight in self.weights]
-        pairs = zip(self.weights, noise, strict=True)
-        model.set_weights([weight * (1 + change * numbers) for weight, numbers in pairs])
-        variables = [variable.value for variable in model.trainable_variables]
+    def deviations(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
+        """See `verify.Step`; the relative error is one of the weights."""
+        model = self.cpu_model if noise else self.model
+        arrays = self._gradients(model, reference.size, reference.seed, noise, draw)
+        return verify.compared(arrays, reference.arrays)
 
-        @tensorflow.function(jit_compile=False)
-        def step(images: Any, labels: Any) -> tuple:
-            with tensorflow.GradientTape() as tape:
-                outputs = model(images, training=False)
-                losses = keras.losses.sparse_categorical_crossentropy(labels, outputs)
-                loss = tensorflow.reduce_mean(losses)
-            return loss, outputs, tape.gradient(loss, variables)
+    def repeated(self, size: int) -> Deviations:
+        """See `verify.Step`."""
+        first = self._gradients(self.model, size, 0)
+        return verify.compared(self._gradients(self.model, size, 0), first)
 
-        with self._device(on_cpu):
-            loss, outputs, gradients = step(*map(tensorflow.constant, (images, labels)))
-        if not on_cpu:
-            self.case.ran_on(outputs)
-        self._gradients = [np.asarray(gradient) for gradient in gradients]
+    def _gradients(
+        self, model: Any, size: int, seed: int, noise: float = 0.0, draw: int = 0
+    ) -> Arrays:
+        """Return the gradients that the optimizer gets, and the loss."""
+        normal = np.random.default_rng(draw).standard_normal
+        factors = [1 + noise * normal(weight.shape, "f") for weight in self.weights]
+        self._restore(model, factors if noise else None)
+        loss, gradients = self._step(model, size, seed, update=False)
         names = [f"the gradient of {weight.path}" for weight in self.model.trainable_variables]
-        arrays = dict(zip(names, self._gradients, strict=True))
-        return arrays | {"the loss": np.asarray(loss), "the output": np.asarray(outputs)}
+        return dict(zip(names, gradients, strict=True)) | {"the loss": np.asarray(loss)}
 
-    def updated(self, count: int) -> tuple[Arrays, Arrays, Arrays, float]:
-        """Return the weights before and after updates by equal gradients, see `verify_torch`."""
+    def updates(self, count: int, timed: bool = False) -> Deviations:
+        """See `verify.Step`; the optimizer is always the timed one, in its state."""
         tensorflow = devices_tensorflow.load()
-        names = [f"the update of {weight.path}" for weight in self.model.trainable_variables]
-        after = []
-        for on_cpu in (False, True):
-            model = self.cpu_model if on_cpu else self.model
-            model.set_weights(self.weights)
-            variables = model.trainable_variables
-            before = dict(zip(names, map(np.array, variables), strict=True))
-            with self._device(on_cpu):
-                optimizer = keras.optimizers.get(self.optimizers[0])
-                optimizer.build(variables)
-                update = tensorflow.function(optimizer.apply, jit_compile=False)
+        self._restore(self.model)
+        before = [np.array(weight) for weight in self.model.trainable_variables]
+        _, gradients = self._step(self.model, SMALL, 0, update=False)
+        weights, states = [], []
+        for model in (self.model, self.cpu_model):
+            self._restore(model)
+            with self._device(model is self.cpu_model):
+                update = tensorflow.function(model.optimizer.apply, jit_compile=False)
                 for _ in range(count):
-                    update([tensorflow.constant(gradient) for gradient in self._gradients])
-            after.append(dict(zip(names, map(np.array, variables), strict=True)))
-        return before, *after, float(np.finfo(np.float32).eps)
+                    update([tensorflow.constant(gradient) for gradient in gradients])
+            weights.append([np.array(each) for each in model.trainable_variables])
+            states.append([np.array(each) for each in model.optimizer.variables])
+        deviations = {}
+        names = [each.path for each in self.model.trainable_variables]
+        for name, *arrays in zip(names, before, *weights, strict=True):
+            deviations[f"the update of {name}"] = verify.of_update(*arrays, count * FP32_EPS)
+        names = [each.path for each in self.model.optimizer.variables]
+        for name, device, cpu in zip(names, *states, strict=True):
+            deviations[f"the optimizer's {name}"] = verify.of_state(device, cpu, count * FP32_EPS)
+        return deviations
+
+    def _step(self, model: Any, size: int, seed: int, update: bool) -> tuple:
+        """Run the step of `fit` on the model's device, without dropout."""
+        on_cpu = model is self.cpu_model
+        keras.utils.set_random_seed(seed)
+        batch = self.workload.batch(size)
+        rates = {layer: layer.rate for layer in model.layers if hasattr(layer, "rate")}
+        try:
+            for layer in rates:
+                layer.rate = 0.0
+            with self._device(on_cpu):
+                loss, gradients, _ = observed_step(model, self.workload, *batch, update=update)
+        finally:
+            for layer, rate in rates.items():
+                layer.rate = rate
+        if not on_cpu:
+            self.case.ran_on(loss)
+        return loss, gradients
+
+    def _restore(self, model: Any, factors: list[np.ndarray] | None = None) -> None:
+        """Restore a model's weights, times factors, and the state of its optimizer."""
+        pairs = zip(self.weights, factors or [1.0] * len(self.weights), strict=True)
+        model.set_weights([weight * factor for weight, factor in pairs])
+        for variable, value in zip(model.optimizer.variables, self.state, strict=True):
+            variable.assign(value)
+        model.reset_metrics()
 
     def _device(self, on_cpu: bool) -> Any:
         if on_cpu:

@@ -1,6 +1,7 @@
-"""Gradients and optimizer updates of an MLX model on its device and on the CPU."""
+"""Gradients and optimizer updates of an MLX step on its device and on the CPU."""
 
-import copy
+import math
+import time
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -8,65 +9,160 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
+from pomology.models import verify
+from pomology.models.verify import FP32_EPS, Deviation, Deviations, Reference
+from pomology.models.workload import Workload
+from pomology.models.workload_mlx import SMALL, before_update, optimizers_of
+
 Arrays = dict[str, np.ndarray]
 
 
-class BothDevices:
-    """A model, whose arrays belong to no device, in a `with` block. Arguments: see `verify.step`.
+class StepOnBothDevices:
+    """A workload's step on its device and on the CPU; see `verify.Step`.
 
-    optimizers: one at most.
+    Each run of the step gets a new optimizer, so that the timed one keeps its state. timed: that
+    one.
     """
 
-    def __init__(self, case: Any, model: Any, one_step: Callable, optimizers: tuple):
+    in_blocks = None
+
+    def __init__(self, case: Any, model: Any, workload: Workload, timed: Any):
         self.backend = case.backend
         self.model = model
-        self.one_step = one_step
-        self.optimizers = optimizers
+        self.workload = workload
+        self.timed = timed
+        self.optimizers = optimizers_of(timed)
         self.unverified: set[str] = set()
+        self.parameters = sum(array.size for _, array in tree_flatten(model.parameters()))
 
     def __enter__(self) -> Self:
         self.weights = self.model.parameters()
+        self.paths = {id(module): name for name, module in self.model.named_modules()}
         return self
 
     def __exit__(self, *_: object) -> None:
         self.model.update(self.weights)
 
-    def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
-        """Return the gradients of a step by name, and its loss. change: see `verify_torch`."""
+    def reference(self, size: int, seed: int) -> Reference:
+        """See `verify.Step`."""
+        self.size = size
+        began_s = time.perf_counter()
+        arrays = self._gradients(size, seed, on_cpu=True)
+        return Reference(size, seed, arrays, time.perf_counter() - began_s)
 
-        def in_fp32(weight: Any) -> Any:  # a CPU is slow in bf16
-            weight = weight.astype(mx.float32)
-            return weight * (1 + change * mx.random.normal(weight.shape)) if change else weight
+    def deviations(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
+        """See `verify.Step`; the relative error is one of the weights."""
+        arrays = self._gradients(reference.size, reference.seed, noise > 0, noise, draw)
+        return verify.compared(arrays, reference.arrays)
 
-        with self._device(on_cpu):
-            self.model.update(tree_map(in_fp32, self.weights) if on_cpu else self.weights)
-            mx.random.seed(seed)
-            loss, gradients = self.one_step(self.model, size)
-            mx.eval(loss, gradients)
-        self._gradients = gradients
-        arrays = {f"the gradient of {name}": array for name, array in tree_flatten(gradients)}
+    def repeated(self, size: int) -> Deviations:
+        """See `verify.Step`."""
+        first = self._gradients(size, 0, on_cpu=False)
+        return verify.compared(self._gradients(size, 0, on_cpu=False), first)
+
+    def _gradients(
+        self, size: int, seed: int, on_cpu: bool, noise: float = 0.0, draw: int = 0
+    ) -> Arrays:
+        """Return the gradients that the optimizers get, and the loss."""
+        gradients: dict[str, Any] = {}
+
+        def note(_optimizer: Any, _update: Callable, part: Any, of_part: Any) -> None:
+            gradients.update(self._named(part, of_part))
+
+        loss, _ = self._run(size, seed, on_cpu, note, noise=noise, draw=draw)
+        arrays = {f"the gradient of {name}": array for name, array in gradients.items()}
         arrays["the loss"] = loss
         return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
 
-    def updated(self, count: int) -> tuple[Arrays, Arrays, Arrays, float]:
-        """Return the weights before and after updates by equal gradients, see `verify_torch`."""
+    def updates(self, count: int, timed: bool = False) -> Deviations:
+        """See `verify.Step`."""
+        gradients_of_updates: list[Any] = []
+        states = [_copied(each.state) for each in self.optimizers] if timed else None
+
+        def on_device(_optimizer: Any, update: Callable, part: Any, gradients: Any) -> None:
+            mx.eval(gradients)
+            gradients_of_updates.append(gradients)
+            update(part, gradients)
+
+        def on_cpu(_optimizer: Any, update: Callable, part: Any, _gradients: Any) -> None:
+            update(part, gradients_of_updates.pop(0))
+
+        size = min(SMALL, self.size)
         self.model.update(self.weights)
         before = _flat(self.model.trainable_parameters())
-        after = []
-        for on_cpu in (False, True):
-            optimizer = copy.deepcopy(self.optimizers[0])
-            with self._device(on_cpu):
-                self.model.update(self.weights)
-                for _ in range(count):
-                    optimizer.update(self.model, self._gradients)
-                mx.eval(self.model.parameters())
-            after.append(_flat(self.model.trainable_parameters()))
-        return before, *after, float(np.finfo(np.float32).eps)
+        _, optimizers = self._run(size, 0, False, on_device, count, states=states)
+        device, device_states = _flat(self.model.trainable_parameters()), _slots(optimizers)
+        _, optimizers = self._run(size, 0, True, on_cpu, count, states=states)
+        cpu, cpu_states = _flat(self.model.trainable_parameters()), _slots(optimizers)
+        deviations = {}
+        for name, array in before.items():
+            deviation = verify.of_update(array, device[name], cpu[name], count * FP32_EPS)
+            deviations[f"the update of {name}"] = deviation
+        for name, array in cpu_states.items():
+            deviations[f"the {name}"] = Deviation(math.inf, 0.0, what="is missing")
+            if name in device_states:
+                deviation = verify.of_state(device_states[name], array, count * FP32_EPS)
+                deviations[f"the {name}"] = deviation
+        return deviations
 
-    def _device(self, on_cpu: bool) -> Any:
-        return mx.stream(mx.cpu) if on_cpu else self.backend.context()
+    def _run(
+        self,
+        size: int,
+        seed: int,
+        on_cpu: bool,
+        note: Callable[..., Any],
+        count: int = 1,
+        noise: float = 0.0,
+        draw: int = 0,
+        states: list[Any] | None = None,
+    ) -> tuple[Any, list[Any]]:
+        """Run steps with new optimizers, whose updates are replaced by `note`.
+
+        Returns the loss and the optimizers. noise: relative error of the weights. states: of the
+        optimizers, in place of new ones.
+        """
+
+        def in_fp32(weight: Any) -> Any:  # a CPU is slow in bf16
+            weight = weight.astype(mx.float32)
+            return weight * (1 + noise * mx.random.normal(weight.shape)) if noise else weight
+
+        with mx.stream(mx.cpu) if on_cpu else self.backend.context():
+            mx.random.seed(draw)
+            self.model.update(tree_map(in_fp32, self.weights) if on_cpu else self.weights)
+            optimizer = self.workload.optimizer(self.model)
+            optimizers = optimizers_of(optimizer)
+            for each, state in zip(optimizers, states or (), strict=False):
+                each.state = _copied(state)
+            mx.random.seed(seed)
+            with before_update(optimizers, note):
+                for _ in range(count):
+                    loss = self.workload.step(self.model, optimizer, *self.workload.batch(size))
+                    mx.eval(loss, self.model.parameters(), *(each.state for each in optimizers))
+        return loss, optimizers
+
+    def _named(self, part: Any, gradients: Any) -> dict[str, Any]:
+        """Return the gradients of a part of the model by the names in the whole model."""
+        prefix = self.paths[id(part)]
+        flat = tree_flatten(gradients)
+        return {f"{prefix}.{name}" if prefix else name: array for name, array in flat}
+
+
+def _copied(state: Any) -> Any:
+    """Return an optimizer's state with arrays of its own, which an update does not change."""
+    return tree_map(mx.array, state)
+
+
+def _slots(optimizers: list[Any]) -> Arrays:
+    """Return the arrays of the optimizers' states, such as `m of fc.weight`."""
+    arrays = {}
+    for number, optimizer in enumerate(optimizers):
+        for path, array in tree_flatten(optimizer.state):
+            weight, _, slot = path.rpartition(".")
+            if isinstance(array, mx.array) and weight:
+                of = f"{weight} in optimizer {number + 1}" if number else weight
+                arrays[f"{slot} of {of}"] = np.array(array.astype(mx.float32))
+    return arrays
 
 
 def _flat(weights: Any) -> Arrays:
-    flat = tree_flatten(weights)
-    return {f"the update of {name}": np.array(array.astype(mx.float32)) for name, array in flat}
+    return {name: np.array(array.astype(mx.float32)) for name, array in tree_flatten(weights)}

@@ -1,125 +1,363 @@
-"""Gradients and optimizer updates of a PyTorch model on its device and on the CPU."""
+"""A PyTorch step on its device and on the CPU: gradients, updates, and what passes in between."""
 
 import copy
-from collections.abc import Callable
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 from unittest import mock
 
 import numpy as np
 import torch
 from torch.nn import functional
-from torch.nn.utils import clip_grad_norm_
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pomology.errors import Mismatch
+from pomology.models import verify
+from pomology.models.blocks_torch import Key, Noise, boundaries
+from pomology.models.random_on_cpu import RandomOnCPU
+from pomology.models.verify import NONE_OF_CPU, Deviation, Deviations
+from pomology.models.workload import Workload, before_update, scalers, updates, weights_of
 
-SAMPLED = 4096  # compared elements of each weight's update
-DRAWN = 64  # least random numbers of an operator that are compared
-# Standard errors by which the mean of random numbers may differ; 1 in 500 million exceeds them.
-STANDARD_ERRORS = 6
-ROUNDED = 0.01  # share of the mean magnitude; bf16 rounds the scale of a dropout by up to 0.004
-Arrays = dict[str, np.ndarray]
+SMALLEST = 2  # samples of the steps with updates; batch normalization needs two
+SCALES = 24  # of gradients that are tried: 65,536 and its halves
+BLOCKS_BYTES = 2**30  # of the CPU's outputs and their gradients that are kept of a large step
+Tensors = dict[str, torch.Tensor]
 
 
-class BothDevices:
-    """A model on its device, and in a `with` block also on the CPU.
+@dataclass
+class Reference:
+    """The CPU's step: its loss and gradients by name, and what passed between its modules.
 
-    Arguments: see `verify.step`. The block ends with the model as it was, without gradients and
-    without optimizer states.
+    outputs, gradients_of: by `Key`, empty if they take more than `BLOCKS_BYTES`. convolved: keys of
+    outputs that a convolution made. scale: of its gradients. bytes: of what passed.
     """
 
-    def __init__(
-        self, case: Any, model: Any, one_step: Callable, optimizers: tuple, clip: float = 0.0
-    ):
+    size: int
+    seed: int
+    tensors: Tensors = field(default_factory=dict)
+    outputs: dict[Key, torch.Tensor] = field(default_factory=dict)
+    gradients_of: dict[Key, torch.Tensor] = field(default_factory=dict)
+    convolved: set[Key] = field(default_factory=set)
+    scale: float = 1.0
+    bytes: int = 0
+    seconds: float = 0.0
+    smaller: "Reference | None" = None
+
+    def keep(self, tensors: dict[Key, torch.Tensor], key: Key, tensor: torch.Tensor) -> None:
+        """Keep a tensor, unless those of a large step take too much memory."""
+        self.bytes += tensor.nbytes
+        if self.size > SMALLEST and self.bytes > BLOCKS_BYTES:
+            self.outputs.clear()
+            self.gradients_of.clear()
+        else:
+            tensors[key] = tensor
+
+
+class StepOnBothDevices:
+    """A workload's step on its device, and in a `with` block also on the CPU; see `verify.Step`.
+
+    The block ends with the model as it was, without gradients. Each run of the step gets a new
+    optimizer, so that the timed one keeps its state. timed: that one.
+    """
+
+    def __init__(self, case: Any, model: Any, workload: Workload, timed: Any):
         self.device = case.device
         self.model = model
-        self.one_step = one_step
-        self.optimizers = optimizers
-        self.clip = clip
+        self.workload = workload
+        self.timed = timed
+        self.optimizers = updates(timed)
         self.training = model.training
         self.unverified: set[str] = set()
-        kind = case.device.type
-        enabled = torch.is_autocast_enabled(kind)
-        self.autocast = torch.autocast(kind, torch.get_autocast_dtype(kind), enabled)
+        self.parameters = sum(weight.numel() for weight in model.parameters())
+        self.dtypes: dict[Key, torch.dtype] | None = None  # of what passes between the modules
 
     def __enter__(self) -> Self:
-        for optimizer in self.optimizers:
-            optimizer.state.clear()
         if self.model.training != self.training:
             self.model.train(self.training)
         self.random_checked: set[tuple] = set()
-        self.buffers = [buffer.clone() for buffer in self.model.buffers()]
         self.seed = torch.initial_seed()
         self.random = torch.get_rng_state()
-        # Copies on the CPU for `deepcopy`, which would make its own on the GPU.
-        copies = {id(buffer): buffer.to("cpu", copy=True) for buffer in self.model.buffers()}
-        for weight in self.model.parameters():
-            kind = torch.promote_types(weight.dtype, torch.float32)  # a CPU is slow in bf16
-            values = weight.detach().to("cpu", kind, copy=True)
-            copies[id(weight)] = torch.nn.Parameter(values, weight.requires_grad)
-        self.cpu_model, self.cpu_optimizers = copy.deepcopy((self.model, self.optimizers), copies)
+        self.kept = {name: tensor.clone() for name, tensor in self.model.named_buffers()}
+        self.cpu_model = _on_cpu(self.model)
+        self.scaling: dict[bool, list[dict]] = {}  # on the CPU or not -> states of the scalers
+        # The weights before any step, from which the device's are restored.
+        self.weights = [weight.detach().clone() for weight in self.cpu_model.parameters()]
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._align()
+        self._restore(self.model)
         self.model.zero_grad()
-        for optimizer in self.optimizers:
-            optimizer.state.clear()
         torch.manual_seed(self.seed)
         torch.set_rng_state(self.random)
-        del self.cpu_model, self.cpu_optimizers, self.buffers
+        del self.cpu_model, self.weights, self.kept
 
-    def gradients(self, size: int, seed: int, on_cpu: bool = False, change: float = 0.0) -> Arrays:
-        """Return a step's gradients by name, and its loss. change: relative, of CPU weights.
+    def reference(self, size: int, seed: int) -> Reference:
+        """Run the CPU's step, in fp32, where modules hand on values as the device rounds them."""
+        self.size = size
+        reference = Reference(size, seed)
+        if self.dtypes is None:
+            self.dtypes = self._output_types(min(SMALLEST, size))
 
-        Raises Mismatch for wrong random numbers of the device.
+        def on_output(key: Key, output: torch.Tensor) -> torch.Tensor:
+            if self.random_on_cpu.convolved:
+                reference.convolved.add(key)
+                self.random_on_cpu.convolved = False
+            output = self._rounded(key, output)
+            reference.keep(reference.outputs, key, output)
+            return output.clone()
+
+        def on_gradient(key: Key, gradient: torch.Tensor) -> torch.Tensor:
+            self.random_on_cpu.convolved = False  # was a backward pass
+            gradient = self._rounded(key, gradient)
+            reference.keep(reference.gradients_of, key, gradient)
+            return gradient
+
+        began_s = time.perf_counter()
+        with boundaries(self.cpu_model, on_output, on_gradient):
+            reference.tensors = self._step(self.cpu_model, size, seed, dict)
+        reference.seconds = time.perf_counter() - began_s
+        reference.scale = self.scale
+        return reference
+
+    def deviations(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
+        """See `verify.Step`."""
+        convolves = bool(reference.convolved)
+        compared = Compared(reference.tensors, lambda _: convolves)
+        if not noise:
+            return self._compared_step(self.model, reference, compared)
+        errors = Noise(noise, draw)
+        with boundaries(
+            self.cpu_model,
+            lambda _, output: errors.on(output),
+            lambda _, gradient: errors.on(gradient),
+        ):
+            return self._compared_step(self.cpu_model, reference, compared, errors)
+
+    def in_blocks(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
+        """See `verify.Step`."""
+        if not reference.outputs:
+            if reference.smaller is None:
+                size = max(SMALLEST, int(reference.size * BLOCKS_BYTES / reference.bytes))
+                reference.smaller = self.reference(size, reference.seed)
+            reference = reference.smaller
+        model = self.cpu_model if noise else self.model
+        errors = Noise(noise, draw) if noise else None
+        of_convolutions = {name for name, _, _ in reference.convolved}
+        compared = Compared(reference.tensors, lambda name: _module_of(name) in of_convolutions)
+
+        def replaced(recorded: torch.Tensor, like: torch.Tensor, factor: float) -> torch.Tensor:
+            values = errors.on(recorded) if errors else recorded
+            return torch.empty_like(like).copy_(values * factor if factor != 1 else values)
+
+        def on_output(key: Key, output: torch.Tensor) -> torch.Tensor:
+            recorded = reference.outputs.get(key)
+            if recorded is None:
+                raise Mismatch(f"{_name('the output', key)} is none of the CPU's")
+            compared.add(_name("the output", key), output, recorded, key in reference.convolved)
+            return replaced(recorded, output, 1.0)
+
+        def on_gradient(key: Key, gradient: torch.Tensor) -> torch.Tensor:
+            recorded = reference.gradients_of.get(key)
+            if recorded is None:
+                raise Mismatch(f"{_name('the gradient at the output', key)} is none of the CPU's")
+            factor = self.scale / reference.scale
+            name = _name("the gradient at the output", key)
+            # A convolution may be next, by whose gradient this one was made.
+            compared.add(name, gradient / factor, recorded, bool(reference.convolved))
+            return replaced(recorded, gradient, factor)
+
+        with boundaries(model, on_output, on_gradient):
+            return self._compared_step(model, reference, compared, errors)
+
+    def repeated(self, size: int) -> Deviations:
+        """See `verify.Step`."""
+        first = self._step(self.model, size, 0, dict)
+        compared = Compared(first, lambda _: True)
+        self._step(self.model, size, 0, compared.on_tensors)
+        return compared.deviations()
+
+    def _compared_step(
+        self, model: Any, reference: Reference, compared: "Compared", errors: Noise | None = None
+    ) -> Deviations:
+        self._step(model, reference.size, reference.seed, compared.on_tensors, errors)
+        return compared.deviations()
+
+    def _step(
+        self,
+        model: Any,
+        size: int,
+        seed: int,
+        keep: Callable[[Tensors], Any],
+        errors: Noise | None = None,
+    ) -> Tensors:
+        """Run a step without its update; return what `keep` makes of its tensors.
+
+        The gradients are those that the optimizers get, after clipping. Raises Mismatch for wrong
+        random numbers of the device. errors: of the weights.
         """
-        model = self.cpu_model if on_cpu else self.model
-        self._align(change)
+        kept: Tensors = {}
+
+        def note(_number: int, optimizer: Any, _step: Callable, *_: Any) -> None:
+            chosen = {id(weight) for weight in weights_of(optimizer, model)}
+            for name, weight in model.named_parameters():
+                if weight.grad is not None and id(weight) in chosen:
+                    # To the CPU at once: a large model's gradients take gigabytes.
+                    copied = weight.grad.detach().to("cpu", torch.float32, copy=True)
+                    kept.update(keep({f"the gradient of {name}": copied}))
+
+        loss = torch.as_tensor(self._run(model, size, seed, note, errors=errors)).detach()
+        kept.update(keep({"the loss": loss.float().cpu()}))
+        if loss.numel() == 1:
+            kept.update(keep({"the loss by `item`": torch.tensor(loss.item())}))
+        return kept
+
+    def updates(self, count: int, timed: bool = False) -> Deviations:
+        """See `verify.Step`.
+
+        The CPU makes each update right after the device, with the device's gradients. Gradients
+        differ by rounding, after which an optimizer such as Adam may move a weight the other way.
+        """
+        mirrored: dict[int, Any] = {}  # id of a running optimizer -> the CPU's
+
+        def on_device(number: int, optimizer: Any, step: Callable, *arguments: Any) -> Any:
+            with torch.device("cpu"):
+                if not number:  # also where a gradient scaler begins anew
+                    own_optimizers = self._cpu_optimizers(timed)
+                    mirrored.clear()
+                    mirrored.update(zip(map(id, self.running), own_optimizers, strict=True))
+                own = mirrored[id(optimizer)]
+                self._copy_gradients(own, optimizer)
+                own.step()
+            return step(*arguments)
+
+        size = min(SMALLEST, self.size)
+        self._run(self.model, size, 0, on_device, count, optimizer=self.timed if timed else None)
+        deviations = self._compared_weights(count)
+        for other in self.running:
+            deviations |= self._compared_states(mirrored[id(other)], other, count)
+        return deviations
+
+    def _cpu_optimizers(self, timed: bool) -> list[Any]:
+        """Return new optimizers of the CPU's restored model. timed: with the state of the timed."""
+        self._restore(self.cpu_model)
+        optimizers = updates(self.workload.optimizer(self.cpu_model))
+        for own, other in zip(optimizers, self.optimizers, strict=True):
+            if timed and hasattr(own, "load_state_dict"):
+                own.load_state_dict(other.state_dict())
+                for state in own.state.values():  # loading shares the number of steps
+                    for slot, value in state.items():
+                        if isinstance(value, torch.Tensor) and not value.dim():
+                            state[slot] = value.to("cpu", copy=True)
+        return optimizers
+
+    def _copy_gradients(self, own: Any, other: Any) -> None:
+        """Give the weights of a CPU's optimizer the gradients of the device's."""
+        weights = zip(weights_of(own, self.cpu_model), weights_of(other, self.model), strict=True)
+        for on_cpu, on_device in weights:
+            grad = on_device.grad
+            on_cpu.grad = None if grad is None else grad.to("cpu", on_cpu.dtype, copy=True)
+
+    def _compared_weights(self, count: int) -> Deviations:
+        """Compare each element of each weight after so many updates."""
+        deviations = {}
+        pairs = zip(self.model.named_parameters(), self.cpu_model.parameters(), strict=True)
+        for ((name, weight), expected), before in zip(pairs, self.weights, strict=True):
+            if weight.requires_grad:
+                arrays = [_array(tensor) for tensor in (before, weight, expected)]
+                eps = count * torch.finfo(weight.dtype).eps
+                deviations[f"the update of {name}"] = verify.of_update(*arrays, eps)
+        return deviations
+
+    def _compared_states(self, own: Any, other: Any, count: int) -> Deviations:
+        """Compare the states of two optimizers, in all tensors in the size of a weight."""
+        deviations = {}
+        names = {id(weight): name for name, weight in self.model.named_parameters()}
+        weights = zip(weights_of(own, self.cpu_model), weights_of(other, self.model), strict=True)
+        expected_state, state = getattr(own, "state", {}), getattr(other, "state", {})
+        for on_cpu, on_device in weights:
+            for slot, expected in expected_state.get(on_cpu, {}).items():
+                if not isinstance(expected, torch.Tensor) or expected.shape != on_cpu.shape:
+                    continue
+                name = f"the {slot} of {names[id(on_device)]}"
+                tensor = state.get(on_device, {}).get(slot)
+                if tensor is None:
+                    deviations[name] = Deviation(math.inf, 0.0, what="is missing")
+                    continue
+                eps = count * torch.finfo(tensor.dtype).eps
+                deviations[name] = verify.of_state(_array(tensor), _array(expected), eps)
+        return deviations
+
+    def _output_types(self, size: int) -> dict[Key, torch.dtype]:
+        """Return the data types of what passes between the device's modules."""
+        dtypes = {}
+
+        def on_output(key: Key, output: torch.Tensor) -> torch.Tensor:
+            dtypes[key] = output.dtype
+            return output.clone()
+
+        with boundaries(self.model, on_output, lambda _, gradient: gradient):
+            self._run(self.model, size, 0, lambda *_: None)
+        return dtypes
+
+    def _rounded(self, key: Key, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a new tensor of the same type, rounded as the device does."""
+        dtype = self.dtypes.get(key, tensor.dtype)
+        if dtype == tensor.dtype:
+            return tensor.clone()
+        return tensor.to(dtype).to(tensor.dtype)
+
+    def _run(
+        self,
+        model: Any,
+        size: int,
+        seed: int,
+        note: Callable[..., Any],
+        count: int = 1,
+        errors: Noise | None = None,
+        optimizer: Any = None,
+    ) -> torch.Tensor | float:
+        """Run steps from the first weights, and return the loss.
+
+        note: called in place of each update, with its number. errors: of the weights. optimizer:
+        by default a new one. A gradient scaler leaves an update out if a gradient overflows, and
+        halves its scale; then all steps run again with that scale. Raises Mismatch if no scale
+        avoids it.
+        """
+        on_cpu = model is self.cpu_model
+        for _ in range(SCALES):
+            used = self.workload.optimizer(model) if optimizer is None else optimizer
+            scaling = scalers(used)
+            for scaler, state in zip(scaling, self.scaling.get(on_cpu, ()), strict=False):
+                scaler.load_state_dict(state)
+            self.running = updates(used)
+            self.scale = scaling[0].get_scale() if scaling else 1.0
+            numbers = itertools.count()
+            self._restore(model, errors)
+            with before_update(self.running, _numbered(note, numbers)):
+                loss = self._steps(model, used, size, seed, count)
+            model.zero_grad()  # gigabytes in a large model
+            if not scaling or next(numbers) == count * len(self.running):
+                return loss
+            self.scaling[on_cpu] = [scaler.state_dict() for scaler in scaling]
+        scale = scaling[0].get_scale()
+        raise Mismatch(f"gradients are not finite with any gradient scale down to {scale:.2g}")
+
+    def _steps(
+        self, model: Any, optimizer: Any, size: int, seed: int, count: int
+    ) -> torch.Tensor | float:
+        """Run steps on random inputs of a seed; return the loss of the last one."""
+        device = torch.device("cpu" if model is self.cpu_model else self.device)
+        attention = mock.patch.object(functional, "scaled_dot_product_attention", self._attention)
         model.zero_grad()
         torch.manual_seed(seed)
-        place = torch.device("cpu" if on_cpu else self.device)
-        attention = mock.patch.object(functional, "scaled_dot_product_attention", self._attention)
-        with self.autocast, attention, place, RandomOnCPU(self.random_checked):
-            loss = self.one_step(model, size)
-        tensors = {}
-        if loss is not None:
-            tensors["the loss"] = loss.detach()
-            if loss.numel() == 1:
-                tensors["the loss by `item`"] = torch.tensor(loss.item())
-        for name, weight in model.named_parameters():
-            if weight.grad is not None:
-                tensors[f"the gradient of {name}"] = weight.grad
-        return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}
-
-    def updated(self, count: int) -> tuple[Arrays, Arrays, Arrays, float]:
-        """Return sampled elements of each weight before and after updates by equal gradients.
-
-        After `count` updates on the device, and on the CPU; then the rounding of the weights' type.
-        """
-        self._align()
-        pairs = list(zip(self.model.parameters(), self.cpu_model.parameters(), strict=True))
-        for weight, copied in pairs:
-            grad = weight.grad
-            copied.grad = None if grad is None else grad.to("cpu", copied.dtype, copy=True)
-        before = _sample(self.cpu_model)
-        self._update(self.model, self.optimizers * count)
-        after_device = _sample(self.model)
-        with torch.no_grad():  # the copy still has the old weights
-            for weight, copied in pairs:
-                weight.copy_(copied)
-        self._update(self.cpu_model, self.cpu_optimizers * count)
-        after_cpu = _sample(self.cpu_model)
-        trained = [weight for weight, _ in pairs if weight.grad is not None]
-        eps = max((torch.finfo(each.dtype).eps for each in trained), default=0.0)
-        return before, after_device, after_cpu, eps
-
-    def _update(self, model: Any, optimizers: tuple) -> None:
-        for optimizer in optimizers:
-            if self.clip:
-                clip_grad_norm_(model.parameters(), self.clip)
-            optimizer.step()
+        self.random_on_cpu = RandomOnCPU(self.random_checked)
+        with attention, device, self.random_on_cpu:
+            for _ in range(count):
+                batch = self.workload.batch(size)
+                loss = self.workload.step(model, optimizer, *batch)
+        return loss[0] if isinstance(loss, tuple) else loss
 
     def _attention(
         self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options
@@ -130,101 +368,101 @@ class BothDevices:
         return attention(query, key, value, attn_mask, 0.0, is_causal, **options)
 
     @torch.no_grad()
-    def _align(self, change: float = 0.0) -> None:
-        """Restore buffers, and copy the model's weights to the CPU, with a relative change."""
-        for model in (self.model, self.cpu_model):
-            for buffer, kept in zip(model.buffers(), self.buffers, strict=True):
-                buffer.copy_(kept)
-        pairs = zip(self.cpu_model.parameters(), self.model.parameters(), strict=True)
-        for copied, weight in pairs:
-            copied.copy_(weight)
-            if change:
-                copied.mul_(1 + change * torch.randn(copied.shape))
+    def _restore(self, model: Any, errors: Noise | None = None) -> None:
+        """Restore a model's buffers and weights, these with relative errors."""
+        for name, buffer in model.named_buffers():
+            buffer.copy_(self.kept[name])
+        for weight, kept in zip(model.parameters(), self.weights, strict=True):
+            weight.copy_(errors.on(kept) if errors else kept)
 
 
-def _sample(model: Any) -> Arrays:
-    arrays = {}
-    for name, weight in model.named_parameters():
-        elements = weight.detach().flatten()
-        sampled = elements[:: max(1, len(elements) // SAMPLED)]
-        arrays[f"the update of {name}"] = sampled.cpu().double().numpy()
-    return arrays
+class Compared:
+    """The deviations of a step's tensors, which are compared one by one and not kept.
+
+    tf32_of: returns for a tensor's name whether a device with TF32 computes it in TF32.
+    """
+
+    def __init__(self, reference: Mapping[str, torch.Tensor], tf32_of: Callable[[str], bool]):
+        self.reference = reference
+        self.tf32_of = tf32_of
+        self._deviations: Deviations = {}
+
+    def on_tensors(self, tensors: Tensors) -> Tensors:
+        """Compare a step's tensors with those of the reference; return none to keep."""
+        for name, tensor in tensors.items():
+            expected = self.reference.get(name)
+            if expected is None:
+                self._deviations[name] = NONE_OF_CPU
+            else:
+                self.add(name, tensor, expected, self.tf32_of(name))
+        return {}
+
+    def add(
+        self, name: str, tensor: torch.Tensor | None, expected: torch.Tensor, tf32: bool
+    ) -> None:
+        """Compare a tensor, on any device, with the CPU's. tensor: None if it is missing."""
+        norm = _norm(expected)
+        if not math.isfinite(norm):  # then the case ends by its loss
+            return
+        difference = None
+        if tensor is not None:
+            difference = _norm(tensor.detach().to("cpu", torch.float32) - expected)
+        deviation = verify.deviation(name, norm, expected.numel(), difference, tf32)
+        self._deviations[name] = deviation
+
+    def deviations(self) -> Deviations:
+        """Return all of them; what the reference has and the step has not is missing."""
+        for name in self.reference.keys() - self._deviations.keys():
+            self.add(name, None, self.reference[name], self.tf32_of(name))
+        return self._deviations
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
+def _name(what: str, key: Key) -> str:
+    """Return `the output of layer`, with the numbers of a later call and of a further output."""
+    module, call, index = key
+    name = f"{what} of {module or 'the model'}"
+    name += f", call {call + 1}" if call else ""
+    return name + (f", part {index + 1}" if index else "")
+
+
+def _module_of(gradient: str) -> str:
+    """Return the module whose weight has a gradient, given as `the gradient of layer.weight`."""
+    return gradient.removeprefix("the gradient of ").rpartition(".")[0]
+
+
+def _on_cpu(model: Any) -> Any:
+    """Return a copy of a model on the CPU, with weights of at least fp32."""
+    # Tensors anywhere in the model, such as a mask that a module keeps, are moved as well:
+    # `deepcopy` alone would make copies on the GPU.
+    copies: dict[int, Any] = {}
+    for weight in model.parameters():
+        kind = torch.promote_types(weight.dtype, torch.float32)  # a CPU is slow in bf16
+        values = weight.detach().to("cpu", kind, copy=True)
+        copies[id(weight)] = torch.nn.Parameter(values, weight.requires_grad)
+
+    def moved(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        memo[id(tensor)] = tensor.detach().to("cpu", copy=True)
+        return memo[id(tensor)]
+
+    with mock.patch.object(torch.Tensor, "__deepcopy__", moved):
+        return copy.deepcopy(model, copies)
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().to("cpu", torch.float32).numpy()
+
+
+def _numbered(note: Callable[..., Any], numbers: Iterator[int]) -> Callable[..., Any]:
+    """Return a function that calls `note` with the number of the call, and its arguments."""
+
+    def called(*arguments: Any) -> Any:
+        return note(next(numbers), *arguments)
+
+    return called
 
 
 attention = functional.scaled_dot_product_attention
-
-
-class RandomOnCPU(TorchDispatchMode):
-    """Context in which the CPU draws all random numbers, in fp32 and in logical order.
-
-    Each operator also draws on the device, once per shape, and its numbers are compared by their
-    mean and mean magnitude. Raises Mismatch if these differ, or if the device draws the same
-    numbers twice. checked: the operators and shapes that are done.
-    """
-
-    def __init__(self, checked: set[tuple] | None = None):
-        super().__init__()
-        self.checked = set() if checked is None else checked
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        name = function.overloadpacket.__name__
-        draws = torch.Tag.nondeterministic_seeded in function.tags
-        if not draws or "attention" in name or "rnn" in name:  # these compute more than that
-            return function(*args, **kwargs)
-        like = next((item for item in args if isinstance(item, torch.Tensor)), None)
-        device = kwargs.get("device") if like is None else like.device
-        cpu_args, cpu_kwargs = pytree.tree_map_only(torch.Tensor, _in_fp32_on_cpu, (args, kwargs))
-        if cpu_kwargs.get("device"):
-            cpu_kwargs["device"] = torch.device("cpu")
-        drawn = function(*cpu_args, **cpu_kwargs)
-        key = name, _leaf(drawn).shape
-        if torch.device(device or "cpu").type != "cpu" and key not in self.checked:
-            self.checked.add(key)
-            state = torch.get_rng_state()  # a device without its own generator uses the CPU's
-            twice = [_on_cpu(function(*args, **kwargs)) for _ in range(2)]
-            torch.set_rng_state(state)
-            _compare_random(name, twice, _on_cpu(drawn))
-        if function._schema.is_mutable:
-            return args[0].copy_(drawn)
-
-        def back(tensor: Any) -> Any:
-            as_input = like is not None and tensor.is_floating_point()
-            dtype = like.dtype if as_input else tensor.dtype
-            return torch.empty_like(tensor, dtype=dtype, device=device).copy_(tensor)
-
-        return pytree.tree_map_only(torch.Tensor, back, drawn)
-
-
-def _leaf(result: Any) -> torch.Tensor:
-    """Return an operator's first result."""
-    return pytree.tree_leaves(result)[0]
-
-
-def _on_cpu(result: Any) -> torch.Tensor:
-    """Return a copy of an operator's first result."""
-    return _leaf(result).detach().to("cpu", copy=True).double()
-
-
-def _compare_random(name: str, twice: list[torch.Tensor], drawn: torch.Tensor) -> None:
-    """Compare random numbers of a device, drawn twice, with those of the CPU. Raises Mismatch."""
-    count = drawn.numel()
-    if count < DRAWN or drawn.std() == 0:
-        return
-    if torch.equal(*twice):
-        raise Mismatch(f"{name} draws the same random numbers again")
-    values = twice[0]
-    error = STANDARD_ERRORS * float(drawn.std()) * (2 / count) ** 0.5
-    error += ROUNDED * float(drawn.abs().mean())
-    for what, seen, wanted in (
-        ("mean", values.mean(), drawn.mean()),
-        ("mean magnitude", values.abs().mean(), drawn.abs().mean()),
-    ):
-        if not abs(float(seen - wanted)) <= error:
-            numbers = f"{float(seen):.3g}; {float(wanted):.3g} on the CPU"
-            raise Mismatch(f"{name} draws {count:,} random numbers with a {what} of {numbers}")
-
-
-def _in_fp32_on_cpu(tensor: Any) -> Any:
-    dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-    return tensor.to("cpu", dtype).contiguous()

@@ -1,14 +1,11 @@
-"""VGG-16 and ResNet models of the articles, in PyTorch."""
+"""VGG-16, ResNet and SimCLR of the articles, in PyTorch."""
 
-import functools
 from collections import OrderedDict
-from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torchvision import models
-
-from pomology.models import cost
 
 
 def vgg16(classes: int = 1000, batch_norm: bool = False) -> nn.Module:
@@ -18,24 +15,6 @@ def vgg16(classes: int = 1000, batch_norm: bool = False) -> nn.Module:
 
 
 VISION = {"vgg16": vgg16, "resnet18": models.resnet18, "resnet50": models.resnet50}
-
-
-def workloads(name: str, shapes: list[tuple[int, int]]) -> list[cost.Workload]:
-    """Count steps of `VISION[name]` with SGD and momentum.
-
-    shapes: (images, pixels per side) of each step. Notebooks of other frameworks call this function
-    by `isolated.call`.
-    """
-
-    def step(model: Any, batch_size: int, side: int) -> None:
-        logits = model(torch.empty(batch_size, 3, side, side))
-        labels = torch.zeros(batch_size, dtype=torch.long)
-        nn.functional.cross_entropy(logits, labels).backward()
-
-    return [
-        cost.workload(VISION[name], functools.partial(step, batch_size=size, side=side), 1)
-        for size, side in shapes
-    ]
 
 
 def cifar_resnet18() -> nn.Module:
@@ -65,3 +44,27 @@ def simclr_resnet18() -> nn.Module:
         nn.BatchNorm1d(128),
     )
     return nn.Sequential(OrderedDict(backbone=cifar_resnet18(), head=head))
+
+
+def without_diagonal(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """Return logits (count, count) without those of a view and itself: (count, count - 1)."""
+    if logits.is_meta:
+        return logits[:, 1:]  # a mask of a tensor without contents has no known size
+    return logits[~torch.eye(count, dtype=torch.bool, device=logits.device)].view(count, -1)
+
+
+def nt_xent(first: torch.Tensor, second: torch.Tensor, temperature: float = 0.5) -> torch.Tensor:
+    """Return SimCLR's loss, as lightly computes it, of two views of each image.
+
+    first, second: outputs of the model, both of shape (images, 128). Each view must find the other
+    view of its image among all others (Chen et al. 2020, arXiv 2002.05709, equation 1).
+    """
+    count = len(first)
+    first, second = F.normalize(first, dim=1), F.normalize(second, dim=1)
+    ones, one_other, other_one, others = (
+        torch.einsum("nc,mc->nm", rows, columns) / temperature
+        for rows, columns in ((first, first), (first, second), (second, first), (second, second))
+    )
+    ones, others = without_diagonal(ones, count), without_diagonal(others, count)
+    logits = torch.cat((torch.cat((one_other, ones), 1), torch.cat((other_one, others), 1)))
+    return F.cross_entropy(logits, torch.arange(count, device=first.device).repeat(2))

@@ -3,20 +3,27 @@
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 from pomology.articles import published
 from pomology.format import quantity, seconds, with_interval
+from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
-from pomology.results.cases import Case, pool, speed_ratio
-from pomology.results.frame import of_records
 from pomology.results.record import Record
+from pomology.results.repeats import Repeats, pool, speed_ratio
 
-EPOCH = ("epoch_s", "compute_epoch_s", "compute_share", "temperature_c", "peak_memory_bytes")
-EPOCH += ("power_w",)
+EPOCH = (
+    "epoch_s",
+    "compute_epoch_s",
+    "compute_share",
+    "temperature_c",
+    "peak_memory_bytes",
+    "power_w",
+)
+RELATIVE = ("times_fp32", "times_cpu")  # speeds relative to another case, in every table
 TIMED = ("device", "framework", "backend")
 TRAININGS = ("epoch_s", "fit_s")  # times whose note says how they were measured
 SMOKE = "Smoke tests have tiny shapes; this table leaves them out."
@@ -28,12 +35,13 @@ class Declaration:
     """The declaration of an experiment by its notebook.
 
     name: of the notebook and the experiment. settings: the keys of a case's config that have a
-    column, each alone or with its heading; by default those of the published rows. columns:
-    metrics, likewise; by default those of an epoch. figure: the drawn metric; by default the first
-    column with an axis. series: metrics with their own lines in the figure. shared_panel: settings
-    whose values share a panel. claims_of: other experiments whose claims it tests, too. beside: a
-    function of the name that returns rows to compare with, in the form of `published.rows`, in
-    place of the article's. opens_report: the report begins with the items of this notebook.
+    column, each alone or with its heading; by default see `of_cases`. columns: metrics, likewise;
+    by default those of an epoch. figure: the drawn metric; by default the first column with an
+    axis, else the first one. series: metrics with their own lines in the figure. shared_panel:
+    settings whose values share a panel. claims_of: other experiments whose claims it tests, too.
+    beside: a function of the name that returns rows to compare with, in the form of
+    `published.rows`, in place of the article's. opens_report: the report begins with the items of
+    this notebook.
     """
 
     name: str
@@ -61,36 +69,58 @@ class Declaration:
         keys = self.settings or dict.fromkeys(key for row in self.printed for key in row["config"])
         return dict((key, metrics.words(key)) if isinstance(key, str) else key for key in keys)
 
+    def of_cases(self, configs: Iterable[dict]) -> "Declaration":
+        """Return the declaration with a column for each setting that tells cases apart.
+
+        configs: of the cases. Where no settings are declared, those of the published rows come
+        first; without such rows every setting of the cases has a column.
+        """
+        if self.settings:
+            return self
+        configs = list(configs)
+        values: dict[str, set[str]] = {}
+        for name in dict.fromkeys(name for config in configs for name in config):
+            values[name] = {str(config.get(name)) for config in configs}
+        distinct = [name for name in values if len(values[name]) > 1 or not self.printed]
+        return replace(self, settings=tuple(dict.fromkeys([*self.headings, *distinct])))
+
     def texts(self, config: dict) -> dict[str, str]:
         """Return the settings of a case or a published row, by heading."""
         return {heading: str(config.get(key, "")) for key, heading in self.headings.items()}
 
     def cells(self, device: str, config: dict, notes: str) -> dict[str, str]:
         """Return a row of the table by heading, with empty texts for the metrics."""
-        columns = dict.fromkeys(self.shown, "")
+        columns = dict.fromkeys(self.metric_columns, "")
         return {"Device": device} | self.texts(config) | columns | {"Notes": notes}
 
     @functools.cached_property
-    def shown(self) -> dict[str, str]:
-        """The columns: heading -> metric; the share of the measured peak follows a rate."""
-        shown = {}
+    def metric_columns(self) -> dict[str, str]:
+        """The columns of metrics: heading -> metric.
+
+        Three of them need no declaration, and a table leaves out empty ones: the share of the
+        measured peak, after FLOP/s, and at the end the speeds of RELATIVE.
+        """
+        columns = {}
         for column in self.columns:
             name, heading = (column, "") if isinstance(column, str) else column
-            shown[heading or metrics.Metric(name).heading] = name
+            columns[heading or metrics.Metric(name).heading] = name
             if name == "flops_per_s":
-                shown[peaks.BEST] = peaks.SHARE
-        return shown | {metrics.Metric(name).heading: name for name in ("times_fp32", "times_cpu")}
+                columns[peaks.BEST] = peaks.SHARE
+        for name in RELATIVE:
+            columns[metrics.Metric(name).heading] = name
+        return columns
 
     @functools.cached_property
     def metric(self) -> str:
         """The metric that the figure draws."""
-        drawn = (name for name in self.shown.values() if metrics.Metric(name).axis)
-        return self.figure or next(drawn, "epoch_s")
+        names = [*self.metric_columns.values()]
+        with_axis = (name for name in names if metrics.Metric(name).axis)
+        return self.figure or next(with_axis, names[0])
 
     @functools.cached_property
     def time(self) -> str:
         """The metric that ratios of devices and of frameworks compare."""
-        names = (self.metric, *self.shown.values())
+        names = (self.metric, *self.metric_columns.values())
         return next((name for name in metrics.WHOLE if name in names), "step_s")
 
     @property
@@ -102,41 +132,55 @@ class Declaration:
         return [claim for claim in claims if experiments & set(claim.experiments)]
 
 
-def article_table(about: Declaration, records: Sequence[Record], best: peaks.Peaks) -> Table:
+def article_table(declaration: Declaration, records: Sequence[Record], best: peaks.Peaks) -> Table:
     """Return the table of published rows, in the article's order, and then of measured cases.
 
     records: the cases of one experiment. best: measured peaks of this machine, for shares of them.
     """
     lines = defaultdict(list)
-    for value in about.printed:
+    for value in declaration.printed:
         lines[value["line"]].append(value)
-    rows = [_published(about, values) for values in lines.values()]
-    rows = [row for row in rows if any(row.cells[heading] for heading in about.shown)]
-    measured = comparable(records, about.metric)
-    by_work = {_work(case): case for case in measured}
-    rows += [_measured(about, case, by_work, best) for case in measured]
-    shown = [name for heading, name in about.shown.items() if any(r.cells[heading] for r in rows)]
-    return Table(about.title or about.name, rows, _notes(about, records, measured, shown))
+    measured = comparable(records, declaration.metric)
+    declaration = declaration.of_cases(case.config for case in measured)
+    rows = [_published(declaration, values) for values in lines.values()]
+    # An article also prints values that this table has no column for.
+    rows = [row for row in rows if any(row.cells[name] for name in declaration.metric_columns)]
+    by_work = cases_by_work(measured)
+    rows += [_measured(declaration, case, by_work, best) for case in measured]
+    filled = [
+        metric
+        for heading, metric in declaration.metric_columns.items()
+        if any(row.cells[heading] for row in rows)
+    ]
+    notes = _notes(declaration, records, measured, filled)
+    return Table(declaration.title or declaration.name, rows, notes)
 
 
-def comparable(records: Iterable[Record], metric: str = "") -> list[Case]:
+def comparable(records: Iterable[Record], metric: str = "") -> list[Repeats]:
     """Return the cases that published values may be compared with: no smoke, no scaled times."""
     chosen = [record for record in records if record.profile != "smoke"]
+    # Of a smaller model only FLOP/s compare.
     if metric in TRAININGS:
         chosen = [record for record in chosen if not record.scaled]
-    return pool(of_records(chosen))
+    return pool(chosen)
 
 
-def _published(about: Declaration, values: Sequence[dict]) -> Row:
+def _published(declaration: Declaration, values: Sequence[dict]) -> Row:
     """Return the row of published values that have the same `line`."""
     first = values[0]
+    columns = declaration.metric_columns
     remarks = dict.fromkeys(value["remark"] for value in values if value["remark"])
     notes = "; ".join(remarks) or "published"
-    cells = about.cells(cases.with_software(first), first["config"], notes)
-    data = {"source": "published"} | {name: first[name] for name in TIMED}
-    data |= {"origin": first["source"], **first["config"], "status": first["status"]}
+    cells = declaration.cells(cases.published_device(first), first["config"], notes)
+    data = {
+        "source": "published",
+        **{name: first[name] for name in TIMED},
+        "origin": first["source"],
+        **first["config"],
+        "status": first["status"],
+    }
     for value in values:
-        for heading, metric in about.shown.items():
+        for heading, metric in columns.items():
             if value["metric"] in metrics.Metric(metric).sources:
                 cells[heading] = value["printed"] or value["note"]  # values in images have no text
             elif metric == "flops_per_s" and value["flops_per_s"] and not cells[heading]:
@@ -145,42 +189,46 @@ def _published(about: Declaration, values: Sequence[dict]) -> Row:
             data[value["metric"]] = value["si"]
         if value["flops_per_s"]:
             data.setdefault("flops_per_s", value["flops_per_s"])
-    if {metric for heading, metric in about.shown.items() if cells[heading]} == {"flops_per_s"}:
-        time = cases.TIMES.get(first["metric"], first["metric"])  # the rate was computed from it
-        cells[next(iter(about.shown))] = f"{first['printed']} ({time})"
+    # A rate that was computed from a printed time is shown with this time, which has no column.
+    if {metric for heading, metric in columns.items() if cells[heading]} == {"flops_per_s"}:
+        time = cases.TIMES.get(first["metric"], first["metric"])
+        cells[next(iter(columns))] = f"{first['printed']} ({time})"
     return Row(cells, data, "published")
 
 
-def _work(case: Case, **changes: str) -> tuple:
+def cases_by_work(measured: Iterable[Repeats]) -> dict[tuple, Repeats]:
+    """Return cases by what they computed, in which framework and on which kind of device."""
+    return {_work(case): case for case in measured}
+
+
+def relative_speed(
+    case: Repeats, by_work: dict[tuple, Repeats], metric: str, **changes: str
+) -> Estimate | None:
+    """Return a case's speed relative to one that differs in `changes` alone, such as `kind`."""
+    other = by_work.get(_work(case, **changes))
+    return speed_ratio(case, other, metric) if other not in (None, case) else None
+
+
+def _work(case: Repeats, **changes: str) -> tuple:
     """Return a key that is equal for comparable cases. changes: values to replace in it."""
-    about = {"kind": case.kind, "precision": case.first["precision"]} | case.config | changes
-    return case.first["framework"], *sorted(map(str, about.items()))
+    settings = {"kind": case.kind, "precision": case.precision} | case.config | changes
+    return case.first.framework, *sorted(map(str, settings.items()))
 
 
-def _measured(about: Declaration, case: Case, by_work: dict[tuple, Case], best: peaks.Peaks) -> Row:
+def _measured(
+    declaration: Declaration, case: Repeats, by_work: dict[tuple, Repeats], best: peaks.Peaks
+) -> Row:
     """Return the row of a case, with its status if it failed. by_work: all cases by `_work`."""
     first = case.first
-    values = dict(case.values)
-    peak = best.get((case.kind, first["precision"]))
-    if peak and "flops_per_s" in values:
-        values[peaks.SHARE] = values["flops_per_s"] / peak.rate
-    for name, changes in (("times_cpu", {"kind": "cpu"}), ("times_fp32", {"precision": "fp32"})):
-        other = by_work.get(_work(case, **changes))
-        ratio = speed_ratio(case, other, about.time) if other not in (None, case) else None
-        if ratio:
-            values[name] = ratio
-    cells = about.cells(cases.with_software(first), case.config, _note(about, case))
-    for heading, metric in about.shown.items():
-        sources = metrics.Metric(metric).sources
-        value = next((values[name] for name in sources if name in values), None)
-        cells[heading] = value_text(metric, value, heading) if value else ""
-        if metric == "status":  # the first failure of all repeats
-            good = "inconclusive" if "too-noisy" in case.flags else "yes"
-            cells[heading] = next((status for status, _ in case.endings.values()), good)
-    if not case.good_repeats and "status" not in about.shown.values():
-        times = (heading for heading, metric in about.shown.items() if metric == about.time)
-        cells[next(times, next(iter(about.shown)))] = case.status
-    data = {"source": "measured"} | {name: first[name] for name in TIMED} | case.config
+    values = case.values | _relative(declaration, case, by_work, best)
+    cells = _measured_cells(declaration, case, values)
+    data = {
+        "source": "measured",
+        "device": case.device,
+        "framework": first.framework,
+        "backend": first.backend,
+        **case.config,
+    }
     for name, value in values.items():
         data |= numbers(name, value)
         if name in (*TRAININGS, "compute_epoch_s"):
@@ -189,44 +237,90 @@ def _measured(about: Declaration, case: Case, by_work: dict[tuple, Case], best: 
     return Row(cells, data | {"flags": " ".join(case.flags)}, "measured")
 
 
-def _note(about: Declaration, case: Case) -> str:
+def _relative(
+    declaration: Declaration, case: Repeats, by_work: dict[tuple, Repeats], best: peaks.Peaks
+) -> dict[str, Estimate]:
+    """Return the share of the measured peak, and speeds relative to the CPU and to fp32."""
+    values = {}
+    peak = best.get((case.kind, case.precision))
+    if peak and "flops_per_s" in case.values:
+        values[peaks.SHARE] = case.values["flops_per_s"] / peak.rate
+    for name, changes in (("times_cpu", {"kind": "cpu"}), ("times_fp32", {"precision": "fp32"})):
+        ratio = relative_speed(case, by_work, declaration.time, **changes)
+        if ratio:
+            values[name] = ratio
+    return values
+
+
+def _measured_cells(
+    declaration: Declaration, case: Repeats, values: dict[str, Estimate]
+) -> dict[str, str]:
+    """Return the texts of a case by heading. values: of the case, with relative ones."""
+    first = case.first
+    columns = declaration.metric_columns
+    year = first.started[:4]
+    device = cases.with_software(case.device, first.framework, first.framework_version, year)
+    cells = declaration.cells(device, case.config, _note(declaration, case))
+    for heading, metric in columns.items():
+        sources = metrics.Metric(metric).sources
+        if case.kind == "cpu":  # MLX counts what it has reserved there, too
+            sources = tuple(name for name in sources if name != "reserved_peak_bytes")
+        value = next((values[name] for name in sources if name in values), None)
+        cells[heading] = value_text(metric, value, heading) if value else ""
+        if metric == "status":  # the first failure of all repeats
+            good = "inconclusive" if "too-noisy" in case.flags else "yes"
+            cells[heading] = next((status for status, _ in case.endings.values()), good)
+    # The status of a failed case is in place of its time.
+    if not case.good_repeats and "status" not in columns.values():
+        times = (heading for heading, metric in columns.items() if metric == declaration.time)
+        cells[next(times, next(iter(columns)))] = case.status
+    return cells
+
+
+def _note(declaration: Declaration, case: Repeats) -> str:
     """Return how the numbers of a case were measured, or why they are missing, and its flags."""
     last = case.last
     notes = []
-    time = case.values.get(about.metric)
-    if time and about.metric in TRAININGS:
+    time = case.values.get(declaration.metric)
+    if time and declaration.metric in TRAININGS:
         how = time.how
         if how == "estimated":
-            how += f" from {last['steady_steps']} steps"
-            how += f" of {last['epoch_steps']:,.0f}" if last["epoch_steps"] else ""
-        elif about.metric == "epoch_s" and "step_s" in case.values:
+            steps = last.blocks.get("training", {}).get("epoch_steps")
+            how += f" from {sum(count for count, _ in last.steady())} steps"
+            how += f" of {steps:,.0f}" if steps else ""
+        elif declaration.metric == "epoch_s" and "step_s" in case.values:
             how += f", a step in {with_interval(case.values['step_s'], seconds)}"
-        notes += [how, "synthetic data" if last["data"] == "stand-in" else last["data"]]
-    if about.metric.startswith("energy_") and last["rails"]:
-        notes.append(f"counted: {last['rails']}")
-    notes += [last["reason"], last["note"]]
+        data = {"stand-in": "synthetic data", "none": ""}  # an MLX twin's note tells its inputs
+        notes += [how, data.get(last.data, last.data)]
+    if declaration.metric.startswith("energy_") and last.rails:
+        notes.append(f"counted: {', '.join(last.rails)}")
+    notes += [last.reason, last.note]
     if case.repeats > 1:
         notes.append(f"{case.good_repeats} of {case.repeats} repeats")
-    if case.good_repeats and last["scaled"]:
+    if case.good_repeats and last.scaled:
         notes.append("scaled")
     return "; ".join([*filter(None, notes), *case.flags])
 
 
 def _notes(
-    about: Declaration, records: Sequence[Record], measured: Sequence[Case], shown: Sequence[str]
+    declaration: Declaration,
+    records: Sequence[Record],
+    measured: Sequence[Repeats],
+    filled: Sequence[str],
 ) -> list[str]:
     """Return the notes under a table: intervals, metrics, data, published values and flags."""
     notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
-    notes += filter(None, (metrics.Metric(metric).meaning for metric in shown))
+    notes += filter(None, (metrics.Metric(metric).meaning for metric in filled))
     origins = dict.fromkeys(record.data_origin for record in records if record.data_origin)
     notes += [f"Data: {origin}." for origin in origins]
-    notes += [SMOKE] if any(each.profile == "smoke" for each in records) else []
-    notes += [SCALED] if any(each.scaled and each.profile != "smoke" for each in records) else []
-    notes += [YEARS] if measured and about.printed else []
+    notes += [SMOKE] if any(record.profile == "smoke" for record in records) else []
+    scaled = [record for record in records if record.scaled and record.profile != "smoke"]
+    notes += [SCALED] if scaled else []
+    notes += [YEARS] if measured and declaration.printed else []
     published_notes = dict.fromkeys(
         row["note"]
-        for row in about.printed
-        if row["note"] and row["si"] is not None and (row["metric"] in shown or row["flops_per_s"])
+        for row in declaration.printed
+        if row["note"] and row["si"] is not None and (row["metric"] in filled or row["flops_per_s"])
     )
     notes += [f"Published: {note}." for note in published_notes]
     flags = sorted({flag for case in measured for flag in case.flags})
@@ -235,20 +329,23 @@ def _notes(
 
 def details_table(records: Iterable[Record], title: str = "All measured values") -> Table:
     """Return a table of all values of cases, and statuses: a column per repeat."""
-    pooled = pool(of_records(records))
+    pooled = pool(records)
     repeats = sorted({repeat for case in pooled for repeat in case.flags_of})
     rows = []
     for case in pooled:
         lines = []
-        for name in case.each:
+        for name in (name for name in case.in_repeats if name not in metrics.HIDDEN):
             timed = {repeat: values for repeat, values in case.good.items() if name in values}
             texts = {repeat: value_text(name, values[name]) for repeat, values in timed.items()}
             lines.append((metrics.words(metrics.Metric(name).heading), texts))
         ends = {repeat: ": ".join(filter(None, end)) for repeat, end in case.endings.items()}
         lines += [("Status", ends)] if ends else []
-        cells = {"Device": case.first["device"], "Framework": case.framework}
-        cells["Case"] = cases.config_text(case.config)
+        cells = {
+            "Device": case.device,
+            "Framework": case.framework,
+            "Case": cases.config_text(case.config),
+        }
         for name, texts in lines:
-            shown = {f"Repeat {repeat + 1}": texts.get(repeat, "") for repeat in repeats}
-            rows.append(Row(cells | {"Quantity": name} | shown))
+            by_repeat = {f"Repeat {repeat + 1}": texts.get(repeat, "") for repeat in repeats}
+            rows.append(Row(cells | {"Quantity": name} | by_repeat))
     return Table(title, rows, [INTERVALS] if rows else [])

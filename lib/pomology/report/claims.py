@@ -13,8 +13,9 @@ from pomology.format import significant
 from pomology.measure.estimate import REPEATS
 from pomology.report.article import TRAININGS, comparable
 from pomology.report.table import Row, Table
-from pomology.results.cases import DOUBTS, Case, config_text
+from pomology.results.cases import DOUBTS, config_text
 from pomology.results.record import UNTRIED, Record
+from pomology.results.repeats import Repeats
 
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # statuses that do not show how a case would end
 # Experiments that decode files while they train, so that synthetic files change their times.
@@ -30,32 +31,38 @@ def measured(records: Iterable[Record]) -> Iterator[Number]:
     cases = [case for case in comparable(records) if "other-way" not in case.flags]
     repeats = sorted({repeat for case in cases for repeat in case.flags_of})
     for case in cases:
-        experiment = case.first["experiment"]
-        settings = case.config | {name: case.first[name] for name in ("framework", "precision")}
+        experiment = case.first.experiment
+        settings = case.config | {"framework": case.first.framework, "precision": case.precision}
         # The requested device: a case that ran out of memory at once was not observed on any.
-        device = (case.kind, case.first["backend"])
-        values = {metric: _in_repeats(case, metric, repeats) for metric in case.each}
+        device = (case.kind, case.first.backend)
+        values = {metric: _in_repeats(case, metric, repeats) for metric in case.in_repeats}
         # The status of all repeats, if it is the same.
         ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
         if len(ends) == 1 and not ends & NOT_SHOWN:
             values["status"] = (min(ends), ())
         for metric, (value, doubts) in values.items():
             # The counts of a scaled case are equal on all devices; its times are not shown.
-            place = () if case.first["scaled"] else device
-            yield Number(experiment, metric, place, settings, value, doubts)
+            observed_on = () if case.first.scaled else device
+            yield Number(experiment, metric, observed_on, settings, value, doubts)
 
 
-def _in_repeats(case: Case, metric: str, repeats: list[int]) -> tuple[np.ndarray, tuple[str, ...]]:
+def _in_repeats(
+    case: Repeats, metric: str, repeats: list[int]
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return a metric's value per repeat, of clean repeats or of all, and the doubts about them."""
-    found = {repeat: each[metric].value for repeat, each in case.good.items() if metric in each}
-    clean = {repeat: x for repeat, x in found.items() if DOUBTS.isdisjoint(case.flags_of[repeat])}
-    decoded = metric in TRAININGS and case.first["experiment"] in DECODED
-    doubts = ["synthetic data"] if decoded and case.last["data"] == "stand-in" else []
+    timed = {
+        repeat: values[metric].value for repeat, values in case.good.items() if metric in values
+    }
+    clean = {
+        repeat: value for repeat, value in timed.items() if DOUBTS.isdisjoint(case.flags_of[repeat])
+    }
+    decoded = metric in TRAININGS and case.first.experiment in DECODED
+    doubts = ["synthetic data"] if decoded and case.last.data == "stand-in" else []
     if len(clean) < REPEATS:
-        if len(found) < REPEATS:
+        if len(timed) < REPEATS:
             doubts.append("too few repeats")
         doubts += [flag for flag in case.flags if flag in DOUBTS]
-    chosen = found if doubts else clean
+    chosen = timed if doubts else clean
     values = [chosen.get(repeat, math.nan) for repeat in repeats]
     return np.array(values, dtype=float), tuple(doubts)
 
@@ -66,16 +73,21 @@ def claims_table(claims: Sequence[SimpleNamespace], records: Sequence[Record]) -
     authors = {article.id: article.short for article in published.articles()}
     decisions = articles_claims.judged(claims, measured(records), chips)
     rows = []
-    for claim, here in zip(claims, decisions, strict=True):
-        (own,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
+    for claim, of_machine in zip(claims, decisions, strict=True):
+        (of_article,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
         cells = {
             "Source": f"{authors[claim.article]}, {claim.section}",
             "The article says, in other words": claim.claim,
             "Read as": claim.reading,
-            "On the article's numbers": _cell(own, claim.holds.partition(": ")[2]),
-            "On this machine": _cell(here, f"needs {claim.needs}"),
+            "On the article's numbers": _cell(of_article, claim.holds.partition(": ")[2]),
+            "On this machine": _cell(of_machine, f"needs {claim.needs}"),
         }
-        data = {"id": claim.id, "claim": claim.claim, "published": own.status, "here": here.status}
+        data = {
+            "id": claim.id,
+            "claim": claim.claim,
+            "published": of_article.status,
+            "here": of_machine.status,
+        }
         rows.append(Row(cells, data))
     return Table("Claims", rows, [NOTE])
 
@@ -89,14 +101,16 @@ def _cell(decision: Decision, lacks: str) -> str:
     if status == articles_claims.NOT_TESTABLE:
         return f"{status}: {lacks}"
     holds = {articles_claims.SUPPORTED: True, articles_claims.CONTRADICTED: False}.get(status)
-    shown = next(each for each in decision.comparisons if each.holds is holds)
+    deciding = next(comparison for comparison in decision.comparisons if comparison.holds is holds)
     if status == articles_claims.INCONCLUSIVE:
-        doubts = dict.fromkeys(doubt for each in decision.comparisons for doubt in each.doubts)
+        doubts = dict.fromkeys(
+            doubt for comparison in decision.comparisons for doubt in comparison.doubts
+        )
         status += f" ({', '.join(doubts) or 'too close to tell'})"
-    number = shown.value if isinstance(shown.value, str) else significant(shown.value)
-    if shown.interval:
-        low, high = map(significant, shown.interval)
+    number = deciding.value if isinstance(deciding.value, str) else significant(deciding.value)
+    if deciding.interval:
+        low, high = map(significant, deciding.interval)
         number += f" ({low} to {high})"
-    label = f"{config_text(shown.settings)}: " if shown.settings else ""
-    condition = shown.condition
+    label = f"{config_text(deciding.settings)}: " if deciding.settings else ""
+    condition = deciding.condition
     return f"{status}: {label}{condition.name} = {number}; claimed {condition.claimed}"

@@ -1,12 +1,13 @@
 """Display the tables, figures and claims of a notebook, and save them in the run's folder."""
 
+import inspect
 import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from IPython.display import display
+from IPython.display import Markdown, display
 
 from pomology.articles import published
 from pomology.machine import snapshot
@@ -18,14 +19,20 @@ from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.run import Run, by_hand, latest, note_machine
 
-ABOUT = "about.json"  # the ordered contents of the folder shown/<notebook>/
+CONTENTS = "about.json"  # the ordered contents of the folder shown/<notebook>/
+
+
+def show(*items: Any) -> None:
+    """Display the source of modules, classes and functions that a notebook imports."""
+    for item in items:
+        source = inspect.getsource(item).rstrip()
+        display(Markdown(f"````python\n{source}\n````"))  # highlighted by the theme's colors
 
 
 class Report:
-    """The tables, figures and claims of a notebook, made from the results of its run.
+    """The tables, figures and claims of a notebook that shows results and measures nothing.
 
-    name, article, declared: see `Declaration`. combines: notebooks whose results it shows. profile:
-    of these. out: the run's folder; "" takes the latest of `combines`. devices: those timed.
+    An `Experiment` has one for its own results.
     """
 
     def __init__(
@@ -33,45 +40,73 @@ class Report:
         name: str,
         *,
         article: str = "",
+        title: str = "",
+        columns: Sequence[str | tuple[str, str]] = article.EPOCH,
+        figure: str = "",
+        claims_of: Sequence[str] = (),
+        opens_report: bool = False,
         combines: Sequence[str] = (),
         profile: str = "quick",
         out: str | Path = "",
+        declaration: Declaration | None = None,
         devices: Sequence[Any] = (),
-        **declared: Any,
     ):
+        """Find the run whose results are shown.
+
+        name, article, title, columns, figure, claims_of, opens_report: see `Declaration`. combines:
+        notebooks whose results it shows. profile: of these. out: the run's folder; "" takes the
+        latest of `combines`. declaration: an experiment's, in place of the fields above. devices:
+        those that the experiment times.
+        """
         self.name = name
-        self.declaration = Declaration(name, article, **declared)
+        self.declaration = declaration or Declaration(
+            name=name,
+            article=article,
+            title=title,
+            columns=columns,
+            figure=figure,
+            claims_of=claims_of,
+            opens_report=opens_report,
+        )
         self.out = Path(out or latest(combines, profile) or by_hand(name, profile))
         self.snapshot = note_machine(self.out, profile)
         self.devices = devices
         self._items: dict[str, dict[str, Any]] = {}
 
-    def show(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> None:
+    def show(
+        self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False
+    ) -> None:
         """Display a `Table` or a matplotlib figure, and save it for the report.
 
         name: of its numbered files in shown/<notebook>/, HTML and CSV for a table, SVG for a
         figure. caption: text under it. folded: the report hides it at first.
         """
-        display(self.save(shown, name, caption, folded))
+        display(self.save(table_or_figure, name, caption, folded))
 
-    def save(self, shown: Any, name: str, caption: str = "", folded: bool = False) -> Any:
+    def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:
         """Save a table or figure as `show` does, and return an object for Jupyter to display."""
         folder = self.out / "shown" / self.name
         if not self._items:
             shutil.rmtree(folder, ignore_errors=True)  # files of an earlier execution
         item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
         item = self._items.setdefault(name, item)  # keeps the number if its cell runs again
-        if isinstance(shown, Table):
-            item |= {"heading": shown.title, "notes": list(shown.notes)}
-            table.save(shown, folder / item["file"])
+        displayed = table_or_figure
+        if isinstance(table_or_figure, Table):
+            item |= {"heading": table_or_figure.title, "notes": list(table_or_figure.notes)}
+            table.save(table_or_figure, folder / item["file"])
         else:
-            write_atomic(folder / f"{item['file']}.svg", figures.svg(shown))
-            shown = figures.png(shown)
-        of = self.declaration
-        about = {"name": of.name, "title": of.title or of.name, "article": of.article}
-        about |= {"items": list(self._items.values()), "opens_report": of.opens_report}
-        write_atomic(folder / ABOUT, json.dumps(about))
-        return shown
+            write_atomic(folder / f"{item['file']}.svg", figures.svg(table_or_figure))
+            displayed = figures.png(table_or_figure)
+        declaration = self.declaration
+        contents = {
+            "name": declaration.name,
+            "title": declaration.title or declaration.name,
+            "article": declaration.article,
+            "items": list(self._items.values()),
+            "opens_report": declaration.opens_report,
+        }
+        write_atomic(folder / CONTENTS, json.dumps(contents))
+        return displayed
 
     @property
     def run(self) -> Run:
@@ -89,7 +124,9 @@ class Report:
             "Machine": snapshot.describe(self.snapshot),
             "Software": software(self.snapshot),
             "Power source": self.snapshot.get("power_source"),
-            "Devices timed": ", ".join(f"{each.backend} ({each.name})" for each in self.devices),
+            "Devices timed": ", ".join(
+                f"{device.backend} ({device.name})" for device in self.devices
+            ),
             "Results in": "/".join(self.out.absolute().parts[-2:]),
         }
         rows = [Row({"Property": name, "Value": text}) for name, text in texts.items() if text]

@@ -14,8 +14,8 @@ from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.report.article import Declaration, comparable
 from pomology.results import cases, metrics
-from pomology.results.cases import Case
 from pomology.results.record import Record
+from pomology.results.repeats import Repeats
 
 GREY = "#767676"
 WIDTH = 10  # inches; the report shows it on 1,200 pixels, or on 700 on a phone
@@ -41,65 +41,84 @@ class Line(NamedTuple):
     unfilled: Sequence[Estimate] = ()
 
 
-def article_figure(about: Declaration, records: Iterable[Record]) -> Any:
+def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     """Return a figure of a metric on an article's devices and this machine's.
 
     A filled marker is the whole time with its interval, an open one compute only; else the status.
     """
-    measured = comparable(records, about.metric)
-    own = {_title(about, case.config) for case in measured}
+    measured = comparable(records, declaration.metric)
+    declaration = declaration.of_cases(case.config for case in measured)
+    measured_titles = {_title(declaration, case.config) for case in measured}
     # Articles print some rows twice; other sources, in this machine's panels, have the best first.
     panels: dict[str, list[Line]] = defaultdict(list)
-    for row in about.printed:
-        title = _title(about, row["config"])
-        line = _published(about, row)
-        drawn = [each.label for each in panels.get(title, ())]
-        if line and line.label not in drawn and (title in own or not about.beside):
+    for row in declaration.printed:
+        title = _title(declaration, row["config"])
+        line = _published(declaration, row)
+        labels = [drawn.label for drawn in panels.get(title, ())]
+        in_a_panel = title in measured_titles or not declaration.beside
+        if line and line.label not in labels and in_a_panel:
             panels[title].append(line)
     for case in measured:
-        for line in _measured(about, case):
-            panels[_title(about, case.config)].append(line)
-    metric = metrics.Metric(about.metric)
-    return points_figure(panels, metric.axis, metric.scale)
+        for line in _measured(declaration, case):
+            panels[_title(declaration, case.config)].append(line)
+    metric = metrics.Metric(declaration.metric)
+    label = metric.axis or f"{metric.heading.lower()} in {metric.unit}"
+    return points_figure(panels, label, metric.scale)
 
 
-def _title(about: Declaration, config: dict) -> str:
+def _title(declaration: Declaration, config: dict) -> str:
     """Return the title of the panel for a config."""
-    names = [key for key in about.headings if key in config and key not in about.shared_panel]
-    title = ", ".join(f"{about.headings[key].lower()} {config[key]}" for key in names)
-    return title[:1].upper() + title[1:] or "In the article"
+    parts = [
+        f"{heading.lower()} {config[key]}"
+        for key, heading in declaration.headings.items()
+        if key in config and key not in declaration.shared_panel
+    ]
+    title = ", ".join(parts)
+    if not title:
+        return "In the article" if declaration.printed else declaration.title
+    return title[:1].upper() + title[1:]
 
 
-def _published(about: Declaration, row: dict) -> Line | None:
+def _published(declaration: Declaration, row: dict) -> Line | None:
     """Return the line of a published value; a time becomes FLOP/s if the metric is FLOP/s."""
-    if about.metric == "flops_per_s" and row["flops_per_s"]:
-        label, value = cases.with_software(row), row["flops_per_s"]
-    elif row["metric"] in (about.metric, "status"):
+    if declaration.metric == "flops_per_s" and row["flops_per_s"]:
+        label, value = cases.published_device(row), row["flops_per_s"]
+    elif row["metric"] in (declaration.metric, "status"):
         label, value = row["device"] or "the article", row["si"]
     else:
         return None
-    words = metrics.Metric(about.metric).show(value) if value else row["printed"] or row["note"]
+    words = row["printed"] or row["note"]
+    if value:
+        words = metrics.Metric(declaration.metric).show(value)
     marks = [Estimate(value)] if value else []
     faulty = published.SERIOUS.intersection(row.get("faults", ()))
     look = {"unfilled" if faulty else "filled": marks}
     return Line(label, ("published", row["role"]), words, **look)
 
 
-def _measured(about: Declaration, case: Case) -> Iterator[Line]:
+def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
     """Yield the lines of a case: one for each metric, or one with its status."""
-    shared = [key for key in about.shared_panel if case.config.get(key, "none") != "none"]
-    words = [f"{about.headings[key].lower()} {case.config[key]}" for key in shared]
-    label = ", ".join([case.first["device"], case.framework, *words])
+    shared = [key for key in declaration.shared_panel if case.config.get(key, "none") != "none"]
+    words = [f"{declaration.headings[key].lower()} {case.config[key]}" for key in shared]
+    label = ", ".join([case.device, case.framework, *words])
     kind = ("measured", case.kind)
-    series = about.series or (about.metric,)
+    series = declaration.series or (declaration.metric,)
+    if not case.values.keys() & set(series):  # MLX has no times of passes
+        series = (declaration.metric,)
     values = {metric: case.values[metric] for metric in series if metric in case.values}
+    show = metrics.Metric(declaration.metric).show
     for metric, whole in values.items():
         if whole.value > 0:
-            name = f"{label}, {metric.split('_')[0]}" if about.series else label
+            part_of_step = "step" if metric == declaration.metric else metric.split("_")[0]
+            name = f"{label}, {part_of_step}" if declaration.series else label
+            # Compute only has a marker of its own where it is below the whole time for sure.
             part = case.values.get(f"compute_{metric}")
             parts = [part] if part and part.high and part.high < whole.value else []
-            yield Line(name, kind, metrics.Metric(about.metric).show(whole.value), [whole], parts)
-    if not values and case.status != "ok":
+            yield Line(name, kind, show(whole.value), [whole], parts)
+    computing = case.values.get(f"compute_{declaration.metric}")
+    if not values and computing:  # of MLX, which has no loader
+        yield Line(label, kind, f"{show(computing.value)}, compute only", [], [computing])
+    elif not values and case.status != "ok":
         yield Line(label, kind, case.status)
 
 
@@ -116,9 +135,9 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
         axis.set_yticks(range(len(lines)), [line.label for line in lines])
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x")
-        for y, line in enumerate(lines):
+        for row, line in enumerate(lines):
             look = LOOKS.get(line.kind, OTHER)
-            _draw(axis, y, line, look["colour"], look["mark"])
+            _draw(axis, row, line, look["colour"], look["mark"])
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
             looks[look["name"]] = form
     left, right = axes[0].get_xlim()
@@ -130,27 +149,40 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
     return figure
 
 
-def _draw(axis: Any, y: int, line: Line, colour: str, mark: str) -> None:
+def ratios_figure(panels: dict[str, list[Line]], label: str) -> Any:
+    """Return a figure of ratios in panels, with a line at 1; see `points_figure`."""
+    figure = points_figure(panels, label)
+    for axis in figure.axes:
+        left, right = axis.get_xlim()
+        axis.set_xlim(min(left, 0.9), max(right, 1.1))  # with the line of equal times
+        axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
+    if panels:
+        plain_ticks(figure.axes[-1].xaxis)
+    return figure
+
+
+def _draw(axis: Any, row: int, line: Line, colour: str, mark: str) -> None:
     """Draw a line: its markers with their intervals, and its words after all of them."""
-    lower = y + 0.2 * bool(line.filled)  # so that no interval hides another
-    marks = [(each, y, colour) for each in line.filled]
-    marks += [(each, lower, "none") for each in line.unfilled]
+    lower = row + 0.2 * bool(line.filled)  # so that no interval hides another
+    marks = [(value, row, colour) for value in line.filled]
+    marks += [(value, lower, "none") for value in line.unfilled]
     if not marks:  # words at the left edge
         edge = axis.get_yaxis_transform()
-        axis.text(0.01, y, line.words, transform=edge, va="center", style="italic")
+        axis.text(0.01, row, line.words, transform=edge, va="center", style="italic")
         return
-    for each, height, fill in marks:
-        if each.low is not None:
-            axis.plot((each.low, each.high), (height, height), color=colour, linewidth=2)
-        axis.plot(each.value, height, mark, color=colour, markerfacecolor=fill)
-    right = max(each.high or each.value for each, *_ in marks)
-    axis.annotate(line.words, (right, y), (8, 0), textcoords="offset points", va="center")
+    for value, height, fill in marks:
+        if value.low is not None:
+            axis.plot((value.low, value.high), (height, height), color=colour, linewidth=2)
+        axis.plot(value.value, height, mark, color=colour, markerfacecolor=fill)
+    right = max(value.high or value.value for value, *_ in marks)
+    axis.annotate(line.words, (right, row), (8, 0), textcoords="offset points", va="center")
 
 
-def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
-    """Return a figure of panels below each other, one for each quantity. x: label of the axis.
+def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
+    """Return a figure of panels below each other, one for each quantity.
 
     panels: quantity -> curves; a curve is a record, a pandas Series, and a key of DASHES or "".
+    label: of the common horizontal axis.
     """
     panels = {quantity: curves for quantity, curves in panels.items() if curves}
     if not panels:
@@ -168,7 +200,7 @@ def curves_figure(panels: dict[str, list[tuple]], x: str) -> Any:
                 looks[name] = {"color": GREY, "linestyle": DASHES[name]}
         axis.set(ylabel=quantity, ylim=(0, 1.08 * axis.get_ylim()[1]))
         axis.grid(axis="y")
-    axes[-1].set_xlabel(x)
+    axes[-1].set_xlabel(label)
     key(figure, looks)
     return figure
 

@@ -17,12 +17,13 @@ from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import table
 from pomology.report.article import details_table
-from pomology.report.display import ABOUT, software
-from pomology.results import cases
-from pomology.results.record import CALIBRATION
+from pomology.report.display import CONTENTS, software
+from pomology.results import calibration, cases, repeats
+from pomology.results.record import Record
 from pomology.results.run import Run
 
 LAST = {published.KIT: "This machine", "": "Other notebooks"}
+CELLS = re.compile(r'<div class="scroll"><table.*</table></div>', re.DOTALL)
 IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of the reference run
 
 
@@ -32,33 +33,55 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     others: folders or zips of other runs, whose cases follow. Raises PomologyError without one.
     """
     run = Run(folder)
-    runs = [run, *(Run(place) for place in others)]
-    problems = [problem for each in runs for problem in each.problems]
-    endings = Counter(record.status for record in run.records)
-    good = [record for record in run.records if record.status == "ok"]
-    endings.update(flag for record in good for flag in record.flags)
-    checks = [record for record in good if record.config.get("check") == "same thing twice"]
+    runs = [run, *map(Run, others)]
+    problems = [problem for source in runs for problem in source.problems]
+    checks = [record for record in run.records if repeats.VARIATION in record.metrics]
     problems += _render_notebooks(run.path)
+    # Cases have the flag `slowed`. The last one of each device tells how the machine ended.
     by_time = sorted(run.records, key=lambda record: record.started)
-    for last in {(record.framework, record.backend): record for record in by_time}.values():
-        slow = [text for text in last.note.split("; ") if text.startswith(CALIBRATION)]
-        problems += [f"{cases.chip_name(last)}, last case: {text}." for text in slow]
-    sections = [_section(runs, about) for about in _shown(run)]
+    lasts = {(record.framework, record.backend): record for record in by_time}
+    for last in lasts.values():
+        earlier = by_time[: by_time.index(last)]
+        fields = (last.framework, last.backend, last.software, last.calibration)
+        for text in calibration.slowed_by(earlier, *fields):
+            problems.append(f"{cases.chip_name(last)}, last case: {text}.")
+    sections = [_section(runs, contents) for contents in _shown(run)]
     notes = Counter(note for part in sections for item in part["shown"] for note in item["notes"])
     page = table.template("run.html.j2").render(
         run=run,
         chip=cases.short_chip(run.machine.get("chip")),
         machine=snapshot.describe(run.machine) if run.machine else "not known",
         software=software(run.machine) if run.machine else "",
-        endings=endings.most_common(),
-        noise={record.backend: record.note for record in checks},
+        endings=endings(run.records),
+        variation=repeats.variation_text(repeats.pool(checks)),
         problems=problems,
-        unfinished=sorted(place.stem for place in run.path.glob(".partial/[!.]*.ipynb")),
+        unfinished=sorted(path.stem for path in run.path.glob(".partial/[!.]*.ipynb")),
         notes=[note for note, count in notes.items() if count > 1],
         sections=sections,
     )
     write_atomic(run.path / "index.html", page)
     return run.path / "index.html"
+
+
+def endings(records: Sequence[Record]) -> str:
+    """Return how the cases of a run ended: all of them by status, the measured ones by flag.
+
+    A case has one status and any number of flags, so the flags are counted apart. A repeat of a
+    case counts as a run of it.
+    """
+    cases_run = {(record.experiment, record.case) for record in records}
+    head = f"{len(records):,} case{'s' * (len(records) != 1)}"
+    if len(cases_run) < len(records):
+        head = f"{len(records):,} runs of {len(cases_run):,} cases"
+    measured = [record for record in records if record.status == "ok"]
+    statuses = Counter(record.status for record in records if record.status != "ok")
+    flags = Counter(flag for record in measured for flag in record.flags)
+    by_status, by_flag = (
+        [f"{count:,} {name.replace('-', ' ')}" for name, count in counts.most_common()]
+        for counts in (statuses, flags)
+    )
+    text = f"{head}: {', '.join([f'{len(measured):,} measured', *by_status])}"
+    return f"{text}; of the measured {', '.join(by_flag)}" if by_flag else text
 
 
 def address(svg: str) -> str:
@@ -95,37 +118,49 @@ def _render_notebooks(folder: Path) -> list[str]:
 
 def _shown(run: Run) -> list[dict[str, Any]]:
     """Return what every notebook has shown; of one that has shown nothing its name."""
-    places = run.path.glob(f"shown/[!.]*/{ABOUT}")
-    found = [json.loads(place.read_bytes()) for place in places]
-    for name in run.journals.keys() - {about["name"] for about in found}:
+    paths = run.path.glob(f"shown/[!.]*/{CONTENTS}")
+    entries = [json.loads(path.read_bytes()) for path in paths]
+    for name in run.journals.keys() - {entry["name"] for entry in entries}:
         article = next((record.article for record in run.journals[name].records), "")
-        found.append({"name": name, "title": name, "article": article, "items": []})
-    return sorted(found, key=lambda each: (each["article"] in LAST, each["article"], each["name"]))
+        entries.append({"name": name, "title": name, "article": article, "items": []})
+
+    # Articles in the order of their numbers, then what belongs to none.
+    def order(entry: dict[str, Any]) -> tuple[bool, str, str]:
+        return entry["article"] in LAST, entry["article"], entry["name"]
+
+    return sorted(entries, key=order)
 
 
-def _section(runs: Sequence[Run], about: dict[str, Any]) -> dict[str, Any]:
-    """Return one notebook's part of the page: its tables and figures in order, and links."""
-    name = about["name"]
+def _section(runs: Sequence[Run], contents: dict[str, Any]) -> dict[str, Any]:
+    """Return one notebook's part of the page: its tables and figures in order, and links.
+
+    runs: that of the page first. contents: of the notebook, see `Report.save`.
+    """
+    name = contents["name"]
     folder = runs[0].path / "shown" / name
-    unshown = [run for run in (runs[1:] if about["items"] else runs) if name in run.journals]
+    # Other runs, and a notebook that has shown nothing, have their records listed.
+    unshown = [run for run in (runs[1:] if contents["items"] else runs) if name in run.journals]
     files = [*runs[0].path.glob(f"{name}.html"), *sorted(folder.glob("*.csv"))]
     files += runs[0].path.glob(f"{name}.jsonl*")
-    article = next((each for each in published.articles() if each.id == about["article"]), None)
-    return about | {
-        "part": article.title if article else LAST.get(about["article"], LAST[""]),
+    articles = {article.id: article for article in published.articles()}
+    article = articles.get(contents["article"])
+    return contents | {
+        "part": article.title if article else LAST.get(contents["article"], LAST[""]),
         "article": article,
-        "links": {place.name: quote(place.relative_to(runs[0].path).as_posix()) for place in files},
-        "shown": [_contents(folder, item) for item in about["items"]],
+        "links": {path.name: quote(path.relative_to(runs[0].path).as_posix()) for path in files},
+        "shown": [_item(folder, item) for item in contents["items"]],
         "plain": [details_table(run.journals[name].records, run.name) for run in unshown],
     }
 
 
-def _contents(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
+def _item(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
     """Return a saved figure or table for the template."""
     name = item["file"]
-    shown = {"title": name.partition("-")[2].replace("-", " "), "notes": []} | item
+    content = {"title": name.partition("-")[2].replace("-", " "), "notes": []} | item
     drawing = folder / f"{name}.svg"
     if drawing.exists():
-        return shown | {"figure": address(drawing.read_text(encoding="utf-8"))}
+        return content | {"figure": address(drawing.read_text(encoding="utf-8"))}
     text = (folder / f"{name}.html").read_text(encoding="utf-8")
-    return shown | {"table": text.partition("</style>")[2]}  # the page has its own style
+    # Runs of older versions have files with a style, the title and the notes around the cells.
+    cells = CELLS.search(text)
+    return content | {"table": cells[0] if cells else text}

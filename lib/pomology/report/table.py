@@ -64,6 +64,10 @@ class Table:
         """Return the table as HTML, which needs the report's style sheet unless `styled`."""
         return template("table.html.j2").render(table=self, styled=styled)
 
+    def grid(self) -> str:
+        """Return the cells of the table as HTML, without its title and its notes."""
+        return template("grid.html.j2").render(table=self).strip()
+
     __html__ = html  # for Jinja templates
 
     def _repr_html_(self) -> str:
@@ -79,15 +83,28 @@ class Table:
     __repr__ = __str__
 
 
-def save(table: Table, place: Path) -> None:
-    """Write a table as HTML, and its numbers, if any, as CSV. place: a path without a suffix."""
+def save(table: Table, path: Path) -> None:
+    """Write a table's cells as HTML, and its numbers, if any, as CSV.
+
+    The page of a run adds the title and the notes. path: without a suffix.
+    """
+    write_atomic(path.with_suffix(".html"), table.grid())
+    _write_numbers(table, path)
+
+
+def save_page(table: Table, path: Path) -> None:
+    """Write a table as a page of its own, and its numbers as CSV. path: without a suffix."""
     page = f'<!DOCTYPE html><meta charset="utf-8">{table.html(styled=True)}'
-    write_atomic(place.with_suffix(".html"), page)
+    write_atomic(path.with_suffix(".html"), page)
+    _write_numbers(table, path)
+
+
+def _write_numbers(table: Table, path: Path) -> None:
     if table.data:
         import pandas
 
         frame = pandas.DataFrame(table.data, dtype=object)
-        write_atomic(place.with_suffix(".csv"), frame.to_csv(index=False))
+        write_atomic(path.with_suffix(".csv"), frame.to_csv(index=False))
 
 
 def value_text(metric: str, value: Estimate, heading: str = "") -> str:
@@ -102,10 +119,15 @@ def published_table(values: Sequence[dict], title: str = "Values in the article"
     settings = dict.fromkeys(key for value in values for key in value["config"])
     rows = []
     for value in values:
-        cells = {"Part of the article": value["item"], "Device": value["device"]}
-        cells |= {metrics.words(key): str(value["config"].get(key, "")) for key in settings}
-        cells["Quantity"] = metrics.words(metrics.Metric(value["metric"]).heading)
-        rows.append(Row(cells | {"As printed": value["printed"], "Note": value["note"]}))
+        cells = {
+            "Part of the article": value["item"],
+            "Device": value["device"],
+            **{metrics.words(key): str(value["config"].get(key, "")) for key in settings},
+            "Quantity": metrics.words(metrics.Metric(value["metric"]).heading),
+            "As printed": value["printed"],
+            "Note": value["note"],
+        }
+        rows.append(Row(cells))
     return Table(title, rows)
 
 

@@ -34,8 +34,8 @@ def load(*runs: str | Path) -> pandas.DataFrame:
     """
     if not runs:
         raise PomologyError("load: name at least one run, such as pomology.load('reference-cpu')")
-    places = find(map(str, runs), "load")
-    return _frame(row for place in places for row in _of_run(Run(place)))
+    paths = find(map(str, runs), "load")
+    return _frame(row for path in paths for row in _of_run(Run(path)))
 
 
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:
@@ -51,26 +51,25 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     return _frame(map(_published_row, rows))
 
 
-def of_records(records: Iterable[Record]) -> pandas.DataFrame:
-    """Return records in the columns of `load`; `run` and `machine` are empty."""
-    return _frame(row for record in records for row in _rows(record))
-
-
 def write(run: Run) -> None:
     """Write the results of a run into its folder as Parquet."""
     table = _frame(_of_run(run))[list(COLUMNS)]
     write_atomic(run.path / "results.parquet", table.to_parquet(compression="zstd"))
 
 
+def machine_of(run: Run) -> str:
+    """Return a run's machine in words: `AMD EPYC, 2 cores, 24 GB`."""
+    machine = run.machine
+    cores = f"{machine['cpu_cores']} cores" if machine.get("cpu_cores") else ""
+    memory = f"{machine['memory_bytes'] / 2**30:.0f} GB" if machine.get("memory_bytes") else ""
+    return ", ".join(filter(None, (cases.short_chip(machine.get("chip")), cores, memory)))
+
+
 def _of_run(run: Run) -> Iterable[dict[str, Any]]:
-    """Yield the rows of a run; `machine` reads `AMD EPYC, 2 cores, 24 GB`."""
-    facts = run.machine
-    cores = f"{facts['cpu_cores']} cores" if facts.get("cpu_cores") else ""
-    memory = f"{facts['memory_bytes'] / 2**30:.0f} GB" if facts.get("memory_bytes") else ""
-    machine = filter(None, (cases.short_chip(facts.get("chip")), cores, memory))
-    place = {"run": run.name, "machine": ", ".join(machine)}
+    """Yield the rows of a run."""
+    origin = {"run": run.name, "machine": machine_of(run)}
     for record in run.records:
-        yield from (row | place for row in _rows(record))
+        yield from (row | origin for row in _rows(record))
 
 
 def _frame(rows: Iterable[dict[str, Any]]) -> pandas.DataFrame:
@@ -79,7 +78,9 @@ def _frame(rows: Iterable[dict[str, Any]]) -> pandas.DataFrame:
 
     cells = ([row.get(name) for name in COLUMNS] for row in rows)
     frame = pandas.DataFrame(cells, columns=list(COLUMNS), dtype=object).astype(COLUMNS)
+    # All rows of a case have the same config, so each text is parsed once.
     configs = list(map(functools.cache(json.loads), frame["config"]))
+    # In the order in which cases have them.
     names = dict.fromkeys(name for config in configs for name in config)
     names.pop("precision", None)  # the setting equals the column
     settings = {}
@@ -93,7 +94,6 @@ def _frame(rows: Iterable[dict[str, Any]]) -> pandas.DataFrame:
 def _rows(record: Record) -> Iterable[dict[str, Any]]:
     """Yield a row for each metric of a record, or one for a record without numbers."""
     fields = {name: getattr(record, name, None) for name in COLUMNS}
-    after = "after_s" if record.backend == "cpu" else "device_after_s"  # on the case's device
     fields |= {
         "device": cases.chip_name(record),
         "precision": cases.precision(record),
@@ -103,7 +103,7 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
         "year": int(record.started[:4]),
         "config": json.dumps(record.config),
         "rails": ", ".join(record.rails),
-        "calibration_s": record.calibration.get(after),
+        "calibration_s": cases.calibration_s(record),
         "steady_steps": sum(count for count, _ in record.steady()),
         "epoch_steps": record.blocks.get("training", {}).get("epoch_steps"),
     }

@@ -86,13 +86,17 @@ class Contents:
         attempts = self.attempts.get((case, repeat))
         if attempts:
             return attempts >= ATTEMPTS
-        own = (each for each in self.records if (each.case, each.repeat) == (case, repeat))
-        return any(each.status not in RETRIED for each in own)
+        return any(
+            (record.case, record.repeat) == (case, repeat) and record.status not in RETRIED
+            for record in self.records
+        )
 
     @property
     def ended(self) -> list[Record]:
         """The records of cases that have ended."""
-        return [each for each in self.records if (each.case, each.repeat) not in self.attempts]
+        return [
+            record for record in self.records if (record.case, record.repeat) not in self.attempts
+        ]
 
 
 def read(path: Path) -> Contents:
@@ -113,6 +117,7 @@ def contents(name: str, data: bytes) -> Contents:
         except (ValueError, RecursionError) as error:
             bad_lines.append(f"line {number} ({one_line(error, 200)})")
             continue
+        # A case that was tried again keeps its position, that of its first start.
         key = entry.case, entry.repeat
         latest[key] = entry
         if isinstance(entry, Record):

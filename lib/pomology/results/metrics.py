@@ -13,10 +13,12 @@ from pomology.paths import RESOURCES, read_csv
 
 TABLE = {line["metric"]: line for line in read_csv(RESOURCES / "metrics.csv")}
 UNIT_ROWS = read_csv(RESOURCES / "units.csv")
+# Ending of a metric's name -> its unit, and unit of a column -> its factor and format.
+UNIT_OF_ENDING = {ending: row["unit"] for row in UNIT_ROWS for ending in row["ends"].split()}
+UNITS = {row["unit"]: (float(row["factor"]), row["form"]) for row in UNIT_ROWS if row["factor"]}
+HIDDEN = {name for name, line in TABLE.items() if line["shown"] == "no"}  # only in the data
 # Name -> two metrics of a case, whose ratio is computed in each process separately.
 RATIOS = {name: line["ratio"].split() for name, line in TABLE.items() if line["ratio"]}
-ENDS = {end: row["unit"] for row in UNIT_ROWS for end in row["ends"].split()}
-UNITS = {row["unit"]: (float(row["factor"]), row["form"]) for row in UNIT_ROWS if row["factor"]}
 
 # Times of complete work, by which devices and frameworks are compared, the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
@@ -30,11 +32,10 @@ class Metric:
     """
 
     def __init__(self, name: str):
-        end = next((end for end in ENDS if name.endswith(end)), "")
-        line = TABLE.get(name, {})
-        growth = " growth per step" if "_slope" in end else ""
-        self.heading = line.get("heading") or words(name.removesuffix(end)) + growth
-        self.unit = line.get("unit") or ENDS.get(end, "")
+        heading, unit = heading_and_unit(name)
+        line = TABLE.get(name, {})  # for what the name does not say, or not well
+        self.heading = line.get("heading") or heading
+        self.unit = line.get("unit") or unit
         self.axis = line.get("axis", "")
         self.scale = float(line.get("scale") or 1)
         self.sources = tuple((line.get("sources") or name).split())
@@ -45,16 +46,28 @@ class Metric:
 
         A heading as `Cold launch (ms)` selects the number alone, `Minutes…` selects minutes.
         """
-        found = re.search(r"\((\w+)\)$", heading)
-        alone = bool(found) and found[1] in UNITS
+        parentheses = re.search(r"\((\w+)\)$", heading)
+        unit_of_column = parentheses[1] if parentheses and parentheses[1] in UNITS else ""
         unit = "min" if heading.startswith("Minutes") else self.unit or unit
-        if unit in ("s", *PREFIXES) and not alone:
+        if unit in ("s", *PREFIXES) and not unit_of_column:
             return quantity(value, unit)
-        factor, form = UNITS.get(found[1] if alone else unit, (1, ""))
+        factor, form = UNITS.get(unit_of_column or unit, (1, ""))
         number = f"{value / factor:{form}}" if form else significant(value / factor)
-        if alone or unit == "count":
+        if unit_of_column or unit == "count":
             return number
         return f"{number}×" if unit == "×" else f"{number} {unit}".rstrip()
+
+
+def heading_and_unit(name: str) -> tuple[str, str]:
+    """Return the heading and the unit that a metric's name says: `Launch` and `s` of `launch_s`.
+
+    The unit is "" for a name without an ending of units.csv. `_slope_bytes` is a growth per step.
+    """
+    ending = next((ending for ending in UNIT_OF_ENDING if name.endswith(ending)), "")
+    heading = words(name.removesuffix(ending))
+    if ending == "_slope_bytes":
+        heading += " growth per step"
+    return heading, UNIT_OF_ENDING.get(ending, "")
 
 
 def words(name: str) -> str:

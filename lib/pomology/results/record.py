@@ -17,7 +17,6 @@ PROFILES = ("smoke", "quick", "article")
 UNTRIED = ("too-big", "too-slow")  # predicted not to fit, or not to end in time
 # Cases with these statuses are tried again; every other status is a result.
 RETRIED = ("interrupted", "error")
-CALIBRATION = "the calibration matmul on the"  # begins the note of a case with the flag `slowed`
 STATUSES = (
     *("ok", "out-of-memory", "unsupported", "fallback", "mismatch", "not-learning", "crashed"),
     *("timeout", *UNTRIED, *RETRIED),
@@ -67,8 +66,8 @@ class Record(Start, kw_only=True, tag="end"):
     blocks: raw times by part, pairs of steps or calls and their seconds. asides: seconds of
     occasional work by name. note: notes of the case. absent: metric -> reason why it is missing.
     rails: power domains of the energy. trace, memory_trace: samples in time order. calibration:
-    seconds of `machine.quiet.calibrate`, `before_s` and `after_s`, and of `calibrate_gpu`, with
-    `device_`; `canary` in a journal.
+    seconds of `calibrate` in machine/calibration.py, `before_s` and `after_s`, and of
+    `calibrate_gpu`, with `device_`; `canary` in a journal.
     """
 
     parameters: int | None = None
@@ -101,6 +100,7 @@ class Record(Start, kw_only=True, tag="end"):
         return self.blocks.get(part, {}).get("steady", [])
 
     def line(self) -> dict[str, Any]:
+        """Return the fields of a journal line as JSON types, metrics by `Estimate.metric`."""
         metrics = {name: metric.metric() for name, metric in self.metrics.items()}
         return super().line() | {"metrics": metrics}
 
@@ -125,6 +125,7 @@ def checked(line: dict[str, Any]) -> Start | Record:
 
 def _migrated(record: Start | Record) -> Start | Record:
     """Return an older journal's record with its current status and experiment name."""
+    # `too-big` once was also the status of a case that would take too long.
     too_big = isinstance(record, Record) and record.status == "too-big"
     if too_big and " would take " in f" {record.reason}":
         record = msgspec.structs.replace(record, status="too-slow")

@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
@@ -28,6 +30,8 @@ LOCK = ".lock"
 MAX_FILES = 10_000  # in a zip
 MAX_UNPACKED_BYTES = 256 * 2**20
 MAX_JOURNAL_BYTES = 64 * 2**20  # of an unpacked `.gz` file
+# Checks of how this machine measures, on which all its times rest: settings `check` of cases.
+REFUTES = ("clock", "fence", "work not waited for", "against another clock")
 # Files of a run that are read. macOS's Finder puts those of a zip in a folder, next to `__MACOSX`.
 READ = re.compile(r"((?!__MACOSX|\.)[^/]+/)?(machine\.json|\w[\w.+-]*\.jsonl(\.gz)?)")
 
@@ -35,16 +39,16 @@ READ = re.compile(r"((?!__MACOSX|\.)[^/]+/)?(machine\.json|\w[\w.+-]*\.jsonl(\.g
 class Run:
     """A run in a folder or zip, read at the first access, which may raise PomologyError."""
 
-    def __init__(self, place: str | Path):
-        self.path = Path(place)
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
         self.name = self.path.resolve().name.removesuffix(".zip")
 
     @cached_property
     def machine(self) -> dict:
         """Contents of machine.json; empty if it is missing or malformed."""
-        place = self.path / MACHINE  # in a folder, readable without the journals
+        file = self.path / MACHINE  # in a folder, readable without the journals
         try:
-            machine = json.loads(read_file(place) if place.is_file() else self._files[MACHINE])
+            machine = json.loads(read_file(file) if file.is_file() else self._files[MACHINE])
         except (KeyError, ValueError, RecursionError):
             return {}
         return machine if isinstance(machine, dict) else {}
@@ -64,19 +68,22 @@ class Run:
 
     @cached_property
     def records(self) -> list[Record]:
-        """Records of all journals."""
-        return [record for contents in self.journals.values() for record in contents.records]
+        """Records of all journals; the flag `refuted` where a check of the measurement failed."""
+        records = [record for contents in self.journals.values() for record in contents.records]
+        return _with_refuted(records)
 
     @cached_property
     def problems(self) -> list[str]:
         """A sentence for each file that could not be used."""
-        found = [problem for each in self.journals.values() for problem in each.problems]
+        sentences = [
+            problem for contents in self.journals.values() for problem in contents.problems
+        ]
         paths = sorted(set(self.path.glob("[!.]*.jsonl")).difference(run_files(self.path)))
-        found += [f"{one_line(path.name)} is not read: no journal." for path in paths]
+        sentences += [f"{one_line(path.name)} is not read: no journal." for path in paths]
         if not self.machine:
             problem = "cannot be read" if MACHINE in self._files else "is missing"
-            found.append(f"machine.json {problem}, so the machine is unknown.")
-        return found
+            sentences.append(f"machine.json {problem}, so the machine is unknown.")
+        return sentences
 
     @cached_property
     def _files(self) -> dict[str, bytes]:
@@ -87,26 +94,49 @@ class Run:
         return _unzipped(self.path)
 
 
-def _unzipped(place: Path) -> dict[str, bytes]:
+def _with_refuted(records: list[Record]) -> list[Record]:
+    """Return records, with a flag where a check on which all times rest has failed."""
+    failed = [
+        record
+        for record in records
+        if record.status == "mismatch" and record.config.get("check") in REFUTES
+    ]
+    if not failed:
+        return records
+    # The clock is that of the process; another failed check speaks of one device alone.
+    of_all = any(record.config["check"] == "clock" for record in failed)
+    devices = {(record.framework, record.backend) for record in failed}
+    flagged = []
+    for record in records:
+        refuted = of_all or (record.framework, record.backend) in devices
+        if refuted and "check" not in record.config:
+            record = msgspec.structs.replace(record, flags=[*record.flags, "refuted"])
+        flagged.append(record)
+    return flagged
+
+
+def _unzipped(path: Path) -> dict[str, bytes]:
     """Return machine.json and the journals of a zip by name, unpacked, without its other files.
 
     Raises PomologyError for a file that is not the zip of one run, or exceeds a limit.
     """
     files = {}
     try:
-        with zipfile.ZipFile(place) as archive:
+        with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if READ.fullmatch(info.filename)]
-            left = MAX_UNPACKED_BYTES
+            # A small zip of somebody else may unpack to more than the memory (a zip bomb).
+            remaining_bytes = MAX_UNPACKED_BYTES
             for info in members:
-                if info.file_size > left or len(members) > MAX_FILES:
+                if info.file_size > remaining_bytes or len(members) > MAX_FILES:
                     raise ValueError(f"over {MAX_FILES:,} files or {MAX_UNPACKED_BYTES:,} bytes")
                 name = info.filename.rpartition("/")[2]
                 files[name] = _decompressed(name, archive.read(info))
-                left -= len(files[name])
+                remaining_bytes -= len(files[name])
+            # Fewer files than members: two folders of the zip have one of the same name.
             if not 0 < len(files) == len(members):
                 raise ValueError(f"expected journals, each once; found {archive.namelist()}")
     except Exception as error:  # zipfile raises many types for an invalid file
-        name = one_line(place.name, 80)
+        name = one_line(path.name, 80)
         raise PomologyError(f"{name}: not the zip of a run: {one_line(error)}") from None
     return files
 
@@ -124,8 +154,8 @@ def _decompressed(name: str, data: bytes) -> bytes:
 def locate(name: str) -> Path | None:
     """Return the path of a run from its name in outputs/ or its path; None if there is none."""
     outputs = root() / "outputs"
-    places = (outputs / name, outputs / f"{name}.zip", Path(name))
-    return next(filter(is_run, places), None)
+    candidates = (outputs / name, outputs / f"{name}.zip", Path(name))
+    return next(filter(is_run, candidates), None)
 
 
 def find(names: Iterable[str], variable: str) -> list[Path]:
@@ -133,16 +163,26 @@ def find(names: Iterable[str], variable: str) -> list[Path]:
 
     Raises PomologyError, with a message that begins with `variable`, for a name that is not a run.
     """
-    places = []
+    paths = []
     for name in names:
-        place = locate(name)
+        run = locate(name)
+        # The folder of somebody's runs may have other zips, too.
         inside = sorted(filter(is_run, Path(name).glob("[!.]*")))
-        good = [each for each in inside if each.is_dir() or zipfile.is_zipfile(each)]
-        found = [place] if place else good
-        if not found:
+        inside = [path for path in inside if path.is_dir() or zipfile.is_zipfile(path)]
+        runs = [run] if run else inside
+        if not runs:
             raise unknown(f"{variable}: {one_line(name, 200)}")
-        places += found
-    return list(dict.fromkeys(places))
+        paths += runs
+    return list(dict.fromkeys(paths))
+
+
+def read_runs(*names: str | Path) -> list[Run]:
+    """Return runs with their records.
+
+    names: of folders in outputs/, or paths of folders, zips, or folders that contain them. Raises
+    PomologyError for what is no run.
+    """
+    return [Run(path) for path in find(map(str, names), "runs")]
 
 
 def run_files(folder: Path) -> list[Path]:
@@ -151,14 +191,15 @@ def run_files(folder: Path) -> list[Path]:
     return [path for path in paths if READ.fullmatch(path.name) and path.is_file()]
 
 
-def unknown(what: str) -> PomologyError:
-    """Return the error for an unknown run, with the names of known ones."""
-    known = sorted(path.parent.name for path in (root() / "outputs").glob("[!.]*/machine.json"))
-    return PomologyError(f"{what}: no such run; outputs/ has {', '.join(known) or 'none'}")
+def unknown(subject: str) -> PomologyError:
+    """Return the error for an unknown run, `subject`, with the names of those in outputs/."""
+    names = sorted(path.parent.name for path in (root() / "outputs").glob("[!.]*/machine.json"))
+    return PomologyError(f"{subject}: no such run; outputs/ has {', '.join(names) or 'none'}")
 
 
-def is_run(place: Path) -> bool:
-    return bool(run_files(place)) or (place.suffix == ".zip" and place.is_file())
+def is_run(path: Path) -> bool:
+    """Return whether a path is a folder with files of a run, or a zip, whatever is in that."""
+    return bool(run_files(path)) or (path.suffix == ".zip" and path.is_file())
 
 
 def note_machine(out: Path, profile: str) -> dict:
@@ -239,13 +280,13 @@ def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     if path.exists():
         earlier = folder / "earlier"
         earlier.mkdir(exist_ok=True)
-        places = (earlier / f"{experiment}-{number}.jsonl" for number in itertools.count(1))
+        targets = (earlier / f"{experiment}-{number}.jsonl" for number in itertools.count(1))
         lines = read_file(path).splitlines(keepends=True)
         replaced = f'"framework":"{framework}"'.encode()
-        kept = [line for line in lines if framework and replaced not in line]
-        path.rename(next(place for place in places if not place.exists()))
-        if kept:
-            write_atomic(path, b"".join(kept))
+        of_others = [line for line in lines if framework and replaced not in line]
+        path.rename(next(target for target in targets if not target.exists()))
+        if of_others:
+            write_atomic(path, b"".join(of_others))
     return folder
 
 

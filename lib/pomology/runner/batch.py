@@ -7,6 +7,7 @@ writes the status of a case whose kernel died into it.
 
 import contextlib
 import functools
+import json
 import logging
 import math
 import os
@@ -26,11 +27,12 @@ from nbclient.exceptions import DeadKernelError
 from pomology.format import clock_time
 from pomology.machine import messages
 from pomology.machine import snapshot as machine_snapshot
-from pomology.paths import make_folder, redact, root
+from pomology.paths import make_folder, redact, root, write_atomic
 from pomology.report import page as report_page
 from pomology.results import cases, frame
 from pomology.results import journal as results_journal
 from pomology.results.run import Run, check_machine, locked, note, note_machine
+from pomology.runner.notebooks import relinked
 from pomology.runner.plan import GOING, Job, schedule
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # per notebook; 0 is no limit
@@ -42,44 +44,43 @@ logging.getLogger("papermill").disabled = True  # the runner prints why a kernel
 Outcome = tuple[str, str] | None  # status and reason of a notebook that did not finish
 
 
-def reproduce(
-    out: Path, jobs: list[Job], profile: str, limit: float | None, minutes: float, notes: list[str]
-) -> int:
-    """Print notes, run the unfinished jobs of a run that fit into `minutes`, and build the report.
+def reproduce(out: Path, jobs: list[Job], profile: str, limit: float | None, minutes: float) -> int:
+    """Run the unfinished jobs of a run that fit into `minutes`, and build the report.
 
     limit: minutes per notebook. Returns the status: 0, 1 (error, unfinished) or 130 (interrupted).
     """
     begun_s = time.monotonic()
     limit_s = 60 * (LIMIT_MINUTES[profile] if limit is None else limit)
     failed = False
-    place = f"outputs/{out.name}/"
+    results = f"outputs/{out.name}/"
     check_machine(out)
     make_folder(out / ".partial")
     _choose_temporary_folder(out / ".partial" / "tmp")
     with locked(out), stopped_by_signals() as stop:
         (out / GOING).touch()
         print(machine_snapshot.describe(note_machine(out, profile)))
-        flags = machine_snapshot.conditions()["flags"]
-        for text in (*(cases.FLAGS[flag] for flag in flags), *notes):
-            print(f"note: {text}")
-        missing = [job for job in jobs if not finished(job, out)]
-        if missing:  # notebooks that show other notebooks' results must show the new ones
-            missing = [job for job in jobs if job in missing or job.notebook.after]
-        count = len(missing)
-        about = clock_time(sum(job.seconds for job in missing))
-        print(f"{count} of {len(jobs)} notebooks to run, about {about}; results go to {place}")
+        for flag in machine_snapshot.conditions()["flags"]:
+            print(f"note: {cases.FLAGS[flag]}")
+        unfinished = [job for job in jobs if not finished(job, out)]
+        if unfinished:  # notebooks that show other notebooks' results must show the new ones
+            unfinished = [job for job in jobs if job in unfinished or job.notebook.after]
+        count = len(unfinished)
+        duration = clock_time(sum(job.seconds for job in unfinished))
+        print(f"{count} of {len(jobs)} notebooks to run, about {duration}; results go to {results}")
         left_out: dict[str, str] = {}
-        planned = schedule(missing, minutes, left_out)
+        planned = schedule(unfinished, minutes, left_out)
         for number, (job, takes_s, ends_s) in enumerate(planned, start=1):
             if stop.is_set():
                 break
             times = f"about {clock_time(takes_s)}; the run ends in about {clock_time(ends_s)}"
             print(f"[{number}/{count}] {job.name}: {times}")
             failed |= not Execution(job, out, limit_s, stop).run()
+            # After each notebook, so that an interrupted run has a table and a report, too.
             frame.write(Run(out))
             report_page.build(out)
         if stop.is_set():
-            print(f"interrupted; finished results are in {place}; the same command resumes the run")
+            resume = "the same command resumes the run"
+            print(f"interrupted; finished results are in {results}; {resume}")
             return 130
         note(out, left_out=left_out)
         if left_out:
@@ -94,26 +95,31 @@ def reproduce(
     return 1 if failed or errors else 0
 
 
-def _choose_temporary_folder(own: Path) -> None:
-    """Let this process and its kernels write temporary files to `own` if the system has no room."""
-    room = 0
+def _choose_temporary_folder(substitute: Path) -> None:
+    """Let this process and its kernels write temporary files where the system has room.
+
+    substitute: the folder that is used if the system's has less than 100 MB.
+    """
+    room_bytes = 0
     with contextlib.suppress(OSError):  # no folder can be written
         usual = Path(tempfile.gettempdir())
-        room = 0 if usual == root() else shutil.disk_usage(usual).free
-    if room < 10**8:
-        make_folder(own)
-        print(f"note: no 100 MB for temporary files; they go to {redact(str(own))}")
-        tempfile.tempdir = str(own)
+        # Python takes the current folder, the checkout, if the system's cannot be written.
+        room_bytes = 0 if usual == root() else shutil.disk_usage(usual).free
+    if room_bytes < 10**8:
+        make_folder(substitute)
+        print(f"note: no 100 MB for temporary files; they go to {redact(str(substitute))}")
+        tempfile.tempdir = str(substitute)
     os.environ["TMPDIR"] = tempfile.gettempdir()
-    os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.gettempdir()  # its own may be of another user
+    os.environ["JUPYTER_RUNTIME_DIR"] = tempfile.gettempdir()  # Jupyter's may be of another user
 
 
 def finished(job: Job, out: Path) -> bool:
     """Return whether a job's notebook exists, and each case in its journal has ended."""
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
+    # A journal has the cases of all repeats and of all frameworks of its notebook.
     framework = job.parameters.get("framework", "")
-    own = [record for record in journal.records if record.repeat == job.repeat]
-    begun = [record.case for record in own if framework in ("", record.framework)]
+    of_repeat = [record for record in journal.records if record.repeat == job.repeat]
+    begun = [record.case for record in of_repeat if framework in ("", record.framework)]
     ended = all(journal.done(case, job.repeat) for case in begun)
     return job.output(out).exists() and ended and bool(begun or job.notebook.after)
 
@@ -152,10 +158,11 @@ class Execution:
         """Execute until every case has ended; return whether the notebook finished."""
         name = self.job.name
         while True:  # ends, because each restart has at least one case less to run
-            used = self._used_kernels()
+            used_before = self._used_kernels()
             outcome = self._run_kernel()
             if outcome is None:
-                if self._used_kernels() > used:
+                # A case that filled its kernel leaves the others to the next one.
+                if self._used_kernels() > used_before:
                     continue
                 return True
             status, reason = outcome
@@ -167,8 +174,8 @@ class Execution:
                 print(f"  {case}: {status} ({reason})")
             if status != "crashed" or not lost:
                 if not self._stop.is_set():
-                    place = f"outputs/{self.out.name}/.partial/"
-                    print(f"  {name} did not finish: {reason} (see {place})")
+                    partial = f"outputs/{self.out.name}/.partial/"
+                    print(f"  {name} did not finish: {reason} (see {partial})")
                 return False
             print(f"  {name}: restarted after {', '.join(lost)} crashed")
 
@@ -180,8 +187,11 @@ class Execution:
                 file.seek(self._read_bytes)
                 lines, end, _ = file.read().rpartition(b"\n")
             self._read_bytes += len(lines + end)
-            for record in results_journal.contents(self.journal.path.name, lines).ended:
-                print("  " + cases.line(record))
+            try:
+                for record in results_journal.contents(self.journal.path.name, lines).ended:
+                    print("  " + cases.line(record))
+            except BrokenPipeError:  # in a thread; the next line of the run raises it again
+                self._stop.set()
         if self._stop.is_set():
             return "interrupted", "stopped by the user"
         if time.monotonic() > self._deadline_s:
@@ -191,9 +201,12 @@ class Execution:
     def _used_kernels(self) -> int:
         """Return how many cases needed a kernel each, because their backend keeps compiled code."""
         backends = self.job.notebook.one_case_per_kernel
-        ended = results_journal.read(self.journal.path).ended
-        own = [each for each in ended if each.repeat == self.job.repeat]
-        return sum(results_journal.fills_kernel(x.status) for x in own if x.backend in backends)
+        return sum(
+            record.repeat == self.job.repeat
+            and record.backend in backends
+            and results_journal.fills_kernel(record.status)
+            for record in results_journal.read(self.journal.path).ended
+        )
 
     def _run_kernel(self) -> Outcome:
         """Execute the notebook in a fresh kernel, which ends early if `watch` returns a reason."""
@@ -208,12 +221,18 @@ class Execution:
             os.environ["HOME"] = str(partial.parent)
         try:
             with _kernel(source.parent, partial.with_suffix(".log"), self.watch) as manager:
-                options = {"progress_bar": False, "kernel_name": "python3", "language": "python"}
-                options |= {"km": manager, "parameters": self.job.parameters}
-                document = papermill.execute_notebook(source, partial, **options)
+                document = papermill.execute_notebook(
+                    source,
+                    partial,
+                    parameters=self.job.parameters,
+                    progress_bar=False,
+                    kernel_name="python3",
+                    language="python",
+                    km=manager,
+                )
         except DeadKernelError:
-            why = "its kernel ended before its last cell (killed, out of memory, or exit)"
-            return self.watch() or ("crashed", why)
+            reason = "its kernel ended before its last cell (killed, out of memory, or exit)"
+            return self.watch() or ("crashed", reason)
         except Exception as error:  # the run continues with the next notebook
             # papermill's error has the name and the message of the cell's exception.
             name = getattr(error, "ename", type(error).__name__)
@@ -224,15 +243,18 @@ class Execution:
             return self.watch() or ("error", f"{name}: {reason}")
         if any(cell.metadata.papermill["status"] != "completed" for cell in document.cells):
             return self.watch() or ("error", "ended before its last cell")
+        # A repeat's tables have all repeats so far, so it also replaces the first one's notebook.
+        # Where that is missing it has not finished, and a file there would say that it has.
+        first = self.out / f"{self.job.notebook.name}.ipynb"
+        targets = [final]
+        if first.exists() and final.stem == f"{first.stem}-{self.job.repeat}":
+            targets.append(first)
         # papermill writes paths of this machine into the file.
-        partial.write_text(redact(partial.read_text(encoding="utf-8")), encoding="utf-8")
-        final.with_suffix(".html").unlink(missing_ok=True)
-        os.replace(partial, final)
-        shown = self.out / f"{self.job.notebook.name}.ipynb"
-        # Its tables include earlier repeats; without the first one's notebook that is unfinished.
-        if shown.exists() and final.stem == f"{shown.stem}-{self.job.repeat}":
-            shutil.copy(final, shown)
-            shown.with_suffix(".html").unlink(missing_ok=True)
+        executed = json.loads(redact(partial.read_text(encoding="utf-8")))
+        for target in targets:
+            target.with_suffix(".html").unlink(missing_ok=True)
+            write_atomic(target, relinked(executed, source, target.parent))
+        partial.unlink()
         return None
 
 

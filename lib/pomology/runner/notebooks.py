@@ -8,6 +8,8 @@ import contextlib
 import fnmatch
 import json
 import math
+import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +19,11 @@ import msgspec
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.paths import notebook_paths, read_file, root
+from pomology.paths import RESOURCES, in_checkout, notebook_paths, read_csv, read_file, root
 from pomology.results.record import PROFILES
 
+LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")  # the relative target of a link in Markdown
+LISTED = RESOURCES / "notebooks.csv"  # written by `make docs`
 TAGS = {"study", "parameters"}  # tags of the cells with parameters
 # The types of parameters whose comment has `(> 0)`.
 ABOVE_0 = {kind.__name__: Annotated[kind, msgspec.Meta(gt=0)] for kind in (int, float)}
@@ -93,14 +97,16 @@ class Notebook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for variant in self.variants:
             with _naming(f"{self.path.name}: variants"):
                 msgspec.convert(variant.parameters, parameters)
-        place = f"params/{profile}/{self.name}.yaml"
-        with _naming(place):
-            values = msgspec.yaml.decode(read_file(root() / place)) or {}
+        file = f"params/{profile}/{self.name}.yaml"
+        with _naming(file):
+            values = msgspec.yaml.decode(read_file(root() / file)) or {}
             msgspec.convert(values, parameters)
         if values.get("profile") != profile:
-            raise PomologyError(f"{place}: expected profile: {profile}")
-        known = {name: value for name, value in options.items() if name in names}
-        return known | values | {name: known[name] for name in known if known[name] != "auto"}
+            raise PomologyError(f"{file}: expected profile: {profile}")
+        # `auto` leaves the choice to the profile's file, and is the value where that has none.
+        defaults = {name: value for name, value in options.items() if name in names}
+        chosen = {name: value for name, value in defaults.items() if value != "auto"}
+        return defaults | values | chosen
 
 
 def notebooks(run: bool = True, skipped: dict[str, str] | None = None) -> list[Notebook]:
@@ -114,20 +120,21 @@ def notebooks(run: bool = True, skipped: dict[str, str] | None = None) -> list[N
         paths.setdefault(path.stem, []).append(path)
     if not paths:
         raise PomologyError("notebooks/: no notebook found; run pomology in its checkout")
-    found = []
-    for name, places in paths.items():
+    valid = []
+    for name, copies in paths.items():
         try:
-            found.append(_notebook(*places))
+            valid.append(_notebook(*copies))
         except PomologyError as error:
             if skipped is None:
                 raise
             skipped[name] = one_line(error, 300)
 
-    def place(each: Notebook) -> tuple:
-        shows = bool(each.after), "*" in each.after
-        return *shows, each.order, each.seconds("quick"), each.name
+    def position(notebook: Notebook) -> tuple:
+        # What shows other notebooks' results follows them, and what shows all of them comes last.
+        shows = bool(notebook.after), "*" in notebook.after
+        return *shows, notebook.order, notebook.seconds("quick"), notebook.name
 
-    return sorted((each for each in found if each.run == run), key=place)
+    return sorted((notebook for notebook in valid if notebook.run == run), key=position)
 
 
 def select(only: str = "") -> list[Notebook]:
@@ -136,17 +143,32 @@ def select(only: str = "") -> list[Notebook]:
     Prints a line for each that is skipped. Raises PomologyError for a glob without another one.
     """
     skipped: dict[str, str] = {}
-    known = {notebook.name: notebook for notebook in notebooks(skipped=skipped)}
+    valid = {notebook.name: notebook for notebook in notebooks(skipped=skipped)}
     chosen: set[str] = set()
     for pattern in only.split() or ["*"]:
-        names = fnmatch.filter([*known, *skipped], pattern)
-        if known.keys().isdisjoint(names):
-            expected = f"no notebook matches; expected some of {', '.join(sorted(known))}"
+        names = fnmatch.filter([*valid, *skipped], pattern)
+        # A pattern that means skipped files only fails with the reason of the first one.
+        if valid.keys().isdisjoint(names):
+            expected = f"no notebook matches; expected some of {', '.join(sorted(valid))}"
             raise PomologyError(skipped[names[0]] if names else f"ONLY={pattern}: {expected}")
         chosen.update(names)
     for name in sorted(chosen & skipped.keys()):
         print(f"skipping {skipped[name]}")
-    return [notebook for name, notebook in known.items() if name in chosen]
+    return [notebook for name, notebook in valid.items() if name in chosen]
+
+
+def listed() -> list[dict[str, str]]:
+    """Return name, title and the seconds in each profile of all notebooks, in the order of a run.
+
+    An installed package has no notebooks, so it reads these from its table.
+    """
+    if not in_checkout():
+        return read_csv(LISTED)
+    rows = []
+    for notebook in select():
+        times = {name: f"{notebook.seconds(name):g}" for name in PROFILES}
+        rows.append({"name": notebook.name, "title": notebook.title} | times)
+    return rows
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
@@ -159,6 +181,24 @@ def read_notebook(path: Path) -> dict[str, Any]:
     return document
 
 
+def relinked(document: dict[str, Any], source: Path, folder: Path) -> str:
+    """Return an executed notebook as text, whose relative links work in another folder.
+
+    document: the notebook as JSON. source: the notebook's own path, from which its links go.
+    """
+
+    def moved(target: re.Match) -> str:
+        path = source.parent / target[1]
+        return Path(os.path.relpath(path, folder)).as_posix()
+
+    cells = []
+    for cell in document["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell = cell | {"source": LINK.sub(moved, "".join(cell["source"])).splitlines(True)}
+        cells.append(cell)
+    return json.dumps(document | {"cells": cells}, indent=1, ensure_ascii=False) + "\n"
+
+
 def _notebook(path: Path, *copies: Path) -> Notebook:
     """Return a notebook, which must be the only one of its name. copies: others of this name."""
     if copies:
@@ -169,12 +209,14 @@ def _notebook(path: Path, *copies: Path) -> Notebook:
     with _naming(f"{path.name}: metadata"):  # unknown keys are errors, too
         title = "".join(document["cells"][0]["source"]).split("\n")[0].lstrip("# ").strip()
         metadata = dict(document["metadata"].get("pomology", {}))
+        # A notebook without variants has one, of which `seconds` are.
         seconds = metadata.pop("seconds", {})
-        variants = [Variant(**each) for each in metadata.pop("variants", [{"seconds": seconds}])]
+        declared_variants = metadata.pop("variants", [{"seconds": seconds}])
+        variants = [Variant(**variant) for variant in declared_variants]
         fields = {"path": path, "title": title, "variants": variants}
         notebook = msgspec.convert(metadata | fields, Notebook)
-    places = [root() / "params" / profile / f"{path.stem}.yaml" for profile in PROFILES]
-    if notebook.run and not any(place.exists() for place in places):
+    files = [root() / "params" / profile / f"{path.stem}.yaml" for profile in PROFILES]
+    if notebook.run and not any(file.exists() for file in files):
         raise PomologyError(f"{path.name}: no experiment, since it has no file in params/")
     return notebook
 
@@ -183,11 +225,12 @@ def declared(path: Path) -> type[msgspec.Struct]:
     """Return a struct type with the parameters of a notebook. Raises PomologyError for others."""
     fields = []
     defaults = {}
-    for name, found in inspect(path).items():
-        types = dict(ABOVE_0 if "(> 0)" in found.help else {})
+    for name, parameter in inspect(path).items():
+        types = dict(ABOVE_0 if "(> 0)" in parameter.help else {})
         with _naming(f"{path.name}: parameter {name}"):
-            fields.append((name, eval(found.inferred_type_name, types), None))
-            defaults[name] = ast.literal_eval(found.default)
+            # An annotation is Python, such as `list[int]`. ABOVE_0 replaces int and float in it.
+            fields.append((name, eval(parameter.inferred_type_name, types), None))
+            defaults[name] = ast.literal_eval(parameter.default)
     parameters = msgspec.defstruct("Parameters", fields, forbid_unknown_fields=True)
     with _naming(f"{path.name}: parameters"):
         msgspec.convert(defaults, parameters)
@@ -205,8 +248,9 @@ def inspect(path: Path) -> dict[str, Any]:
 
     with _naming(path.name):
         cells = nbformat.read(path, 4).cells
-        chosen = [cell for cell in cells if TAGS.intersection(cell.metadata.get("tags", ()))]
-        return {each.name: each for cell in chosen for each in PythonTranslator.inspect(cell)}
+        tagged = [cell for cell in cells if TAGS.intersection(cell.metadata.get("tags", ()))]
+        parameters = [parameter for cell in tagged for parameter in PythonTranslator.inspect(cell)]
+        return {parameter.name: parameter for parameter in parameters}
 
 
 @contextlib.contextmanager

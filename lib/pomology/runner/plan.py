@@ -54,14 +54,16 @@ def schedule(
     if minutes < math.inf:
         waiting.sort(key=lambda job: (job.repeat, bool(job.notebook.after), job.notebook.priority))
     while waiting:
+        # The pace so far, drawn towards 1 while little has run.
         elapsed_s = time.monotonic() - begun_s
         pace = (PRIOR_S + elapsed_s) / (PRIOR_S + expected_s)
         ends_s = pace * sum(job.seconds for job in waiting)
         job = waiting.pop(0)
         takes_s = pace * job.seconds
         # Notebooks that show other notebooks' results take seconds; time is reserved for them.
-        kept_s = pace * sum(each.seconds for each in waiting if each.notebook.after) + PAGE_S
-        if not job.notebook.after and elapsed_s + takes_s + kept_s > 60 * minutes:
+        showing_s = sum(other.seconds for other in waiting if other.notebook.after)
+        reserved_s = pace * showing_s + PAGE_S
+        if not job.notebook.after and elapsed_s + takes_s + reserved_s > 60 * minutes:
             left_out[job.name] = f"takes about {clock_time(takes_s)} here, more than was left"
             continue
         yield job, takes_s, ends_s
@@ -77,7 +79,7 @@ def prepare(options: argparse.Namespace, run: str) -> tuple[Path, list[Job]]:
     values = {"devices": options.device, "data": options.data, "out": str(out)}
     planned = jobs(options.profile, values, options.only, options.repeats)
     if options.device != "auto":
-        find.find(options.device)
+        find.find(options.device)  # raises here, before the first kernel starts
     _check_resumable(out, planned, options.profile)
     foreign = _foreign_parameters()
     if foreign:
@@ -105,6 +107,7 @@ def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1)
                 if settings.get("devices") == "cpu" or not find.has(variant.only):
                     continue
                 settings["devices"] = "gpu"
+            # The last variant runs last, so its notebook can show the results of all.
             suffix = "" if variant is notebook.variants[-1] else variant.name
             for repeat in range(repeats):
                 name = notebook.name + suffix + (f"-{repeat}" if repeat else "")
@@ -116,21 +119,22 @@ def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1)
 
 def check() -> int:
     """Validate all notebooks and parameter files; return the number of notebooks."""
-    known = notebooks()
-    for notebook in known:
+    valid = notebooks()
+    for notebook in valid:
         for profile in PROFILES:
             notebook.values(profile, {})
-    for place in _foreign_parameters():
-        raise PomologyError(f"{place}: no notebook or profile of this name")
-    return len(known)
+    for file in _foreign_parameters():
+        raise PomologyError(f"{file}: no notebook or profile of this name")
+    return len(valid)
 
 
 def _foreign_parameters() -> list[str]:
     """Return the files in params/ that are of no notebook or profile, without hidden ones."""
+    folder = root() / "params"
     names = [path.stem for path in notebook_paths(root() / "notebooks")]
-    own = [root() / "params" / profile / f"{name}.yaml" for profile in PROFILES for name in names]
-    paths = sorted(set((root() / "params").glob("[!.]*/[!.]*")).difference(own))
-    return [one_line(path.relative_to(root())) for path in paths]
+    expected = [folder / profile / f"{name}.yaml" for profile in PROFILES for name in names]
+    foreign = sorted(set(folder.glob("[!.]*/[!.]*")).difference(expected))
+    return [one_line(path.relative_to(root())) for path in foreign]
 
 
 def run_folder(run: str, profile: str) -> Path:
@@ -151,17 +155,18 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
     """Raise PomologyError if a run has another profile or other parameters: tables never mix."""
     if not (out / "machine.json").exists():
         return
-    before = Run(out).machine.get("profile")
-    if before != profile:
-        other = f"has PROFILE={before}, not {profile}; name another RUN"
-        raise PomologyError(f"RUN={out.name}: {other}")
+    profile_before = Run(out).machine.get("profile")
+    if profile_before != profile:
+        problem = f"has PROFILE={profile_before}, not {profile}; name another RUN"
+        raise PomologyError(f"RUN={out.name}: {problem}")
     for job in planned:
         for path in (out / ".partial" / f"{job.name}.ipynb", job.output(out)):
             try:
-                used = read_notebook(path)["metadata"]["papermill"]["parameters"]
+                parameters = read_notebook(path)["metadata"]["papermill"]["parameters"]
             except (PomologyError, KeyError, TypeError):  # missing or broken: written again
                 continue
-            for name in used.keys() - {"out", "repeat"}:  # the folder may have moved
-                if used[name] != job.parameters.get(name):
-                    was = f"{job.name} ran with {name}={used[name]}, not {job.parameters.get(name)}"
-                    raise PomologyError(f"RUN={out.name}: {was}; name another RUN")
+            for name in parameters.keys() - {"out", "repeat"}:  # the folder may have moved
+                before, now = parameters[name], job.parameters.get(name)
+                if before != now:
+                    problem = f"{job.name} ran with {name}={before}, not {now}"
+                    raise PomologyError(f"RUN={out.name}: {problem}; name another RUN")

@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from pomology.command_line import RUN, argument, extra, run_folder
+from pomology.command_line import RUN, argument, require_checkout, run_folder
 from pomology.errors import PomologyError
 from pomology.machine.snapshot import run_command
 from pomology.paths import redact, root
@@ -19,22 +19,22 @@ In the collection it is public, under the license of this repository."""
 
 def _check_zip(options: argparse.Namespace) -> int:
     """Check shared runs by their own numbers, the reference run and the collection."""
-    _need_extras()
     from pomology.extras.collection import page
 
     asked = list(dict.fromkeys(Path(name).resolve() for name in options.files))
-    for place in asked:
-        if not place.is_file():
-            raise PomologyError(f"{redact(str(place))}: not a file; expected the zip of a run")
-    known = {place.resolve() for place in (root() / "collection").glob("[!.]*.zip")}
-    found = page.checked([*sorted(known.difference(asked)), *asked])[-len(asked) :]
-    print("\n".join(line for one, _ in found for line in one.lines()))
-    return int(any(one.refused for one, _ in found))
+    for path in asked:
+        if not path.is_file():
+            raise PomologyError(f"{redact(str(path))}: not a file; expected the zip of a run")
+    collected = {path.resolve() for path in (root() / "collection").glob("[!.]*.zip")}
+    # A copy is told of the later run, so those of the collection come first.
+    checked = page.checked([*sorted(collected.difference(asked)), *asked])[-len(asked) :]
+    print("\n".join(line for one, _ in checked for line in one.lines()))
+    return int(any(one.refused for one, _ in checked))
 
 
 def _collect(options: argparse.Namespace) -> int:
     """Check all zips of the collection and build its page."""
-    _need_extras()
+    require_checkout("collect")
     from pomology.extras.collection import page
 
     folder = Path(options.folder or root() / "collection")
@@ -47,8 +47,8 @@ def _collect(options: argparse.Namespace) -> int:
 
 def _submit(options: argparse.Namespace) -> int:
     """Show what the zip of a run holds, and write it for an issue; nothing is sent."""
+    require_checkout("submit")
     folder = run_folder(options.run)
-    _need_extras()
     from pomology.extras.collection import check
 
     run = check.Run(folder)
@@ -59,20 +59,16 @@ def _submit(options: argparse.Namespace) -> int:
         print("nothing was written; the answer y or the option --yes writes it")
         return 1
     name = f"{check.cases.chip_word(run.machine['chip'])}-{run.records[0].started[:10]}.zip"
-    place = check.share.write(folder).rename(folder.resolve().parent / name)
-    one = check.check(place)
+    packed = check.share.write(folder).rename(folder.resolve().parent / name)
+    one = check.check(packed)
     print("\n".join(one.lines()))
     remote = run_command("git", "-C", str(root()), "remote", "get-url", "origin") or ""
-    found = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(\.git)?$", remote.strip())
-    page = f": https://github.com/{found[1]}/issues/new" if found else " of this repository"
-    print(f"Nothing was sent. Attach {redact(str(place))} to a new issue{page}")
+    repository = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(\.git)?$", remote.strip())
+    page = (
+        f": https://github.com/{repository[1]}/issues/new" if repository else " of this repository"
+    )
+    print(f"Nothing was sent. Attach {redact(str(packed))} to a new issue{page}")
     return int(one.refused)
-
-
-def _need_extras() -> None:
-    """Raise PomologyError if an extra is missing that the checks need."""
-    for name in ("compare", "doctor", "prediction", "share"):
-        extra(name)
 
 
 FILES = argument("files", "zips of shared runs", nargs="+", metavar="FILE")

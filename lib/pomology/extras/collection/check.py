@@ -28,16 +28,30 @@ from pomology.results.record import Record
 from pomology.results.run import Run
 
 # Rules that mark a run; others refuse it. CHANGING mark one at another commit than the reference.
-MARKS = {"unknown commit", "system", "learning", "time", "slow peaks", "scaled copy"}
-MARKS |= {"ratio between cases", "same chip", "repeats"}
+MARKS = {
+    "unknown commit",
+    "system",
+    "learning",
+    "time",
+    "slow peaks",
+    "scaled copy",
+    "ratio between cases",
+    "same chip",
+    "repeats",
+}
 CHANGING = {"interval", "flags", "work", "precision", "calibration"}
 # Checks of the instrument without which no time is valid, and those that refute times.
 INSTRUMENT, VARIATION = "instrument_check", "between_process_difference"
 NEEDED = ("clock", "fence", "work not waited for", "same thing twice")
 REFUTES = (*NEEDED, "against another clock", "same results")
 # Rates of work -> the time that they are over, if not that of a step or call.
-RATES = dict.fromkeys(("flops_per_s", "throughput", "bytes_per_s"), "")
-RATES |= {"forward_flops_per_s": "forward_s", "backward_flops_per_s": "backward_s"}
+RATES = {
+    "flops_per_s": "",
+    "throughput": "",
+    "bytes_per_s": "",
+    "forward_flops_per_s": "forward_s",
+    "backward_flops_per_s": "backward_s",
+}
 STEPS = ("step_s", *cases.TIMES)  # the first of these in raw times is the time of a case
 EQUAL = 2e-4  # relative, for the rounding of raw times
 ROUNDING_S = 3e-9  # raw times are in whole nanoseconds
@@ -48,11 +62,11 @@ UNREADABLE = (PomologyError, LookupError, AttributeError, ArithmeticError, TypeE
 _same = functools.partial(math.isclose, rel_tol=EQUAL, abs_tol=ROUNDING_S)
 
 
-class Row(NamedTuple):
+class CheckedCase(NamedTuple):
     """A case, and its metrics and flags by its raw times."""
 
     record: Record
-    own: dict[str, Estimate]
+    recomputed: dict[str, Estimate]
     flags: list[str]
     step_s: float | None  # time of a step or call
     rate_s: float | None  # the same without loading, if known: its rates are over this time
@@ -64,13 +78,14 @@ class Checked(NamedTuple):
 
     name: str
     machine: dict[str, Any]
-    rows: list[Row]
+    cases: list[CheckedCase]
     broken: list[Broken]
     marks: set[str]
     traits: Traits
 
     @property
     def refused(self) -> bool:
+        """Whether it breaks a rule that does more than mark it."""
         return any(rule not in self.marks for rule, _ in self.broken)
 
     def lines(self) -> list[str]:
@@ -78,17 +93,19 @@ class Checked(NamedTuple):
         texts: dict[str, list[str]] = defaultdict(list)
         for rule, text in sorted(self.broken, key=lambda broken: broken[0] in self.marks):
             texts[f"{'marked' if rule in self.marks else 'refused'}: {rule}"].append(text)
-        found = [(rule, one_line(each[0], 200), len(each) - 1) for rule, each in texts.items()]
-        lines = [f"{rule}: {text}{f' (and {n:,} more)' if n else ''}" for rule, text, n in found]
+        lines = []
+        for rule, of_rule in texts.items():
+            more = f" (and {len(of_rule) - 1:,} more)" if len(of_rule) > 1 else ""
+            lines.append(f"{rule}: {one_line(of_rule[0], 200)}{more}")
         return [f"{self.name}: {line}" for line in lines or ["accepted"]]
 
 
-def check(place: Path) -> Checked:
+def check(path: Path) -> Checked:
     """Check a zip by itself, the reference run and the history of this repository."""
-    run = Run(place)
-    one = Checked(one_line(place.name, 80), {}, [], [], set(), Traits(place.name))
+    run = Run(path)
+    one = Checked(one_line(path.name, 80), {}, [], [], set(), Traits(path.name))
     try:
-        one.rows.extend(row(record) for record in run.records)
+        one.cases.extend(checked_case(record) for record in run.records)
         one.machine.update(run.machine)
         commit = str((one.machine.get("git") or {}).get("commit"))
         one.marks.update(MARKS if commit == reference()["commit"] else MARKS | CHANGING)
@@ -96,18 +113,20 @@ def check(place: Path) -> Checked:
         one.broken.extend(("not reproducible", text) for text in obstacles(one.machine))
         if locked(commit) is None:
             one.broken.append(("unknown commit", f"{commit} is not in this repository"))
-        for each in one.rows:
-            found = [*_of_machine(each.record, one.machine), *_values(each), *_work(each)]
-            about = f"{each.record.experiment}, {each.record.case} #{each.record.repeat}"
-            one.broken.extend((rule, f"{about}: {text}") for rule, text in found)
-            one.broken.extend(one.traits.add(each.record, each.step_s))
-        one.broken.extend((*_instrument(one.rows), *_rates(one.rows), *_time(one.rows)))
+        for case in one.cases:
+            record = case.record
+            title = f"{record.experiment}, {record.case} #{record.repeat}"
+            for rule, text in (*_of_machine(record, one.machine), *_values(case), *_work(case)):
+                one.broken.append((rule, f"{title}: {text}"))
+            one.broken.extend(one.traits.add(record, case.step_s))
+        one.broken.extend((*_instrument(one.cases), *_rates(one.cases), *_time(one.cases)))
+    # A zip is written by anybody: whatever its numbers break is its fault, and refuses it.
     except UNREADABLE as error:
         one.broken.append(("cannot be read", f"{type(error).__name__}: {error}"))
     return one
 
 
-def row(record: Record) -> Row:
+def checked_case(record: Record) -> CheckedCase:
     """Compute what follows from a record's raw times, by the functions that timed it.
 
     The instrument's checks time in ways of their own, so nothing follows from theirs.
@@ -117,16 +136,18 @@ def row(record: Record) -> Row:
     timed = {name: raw for name, raw in raws.items() if name in record.metrics}
     loop = loops[0] if loops else None
     parts = {"training": loop} if loop else {}
-    own = epochs.epoch_metrics(SimpleNamespace(parts=parts, occasional_work={}))
+    recomputed = epochs.epoch_metrics(SimpleNamespace(parts=parts, occasional_work={}))
     for name, raw in timed.items():
-        own[name] = intervals.median_interval([seconds / calls for calls, seconds in raw["steady"]])
-    step_s = next((own[name].value for name in STEPS if name in own), None)
+        calls_s = [seconds / calls for calls, seconds in raw["steady"]]
+        recomputed[name] = intervals.median_interval(calls_s)
+    step_s = next((recomputed[name].value for name in STEPS if name in recomputed), None)
     rate_s = epochs.interval(loop.ready_blocks).value if loop and loop.ready_blocks else step_s
     spent_s = sum(raw.get("first_step_s") or raw.get("first_call_s") or 0 for raw in raws.values())
     for raw, name in itertools.product(raws.values(), ("warmup", "steady", "ready")):
         spent_s += sum(block_s for _, block_s in raw.get(name) or ())
-    flags = outcome.flags(None, loop, timed, record.backend)
-    return Row(record, own, flags, step_s, rate_s, spent_s)
+    calls = [outcome.blocks_of(raw["steady"]) for raw in timed.values()]
+    flags = outcome.flags(loop, calls, record.backend)
+    return CheckedCase(record, recomputed, flags, step_s, rate_s, spent_s)
 
 
 def _of_machine(record: Record, machine: dict[str, Any]) -> Iterator[Broken]:
@@ -145,28 +166,34 @@ def _of_machine(record: Record, machine: dict[str, Any]) -> Iterator[Broken]:
         "precision": record.config.get("precision", "fp32") != record.precision and not varies,
         "calibration": record.status == "ok" and not record.calibration,
     }
-    about = f"{record.chip}, {record.profile}, {record.framework_version}, {record.precision}"
-    yield from ((rule, f"{about}: its {rule} does not fit") for rule in wrong if wrong[rule])
+    stated = f"{record.chip}, {record.profile}, {record.framework_version}, {record.precision}"
+    for rule, is_wrong in wrong.items():
+        if is_wrong:
+            yield rule, f"{stated}: its {rule} does not fit"
 
 
-def _values(row: Row) -> Iterator[Broken]:
+def _values(case: CheckedCase) -> Iterator[Broken]:
     """Yield metrics, flags and times that do not follow from a case's raw times."""
-    record, metrics = row.record, row.record.metrics
-    for name, own in row.own.items():
-        stated = metrics.get(name, Estimate(math.nan))
+    record = case.record
+    for name, raw in case.recomputed.items():
+        stated = record.metrics.get(name, Estimate(math.nan))
         if name in ("epoch_s", "compute_epoch_s"):  # these also have other work than training
-            if stated.value < 0.99 * own.value:
-                yield "raw times", f"{name} is {stated.value:.4g}; its steps take {own.value:.4g}"
-        elif not _same(stated.value, own.value):
-            yield "raw times", f"{name} is {stated.value:.4g}; its raw times give {own.value:.4g}"
-        elif own.low is not None:
+            if stated.value < 0.99 * raw.value:
+                yield "raw times", f"{name} is {stated.value:.4g}; its steps take {raw.value:.4g}"
+        elif not _same(stated.value, raw.value):
+            yield "raw times", f"{name} is {stated.value:.4g}; its raw times give {raw.value:.4g}"
+        elif raw.low is not None:
             # Rounded times give a median another tie.
-            allowed = 0.3 * (own.high - own.low) + ROUNDING_S
-            if max(abs(a - b) for a, b in zip(stated.bounds, own.bounds, strict=True)) > allowed:
+            allowed = 0.3 * (raw.high - raw.low) + ROUNDING_S
+            ends = zip(stated.bounds, raw.bounds, strict=True)
+            if max(abs(end - of_raw) for end, of_raw in ends) > allowed:
                 yield "interval", f"{name}: its raw times give another one"
-    yield from (("flags", f"{flag} is missing") for flag in row.flags if flag not in record.flags)
-    timed = metrics.keys() & STEPS and record.experiment != INSTRUMENT and record.status == "ok"
-    if timed and not row.own:
+    for flag in case.flags:
+        if flag not in record.flags:
+            yield "flags", f"{flag} is missing"
+    has_times = not record.metrics.keys().isdisjoint(STEPS)
+    timed = has_times and record.experiment != INSTRUMENT and record.status == "ok"
+    if timed and not case.recomputed:
         yield "raw times", "none"
 
 
@@ -176,79 +203,85 @@ def reference() -> dict[str, Any]:
     counts: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     run = Run(root() / "outputs" / "reference-cpu")
     shared = [(record, share.shared_record(record, {})["config"]) for record in run.records]
-    rows = [row(structs.replace(record, config=config)) for record, config in shared]
-    for each in rows:
-        for name, value in counted(each).items():
-            counts[key_of(each.record)][name].append(value)
-    return {"commit": run.machine["git"]["commit"], "filled": filled(rows), "counted": counts}
+    # A shared run has its settings as they are shared, so the reference run needs the same.
+    checked = [checked_case(structs.replace(record, config=config)) for record, config in shared]
+    for case in checked:
+        for name, value in counted(case).items():
+            counts[key_of(case.record)][name].append(value)
+    return {"commit": run.machine["git"]["commit"], "filled": filled(checked), "counted": counts}
 
 
-def counted(row: Row) -> dict[str, float]:
+def counted(case: CheckedCase) -> dict[str, float]:
     """Return a case's counts of work, unless memory decides, and of what nearly is the same."""
-    record = row.record
+    record = case.record
     if any(word in str(value) for word in ("near", "to fill") for value in record.config.values()):
         return {}
-    counts = {"parameters": record.parameters, "flops_per_step": record.flops_per_step}
-    found = {name: value for name, value in counts.items() if value is not None}
+    stated = {"parameters": record.parameters, "flops_per_step": record.flops_per_step}
+    counts = {name: value for name, value in stated.items() if value is not None}
     for name, metric in record.metrics.items():
-        over = row.own.get(RATES.get(name))
-        seconds = over.value if over else row.rate_s
+        over = case.recomputed.get(RATES.get(name))
+        seconds = over.value if over else case.rate_s
         if name in ("parameters", "forward_macs", "theoretical_bytes"):
-            found[name] = metric.value
+            counts[name] = metric.value
         elif name in ("loss_first", "accuracy", "speedup"):
-            found[f"{name}, nearly"] = metric.value
+            counts[f"{name}, nearly"] = metric.value
         elif name in RATES and seconds:
-            found[f"{name} × time"] = metric.value * seconds
-    return found
+            counts[f"{name} × time"] = metric.value * seconds
+    return counts
 
 
-def filled(rows: Sequence[Row]) -> dict[str, float]:
+def filled(checked: Sequence[CheckedCase]) -> dict[str, float]:
     """Return the share of the cases' time that raw times fill, by experiment."""
-    timed = [(row.record.experiment, row.spent_s, row.record.seconds) for row in rows if row.own]
+    timed = [
+        (case.record.experiment, case.spent_s, case.record.seconds)
+        for case in checked
+        if case.recomputed
+    ]
     sums = pandas.DataFrame(timed, columns=["name", "raw_s", "case_s"]).groupby("name").sum()
     return (sums["raw_s"] / sums["case_s"]).to_dict()
 
 
-def _work(row: Row) -> Iterator[Broken]:
+def _work(case: CheckedCase) -> Iterator[Broken]:
     """Yield counts of a case's work that are not those of the reference run, or not its rates'."""
-    own = counted(row)
-    known = reference()["counted"].get(key_of(row.record), {})
-    flops = own.get("flops_per_step")
-    if flops and not _same(own.get("flops_per_s × time", flops), flops):
+    counts = counted(case)
+    expected = reference()["counted"].get(key_of(case.record), {})
+    flops = counts.get("flops_per_step")
+    if flops and not _same(counts.get("flops_per_s × time", flops), flops):
         yield "raw times", f"flops_per_s is not that of {flops:.4g} FLOP per step"
-    for name in own.keys() & known.keys():
+    for name in counts.keys() & expected.keys():
         rule, most = ("learning", NEARLY) if "nearly" in name else ("work", EQUAL)
-        least, greatest = min(known[name]), max(known[name])
+        count = counts[name]
+        least, greatest = min(expected[name]), max(expected[name])
         # A count whose repeats differ depends on the speed.
-        if _same(least, greatest, rel_tol=most / 2) and not _same(own[name], least, rel_tol=most):
-            yield rule, f"{name} is {own[name]:.6g}, in the reference run {least:.6g}"
+        if _same(least, greatest, rel_tol=most / 2) and not _same(count, least, rel_tol=most):
+            yield rule, f"{name} is {count:.6g}, in the reference run {least:.6g}"
 
 
-def _instrument(rows: Sequence[Row]) -> Iterator[Broken]:
+def _instrument(checked: Sequence[CheckedCase]) -> Iterator[Broken]:
     """Yield missing and failed checks of the instrument, for each kind of device with results."""
-    found: dict[str, list[Record]] = defaultdict(list)
-    for record in (row.record for row in rows if row.record.experiment == INSTRUMENT):
-        about = f"{record.config.get('check')}, {cases.kind(record.backend)}"
-        found[about].append(record)
-        stated = record.metrics.get(VARIATION, Estimate(0)).value
-        if about.startswith(NEEDED[-1]) and not 0 < stated < 3:
-            yield "run-to-run variation", f"{about}: not stated"
-    kinds = sorted({cases.kind(row.record.backend) for row in rows})
-    for name, about in ((name, f"{name}, {kind}") for kind in kinds for name in REFUTES):
-        if name in NEEDED and not any(
-            each.status == "ok" and each.metrics for each in found[about]
-        ):
-            yield "instrument check", f"{about}: missing"
-        for status in {record.status for record in found[about]} - {"ok", "unsupported"}:
-            yield "instrument check", f"{about}: {status}"
+    kinds = sorted({cases.kind(case.record.backend) for case in checked})
+    by_check: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in (case.record for case in checked if case.record.experiment == INSTRUMENT):
+        name, kind = str(record.config.get("check")), cases.kind(record.backend)
+        by_check[name, kind].append(record)
+        variation = record.metrics.get(VARIATION, Estimate(0)).value
+        if name.startswith(NEEDED[-1]) and not 0 < variation < 3:
+            yield "run-to-run variation", f"{name}, {kind}: not stated"
+    for kind, name in itertools.product(kinds, REFUTES):
+        records = by_check[name, kind]
+        passed = [record for record in records if record.status == "ok" and record.metrics]
+        if name in NEEDED and not passed:
+            yield "instrument check", f"{name}, {kind}: missing"
+        for status in {record.status for record in records} - {"ok", "unsupported"}:
+            yield "instrument check", f"{name}, {kind}: {status}"
 
 
-def _rates(rows: Sequence[Row]) -> Iterator[Broken]:
+def _rates(checked: Sequence[CheckedCase]) -> Iterator[Broken]:
     """Yield rates above the peak of the device, and peaks far below its data sheet."""
-    limit = functools.cache(functools.partial(peaks.limit, [row.record for row in rows]))
+    limit = functools.cache(functools.partial(peaks.limit, [case.record for case in checked]))
     shares: dict[str, list[float]] = defaultdict(list)
-    for record in (row.record for row in rows if row.record.status == "ok"):
-        rates = [each.value for name, each in record.metrics.items() if "flops_per_s" in name]
+    for record in (case.record for case in checked if case.record.status == "ok"):
+        rates = [rate.value for name, rate in record.metrics.items() if "flops_per_s" in name]
         most = limit(cases.kind(record.backend), record.chip, record.precision)
         sheet = peaks.data_sheet(str(record.chip)).get(cases.precision(record))
         if sheet and rates and record.config.get("operation") in ("matmul", "vjp"):
@@ -257,14 +290,15 @@ def _rates(rows: Sequence[Row]) -> Iterator[Broken]:
         if max(rates, default=0) > most and "too-fast" not in record.flags:
             text = f"{record.experiment}, {record.case}: {max(rates):.3g} FLOP/s, above {most:.3g}"
             yield "peak", text
-    for chip, found in shares.items():
-        if max(found) < 0.2:
-            yield "slow peaks", f"{chip}: matmuls reach {max(found):.0%} of the data sheet's peak"
+    for chip, shares_of_chip in shares.items():
+        most = max(shares_of_chip)
+        if most < 0.2:
+            yield "slow peaks", f"{chip}: matmuls reach {most:.0%} of the data sheet's peak"
 
 
-def _time(rows: Sequence[Row]) -> Iterator[Broken]:
+def _time(checked: Sequence[CheckedCase]) -> Iterator[Broken]:
     """Yield times of cases that do not fit their raw times, or the time between their starts."""
-    for experiment, part in filled(rows).items():
+    for experiment, part in filled(checked).items():
         usual = reference()["filled"].get(experiment, 0.0)
         if not FILLED * usual <= part <= 1.05:
             yield (
@@ -272,7 +306,8 @@ def _time(rows: Sequence[Row]) -> Iterator[Broken]:
                 f"{experiment}: raw times fill {part:.0%} of the cases, usually {usual:.0%}",
             )
     times = [
-        (datetime.fromisoformat(row.record.started), row.record.seconds or 0.0) for row in rows
+        (datetime.fromisoformat(case.record.started), case.record.seconds or 0.0)
+        for case in checked
     ]
     used_s = passed_s = 0.0
     for (start, seconds), (after, _) in itertools.pairwise(sorted(times)):

@@ -21,6 +21,7 @@ Broken = tuple[str, str]  # a rule, and what breaks it
 
 
 def key_of(record: Record) -> str:
+    """Return a text that is equal for the same case of any runs, on any device."""
     return f"{record.experiment}, {record.framework} {json.dumps(record.config)}"
 
 
@@ -59,6 +60,7 @@ def compare(runs: Sequence[Traits]) -> list[list[Broken]]:
     columns: dict[str, dict[tuple[int, str], dict[str, float]]] = defaultdict(dict)
     counts = Counter()
     for number, run in enumerate(runs):
+        # A shape of raw times belongs to the first run that has it.
         taken = Counter()
         for shape, (first_s, _) in run.shapes.items():
             owner = owners.setdefault(shape, run)
@@ -68,11 +70,13 @@ def compare(runs: Sequence[Traits]) -> list[list[Broken]]:
             if count > max(2, 0.02 * len(run.shapes)):
                 text = f"{count} of {len(run.shapes)} cases have the raw times of {name}"
                 broken[number].append((rule, text))
+        # The first runs of a device stand for all of them, so that the tables stay small.
         for device, times in run.times.items():
             counts[device] += 1
             if counts[device] <= MOST_RUNS:
                 columns[device[:3]][number, device] = times
-    tables = {kind: pandas.DataFrame(each) for kind, each in columns.items()}
+    # A device's name begins with `cpu` or `gpu`, and only devices of one kind are compared.
+    tables = {kind: pandas.DataFrame(by_run) for kind, by_run in columns.items()}
     for number, run in enumerate(runs):
         for device, times in run.times.items():
             others = tables[device[:3]].drop(columns=number, level=0, errors="ignore")
@@ -80,16 +84,17 @@ def compare(runs: Sequence[Traits]) -> list[list[Broken]]:
     return broken
 
 
-def _unusual(device: str, own: pandas.Series, others: pandas.DataFrame) -> Iterator[Broken]:
+def _unusual(device: str, times: pandas.Series, others: pandas.DataFrame) -> Iterator[Broken]:
     """Yield a device's times that are far from those of all others.
 
-    own: logarithm of the seconds by case. others: the same, a column per run and device.
+    times: logarithm of the seconds by case. others: the same, a column per run and device.
     """
-    repeats = own.groupby(own.index.str.rpartition(" #").get_level_values(0))
+    repeats = times.groupby(times.index.str.rpartition(" #").get_level_values(0))
     for case, log in (repeats.max() - repeats.min()).items():
         if log > math.log(UNUSUAL):
             yield "repeats", f"{case}: they differ {math.exp(log):.2g}-fold"
-    differences = others.reindex(own.index).sub(own, axis=0)
+    # A device may be faster in all cases (its level), but not by far more in a single one.
+    differences = others.reindex(times.index).sub(times, axis=0)
     differences = differences.loc[:, differences.count() >= SHARED]
     levels = differences.median()
     far = differences.sub(levels).abs().min(axis=1)

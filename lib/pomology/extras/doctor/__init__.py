@@ -21,23 +21,25 @@ def _run(options: argparse.Namespace) -> None:
     print("Loading each framework in its own process; this can take a minute.\n")
     print(doctor.examine(machine))
     if options.submit:
-        print("\n".join(obstacles_here("quick") or ["The collection would accept a run."]))
+        print("\n".join(obstacles_here() or ["The collection would accept a run."]))
 
 
 def obstacles(machine: dict[str, Any]) -> list[str]:
     """Return why a run with these facts of machine.json is not accepted."""
     git = machine.get("git") or {}
     commit = str(git.get("commit"))
-    found = []
+    reasons = []
     if not re.fullmatch("[0-9a-f]{40}", commit) or git.get("dirty") is not False:
-        found.append("the checkout has uncommitted changes, or no commit")
+        reasons.append("the checkout has uncommitted changes, or no commit")
     if machine.get("profile") not in ACCEPTED:
-        found.append(f"profile {machine.get('profile')}, not {' or '.join(ACCEPTED)}")
+        reasons.append(f"profile {machine.get('profile')}, not {' or '.join(ACCEPTED)}")
     for name, version in machine.get("packages", {}).items():
-        known = re.findall(rf"^{re.escape(name)}==([\w.]+)", locked(commit) or "", re.MULTILINE)
-        if known and version.partition("+")[0] not in known:
-            found.append(f"{name} {version}, but requirements.txt has {' or '.join(known)}")
-    return found
+        # A requirement may have a version for each platform.
+        pattern = rf"^{re.escape(name)}==([\w.]+)"
+        versions = re.findall(pattern, locked(commit) or "", re.MULTILINE)
+        if versions and version.partition("+")[0] not in versions:
+            reasons.append(f"{name} {version}, but requirements.txt has {' or '.join(versions)}")
+    return reasons
 
 
 @functools.cache
@@ -48,10 +50,10 @@ def locked(commit: str) -> str | None:
     return run_command("git", "-C", str(root()), "show", f"{commit}:requirements.txt")
 
 
-def obstacles_here(profile: str) -> list[str]:
-    """Return sentences on why a run of this checkout and profile would not be accepted."""
-    found = obstacles(software() | {"profile": profile})
-    return [f"not for the collection of runs: {obstacle}" for obstacle in found]
+def obstacles_here() -> list[str]:
+    """Return sentences on why a run of this checkout would not be accepted."""
+    reasons = obstacles(software() | {"profile": ACCEPTED[0]})
+    return [f"not for the collection of runs: {reason}" for reason in reasons]
 
 
 SUBMIT = argument("--submit", "whether a run could be submitted", False, action="store_true")

@@ -47,8 +47,8 @@ class Examination(NamedTuple):
         """Return the verdict and the findings as lines: problems, unknowns, then the rest."""
         lines = [self.verdict, ""]
         for fine, word in ((False, "no"), (None, "unknown"), (True, "yes")):
-            found = [each for each in self.findings if each.fine is fine]
-            lines += [f"{word:9} {each.question} {each.answer}" for each in found]
+            same = [finding for finding in self.findings if finding.fine is fine]
+            lines += [f"{word:9} {finding.question} {finding.answer}" for finding in same]
         return "\n".join(lines)
 
 
@@ -56,8 +56,8 @@ def examine(snapshot: dict[str, Any]) -> Examination:
     """Examine this machine and its frameworks; this takes seconds to a minute."""
     answers = {name: probe(name) for name in NAMES}
     now = machine_snapshot.conditions()
-    found = findings(snapshot | now, now["flags"], answers)
-    return Examination(found, verdict(answers), answers["lightning"].get("auto", "cpu"))
+    of_machine = findings(snapshot | now, now["flags"], answers)
+    return Examination(of_machine, verdict(answers), answers["lightning"].get("auto", "cpu"))
 
 
 def probe(
@@ -85,13 +85,13 @@ def answer(framework: str) -> dict[str, Any]:
     version = None
     try:
         version = metadata.version(framework)
-        found = {"version": version, "reason": None, "devices": []}
+        loaded = {"version": version, "reason": None, "devices": []}
         if framework == "lightning":
-            return found | {"auto": _lightning_auto()}
+            return loaded | {"auto": _lightning_auto()}
         for backend, reason in FRAMEWORKS[framework].backends().items():
             entry = {"backend": backend, "kind": cases.kind(backend), "reason": reason}
-            found["devices"].append(entry if reason else entry | _examined(backend, framework))
-        return found | ({"compiler": _compiler()} if framework == "torch" else {})
+            loaded["devices"].append(entry if reason else entry | _examined(backend, framework))
+        return loaded | ({"compiler": _compiler()} if framework == "torch" else {})
     except metadata.PackageNotFoundError:
         return _no_answer("not installed")
     except Exception as error:  # any failure to load is a valid answer
@@ -104,8 +104,8 @@ def _examined(backend: str, framework: str) -> dict[str, Any]:
         if (framework, backend) == ("torch", "cuda") and _lacks_kernels():
             return {"reason": messages.fault("no kernel image is available for this GPU")}
         (device,) = find.find(backend, framework)
-        found = {"name": device.name, "precisions": device.precisions()}
-        return found | {"free_bytes": device.free_memory()}
+        entry = {"name": device.name, "precisions": device.precisions()}
+        return entry | {"free_bytes": device.free_memory()}
     except Exception as error:  # a driver may refuse what it has listed
         return {"reason": _why(error)}
 
@@ -153,32 +153,33 @@ def findings(snapshot: dict, flags: Sequence[str], answers: Mapping[str, dict]) 
     gpus = [gpu["name"] for gpu in snapshot.get("gpus") or ()]
     text = ", ".join(gpus) or "no GPU found"
     if len(gpus) > 1:
-        used = [f"PyTorch computes on {each['name']}" for each in usable(answers["torch"], "gpu")]
+        on_gpu = usable(answers["torch"], "gpu")
+        used = [f"PyTorch computes on {device['name']}" for device in on_gpu]
         text = "; ".join([text, *used, "CUDA_VISIBLE_DEVICES selects another one"])
-    found = [Finding("Is there a GPU to train on?", text, bool(gpus))]
+    all_findings = [Finding("Is there a GPU to train on?", text, bool(gpus))]
     text = f"Python {snapshot.get('python')} for {snapshot.get('architecture')}"
     if snapshot.get("translated"):
         text += ", translated by Rosetta: install one for arm64, remove .venv, run `make env`"
-    found.append(Finding("Is Python native?", text, not snapshot.get("translated")))
-    found += [_framework(NAMES[name], answers[name]) for name in FRAMEWORKS]
+    all_findings.append(Finding("Is Python native?", text, not snapshot.get("translated")))
+    all_findings += [_framework(NAMES[name], answers[name]) for name in FRAMEWORKS]
     auto = answers["lightning"].get("auto", "cpu")
     text = answers["lightning"]["reason"] or f'accelerator="auto" is {auto}'
     if auto == "cpu" and snapshot.get("os") == "macOS":  # its check needs `uname -p` to print arm
         text += "; put /usr/bin first in PATH"
-    found.append(Finding("Does Lightning choose the GPU?", text, auto != "cpu"))
+    all_findings.append(Finding("Does Lightning choose the GPU?", text, auto != "cpu"))
     free = {device["backend"]: device["free_bytes"] for device in usable(answers["torch"])}
     parts = [f"{quantity(size, 'B')} free now for {name}" for name, size in free.items()]
     enough = min(free.values()) >= ENOUGH_BYTES if free else None
     text = "; ".join(parts) or "unknown, because PyTorch cannot be loaded"
-    found.append(Finding("Is there enough free memory to train?", text, enough))
+    all_findings.append(Finding("Is there enough free memory to train?", text, enough))
     variable = devices_torch.FALLBACK_VARIABLE
     value = os.environ.get(variable, "")
     text = f"{variable}={value}: unset it" if value else f"{variable} is not set"
-    found.append(Finding("Does an operator that MPS lacks fail?", text, value in ("", "0")))
+    all_findings.append(Finding("Does an operator that MPS lacks fail?", text, value in ("", "0")))
     text = "; ".join(f"{flag}: {cases.FLAGS[flag]}" for flag in flags) or "no warning"
     text += f"; power mode {snapshot['power_mode']}" if snapshot.get("power_mode") else ""
-    found.append(Finding("Is the machine ready to measure now?", text, not flags))
-    return found
+    all_findings.append(Finding("Is the machine ready to measure now?", text, not flags))
+    return all_findings
 
 
 def _framework(title: str, answer: dict[str, Any]) -> Finding:
@@ -210,5 +211,5 @@ def verdict(answers: Mapping[str, dict[str, Any]]) -> str:
 
 def usable(answer: dict[str, Any], kind: str = "") -> list[dict[str, Any]]:
     """Return the devices of an answer that can train, of a kind (`cpu`, `gpu`) or of any."""
-    can_train = [each for each in answer["devices"] if each["reason"] is None]
-    return [each for each in can_train if kind in ("", each["kind"])]
+    can_train = [device for device in answer["devices"] if device["reason"] is None]
+    return [device for device in can_train if kind in ("", device["kind"])]

@@ -7,14 +7,15 @@ import bisect
 import re
 from typing import NamedTuple
 
-from pomology.articles import published
+from pomology.articles import devices as names
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.extras.fit import memory, networks
 from pomology.extras.fit.networks import Plan
 from pomology.extras.prediction import devices, model
-from pomology.extras.prediction.devices import Device
+from pomology.extras.prediction.devices import Hardware
 from pomology.format import clock_time, one_line, quantity, seconds, significant, span
+from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 
 MEMORY = {"GB": 2.0**30, "GiB": 2.0**30, "TB": 2.0**40}  # memory is sold in powers of two
@@ -24,42 +25,57 @@ SWAPS = "memory that swaps, or operators that run on the CPU (PYTORCH_ENABLE_MPS
 SLOW = "launches of small batches, data loading, other programs, a low-power mode, heat"
 
 
-class Place(NamedTuple):
-    """Where a step runs. limit: bytes that a program may use, or None; limited_by: in words."""
+class TrainingDevice(NamedTuple):
+    """The device of a step, and its memory.
+
+    device: with its data sheet, or None. limit: bytes that a program may use, or None. limited_by:
+    in words. note: how the device was chosen, or why it has no data sheet.
+    """
 
     backend: str
-    device: Device | None
+    device: Hardware | None
     limit: float | None
     limited_by: str
+    note: str = ""
 
 
 def answer(options: argparse.Namespace) -> list[str]:
     """Return the output of the command as lines. Raises PomologyError for wrong arguments."""
-    longest = networks.longest(networks.find(options.model))
+    name, note = networks.resolve(options.model)
+    plan = plan_of(options, longest=networks.longest(networks.find(name)))
+    tokens = parse(options.tokens, {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}, "--tokens", "10M")
+    observed_s = step_time(options.observed, plan) if options.observed else 0.0
+    where = training_device(options)
+    need = memory.count(name, plan, where.backend)
+    lines = fits(name, plan, where)
+    if where.device:
+        step, bound = model.fitted().predict(need.work, where.device, plan.precision)
+        lines += timed(step, bound, plan.batch * plan.sequence, tokens)
+        lines += [judged(step, observed_s)] if observed_s else []
+        lines += [where.note] if where.note else []
+    else:
+        lines.append(f"no time is predicted: {where.note}; --on names a device with a data sheet")
+    return [*lines, *helps(name, plan, where), *filter(None, [note])]
+
+
+def plan_of(options: argparse.Namespace, longest: int) -> Plan:
+    """Return what the command's options train. longest: the most tokens that the model takes.
+
+    Raises PomologyError for numbers that are too small or too large.
+    """
     values = {field: value for field, value in vars(options).items() if field in Plan._fields}
-    values["sequence"] = options.sequence or min(2048, longest)
+    values["sequence"] = min(2048, longest) if options.sequence is None else options.sequence
     plan = Plan(**values)
     for field in ("rank", "batch", "sequence"):
         if values[field] < 1:
             raise PomologyError(f"--{field} {values[field]}: expected at least 1")
     if plan.sequence > longest:
         raise PomologyError(f"--sequence {plan.sequence}: the model takes {longest:,} at most")
-    tokens = parse(options.tokens, {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}, "--tokens", "10M")
-    observed_s = step_time(options.observed, plan)
-    where = place(options)
-    need = memory.count(options.model, plan, where.backend)
-    lines = fits(options.model, plan, where)
-    if where.device:
-        step, bound = model.fitted().predict(need.work, where.device, plan.precision)
-        lines += timed(step, bound, plan.batch * plan.sequence, tokens)
-        lines += [judged(step, observed_s)] if observed_s else []
-    else:
-        lines.append("no time is predicted: this device has no data sheet; --on names one that has")
-    return [*lines, *helps(options.model, plan, where)]
+    return plan
 
 
-def parse(text: str, units: dict[str, float], option: str, example: str) -> float:
-    """Return the value of a number with a unit, such as `36GB`; 0 for "". Raises PomologyError."""
+def parse(text: str | None, units: dict[str, float], option: str, example: str) -> float:
+    """Return the value of a number with a unit, such as `36GB`, or 0. Raises PomologyError."""
     if not text:
         return 0.0
     number, unit = re.fullmatch(r"(\d+\.?\d*|) *(.*)", text.strip(), re.DOTALL).groups()
@@ -69,38 +85,44 @@ def parse(text: str, units: dict[str, float], option: str, example: str) -> floa
 
 
 def step_time(text: str, plan: Plan) -> float:
-    """Return an observed speed as seconds per step, or 0 for "". Raises PomologyError."""
+    """Return an observed speed as seconds per step. Raises PomologyError."""
     rates = {"it/s": 1.0, "steps/s": 1.0, "tokens/s": 1 / (plan.batch * plan.sequence)}
     value = parse(text, SECONDS | rates, "--observed", "93 s/it, 0.4 it/s or 475 tokens/s")
     return 1 / value if text.strip().endswith(tuple(rates)) else value
 
 
-def place(options: argparse.Namespace) -> Place:
+def training_device(options: argparse.Namespace) -> TrainingDevice:
     """Return the device of the command's options, by default this machine's."""
-    given = parse(options.memory, MEMORY, "--memory", "36GB") or None
+    stated = parse(options.memory, MEMORY, "--memory", "36GB") or None
     # What Metal recommends for the GPU, as reported by users. On the Mac itself Metal is asked.
-    metal = given and given * (2 / 3 if given <= 36 * MEMORY["GB"] else 3 / 4)
-    known = devices.published_devices()
+    metal = stated and stated * (2 / 3 if stated <= 36 * MEMORY["GB"] else 3 / 4)
+    gpus = snapshot.gpus()
     if options.on:
-        device = devices.chosen(options.on, known)
+        device, name, note = devices.with_data_sheet(options.on, gpus, "--on")
         if device.backend == "mps":
-            return Place("mps", device, metal, "Metal's recommendation")
-        sheets = {row["device"]: row["memory_gb"] for row in published.read("datasheets.csv")}
-        limit = given or float(sheets[device.name]) * MEMORY["GB"]
-        return Place(device.backend, device, limit, "the device's memory")
-    own = find.find("auto", options.framework)[-1]
-    gpu = devices.of_gpu(own.name) if own.kind == "gpu" else None
-    limit = (metal if own.kind == "gpu" and own.unified_memory else given) or own.free_memory()
-    return Place(own.backend, gpu, limit, f"for {own.title} on {own.name or 'this machine'}")
+            return TrainingDevice("mps", device, metal, "Metal's recommendation", note)
+        limit = stated or float(names.sheets()[name]["memory_gb"]) * MEMORY["GB"]
+        return TrainingDevice(device.backend, device, limit, "the device's memory", note)
+    device_here = find.find("auto", options.framework)[-1]
+    unified = device_here.kind == "gpu" and device_here.unified_memory
+    limit = (metal if unified else stated) or device_here.free_memory()
+    words = f"for {device_here.title} on {device_here.name or 'this machine'}"
+    if device_here.kind == "cpu":
+        return TrainingDevice(device_here.backend, None, limit, words, "a CPU has no data sheet")
+    try:
+        device, _, note = devices.with_data_sheet(device_here.name or "this GPU", gpus)
+    except PomologyError as error:
+        device, note = None, str(error)
+    return TrainingDevice(device_here.backend, device, limit, words, note)
 
 
-def fits(name: str, plan: Plan, where: Place) -> list[str]:
+def fits(name: str, plan: Plan, where: TrainingDevice) -> list[str]:
     """Return the lines about the model and its memory."""
     need = memory.count(name, plan, where.backend)
     lora = f"LoRA, rank {plan.rank}"
     kind = {"full": "all weights", "lora": lora, "qlora": f"Q{lora}"}[plan.method]
     checkpointing = ", checkpointing" if plan.checkpointing else ""
-    shares = [f"{each} {quantity(size, 'B')}" for each, size in need.parts.items()]
+    shares = [f"{part} {quantity(size, 'B')}" for part, size in need.parts.items()]
     head = (
         f"{name}: {need.parameters:,} parameters; {kind} ({need.trained:,} trained), batch "
         f"{plan.batch}, {plan.sequence:,} tokens, {plan.precision}, {plan.optimizer}{checkpointing}"
@@ -121,29 +143,36 @@ def fits(name: str, plan: Plan, where: Place) -> list[str]:
     ]
 
 
-def largest(name: str, plan: Plan, where: Place, field: str) -> int:
+def largest(name: str, plan: Plan, where: TrainingDevice, field: str) -> int:
     """Return the largest batch or sequence that fits, or 0; at most 1,000 times the plan's.
 
     Memory is taken as a polynomial through the counts of three sizes; sequences are up to 5 % off.
     """
     import numpy as np
 
-    own = max(2, getattr(plan, field))
-    sizes = [own // 2, own, 2 * own]
-    counts = [memory.count(name, plan._replace(**{field: n}), where.backend) for n in sizes]
+    # The smallest size, a quarter of the largest, must be at least 1.
+    planned = max(2, getattr(plan, field))
+    top = 2 * planned
+    if field == "sequence":  # a model with learned positions runs no longer one
+        top = min(top, networks.longest(networks.find(name)))
+    sizes = [top // 4, top // 2, top]
+    counts = [memory.count(name, plan._replace(**{field: size}), where.backend) for size in sizes]
     curve = np.poly1d(np.polyfit(sizes, [need.bytes for need in counts], 2))
-    return bisect.bisect_right(range(1, 1000 * own + 1), where.limit, key=curve)
+    return bisect.bisect_right(range(1, 1000 * planned + 1), where.limit, key=curve)
 
 
 def timed(step: Estimate, bound: str, per_step: int, tokens: float) -> list[str]:
     """Return the lines about time. per_step: tokens. tokens: of the whole training, or 0."""
-    rate, least, most = (significant(per_step / s, 2) for s in (step.value, step.high, step.low))
+    rate, least, most = (
+        significant(per_step / step_s, 2) for step_s in (step.value, step.high, step.low)
+    )
     lines = [
         f"takes {seconds(step.value)} per step ({span(*step.bounds, seconds)}; {COVERED}), "
         f"mostly {bound}: {rate} tokens/s ({least} to {most})"
     ]
     if tokens:
-        whole, low, high = (clock_time(tokens / per_step * s) for s in (step.value, *step.bounds))
+        steps = tokens / per_step
+        whole, low, high = (clock_time(steps * step_s) for step_s in (step.value, *step.bounds))
         lines.append(f"  {tokens:,.0f} tokens: {whole} ({low} to {high})")
     return lines
 
@@ -159,7 +188,7 @@ def judged(step: Estimate, observed_s: float) -> str:
     return f"{line}; usual causes: {SWAPS if ratio > 10 else SLOW}"
 
 
-def helps(name: str, plan: Plan, where: Place) -> list[str]:
+def helps(name: str, plan: Plan, where: TrainingDevice) -> list[str]:
     """Return what alone would save memory, each with its numbers, the largest saving first."""
     changes = {
         "LoRA": {"method": "lora"},

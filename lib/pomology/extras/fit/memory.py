@@ -83,6 +83,7 @@ def count(name: str, plan: networks.Plan, backend: str) -> Need:
     counted = work.count(network, step, lambda _: [optimizer], "fp32", backend)
     network.zero_grad()
     live = LiveBytes(getattr(network.config, "vocab_size", 0))
+    # What is allocated before the step; the rest is noted while it runs.
     for tensor in [*network.parameters(), *network.buffers()]:
         live.add(tensor, "weights")
     for tensor in cost.tensors(*optimizer.state.values()):
@@ -92,6 +93,7 @@ def count(name: str, plan: networks.Plan, backend: str) -> Need:
     with cost.fused_attention(backend, lambda *_: None), work.watched(live.note):
         step(network)
         optimizer.step()
+    # The counted model has its weights unquantized, so what quantization saves is taken off.
     if plan.method == "qlora":
         saved_bits = 8 * network.dtype.itemsize - networks.QUANTIZED_BITS[plan.framework]
         live.peak["weights"] -= networks.quantized(network) * saved_bits / 8

@@ -2,23 +2,26 @@
 
 import argparse
 
-from pomology.command_line import SELECTION, STORE, argument, extra
+from pomology.command_line import SELECTION, STORE, argument, require_checkout
 from pomology.errors import PomologyError
 
 
 def _run(options: argparse.Namespace) -> int:
     """Run notebooks on several machines and collect their results."""
+    require_checkout("fleet")
     try:
         from pomology.extras.fleet import fleet
     except ModuleNotFoundError as error:
         install = "`make env EXTRAS=fleet` installs it"
         raise PomologyError(f"fleet: {error.name} is not installed; {install}") from None
     if options.store:
-        extra("store").check(options.store)
+        from pomology.extras.store import check, put
+
+        check(options.store)
     status, run, machines = fleet.run(options, print)
     if options.store:
         for folder in machines:
-            print(f"stored the run as {extra('store').put(folder, options.store, run)}")
+            print(f"stored the run as {put(folder, options.store, run)}")
     return status
 
 

@@ -37,10 +37,10 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
     Returns the exit status, 1 if a machine failed, the run's name, and a folder for each machine.
     Raises PomologyError for wrong options, and for missing or different machines.
     """
-    where = place(options)
+    where = address_of(options)
     if options.device not in find.choices():
-        known = ", ".join(find.choices())
-        raise PomologyError(f"DEVICE={options.device}: expected one of {known}")
+        choices = ", ".join(find.choices())
+        raise PomologyError(f"DEVICE={options.device}: expected one of {choices}")
     values = {"devices": options.device, "data": options.data}
     plan.jobs(options.profile, values, options.only, options.repeats)
     command = [f"--{name}={getattr(options, name)}" for name in PASSED]
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, say: Callable) -> tuple[int, str, list[Path
     return status, run_name, machines
 
 
-def place(options: argparse.Namespace) -> str:
+def address_of(options: argparse.Namespace) -> str:
     """Return the address of the machines as typed.
 
     Raises PomologyError for other machines than this one without TLS.
@@ -82,8 +82,8 @@ def connect(options: argparse.Namespace) -> distributed.Client:
         cluster = start_cluster(hosts) if hosts else None
         # Without an address dask starts a scheduler and one worker on this machine.
         alone = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
-        own = {} if cluster or options.scheduler else alone | {"dashboard_address": None}
-        return distributed.Client(options.scheduler or cluster, timeout=WAIT_S, **own)
+        local = {} if cluster or options.scheduler else alone | {"dashboard_address": None}
+        return distributed.Client(options.scheduler or cluster, timeout=WAIT_S, **local)
     except Exception as error:  # ssh, TLS and many modules of dask have their own types
         where = options.scheduler or options.hosts
         why = one_line(error, 300) or type(error).__name__

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pomology.articles import published
+from pomology.articles import devices as names
+from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.report import peaks
@@ -19,8 +19,8 @@ COPIES = ("copy", "scale", "add", "triad")  # operations of STREAM that read and
 PEAKS = "peaks"  # the notebook that measures peaks
 
 
-class Device(NamedTuple):
-    """A device and its peaks."""
+class Hardware(NamedTuple):
+    """A device that times are predicted for, and its peaks."""
 
     name: str
     flops_per_s: Mapping[str, float]  # by precision, 0 without; data sheets: fp32, tf32 and half
@@ -37,22 +37,52 @@ class Device(NamedTuple):
         return self.flops_per_s.get(name) or self.flops_per_s["fp32"]
 
 
-def chosen(name: str, devices: Mapping[str, Device]) -> Device:
-    """Return the device of a name. Raises PomologyError with similar names."""
-    if name not in devices:
-        names = ", ".join(difflib.get_close_matches(name, devices, 3, 0) or devices)
-        raise PomologyError(f"--on {one_line(name)}: unknown device; similar names: {names}")
-    return devices[name]
+class Choice(NamedTuple):
+    """A device for a prediction. note: how it was chosen where its name fits several."""
+
+    device: Hardware
+    name: str
+    note: str = ""
+
+
+def of_run(kind: str, run: str, records: Sequence[Record]) -> Choice:
+    """Return a run's device with measured peaks, `cpu` or `gpu`; "" takes a GPU before a CPU.
+
+    Raises PomologyError if the run has no measured peaks, or no such device.
+    """
+    measured = measured_devices(records, run)
+    if not measured:
+        reason = f"the run has no measured peaks; the notebook {PEAKS} measures them"
+        raise PomologyError(f"--from {run}: {reason}")
+    kind = kind.lower() or max(measured)
+    if kind not in measured:
+        raise PomologyError(f"--on {one_line(kind)}: {run} has peaks of {', '.join(measured)}")
+    return Choice(measured[kind], kind)
+
+
+def with_data_sheet(name: str, gpus: Sequence[Mapping[str, Any]] = (), option: str = "") -> Choice:
+    """Return the device with a data sheet that a name means.
+
+    name, gpus: see `articles.devices.resolve`. option: stands before the name in an error. Raises
+    PomologyError for a name without a data sheet, with similar ones.
+    """
+    try:
+        resolved = names.resolve(name, names.with_data_sheet(), gpus)
+    except PomologyError as error:
+        raise PomologyError(f"{option} {error}".strip()) from None
+    line = names.sheets()[resolved.name]
+    device = published_devices()[line["device"]]
+    return Choice(device._replace(name=resolved.name), *resolved)
 
 
 @functools.cache
-def published_devices() -> dict[str, Device]:
+def published_devices() -> dict[str, Hardware]:
     """Return the devices with a data sheet, by name."""
     devices = {}
-    for line in published.read("datasheets.csv"):
+    for line in articles_published.read("datasheets.csv"):
         tflops = {name: line[f"{name}_tflops"] for name in ("fp32", "tf32", "half")}
         checked = line["checked"] or "from memory, not checked against a source"
-        devices[line["device"]] = Device(
+        devices[line["device"]] = Hardware(
             name=line["device"],
             flops_per_s={name: float(text or 0) * 1e12 for name, text in tflops.items()},
             bytes_per_s=float(line["bandwidth_gb_s"]) * 1e9,
@@ -62,26 +92,21 @@ def published_devices() -> dict[str, Device]:
     return devices
 
 
-def of_gpu(name: str | None) -> Device | None:
-    """Return the device with a data sheet that has a GPU's name in a record, or None."""
-    known = published_devices()
-    return known.get(name) or known.get(f"{name} GPU")
-
-
-def measured_devices(records: Sequence[Record], run: str) -> dict[str, Device]:
+def measured_devices(records: Sequence[Record], run: str) -> dict[str, Hardware]:
     """Return the devices of a run with measured peaks, by `cpu` and `gpu`."""
     # On a CPU another library computes convolutions, so their rate is not the peak of matmuls.
-    rates = peaks.best(r for r in records if r.config.get("operation") != "convolution")
-    copying = [r for r in records if r.config.get("operation") in COPIES]
+    others = [record for record in records if record.config.get("operation") != "convolution"]
+    rates = peaks.best(others)
+    copying = [record for record in records if record.config.get("operation") in COPIES]
     bandwidths = peaks.best(copying, "bytes_per_s", lambda _: "copying")
     devices = {}
     for kind in ("cpu", "gpu"):
         fp32, bandwidth = rates.get((kind, "fp32")), bandwidths.get((kind, "copying"))
         if not (fp32 and bandwidth):
             continue
-        devices[kind] = Device(
+        devices[kind] = Hardware(
             name=cases.chip_name(fp32.record),
-            flops_per_s={name: each.rate.value for (of, name), each in rates.items() if of == kind},
+            flops_per_s={name: peak.rate.value for (of, name), peak in rates.items() if of == kind},
             bytes_per_s=bandwidth.rate.value,
             backend="cpu" if kind == "cpu" else fp32.record.backend.rpartition("-")[2],
             source=f"the peaks measured in the run {run}",

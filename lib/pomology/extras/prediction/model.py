@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pomology.articles import published
-from pomology.extras.prediction.devices import HALF, Device
+from pomology.extras.prediction.devices import HALF, Hardware
 from pomology.extras.prediction.work import Work
 from pomology.measure.estimate import Estimate
 
@@ -45,7 +45,7 @@ INTERVAL = (0.05, 0.95)
 CPU_UNSEEN = (math.log(0.56), math.log(2.34))
 
 
-def columns(work: Work, device: Device, precision: str) -> dict[str, float]:
+def columns(work: Work, device: Hardware, precision: str) -> dict[str, float]:
     """Return the COLUMNS of a step in a precision on a device."""
     peak = device.peak(precision)
     half = precision in HALF
@@ -63,8 +63,8 @@ def errors_of(times: pandas.DataFrame, numbers: np.ndarray) -> np.ndarray:
 
 def weights_of(names: Sequence[str]) -> np.ndarray:
     """Return weights: n correlated times with the same name together weigh the root of n."""
-    _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
-    return (1 / np.sqrt(counts))[place]
+    _, index, counts = np.unique(names, return_inverse=True, return_counts=True)
+    return (1 / np.sqrt(counts))[index]
 
 
 def fit(times: pandas.DataFrame, start: np.ndarray = START, held: float = 0.0) -> np.ndarray:
@@ -79,6 +79,7 @@ def fit(times: pandas.DataFrame, start: np.ndarray = START, held: float = 0.0) -
     work = times[COLUMNS].to_numpy()
     seconds = times["step_s"].to_numpy()
 
+    # logs[0] is of the factor common to all, the rest are of each factor's own.
     def changed(logs: np.ndarray) -> np.ndarray:
         return np.maximum(LEAST, start * np.exp(logs[0] + logs[1:]))
 
@@ -87,8 +88,8 @@ def fit(times: pandas.DataFrame, start: np.ndarray = START, held: float = 0.0) -
         return errors + held * np.abs(logs).sum()
 
     options = {"xtol": 1e-2, "ftol": 1e-5}
-    found = optimize.minimize(loss, np.zeros(1 + len(start)), method="Powell", options=options)
-    return changed(found.x)
+    best = optimize.minimize(loss, np.zeros(1 + len(start)), method="Powell", options=options)
+    return changed(best.x)
 
 
 def interval(errors: np.ndarray, names: Sequence[str], prior: Sequence[float] = ()) -> np.ndarray:
@@ -97,6 +98,7 @@ def interval(errors: np.ndarray, names: Sequence[str], prior: Sequence[float] = 
     weights = np.array([*[0.5] * len(prior), *weights_of(names)])
     order = np.argsort(values)
     weights = weights[order]
+    # Weighted quantiles: each error stands in the middle of its weight.
     return np.interp(INTERVAL, (np.cumsum(weights) - weights / 2) / weights.sum(), values[order])
 
 
@@ -116,6 +118,7 @@ def left_out(
     result = times.assign(error=0.0, inside=False)
     for name in np.unique(groups):
         out = groups == name
+        # A single group leaves no other one to fit to.
         numbers = start if out.all() else fit(times[~out], start, held)
         result.loc[out, "error"] = errors_of(times[out], numbers)
     errors = result["error"].to_numpy()
@@ -133,31 +136,34 @@ class Model(NamedTuple):
     spread: tuple[float, float]  # the 90 % interval of errors
     evidence: str = ""  # the share of times inside such intervals, as a sentence
 
-    def calibrated(self, device: Device, times: pandas.DataFrame, workload: str = "") -> Model:
+    def calibrated(self, device: Hardware, times: pandas.DataFrame, workload: str = "") -> Model:
         """Return the model, calibrated on the times of other workloads on this device.
 
         workload: the predicted one; "" for a user's model, which differs more from the workloads
         of a run than these from each other, so its interval is at least the general one.
         """
         model = self
-        own = times[times["device"].eq(device.name)]
+        others = times[times["device"].eq(device.name)]
         if workload:
-            own = own[~own["workload"].str.startswith(workload)]
-        if len(own):
-            errors = left_out(own, "workload", self.numbers, HELD_BY, self.spread)
+            others = others[~others["workload"].str.startswith(workload)]
+        if len(others):
+            errors = left_out(others, "workload", self.numbers, HELD_BY, self.spread)
             spread = interval(errors["error"], errors["workload"], self.spread)
+            inside, workloads = errors["inside"].mean(), others["workload"].nunique()
             evidence = (
-                f"such 90 % intervals contain {100 * errors['inside'].mean():.0f} % of {len(own)} "
-                f"times of {own['workload'].nunique()} other workloads, which calibrate the device"
+                f"such 90 % intervals contain {100 * inside:.0f} % of {len(others)} "
+                f"times of {workloads} other workloads, which calibrate the device"
             )
-            model = Model(fit(own, self.numbers, HELD_BY), tuple(spread.tolist()), evidence)
+            model = Model(fit(others, self.numbers, HELD_BY), tuple(spread.tolist()), evidence)
         if workload or not device.measured:
             return model
         least = CPU_UNSEEN if device.backend == "cpu" else self.spread
         spread = min(least[0], model.spread[0]), max(least[1], model.spread[1])
         return model._replace(spread=spread)
 
-    def predict(self, work: Work, device: Device, precision: str = "fp32") -> tuple[Estimate, str]:
+    def predict(
+        self, work: Work, device: Hardware, precision: str = "fp32"
+    ) -> tuple[Estimate, str]:
         """Return a step's time with its 90 % interval, and the key of PARTS that takes most."""
         values = columns(work, device, precision)
         times = np.array(list(values.values())) * self.numbers
@@ -171,8 +177,8 @@ class Model(NamedTuple):
 @functools.cache
 def fitted() -> Model:
     """Return the model fitted to all published times, from articles/data/prediction.json."""
-    place = Path(published.__file__).parent / "data" / "prediction.json"
-    kept = json.loads(place.read_text(encoding="utf-8"))
+    path = Path(published.__file__).parent / "data" / "prediction.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))
     evidence = (
         f"such 90 % intervals contain {100 * kept['covered']:.0f} % of {kept['times']:,} published "
         "times on GPUs, each predicted without its device"

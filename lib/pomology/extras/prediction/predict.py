@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pomology.articles import devices as names
 from pomology.errors import PomologyError
-from pomology.extras.prediction import devices, model, times, work
+from pomology.extras.prediction import devices, model, times, work, workloads
 from pomology.extras.prediction.work import Work
 from pomology.format import one_line, quantity, seconds, span
-from pomology.models import trainings
-from pomology.results.frame import load
+from pomology.machine import snapshot
 from pomology.results.run import Run
 
 
@@ -23,41 +23,46 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
     target: `file.py:build`, or `WORKLOAD BATCH [SIZE]` of pomology. run: folder of a run with
     measured peaks. input, precision, on: see the command. Raises PomologyError for wrong arguments.
     """
-    known = devices.published_devices()
+    choice, backend = None, "mps"
+    records = Run(run).records if run else []
     if run:
-        known = devices.measured_devices(Run(run).records, run.name)
-        if not known:
-            reason = f"the run has no measured peaks; the notebook {devices.PEAKS} measures them"
-            raise PomologyError(f"--from {run.name}: {reason}")
-        on = on or max(known)  # a GPU before a CPU
-    device, backend = None, "mps"
-    if on:
-        device = devices.chosen(on, known)
-        device.peak(precision)  # raises if a run has no peak in this precision
-        backend = device.backend
+        choice = devices.of_run(on, run.name, records)
+    elif on.lower() in ("cpu", "gpu"):
+        raise PomologyError(f"--on {on}: needs --from, the name of a run with measured peaks")
+    elif names.is_cpu(on):
+        measured = "--from RUN --on cpu takes the peaks that a run measured"
+        raise PomologyError(f"--on {one_line(on)}: no CPU has a data sheet; {measured}")
+    elif on:
+        choice = devices.with_data_sheet(on, snapshot.gpus(), "--on")
+    if choice:
+        choice.device.peak(precision)  # raises if a run has no peak in this precision
+        backend = choice.device.backend
     if ":" in target or target.endswith(".py"):
         workload = ""
         counted = count_file(target, input, precision, backend)
         title = f"{one_line(Path(target).name)}, --input {input}, {precision}, Adam"
     else:
-        row = trainings.rows([target])[0]
-        workload = row["workload"]
-        counted = times.count(row, precision, backend)
-        title = f"{target}, {precision}"
+        if input:
+            raise PomologyError(f"--input {one_line(input)}: expected with file.py:build only")
+        step = workloads.parse(target)
+        workload = step.workload
+        counted = workloads.count(step, precision, backend)
+        title = f"{step}, {precision}"
     flops = counted.flops / 1e9
     moved, memory = (quantity(size, "B") for size in (counted.bytes, counted.memory_bytes))
     lines = [f"{title}; per step: {flops:,.4g} GFLOP, {moved} read and written, {memory} of memory"]
-    if not device:
+    if not choice:
         return lines
-    measured = times.published()
+    device, measured = choice.device, times.published()
     if run:
-        measured = times.of_run(load(run), known)
+        measured = times.of_run(records, devices.measured_devices(records, run.name))
         counted = Work(0, counted.flops, counted.bytes, 0)  # as a run's records have it
     fitted = model.fitted().calibrated(device, measured, workload)
     step_s, bound = fitted.predict(counted, device, precision)
     interval = span(*step_s.bounds, seconds)
-    step = f"{seconds(step_s.value)} per step (90 % interval: {interval}), mostly {bound}"
-    return [*lines, f"predicted for {on} from {device.source}: {step}", fitted.evidence]
+    text = f"{seconds(step_s.value)} per step (90 % interval: {interval}), mostly {bound}"
+    lines.append(f"predicted for {choice.name} from {device.source}: {text}")
+    return [*lines, *filter(None, [choice.note]), fitted.evidence]
 
 
 def parse_inputs(text: str) -> list[Any]:
@@ -69,7 +74,8 @@ def parse_inputs(text: str) -> list[Any]:
         match = re.fullmatch(r"\s*([1-9]\d*(?:x[1-9]\d*)*)(:int)?\s*", part)
         if not match:
             example = "shapes such as 32x3x224x224, or 16x512:int for tokens, separated by commas"
-            raise PomologyError(f"--input {one_line(text)}: expected {example}")
+            option = f"--input {one_line(text)}" if text else "--input"
+            raise PomologyError(f"{option}: expected {example}")
         kind = torch.int64 if match[2] else torch.float32
         inputs.append(torch.empty(*map(int, match[1].split("x")), dtype=kind, device="meta"))
     return inputs
@@ -83,8 +89,8 @@ def count_file(target: str, text: str, precision: str, backend: str) -> Work:
     import torch
 
     inputs = parse_inputs(text)
-    place, _, name = target.rpartition(":")
-    path = Path(place)
+    file_name, _, name = target.rpartition(":")
+    path = Path(file_name)
     if not path.is_file() or path.suffix != ".py":
         raise PomologyError(f"{one_line(target)}: expected a file and function, model.py:build")
     try:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from pomology.articles import published as articles_published
-from pomology.errors import PomologyError
-from pomology.extras.prediction import devices, work
-from pomology.extras.prediction.devices import Device
+from pomology.extras.prediction import devices
+from pomology.extras.prediction.devices import Hardware
 from pomology.extras.prediction.model import COLUMNS, columns
 from pomology.extras.prediction.work import Work
-from pomology.format import one_line
-from pomology.models import trainings
-from pomology.results.cases import Case, pool
+from pomology.results.record import Record
+from pomology.results.repeats import Repeats, pool
 
 if TYPE_CHECKING:
     import pandas
@@ -63,52 +60,32 @@ def _published_step(line: Mapping[str, str], batch: int, updated: bool) -> Work:
     return Work(convolutions, products, moved, launches)
 
 
-def count(row: dict[str, Any], precision: str = "fp32", backend: str = "mps") -> Work:
-    """Count a step of a workload of pomology. row: an element of `trainings.rows`."""
-    import torch
-
-    hooks = trainings.load(f"{row['workload']}_torch")
-
-    def optimizers(module: Any) -> list[Any]:
-        return [hooks.optimizer(part, 0.01, 0.0) for part, _ in trainings.passes(hooks, module)]
-
-    try:
-        with torch.device("meta"):
-            module = hooks.build(**row)
-        step = functools.partial(trainings.step, hooks, row)
-        return work.count(module, step, optimizers, precision, backend)
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        words = " ".join(str(value) for value in row.values())
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
-        raise PomologyError(f"{words}: cannot be counted ({reason})") from error
-
-
-def sums(case: Case) -> Work | None:
+def sums(case: Repeats) -> Work | None:
     """Return a case's step as its recorded operations and bytes; None unless in fp32."""
     first = case.first
     counted = all(case.config.get(name) in (None, False, "none") for name in UNCOUNTED)
-    alike = counted and (first["precision"], first["framework"]) == ("fp32", "torch")
-    if not (alike and first["flops_per_step"] and first["bytes_per_step"]):
+    alike = counted and (case.precision, first.framework) == ("fp32", "torch")
+    if not (alike and first.flops_per_step and first.bytes_per_step):
         return None
-    return Work(0, first["flops_per_step"], first["bytes_per_step"], 0)
+    return Work(0, first.flops_per_step, first.bytes_per_step, 0)
 
 
-def workload_of(case: Case) -> str:
+def workload_of(case: Repeats) -> str:
     """Return the workload of a case of any notebook: `gpt2`, `whisper`, `vae`."""
     model = case.config.get("workload") or case.config.get("model", "")
-    return str(model).partition("-")[0] or case.first["experiment"]
+    return str(model).partition("-")[0] or case.first.experiment
 
 
-def of_run(frame: pandas.DataFrame, known: Mapping[str, Device]) -> pandas.DataFrame:
+def of_run(records: Iterable[Record], peaks: Mapping[str, Hardware]) -> pandas.DataFrame:
     """Return a run's timed steps in the form of `published`, with the work by `sums`.
 
-    frame: from `pomology.load`. known: from `devices.measured_devices`.
+    records: of the run. peaks: from `devices.measured_devices`.
     """
     import pandas
 
     times = []
-    for case in pool(frame[frame["profile"].ne("smoke")]):
-        device, rate, step = known.get(case.kind), case.values.get("flops_per_s"), sums(case)
+    for case in pool(record for record in records if record.profile != "smoke"):
+        device, rate, step = peaks.get(case.kind), case.values.get("flops_per_s"), sums(case)
         if device and step and rate and rate.value > 0 and "operation" not in case.config:
             time = {"workload": workload_of(case), "device": device.name}
             time["step_s"] = step.flops / rate.value

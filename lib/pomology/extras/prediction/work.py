@@ -6,14 +6,12 @@ trained or measured.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.models import cost
+from pomology.models import cost, workload
 
 # The size of an element in the forward and backward pass, relative to fp32.
 PRECISIONS = {"fp32": 1.0, "bf16": 0.5, "fp16": 0.5}
@@ -30,6 +28,7 @@ class Work(NamedTuple):
 
     @property
     def flops(self) -> float:
+        """All operations."""
         return self.convolutions + self.products
 
 
@@ -70,53 +69,63 @@ def count(
     module, with state in fp32. precision: of the pass. backend: of the predicted device. Raises
     PomologyError for an unknown precision.
     """
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
 
+    def both(model: Any, made: list[Any]) -> None:
+        for optimizer in made:
+            optimizer.zero_grad()
+        step(model)
+        for optimizer in made:
+            optimizer.step()
+
+    declared = workload.Workload(
+        build=lambda: module.to("meta").train(),
+        batch=lambda _: (),
+        optimizer=optimizers,
+        step=both,
+    )
+    return in_precision(precision, **quantities(workload.count_warm(declared, 0, backend)))
+
+
+def quantities(counted: workload.Counted) -> dict[str, float]:
+    """Return the counts of a step in fp32, as `in_precision` takes them."""
+    return {
+        "convolution_flops": counted.convolution_flops,
+        "other_flops": counted.cost.flops - counted.convolution_flops,
+        "passed_bytes": counted.passed_bytes,
+        "update_bytes": counted.update_bytes,
+        "launches": counted.launches,
+        "saved_bytes": counted.cost.saved_bytes,
+        "resident_bytes": counted.resident_bytes,
+    }
+
+
+def in_precision(
+    precision: str,
+    *,
+    convolution_flops: float,
+    other_flops: float,
+    passed_bytes: float,
+    update_bytes: float,
+    launches: float,
+    saved_bytes: float,
+    resident_bytes: float,
+) -> Work:
+    """Return the work of a counted step with its passes in a precision, and its update in fp32.
+
+    passed_bytes: moved in the passes, in fp32. update_bytes: moved by the optimizer. saved_bytes:
+    kept by autograd. resident_bytes: weights, gradients and states. Raises PomologyError for an
+    unknown precision.
+    """
     if precision not in PRECISIONS:
         raise PomologyError(f"{one_line(precision)}: expected one of {', '.join(PRECISIONS)}")
     size = PRECISIONS[precision]
-    module.to("meta").train()
-    passed: Counter = Counter()
-    updated: Counter = Counter()
-
-    def note_attention(flops: int, moved: int) -> None:
-        passed.update(products=flops, bytes=moved, launches=1)
-
-    formulas = {torch.ops.aten.convolution_backward: _convolution_backward}
-    counter = FlopCounterMode(display=False, custom_mapping=formulas)
-    saving = cost.saved_tensors(module)
-    fused = cost.fused_attention(backend, note_attention)
-    with torch.device("meta"), saving as saved, counter, _traffic(passed), fused:
-        step(module)
-    for operator, flops in counter.get_flop_counts().get("Global", {}).items():
-        passed["convolutions" if "convolution" in str(operator) else "products"] += flops
-    tensors = [*module.parameters(), *module.buffers()]
-    tensors += [weight.grad for weight in module.parameters() if weight.grad is not None]
-    update = 0.0
-    for optimizer in optimizers(module):
-        trained = []
-        for group in optimizer.param_groups:
-            trained += group["params"]
-            group["foreach"] = backend == "cuda"  # which alone updates many weights in one kernel
-        optimizer.step()  # the first step creates the state
-        with _traffic(updated):
-            optimizer.step()
-        state = cost.tensors(*optimizer.state.values())
-        tensors += state
-        # A fused update reads the gradient, and reads and writes the weight and its state.
-        update += 3 * _size(trained) + 2 * _size(state)
     return Work(
-        convolutions=passed["convolutions"],
-        products=passed["products"],
-        bytes=size * passed["bytes"] + update,
-        launches=passed["launches"] + updated["launches"],
-        memory_bytes=size * saved["peak"] + _size(tensors),
+        convolutions=convolution_flops,
+        products=other_flops,
+        bytes=size * passed_bytes + update_bytes,
+        launches=launches,
+        memory_bytes=size * saved_bytes + resident_bytes,
     )
-
-
-def _size(tensors: Sequence[Any]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
 
 
 def watched(note: Callable[..., None]) -> Any:
@@ -130,27 +139,3 @@ def watched(note: Callable[..., None]) -> Any:
             return result
 
     return Watched()
-
-
-def _traffic(noted: Counter) -> Any:
-    """Return a context that adds the bytes and the launch of each operator to a counter."""
-
-    def note(*operator: Any) -> None:
-        moved = cost.moved_bytes(*operator)
-        noted.update(bytes=moved, launches=int(moved > 0))
-
-    return watched(note)
-
-
-def _convolution_backward(
-    gradient: Sequence[int], data: Sequence[int], weight: Sequence[int], *settings: Any, **_: Any
-) -> int:
-    """Return the operations of a convolution's gradients from shapes and the operator's settings.
-
-    The kernel is applied at each position of the output, or of the input if transposed. PyTorch's
-    formula multiplies the kernel's gradient by the groups once too often (torch 2.13.0).
-    """
-    _bias, _stride, _padding, _dilation, transposed, _output_padding, _groups, wanted = settings
-    places = data if transposed else gradient
-    once = 2 * math.prod(weight) * places[0] * math.prod(places[2:])
-    return once * sum(wanted[:2])

@@ -2,17 +2,21 @@
 
 import argparse
 
-from pomology.command_line import RUN, argument, run_folder
+from pomology.command_line import RUN, argument, require_checkout, run_folder
 from pomology.paths import redact
 
 
 def _run(options: argparse.Namespace) -> None:
     """Export the numbers of a run as an anonymized zip."""
+    require_checkout("share")
     folder = run_folder(options.run)
     from pomology.extras.share import share
 
-    place = share.write(folder, options.notebooks)
-    print(f"{redact(str(place))} ({place.stat().st_size / 2**20:.1f} MB)")
+    packed = share.write(folder, options.notebooks)
+    print(f"{redact(str(packed))} ({packed.stat().st_size / 2**20:.1f} MB)")
+    reasons = options.obstacles(share.Run(folder).machine)
+    if reasons:
+        print(f"for comparisons only: `pomology submit` refuses this run: {'; '.join(reasons)}")
 
 
 NOTEBOOKS = argument("--notebooks", "add the rendered notebooks", False, action="store_true")

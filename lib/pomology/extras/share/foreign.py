@@ -38,14 +38,15 @@ def foreign(run: Run) -> Iterator[str]:
     lines = [line for name in files if name != "machine.json" for line in files[name].splitlines()]
     if len(lines) != len(run.records):
         yield f"{len(lines):,} lines for {len(run.records):,} cases"
-    known = {"unknown"}
+    cases = {"unknown"}
     for record in map(_DECODER.decode, lines):
         if record.case != case_name(record.framework, record.backend, record.config):
             yield f"{record.case} with the settings {record.config}"
         digits = str(record.config.get("unknown"))  # of a case whose settings are not all known
-        known |= {record.case, digits} if re.fullmatch("[0-9a-f]{8}", digits) else {record.case}
+        cases |= {record.case, digits} if re.fullmatch("[0-9a-f]{8}", digits) else {record.case}
     # A quote inside of a text makes the rest of the file unknown.
     texts = {text for data in files.values() for text in data.decode().split('"')[1::2]}
-    for text in sorted(texts - known):
-        if not any(share.is_known(text, field) for field in ("", "chip", *share.FORMS)):
+    # A text does not tell its field, so it may have the form of any.
+    for text in sorted(texts - cases):
+        if not any(share.is_known(text, field) for field in ("", "chip", *share.CHECKS)):
             yield text

@@ -43,16 +43,17 @@ def rendered(folder: Path) -> dict[str, str]:
 
 def readings(page: str) -> set[str]:
     """Return a page as it is, with each layer of encodings removed, and all without tags, too."""
-    found = set()
+    texts = set()
     text = EMBEDDED.sub(embedded, page)
-    while text not in found:
-        found.add(text)
+    while text not in texts:
+        texts.add(text)
         text = EMBEDDED.sub(embedded, html.unescape(unquote(text)))
         text = ESCAPE.sub(lambda code: chr(int(code[1] or code[2] or "20", 16)), text)
         text = ANSI.sub("", unicodedata.normalize("NFKC", text))
         # A soft hyphen must not split a name.
-        text = "".join(c for c in text if c.isspace() or c.isprintable())
-    return found | {re.sub(r"<[^<>]*>", "", text) for text in found}
+        characters = (letter for letter in text if letter.isspace() or letter.isprintable())
+        text = "".join(characters)
+    return texts | {re.sub(r"<[^<>]*>", "", text) for text in texts}
 
 
 def embedded(data: re.Match) -> str:

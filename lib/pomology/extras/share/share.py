@@ -1,7 +1,8 @@
 """Export a run as an anonymized zip: numbers, versions, names of chips, and settings.
 
-A text is shared if it has the form of its field, or words that pomology itself writes (words.txt,
-chips.txt) and one number at most. Others read "unknown", and entries with other names are left out.
+A text is shared if it passes the check of its field (CHECKS): the name of a chip, a form such as a
+version's, or words that pomology itself writes (words.txt, chips.txt) and one number at most.
+Others read "unknown", and entries with other names are left out.
 """
 
 import functools
@@ -10,6 +11,7 @@ import re
 import secrets
 import zipfile
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +26,90 @@ WORDS, CHIP_WORDS = (
     for name in ("words.txt", "chips.txt")
 )
 BETWEEN_WORDS = re.compile(r"\d{1,3}-Core|[ _,()@-]+")
-NUMBER = r"(\d{1,4}(\.\d{1,3})? )?"
+NUMBER = re.compile(r"\d{1,4}(\.\d{1,3})?")
 # Behind a maker alone there is no number: `NVIDIA A100`.
 MAKER = re.compile(
     r"(1\dth Gen )?(?!\w+(\(R\))? \d)(AMD|Apple|Intel|NVIDIA|GeForce|Quadro|Tesla|TITAN|Radeon"
     "|Neoverse|Cortex|VirtualApple|QEMU|Common)",
     re.IGNORECASE,
 )
-# What is no word in a chip's name: `9` and `5950X` of a Ryzen, `80GB`, the clock.
-MODEL = r"[A-Z]{0,2}\d{1,5}([A-Z]{1,3}(\d{1,2}[A-Z]?)?)?"
-CHIP = rf"(\d )?({MODEL} )?((\d{{1,3}}(GB|M)|\d\.\d\dGHz|v\d|2\.5\+) ){{0,2}}"
-VERSION = r"\d{1,2}\.\d{1,2}(\.\d{1,3})?((a|b|rc)\d{1,2})?(\.post\d)?(\.dev(20\d{6}|\d{1,2}))?"
-VERSION += r"(\+(cpu|cu\d{2,3}|git[0-9a-f]{7}))?"
-SIZES = r"\d{1,5}(x\d{1,5}){0,3}"
-FORMS = dict.fromkeys(("framework_version", "python", "os_version", "package"), VERSION)
-FORMS |= {"shape": SIZES, "size": SIZES, "article": r"00\d", "commit": "[0-9a-f]{40}"}
-FORMS |= {"started": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"}
+# What is no word in a chip's name, in this order, with a space behind each.
+CHIP_NUMBERS = re.compile(
+    r"""
+    (\d\ )?  # the class of a Ryzen: 9
+    ([A-Z]{0,2}\d{1,5}([A-Z]{1,3}(\d{1,2}[A-Z]?)?)?\ )?  # the model: 5950X, 185H, 7B13
+    ((
+        \d{1,3}(GB|M)  # memory: 80GB
+        |\d\.\d\dGHz  # the clock
+        |v\d  # the revision of a Xeon
+        |2\.5\+  # of QEMU
+    )\ ){0,2}
+    """,
+    re.VERBOSE,
+)
+VERSION = re.compile(
+    r"""
+    \d{1,2}\.\d{1,2}(\.\d{1,3})?
+    ((a|b|rc)\d{1,2})?
+    (\.post\d)?
+    (\.dev(20\d{6}|\d{1,2}))?  # of a day, or numbered
+    (\+(cpu|cu\d{2,3}|git[0-9a-f]{7}))?  # PyTorch's build
+    """,
+    re.VERBOSE,
+)
+SIZES = re.compile(r"\d{1,5}(x\d{1,5}){0,3}")
+ARTICLE = re.compile(r"00\d")
+COMMIT = re.compile("[0-9a-f]{40}")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 IDENTITY = ("experiment", "framework", "backend", "config")
+
+
+def own_words(text: str) -> bool:
+    """Return whether a text has only words of pomology, and with a word one number at most."""
+    words = list(filter(None, BETWEEN_WORDS.split(text)))
+    others = [word for word in words if word not in WORDS]
+    if len(others) == 1 < len(words):
+        return bool(NUMBER.fullmatch(others[0]))
+    return not others
+
+
+def chip_name(text: str) -> bool:
+    """Return whether a text is a maker, words of chips' names, and the numbers of one chip."""
+    words = list(filter(None, BETWEEN_WORDS.split(text)))
+    others = [word for word in words if word not in CHIP_WORDS]
+    # Without any word of a chip these numbers may be anything, such as a telephone's.
+    if others and len(others) == len(words):
+        return False
+    numbers = "".join(f"{word} " for word in others)
+    return bool(MAKER.match(text) and CHIP_NUMBERS.fullmatch(numbers))
+
+
+def formed(form: re.Pattern[str]) -> Callable[[str], bool]:
+    """Return the check of a field whose texts have a form, or are pomology's: `none`, `small`."""
+    return lambda text: own_words(text) or bool(form.fullmatch(text))
+
+
+# Field of a record or of a machine -> the check of its texts. Those of others are `own_words`:
+# statuses, flags, units, names of metrics, and settings.
+CHECKS: dict[str, Callable[[str], bool]] = {
+    "chip": chip_name,
+    "name": chip_name,  # of a GPU
+    "framework_version": formed(VERSION),
+    "python": formed(VERSION),
+    "os_version": formed(VERSION),
+    "package": formed(VERSION),
+    "shape": formed(SIZES),
+    "size": formed(SIZES),
+    "article": formed(ARTICLE),
+    "commit": formed(COMMIT),
+    "started": formed(TIME),
+}
 
 
 @functools.lru_cache(maxsize=4096)
 def is_known(text: str, field: str = "") -> bool:
-    """Return whether a text has the form of its field, or words of pomology and a number."""
-    chip = field in ("chip", "name")
-    words = list(filter(None, BETWEEN_WORDS.split(text)))
-    rest = [word for word in words if word not in (CHIP_WORDS if chip else WORDS)]
-    known = re.fullmatch(CHIP if chip else NUMBER, "".join(f"{word} " for word in rest))
-    worded = known and (not rest or len(rest) < len(words)) and (MAKER.match(text) or not chip)
-    return bool(worded or re.fullmatch(FORMS.get(field, "-"), text))
+    """Return whether a text passes the check of its field."""
+    return CHECKS.get(field, own_words)(text)
 
 
 def plain(value: Any, field: str = "") -> Any:
@@ -81,8 +139,8 @@ def shared_record(record: Record, apart: dict[tuple[str, str], str]) -> dict[str
     config = {name: setting(record.config[name], name) for name in shared["config"]}
     shared["config"] = config
     if any(shared[name] != getattr(record, name) for name in IDENTITY):
-        place = (record.experiment, record.case)
-        config["unknown"] = apart.setdefault(place, secrets.token_hex(4))
+        key = (record.experiment, record.case)
+        config["unknown"] = apart.setdefault(key, secrets.token_hex(4))
     return shared | {"case": case_name(shared["framework"], shared["backend"], config)}
 
 

@@ -71,31 +71,33 @@ def fetch(name: str, address: str = "") -> Path:
         address, _, name = name.rstrip("/").rpartition("/")
     with _connected(address) as (files, root):
         stored = sorted(Path(path).stem for path in files.glob(f"{root}/*@*.zip"))
-        chosen = [each for each in stored if name in (each, each.partition("@")[0])]
+        chosen = [run for run in stored if name in (run, run.partition("@")[0])]
         if len(chosen) != 1:
             which = "several runs have this name;" if chosen else "no such run; the store has"
             raise PomologyError(f"{name}: {which} {', '.join(chosen or stored) or 'none'}")
         scratch = tempfile.mkdtemp(prefix="pomology-")
         atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-        place = Path(scratch, f"{chosen[0]}.zip")
-        files.get_file(f"{root}/{place.name}", str(place))
-    return place
+        packed = Path(scratch, f"{chosen[0]}.zip")
+        files.get_file(f"{root}/{packed.name}", str(packed))
+    return packed
 
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[tuple[Any, str]]:
     """Yield fsspec's file system of an address, and the path in it. Raises PomologyError."""
     protocol, separator, _ = address.partition("://")
-    place = address if separator else str(Path(address).expanduser().absolute())
+    location = address if separator else str(Path(address).expanduser().absolute())
     try:
         import fsspec  # takes half a second with its backends, so only stores import it
 
-        files, root = fsspec.url_to_fs(place, skip_instance_cache=True, **OPTIONS.get(protocol, {}))
+        files, root = fsspec.url_to_fs(
+            location, skip_instance_cache=True, **OPTIONS.get(protocol, {})
+        )
         root = root.rstrip("/")
         # Users must create the folder or bucket: creating a folder below a missing mount would put
         # it on another disk.
-        found = files.info(root.partition("/")[0] if protocol in OBJECTS else root)
-        if found["type"] == "file":
+        entry = files.info(root.partition("/")[0] if protocol in OBJECTS else root)
+        if entry["type"] == "file":
             raise PomologyError(f"STORE={redact(address)}: a file; expected a folder or a bucket")
         yield files, root
     except FileNotFoundError:

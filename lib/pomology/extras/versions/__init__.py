@@ -2,11 +2,12 @@
 
 import argparse
 
-from pomology.command_line import SELECTION, argument
+from pomology.command_line import SELECTION, argument, require_checkout
 
 
 def _run(options: argparse.Namespace) -> int:
     """Benchmark versions of a package, interleaved."""
+    require_checkout("matrix")
     from pomology.extras.versions import matrix
 
     return matrix.run(options, print)

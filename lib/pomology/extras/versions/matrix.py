@@ -16,12 +16,14 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from pomology import command_line
 from pomology.articles import published
 from pomology.errors import PomologyError
+from pomology.extras.compare import write
 from pomology.format import one_line
 from pomology.paths import redact, root
 from pomology.runner import batch, plan
+
+REQUIREMENT = re.compile(r"[a-z0-9][a-z0-9-]*==[0-9][A-Za-z0-9.+]*")
 
 
 def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
@@ -29,7 +31,6 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
 
     Raises PomologyError for a wrong option, or a version that cannot be installed.
     """
-    compare = command_line.extra("compare")
     versions = parse(options.versions)
     # setup/environment.sh installs uv into .venv-uv if it is not on PATH.
     uv = shutil.which("uv") or shutil.which(root() / ".venv-uv" / "bin" / "uv")
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
     status = _measure(runs, jobs, options, say)
     if status <= 1:
         places = [root() / "outputs" / run_name for run_name in runs.values()]
-        say(str(compare.write(places, root() / "outputs" / name, in_turn=True)))
+        say(str(write(places, root() / "outputs" / name, in_turn=True)))
         say(f"wrote outputs/{name}/compare.csv and compare.html")
     return status
 
@@ -88,20 +89,21 @@ def parse(text: str) -> list[str]:
     Raises PomologyError unless these are at least two versions of one installed package.
     """
     versions = text.split()
-    right = all(re.fullmatch(r"[a-z0-9][a-z0-9-]*==[0-9][A-Za-z0-9.+]*", each) for each in versions)
+    right = all(map(REQUIREMENT.fullmatch, versions))
     packages = {version.partition("==")[0] for version in versions}
     different = 1 < len(versions) == len(set(versions)) and len(packages) == 1
     if not (right and different and packages <= installed().keys()):
-        wanted = "two or more versions of one package, such as torch==2.13.0 torch==2.14.1"
-        raise PomologyError(f"VERSIONS={one_line(text)}: expected {wanted}")
+        form = "two or more versions of one package, such as torch==2.13.0 torch==2.14.1"
+        raise PomologyError(f"VERSIONS={one_line(text)}: expected {form}")
     return versions
 
 
 def installed() -> dict[str, str]:
     """Return the packages of .venv without pomology: name -> version number."""
-    found = {canonicalize_name(each.name): each.version for each in metadata.distributions()}
-    found.pop("pomology", None)
-    return dict(sorted(found.items()))
+    packages = metadata.distributions()
+    versions = {canonicalize_name(package.name): package.version for package in packages}
+    versions.pop("pomology", None)
+    return dict(sorted(versions.items()))
 
 
 def folder_name(version: str) -> str:
@@ -128,9 +130,9 @@ def make_environment(version: str, uv: str) -> None:
     version cannot be installed.
     """
     folder = environment(version)
-    own = installed()
-    del own[version.partition("==")[0]]
-    kept = list(map("==".join, own.items()))
+    others = installed()
+    del others[version.partition("==")[0]]
+    kept = list(map("==".join, others.items()))
     complete = folder / "complete.txt"  # written last
     if complete.exists() and complete.read_text(encoding="utf-8").split() == kept:
         return
@@ -139,7 +141,7 @@ def make_environment(version: str, uv: str) -> None:
     if "+cpu" in metadata.version("torch"):
         install += ["--torch-backend", "cpu"]
     make = [uv, "venv", "--quiet", "--python", sys.executable, folder]
-    for command in (make, [*install, "--no-deps", *kept], [*install, version, *own]):
+    for command in (make, [*install, "--no-deps", *kept], [*install, version, *others]):
         ended = subprocess.run(command, env=variables(), capture_output=True, text=True)
         if ended.returncode:
             reason = " ".join(redact(ended.stderr).split())[-700:]

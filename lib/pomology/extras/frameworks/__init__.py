@@ -1,1 +1,0 @@
-"""Compare the same cases in PyTorch and MLX: their times and ratios."""

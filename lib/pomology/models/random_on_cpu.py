@@ -1,0 +1,93 @@
+"""Random numbers of a step on a device, which the CPU draws."""
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pomology.errors import Mismatch
+
+DRAWN = 64  # least random numbers of an operator that are compared
+# Standard errors by which the mean of random numbers may differ; 1 in 500 million exceeds them.
+STANDARD_ERRORS = 6
+ROUNDED = 0.01  # share of the mean magnitude; bf16 rounds the scale of a dropout by up to 0.004
+
+
+class RandomOnCPU(TorchDispatchMode):
+    """Context in which the CPU draws all random numbers, in fp32 and in logical order.
+
+    Each operator also draws on the device, once per shape, and its numbers are compared by their
+    mean and mean magnitude. Raises Mismatch if these differ, or if the device draws the same
+    numbers twice. checked: the operators and shapes that are done. convolved: whether a convolution
+    ran since somebody set it to False.
+    """
+
+    def __init__(self, checked: set[tuple] | None = None):
+        super().__init__()
+        self.checked = set() if checked is None else checked
+        self.convolved = False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = function.overloadpacket.__name__
+        self.convolved |= "convolution" in name
+        draws = torch.Tag.nondeterministic_seeded in function.tags
+        if not draws or "attention" in name or "rnn" in name:  # these compute more than that
+            return function(*args, **kwargs)
+        like = next((item for item in args if isinstance(item, torch.Tensor)), None)
+        device = kwargs.get("device") if like is None else like.device
+        cpu_args, cpu_kwargs = pytree.tree_map_only(torch.Tensor, _in_fp32_on_cpu, (args, kwargs))
+        if cpu_kwargs.get("device"):
+            cpu_kwargs["device"] = torch.device("cpu")
+        drawn = function(*cpu_args, **cpu_kwargs)
+        key = name, _leaf(drawn).shape
+        if torch.device(device or "cpu").type != "cpu" and key not in self.checked:
+            self.checked.add(key)
+            state = torch.get_rng_state()  # a device without its own generator uses the CPU's
+            twice = [_on_cpu(function(*args, **kwargs)) for _ in range(2)]
+            torch.set_rng_state(state)
+            _compare_random(name, twice, _on_cpu(drawn))
+        if function._schema.is_mutable:
+            return args[0].copy_(drawn)
+
+        def back(tensor: Any) -> Any:
+            as_input = like is not None and tensor.is_floating_point()
+            dtype = like.dtype if as_input else tensor.dtype
+            return torch.empty_like(tensor, dtype=dtype, device=device).copy_(tensor)
+
+        return pytree.tree_map_only(torch.Tensor, back, drawn)
+
+
+def _leaf(result: Any) -> torch.Tensor:
+    """Return an operator's first result."""
+    return pytree.tree_leaves(result)[0]
+
+
+def _on_cpu(result: Any) -> torch.Tensor:
+    """Return a copy of an operator's first result."""
+    return _leaf(result).detach().to("cpu", copy=True).double()
+
+
+def _compare_random(name: str, twice: list[torch.Tensor], drawn: torch.Tensor) -> None:
+    """Compare random numbers of a device, drawn twice, with those of the CPU. Raises Mismatch."""
+    count = drawn.numel()
+    if count < DRAWN or drawn.std() == 0:
+        return
+    if torch.equal(*twice):
+        raise Mismatch(f"{name} draws the same random numbers again")
+    values = twice[0]
+    error = STANDARD_ERRORS * float(drawn.std()) * (2 / count) ** 0.5
+    error += ROUNDED * float(drawn.abs().mean())
+    for what, seen, wanted in (
+        ("mean", values.mean(), drawn.mean()),
+        ("mean magnitude", values.abs().mean(), drawn.abs().mean()),
+    ):
+        if not abs(float(seen - wanted)) <= error:
+            numbers = f"{float(seen):.3g}; {float(wanted):.3g} on the CPU"
+            raise Mismatch(f"{name} draws {count:,} random numbers with a {what} of {numbers}")
+
+
+def _in_fp32_on_cpu(tensor: Any) -> Any:
+    dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+    return tensor.to("cpu", dtype).contiguous()

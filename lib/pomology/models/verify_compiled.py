@@ -1,0 +1,151 @@
+"""Verification of a compiled MLX step: it must do what the plain step does, which is verified.
+
+`mx.compile` traces a step once. A fault of the tracing, such as inputs or a state that stay those
+of the first call, does not show in the plain step, and that is the one that the CPU repeats.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+
+from pomology.errors import Mismatch
+from pomology.models import verify
+from pomology.results import cases
+
+BATCHES = 2  # different ones, each from the same weights
+SAMPLED = 2**16  # elements of a weight that are compared, drawn at random
+# Share of an element's update. Where rounding changes it by more, as Adam does where a gradient is
+# little but rounding, the element is left out.
+ROUNDING_ONLY = 0.05
+TOLERANCE = 0.02  # share of the norm of a weight's update
+
+Arrays = dict[str, np.ndarray]
+
+
+def at_end(
+    case: Any,
+    model: Any,
+    steps: tuple[Callable[..., Any], Callable[..., Any]],
+    batch: Callable[[], tuple],
+    state: list[Any],
+) -> None:
+    """Compare a compiled step with the plain one after the timing, so that nothing is slower.
+
+    steps: the plain one and the compiled one, functions of the inputs that `batch` returns; both
+    return the loss. state: what they change: the states of the model and its optimizers, and that
+    of the random numbers. Raises Mismatch, which ends the case.
+    """
+
+    def check(_seconds: float) -> None:
+        saved = _leaves(state)
+        try:
+            for number in range(BATCHES):
+                _compare(case, _Runs(model, batch, state, saved, number), *steps)
+        finally:
+            _restore(state, saved)
+        case.note(f"the compiled step agreed with the plain one in {BATCHES} batches")
+
+    case.at_end(check)
+
+
+class _Runs:
+    """Steps on one batch from the same state."""
+
+    def __init__(
+        self, model: Any, batch: Callable[[], tuple], state: list[Any], saved: dict, seed: int
+    ):
+        self.model = model
+        self.state = state
+        self.saved = saved
+        self.seed = seed
+        mx.random.seed(seed)
+        self.inputs = batch()
+        mx.eval(self.inputs)
+
+    def run(self, step: Callable[..., Any], noise: float = 0.0) -> tuple[float, Arrays]:
+        """Return the loss of a step, and the updates. noise: relative error of the weights."""
+        _restore(self.state, self.saved, noise)
+        mx.random.seed(self.seed)
+        before = _sampled(self.model)
+        loss = step(*self.inputs)
+        mx.eval(loss, self.state)
+        after = _sampled(self.model)
+        return float(loss), {name: after[name] - before[name] for name in before}
+
+
+def _compare(
+    case: Any, runs: _Runs, plain: Callable[..., Any], compiled: Callable[..., Any]
+) -> None:
+    """Compare the loss and the updates of a step. Raises Mismatch."""
+    tolerance = verify.TOLERANCE[cases.precision(case)]
+    loss, expected = runs.run(plain)
+    loss_compiled, updates = runs.run(compiled)
+    if not abs(loss_compiled - loss) <= tolerance * max(abs(loss), 1e-3):
+        raise Mismatch(
+            f"the compiled step has a loss of {loss_compiled:.6g}, the plain one of {loss:.6g}"
+        )
+    doubtful = [name for name, update in expected.items() if not _agree(updates[name], update)]
+    if not doubtful:
+        return
+    _, rounded = runs.run(plain, verify.ROUNDING[cases.precision(case)])
+    for name in doubtful:
+        update = expected[name]
+        certain = np.abs(rounded[name] - update) <= ROUNDING_ONLY * np.abs(update)
+        if not _agree(updates[name][certain], update[certain]):
+            difference = np.linalg.norm((updates[name] - update)[certain])
+            raise Mismatch(
+                f"the compiled step's update of {name} differs by {difference:.2g} from the plain "
+                f"step's, whose norm is {np.linalg.norm(update[certain]):.2g}"
+            )
+
+
+def _agree(update: np.ndarray, expected: np.ndarray) -> bool:
+    """Return whether two updates of a weight agree; a norm that is not finite shows nothing."""
+    norm = float(np.linalg.norm(expected))
+    return not math.isfinite(norm) or float(np.linalg.norm(update - expected)) <= TOLERANCE * norm
+
+
+@functools.cache
+def _indices(size: int) -> Any:
+    return mx.array(np.random.default_rng(size).integers(size, size=SAMPLED))
+
+
+def _sampled(model: Any) -> Arrays:
+    """Return elements of each trained weight, which are the same ones each time."""
+    arrays = {}
+    for name, array in tree_flatten(model.trainable_parameters()):
+        elements = array.reshape(-1)
+        if array.size > SAMPLED:
+            elements = elements[_indices(array.size)]
+        arrays[name] = np.array(elements.astype(mx.float32))
+    return arrays
+
+
+def _leaves(state: Any) -> dict[str, Any]:
+    return {path: leaf for path, leaf in tree_flatten(state) if isinstance(leaf, mx.array)}
+
+
+def _restore(state: list[Any], saved: dict[str, Any], noise: float = 0.0) -> None:
+    """Put the saved arrays back, those of the model with an error.
+
+    In place, since the compiled step reads and writes these dictionaries.
+    """
+
+    def put(items: Any, prefix: str) -> None:
+        for key in list(items.keys() if isinstance(items, dict) else range(len(items))):
+            path = f"{prefix}.{key}" if prefix else str(key)
+            if isinstance(items[key], (dict, list)):
+                put(items[key], path)
+            elif path in saved:
+                items[key] = saved[path]
+                if noise and path.startswith("0.") and mx.issubdtype(items[key].dtype, mx.floating):
+                    factors = 1 + noise * mx.random.normal(items[key].shape)
+                    items[key] = (items[key] * factors).astype(items[key].dtype)
+
+    put(state, "")
+    mx.eval(state)

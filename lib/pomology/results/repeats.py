@@ -1,0 +1,154 @@
+"""Cases over their repeats: mean values with their intervals, and run-to-run variation."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from pomology.format import rounded_up
+from pomology.measure import intervals
+from pomology.measure.estimate import Estimate
+from pomology.results import cases, metrics
+from pomology.results.record import Record
+
+VARIATION = "between_process_difference"  # the metric of `instrument_check` for it
+# Multiple of the measured variation by which 95 % of pairs differ at most (docs/log/2026-11.md).
+ALLOWED = 1.9
+
+
+class Repeats:
+    """One case over its repeats, each in a process of its own.
+
+    run: name of its run, "" if it is of one run only. records: of all repeats. first: of the first
+    repeat. last: of the last repeat with status `ok`, else of the last one. good: repeat -> values
+    by metric, of repeats with status `ok`; they include `metrics.RATIOS`. in_repeats: metric -> its
+    values in `good`. values: metric -> the mean of these, with the interval between them. flags_of:
+    repeat -> flags. endings: repeat -> status and reason, of the other repeats. kind: `cpu` or
+    `gpu`, as requested. device: its name in tables. precision: of its matmuls.
+    """
+
+    def __init__(self, records: Sequence[Record], run: str = ""):
+        succeeded = [record for record in records if record.status == "ok"]
+        failed = [record for record in records if record.status != "ok"]
+        self.run = run
+        self.records = list(records)
+        self.first = records[0]
+        self.last = (succeeded or records)[-1]
+        self.flags_of = {record.repeat: record.flags for record in records}
+        self.endings = {record.repeat: (record.status, record.reason or "") for record in failed}
+        self.repeats = len(records)
+        self.good_repeats = len(succeeded)
+        self.flags = sorted({flag for flags in self.flags_of.values() for flag in flags})
+        self.status = "ok" if succeeded else self.last.status
+        self.config = self.first.config
+        self.framework = cases.framework_name(self.first.framework)
+        self.kind = cases.kind(self.first.backend)
+        self.device = cases.chip_name(self.first)
+        self.precision = cases.precision(self.first)
+        self.good: dict[int, dict[str, Estimate]] = {}
+        self.in_repeats: dict[str, list[Estimate]] = {}
+        for record in succeeded:
+            # In each process, before the mean: both parts of a ratio have its disturbances.
+            values = dict(record.metrics)
+            for name, (part, whole) in metrics.RATIOS.items():
+                if {part, whole} <= values.keys():
+                    values[name] = values[part] / values[whole]
+            self.good[record.repeat] = values
+            for metric, value in values.items():
+                self.in_repeats.setdefault(metric, []).append(value)
+        self.values = {
+            metric: mean_of_repeats(values) for metric, values in self.in_repeats.items()
+        }
+
+    @property
+    def calibration_s(self) -> float | None:
+        """Median seconds of the calibration matmul on the case's device, after it; None without."""
+        times_s = [cases.calibration_s(record) for record in self.records]
+        times_s = [time_s for time_s in times_s if time_s]
+        return statistics.median(times_s) if times_s else None
+
+
+def pool(records: Iterable[Record], run: str = "") -> list[Repeats]:
+    """Return the cases of a run's records, in order of first appearance. run: its name."""
+    by_case: dict[tuple[str, str], dict[int, Record]] = {}
+    for record in records:
+        by_case.setdefault((record.experiment, record.case), {})[record.repeat] = record
+    return [Repeats([*repeats.values()], run) for repeats in by_case.values()]
+
+
+def speed_ratio(case: Repeats, other: Repeats, metric: str) -> Estimate | None:
+    """Return a case's speed relative to another in a metric of seconds, process by process."""
+    ratios = [
+        other.good[repeat][metric] / values[metric]
+        for repeat, values in case.good.items()
+        if metric in values and metric in other.good.get(repeat, {})
+    ]
+    return mean_of_repeats(ratios) if ratios else None
+
+
+def run_to_run(pooled: Iterable[Repeats]) -> dict[tuple[str, str], float]:
+    """Return the run-to-run variation measured by `instrument_check`, by run and kind of device.
+
+    It is a relative difference: 90 % of pairs of single runs of the same training step, each in a
+    process of its own, differ by less. `instrument_check` estimates it from timings in fresh
+    processes, by Student's t of their logarithms; repeats of the notebook have the geometric mean
+    of their estimates. Smoke runs have none, since their steps are too few.
+    """
+    measured = [case for case in pooled if VARIATION in case.values]
+    measured = [case for case in measured if case.first.profile != "smoke"]
+    return {(case.run, case.kind): case.values[VARIATION].value for case in measured}
+
+
+def variation_text(pooled: Iterable[Repeats]) -> str:
+    """Return the run-to-run variation of one run in the words of every page.
+
+    See `run_to_run`. It has two digits, rounded up, so that it stays a bound.
+    """
+    texts = [
+        f"{rounded_up(100 * share)} % on the {kind.upper()}"
+        for (_, kind), share in run_to_run(pooled).items()
+    ]
+    if not texts:
+        return "Not measured; the notebook instrument_check measures it, but not as a smoke test."
+    return (
+        f"90 % of pairs of single runs of a step differ by less than {' and '.join(texts)}: "
+        "smaller differences between two single runs show nothing."
+    )
+
+
+def allowed(variations: Sequence[float]) -> float:
+    """Return the 95th percentile of the factor between two equal single runs.
+
+    variations: `run_to_run` of both machines; their logarithms add in squares.
+    """
+    return math.exp(ALLOWED * math.sqrt(np.mean(np.log1p(variations) ** 2)))
+
+
+def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the geometric mean over processes, with the interval between them.
+
+    Processes mostly differ far more than steps within one (Kalibera and Jones 2013). A single one
+    keeps its value and interval. If a value may be negative, as a slope, the mean is arithmetic.
+    """
+    first = estimates[0]
+    if len(estimates) == 1:
+        return first
+    numbers = [estimate.value for estimate in estimates]
+    lows = [estimate.low for estimate in estimates if estimate.low is not None]
+    geometric = min(numbers) > 0 and min(lows, default=0) >= 0
+    values = np.log(numbers) if geometric else np.asarray(numbers, dtype=float)
+    error = values.std(ddof=1) / math.sqrt(values.size)
+    half = intervals.t_quantile(intervals.CONFIDENCE, values.size - 1) * error
+    ends = values.mean() + half * np.array([0, -1, 1])
+    with np.errstate(over="ignore"):  # a bound may exceed the largest float
+        mean, low, high = map(float, np.exp(ends) if geometric else ends)
+    if min(numbers) == max(numbers):  # avoid the rounding of logarithms
+        mean = low = high = first.value
+    if min([*numbers, *lows]) >= 0:  # counts cannot be negative
+        low = max(low, 0.0)
+    measured = all(estimate.how == "measured" for estimate in estimates)
+    how = "measured" if measured else "estimated"
+    return Estimate(mean, first.unit, low, high, values.size, how, "repeats")

@@ -1,0 +1,79 @@
+"""Four questions about a run, each with an answer of one line."""
+
+from statistics import geometric_mean, median
+
+from pomology.articles.claims import CONTRADICTED, SUPPORTED
+from pomology.format import significant
+from pomology.report.table import Row, Table
+from pomology.results import repeats
+from pomology.views.roofline.table import points
+from pomology.views.side_by_side import joined
+
+
+def answers(records, best, claims):
+    """Return the table of questions and answers.
+
+    records: of one run. best: its `roofs`. claims: their table.
+    """
+    pooled = repeats.pool(records)
+    texts = {
+        "How much do two runs of the same training step differ?": repeats.variation_text(pooled),
+        "How close does training come to the measured peak?": utilization(records, best),
+        "MLX or PyTorch?": frameworks(records),
+        "Do the claims of the articles hold?": verdicts(claims),
+    }
+    return Table("", [Row({"Question": name, "Answer": text}) for name, text in texts.items()])
+
+
+def utilization(records, best):
+    """Return the share of the measured peak that the best case of each experiment reaches."""
+    shares = {}
+    for point in points(records, best).itertuples():
+        if point.share and not point.case.config.get("operation"):
+            of_kind = shares.setdefault(point.kind, {})
+            of_kind[point.name] = max(of_kind.get(point.name, 0), 100 * point.share.value)
+    texts = []
+    for kind, by_experiment in shares.items():
+        percents = by_experiment.values()
+        statistics = (min, median, max)
+        low, middle, high = (significant(statistic(percents), 2) for statistic in statistics)
+        count = f"median of {len(percents)} experiments, {low} to {high} %"
+        texts.append(f"{kind.upper()}: {middle} % of the peak ({count}).")
+    return " ".join(texts) or "Not known; the notebook peaks measures the peak."
+
+
+def frameworks(records):
+    """Return how much faster one framework is, over the workloads that both ran alike."""
+    ratios = {}
+    for row in joined(records).data:
+        if row["ratio"] and row["framework"] == "torch":
+            ratios.setdefault(row["device"], []).append(row["ratio"])
+    texts = []
+    for kind, of_device in ratios.items():
+        mean = geometric_mean(of_device)
+        name = "MLX" if mean > 1 else "PyTorch"
+        ends = sorted(ratio if mean > 1 else 1 / ratio for ratio in of_device)
+        numbers = (max(mean, 1 / mean), ends[0], ends[-1])
+        factor, low, high = (significant(number, 2) for number in numbers)
+        count = f"{len(of_device)} training workloads, {low} to {high}×"
+        texts.append(f"{name} is {factor}× faster on the {kind.upper()} ({count}).")
+        if kind == "cpu" and not (records[0].chip or "").startswith("Apple"):
+            texts.append("MLX has no optimized BLAS on CPUs other than Apple's.")
+    return " ".join(texts) or "Not known; the notebook mlx_or_pytorch compares them."
+
+
+def contradicted(claims):
+    """Return the claims that an article's own numbers, or this machine's, contradict."""
+    rows = [row for row in claims.rows if CONTRADICTED in (row.data["published"], row.data["here"])]
+    return Table("What the articles got wrong", rows, claims.notes)
+
+
+def verdicts(claims):
+    """Return how many claims are supported, and how many contradicted."""
+    texts = []
+    for column, source in (("published", "The articles' own"), ("here", "This machine's")):
+        status = [row.data[column] for row in claims.rows]
+        supported, wrong = (status.count(verdict) for verdict in (SUPPORTED, CONTRADICTED))
+        counts = f"{supported} of {len(status)} claims and contradict {wrong}"
+        texts.append(f"{source} numbers support {counts}.")
+    return " ".join(texts)

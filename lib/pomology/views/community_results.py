@@ -1,0 +1,66 @@
+"""Published results of other sources than the articles, as rows next to measured cases."""
+
+from pomology.articles import published
+from pomology.results import cases
+
+PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
+# id -> title, author, date, licence, note and address.
+SOURCES = {line["id"]: line for line in published.read("sources.csv")}
+# Workload and size of a sample -> FLOPs per sample, forward and backward.
+WORK = {
+    (line["workload"], line["size"]): float(line["convolutions"]) + float(line["products"])
+    for line in published.read("work.csv")
+    if line["precision"] == "fp32"
+}
+AXES = {"batch_size", "precision"}  # settings that a source varies within one measurement
+# Workloads of the same model in another task; of LoRA those of other models.
+ALIKE = {
+    "bert_base": ["bert_base_squad"],
+    "gpt2_small": ["gpt2_small_book"],
+    "lora": [name for name in published.WORKLOADS if name.startswith("lora_")],
+}
+
+
+def rows(workload):
+    """Return table rows by precision, the fastest first.
+
+    A measurement at several batch sizes becomes one row, the fastest; of LoRA each has a row. Its
+    `flops_per_s` is the printed speed times the FLOP count, or None without a count.
+    """
+    table_rows = [_row(row) for row in published.elsewhere(workload)]
+    axes = {"precision"} if workload == "lora" else AXES
+    for other in ALIKE.get(workload, ()):
+        training = published.WORKLOADS[other]
+        table_rows += [_row(row, axes, training=training) for row in published.elsewhere(other)]
+    # Forward and backward passes alone cannot be compared with a step.
+    table_rows = [row for row in table_rows if row["metric"] not in ("forward_s", "backward_s")]
+    table_rows.sort(key=lambda row: -(row["flops_per_s"] or 0.0))
+    table_rows.sort(key=lambda row: PRECISIONS.index(row["precision"]))
+    fastest = {}
+    for row in table_rows:
+        fastest.setdefault(row["line"], row)
+    return list(fastest.values())
+
+
+def work(row):
+    """Return the FLOPs of the unit that a row's rate counts; None if unknown."""
+    size = row["config"].get("image_size") or row["config"].get("sequence")
+    return WORK.get((row["workload"], str(size)), 0) * row["samples"] or None
+
+
+def _row(row, axes=AXES, **settings):
+    label = cases.published_device(row)
+    config = row["config"] | {"precision": row["precision"]} | settings
+    setting = cases.config_text({key: config[key] for key in config if key not in axes})
+    remarks = [row["source"], setting, *(published.FAULTS[fault] for fault in row["faults"])]
+    flops = work(row)
+    source = SOURCES[row["source"]]
+    return row | {
+        "config": config,
+        "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
+        "line": (label, row["precision"], row["faults"], setting),
+        "flops_per_s": flops * published.rate(row) if flops else None,
+        "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
+        "remark": "; ".join(filter(None, remarks)),
+        "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
+    }

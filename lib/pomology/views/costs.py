@@ -1,0 +1,233 @@
+"""Price and energy of training speed, as published by Feng et al. 2025 and as measured in a run."""
+
+import pandas
+
+from pomology.articles import devices, published
+from pomology.format import significant
+from pomology.measure.estimate import Estimate
+from pomology.report.figures import Line, points_figure
+from pomology.report.table import SOFTWARE, Row, Table
+from pomology.results import cases
+from pomology.results.repeats import pool
+
+SIMILAR = 1.5  # the largest ratio of two prices that count as similar
+YEAR_S = 365.25 * 86400
+KWH_J = 3.6e6
+# Columns of `offers`.
+TEXTS = ["device", "maker", "role", "work"]
+NUMBERS = [
+    "price_usd",
+    "memory_bytes",
+    "peak_flops_per_s",
+    "batch_size",
+    "pass_s",
+    "flops_per_s",
+]
+WORK = {"device": "Device", "work": "Workload"}
+PRICES = {
+    "price_usd": ("Price", 1, " USD"),
+    "memory_bytes": ("Memory", 2**30, " GB"),
+    "peak_flops_per_s": ("Peak", 1e12, " TFLOP/s"),
+    "pass_s": ("Pass", 1, " s"),
+    "flops_per_s": ("Achieved", 1e12, " TFLOP/s"),
+    "share_of_peak": ("Share of the peak", 0.01, " %"),
+    "peak_flops_per_s_per_usd": ("Peak per 1,000 USD", 1e9, " TFLOP/s"),
+    "memory_bytes_per_usd": ("Memory per 1,000 USD", 2**30 / 1000, " GB"),
+    "flops_per_s_per_usd": ("Achieved per 1,000 USD", 1e9, " TFLOP/s"),
+    "usd_seconds_per_sequence": ("USD per sequence/s", 1, ""),
+    "usd_per_million": ("Use for a million sequences", 1, " USD"),
+}
+PAIRS = {
+    "price": ("Price ratio, one / other", 1, "×"),
+    "peak": ("Peak ratio, other / one", 1, "×"),
+    "memory_per_usd": ("Memory per dollar, one / other", 1, "×"),
+    "speed": ("Achieved, other / one", 1, "×"),
+    "speed_per_usd": ("Achieved per dollar, other / one", 1, "×"),
+}
+ENERGY = {
+    "energy_j_per_step": ("Energy per step", 1, " J"),
+    "j_per_tflop": ("Energy per TFLOP", 1, " J"),
+    "electricity_usd": ("Electricity of 1,000 steps", 0.01, " ct"),
+    "use_usd": ("Use of the device", 0.01, " ct"),
+    "together_usd": ("Together", 0.01, " ct"),
+}
+
+
+def offers(records, best, memory_bytes, price_usd):
+    """Return the devices of table 1 and this machine, with their passes of GPT-2-large, in SI.
+
+    Args:
+        records: the results of one run.
+        best: the peaks of the run, from `peaks.best`.
+        memory_bytes: memory of this machine, used for its CPU and its Apple GPU.
+        price_usd: price of this machine; 0 is unknown.
+    """
+    offered = _published_offers()
+    of_pretraining = [
+        record
+        for record in records
+        if record.experiment == "gpt2_pretraining" and record.profile != "smoke"
+    ]
+    for case in pool(of_pretraining):
+        rate = case.values.get("flops_per_s")
+        if not rate:
+            continue
+        first = case.first
+        time = case.values.get("pass_s")
+        peak = best.get((case.kind, "fp32"))
+        work = f"{case.config['model']}, {first.backend}"
+        offered.loc[len(offered)] = {
+            "device": case.device,
+            "maker": "here",
+            "role": case.kind,
+            "work": f"{work} (scaled)" if first.scaled else work,
+            "price_usd": price_usd or None,
+            "memory_bytes": None if first.backend == "cuda" else memory_bytes,
+            "peak_flops_per_s": peak and peak.rate.value,
+            "batch_size": case.config["batch_size"],
+            "pass_s": time.value if time and not first.scaled else None,
+            "flops_per_s": rate.value,
+        }
+    return offered[TEXTS + NUMBERS].astype(dict.fromkeys(NUMBERS, float))
+
+
+def _published_offers():
+    """Return the devices of the article's table 1, with the passes of its tables 4 and 5."""
+    rows = pandas.DataFrame(published.rows("001")).dropna(subset="si")
+    first = rows[rows["item"].eq("Table 1")]
+    table = first.pivot_table(index=["device", "role"], columns="metric", values="si", sort=False)
+    table = table.rename(columns={"launch_price_usd": "price_usd"}).reset_index()
+    table["memory_bytes"] *= 2**30 / 1e9  # table 1 prints GB, but memory comes in GiB
+    table["maker"] = table.role.map({"gpu": "Apple"}).fillna("NVIDIA")
+    # Tables 4 and 5 print other names than table 1.
+    in_table_1 = {devices.canonical(name): name for name in table.device}
+    passes = rows[rows.metric.eq("pass_s")]
+    names = [in_table_1.get(devices.canonical(name), name) for name in passes.device]
+    passes = passes.assign(device=names)
+    config = pandas.DataFrame(passes.config.tolist(), index=passes.index)
+    passes = passes.assign(work=config.model + ", " + passes.backend, batch_size=config.batch_size)
+    passes = passes.assign(pass_s=passes.si, flops_per_s=passes.flops.astype(float) / passes.si)
+    # Columns that table 1 has, too, would get suffixes.
+    passes = passes.drop(columns=["role", *table.columns[2:]], errors="ignore")
+    return table.merge(passes, "left", "device")
+
+
+def prices_table(offered, years_of_use):
+    """Return the table of prices per FLOP/s, memory and sequence; `offered` is from `offers`."""
+    use = offered.price_usd * offered.pass_s / offered.batch_size
+    offered = offered.assign(
+        share_of_peak=offered.flops_per_s / offered.peak_flops_per_s,
+        peak_flops_per_s_per_usd=offered.peak_flops_per_s / offered.price_usd,
+        memory_bytes_per_usd=offered.memory_bytes / offered.price_usd,
+        flops_per_s_per_usd=offered.flops_per_s / offered.price_usd,
+        usd_seconds_per_sequence=use,
+        usd_per_million=use * 1e6 / (years_of_use * YEAR_S),
+    )
+    offered["work"] += offered.batch_size.map(", batch {:.0f}".format)
+    meaning = (
+        f"Use: the price of a million sequences of 1,024 tokens, if the device trains without a "
+        f"pause for {years_of_use:g} years. Electricity and a card's computer are not included.",
+        "Prices are launch prices. Peak: single precision in table 1; for this machine the fastest "
+        "fp32 rate of the run.",
+    )
+    return _table("Price of training speed", offered, WORK, PRICES, *meaning, SOFTWARE)
+
+
+def pairs_table(offered):
+    """Return pairs of similar price: Apple with NVIDIA devices, and this machine with both."""
+    offered = offered[offered.price_usd.notna()]
+    here = offered[offered.maker.eq("here")]
+    # This machine counts with the article's model, or else with its fastest smaller variant.
+    kept = (
+        here[here.pass_s.notna()] if here.pass_s.notna().any() else here.nlargest(1, "flops_per_s")
+    )
+    pairs = pandas.concat([offered.drop(here.index), kept]).merge(
+        offered.drop(here.index), "cross", suffixes=("", "_of")
+    )
+    against = pairs.maker_of.eq("NVIDIA") & pairs.maker.ne("NVIDIA") | pairs.maker.eq("here")
+    pairs["price"] = pairs.price_usd / pairs.price_usd_of
+    pairs = pairs[against & pairs.price.between(1 / SIMILAR, SIMILAR)]
+    speed = pairs.flops_per_s_of / pairs.flops_per_s
+    pairs = pairs.assign(
+        peak=pairs.peak_flops_per_s_of / pairs.peak_flops_per_s,
+        memory_per_usd=pairs.memory_bytes / pairs.memory_bytes_of / pairs.price,
+        speed=speed,
+        speed_per_usd=speed * pairs.price,
+        one=pairs.device + (" (" + pairs.work + ")").where(speed.notna(), ""),
+        other=pairs.device_of + (" (" + pairs.work_of + ")").where(speed.notna(), ""),
+    ).drop_duplicates(["one", "other"])
+    texts = {"one": "One", "other": "Other of similar price"}
+    return _table(
+        "Pairs of similar price", pairs, texts, PAIRS, f"Similar: at most {SIMILAR:g} times apart."
+    )
+
+
+def energy_table(records, price_usd, usd_per_kwh, years_of_use):
+    """Return joules per step, published and measured, with the price of electricity and use."""
+    rows = pandas.DataFrame(published.rows("001", "energy")).dropna(subset="si")
+    rows = rows[rows.metric.eq("energy_gpu_j_per_step")]
+    config = pandas.DataFrame(rows.config.tolist(), index=rows.index)
+    work = config.model + config.batch_size.map(", batch {}".format)
+    printed = rows.assign(work=work, energy_j_per_step=rows.si, maker="")
+    measured = []
+    for case in pool(record for record in records if record.profile != "smoke"):
+        joules, step = case.values.get("energy_j_per_step"), case.values.get("step_s")
+        if joules and joules.value > 0:
+            row = {
+                "device": case.device,
+                "maker": "here",
+                "work": f"{case.first.experiment}: {cases.config_text(case.config)}",
+                "energy_j_per_step": joules.value,
+                "flops": case.first.flops_per_step,
+                "step_s": step and step.value,
+            }
+            measured.append(row)
+    columns = ["device", "maker", "work", "energy_j_per_step", "flops", "step_s"]
+    steps = pandas.concat([printed, pandas.DataFrame(measured)]).reindex(columns=columns)
+    steps = steps.astype({"flops": float, "step_s": float})
+    electricity = 1000 * steps.energy_j_per_step / KWH_J * usd_per_kwh
+    use = 1000 * steps.step_s * (price_usd or float("nan")) / (years_of_use * YEAR_S)
+    steps = steps.assign(
+        j_per_tflop=steps.energy_j_per_step / steps.flops * 1e12,
+        electricity_usd=electricity,
+        use_usd=use,
+        together_usd=electricity + use,
+    )
+    note = f"Electricity: {usd_per_kwh:g} USD per kilowatt-hour. Table 5 counts the GPU alone."
+    return _table("Price of energy", steps, WORK, ENERGY, note)
+
+
+def figure(offered):
+    """Return a figure of FLOP/s per USD for each device with a price."""
+    panels = {"Peak": {}, "Achieved in training GPT-2-large, table 4": {}}
+    for row in offered[offered.price_usd.notna()].itertuples():
+        kind = ("measured" if row.maker == "here" else "published", row.role)
+        names = (row.device, f"{row.device}: {row.work}, batch {row.batch_size:.0f}")
+        for lines, name, rate in zip(
+            panels.values(), names, (row.peak_flops_per_s, row.flops_per_s), strict=True
+        ):
+            if rate > 0:
+                value = rate / row.price_usd
+                text = f"{significant(value / 1e9)} GFLOP/s"
+                lines.setdefault(name, Line(name, kind, text, [Estimate(value)]))
+    panels = {title: list(lines.values()) for title, lines in panels.items()}
+    return points_figure(panels, "GFLOP/s per USD (higher is better)", 1e9)
+
+
+def _table(title, frame, texts, numbers, *notes):
+    """Return a frame as a table.
+
+    Args:
+        texts: headings of the first columns, by name.
+        numbers: heading, unit and name of the unit of the other columns, by name.
+    """
+    rows = []
+    for row in frame.to_dict("records"):
+        cells = {heading: row[name] for name, heading in texts.items()}
+        for name, (heading, unit, words) in numbers.items():
+            text = "" if pandas.isna(row[name]) else f"{significant(row[name] / unit)}{words}"
+            cells[heading] = text
+        kind = "measured" if row["maker"] == "here" else "published"
+        cells = {name: "" if pandas.isna(cell) else cell for name, cell in cells.items()}
+        rows.append(Row(cells, {name: row[name] for name in (*texts, *numbers)}, kind))
+    return Table(title, rows, notes)

@@ -1,0 +1,97 @@
+"""Parts of an epoch of SimCLR: the cost of its data without training, and a table of all."""
+
+import itertools
+
+from pomology.format import seconds, with_interval
+from pomology.measure import calls, clock, epochs
+from pomology.report.table import Row, Table
+
+PARTS = {
+    "training": "Training",
+    "waiting": "Data-loading stall",
+    "evaluation": "Evaluation",
+    "reading": "Reading alone",
+    "augmentation": "Augmentation alone",
+    "loader": "Loader alone",
+}
+NOTES = (
+    "Training: on batches that are on the device already. Data-loading stall: the additional time "
+    "of the steps with the loader.",
+    "Not distinguishable: the interval includes 0, or there are fewer than 10 steps.",
+    "Alone: measured without training. Reading and augmentation run in one process, the loader "
+    "in its workers.",
+)
+
+
+def time_data(case, images, loader, budget_s):
+    """Measure the time of an epoch's reading, augmenting and loading without training.
+
+    images: the `augmentation.PNGImages` as random views. loader: that of the training. The time of
+    the views includes the reading.
+    """
+    order = itertools.cycle(range(len(images)))
+    count = len(loader) * case["batch_size"]
+    short_s = budget_s / 10
+    reading = calls.measure(lambda: images.image(next(order)), budget_s=short_s)
+    views = calls.measure(lambda: images[next(order)], budget_s=short_s)
+    alone = clock.StepClock(budget_s=budget_s / 2)
+    for _ in alone.steps(loader):
+        pass
+    part = alone.parts["training"]
+    case.raw("reading", reading.blocks)
+    case.raw("views", views.blocks)
+    case.raw("loader alone", part.blocks, first_step_s=part.first_step_s)
+    record(case, "reading_epoch_s", reading.seconds * count)
+    record(case, "views_epoch_s", views.seconds * count)
+    record(case, "loader_epoch_s", epochs.epoch_metrics(alone)["epoch_s"])
+    case.metric("loader_start_s", part.first_step_s, "s")
+
+
+def record(case, name, seconds):
+    """Record seconds per epoch as estimated."""
+    case.metric(name, seconds.replace(how="estimated"))
+
+
+def record_split(case):
+    """Record an epoch's training with the loader and on pre-loaded batches, and its evaluation."""
+    parts = epochs.part_metrics(case.clock)
+    steps = case.clock.parts["training"]
+    if not steps.ready_blocks or len(parts) < 3:
+        return
+    record(case, "training_epoch_s", epochs.interval(steps.ready_blocks) * steps.epoch_steps)
+    record(case, "loop_epoch_s", parts.pop("training"))
+    record(case, "evaluation_epoch_s", sum(parts.values()))
+
+
+def resolved(part):
+    """Format a part of an epoch with its interval, or as `not distinguishable (2 steps)`.
+
+    It is distinguishable if its interval is above 0 and it has 10 steps or more.
+    """
+    steps = part.n or 0
+    if part.bounds[0] <= 0 or steps < 10:
+        return f"not distinguishable ({steps:,} step{'s' * (steps != 1)})"
+    return with_interval(part, seconds)
+
+
+def table(records):
+    """Make a table of the parts of an epoch, one row per case."""
+    rows = []
+    for record in records:
+        times = dict(record.metrics)
+        if "loop_epoch_s" in times:
+            times["waiting_epoch_s"] = times["loop_epoch_s"] + -1 * times["training_epoch_s"]
+        if "views_epoch_s" in times:
+            times["augmentation_epoch_s"] = times["views_epoch_s"] + -1 * times["reading_epoch_s"]
+        parts = {name: times.get(f"{name}_epoch_s") for name in PARTS}
+        missing = "not measured" if record.status == "ok" else record.status
+        cells = {
+            "Device": record.backend,
+            "Batch size": str(record.config["batch_size"]),
+            "Workers": str(record.config["workers"]),
+        }
+        for name, part in parts.items():
+            cells[PARTS[name]] = resolved(part) if part else missing
+        data = {f"{name}_s": part and part.value for name, part in parts.items()}
+        rows.append(Row(cells, data))
+    return Table("Parts of an epoch", rows, NOTES)

@@ -1,0 +1,44 @@
+"""Figure of memory and page faults per step of a training."""
+
+from collections import defaultdict
+
+from pomology.report.figures import DASHES, curves_figure
+
+SAME = 0.01  # relative difference below which footprint and resident memory are one curve
+
+
+def _of_load(config):
+    return f"load {config['load']}"
+
+
+def figure(_, records, panel=_of_load, timed=False):
+    """Return a figure of memory after each step, and of page faults since the first step.
+
+    panel: returns the name of a case's panels from its settings. timed: whether to add a panel with
+    the time of each step. Quantities that were not read in every step are omitted, and so are smoke
+    tests and cases of one step.
+    """
+    import pandas  # imported late, because it would count as memory of the training
+
+    panels = defaultdict(list)
+    for record in records:
+        if record.profile == "smoke" or len(record.memory_trace.get("rows", ())) < 2:
+            continue
+        names = record.memory_trace["columns"]
+        trace = pandas.DataFrame(record.memory_trace["rows"], columns=names)
+        trace = trace.dropna(axis=1).set_index("step")
+        words = panel(record.config)
+        drawn = [name for name in DASHES if f"{name}_bytes" in trace]
+        if {"footprint", "resident"} <= set(drawn):
+            apart = (trace["resident_bytes"] / trace["footprint_bytes"] - 1).abs().max()
+            if apart < SAME:
+                drawn.remove("resident")
+        for name in drawn:
+            panels[f"GB, {words}"].append((record, trace[f"{name}_bytes"] / 1e9, name))
+        if "page_faults" in trace:
+            faults = (trace["page_faults"] - trace["page_faults"].iloc[0]) / 1e3
+            panels[f"1,000 faults, {words}"].append((record, faults, ""))
+        if timed:
+            steps_s = trace["t_s"].diff() / trace.index.to_series().diff()
+            panels[f"s per step, {words}"].append((record, steps_s, ""))
+    return curves_figure(panels, "step")

@@ -1,0 +1,93 @@
+"""Tables 2 and 3 of Feng et al. 2025 recomputed: the memory of training four large models."""
+
+from pomology.articles import published
+from pomology.data.speech import TOKENS
+from pomology.report.table import Row, Table
+
+GIB = 2**30
+
+
+def theoretical_table():
+    """Return table 2 recomputed, from its rounded parameters and from counted ones."""
+    from pomology.models import large_models
+
+    columns = (
+        "Model",
+        "Parameters (model card)",
+        "Parameters (counted)",
+        "Trained",
+        "Article: card × 16 / 1024",
+        "Weights",
+        "Gradients",
+        "Two moments",
+        "Sum",
+        "In GB",
+        "Article over sum",
+    )
+    printed = {
+        (row["config"]["model"], row["metric"]): row["value"]
+        for row in published.rows("001", "model_memory")
+    }
+    rows = []
+    for name in large_models.BATCH_SIZES:
+        count, trained = large_models.parameters(name)
+        card, gib = printed[name, "parameters"], printed[name, "theoretical_bytes"]
+        together = 4 * (count + 3 * trained)
+        cells = [name, f"{card:g} M", f"{count:,}", f"{trained:,}", f"{card * 16 / 1024:.3f}"]
+        cells += [f"{4 * size / GIB:.3f} GiB" for size in (count, trained, 2 * trained)]
+        cells += [f"{together / GIB:.3f} GiB", f"{together / 1e9:.2f} GB"]
+        cells.append(f"+{100 * (gib * GIB / together - 1):.1f} %")
+        rows.append(Row(dict(zip(columns, cells, strict=True))))
+    return Table("Table 2: origin of its numbers", rows)
+
+
+def _ways(name, nvidia):
+    """Yield the options to train, the plain one first, with the minimum memory of the device."""
+    from pomology.models import large_models, offload
+
+    attention = "fused" if nvidia else "unfused"
+    for checkpointing in (False, True):
+        counted = large_models.work(name, attention, checkpointing)
+        yield "with checkpointing" if checkpointing else "unchanged", counted.bytes
+        if nvidia:
+            way = "with offload and checkpointing" if checkpointing else "with offload"
+            yield way, offload.placed(counted, lambda: large_models.build(name)).bytes
+
+
+def workload_table():
+    """Return table 3 with the memory that each workload needs and its device has."""
+    from pomology.models import large_models
+
+    columns = (
+        "Scenario",
+        "Workload",
+        "Batch size",
+        "Device",
+        "Memory",
+        "Theoretical",
+        "Activations",
+        "Sum",
+        "Share of memory",
+        "Fits",
+    )
+    rows = published.rows("001")
+    memory = {row["device"]: int(row["value"]) for row in rows if row["metric"] == "memory_bytes"}
+    lines = []
+    for row in rows:
+        if row["item"] != "Table 3":
+            continue
+        name, nvidia = row["config"]["model"], row["role"] == "rival"
+        has = memory[row["device"]]
+        plain = large_models.work(name, "fused" if nvidia else "unfused")
+        shares = [(way, size / (has * GIB)) for way, size in _ways(name, nvidia)]
+        fits = [f"{way}: {100 * share:.0f} %" for way, share in shares if share <= 1]
+        cells = [str(row["config"]["scenario"]), name, str(large_models.BATCH_SIZES[name])]
+        cells += [row["device"], f"{has} GiB"]
+        sizes = plain.state_bytes, plain.saved_bytes, plain.bytes
+        cells += [f"{size / GIB:.1f} GiB" for size in sizes]
+        cells += [f"{100 * shares[0][1]:.0f} %", fits[0] if fits else "with no option"]
+        lines.append(Row(dict(zip(columns, cells, strict=True)), kind="published"))
+    title = "Table 3: memory of its workloads and of its devices"
+    texts = f"GPT-2 with texts of {large_models.TEXT_TOKENS} tokens"
+    labels = f"Whisper with labels of {TOKENS} tokens"
+    return Table(title, lines, [f"{texts}, {labels}; shorter ones need less."])

@@ -1,0 +1,270 @@
+"""The ranking of all devices, published and measured, against one of them.
+
+Two devices are compared where they did the same work: the same model, settings, precision and kind
+of time. Of each such pair the ratio of speeds is taken, of a workload the geometric mean of its
+settings, of two devices that of their workloads. A time with a fault that changes what was timed is
+in no mean.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pandas
+
+from pomology.articles import devices, published
+from pomology.errors import PomologyError
+from pomology.format import significant
+from pomology.measure.estimate import REPEATS, Estimate
+from pomology.report.figures import GREY, Line, nothing, points_figure
+from pomology.report.table import SOFTWARE, Row, Table
+from pomology.results import cases, repeats
+from pomology.results.run import Run
+from pomology.views.speeds import MEASURED, PUBLISHED, WORK, speeds
+
+SHARED = {"amp", "tf32"}  # faults of no effect where two devices both have them
+MOST_ROWS = 12  # of the figure, which a first screen shows
+ITSELF = "1 (the reference)"
+NOTES = (
+    "A speed is the geometric mean over the models that a device and the reference have both "
+    "trained with the same batch size, settings, precision and kind of time.",
+    "Parentheses: the number of those models and the range of their ratios. One model does not "
+    "generalize.",
+    "Times in brackets have a known problem, for example that data loading took longer than "
+    "computing. No mean includes them.",
+    SOFTWARE,
+)
+NOTHING = (
+    "No ranking: no case of this run has a published time with the same model and settings. Smoke "
+    "runs never have one."
+)
+
+
+def compared(speed_rows: pandas.DataFrame, reference: str) -> pandas.DataFrame:
+    """Return the relative speed of each device in each workload that it shares with the reference.
+
+    speed_rows: of `speeds`. reference: the device whose speed is 1. A row per device and workload
+    has its `ratio`, whether it is `sound` (neither time has a fault of its own), whether it is
+    `used` (a sound workload, or any of a device without one), and the `mean` of the used ones of
+    the device. The fastest device comes first.
+    """
+    from scipy import stats
+
+    of_reference = speed_rows[speed_rows["device"].eq(reference)]
+    pairs = speed_rows.merge(of_reference, on=WORK, suffixes=("", "_of"))
+    pairs["ratio"] = pairs["value"] / pairs["value_of"]
+    pairs["sound"] = list(map(_sound, pairs["faults"], pairs["faults_of"]))
+    by_workload = ["device", "workload"]
+    # A workload with sound pairs has the mean of these alone.
+    pairs = pairs[pairs["sound"] | ~pairs.groupby(by_workload)["sound"].transform("any")]
+    groups = pairs.groupby(by_workload, sort=False)
+    table = groups.agg(
+        ratio=("ratio", stats.gmean),
+        role=("role", "first"),
+        kind=("kind", "first"),
+        sound=("sound", "first"),
+        framework=("framework", list),
+        year=("year", list),
+    ).reset_index()
+    # So has a device with sound workloads.
+    table["used"] = table["sound"] | ~table.groupby("device")["sound"].transform("any")
+    means = table[table["used"]].groupby("device")["ratio"].agg(stats.gmean)
+    table["mean"] = table["device"].map(means)
+    return table.sort_values(["mean", "device"], ascending=[False, True], kind="stable")
+
+
+def _sound(faults: frozenset[str], others: frozenset[str]) -> bool:
+    """Return whether two times may be compared; a fault that both share may make no difference."""
+    shared = faults & others & SHARED
+    return published.SERIOUS.isdisjoint((faults | others) - shared)
+
+
+def ranked(runs: Sequence[Run], against: str) -> tuple[str, pandas.DataFrame]:
+    """Return the reference, by `reference`, and all devices compared with it."""
+    speed_rows = speeds(runs)
+    name, _ = _reference(speed_rows, against)
+    return name, compared(speed_rows, name)
+
+
+def reference(
+    runs: Sequence[Run], against: str, gpus: Sequence[dict[str, Any]] = ()
+) -> devices.Resolved:
+    """Return the device of the ranking that a name means, and how it was chosen.
+
+    against: as people type it, such as `M3 Max` or `rtx 4090`; "" takes the best one. Of several
+    sizes this machine's is taken, or else the one with most models. gpus: those of the run's
+    machine.json. Raises PomologyError for other names.
+    """
+    return _reference(speeds(runs), against, gpus)
+
+
+def _reference(
+    speed_rows: pandas.DataFrame, against: str, gpus: Sequence[dict[str, Any]] = ()
+) -> devices.Resolved:
+    if not against:
+        return devices.Resolved(best_reference(speed_rows), "")
+    rows = speed_rows.groupby("device").agg(kind=("kind", "first"), models=("workload", "nunique"))
+    rows["kind"] = rows["kind"].ne(PUBLISHED)
+    order = rows.sort_values(["kind", "models"], ascending=[True, False], kind="stable").index
+    names = devices.Catalogue(tuple(order), "the one with most models", "row in the ranking")
+    try:
+        return devices.resolve(against, names, gpus)
+    except PomologyError as error:
+        raise PomologyError(f"against: {error}") from None
+
+
+def best_reference(speed_rows: pandas.DataFrame) -> str:
+    """Return a published device, if possible a GPU, that shares a model with this machine, or "".
+
+    The best reference has most models in common, and most devices to compare with.
+    """
+    models: Counter[str] = Counter()
+    for device in speed_rows["device"][speed_rows["kind"].eq(MEASURED)].unique():
+        rows = compared(speed_rows, device)
+        rows = rows[rows["kind"].eq(PUBLISHED)]
+        models.update(rows.groupby("device")["sound"].sum().to_dict())
+    peers = {name: compared(speed_rows, name)["device"].nunique() for name in models}
+    processors = set(speed_rows["device"][speed_rows["role"].eq("cpu")])
+
+    def rank(name: str) -> tuple:
+        return name in processors, models[name] < 2, -models[name] * peers[name], name
+
+    return min(models, key=rank, default="")
+
+
+def comparison(ratio: float, other: str = "") -> str:
+    """Return a ratio of speeds in words: `2.4× faster`, `8.3× slower than the M1 GPU`."""
+    factor = significant(max(ratio, 1 / ratio), 2)
+    text, joined = f"{factor}× {'faster' if ratio > 1 else 'slower'}", "than"
+    if factor == "1.0":
+        text, joined = "as fast", "as"
+    return f"{text} {joined} the {other}" if other else text
+
+
+def words(rows: pandas.DataFrame, other: str = "") -> str:
+    """Return a device's mean and its models: `8.3× slower (2 models, 5.3 to 14×)`.
+
+    Where a device is faster with some models and slower with others, the range is of speeds.
+    """
+    ratios = rows["ratio"][rows["used"]]
+    low, high, unit = ratios.min(), ratios.max(), "×"
+    if high <= 1:
+        low, high = 1 / high, 1 / low
+    elif low < 1:
+        unit = "× the speed"
+    ends = f"{significant(low, 2)} to {significant(high, 2)}{unit}"
+    count = "1 model" if len(ratios) == 1 else f"{len(ratios)} models, {ends}"
+    text = f"{comparison(rows['mean'].iloc[0], other)} ({count})"
+    return text if rows["sound"].any() else f"[{text}, use with care]"
+
+
+def with_model(row: Any) -> str:
+    """Return a row of `compared` in words: `GPT-2 2.4× faster`, in brackets unless sound."""
+    text = f"{title(row.workload)} {comparison(row.ratio)}"
+    return text if row.sound else f"[{text}]"
+
+
+def title(workload: str) -> str:
+    """Return the name of a workload for people."""
+    return published.WORKLOADS.get(workload, workload.replace("_", " "))
+
+
+def software(rows: pandas.DataFrame) -> str:
+    """Return the frameworks and years of a device's times: `PyTorch 2022`."""
+    frameworks = rows["framework"].explode().unique()
+    names = "/".join(cases.framework_name(name) for name in frameworks)
+    years = rows["year"].explode()
+    return f"{names} {'–'.join(dict.fromkeys((years.min(), years.max())))}"
+
+
+def ranking_table(runs: Sequence[Run], against: str = "") -> Table:
+    """Return the ranking of all devices, including those of further runs.
+
+    runs: this machine's run first. against: the reference device, whose speed
+    is 1; empty takes the best one. Raises PomologyError for a device that no row has.
+    """
+    name, compared_rows = ranked(runs, against)
+    lines = []
+    for device, rows in compared_rows.groupby("device", sort=False):
+        text, models = ITSELF, map(title, rows["workload"])
+        if device != name:
+            text, models = words(rows), map(with_model, rows.itertuples())
+        used = rows["ratio"][rows["used"]]
+        numbers = {
+            "device": device,
+            "against": name,
+            "speed": rows["mean"].iloc[0],
+            "low": used.min(),
+            "high": used.max(),
+            "models": int(rows["sound"].sum()),
+            "doubtful": int((~rows["sound"]).sum()),
+        }
+        cells = {
+            "Device": device,
+            f"Training speed, {name} = 1": text,
+            "By model": ", ".join(models),
+            "Software": software(rows),
+        }
+        lines.append(Row(cells, numbers, rows["kind"].iloc[0]))
+    heading = f"Training speed of all devices, compared with the {name}" if name else "Ranking"
+    return Table(heading, lines, NOTES if lines else (NOTHING,))
+
+
+def headline(runs: Sequence[Run], against: str = "") -> str:
+    """Return the speed of each device of this machine, compared with the reference.
+
+    A difference of single runs below the run-to-run variation is named as such, and so are a
+    battery and the low-power mode.
+    """
+    name, rows = ranked(runs, against)
+    records = runs[0].records
+    single = len({record.repeat for record in records}) < REPEATS
+    checks = [record for record in records if repeats.VARIATION in record.metrics]
+    measured = repeats.run_to_run(repeats.pool(checks))
+    variations = {kind: value for (_, kind), value in measured.items()}
+    lines = []
+    for device, of_device in rows[rows["kind"].eq(MEASURED)].groupby("device", sort=False):
+        text = words(of_device, name)
+        mean = of_device["mean"].iloc[0]
+        variation = variations.get(of_device["role"].iloc[0])
+        if single and variation is None:
+            text += ", from single runs without an interval"
+        elif single and max(mean, 1 / mean) < repeats.allowed([variation]):
+            text += ", which is within run-to-run variation"
+        lines.append(f"The {device} is {text}.")
+    for flag in ("on-battery", "low-power"):
+        if lines and any(flag in record.flags for record in records):
+            lines.append(f"In some cases {cases.FLAGS[flag]}.")
+    alone = f"No case of this run has a published time of the {name} with the same settings."
+    return " ".join(lines) or (alone if name else NOTHING)
+
+
+def ranking_figure(runs: Sequence[Run], against: str = "") -> Any:
+    """Return a matplotlib Figure: a row per device, the fastest on top, a marker per model.
+
+    A marker is open where one of the two times has a fault. Devices with few models are in the
+    table only.
+    """
+    name, rows = ranked(runs, against)
+    models = rows.groupby("device", sort=False)["sound"].sum()
+    first = {*rows["device"][rows["kind"].ne(PUBLISHED)], name}
+    order = sorted(models.index, key=lambda device: (device not in first, -models[device]))
+    drawn = order[:MOST_ROWS]
+    if len(drawn) < 2:
+        return nothing()
+    lines = []
+    for device, of_device in rows[rows["device"].isin(drawn)].groupby("device", sort=False):
+        text, sound, doubtful = ITSELF, [Estimate(1.0)], []
+        if device != name:
+            text = words(of_device)
+            sound = list(map(Estimate, of_device["ratio"][of_device["sound"]]))
+            doubtful = list(map(Estimate, of_device["ratio"][~of_device["sound"]]))
+        kind = (of_device["kind"].iloc[0], of_device["role"].iloc[0])
+        lines.append(Line(device, kind, text, sound, doubtful))
+    left = len(models) - len(drawn)
+    heading = f"{left} more devices in the table" if left else ""
+    figure = points_figure({heading: lines}, f"training speed, {name} = 1 (higher is better)")
+    figure.axes[0].axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
+    return figure

@@ -1,0 +1,186 @@
+"""Ratios of times: another framework's over MLX's, of one experiment or of all of a run.
+
+Two frameworks have a ratio only if neither had a mismatch, and if both computed on inputs that
+were on the device already. The tests check that their models are equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pomology.format import with_interval
+from pomology.measure.estimate import Estimate
+from pomology.report import figures
+from pomology.report.article import Declaration
+from pomology.report.figures import Line
+from pomology.report.table import INTERVALS, Row, Table, numbers, value_text
+from pomology.results import cases, metrics
+from pomology.results.record import Record
+from pomology.results.repeats import Repeats, pool
+
+FRAMEWORKS = {"torch": "PyTorch", "mlx": "MLX"}
+# Times of a whole training that exclude loading, the first one that both frameworks have.
+COMPUTING = ("compute_epoch_s", "pass_s", "step_s")
+JOINED = (
+    "Ratio: the other framework's time over MLX's; above 1 MLX is faster. Both computed on inputs "
+    "that were on the device already: epochs are without loading, and other times are of a pass or "
+    "a step. Keras cuts its batches from an array in memory."
+)
+NO_LOADER = "PyTorch's time includes loading; none without it was measured"
+MEANING = (
+    "Ratio: PyTorch's time over MLX's; above 1 MLX is faster. The same: the inputs have the same "
+    "checksum and the results no mismatch."
+)
+
+
+def side_by_side(records: Iterable[Record], declaration: Declaration) -> Table:
+    """Return a table of PyTorch's time over MLX's for each case, or the reason for no ratio.
+
+    Cases in TF32 are excluded, because only PyTorch has it. records: of one run. declaration: of
+    the experiment.
+    """
+    of_experiment = (record for record in records if record.experiment == declaration.name)
+    rows = [_row(declaration, pair) for pair in _pairs(of_experiment)]
+    ratios = [row.data for row in rows if row.data["ratio"]]
+    bounded = [row for row in ratios if "ratio_low" in row]
+    faster = sum(row["ratio_low"] > 1 for row in bounded)
+    slower = sum(row["ratio_high"] < 1 for row in bounded)
+    counts = (
+        f"Cases with a ratio: {len(ratios)}. MLX is faster in {faster}, PyTorch in {slower}; "
+        f"{len(bounded) - faster - slower} show no difference, {len(ratios) - len(bounded)} have "
+        "no interval."
+    )
+    return Table("PyTorch and MLX", rows, [MEANING, counts, INTERVALS])
+
+
+def _pairs(records: Iterable[Record]) -> list[dict[str, Repeats]]:
+    """Return the cases of each framework that are otherwise equal, without smoke and TF32."""
+    pairs: dict[tuple, dict[str, Repeats]] = {}
+    for case in pool(record for record in records if record.profile != "smoke"):
+        if case.precision != "tf32":
+            config = json.dumps(case.config, sort_keys=True)
+            alike = (case.first.experiment, case.kind, case.precision, config)
+            pairs.setdefault(alike, {})[case.first.framework] = case
+    return [*pairs.values()]
+
+
+def joined(records: Iterable[Record]) -> Table:
+    """Return the ratio for each training of a run that MLX and another framework have timed.
+
+    records: of one run. Smoke tests, single operations and cases in TF32, which only PyTorch has,
+    are left out. `data` of a row has `device`, `cpu` or `gpu`, the `experiment` and the `ratio`.
+    """
+    # Single operations have no parameters.
+    pairs = [pair for pair in _pairs(records) if "mlx" in pair and len(pair) > 1]
+    rows = [_joined_row(pair) for pair in pairs if pair["mlx"].first.parameters]
+    return Table("MLX and the other framework of each experiment", rows, [JOINED, INTERVALS])
+
+
+def _joined_row(pair: dict[str, Repeats]) -> Row:
+    """Return the row of a training: in MLX, and in PyTorch or TensorFlow."""
+    mlx = pair["mlx"]
+    other = pair.get("torch") or pair["tensorflow"]
+    metric = next((name for name in COMPUTING if name in mlx.values and name in other.values), "")
+    note, comparable = _computed_alike(mlx, other, metric)
+    other_time, mlx_time = other.values.get(metric), mlx.values.get(metric)
+    ratio = other_time / mlx_time if comparable else None
+    heading = metrics.Metric(metric).heading if metric else ""
+    texts = {
+        "Experiment": mlx.first.experiment,
+        "Device": mlx.kind.upper(),
+        "Case": cases.config_text(mlx.config),
+        "Time of": heading.removeprefix("Time per ").lower(),
+        "Other framework": f"{other.framework}: {_time_text(other, metric)}",
+        "MLX": _time_text(mlx, metric),
+        "Ratio": with_interval(ratio, metrics.Metric("speedup").show) if ratio else "",
+        "Notes": note,
+    }
+    data = {
+        "experiment": mlx.first.experiment,
+        "device": mlx.kind,
+        "case": mlx.first.case,
+        "framework": other.first.framework,
+        "metric": metric,
+        "remark": note,
+        "other_s": other_time and other_time.value,
+        "mlx_s": mlx_time and mlx_time.value,
+    }
+    return Row(texts, data | numbers("ratio", ratio), "measured")
+
+
+def _time_text(case: Repeats, metric: str) -> str:
+    """Return a case's time, or how it ended; its other times may include loading."""
+    if metric:
+        return value_text(metric, case.values[metric])
+    return "timed" if case.good_repeats else case.status
+
+
+def _computed_alike(mlx: Repeats, other: Repeats, metric: str) -> tuple[str, bool]:
+    """Return a note on whether the two times are of the same computation, and whether they are."""
+    if not metric:
+        return "one has no time", False
+    keras = other.first.framework == "tensorflow"
+    if "epoch_s" in other.values and metric != "compute_epoch_s" and not keras:
+        return NO_LOADER, False
+    checksums = {
+        checksum.value
+        for case in (mlx, other)
+        for checksum in case.in_repeats.get("inputs_checksum", ())
+    }
+    if len(checksums) > 1:
+        return "different inputs", False
+    flags = sorted({*mlx.flags, *other.flags})
+    return ", ".join(["equal inputs" if checksums else "inputs of equal shape", *flags]), True
+
+
+def joined_figure(table: Table) -> Any:
+    """Return a figure of the ratios of `joined`: a panel for each device, a line for each case."""
+    panels: dict[str, list[Line]] = {}
+    for row in table.rows:
+        if row.data["ratio"]:
+            bounds = row.data.get("ratio_low"), row.data.get("ratio_high")
+            ratio = Estimate(row.data["ratio"], "", *bounds)
+            label = f"{row.cells['Experiment']}, {row.cells['Case']}"
+            kind = ("measured", row.data["device"])
+            words = metrics.Metric("speedup").show(ratio.value)
+            panels.setdefault(row.cells["Device"], []).append(Line(label, kind, words, [ratio]))
+    label = "time in the other framework / time in MLX (above 1: MLX is faster)"
+    return figures.ratios_figure(panels, label)
+
+
+def _row(declaration: Declaration, pair: dict[str, Repeats]) -> Row:
+    """Return the row of a case in both frameworks: their times, and PyTorch's over MLX's."""
+    case = next(iter(pair.values()))
+    note, comparable = sameness(pair)
+    texts = {"Device": case.kind.upper()} | declaration.texts(case.config)
+    data = {"device": case.kind, **case.config, "remark": note}
+    times = {name: case.values.get(declaration.time) for name, case in pair.items()}
+    for name, heading in FRAMEWORKS.items():
+        time = times.get(name)
+        status = pair[name].status if name in pair else "not timed"
+        texts[heading] = value_text(declaration.time, time) if time else status
+        data[f"{name}_{declaration.time}"] = time and time.value
+    ratio = times["torch"] / times["mlx"] if comparable and all(times.values()) else None
+    texts["Ratio"] = with_interval(ratio, metrics.Metric("speedup").show) if ratio else ""
+    texts["Notes"] = note
+    return Row(texts, data | numbers("ratio", ratio), "measured")
+
+
+def sameness(pair: dict[str, Repeats]) -> tuple[str, bool]:
+    """Return a note on whether two cases computed the same, and whether they did."""
+    if len(pair) < 2:
+        return "not run with the other framework", False
+    if not all(case.good_repeats for case in pair.values()):
+        return "one has no time", False
+    inputs = set()
+    for case in pair.values():
+        checksums = case.in_repeats.get("inputs_checksum", [])
+        if len(checksums) < case.good_repeats:
+            return "unknown inputs", False
+        inputs.update(checksum.value for checksum in checksums)
+    if len(inputs) > 1:
+        return "different inputs", False
+    flags = {flag for case in pair.values() for flag in case.flags}
+    return ", ".join(["the same", *sorted(flags)]), True

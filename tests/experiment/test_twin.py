@@ -1,0 +1,108 @@
+"""MLX twins of a notebook's cases, in a process of their own."""
+
+import pytest
+import records
+from small_model import fit
+
+from pomology.experiment import twin
+
+LINEAR = """
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.optimizers as optim
+
+from pomology import Workload
+from pomology.models.workload_mlx import Pass
+
+
+def evaluate(model, inputs):
+    assert not model.training and len(inputs) == 2
+    return model(inputs)
+
+
+def step(model, optimizer, inputs):
+    loss, gradients = nn.value_and_grad(model, lambda inputs: model(inputs).square().mean())(inputs)
+    optimizer.update(model, gradients)
+    return loss
+
+
+def workload(config, width, passes=0):
+    def batch(size):
+        return (mx.random.uniform(shape=(size, width * config["sequence"])),)
+
+    return Workload(
+        build=lambda: nn.Linear(width * config["sequence"], 1),
+        batch=batch,
+        passes=[Pass("evaluation", evaluate, batch, 2, steps=passes)] if passes else (),
+        optimizer=lambda model: optim.SGD(0.01),
+        step=step,
+        parameters=width * config["sequence"] + 1,
+        flops_per_sample=1e6,
+        slots=1,  # MLX keeps a velocity without momentum, too
+    )
+"""
+
+
+def test_a_record_gives_the_twin_its_kind_of_device_and_its_scale():
+    config = {"batch_size": 100}
+    of_record = twin.of_case(records.record(config=config, backend="mps", scaled=True), samples=250)
+    assert of_record == twin.TwinCase(config, epoch_steps=3, kind="gpu", scaled=True)
+    assert twin.of_case(config, samples=0) == twin.TwinCase(config)
+    assert twin.of_case(config, samples=250, drop_last=True).epoch_steps == 2
+
+
+def test_finished_cases_are_those_of_the_notebooks_framework_and_repeat(make):
+    (case,) = make().cases([{"batch_size": 8, "offload": "none"}])
+    with case:
+        fit(case)
+    (slow,) = make().cases([{"batch_size": 9, "offload": "none"}])
+    with slow:
+        raise ValueError("a bug")
+    experiment = make()
+    assert [each.config["batch_size"] for each in experiment.finished()] == [8]
+    assert [each.config["batch_size"] for each in experiment.finished(precision="fp32")] == [8]
+    assert experiment.finished(precision="bf16") == experiment.finished(offload="fsdp") == []
+    assert make(repeat=1).finished() == []
+
+
+def test_a_twin_has_the_metrics_of_its_notebook(make, tmp_path, capfd):
+    (tmp_path / "linear_mlx.py").write_text(LINEAR, encoding="utf-8")
+    source = str(tmp_path / "linear_mlx.py:workload")
+    experiment = make()
+    experiment.twin(source, [], width=3)
+    assert "PyTorch finished no case" in capfd.readouterr().out
+    config = {"batch_size": 8, "sequence": 5}
+    rows = [records.record(config=config, backend="mps", scaled=True)]  # this MLX may have no GPU
+    experiment.twin(source, rows, steps=30, throughput="tokens/s", width=3)
+    (record,) = experiment.records
+    assert (record.framework, record.status, record.scaled) == ("mlx", "ok", True), record.reason
+    assert record.parameters == 16
+    values = record.metrics
+    assert values["throughput"].unit == "tokens/s"
+    assert values["throughput"].value * values["step_s"].value == pytest.approx(8 * 5)
+    assert values["fit_s"].value == values["epoch_s"].value
+    assert record.blocks["training"]["epoch_steps"] == 30
+    assert experiment.finished() == []  # PyTorch's cases alone
+
+
+def test_an_epoch_of_a_twin_has_its_evaluation(make, tmp_path):
+    (tmp_path / "linear_mlx.py").write_text(LINEAR, encoding="utf-8")
+    source = str(tmp_path / "linear_mlx.py:workload")
+    experiment = make()
+    rows = [{"batch_size": 8, "sequence": 5}, {"batch_size": 9, "sequence": 5}]
+    experiment.twin(source, rows[:1], samples=80, width=3, passes=7)
+    experiment.twin(source, rows[1:], samples=80, epochs=3, width=3, passes=7)
+    (epoch, training) = experiment.records
+    assert [epoch.status, training.status] == ["ok", "ok"]
+    values = epoch.metrics
+    assert epoch.blocks["evaluation"]["epoch_steps"] == 7
+    alone_s = values["compute_epoch_s"].value - 10 * values["step_s"].value
+    blocks = epoch.blocks["evaluation"]
+    timed = [(1, blocks["first_step_s"]), *blocks["warmup"], *blocks["steady"]]
+    assert sum(steps for steps, _ in timed) == 7
+    assert alone_s == pytest.approx(sum(seconds for _, seconds in timed), rel=0.5)
+    assert "epoch_s" not in values
+    assert training.blocks["training"]["epoch_steps"] == 3 * 9
+    assert training.blocks["evaluation"]["epoch_steps"] == 3 * 7
+    assert values.keys() | {"epoch_s", "fit_s"} > training.metrics.keys()
+    assert training.metrics["fit_s"].value > training.metrics["epoch_s"].value

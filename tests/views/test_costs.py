@@ -1,0 +1,75 @@
+"""Prices, times and energies together, against numbers by hand from the article's tables."""
+
+import pytest
+from records import product, rate, record
+
+from pomology.measure.estimate import Estimate
+from pomology.report import peaks
+from pomology.views import costs
+
+GIB = 2**30
+LARGE, SMALL = {"model": "gpt2-large", "batch_size": 4}, {"model": "gpt2", "batch_size": 1}
+BEST = peaks.best([product(12e12, backend="mps"), product(99e12, "fp16", backend="mps")])
+
+
+def case(experiment, config, metrics, **more):
+    metrics = {name: Estimate(value) for name, value in metrics.items()}
+    return record(experiment, metrics, config, backend="mps", chip="Apple M3 Max", **more)
+
+
+WORK = {"flops_per_step": 10**12, "scaled": True}
+RUN = [
+    case("gpt2_pretraining", LARGE, {"pass_s": 4.0, "flops_per_s": 5e12}),
+    case("energy", SMALL, {"energy_j_per_step": 5.0, "step_s": 0.2}, **WORK),
+]
+
+
+def offers(records=(), price=3000.0, memory=36 * GIB):
+    return costs.offers(records, BEST, memory, price)
+
+
+def rows_of(table, device):
+    return [row for row in table.data if row["device"].startswith(device)]
+
+
+def test_the_articles_devices_cost_what_a_pencil_says():
+    table = costs.prices_table(offers(), 3.0)
+    assert len(table.rows) == 3 + 1 + 3 * 2  # without a pass; the A6000; Macs, two frameworks each
+    (card,) = rows_of(table, "NVIDIA RTX A6000")
+    assert card["peak_flops_per_s_per_usd"] == pytest.approx(39e12 / 4650)
+    assert card["memory_bytes_per_usd"] == pytest.approx(48 * GIB / 4650)
+    assert card["flops_per_s_per_usd"] == pytest.approx(40.06e12 / 2.771 / 4650, rel=1e-3)
+    assert card["share_of_peak"] == pytest.approx(40.06 / 2.771 / 39, rel=1e-3)
+    assert card["usd_seconds_per_sequence"] == pytest.approx(4650 * 2.771 / 8)
+    # A million sequences take 346,375 s; three years have 94,672,800.
+    assert card["usd_per_million"] == pytest.approx(4650 * 346_375 / 94_672_800)
+    (without,) = rows_of(table, "NVIDIA GeForce RTX 4090")
+    assert without["usd_per_million"] != without["usd_per_million"], "not a number"
+
+
+def test_this_machine_stands_beside_them_at_its_price():
+    table = costs.prices_table(offers(RUN), 3.0)
+    (ours,) = rows_of(table, "Apple M3 Max GPU")
+    assert table.rows[-1].kind == "measured"
+    assert ours["share_of_peak"] == pytest.approx(5 / 12)
+    assert ours["usd_seconds_per_sequence"] == 3000
+    assert ours["memory_bytes_per_usd"] == pytest.approx(36 * GIB / 3000)
+    unpriced = costs.prices_table(offers(RUN, price=0.0), 3.0).rows[-1]
+    assert unpriced.cells["Price"] == "" and unpriced.cells["Peak"] == "12.0 TFLOP/s"
+    nothing = [case("gpt2_pretraining", LARGE, {"flops_per_s": 1e12}, profile="smoke")]
+    nothing.append(case("gpt2_pretraining", LARGE, {}, status="too-big"))
+    assert len(offers(nothing)) == len(offers())
+    card = [record("gpt2_pretraining", rate(1e12), LARGE, backend="cuda")]
+    assert offers(card).memory_bytes.isna().iloc[-1]
+
+
+def test_pairs_are_those_of_similar_price_and_no_others():
+    rows = costs.pairs_table(offers(RUN, price=4650.0)).data
+    pairs = {(row["one"].split(" (")[0], row["other"].split(" (")[0]) for row in rows}
+    theirs = {("M2 Ultra", "NVIDIA RTX A6000"), ("M2 Pro", "NVIDIA GeForce RTX 4090")}
+    ours = {(one, other) for one, other in pairs if one.startswith("Apple M3 Max")}
+    assert pairs - ours == theirs
+    assert {other for _, other in ours} == {"M2 Ultra", "NVIDIA RTX A6000"}
+    first = rows[0]
+    assert first["price"] == pytest.approx(6599 / 4650)
+    assert first["speed_per_usd"] == first["speed"] * first["price"]

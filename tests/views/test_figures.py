@@ -1,0 +1,96 @@
+"""Figures of views show the values of the records, in the same colours as those of articles."""
+
+import numpy
+import pandas
+import pytest
+from drawings import BOTH, COLOURS, HERE_CPU, MACHINE, NOTHING, curves, drawn, lines, markup, words
+from records import product, rate, record, run_of
+
+from pomology.extras.prediction import validation
+from pomology.results import metrics
+from pomology.views import costs, heat_map, memory_traces, ranking
+from pomology.views.roofline.figure import roofline_figure
+from pomology.views.roofline.roofs import roofs
+
+pytestmark = pytest.mark.filterwarnings("error")  # warnings would appear in notebooks
+
+OPERATIONS = (
+    ("8x9x9", {"operation": "matmul"}),
+    ("4096x32000", {"operation": "matvec"}),
+    ("8x9", {"operation": "vjp", "about": {"wrt": "left"}}),
+)
+PRODUCTS = [
+    product(value, precision, shape, 0.9 * value, 1.1 * value, experiment="blas", **where, **more)
+    for value, where in zip((1.234e9, 5e10, 7e11), BOTH, strict=True)
+    for precision in ("fp32", "fp16", "bf16")
+    for shape, more in OPERATIONS
+]
+
+
+def trace(load, **more):
+    columns = ["step", "t_s", "footprint_bytes", "allocated_bytes", "page_faults"]
+    rows = [[0, 10.0, 5e9, None, 100], [1, 12.0, 6e9, None, 200], [3, 18.0, 7e9, None, 900]]
+    return record(config={"load": load}, memory_trace={"columns": columns, "rows": rows}, **more)
+
+
+def test_a_cell_for_every_matmul_with_its_rate_and_interval_or_its_status():
+    config = {"operation": "matvec", "shape": "4x4", "precision": "fp32"}
+    too_big = record("blas", status="too-big", config=config)
+    axis, bar = drawn("blas", [*PRODUCTS, too_big], heat_map.figure).axes
+    rows = ["matmul 8×9×9", "matvec 4096×32000", "matvec 4×4", "vjp left 8×9"]
+    assert lines(axis) == rows
+    columns = [label.get_text().split("\n") for label in axis.get_xticklabels()]
+    assert columns[0] == ["PyTorch", "cpu", "fp32"] and columns[-1] == ["MLX", "mlx-gpu", "bf16"]
+    cells = numpy.ma.getdata(axis.collections[0].get_array()).reshape(len(rows), 9)
+    assert list(cells[0]) == pytest.approx([1.234] * 3 + [50] * 3 + [700] * 3)
+    assert words(axis)[0] == "1.23 ± 10 %"
+    assert words(axis).count("too-big") == 1 and len(words(axis)) == 3 * 9 + 1
+    assert bar.get_xlabel() == metrics.Metric("flops_per_s").axis
+    assert drawn("blas", [], heat_map.figure).texts[0].get_text() == NOTHING
+
+
+def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
+    smoke, near = trace("easy", profile="smoke"), trace("near")
+    traced = [trace("easy", **where) for where in (BOTH[0], BOTH[2])]
+    figure = drawn("memory", [*traced, near, smoke], memory_traces.figure)
+    names = ["GB, load easy", "1,000 faults, load easy", "GB, load near", "1,000 faults, load near"]
+    assert [axis.get_ylabel() for axis in figure.axes] == names
+    easy, faults, *_ = figure.axes
+    assert curves(easy) == 2 * [([0, 1, 3], [5.0, 6.0, 7.0])]
+    assert curves(faults) == 2 * [([0, 1, 3], pytest.approx([0, 0.1, 0.8]))]
+    assert {line.get_color() for line in easy.lines} == {HERE_CPU, COLOURS["mlx", "gpu"]}
+    key = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert key == {"PyTorch, cpu", "MLX, mlx-gpu", "footprint"}  # allocated was not always read
+    assert drawn("memory", [smoke], memory_traces.figure).texts[0].get_text() == NOTHING
+    steps_s = memory_traces.figure(None, [near], lambda config: "scenario 3", timed=True).axes[2]
+    assert steps_s.get_ylabel() == "s per step, scenario 3" and curves(steps_s)[0][1][1:] == [2, 3]
+
+
+def predictions():
+    times = pandas.DataFrame({"step_s": [2e-4, 0.03, 7.0], "error": [0.1, -0.2, 0.3]})
+    return validation.figure(times, "title")
+
+
+def roofline():
+    step = record(metrics=rate(5e9), flops_per_step=2 * 10**9, bytes_per_step=10**9)
+    return roofline_figure([step], roofs([product(100e9)]))
+
+
+def ranking_of_devices():
+    return ranking.ranking_figure([run_of(*MACHINE)], "M1 Ultra GPU")
+
+
+def prices():
+    rates = {"peak_flops_per_s": 2e12, "flops_per_s": 9e10, "batch_size": 4}
+    device = {"device": "one", "maker": "here", "role": "gpu", "work": "gpt2-large"} | rates
+    return costs.figure(pandas.DataFrame([device | {"price_usd": price} for price in (9, 3e4)]))
+
+
+OTHERS = [predictions, roofline, ranking_of_devices, prices]
+
+
+@pytest.mark.parametrize("draw", OTHERS)
+def test_ticks_of_other_figures_are_plain_numbers(draw):
+    figure = draw()
+    figure.draw_without_rendering()
+    assert figure.axes and markup(figure) == []

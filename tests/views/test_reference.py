@@ -1,0 +1,97 @@
+"""The views reproduce the tables that were committed with the reference run."""
+
+import nbformat
+import pytest
+from declared import of
+from records import run_of
+
+from pomology import format
+from pomology.paths import read_csv, root
+from pomology.report.article import Declaration
+from pomology.results import repeats
+from pomology.results.run import Run
+from pomology.views import ranking, side_by_side
+from pomology.views.roofline import table
+from pomology.views.roofline.roofs import roofs
+
+REFERENCE = root() / "outputs" / "reference-cpu"
+
+
+@pytest.fixture(scope="module")
+def run():
+    records = Run(REFERENCE).records
+    return records, roofs(records)
+
+
+def committed(notebook, name):
+    (place,) = (REFERENCE / "shown" / notebook).glob(f"*-{name}.csv")
+    return read_csv(place)
+
+
+def numbers(rows, *names):
+    """Return the sorted numbers of rows, with 0 for NaN and missing numbers."""
+    found = []
+    for row in rows:
+        values = [float(row.get(name) or 0) for name in names]
+        found.append([0.0 if value != value else value for value in values])
+    return [pytest.approx(values, rel=1e-9) for values in sorted(found)]
+
+
+def same(rows, kept, names):
+    assert len(rows) == len(kept)
+    assert [approx.expected for approx in numbers(rows, *names)] == numbers(kept, *names)
+
+
+def test_roofline(run):
+    names = ["flops_per_s", "share_of_best", "flops_per_byte", "share_of_roof"]
+    same(table.roofline_table(*run).data, committed("roofline", "article"), names)
+    names = ["flops_per_s", "bytes_per_s", "blocks"]
+    same(table.peaks_table(run[1]).data, committed("roofline", "peaks"), names)
+
+
+def test_ranking(run):
+    runs = [run_of(*run[0])]
+    shown = ranking.ranking_table(runs)
+    kept = {row["device"]: row for row in committed("summary", "ranking")}
+    assert {row["against"] for row in shown.data} == {row["against"] for row in kept.values()}
+    assert [row["device"] for row in shown.data] == list(kept)
+    for row in shown.data:
+        names = ("speed", "low", "high", "models", "doubtful")
+        assert [row[name] for name in names] == pytest.approx(
+            [float(kept[row["device"]][name]) for name in names]
+        )
+    repeated = ranking.headline(runs)
+    assert repeated.endswith(" is 5.1× slower than the M1 Ultra GPU (2 models, 3.0 to 8.8×).")
+    one = run_of(*(record for record in run[0] if record.repeat == 1))
+    single = ranking.headline([one], "M1 Ultra CPU")
+    assert "1.2× slower than the M1 Ultra CPU (3 models, 0.20 to 2.3× the speed)" in single
+    assert single.endswith(", which is within run-to-run variation.")
+
+
+@pytest.mark.parametrize("name", ["blas", "gpt2_pretraining", "mlx_or_pytorch"])
+def test_frameworks(run, name):
+    # Of an earlier version, in which this notebook timed the workloads itself.
+    earlier = Declaration(name, columns=["step_s"], figure="step_s")
+    about = earlier if name == "mlx_or_pytorch" else of(name)
+    shown = side_by_side.side_by_side(run[0], about).data
+    time = about.time
+    names = [f"torch_{time}", f"mlx_{time}", "ratio"]
+    same(shown, committed(name, "side-by-side"), names)
+    assert all(row["remark"].startswith("the same") == bool(row["ratio"]) for row in shown)
+
+
+def test_the_docs_state_the_run_to_run_variation_of_the_reference_run(run):
+    pooled = repeats.pool(run[0])
+    sentence = repeats.variation_text(pooled)
+    ((_, share),) = repeats.run_to_run(pooled).items()
+    percent = f"{format.rounded_up(100 * share)} %"
+    docs = root() / "docs"
+    method = (docs / "how-it-measures.md").read_text(encoding="utf-8")
+    assert sentence in method
+    factor = repeats.allowed([float(percent.split()[0]) / 100] * 2)
+    assert f"With {percent} on both sides that is a factor of {factor:.2f}." in method
+    assert f"| {percent} on two shared cores " in (docs / "findings.md").read_text(encoding="utf-8")
+    readme = (root() / "README.md").read_text(encoding="utf-8")
+    assert f"of a step differ by less than {percent} on the CPU" in readme
+    notebook = root() / "notebooks" / "this_machine" / "instrument_check.ipynb"
+    assert sentence in nbformat.read(notebook, 4).cells[0].source

@@ -1,0 +1,66 @@
+"""The roofline: journals made by hand, roofs computed by hand."""
+
+import pytest
+from records import cached, matvec, product, rate, record, stream
+
+from pomology.views.roofline import figure, table
+from pomology.views.roofline.roofs import roofs
+
+
+def points(records, of):
+    return list(table.points(records, roofs(of)).itertuples())
+
+
+@pytest.mark.parametrize(
+    ("operations", "limit", "roof", "share"),
+    [(2, "memory", 20e9, 0.25), (20, "compute", 100e9, 0.05), (0.1, "memory", 1e9, 5.0)],
+)
+def test_the_lower_roof_by_hand(operations, limit, roof, share):
+    best = [product(100e9), stream(10e9)]
+    case = record(metrics=rate(5e9), flops_per_step=int(operations * 10**9), bytes_per_step=10**9)
+    (point,) = points([case], best)
+    assert point.limit == limit and 5e9 / point.share_of_roof == pytest.approx(roof)
+    assert point.share_of_roof == pytest.approx(share)
+    (point,) = points([case], best[:1])
+    assert (point.limit, point.share.value) == ("", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "limit", "share"),
+    [
+        (matvec(400, 9e9), "blas matvec", "memory", 0.9),  # 0.5 operations per byte of 10 GB/s
+        (matvec(400, 11e9), "blas matvec", "memory", 1.1),
+        (matvec(20, 33.2e9), "blas matvec, cache-resident", "cache-resident", 0.166),
+    ],
+)
+def test_reads_are_compared_with_reads_unless_cache_resident(case, name, limit, share):
+    (point,) = points([case], [product(100e9), stream(6e9), cached(10e9, "sum", 32)])
+    assert (point.name, point.limit) == (name, limit)
+    assert point.share_of_roof == pytest.approx(share)
+
+
+def test_each_kind_of_traffic_has_a_peak_and_cache_resident_cases_raise_none():
+    records = [stream(8e9, "copy"), stream(9e9), stream(7e9, "add"), stream(90e9, backend="mps")]
+    records += [cached(12e9, "sum", 32), stream(11e9, "dot"), matvec(40, 77e9), matvec(127, 20e9)]
+    wanted = {("cpu", "reads and writes"): 9e9, ("gpu", "reads and writes"): 90e9}
+    wanted["cpu", "reads"] = 12e9
+    found = roofs(records).bandwidths
+    assert {key: peak.rate.value for key, peak in found.items()} == wanted
+    # A matrix must be larger than four caches; the default size covers unknown caches.
+    assert roofs([*records, matvec(129, 13e9)]).bandwidths["cpu", "reads"].rate.value == 13e9
+    assert ("gpu", "reads") not in roofs([matvec(530, 13e9, backend="mps")]).bandwidths
+
+
+def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_point():
+    records = [
+        record(metrics=rate(5e9, 4e9, 6e9), flops_per_step=2 * 10**9, bytes_per_step=10**9),
+        matvec(400, 9e9),
+    ]
+    best = roofs([product(100e9), stream(10e9), cached(8e9, "sum", 32)])
+    (axis,) = figure.roofline_figure(records, best).axes
+    lines = [line.get_data() for line in axis.lines if len(line.get_xdata()) == 2]
+    assert [y[0] for _, y in lines if y[0] == y[1]] == [100e9]
+    assert sorted(y[1] / x[1] for x, y in lines if y[0] < y[1]) == pytest.approx([8e9, 10e9])
+    texts = {text.get_text().split(":")[0] for text in axis.texts}
+    assert texts >= {"vae, PyTorch, fp32", "blas matvec, PyTorch, fp32", "roof of fp32"}
+    assert figure.roofline_figure([], roofs([])).axes == []
