@@ -8,8 +8,9 @@ A correct device rounds otherwise than the CPU, and some gradients are little bu
 a key's bias is 0 in exact arithmetic. What a tensor may differ by therefore follows from its own
 rounding. The CPU repeats the step with a random relative error in all weights and between all
 modules, and the difference that this makes is the measure. In a deep network rounding adds up, and
-would hide a wrong gradient. There the step is compared in blocks: each module of the device gets
-the inputs and the gradients of the CPU.
+would hide a wrong gradient; or it moves a value across the bend of a ReLU, which no bound of
+rounding explains. There the step is compared in blocks: each module of the device gets the inputs
+and the gradients of the CPU.
 """
 
 import functools
@@ -32,6 +33,13 @@ ROUNDING = {"fp32": 2.0**-19, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-
 DRAWS = 3  # of that error, at most; the largest difference counts
 # Allowed multiple of that difference. A whole step is compared in blocks, too, if it allows much.
 FACTOR = {"step": 6, "blocks": 3}
+# A whole step that differs by more than is allowed is compared in blocks, which decide. Beyond
+# these limits it is refused at once: a share of the norm, and a multiple of what is allowed. In
+# 8 runs each of correct devices, bf16 and fp16 moved gradients of a small network by up to 8 %.
+COARSE = 0.3
+COARSE_FACTOR = 4
+HALF_WITHOUT_BLOCKS = 0.15  # share of a norm in half precision, where only whole steps are compared
+AGAIN = 0.5  # a difference that blocks do not explain has to be there again, at this share of it
 # Share of a gradient's norm: a weight whose gradient may differ by more is not verified. Where this
 # is so for more than a hundredth of a model's weights, the step is compared in blocks.
 SEEN = {"fp32": 0.02, "tf32": 0.02, "fp16": 0.05, "bf16": 0.05}
@@ -41,7 +49,9 @@ UNSEEN_WEIGHTS = 0.01
 WEIGHT_ROUNDINGS = 2
 UPDATE_ROUNDINGS = 8
 SMALL = 1e-3
-UPDATED_WEIGHTS = 2e8  # weights times updates of the first verification; 2 to 12 updates
+# Updates of the first verification, by profile: least and most, and weights times updates.
+UPDATES = {"smoke": (2, 2), "quick": (2, 12), "article": (2, 12)}
+UPDATED_WEIGHTS = 2e8
 MAX_CPU_S = 3.0  # for a step
 # After the timing, up to AGAIN_STEPS steps are verified within AGAIN_S seconds, or within
 # AGAIN_SHARE of the case's time if that is longer.
@@ -169,7 +179,8 @@ class Verification:
                 size = larger
                 cpu_s = self._gradients(size, 0, norms)
                 larger = min(most, int(size * limit_s / cpu_s))
-            self._updates(int(np.clip(UPDATED_WEIGHTS / max(1, step.parameters), 2, 12)))
+            updates = UPDATED_WEIGHTS / max(1, step.parameters)
+            self._updates(int(np.clip(updates, *UPDATES[case.experiment.profile])))
         self.first_norms = norms
         case.backend.reset_peak_memory()
         note = "verified against the CPU before it was timed, so its kernels were already compiled"
@@ -207,7 +218,7 @@ class Verification:
         with step:
             while steps < AGAIN_STEPS and time.perf_counter() + look_s < end_s:
                 look_began_s = time.perf_counter()
-                self._gradients(size, 1 + steps, {}, blocks=not steps)
+                self._gradients(size, 1 + steps, {}, thorough=not steps)
                 if not steps:
                     self._updates(2, timed=True)
                 steps += 1
@@ -217,35 +228,47 @@ class Verification:
             if not steps:
                 deviations = step.repeated(size)
                 allowed = self._tolerances(deviations)
-                self._refuse(deviations, allowed, "that of the same step before", size)
+                self._refuse(deviations, allowed, size, "that of the same step before")
         against = f"in {steps} steps against the CPU" if steps else "by repeating a step"
         case.note(f"verified after the timing {against}")
         case.metric("proof_s", proof_s + time.perf_counter() - began_s, "s")
 
     def _gradients(
-        self, size: int, seed: int, norms: dict[str, float], blocks: bool = True
+        self, size: int, seed: int, norms: dict[str, float], thorough: bool = True
     ) -> float:
         """Verify the gradients of a step, and return the CPU's seconds; add its norms to `norms`.
 
-        blocks: whether to compare in blocks, too, where the whole step allows much.
+        thorough: whether to compare in blocks, too, where the whole step allows much.
         """
         reference = self.step.reference(size, seed)
-        deviations, allowed = self._compared("step", reference, size)
+        deviations, allowed = self._compared("step", reference)
         norms |= {name: each.norm for name, each in deviations.items()}
         self.unseen_weights = self._unseen_weights(deviations, allowed)
+        share, tensor = _largest(deviations, allowed)
+        if share > 1:
+            coarse = {
+                name: max(COARSE_FACTOR * allowed[name], COARSE * self._norm(name, each))
+                for name, each in deviations.items()
+            }
+            self._refuse(deviations, coarse if self.step.in_blocks else allowed, size)
         # In half precision rounding is large, and convolutions in TF32 would hide matmuls.
         precise = {self._precision(each) for each in deviations.values()} == {"fp32"}
         unclear = not precise or self.unseen_weights > UNSEEN_WEIGHTS
-        if blocks and self.step.in_blocks and unclear:
-            deviations, allowed = self._compared("blocks", reference, size)
+        if self.step.in_blocks and (share > 1 or (thorough and unclear)):
+            deviations, allowed_in_blocks = self._compared("blocks", reference)
             norms |= {name: each.norm for name, each in deviations.items()}
-            self.unseen_weights = self._unseen_weights(deviations, allowed)
+            self.unseen_weights = self._unseen_weights(deviations, allowed_in_blocks)
+            self._refuse(deviations, allowed_in_blocks, size)
+        if share > 1:
+            again = self.step.deviations(reference)[tensor]
+            if again.difference < AGAIN * share * allowed[tensor]:
+                raise Mismatch(f"{tensor} differs from the CPU's in one of two equal steps")
         return reference.seconds
 
-    def _compared(self, way: str, reference: Any, size: int) -> tuple[Deviations, dict]:
+    def _compared(self, way: str, reference: Any) -> tuple[Deviations, dict]:
         """Compare a step, as a whole or in blocks; return deviations and the allowed differences.
 
-        Rounding is looked at only if a difference exceeds the tolerance. Raises Mismatch.
+        Rounding is looked at only if a difference exceeds the tolerance.
         """
         compare = self.step.deviations if way == "step" else self.step.in_blocks
         deviations = compare(reference)
@@ -259,10 +282,11 @@ class Verification:
             for name, rounded in compare(reference, noise, draw).items():
                 if math.isfinite(rounded.difference) and name in allowed:
                     allowed[name] = max(allowed[name], FACTOR[way] * rounded.difference)
-        self._refuse(deviations, allowed, "the CPU's", size)
         return deviations, allowed
 
-    def _refuse(self, deviations: Deviations, allowed: dict, whose: str, size: int) -> None:
+    def _refuse(
+        self, deviations: Deviations, allowed: dict, size: int, whose: str = "the CPU's"
+    ) -> None:
         """Raise Mismatch if a tensor differs by more than is allowed. whose: the tensor before."""
         share, name = _largest(deviations, allowed)
         if share <= 1:
@@ -291,14 +315,17 @@ class Verification:
 
     def _tolerances(self, deviations: Deviations) -> dict[str, float]:
         """Return by how much each tensor may differ without a look at its rounding."""
-        norms = {
-            name: max(deviation.norm, self.first_norms.get(name, 0.0))
-            for name, deviation in deviations.items()
-        }
+        tolerance = dict(TOLERANCE)
+        if not self.step.in_blocks:
+            tolerance |= dict.fromkeys(("bf16", "fp16"), HALF_WITHOUT_BLOCKS)
         return {
-            name: TOLERANCE[self._precision(deviation)] * norms[name]
+            name: tolerance[self._precision(deviation)] * self._norm(name, deviation)
             for name, deviation in deviations.items()
         }
+
+    def _norm(self, name: str, deviation: Deviation) -> float:
+        """Return the larger norm of a tensor: in this step, or in the untrained model's."""
+        return max(deviation.norm, self.first_norms.get(name, 0.0))
 
     def _unseen_weights(self, deviations: Deviations, allowed: Mapping[str, float]) -> float:
         """Return the share of weights whose gradient may differ by more than `SEEN`."""
