@@ -85,6 +85,7 @@ def test_machines_with_another_version_or_the_same_name_are_refused(monkeypatch)
 FLEET = (sys.executable, "-m", "pomology", "fleet", "--profile=smoke", "--run=r")
 
 
+@pytest.mark.long
 def test_a_run_on_this_machine(tmp_path):
     checkout = tmp_path / "checkout"
     shutil.copytree(root() / "lib", checkout / "lib", ignore=shutil.ignore_patterns("__pycache__"))

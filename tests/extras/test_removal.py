@@ -58,6 +58,7 @@ def test_an_error_in_an_existing_extra_is_not_called_a_missing_one():
         __main__._missing(raised.value)
 
 
+@pytest.mark.long
 def test_without_all_of_them_a_notebook_runs_and_those_that_need_one_are_skipped(python, tmp_path):
     folder = tmp_path / "lib" / "pomology" / "extras"
     shutil.copytree(folder / "compare", folder / "compare 2")  # a copy of iCloud's

@@ -1,8 +1,8 @@
 """Every notebook and variant, run once with its smoke parameters: as on a Mac, without a network.
 
-`make test-all` runs all of them again on a Mac with MLX's GPU, and those of PyTorch on an NVIDIA
-machine. A new notebook is found by itself. One of the article "kit" repeats no article: it needs no
-published values and no figure.
+`make test-all` runs the largest; `make test-machines` runs all of them again on a Mac with MLX's
+GPU, and those of PyTorch on an NVIDIA machine. A new notebook is found by itself. One of the
+article "kit" repeats no article: it needs no published values and no figure.
 """
 
 import json
@@ -31,11 +31,17 @@ LACKS = {
 }
 # What these find missing is their result.
 PROBES = {"capabilities", "device_check", "instrument_check", "whisper_finetuning"}
+# Half a minute of a core each.
+LARGE = {"bert_base", "capabilities", "gpt2_small", "mlp_cnn_lstm-True", "simclr"}
+LARGE |= {"whisper_pretraining"}
 
 
 def parameters() -> list:
-    """The quick runs, and those of `make test-machines`, by the names of their tests."""
-    runs = [pytest.param(("", "mac", *run), id=name) for name, *run in smoke.runs()]
+    """The runs of `make test`, and those of the longer targets, by the names of their tests."""
+    runs = []
+    for name, *run in smoke.runs():
+        marks = pytest.mark.long if name in LARGE else ()
+        runs.append(pytest.param(("", "mac", *run), id=name, marks=marks))
     for machine in smoke.LONG:
         for name, *run in smoke.runs(machine):
             id = f"{machine}-{name}"

@@ -221,9 +221,17 @@ def lacks_arguments(line: str) -> bool:
     return False
 
 
-@pytest.mark.long
+RUN = {line.removeprefix(".venv/bin/"): line for line in TYPED if line not in NOT_RUN}
+SLOW = ("make docs",)  # counts every workload again, whose counts `make test-all` compares
+
+
 @pytest.mark.parametrize(
-    "line", [line for line in TYPED if line not in NOT_RUN and not lacks_arguments(filled(line))]
+    "line",
+    [
+        pytest.param(line, marks=pytest.mark.machines if line in SLOW else pytest.mark.long)
+        for line in RUN.values()
+        if not lacks_arguments(filled(line))
+    ],
 )
 def test_commands_run(line, checkout):
     if "make share RUN=" in line:  # refuses to replace a zip

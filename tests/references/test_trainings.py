@@ -9,7 +9,12 @@ from pomology.models import gpt2, isolated
 STRICTNESS = 10
 
 
-@pytest.mark.parametrize("architecture", gpt2.ARCHITECTURES)
+FIRST, *OTHERS = gpt2.ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    "architecture", [FIRST, *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)]
+)
 def test_the_notebook_computes_what_others_do(architecture):
     place = "references.gpt2_reference"
     found = isolated.call("PyTorch", f"{place}:in_torch", architecture)

@@ -105,13 +105,17 @@ BYTES = 0.03  # of the bytes that are kept and moved, which a twin declares for 
 LEAST = 1e-9  # of the largest gradient: smaller ones are rounding alone
 
 
-# Over ten seconds of both cores each: `make test-all` runs them.
-LONG = ("gpt2_small", "bert_base", "rasbt_vgg16", "simclr", "resnet50", "whisper")
+# Up to 15 s of a core each. `make test-all` runs the others, and `make test-machines` the largest.
+QUICK = ("vae", "siamese", "transformer_lm")
+LARGEST = ("gpt2_small", "bert_base")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.long if each in LONG else ()) for each in TWINS]
-)
+def marked(name):
+    marks = () if name in QUICK else pytest.mark.machines if name in LARGEST else pytest.mark.long
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", map(marked, TWINS))
 def test_a_twin_makes_the_same_step(name):
     twin = TWINS[name]
     place = "references.twins_reference"
