@@ -116,6 +116,7 @@ def _answer_as_nvml() -> None:
         "DeviceGetTotalEnergyConsumption": energy_mj,
         "DeviceGetTemperature": lambda _, sensor: TEMPERATURE_C,
         "DeviceGetClockInfo": lambda _, clock: CLOCK_MHZ,
+        "DeviceGetUtilizationRates": lambda _: pynvml.c_nvmlUtilization_t(gpu=50, memory=20),
     }
     _replace(pynvml, {f"nvml{name}": function for name, function in answers.items()})
 

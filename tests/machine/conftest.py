@@ -65,6 +65,9 @@ def nvidia(linux, monkeypatch, clock):
             "DeviceGetTotalEnergyConsumption": lambda handle: int(1e3 * work_j(clock())),
             "DeviceGetClockInfo": lambda handle, clock_of: 1980 if clock.now < 5 else 1500,
             "DeviceGetTemperature": lambda handle, sensor: 70 - abs(clock() - 3),
+            "DeviceGetUtilizationRates": lambda handle: types.SimpleNamespace(
+                gpu=90 if clock() < 5 else 50, memory=20
+            ),
         }
 
         def ask(name, *given):

@@ -139,8 +139,50 @@ def test_a_counter_that_does_not_move_is_absent_and_an_idle_gpu_has_no_steps(mon
     assert found["energy_gpu_j_per_step"].value == pytest.approx(1.5, rel=0.01)
     chip = Chip(Clock(), {"cpu": 0.01, "gpu": 0.01})
     chip.stuck = {"cpu"}
-    with pytest.raises(energy.Absent, match="did not move"):
-        chip.watch(monkeypatch)
+    counter, found = chip.watch(monkeypatch)
+    assert found == {} and counter.missing.keys() == {"power_w", "energy_j_per_step"}
+    (reason,) = set(counter.missing.values())
+    assert reason == "the energy counter of the cpu stood still for 31.5 s"
+
+
+# Millijoules at each second of a counter of 10 W, and what is wrong with it.
+WRONG = {
+    "fell by 40 J": lambda t_s: 1e4 * (t_s - 5 * (t_s >= 12)),
+    "fell by 1e+06 J": lambda t_s: 1e4 * t_s - 1e9 * (t_s == 15),
+    "stood still for 5 s": lambda t_s: 1e4 * min(t_s, 10),
+    "rose by 1e+06 J within 1 s": lambda t_s: 1e4 * t_s + 1e9 * (t_s >= 12),
+}
+
+
+@pytest.mark.parametrize("complaint", WRONG)
+def test_a_counter_that_cannot_be_right_is_no_power(apple, clock, complaint):
+    """The memory's counter is wrong: there is no sum, and the GPU's own energy remains."""
+
+    class Wrong(FakeChip):
+        def get_cumulative_energy(self):
+            counters = super().get_cumulative_energy()
+            counters.dram_mj = int(WRONG[complaint](self.clock()))
+            return counters
+
+    apple(monitor=lambda: Wrong(clock))
+    counted = energy.EnergyCounter("gpu", clock)
+    for clock.now in range(21):
+        counted.steady("all", int(clock.now))
+        counted.watch()
+    metrics = counted.metrics()
+    assert metrics.keys() == {"energy_gpu_j_per_step"}
+    whole_s = 0.75 * work_j(20) / 20
+    assert metrics["energy_gpu_j_per_step"].value == pytest.approx(whole_s, rel=1e-3)
+    words = f"the energy counter of the dram {complaint}"
+    assert counted.missing == dict.fromkeys(("power_w", "energy_j_per_step"), words)
+
+
+def test_a_counter_that_does_not_move_in_a_short_time_is_no_power(apple, clock):
+    apple(monitor=lambda: FakeChip(lambda: 3.0))
+    counted = energy.EnergyCounter("cpu", clock)
+    clock.now = 1.0
+    assert counted.metrics() == {}
+    assert counted.missing["power_w"] == "the energy counter of the cpu did not move"
 
 
 def test_macos_27_updates_all_counters_but_the_gpu_s_rarely(apple, clock, monkeypatch):

@@ -104,7 +104,8 @@ def test_a_failing_source_is_absent_with_its_reason_and_the_others_continue(nvid
     watch = drive(clock, range(6), sample, "gpu")
     assert watch.absent["temperature_c"].startswith("failed after 3 samples: ZeroDivisionError")
     rest = {"footprint_peak_bytes", "page_faults", "page_ins", "swap_bytes", "swapped_bytes"}
-    assert watch.metrics.keys() == rest | {"clock_hz", "power_w"}
+    rest |= {f"{name}_load{ending}" for name in ("memory", "gpu") for ending in ("", "_peak")}
+    assert watch.metrics.keys() - {"cpu_load", "cpu_load_peak"} == rest | {"clock_hz", "power_w"}
     assert [sample.temperature_c for sample in watch.samples] == [67, 68, 69, None, None, None]
 
 

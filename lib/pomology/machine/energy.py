@@ -18,6 +18,10 @@ APPLE_SLOW_PERIOD_S = 2.1
 NVML_PERIOD_S = 0.1
 
 MAX_ERROR = 0.25  # a number with a larger relative error is omitted
+# No domain takes more on average: a Mac Studio's power supply has 480 W, and no GPU has 2 kW.
+APPLE_MOST_W = 500.0
+NVIDIA_MOST_W = 2000.0
+STILL_S = 5.0  # a counter that stands still so long, and for two of its periods, is stuck
 SPACING_S = 0.1  # between readings in steady steps; a reading may take some milliseconds
 
 
@@ -26,10 +30,14 @@ class Absent(Exception):
 
 
 class Meter(NamedTuple):
-    """Energy meter. rails: update interval of each power domain. joules: reads the counters."""
+    """Energy meter. rails: update interval of each power domain. joules: reads the counters.
+
+    most_w: power of a domain that none can exceed.
+    """
 
     rails: dict[str, float]
     joules: Callable[[], dict[str, float]]
+    most_w: float = NVIDIA_MOST_W
 
 
 def meter(kind: str) -> Meter:
@@ -77,7 +85,7 @@ def _apple_meter() -> Meter:
         counters = monitor.get_cumulative_energy()
         return {rail: getattr(counters, APPLE_RAILS[rail]) / 1e3 for rail in periods_s}
 
-    return Meter(periods_s, joules)
+    return Meter(periods_s, joules, APPLE_MOST_W)
 
 
 def nvml_gpu() -> tuple[Any, Any]:
@@ -124,16 +132,19 @@ class Reading(NamedTuple):
 class EnergyCounter:
     """Energy counters of a device, read from its creation on and in steady steps.
 
-    rails: power domains. missing: metric -> why its value is too uncertain. Raises Absent.
+    rails: power domains. missing: metric -> why it has no value. Raises Absent.
     """
 
     def __init__(self, kind: str, clock: Callable[[], float]):
         self._kind = kind
         self._clock = clock
-        self._periods_s, self._joules = meter(kind)
+        self._periods_s, self._joules, self._most_w = meter(kind)
         self.rails = list(self._periods_s)
         self.missing: dict[str, str] = {}
+        self._broken: dict[str, str] = {}  # power domain -> what is wrong with its counter
         self._first = self._read()
+        self._last = self._first  # that was watched
+        self._moved_s = dict.fromkeys(self.rails, self._first.seconds)
         # First and last reading of each stretch of consecutive steady blocks.
         self._spans: dict[Hashable, tuple[Reading, Reading]] = {}
 
@@ -149,14 +160,39 @@ class EnergyCounter:
         elif self._clock() - last.seconds >= SPACING_S:
             self._spans[stretch] = (begin, self._read(steps))
 
+    def watch(self) -> None:
+        """Read the counters at any time, and note what cannot be: see `metrics`."""
+        reading = self._read()
+        seconds = reading.seconds - self._last.seconds
+        for rail in self.rails:
+            joules = reading.joules[rail] - self._last.joules[rail]
+            still_s = reading.seconds - self._moved_s[rail]
+            if joules:
+                self._moved_s[rail] = reading.seconds
+            elif still_s >= max(STILL_S, 2 * self._periods_s[rail]):
+                self._note_broken(rail, f"stood still for {still_s:.3g} s")
+            if joules < 0:
+                self._note_broken(rail, f"fell by {-joules:.3g} J")
+            # An update may hold the energy of a whole period more.
+            if joules > self._most_w * (seconds + self._periods_s[rail]):
+                self._note_broken(rail, f"rose by {joules:.3g} J within {seconds:.3g} s")
+        self._last = reading
+
+    def _note_broken(self, rail: str, what: str) -> None:
+        self._broken.setdefault(rail, f"the energy counter of the {rail} {what}")
+
     def metrics(self) -> dict[str, Estimate]:
-        """Return joules per steady step, and power in these or else overall. Raises Absent."""
-        last = self._read()
+        """Return joules per steady step, and power in these or else overall.
+
+        A domain whose counter fell, stood still or rose beyond all power counts for none of them.
+        """
+        self.watch()
+        last = self._last
         # A counter that stands still over two of its periods is broken, not of an idle device.
         for rail in self.rails:
             long = last.seconds - self._first.seconds >= 2 * self._periods_s[rail]
             if long and last.joules[rail] == self._first.joules[rail]:
-                raise Absent(f"the energy counter of the {rail} did not move")
+                self._note_broken(rail, "did not move")
         spans = [(begin, end) for begin, end in self._spans.values() if end.steps > begin.steps]
         steps = sum(end.steps - begin.steps for begin, end in spans)
         spans = spans or [(self._first, last)]
@@ -169,6 +205,10 @@ class EnergyCounter:
                 definitions["energy_gpu_j_per_step"] = (["gpu"], steps, "J")
         metrics = {}
         for name, (rails, divisor, unit) in definitions.items():
+            reasons = [self._broken[rail] for rail in rails if rail in self._broken]
+            if reasons:
+                self.missing[name] = reasons[0]
+                continue
             # A reading is as old as its counter's last update, so each of n spans may be wrong by
             # up to two periods of power, and their sum by sqrt(n) times as much.
             period_s = max(self._periods_s[rail] for rail in rails)

@@ -1,9 +1,10 @@
-"""Sampling of energy, temperature, memory, page faults and swap while a block of code runs.
+"""Sampling of energy, load, temperature, memory, page faults and swap while a block runs.
 
 A thread reads all gauges twice per second, which takes about 0.1 % of a core. The device must be
 synchronized before the block and at its end, or energy counts for the wrong block.
 """
 
+import contextlib
 import re
 import statistics
 import sys
@@ -14,32 +15,21 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
-from pomology.machine import energy, memory, snapshot
+from pomology.machine import memory, sensors, snapshot
 from pomology.machine.energy import Absent, EnergyCounter
 from pomology.measure.estimate import Estimate
 
-SENSORS = ("temperature_c", "clock_hz")
 SWAP = ("swap_bytes", "swapped_bytes", "compressed_bytes")
+# Shares of the machine's cores, its memory, and of the time of its GPU.
+LOADS = ("cpu_load", "memory_load", "gpu_load")
 UNITS = {"page_faults": "count", "page_ins": "count", "temperature_c": "°C", "clock_hz": "Hz"}
+UNITS |= {name + ending: "1" for name in LOADS for ending in ("", "_peak")}
 # More traffic, in B/s, counts as memory pressure. It keeps a disk that swaps single pages at
 # 100 MB/s, or a core that compresses at 1 GB/s, busy for 1 % of the time.
 SHORTAGE = {"swapped_bytes": 1e6, "compressed_bytes": 10e6}
 INTERVAL_S = 0.5  # between two samples
 SLEEP_S = 1.0  # least sleep of the machine that gets a flag
 SHORTAGE_S = 10.0  # least seconds of such traffic, also in a shorter block
-
-
-def sensors(kind: str) -> dict[str, Callable[[], float]]:
-    """Return functions that read an NVIDIA GPU's temperature and multiprocessor clock."""
-    if sys.platform == "darwin":
-        raise Absent("macOS has no public sensor for it")
-    if kind == "cpu":
-        raise Absent("not read for CPUs")
-    nvml, gpu = energy.nvml_gpu()
-    return {
-        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-        "clock_hz": lambda: 1e6 * nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
-    }
 
 
 def swap_counters() -> dict[str, int]:
@@ -82,6 +72,9 @@ class Sample(NamedTuple):
     gpu_busy: float | None = None
     clock_hz: float | None = None
     thermal_level: int | None = None
+    cpu_load: float | None = None
+    memory_load: float | None = None
+    gpu_load: float | None = None
 
 
 class Sampler:
@@ -106,6 +99,7 @@ class Sampler:
             "footprint_bytes": memory.footprint,
             "thermal_level": snapshot.thermal_level,
         }
+        self._started = contextlib.ExitStack()  # what the gauges run besides
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._stop = threading.Event()
 
@@ -117,7 +111,8 @@ class Sampler:
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         self._thread.join()
-        self._end()
+        with self._started:
+            self._end()
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Read energy where a steady block begins or ends, see `EnergyCounter.steady`."""
@@ -127,7 +122,12 @@ class Sampler:
     def _begin(self) -> None:
         """Read all counters and gauges before the block; what fails once is absent from then on."""
         self._energy = self._attempt(("power_w",), EnergyCounter, self._kind, self._clock)
-        self._gauges |= self._attempt(SENSORS, sensors, self._kind) or {}
+        read_by = self._attempt(LOADS, sensors.gauges, self._kind, self._started, self._clock)
+        for name, gauge in (read_by or {}).items():
+            if isinstance(gauge, Absent):
+                self.absent[name] = str(gauge)
+            else:
+                self._gauges[name] = gauge
         self._before = self._counters()
         self._asleep_s = asleep_s()
         self._start_s = self._clock()
@@ -144,6 +144,8 @@ class Sampler:
         for name, read in self._gauges.items():
             if name not in self.absent:
                 gauges[name] = self._attempt((name,), read)
+        if "power_w" not in self.absent:
+            self._attempt(("power_w",), self._energy.watch)
         self.samples.append(Sample(self._clock() - self._start_s, **gauges))
 
     def _end(self) -> None:
@@ -157,7 +159,7 @@ class Sampler:
         seconds = max(SHORTAGE_S, self.samples[-1].t_s)
         if any(values.get(name, 0) > rate * seconds for name, rate in SHORTAGE.items()):
             self.flags.append("swapping")
-        # The gauges: the mean clock, and of all others the peak.
+        # The gauges: the mean clock, of loads the mean and the peak, and of all others the peak.
         for name in self._gauges:
             readings = [getattr(sample, name) for sample in self.samples]
             readings = [reading for reading in readings if reading is not None]
@@ -167,6 +169,9 @@ class Sampler:
                 self.thermal_level = max(readings)
             elif name == "clock_hz":
                 values[name] = statistics.fmean(readings)
+            elif name in LOADS:
+                values[name] = statistics.fmean(readings)
+                values[f"{name}_peak"] = max(readings)
             else:
                 values[name.replace("footprint", "footprint_peak")] = max(readings)
         count = len(self.samples)

@@ -7,6 +7,7 @@ RATE = "Throughput (% of the first minute)"
 HEAT = {
     "Temperature (°C)": ("temperature_c", 1),
     "Clock (GHz)": ("clock_hz", 1e9),
+    "GPU load (%)": ("gpu_load", 0.01),
     "Power (W)": ("power_w", 1),
     "Thermal level": ("thermal_level", 1),
 }
@@ -24,7 +25,9 @@ def figure(_, records):
         middles = (windows["seconds"].cumsum() - windows["seconds"] / 2) / 60
         rate = 100 * record.metrics["step_first_s"].value * windows["steps"] / windows["seconds"]
         panels[RATE].append((record, rate.set_axis(middles), ""))
-        samples = pandas.DataFrame(record.trace or [], columns=Sample._fields)
+        # Older runs have no load in their samples.
+        samples = pandas.DataFrame(record.trace or []).reindex(columns=range(len(Sample._fields)))
+        samples.columns = Sample._fields
         for quantity, (name, unit) in HEAT.items():
             values = samples.set_index(samples["t_s"] / 60)[name].dropna() / unit
             if len(values):
