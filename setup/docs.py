@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pomology import paths
-from pomology.articles import published
+from pomology.articles import claims, devices, published
 from pomology.errors import PomologyError
 from pomology.format import clock_time
 from pomology.results import cases, metrics
@@ -25,6 +25,26 @@ SOURCES = {
     "": "none",
 }
 TYPES = {"str": "text", "Int64": "integer", "float64": "number", "boolean": "boolean"}
+# Machines of docs/how-it-measures.md: their chips, and the names of their devices in conditions.
+CPU, CUDA = {"cpu"}, {"cpu", "gpu", "cuda"}
+MAC = {"cpu", "gpu", "device", "mps", "mlx-gpu"}
+MACHINES = {
+    "a CPU": (["AMD EPYC"], CPU),
+    "an RTX 4090": (["NVIDIA GeForce RTX 4090"], CUDA | {"device"}),
+    "an M3 Max": (["Apple M3 Max"], MAC),
+    "an M1 Pro": (["Apple M1 Pro"], MAC),
+    "an M1 Ultra": (["Apple M1 Ultra"], MAC),
+    "an M2 Max": (["Apple M2 Max"], MAC),
+    "an M2 Max and an RTX 4090": (["Apple M2 Max", "NVIDIA GeForce RTX 4090"], MAC | CUDA),
+    "an M2 Ultra, an RTX 4090 and an A6000": (
+        ["Apple M2 Ultra", "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000"],
+        MAC | CUDA,
+    ),
+    "an M2 Max, an M1, a P100, a V100 and a T4": (
+        ["Apple M2 Max", "Apple M1", "Tesla P100-PCIE-16GB", "Tesla V100-SXM2-16GB", "Tesla T4"],
+        MAC | CUDA,
+    ),
+}
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = paths.root() / "docs"
 
@@ -72,6 +92,23 @@ def experiments() -> Iterable[tuple[str, ...]]:
         )
 
 
+def claims_by_machine() -> Iterable[tuple[str, str]]:
+    """Yield for machines how many claims have the devices that they need, of all claims."""
+    tested = [claim for claim in published.claims() if claim.conditions]
+    total = len(published.claims())
+    for words, (chips, names) in MACHINES.items():
+        rival = {"rival"} if len(chips) > 1 and "cuda" in names else set()
+        count = sum(
+            all(
+                name in names | rival or any(devices.same_model(chip, name) for chip in chips)
+                for name in claims.devices_of(claim)
+            )
+            and claims.is_of_any(chips, claim.about)
+            for claim in tested
+        )
+        yield words, f"{count} of {total}"
+
+
 def csv_text(rows: list[dict[str, str]]) -> str:
     """Return rows with the same keys as the text of a CSV file."""
     text = io.StringIO()
@@ -102,6 +139,7 @@ def pages() -> dict[Path, str]:
         "columns": markdown("column | type | meaning", columns),
         "metrics": markdown("metric | heading | unit | note", metric_rows),
         "experiments": markdown(headings, experiments()),
+        "claims": markdown("machines | claims that their numbers can decide", claims_by_machine()),
     }
     texts = {}
     for path in sorted(FOLDER.glob("*.md")):

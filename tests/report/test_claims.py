@@ -96,8 +96,11 @@ def test_a_claim_names_the_missing_numbers():
     for changes in (failed, {"profile": "smoke"}, {"scaled": True}, {"flags": ["other-way"]}):
         assert verdict(FASTER, *cpu, *(replace(record, **changes) for record in gpu)) == LACKING
     assert verdict(FASTER, *cpu, *thrice(on("mps", 2.0, batch_size=64))) == LACKING
-    # A claim about another chip is not testable, either.
-    assert verdict(FASTER, *cpu, *gpu, about="M1 Pro") == LACKING
+    # A claim about another chip is not testable, either; this one's number is a finding.
+    finding = ". A finding on the Apple M9: CPU / GPU = 2.00 (2.00 to 2.00) (the claim: > 1)"
+    assert verdict(FASTER, *cpu, *gpu, about="M1 Pro") == LACKING + finding
+    single = verdict(FASTER, cpu[0], gpu[0], about="M1 Pro")
+    assert single.endswith("CPU / GPU = 2.00 (the claim: > 1); no verdict: too few repeats")
     own = [replace(record, chip="Apple M1 Pro") for record in (*cpu, *gpu)]
     assert verdict(FASTER, *own, about="M1 Pro").startswith("supported")
 
@@ -109,3 +112,61 @@ def test_the_deciding_comparison_is_shown():
 
     assert own("001-C6").startswith("supported: device M2 Ultra: cold / following = 5.31; claimed")
     assert own("003-C3").startswith("contradicted: batch size 128: VAE: NVIDIA GPU / CPU = 1.75;")
+
+
+def on_runs(name: str, *runs: list[Record]) -> str:
+    """Return the table's text for a claim of the articles on runs together."""
+    (claim,) = [one for one in published.claims() if one.id == name]
+    table = claims_table([claim], *runs)
+    return list(table.rows[0].cells.values())[-1]
+
+
+def trained(backend: str, epoch_s: float, chip: str, **changes) -> list[Record]:
+    """Return three repeats of the VAE's trainings at both batch sizes."""
+    sizes = (128, 5120)
+    return [each for size in sizes for each in thrice(on(backend, epoch_s, size, chip=chip))]
+
+
+def test_another_runs_nvidia_gpu_is_the_rival():
+    mac, card = trained("mps", 2.0, "Apple M2 Max"), trained("cuda", 3.0, "NVIDIA GeForce RTX 4090")
+    for runs in ([mac, card], [card, mac]):  # the claim is about the Mac, whichever comes first
+        text = on_runs("003-C2", *runs)
+        assert text.startswith("supported: batch size 128: NVIDIA GPU / GPU = 1.50 (")
+    assert on_runs("003-C2", mac).startswith(NOT_TESTABLE)
+    # Another Mac is no rival, and its MPS is not this one's.
+    other = trained("mps", 3.0, "Apple M1")
+    assert on_runs("003-C2", mac, other).startswith(NOT_TESTABLE)
+    assert on_runs("003-C2", mac, card, other).startswith("supported")
+
+
+def test_the_cpu_of_another_run_is_not_this_machines():
+    mac = trained("mps", 2.0, "Apple M1 Ultra")
+    pc = trained("cpu", 1.0, "AMD EPYC") + trained("cuda", 5.0, "NVIDIA GeForce RTX 2070 SUPER")
+    assert on_runs("003-C1", mac, pc).startswith(NOT_TESTABLE)
+    mac += trained("cpu", 1.0, "Apple M1 Ultra")
+    assert on_runs("003-C1", mac, pc).startswith("supported")
+
+
+def energy(backend: str, joules: float, chip: str) -> list[Record]:
+    metrics = {"energy_gpu_j_per_step": Estimate(joules, "J", n=40)}
+    config = {"model": "whisper-medium", "batch_size": 4}
+    return thrice(on(backend, 0, experiment="energy", config=config, metrics=metrics, chip=chip))
+
+
+def test_devices_that_a_claim_names_are_found_in_all_runs():
+    """001-C5: an Apple GPU needs as much energy as an RTX 4090, and far less than an A6000."""
+    mac = energy("mps", 100.0, "Apple M2 Ultra")
+    card = energy("cuda", 105.0, "NVIDIA GeForce RTX 4090")
+    old_card = energy("cuda", 200.0, "NVIDIA RTX A6000")
+    assert on_runs("001-C5", mac, card, old_card).startswith("supported")
+    text = on_runs("001-C5", mac, card)
+    assert text.startswith(NOT_TESTABLE) and text.endswith("; without a number: A6000 / GPU")
+
+
+def test_a_mean_over_missing_numbers_is_missing():
+    """One shape of six has no number, and the others have one in each repeat."""
+    config = {"operation": "matmul", "shape": "8x1024x128", "wrt": "left", "precision": "fp32"}
+    metrics = {"kernel_s": Estimate(1e-3, "s", n=100)}
+    of = {"experiment": "blas", "config": config, "metrics": metrics, "precision": "fp32"}
+    records = thrice(on("cuda", 0, chip="NVIDIA GeForce RTX 4090", **of))
+    assert on_runs("001-C9", records).startswith(NOT_TESTABLE)

@@ -26,7 +26,7 @@ import math
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -92,12 +92,19 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Decision:
-    """The verdict on a claim. A claim without comparisons is not testable."""
+    """The verdict on a claim. A claim without comparisons is not testable.
+
+    other_chip: whether the claim is of a chip that was not measured. Its comparisons are then
+    findings about the measured one, and no verdict.
+    """
 
     comparisons: list[Comparison]
+    other_chip: bool = False
 
     @property
     def status(self) -> str:
+        if self.other_chip:
+            return NOT_TESTABLE
         holds = [comparison.holds for comparison in self.comparisons]
         values = [comparison.value for comparison in self.comparisons]
         if False in holds:
@@ -114,18 +121,61 @@ def judged(
 
     chips: the measured chips; None for the numbers of an article itself.
     """
+    by_experiment = sorted_by_experiment(numbers)
+    decisions = [compared(claim, by_experiment, chips) for claim in claims]
+    judge_together(decisions)
+    return decisions
+
+
+def sorted_by_experiment(numbers: Iterable[Number]) -> dict[str, list[Number]]:
+    """Return numbers by their experiment, empty for one without numbers."""
     by_experiment = defaultdict(list)
     for number in numbers:
         by_experiment[number.experiment].append(number)
-    decisions = []
-    for claim in claims:
-        comparisons = []
-        if chips is None or any(_is_of(chip, claim.about) for chip in chips):
-            for condition in claim.conditions:
-                comparisons += _compared(condition, claim.experiments[0], by_experiment)
-        decisions.append(Decision(comparisons))
-    _judge_together(decisions)
-    return decisions
+    return by_experiment
+
+
+def compared(
+    claim: SimpleNamespace, by_experiment: dict[str, list[Number]], chips: list[str] | None
+) -> Decision:
+    """Return the comparisons of a claim, without verdicts: see `judged` and `judge_together`."""
+    comparisons = []
+    for condition in claim.conditions:
+        comparisons += _compared(condition, claim.experiments[0], by_experiment)
+    return Decision(comparisons, chips is not None and not is_of_any(chips, claim.about))
+
+
+def is_of_any(chips: Iterable[str], model_or_maker: str) -> bool:
+    """Return whether one of the chips is of a model or maker; see `_is_of`."""
+    return any(_is_of(chip, model_or_maker) for chip in chips)
+
+
+def named_in_conditions(claims: Sequence[SimpleNamespace]) -> set[str]:
+    """Return the names of devices, such as `M1 GPU`, that conditions use in quotes."""
+    texts = [condition.value for claim in claims for condition in claim.conditions]
+    quoted = {name for text in texts for name in re.findall(r"\('([A-Z][^']*)'", text)}
+    choices = [
+        condition.for_each.get("device", ()) for claim in claims for condition in claim.conditions
+    ]
+    return {name for name in (*quoted, *itertools.chain(*choices)) if any(map(str.isupper, name))}
+
+
+def devices_of(claim: SimpleNamespace) -> set[str]:
+    """Return the devices whose numbers a claim compares, by the names of its conditions."""
+    used = set()
+
+    def term(device: str | None = None, **_: Any) -> float:
+        used.add(device or "")
+        return 1.0
+
+    for condition in claim.conditions:
+        choices = {
+            key: [key] if values == "each" else values for key, values in condition.for_each.items()
+        }
+        called = dict.fromkeys(re.findall(r"\w+(?=\()", condition.value), term)
+        for values in itertools.product(*choices.values()):
+            eval(condition.value, called | NAMES | dict(zip(choices, values, strict=True)))
+    return used - {""}
 
 
 def _is_of(chip: str, model_or_maker: str) -> bool:
@@ -200,7 +250,8 @@ def _evaluated(
 
 def _geometric_mean(parts: Iterable[Any]) -> Any:
     """Return the geometric mean of the parts, in each repeat if they are arrays of repeats."""
-    return np.exp(np.mean(np.log([*parts]), axis=0))
+    logarithms = [np.log(part) for part in parts]  # NaN alone where a number is missing
+    return np.exp(sum(logarithms) / len(logarithms))
 
 
 # Names in the expressions of conditions.csv: devices, and functions of a list of terms.
@@ -214,7 +265,7 @@ NAMES = {
 }
 
 
-def _judge_together(decisions: list[Decision]) -> None:
+def judge_together(decisions: list[Decision]) -> None:
     """Judge claims so that at most 5 % of the verdicts from repeats are wrong on average.
 
     If R of m tested claims have a verdict, each has the confidence 1 - 0.05 R / m (Benjamini and
@@ -228,7 +279,8 @@ def _judge_together(decisions: list[Decision]) -> None:
         tested = [
             decision
             for decision in decisions
-            if any(comparison.interval for comparison in decision.comparisons)
+            if not decision.other_chip
+            and any(comparison.interval for comparison in decision.comparisons)
         ]
         verdicts = sum(decision.status in (SUPPORTED, CONTRADICTED) for decision in tested)
         needed = 1 - (1 - intervals.CONFIDENCE) * max(verdicts, 1) / max(len(tested), 1)

@@ -1,18 +1,25 @@
-"""The table of an article's claims, tested on its own numbers and on measured ones."""
+"""The table of an article's claims, tested on its own numbers and on measured ones.
+
+Many claims need two machines. Where several runs are given, each claim is tested on the first run
+of the chip that it is about, or else on the first of all. The GPUs of the other runs have the names
+that the article prints; one of NVIDIA is `rival` and `cuda`.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
 from pomology.articles import claims as articles_claims
-from pomology.articles import published
-from pomology.articles.claims import Decision, Number
+from pomology.articles import devices, published
+from pomology.articles.claims import Comparison, Decision, Number
 from pomology.format import significant
 from pomology.measure.estimate import REPEATS
 from pomology.report.article import TRAININGS, comparable
 from pomology.report.table import Row, Table
+from pomology.results import cases
 from pomology.results.cases import DOUBTS, config_text
 from pomology.results.record import UNTRIED, Record
 from pomology.results.repeats import Repeats
@@ -20,21 +27,65 @@ from pomology.results.repeats import Repeats
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # statuses that do not show how a case would end
 # Experiments that decode files while they train, so that synthetic files change their times.
 DECODED = {line["experiment"] for line in published.read("decoded.csv")}
+FINDINGS = 3  # numbers of a claim about another chip that are shown
 NOTE = (
     f"A verdict needs {REPEATS} repeats of each number without flags that question it; "
     f"REPEATS={REPEATS} measures them."
 )
+JOIN = "A claim about two machines needs the runs of both: make report RUN=one WITH=other."
 
 
-def measured(records: Iterable[Record]) -> Iterator[Number]:
-    """Yield the measured numbers of all repeats; a device is `cpu` or `gpu`, and its backend."""
-    cases = [case for case in comparable(records) if "other-way" not in case.flags]
-    repeats = sorted({repeat for case in cases for repeat in case.flags_of})
-    for case in cases:
+class Machine(NamedTuple):
+    """The numbers on which claims are tested, by experiment, and the chips that they are about."""
+
+    numbers: dict[str, list[Number]]
+    chips: list[str]
+
+
+def machines(runs: Sequence[Sequence[Record]], named: Iterable[str]) -> Iterator[Machine]:
+    """Yield for each run its own numbers, and those of the others as of other devices.
+
+    named: the devices that the conditions name.
+    """
+    repeats = sorted({record.repeat for records in runs for record in records})
+    for records in runs:
+        numbers = list(measured(records, repeats, named))
+        for others in runs:
+            if others is not records:
+                numbers += measured(others, repeats, named, own=False)
+        chips = sorted({record.chip for record in records if record.chip})
+        yield Machine(articles_claims.sorted_by_experiment(numbers), chips)
+
+
+def _device(case: Repeats, named: Iterable[str], own: bool) -> tuple[str, ...]:
+    """Return the names of a case's device in conditions."""
+    # The requested device: a case that ran out of memory at once was not observed on any.
+    kind, backend, chip = case.kind, case.first.backend, case.first.chip or ""
+    printed = [
+        name
+        for name in named
+        if devices.same_model(chip, name) and (devices.parse(name).kind or "gpu") == kind
+    ]
+    if own:
+        return (kind, *printed, backend)
+    as_rival = ("rival", backend) if backend == "cuda" else ()
+    return (*as_rival, *printed, f"{chip} {kind.upper()}")
+
+
+def measured(
+    records: Iterable[Record], repeats: Sequence[int], named: Iterable[str] = (), own: bool = True
+) -> Iterator[Number]:
+    """Yield the measured numbers of all repeats.
+
+    repeats: the numbers of all, of which a case may lack some. named: see `machines`. own: whether
+    its devices are those of the machine that is tested.
+    """
+    for case in comparable(records):
+        if "other-way" in case.flags:
+            continue
         experiment = case.first.experiment
         settings = case.config | {"framework": case.first.framework, "precision": case.precision}
-        # The requested device: a case that ran out of memory at once was not observed on any.
-        device = (case.kind, case.first.backend)
+        device = _device(case, named, own)
         values = {metric: _in_repeats(case, metric, repeats) for metric in case.in_repeats}
         # The status of all repeats, if it is the same.
         ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
@@ -67,20 +118,29 @@ def _in_repeats(
     return np.array(values, dtype=float), tuple(doubts)
 
 
-def claims_table(claims: Sequence[SimpleNamespace], records: Sequence[Record]) -> Table:
-    """Return a table of claims with verdicts on the article's numbers and on this machine's."""
-    chips = sorted({record.chip for record in records if record.chip})
+def claims_table(claims: Sequence[SimpleNamespace], *runs: Sequence[Record]) -> Table:
+    """Return a table of claims with verdicts on the article's numbers and on those of the runs.
+
+    runs: the records of each, this machine's first.
+    """
     authors = {article.id: article.short for article in published.articles()}
-    decisions = articles_claims.judged(claims, measured(records), chips)
+    tested_on = list(machines(runs, articles_claims.named_in_conditions(claims)))
+    chosen = [_of_chip(tested_on, claim.about) for claim in claims]
+    decisions = [
+        articles_claims.compared(claim, machine.numbers, machine.chips)
+        for claim, machine in zip(claims, chosen, strict=True)
+    ]
+    articles_claims.judge_together(decisions)
+    on_runs = "On this machine" if len(runs) < 2 else "On these machines"
     rows = []
-    for claim, of_machine in zip(claims, decisions, strict=True):
+    for claim, machine, of_machine in zip(claims, chosen, decisions, strict=True):
         (of_article,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
         cells = {
             "Source": f"{authors[claim.article]}, {claim.section}",
             "The article says, in other words": claim.claim,
             "Read as": claim.reading,
             "On the article's numbers": _cell(of_article, claim.holds.partition(": ")[2]),
-            "On this machine": _cell(of_machine, f"needs {claim.needs}"),
+            on_runs: _cell(of_machine, f"needs {claim.needs}") + _finding(of_machine, machine),
         }
         data = {
             "id": claim.id,
@@ -89,7 +149,28 @@ def claims_table(claims: Sequence[SimpleNamespace], records: Sequence[Record]) -
             "here": of_machine.status,
         }
         rows.append(Row(cells, data))
-    return Table("Claims", rows, [NOTE])
+    return Table("Claims", rows, [NOTE] if len(runs) > 1 else [NOTE, JOIN])
+
+
+def _of_chip(tested_on: Sequence[Machine], model_or_maker: str) -> Machine:
+    """Return the first machine of a chip, or else the first one."""
+    fitting = (
+        machine for machine in tested_on if articles_claims.is_of_any(machine.chips, model_or_maker)
+    )
+    return next(fitting, tested_on[0])
+
+
+def _finding(decision: Decision, machine: Machine) -> str:
+    """Return what a claim about another chip gives on this one: `; on M3 Max: CPU / GPU = 7.9`."""
+    given = [one for one in decision.comparisons if one.value == one.value]  # not NaN
+    if not decision.other_chip or not given or not machine.chips:
+        return ""
+    texts = [f"{_number(one)} (the claim: {one.condition.claimed})" for one in given[:FINDINGS]]
+    more = f", and {len(given) - FINDINGS} more" if len(given) > FINDINGS else ""
+    doubts = dict.fromkeys(doubt for one in given for doubt in one.doubts)
+    doubted = f"; no verdict: {', '.join(doubts)}" if doubts else ""
+    chips = " and ".join(map(cases.short_chip, machine.chips))
+    return f". A finding on the {chips}: {'; '.join(texts)}{more}{doubted}"
 
 
 def _cell(decision: Decision, lacks: str) -> str:
@@ -99,7 +180,7 @@ def _cell(decision: Decision, lacks: str) -> str:
     """
     status = decision.status
     if status == articles_claims.NOT_TESTABLE:
-        return f"{status}: {lacks}"
+        return f"{status}: {lacks}{_missing(decision)}"
     holds = {articles_claims.SUPPORTED: True, articles_claims.CONTRADICTED: False}.get(status)
     deciding = next(comparison for comparison in decision.comparisons if comparison.holds is holds)
     if status == articles_claims.INCONCLUSIVE:
@@ -107,10 +188,30 @@ def _cell(decision: Decision, lacks: str) -> str:
             doubt for comparison in decision.comparisons for doubt in comparison.doubts
         )
         status += f" ({', '.join(doubts) or 'too close to tell'})"
-    number = deciding.value if isinstance(deciding.value, str) else significant(deciding.value)
-    if deciding.interval:
-        low, high = map(significant, deciding.interval)
+    return f"{status}: {_number(deciding)}; claimed {deciding.condition.claimed}"
+
+
+def _missing(decision: Decision) -> str:
+    """Return the comparisons without a number, where a claim has others with one."""
+    missing = [one for one in decision.comparisons if one.value != one.value]  # NaN
+    if decision.other_chip or not missing or len(missing) == len(decision.comparisons):
+        return ""
+    names = dict.fromkeys(
+        f"{one.condition.name} ({config_text(one.settings)})"
+        if one.settings
+        else one.condition.name
+        for one in missing
+    )
+    more = f" and {len(names) - FINDINGS} more" if len(names) > FINDINGS else ""
+    return f"; without a number: {', '.join(list(names)[:FINDINGS])}{more}"
+
+
+def _number(comparison: Comparison) -> str:
+    """Return a comparison's number as `batch size 64: CPU / GPU = 0.428 (0.40 to 0.45)`."""
+    value = comparison.value
+    number = value if isinstance(value, str) else significant(value)
+    if comparison.interval:
+        low, high = map(significant, comparison.interval)
         number += f" ({low} to {high})"
-    label = f"{config_text(deciding.settings)}: " if deciding.settings else ""
-    condition = deciding.condition
-    return f"{status}: {label}{condition.name} = {number}; claimed {condition.claimed}"
+    label = f"{config_text(comparison.settings)}: " if comparison.settings else ""
+    return f"{label}{comparison.condition.name} = {number}"

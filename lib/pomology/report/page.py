@@ -17,6 +17,7 @@ from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import table
 from pomology.report.article import details_table
+from pomology.report.claims import claims_table
 from pomology.report.display import CONTENTS, software
 from pomology.results import calibration, cases, repeats
 from pomology.results.record import Record
@@ -30,7 +31,8 @@ IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of t
 def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     """Write index.html of a run's folder, and render its new notebooks; return the page.
 
-    others: folders or zips of other runs, whose cases follow. Raises PomologyError without one.
+    others: folders or zips of other runs, whose cases follow. The articles' claims are then tested
+    on all of them together. Raises PomologyError without one.
     """
     run = Run(folder)
     runs = [run, *map(Run, others)]
@@ -58,9 +60,17 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
         unfinished=sorted(path.stem for path in run.path.glob(".partial/[!.]*.ipynb")),
         notes=[note for note, count in notes.items() if count > 1],
         sections=sections,
+        joined=joined_claims(runs) if len(runs) > 1 else None,
     )
     write_atomic(run.path / "index.html", page)
     return run.path / "index.html"
+
+
+def joined_claims(runs: Sequence[Run]) -> table.Table:
+    """Return the table of all articles' claims, tested on several runs together."""
+    claims = claims_table(published.claims(), *(run.records for run in runs))
+    claims.title = f"Claims of the articles on {' and '.join(run.name for run in runs)}"
+    return claims
 
 
 def endings(records: Sequence[Record]) -> str:

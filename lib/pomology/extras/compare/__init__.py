@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -66,6 +67,18 @@ def write(runs: Sequence[str | Path], folder: Path, in_turn: bool = False) -> Ta
     return side_by_side
 
 
+def write_claims(runs: Sequence[str | Path], folder: Path) -> str:
+    """Test the articles' claims on runs together, write claims.csv and claims.html; count them."""
+    from pomology.report import page
+    from pomology.report import table as report_table
+
+    claims = page.joined_claims(load(*runs))
+    report_table.save_page(claims, folder / "claims")
+    verdicts = Counter(row["here"] for row in claims.data)
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+    return f"{len(claims.data)} claims of the articles on these runs together: {counted}"
+
+
 ARGUMENTS = (
     argument("places", "names in outputs/, paths, zips", (), nargs="*", metavar="run"),
     argument("--runs", "the same in one text, with quotes"),
@@ -81,6 +94,7 @@ def _run(options: argparse.Namespace) -> None:
     folder = root() / "outputs" if in_checkout() else root()
     side_by_side = write(runs, folder)
     print(f"{side_by_side}\nwritten to {redact(str(folder / 'compare.csv'))} and compare.html")
+    print(f"{write_claims(runs, folder)}; written to claims.html")
 
 
 COMMANDS = {"compare": (_run, *ARGUMENTS)}
