@@ -1,6 +1,7 @@
 """The declaration of an experiment, and the tables of published and of all measured values."""
 
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -182,7 +183,7 @@ def _published(declaration: Declaration, values: Sequence[dict]) -> Row:
     for value in values:
         for heading, metric in columns.items():
             if value["metric"] in metrics.Metric(metric).sources:
-                cells[heading] = value["printed"] or value["note"]  # values in images have no text
+                cells[heading] = _printed(value, heading)
             elif metric == "flops_per_s" and value["flops_per_s"] and not cells[heading]:
                 cells[heading] = quantity(value["flops_per_s"], "FLOP/s")
         if value["si"] is not None:
@@ -194,6 +195,16 @@ def _published(declaration: Declaration, values: Sequence[dict]) -> Row:
         time = cases.TIMES.get(first["metric"], first["metric"])
         cells[next(iter(columns))] = f"{first['printed']} ({time})"
     return Row(cells, data, "published")
+
+
+def _printed(value: dict, heading: str) -> str:
+    """Return a published value as printed, with the unit that stands elsewhere in the article."""
+    text = value["printed"] or value["note"]  # values in images have no text
+    bare = value["si"] is not None and re.fullmatch(r"[<~]?[\d.,]+", text)
+    # A heading such as `Warm launch (ms)` or `Minutes per epoch` has the unit.
+    if not bare or "(" in heading or heading.startswith("Minutes") or value["unit"] == "count":
+        return text
+    return f"{text} {value['unit']}"
 
 
 def cases_by_work(measured: Iterable[Repeats]) -> dict[tuple, Repeats]:
@@ -320,11 +331,18 @@ def _notes(
     published_notes = dict.fromkeys(
         row["note"]
         for row in declaration.printed
-        if row["note"] and row["si"] is not None and (row["metric"] in filled or row["flops_per_s"])
+        if row["note"] and row["si"] is not None and _shows(row, filled)
     )
     notes += [f"Published: {note}." for note in published_notes]
     flags = sorted({flag for case in measured for flag in case.flags})
     return notes + [f"{flag}: {cases.FLAGS.get(flag, flag)}." for flag in flags]
+
+
+def _shows(row: dict, filled: Sequence[str]) -> bool:
+    """Return whether a table with these metrics shows what a published row's note is about."""
+    # FLOP/s are computed from a time that may have no column, and whose print is not seen then.
+    of_rate = "flops_per_s" in filled and row["flops_per_s"] and not row["note"].startswith("bold")
+    return row["metric"] in filled or bool(of_rate)
 
 
 def details_table(records: Iterable[Record], title: str = "All measured values") -> Table:
