@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 from offline import one_line_error
+from PIL import Image
 
-from pomology.data import digits, images, photographs, speech, synthetic, text
+from pomology.data import digits, hub, images, photographs, speech, synthetic, text
+from pomology.errors import PomologyError
 
 
 def test_mnist_items_are_exact():
@@ -52,6 +54,38 @@ def test_a_worker_can_read_lsun(tmp_path, monkeypatch):
     files, received = photographs.JPEGs(jpegs), pickle.loads(sent)
     for index in range(4):
         assert torch.equal(received[index][0], files[index][0])
+
+
+def test_photographs_of_any_names_and_sizes_are_read(tmp_path):
+    sizes = {"a b/Übung 1.JPG": (300, 200), "x.png": (40, 90), "c/d/e.webp": (64, 64)}
+    for name, size in sizes.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (255, 0, 0)).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / ".hidden.png").write_text("no image, either")
+    real = photographs.lsun_classroom("real", str(tmp_path))
+    assert len(real) == 168_103 and real.kind == "real"
+    assert real.origin.endswith("other photographs, of a local folder; 3 files, which repeat")
+    sent = pickle.loads(pickle.dumps(real))
+    for index in (0, 1, 2, 168_102):
+        image, label = sent[index]
+        assert image.shape == (3, 64, 64) and label == 0
+        assert image[0].min() > 0.9 and image[1:].max() < -0.9  # red
+    # One that is no image is named when it is read.
+    (tmp_path / "x.png").write_bytes(b"no image")
+    broken = photographs.lsun_classroom("real", str(tmp_path))
+    with pytest.raises(PomologyError, match=r"x\.png: damaged or another file"):
+        broken[2]
+    for path in tmp_path.rglob("*.*"):
+        path.unlink()
+    with pytest.raises(PomologyError, match=r"no classroom_train_lmdb and no file of an image in"):
+        photographs.lsun_classroom("real", str(tmp_path))
+
+
+def test_a_folder_of_all_datasets_may_have_other_images(tmp_path, monkeypatch):
+    Image.new("L", (28, 28)).save(tmp_path / "digit.png")
+    monkeypatch.setenv(hub.FOLDER, str(tmp_path))
+    assert photographs.lsun_classroom("auto").kind == "stand-in"
 
 
 def test_batches_of_text_have_the_article_s_number():

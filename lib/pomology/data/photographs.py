@@ -1,6 +1,7 @@
-"""LSUN classroom photographs, read by torchvision from a local folder, or synthetic JPEG files."""
+"""Photographs: LSUN classroom by torchvision, files of a local folder, or synthetic JPEG files."""
 
 import contextlib
+import functools
 import io
 import tempfile
 from collections.abc import Sequence
@@ -79,30 +80,59 @@ class Classrooms:
         return self.database[index]
 
 
+class Files:
+    """Photographs decoded from files of any names and sizes that Pillow reads."""
+
+    def __init__(self, paths: list[Path]):
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Item:
+        path = self.paths[index]
+        try:
+            with Image.open(path) as image:
+                return TRANSFORM(image.convert("RGB")), 0
+        except OSError as error:  # also what Pillow raises for a file that is no image
+            raise damaged(path, error) from error
+
+
 def lsun_classroom(source: str, folder: str = "", size: int = 0) -> Photographs:
     """Return LSUN classroom: 168,103 photographs with a shorter side of 256 pixels.
 
-    folder: contains `classroom_train_lmdb` (3.1 GB), downloaded with github.com/fyu/lsun.
+    folder: contains `classroom_train_lmdb` (3.1 GB), downloaded with github.com/fyu/lsun, or
+    photographs in files of any names and sizes, also in folders of their own.
     """
 
     def stand_in():
         return JPEGs(synthetic.photographs(STAND_IN_PHOTOGRAPHS))
 
-    files, provenance = obtain(NAME, source, folder, size, _read, stand_in)
-    # A person's download may be another edition; synthetic files repeat up to the article's number.
-    length = len(files) if provenance["kind"] == "real" else LSUN_CLASSROOM_IMAGES
+    # A folder of all datasets may have the images of another one.
+    read = functools.partial(_read, any_files=bool(folder))
+    files, provenance = obtain(NAME, source, folder, size, read, stand_in)
+    # A person's download may be another edition; other files repeat up to the article's number.
+    length = len(files) if isinstance(files, Classrooms) else LSUN_CLASSROOM_IMAGES
+    if isinstance(files, Files):
+        provenance["origin"] += f"; {len(files):,} files, which repeat"
     if length != LSUN_CLASSROOM_IMAGES:
         difference = f"; {length:,} images where the article has {LSUN_CLASSROOM_IMAGES:,}"
         provenance["origin"] += difference
     return Photographs(files, min(size or length, length), **provenance)
 
 
-def _read(root: Path | None) -> tuple[Classrooms, str]:
+def _read(root: Path | None, any_files: bool) -> tuple[Classrooms | Files, str]:
     """Return the photographs in a folder, and their location; see `read` of `hub.obtain`."""
     if root is None:
         raise Unavailable("no folder was named, and Hugging Face's hub does not have it")
     if not (root / "classroom_train_lmdb").is_dir():
-        raise Missing(f"{NAME}: no classroom_train_lmdb in {redacted(root)}")
+        endings = Image.registered_extensions()
+        paths = sorted(path for path in root.rglob("[!.]*") if path.suffix.lower() in endings)
+        if any_files and paths:
+            Files(paths)[0]  # raises now if it is no image
+            return Files(paths), "other photographs, of a local folder"
+        other = " and no file of an image" if any_files else ""
+        raise Missing(f"{NAME}: no classroom_train_lmdb{other} in {redacted(root)}")
     try:
         return Classrooms(root), "local folder"
     except lmdb.Error as error:
