@@ -74,7 +74,11 @@ def test_a_table_has_the_committed_numbers(name):
     made = article.article_table(of(name), RUN.journals[name].records, best(RUN.records))
     kept = list(map(numbers, read_csv(TABLES[name])))
     # That version had a row for forward and one for backward where both are only in an image.
-    kept = [row for number, row in enumerate(kept) if row not in kept[:number]]
+    kept = [
+        row
+        for number, row in enumerate(kept)
+        if row["status"] != "not-reported" or row not in kept[:number]
+    ]
     # It left out some intervals of repeats.
     pairs = zip(map(numbers, made.data), kept, strict=True)
     assert [{key: row.get(key) for key in wanted} for row, wanted in pairs] == kept
