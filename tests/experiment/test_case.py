@@ -19,6 +19,7 @@ from torch import nn
 
 from pomology.experiment import case as experiment_case
 from pomology.machine import calibration, energy, memory, other_programs, waiting
+from pomology.measure import clock, epochs
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
 
@@ -366,9 +367,17 @@ def test_a_rate_above_the_measured_peak_has_a_flag(make):
     assert [record.flags for record in experiment.records] == [[], [], [], ["too-fast"]]
 
 
+def test_the_spread_of_steps_is_that_of_their_blocks():
+    blocks = [clock.Block(2, 2.0 * seconds) for seconds in range(1, 101)]  # 1 to 100 s a step
+    spread = epochs.spread(blocks)
+    assert spread["step_median_s"].value == 50.5 and spread["step_p95_s"].value == 95.05
+    assert spread["step_p95_s"].n == 100
+    assert epochs.spread(blocks[:19]) == {}
+
+
 def test_the_record_has_joules_of_steady_steps(make, monkeypatch):
     joules = iter(range(0, 10_000, 10))
-    meter = energy.Meter({"cpu": 0.0001}, lambda: {"cpu": next(joules)})
+    meter = energy.Meter({"cpu": 0.0001}, lambda: {"cpu": next(joules)}, most_w=1e9)
     monkeypatch.setattr(energy, "meter", lambda kind: meter)
 
     def body(case):

@@ -86,7 +86,9 @@ def train(tmp_path, quiet_machine):
 def test_a_step_as_declared_is_timed_and_counted(train):
     record = train()
     assert (record.status, record.parameters) == ("ok", 15)
-    assert record.flops_per_step == SIZE * 48 and "step_s" in record.metrics
+    assert record.flops_per_step == SIZE * 48
+    step_s, samples = record.metrics["step_s"], record.metrics["samples_per_s"]
+    assert samples.value == pytest.approx(SIZE / step_s.value) and samples.unit == "samples/s"
 
 
 def test_the_count_equals_the_sum_by_hand():

@@ -1,5 +1,6 @@
 """What plays an NVIDIA machine for the notebooks: the pretended CUDA and its NVML."""
 
+import contextlib
 import sys
 import time
 
@@ -12,7 +13,7 @@ import torch  # noqa: E402
 
 from pomology.devices import find  # noqa: E402
 from pomology.devices.base import DTYPES  # noqa: E402
-from pomology.machine import energy, sampler, snapshot  # noqa: E402
+from pomology.machine import energy, sensors, snapshot  # noqa: E402
 
 rehearsal = pretended_cuda.become(lightning=False)
 (device,) = find.find()
@@ -46,11 +47,10 @@ def test_readers_of_nvml_get_a_gpu_s_energy_and_sensors(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     gpu = {"name": "NVIDIA H200", "memory_bytes": 141 * 2**30, "cores": None}
     assert snapshot.gpus() == [gpu]
-    read = sampler.sensors("gpu")
-    assert {name: gauge() for name, gauge in read.items()} == {
-        "temperature_c": 41,
-        "clock_hz": 1.98e9,
-    }
+    with contextlib.ExitStack() as started:
+        gauges = sensors.gauges("gpu", started, time.perf_counter)
+        of_gpu = {name: gauges[name]() for name in ("temperature_c", "clock_hz", "gpu_load")}
+    assert of_gpu == {"temperature_c": 41, "clock_hz": 1.98e9, "gpu_load": 0.5}
     meter = energy.meter("gpu")
     assert meter.rails == {"gpu": 0.1}
     start_s, before = time.perf_counter(), meter.joules()["gpu"]

@@ -128,6 +128,31 @@ def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision():
     assert (row["flops_per_s_low"], row["flops_per_s_high"]) == (20e9, 30e9)
 
 
+M3 = {"name": "Apple M3 Max", "memory_bytes": None, "cores": 40}
+# Chip, precision, settings, the machine's GPUs, and the peak of the data sheet in TFLOP/s.
+SHEETS = [
+    ("NVIDIA GeForce RTX 4090", "bf16", {}, [], 165.2),
+    ("NVIDIA GeForce RTX 4090", "fp32", {}, [], None),  # some of it may run in TF32
+    ("NVIDIA GeForce RTX 4090", "fp32", {"tf32": "off"}, [], 82.6),
+    ("Tesla T4", "fp32", {}, [], 8.1),
+    ("Apple M3 Max", "fp32", {}, [M3], 14.2),
+    ("Apple M3 Max", "fp32", {}, [], None),  # of which size?
+    ("Apple M9", "fp32", {}, [], None),
+]
+
+
+@pytest.mark.parametrize(("chip", "precision", "settings", "gpus", "tflops"), SHEETS)
+def test_a_share_of_the_data_sheet_needs_its_peak(chip, precision, settings, gpus, tflops):
+    values = {"epoch_s": metric(4.5), "flops_per_s": metric(4e12, 3e12, 5e12, unit="FLOP/s")}
+    of_gpu = {"backend": "cuda" if "NVIDIA" in chip or "Tesla" in chip else "mps", "chip": chip}
+    config = {"batch_size": 128} | settings
+    case = vae(metrics=values, precision=precision, config=config, **of_gpu)
+    row = article.article_table(of("vae"), [case], {}, gpus).data[-1]
+    assert row.get("share_of_sheet") == (tflops and pytest.approx(4 / tflops, rel=0.02))
+    on_cpu = vae(metrics=values, chip=chip)
+    assert "share_of_sheet" not in article.article_table(of("vae"), [on_cpu], {}, gpus).data[-1]
+
+
 def test_a_failed_case_shows_its_status_and_no_number():
     bad = vae(status="mismatch", reason="<why>", flags=["busy"])  # with all its metrics
     table = article_table("vae", [bad])

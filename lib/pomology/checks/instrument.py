@@ -389,7 +389,7 @@ def power(joules, rail, least_s, work):
 def energy(case, budget_s):
     """Time the updates of each energy counter, and compare idle power with power under load."""
     try:
-        periods_s, joules = meter(case.backend.kind)
+        periods_s, joules, _ = meter(case.backend.kind)
     except Absent as reason:
         raise Unsupported(str(reason)) from None
     rails, watched_s = ", ".join(periods_s), max(2 * budget_s, 3 * max(periods_s.values()))

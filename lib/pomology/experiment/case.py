@@ -87,6 +87,7 @@ class Case:
         self._stack = contextlib.ExitStack()
         self._first_block = contextlib.ExitStack()
         self._cost: cost.Cost | None = None
+        self._samples = 0  # of a prepared step
         self._counted: tuple[workload.Workload, workload.Counted | None] | None = None
         self._model: Any = None
         self._weights: list[float] = []
@@ -133,6 +134,7 @@ class Case:
         Mismatch.
         """
         size = batch_size or self.config.get("batch_size", 0)
+        self._samples = size
         if self.backend.framework == "tensorflow":
             return preparing.in_keras(self, declared, size, reference)
         if self._counted is None or self._counted[0] is not declared:
@@ -534,6 +536,9 @@ class Case:
         metrics = epochs.epoch_metrics(self.clock) | observed.metrics
         if training:
             metrics |= {name: Estimate(value, "B") for name, value in observed.peaks.items()}
+            metrics |= epochs.spread(training.blocks)
+        if self._samples and "step_s" in metrics:
+            metrics["samples_per_s"] = epochs.rate(self._samples, metrics["step_s"], "samples/s")
         for name, loss in outcome.loss_ends(self._losses).items():
             if math.isfinite(loss):
                 metrics[name] = Estimate(loss, n=len(self._losses))

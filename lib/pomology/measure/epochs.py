@@ -1,8 +1,12 @@
 """Seconds per step and per epoch, computed from blocks of steps."""
 
+import numpy as np
+
 from pomology.measure.clock import PHASES, SPLIT_STEPS, Block, StepClock, interval, steps_in
 from pomology.measure.estimate import Estimate, estimate, total
 from pomology.measure.intervals import interval as mean_interval
+
+SPREAD_BLOCKS = 20
 
 
 def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
@@ -40,6 +44,21 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
         compute = epoch_estimate(ready.value, ready, training.epoch_steps)
         metrics["compute_epoch_s"] = total([compute, *epochs[1:]])
     return metrics
+
+
+def spread(blocks: list[Block]) -> dict[str, Estimate]:
+    """Return the median and the 95th percentile of a step by metric name, of 20 blocks at least.
+
+    Quick steps are timed in blocks, whose means count.
+    """
+    if len(blocks) < SPREAD_BLOCKS:
+        return {}
+    percentiles = np.percentile([block.step_s for block in blocks], (50, 95))
+    names = ("step_median_s", "step_p95_s")
+    return {
+        name: Estimate(float(seconds), "s", n=len(blocks))
+        for name, seconds in zip(names, percentiles, strict=True)
+    }
 
 
 def phases(blocks: list[Block]) -> dict[str, list[Block]]:

@@ -3,9 +3,10 @@
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 from pomology.articles import published
 from pomology.format import quantity, seconds, with_interval
@@ -20,6 +21,7 @@ EPOCH = (
     "epoch_s",
     "compute_epoch_s",
     "compute_share",
+    "samples_per_s",
     "temperature_c",
     "peak_memory_bytes",
     "power_w",
@@ -98,8 +100,8 @@ class Declaration:
     def metric_columns(self) -> dict[str, str]:
         """The columns of metrics: heading -> metric.
 
-        Three of them need no declaration, and a table leaves out empty ones: the share of the
-        measured peak, after FLOP/s, and at the end the speeds of RELATIVE.
+        Some need no declaration, and a table leaves out empty ones: the shares of the measured peak
+        and of the data sheet's, after FLOP/s, and at the end the speeds of RELATIVE.
         """
         columns = {}
         for column in self.columns:
@@ -107,6 +109,7 @@ class Declaration:
             columns[heading or metrics.Metric(name).heading] = name
             if name == "flops_per_s":
                 columns[peaks.BEST] = peaks.SHARE
+                columns[metrics.Metric(peaks.SHEET).heading] = peaks.SHEET
         for name in RELATIVE:
             columns[metrics.Metric(name).heading] = name
         return columns
@@ -133,10 +136,16 @@ class Declaration:
         return [claim for claim in claims if experiments & set(claim.experiments)]
 
 
-def article_table(declaration: Declaration, records: Sequence[Record], best: peaks.Peaks) -> Table:
+def article_table(
+    declaration: Declaration,
+    records: Sequence[Record],
+    best: peaks.Peaks,
+    gpus: Sequence[Mapping[str, Any]] = (),
+) -> Table:
     """Return the table of published rows, in the article's order, and then of measured cases.
 
     records: the cases of one experiment. best: measured peaks of this machine, for shares of them.
+    gpus: this machine's, for shares of their data sheets.
     """
     lines = defaultdict(list)
     for value in declaration.printed:
@@ -147,7 +156,12 @@ def article_table(declaration: Declaration, records: Sequence[Record], best: pea
     # An article also prints values that this table has no column for.
     rows = [row for row in rows if any(row.cells[name] for name in declaration.metric_columns)]
     by_work = cases_by_work(measured)
-    rows += [_measured(declaration, case, by_work, best) for case in measured]
+    for case in measured:
+        values = case.values | _relative(declaration, case, by_work, best)
+        sheet = peaks.own_sheet(case, gpus)
+        if sheet and "flops_per_s" in case.values:
+            values[peaks.SHEET] = case.values["flops_per_s"] / sheet
+        rows.append(_measured(declaration, case, values))
     filled = [
         metric
         for heading, metric in declaration.metric_columns.items()
@@ -226,12 +240,9 @@ def _work(case: Repeats, **changes: str) -> tuple:
     return case.first.framework, *sorted(map(str, settings.items()))
 
 
-def _measured(
-    declaration: Declaration, case: Repeats, by_work: dict[tuple, Repeats], best: peaks.Peaks
-) -> Row:
-    """Return the row of a case, with its status if it failed. by_work: all cases by `_work`."""
+def _measured(declaration: Declaration, case: Repeats, values: dict[str, Estimate]) -> Row:
+    """Return the row of a case with these values, or with its status if it failed."""
     first = case.first
-    values = case.values | _relative(declaration, case, by_work, best)
     cells = _measured_cells(declaration, case, values)
     data = {
         "source": "measured",

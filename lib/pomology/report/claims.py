@@ -23,6 +23,7 @@ from pomology.results import cases
 from pomology.results.cases import DOUBTS, config_text
 from pomology.results.record import UNTRIED, Record
 from pomology.results.repeats import Repeats
+from pomology.results.run import Run
 
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # statuses that do not show how a case would end
 # Experiments that decode files while they train, so that synthetic files change their times.
@@ -150,6 +151,13 @@ def claims_table(claims: Sequence[SimpleNamespace], *runs: Sequence[Record]) -> 
         }
         rows.append(Row(cells, data))
     return Table("Claims", rows, [NOTE] if len(runs) > 1 else [NOTE, JOIN])
+
+
+def joined_table(runs: Sequence[Run]) -> Table:
+    """Return the table of all articles' claims, tested on several runs together."""
+    claims = claims_table(published.claims(), *(run.records for run in runs))
+    claims.title = f"Claims of the articles on {' and '.join(run.name for run in runs)}"
+    return claims
 
 
 def _of_chip(tested_on: Sequence[Machine], model_or_maker: str) -> Machine:

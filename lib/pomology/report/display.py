@@ -135,7 +135,9 @@ class Report:
     def table(self) -> Table:
         """Save and return the table of published values and this machine's."""
         best = peaks.best(self.run.records)
-        return self.save(article.article_table(self.declaration, self.records, best), "article")
+        gpus = self.snapshot.get("gpus") or ()
+        shown = article.article_table(self.declaration, self.records, best, gpus)
+        return self.save(shown, "article")
 
     def details(self) -> Table:
         """Save and return the table of all measured values."""

@@ -17,7 +17,7 @@ from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import table
 from pomology.report.article import details_table
-from pomology.report.claims import claims_table
+from pomology.report.claims import joined_table
 from pomology.report.display import CONTENTS, software
 from pomology.results import calibration, cases, repeats
 from pomology.results.record import Record
@@ -60,17 +60,10 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
         unfinished=sorted(path.stem for path in run.path.glob(".partial/[!.]*.ipynb")),
         notes=[note for note, count in notes.items() if count > 1],
         sections=sections,
-        joined=joined_claims(runs) if len(runs) > 1 else None,
+        joined=joined_table(runs) if len(runs) > 1 else None,
     )
     write_atomic(run.path / "index.html", page)
     return run.path / "index.html"
-
-
-def joined_claims(runs: Sequence[Run]) -> table.Table:
-    """Return the table of all articles' claims, tested on several runs together."""
-    claims = claims_table(published.claims(), *(run.records for run in runs))
-    claims.title = f"Claims of the articles on {' and '.join(run.name for run in runs)}"
-    return claims
 
 
 def endings(records: Sequence[Record]) -> str:

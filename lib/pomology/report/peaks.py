@@ -2,10 +2,11 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pomology.articles import devices
+from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
@@ -14,6 +15,7 @@ DENSE = ("matmul", "vjp", "convolution")  # compute-bound operators, which measu
 TOO_FAST = 1.5  # times the peak; Winograd convolutions need fewer operations than are counted
 SHARE = "share_of_best"  # metric: share of this machine's measured peak
 BEST = metrics.words(SHARE)
+SHEET = "share_of_sheet"  # metric: share of the data sheet's peak, which is called MFU
 
 
 class Peak(NamedTuple):
@@ -71,6 +73,29 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
         sheet = data_sheet(chip)
         rates += [sheet[name] for name in names if name in sheet]
     return TOO_FAST * max(rates, default=math.inf)
+
+
+def own_sheet(case: Any, gpus: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the peak FLOP/s of the data sheet for a case on a GPU; None where it is not clear.
+
+    gpus: the machine's, from `snapshot.gpus`, which tell sizes of one chip from each other. A GPU
+    with TF32 may compute some of fp32 in it, so there is no one peak for fp32.
+    """
+    chip = case.first.chip or ""
+    if case.kind != "gpu" or not chip:
+        return None
+    try:
+        device = devices.resolve(chip, devices.with_data_sheet(), gpus).name
+    except PomologyError:
+        return None
+    if devices.parse(device).cores not in (None, *(gpu.get("cores") for gpu in gpus)):
+        return None
+    line = devices.sheets()[device]
+    precision = {"fp16": "half", "bf16": "half"}.get(case.precision, case.precision)
+    if precision == "fp32" and line["tf32_tflops"] and case.config.get("tf32") != "off":
+        return None
+    tflops = line.get(f"{precision}_tflops")
+    return 1e12 * float(tflops) if tflops else None
 
 
 @functools.cache

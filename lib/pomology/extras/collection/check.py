@@ -49,6 +49,7 @@ RATES = {
     "flops_per_s": "",
     "throughput": "",
     "bytes_per_s": "",
+    "samples_per_s": "step_s",
     "forward_flops_per_s": "forward_s",
     "backward_flops_per_s": "backward_s",
 }

@@ -68,12 +68,12 @@ def write(runs: Sequence[str | Path], folder: Path, in_turn: bool = False) -> Ta
 
 
 def write_claims(runs: Sequence[str | Path], folder: Path) -> str:
-    """Test the articles' claims on runs together, write claims.csv and claims.html; count them."""
-    from pomology.report import page
+    """Test the articles' claims on runs together, write compare-claims.*; count them."""
+    from pomology.report import claims as report_claims
     from pomology.report import table as report_table
 
-    claims = page.joined_claims(load(*runs))
-    report_table.save_page(claims, folder / "claims")
+    claims = report_claims.joined_table(load(*runs))
+    report_table.save_page(claims, folder / "compare-claims")
     verdicts = Counter(row["here"] for row in claims.data)
     counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
     return f"{len(claims.data)} claims of the articles on these runs together: {counted}"
@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> None:
     folder = root() / "outputs" if in_checkout() else root()
     side_by_side = write(runs, folder)
     print(f"{side_by_side}\nwritten to {redact(str(folder / 'compare.csv'))} and compare.html")
-    print(f"{write_claims(runs, folder)}; written to claims.html")
+    print(f"{write_claims(runs, folder)}; written to compare-claims.html")
 
 
 COMMANDS = {"compare": (_run, *ARGUMENTS)}
