@@ -470,6 +470,7 @@ class Case:
             "parameters": step and step.parameters,
             "flops_per_step": step and step.flops,
             "bytes_per_step": step and step.moved_bytes,
+            "launches_per_step": self._launches,
             "status": status,
             "reason": reason,
             "flags": flags,
@@ -515,6 +516,12 @@ class Case:
         for text in (*observed.notes, *slowed):
             self.note(text)
         return list(dict.fromkeys(flags))
+
+    @property
+    def _launches(self) -> int | None:
+        """The kernels of a counted step; None where they were not counted."""
+        counted = self._counted[1] if self._counted else None
+        return counted.launches if counted else None
 
     def _is_unverified(self) -> bool:
         """Return whether a training was timed on a GPU that nobody compared with the CPU."""

@@ -63,8 +63,9 @@ class Start(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="event",
 class Record(Start, kw_only=True, tag="end"):
     """A case that ended.
 
-    blocks: raw times by part, pairs of steps or calls and their seconds. asides: seconds of
-    occasional work by name. note: notes of the case. absent: metric -> reason why it is missing.
+    launches_per_step: kernels, counted in PyTorch. blocks: raw times by part, pairs of steps or
+    calls and their seconds. asides: seconds of occasional work by name. note: notes of the case.
+    absent: metric -> reason why it is missing.
     rails: power domains of the energy. trace, memory_trace: samples in time order. calibration:
     seconds of `calibrate` in machine/calibration.py, `before_s` and `after_s`, and of
     `calibrate_gpu`, with `device_`; `canary` in a journal.
@@ -73,6 +74,7 @@ class Record(Start, kw_only=True, tag="end"):
     parameters: int | None = None
     flops_per_step: int | None = None
     bytes_per_step: int | None = None
+    launches_per_step: int | None = None
     flags: list[str]
     status: Status
     reason: str | None

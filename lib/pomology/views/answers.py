@@ -1,11 +1,13 @@
-"""Four questions about a run, each with an answer of one line."""
+"""Questions about a run, each with an answer of one line."""
 
+from collections import Counter
 from statistics import geometric_mean, median
 
 from pomology.articles.claims import CONTRADICTED, SUPPORTED
 from pomology.format import significant
 from pomology.report.table import Row, Table
 from pomology.results import repeats
+from pomology.views import diagnosis
 from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
@@ -19,6 +21,7 @@ def answers(records, best, claims):
     texts = {
         "How much do two runs of the same training step differ?": repeats.variation_text(pooled),
         "How close does training come to the measured peak?": utilization(records, best),
+        "What bounds the trainings?": bounds(records),
         "MLX or PyTorch?": frameworks(records),
         "Do the claims of the articles hold?": verdicts(claims),
     }
@@ -40,6 +43,18 @@ def utilization(records, best):
         count = f"median of {len(percents)} experiments, {low} to {high} %"
         texts.append(f"{kind.upper()}: {middle} % of the peak ({count}).")
     return " ".join(texts) or "Not known; the notebook peaks measures the peak."
+
+
+def bounds(records):
+    """Return how many trainings are bound by what, by kind of device."""
+    counts = {}
+    for row in diagnosis.table(records).data:
+        counts.setdefault(row["kind"], Counter())[row["bound_by"]] += 1
+    texts = []
+    for kind, of_kind in counts.items():
+        parts = ", ".join(f"{name} in {count}" for name, count in of_kind.most_common())
+        texts.append(f"{kind.upper()}: {parts}.")
+    return " ".join(texts) or "Not known; no training was timed whose work is counted."
 
 
 def frameworks(records):
