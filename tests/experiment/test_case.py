@@ -375,6 +375,34 @@ def test_the_spread_of_steps_is_that_of_their_blocks():
     assert epochs.spread(blocks[:19]) == {}
 
 
+def test_a_growing_pool_of_memory_is_recorded_and_flagged(make, monkeypatch):
+    """A GPU's pool grows by 1 MB with each step, and 100 MB are recommended."""
+    experiment = make(budget_s=0.3)
+    (case,) = experiment.cases(batch_size=[8])
+    steps = []
+    monkeypatch.setattr(case.backend, "memory", lambda: {"reserved_bytes": 10**6 * len(steps)})
+    monkeypatch.setattr(case.backend, "recommended_memory", lambda: 10**8)
+    notice = case._note_reserved
+
+    def as_on_a_gpu(*given, **named):
+        monkeypatch.setattr(case.backend, "kind", "gpu")
+        notice(*given, **named)
+        monkeypatch.setattr(case.backend, "kind", "cpu")
+
+    monkeypatch.setattr(case, "_note_reserved", as_on_a_gpu)
+    with case:
+        case.require_memory(WORK)
+        fit(case, 120, at=steps.append)
+    record = experiment.records[-1]
+    values = {name: record.metrics[f"reserved_{name}_bytes"].value for name in ("after_5", "end")}
+    # A block of quick steps is not interrupted.
+    assert 5e6 <= values["after_5"] <= values["end"] == 10**6 * len(steps)
+    assert record.metrics["reserved_after_50_bytes"].value >= 50e6
+    assert ("over-memory" in record.flags) == (len(steps) > 100)
+    if len(steps) > 100:
+        assert "the driver recommends 0.1 GB at most" in record.note
+
+
 def test_the_record_has_joules_of_steady_steps(make, monkeypatch):
     joules = iter(range(0, 10_000, 10))
     meter = energy.Meter({"cpu": 0.0001}, lambda: {"cpu": next(joules)}, most_w=1e9)

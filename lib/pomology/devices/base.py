@@ -159,6 +159,10 @@ class Device(abc.ABC):
         """Return the bytes that a case can still use, without swapping if the memory is shared."""
         return snapshot.available_memory_bytes()
 
+    def recommended_memory(self) -> int | None:
+        """Return the bytes up to which the driver recommends to fill a GPU; None if it has none."""
+        return None
+
     def reset_peak_memory(self) -> None:
         """Free the memory of the last case and reset the peak counters."""
         self.release()

@@ -120,9 +120,14 @@ class MLXDevice(Device):
         if self.kind == "cpu":
             return available
         # The limit is of all of this process's arrays, so those of the pool count against it.
+        limit = self.recommended_memory()
+        return min(available, limit - self._memory()["reserved_bytes"]) if limit else available
+
+    def recommended_memory(self) -> int | None:
+        if self.kind == "cpu":
+            return None
         limit = self._mx.device_info(self.handle).get("max_recommended_working_set_size")
-        pool = self._memory()["reserved_bytes"]
-        return min(available, int(limit) - pool) if limit else available  # only Metal has a limit
+        return int(limit) if limit else None  # only Metal has one
 
     def release(self) -> None:
         super().release()

@@ -116,8 +116,11 @@ class TorchDevice(Device):
         if self.backend != "mps":
             return self._torch.accelerator.get_memory_info()[0]
         # MPS raises only at 1.7 times the recommended working set, after long swapping.
-        mps = self._torch.mps
-        return min(available, mps.recommended_max_memory() - mps.driver_allocated_memory())
+        used = self._torch.mps.driver_allocated_memory()
+        return min(available, self.recommended_memory() - used)
+
+    def recommended_memory(self) -> int | None:
+        return self._torch.mps.recommended_max_memory() if self.backend == "mps" else None
 
     def release(self) -> None:
         super().release()

@@ -34,6 +34,9 @@ from pomology.results import cases as results_cases
 from pomology.results.journal import Journal
 from pomology.results.record import Record, case_name
 
+# Metric -> the steps after which it is read, and the one that is read at the end.
+RESERVED_AT = {"reserved_after_5_bytes": 5, "reserved_after_50_bytes": 50}
+RESERVED_LAST = "reserved_end_bytes"
 UPDATE_S = 0.5  # between two updates of the progress line, each of which takes about 1 ms
 
 if TYPE_CHECKING:
@@ -93,6 +96,8 @@ class Case:
         self._weights: list[float] = []
         self._offloaded = False
         self._computed_on: set[str] = set()
+        self._reserved: dict[str, int] = {}  # metric -> bytes
+        self._recommended: int | None = None  # bytes of the GPU
         self._losses: list[float] = []
         self._metrics: dict[str, Estimate] = {}
         self._calls: dict[str, outcome.TimedCalls] = {}
@@ -287,6 +292,7 @@ class Case:
             self._monitor.pause()
         if len(self.clock.parts) == 1:  # energy is that of the first part; others may follow
             self._note_stretch(self._training)
+            self._note_reserved(self._training.steps, ended=part is None)
         if part and self._line:
             self._show_progress(part)
 
@@ -296,6 +302,20 @@ class Case:
         occasional = sum(len(work.seconds) for work in self.clock.occasional_work.values())
         stretch = (len(training.warmup), len(training.ready_blocks), occasional)
         self._monitor.steady(stretch, clock.steps_in(training.blocks))
+
+    def _note_reserved(self, steps: int, ended: bool) -> None:
+        """Keep what a GPU's allocator has reserved early, later and at the end of the training.
+
+        steps: so far. A pool that grows from step to step is a leak, or fragmentation.
+        """
+        names = [name for name, least in RESERVED_AT.items() if steps >= least]
+        names = [name for name in names if name not in self._reserved]
+        if self.backend.kind == "cpu" or not (names or ended):
+            return
+        reserved = self.backend.memory().get("reserved_bytes")
+        if reserved is not None:
+            self._recommended = self.backend.recommended_memory()
+            self._reserved |= dict.fromkeys([*names, *([RESERVED_LAST] if ended else [])], reserved)
 
     def _show_progress(self, part: clock.Part) -> None:
         """Update the progress line, at most every `UPDATE_S`."""
@@ -510,6 +530,13 @@ class Case:
         slowed = calibration.slowed_by(earlier, *software, observed.calibration)
         flags += ["slowed"] if slowed else []
         flags += ["too-fast"] if self._too_fast(metrics, earlier) else []
+        reserved = max(self._reserved.values(), default=0)
+        if self._recommended and reserved > self._recommended:
+            flags.append("over-memory")
+            self.note(
+                f"{reserved / 1e9:.1f} GB were reserved; the driver recommends "
+                f"{self._recommended / 1e9:.1f} GB at most"
+            )
         if self._is_unverified():
             flags.append("unproved")
             self.note("the step was not verified against the CPU")
@@ -543,6 +570,7 @@ class Case:
         metrics = epochs.epoch_metrics(self.clock) | observed.metrics
         if training:
             metrics |= {name: Estimate(value, "B") for name, value in observed.peaks.items()}
+            metrics |= {name: Estimate(value, "B") for name, value in self._reserved.items()}
             metrics |= epochs.spread(training.blocks)
         if self._samples and "step_s" in metrics:
             metrics["samples_per_s"] = epochs.rate(self._samples, metrics["step_s"], "samples/s")
