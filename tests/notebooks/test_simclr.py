@@ -1,6 +1,7 @@
 """The notebooks on CIFAR-10: views against torchvision's own; data, loss and votes by hand."""
 
 import math
+import pickle
 import re
 from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
@@ -44,7 +45,7 @@ def test_views_are_those_of_lightly(seed):
     assert views.mean((1, 2)).tolist() == pytest.approx(TORCHVISION[seed], abs=1e-3)
 
 
-def test_items_come_from_png_files_and_go_to_spawned_workers():
+def test_items_come_from_png_files_and_go_to_spawned_workers(tmp_path):
     source = data_images.cifar10("stand-in", "", 60)
     plain = augmentation.PNGImages(source, np.asarray)
     picture, label, name = plain[59]
@@ -57,6 +58,11 @@ def test_items_come_from_png_files_and_go_to_spawned_workers():
     (first, second), labels, _ = next(iter(DataLoader(pairs, 8)))
     assert first.shape == (8, 3, 32, 32) and not torch.equal(first, second)
     assert labels.tolist() == source.labels[:8].tolist()
+    # Written to a folder they are the same images, and the files of a folder per class.
+    on_disk = pickle.loads(pickle.dumps(plain.written(tmp_path)))
+    for index in (0, 59):
+        assert np.array_equal(on_disk[index][0], plain[index][0])
+        assert on_disk[index][1:] == plain[index][1:] and (tmp_path / plain[index][2]).is_file()
     # A spawned worker gets a handle of the files, and a few bytes a picture.
     assert len(ForkingPickler.dumps(pairs)) < 10_000
 

@@ -138,7 +138,8 @@ def test_it_shows_every_published_value_in_its_row(execution):
         cells = [cell.get_text().replace("\N{NO-BREAK SPACE}", " ") for cell in row("td")]
         # Behind a device are software and year.
         ends = {end(" (")[0] for cell in cells for end in (cell.partition, cell.rpartition)}
-        rows.append({*cells, *ends})
+        # A unit that stands in another place of the article is behind the printed number.
+        rows.append({*cells, *ends, *(cell.rpartition(" ")[0] for cell in cells)})
     settings = [value["config"] for value in about.printed]
     keys = {key for config in settings for key in config}
     several = {key for key in keys if len({str(config.get(key)) for config in settings}) > 1}

@@ -7,6 +7,7 @@ cj_strength=0.5, gaussian_blur=0)`. torchvision makes them in the loader.
 import copy
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class PNGImages(torch.utils.data.Dataset):
     """Labeled images, decoded from PNG one by one: items are (transform(image), label, name).
 
     The article reads a folder of files. Here the files are in one tensor, which spawned workers
-    share.
+    share, unless they have been written to a folder.
     """
 
     def __init__(self, images: ImageSet, transform: Callable[[Image.Image], Any]):
@@ -53,6 +54,7 @@ class PNGImages(torch.utils.data.Dataset):
         self.files = torch.frombuffer(bytearray(files.getbuffer()), dtype=torch.uint8)
         self.labels = images.labels
         self.transform = transform
+        self.folder: Path | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -63,11 +65,30 @@ class PNGImages(torch.utils.data.Dataset):
         other.transform = transform
         return other
 
+    def written(self, folder: Path) -> "PNGImages":
+        """Write the files into a folder, and return the same images, read from there."""
+        other = copy.copy(self)
+        for index in range(len(self)):
+            path = folder / self.name(index)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._bytes(index))
+        other.files, other.starts, other.folder = torch.empty(0, dtype=torch.uint8), [], folder
+        return other
+
+    def name(self, index: int) -> str:
+        """Return the name of a file, in the folder of its class."""
+        return f"{int(self.labels[index])}/{index:05}.png"
+
     def image(self, index: int) -> Image.Image:
         """Decode one image as RGB."""
+        if self.folder is not None:
+            with Image.open(self.folder / self.name(index)) as image:
+                return image.convert("RGB")
+        return Image.open(io.BytesIO(self._bytes(index))).convert("RGB")
+
+    def _bytes(self, index: int) -> bytes:
         start, end = self.starts[index : index + 2]
-        return Image.open(io.BytesIO(self.files[start:end].numpy())).convert("RGB")
+        return self.files[start:end].numpy().tobytes()
 
     def __getitem__(self, index: int) -> tuple[Any, int, str]:
-        label = int(self.labels[index])
-        return self.transform(self.image(index)), label, f"{label}/{index:05}.png"
+        return self.transform(self.image(index)), int(self.labels[index]), self.name(index)
