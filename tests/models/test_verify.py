@@ -222,6 +222,57 @@ def test_the_verification_after_the_timing_takes_half_a_second_on_the_cpu(run):
     assert notes[-1] == ("verified after the timing by repeating a step",)
 
 
+# Differences of four repetitions of a step in turn, and whether they are accepted.
+REPEATED = {
+    "equal": ([0.0], True),
+    "in changing order": ([0.4, 0.1, 0.3], True),
+    "wrong once": ([0.4, 0.0, 0.001], False),
+    "not finite": ([np.inf, 0.1, 0.1], False),
+}
+
+
+@pytest.mark.parametrize("way", REPEATED)
+def test_a_repeated_step_differs_by_no_more_than_it_usually_does(run, way):
+    differences, accepted = REPEATED[way]
+    sides = Sides([0.0], seconds=0.3)
+    turns = iter(differences)
+    deviation = lambda: verify.Deviation(next(turns), 2.0, 4)  # noqa: E731
+    sides.repeated = lambda size: {"the gradient of x": deviation()}
+    if accepted:
+        run(sides, again=True)
+        return
+    with pytest.raises(verify.Mismatch, match="from that of the same step before"):
+        run(sides, again=True)
+
+
+# Differences of the whole step in turn; a block's is 0, and 0.001 are allowed.
+IN_TURN = {
+    "a bend of a ReLU": ([0.2, 0.2, 0.2], True),
+    "in changing order": ([0.2, 0.0, 0.05], True),
+    "now and then": ([0.2, 0.0, 0.001], False),
+    "far off": ([0.9, 0.9, 0.9], False),
+}
+
+
+@pytest.mark.parametrize("way", IN_TURN)
+def test_a_difference_that_blocks_do_not_explain_has_to_come_again(run, way):
+    differences, accepted = IN_TURN[way]
+    sides = Sides([0.0], rounding=0.0)
+    turns = iter(differences)
+
+    def deviations(reference, noise=0.0, draw=0):
+        difference = 0.0 if noise else next(turns, 0.0)
+        return {"the gradient of x": verify.Deviation(difference, 2.0, 4)}
+
+    sides.deviations = deviations
+    sides.in_blocks = lambda *_: {"the gradient of x": verify.Deviation(0.0, 2.0, 4)}
+    if accepted:
+        run(sides)
+        return
+    with pytest.raises(verify.Mismatch):
+        run(sides)
+
+
 def test_a_step_is_verified_again_as_strictly_as_at_first(run):
     run(Sides([0.0], late=1e-4), again=True)
     with pytest.raises(verify.Mismatch, match=r"the gradient of x differs by 0\.04"):
