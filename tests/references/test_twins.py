@@ -115,7 +115,7 @@ def marked(name):
     return pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", map(marked, TWINS))
+@pytest.mark.parametrize("name", [marked(name) for name in TWINS])
 def test_a_twin_makes_the_same_step(name):
     twin = TWINS[name]
     place = "references.twins_reference"
