@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import time
 import types
 from collections import namedtuple
 
@@ -69,10 +70,11 @@ def reader(monkeypatch, clock):
 
 def wait_for(read):
     """Return the first reading that is not None; the reader is another process."""
-    for _ in range(100_000):
+    for _ in range(2_000):
         reading = read()
         if reading is not None:
             return reading
+        time.sleep(0.01)
     raise AssertionError("no reading")
 
 
