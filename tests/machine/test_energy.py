@@ -177,6 +177,21 @@ def test_a_counter_that_cannot_be_right_is_no_power(apple, clock, complaint):
     assert counted.missing == dict.fromkeys(("power_w", "energy_j_per_step"), words)
 
 
+@pytest.mark.parametrize(("kind", "metered"), [("cpu", True), ("gpu", False)])
+def test_a_gpu_may_rest_for_seconds_while_the_cpu_computes(apple, clock, kind, metered):
+    class Resting(FakeChip):
+        def get_cumulative_energy(self):
+            counters = super().get_cumulative_energy()
+            counters.gpu_mj = int(1e3 * min(self.clock(), 10))
+            return counters
+
+    apple(monitor=lambda: Resting(clock))
+    counted = energy.EnergyCounter(kind, clock)
+    for clock.now in range(21):
+        counted.watch()
+    assert ("power_w" in counted.metrics()) == metered
+
+
 def test_a_counter_that_does_not_move_in_a_short_time_is_no_power(apple, clock):
     apple(monitor=lambda: FakeChip(lambda: 3.0))
     counted = energy.EnergyCounter("cpu", clock)

@@ -167,9 +167,11 @@ class EnergyCounter:
         for rail in self.rails:
             joules = reading.joules[rail] - self._last.joules[rail]
             still_s = reading.seconds - self._moved_s[rail]
+            # A GPU that nobody uses may draw nothing for seconds; a CPU and memory never do.
+            may_rest = rail == "gpu" and self._kind == "cpu"
             if joules:
                 self._moved_s[rail] = reading.seconds
-            elif still_s >= max(STILL_S, 2 * self._periods_s[rail]):
+            elif still_s >= max(STILL_S, 2 * self._periods_s[rail]) and not may_rest:
                 self._note_broken(rail, f"stood still for {still_s:.3g} s")
             if joules < 0:
                 self._note_broken(rail, f"fell by {-joules:.3g} J")
