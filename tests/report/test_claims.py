@@ -139,6 +139,16 @@ def test_another_runs_nvidia_gpu_is_the_rival():
     assert on_runs("003-C2", mac, card, other).startswith("supported")
 
 
+def test_an_nvidia_machine_keeps_its_own_numbers_beside_another_one():
+    of = {"experiment": "kernel_launch", "config": {}}
+    metrics = {"launch_cold_s": Estimate(2e-5, "s", n=9), "launch_s": Estimate(5e-6, "s", n=9)}
+    runs = [
+        thrice(on("cuda", 0, chip=chip, metrics=metrics, **of))
+        for chip in ("NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000")
+    ]
+    assert on_runs("001-C6", *runs).startswith("supported: cold / following = 4.00")
+
+
 def test_the_cpu_of_another_run_is_not_this_machines():
     mac = trained("mps", 2.0, "Apple M1 Ultra")
     pc = trained("cpu", 1.0, "AMD EPYC") + trained("cuda", 5.0, "NVIDIA GeForce RTX 2070 SUPER")

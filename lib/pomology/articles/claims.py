@@ -26,7 +26,7 @@ import math
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -150,18 +150,11 @@ def is_of_any(chips: Iterable[str], model_or_maker: str) -> bool:
     return any(_is_of(chip, model_or_maker) for chip in chips)
 
 
-def named_in_conditions(claims: Sequence[SimpleNamespace]) -> set[str]:
-    """Return the names of devices, such as `M1 GPU`, that conditions use in quotes."""
-    texts = [condition.value for claim in claims for condition in claim.conditions]
-    quoted = {name for text in texts for name in re.findall(r"\('([A-Z][^']*)'", text)}
-    choices = [
-        condition.for_each.get("device", ()) for claim in claims for condition in claim.conditions
-    ]
-    return {name for name in (*quoted, *itertools.chain(*choices)) if any(map(str.isupper, name))}
-
-
 def devices_of(claim: SimpleNamespace) -> set[str]:
-    """Return the devices whose numbers a claim compares, by the names of its conditions."""
+    """Return the devices whose numbers a claim compares, by the names of its conditions.
+
+    Roles and backends, such as `gpu` and `mlx-gpu`, and names that the article prints, `M1 GPU`.
+    """
     used = set()
 
     def term(device: str | None = None, **_: Any) -> float:

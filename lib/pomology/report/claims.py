@@ -51,15 +51,17 @@ def machines(runs: Sequence[Sequence[Record]], named: Iterable[str]) -> Iterator
     repeats = sorted({record.repeat for records in runs for record in records})
     for records in runs:
         numbers = list(measured(records, repeats, named))
+        # An NVIDIA machine is its own `cuda`, and another one no rival of it.
+        rivals = all(record.backend != "cuda" for record in records)
         for others in runs:
             if others is not records:
-                numbers += measured(others, repeats, named, own=False)
+                numbers += measured(others, repeats, named, own=False, rivals=rivals)
         chips = sorted({record.chip for record in records if record.chip})
         yield Machine(articles_claims.sorted_by_experiment(numbers), chips)
 
 
-def _device(case: Repeats, named: Iterable[str], own: bool) -> tuple[str, ...]:
-    """Return the names of a case's device in conditions."""
+def _device(case: Repeats, named: Iterable[str], own: bool, rivals: bool) -> tuple[str, ...]:
+    """Return the names of a case's device in conditions; see `measured`."""
     # The requested device: a case that ran out of memory at once was not observed on any.
     kind, backend, chip = case.kind, case.first.backend, case.first.chip or ""
     printed = [
@@ -69,24 +71,29 @@ def _device(case: Repeats, named: Iterable[str], own: bool) -> tuple[str, ...]:
     ]
     if own:
         return (kind, *printed, backend)
-    as_rival = ("rival", backend) if backend == "cuda" else ()
+    as_rival = ("rival", backend) if rivals and backend == "cuda" else ()
     return (*as_rival, *printed, f"{chip} {kind.upper()}")
 
 
 def measured(
-    records: Iterable[Record], repeats: Sequence[int], named: Iterable[str] = (), own: bool = True
+    records: Iterable[Record],
+    repeats: Sequence[int],
+    named: Iterable[str],
+    own: bool = True,
+    rivals: bool = False,
 ) -> Iterator[Number]:
     """Yield the measured numbers of all repeats.
 
     repeats: the numbers of all, of which a case may lack some. named: see `machines`. own: whether
-    its devices are those of the machine that is tested.
+    its devices are those of the machine that is tested. rivals: whether an NVIDIA GPU of another
+    machine is `rival` and `cuda`.
     """
     for case in comparable(records):
         if "other-way" in case.flags:
             continue
         experiment = case.first.experiment
         settings = case.config | {"framework": case.first.framework, "precision": case.precision}
-        device = _device(case, named, own)
+        device = _device(case, named, own, rivals)
         values = {metric: _in_repeats(case, metric, repeats) for metric in case.in_repeats}
         # The status of all repeats, if it is the same.
         ends = {status for status, _ in case.endings.values()} | ({"ok"} if case.good else set())
@@ -125,7 +132,9 @@ def claims_table(claims: Sequence[SimpleNamespace], *runs: Sequence[Record]) -> 
     runs: the records of each, this machine's first.
     """
     authors = {article.id: article.short for article in published.articles()}
-    tested_on = list(machines(runs, articles_claims.named_in_conditions(claims)))
+    in_conditions = set().union(*map(articles_claims.devices_of, claims))
+    named = [name for name in in_conditions if any(map(str.isupper, name))]  # printed ones
+    tested_on = list(machines(runs, named))
     chosen = [_of_chip(tested_on, claim.about) for claim in claims]
     decisions = [
         articles_claims.compared(claim, machine.numbers, machine.chips)
