@@ -58,21 +58,21 @@ def table(runs: Sequence[Run], in_turn: bool = False) -> Table:
     return comparison.table(runs, in_turn)
 
 
-def write(runs: Sequence[str | Path], folder: Path, in_turn: bool = False) -> Table:
+def write(runs: Sequence[Run], folder: Path, in_turn: bool = False) -> Table:
     """Compare runs, write compare.csv and compare.html into a folder, and return the table."""
     from pomology.report import table as report_table
 
-    side_by_side = table(load(*runs), in_turn)
+    side_by_side = table(runs, in_turn)
     report_table.save_page(side_by_side, folder / "compare")
     return side_by_side
 
 
-def write_claims(runs: Sequence[str | Path], folder: Path) -> str:
+def write_claims(runs: Sequence[Run], folder: Path) -> str:
     """Test the articles' claims on runs together, write compare-claims.*; count them."""
     from pomology.report import claims as report_claims
     from pomology.report import table as report_table
 
-    claims = report_claims.joined_table(load(*runs))
+    claims = report_claims.joined_table(runs)
     report_table.save_page(claims, folder / "compare-claims")
     verdicts = Counter(row["here"] for row in claims.data)
     counted = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
@@ -88,9 +88,10 @@ ARGUMENTS = (
 
 def _run(options: argparse.Namespace) -> None:
     """Compare runs, side by side."""
-    runs = run_paths("RUNS", [*options.places, options.runs], options.store, options.fetch)
-    if len(runs) < 2:
+    paths = run_paths("RUNS", [*options.places, options.runs], options.store, options.fetch)
+    if len(paths) < 2:
         raise PomologyError("RUNS: name at least two different runs")
+    runs = load(*paths)
     folder = root() / "outputs" if in_checkout() else root()
     side_by_side = write(runs, folder)
     print(f"{side_by_side}\nwritten to {redact(str(folder / 'compare.csv'))} and compare.html")

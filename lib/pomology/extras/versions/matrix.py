@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.extras.compare import write
+from pomology.extras.compare import load, write
 from pomology.format import one_line
 from pomology.paths import redact, root
 from pomology.runner import batch, plan
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
     status = _measure(runs, jobs, options, say)
     if status <= 1:
         places = [root() / "outputs" / run_name for run_name in runs.values()]
-        say(str(write(places, root() / "outputs" / name, in_turn=True)))
+        say(str(write(load(*places), root() / "outputs" / name, in_turn=True)))
         say(f"wrote outputs/{name}/compare.csv and compare.html")
     return status
 
