@@ -5,6 +5,7 @@ from records import metric, product, rate, record, stream
 
 from pomology.views import diagnosis
 from pomology.views.diagnosis import BELOW
+from pomology.views.roofline.roofs import roofs
 
 # 1 TFLOP/s, 100 GB/s, and 10 µs for a launch.
 PEAKS = [
@@ -23,6 +24,10 @@ def training(step_s: float, flops: float, moved: float = 0, launches: int = 0, *
     counts = {"flops_per_step": int(flops), "bytes_per_step": int(moved) or None}
     counts["launches_per_step"] = launches or None
     return record("vae", metrics, **{"backend": "mps"} | counts | changes)
+
+
+def diagnosed(*records):
+    return diagnosis.table(records, roofs(records))
 
 
 def loading(compute_s: float, epoch_s: float) -> dict:
@@ -53,14 +58,14 @@ ARGUED = [
 
 @pytest.mark.parametrize(("case", "bound_by", "action"), ARGUED)
 def test_what_bounds_a_training(case, bound_by, action):
-    (row,) = diagnosis.table([*PEAKS, case]).rows
+    (row,) = diagnosed(*PEAKS, case).rows
     assert row.cells["Bound by"] == row.data["bound_by"] == bound_by
     assert action in row.cells["What would help"]
 
 
 def test_the_parts_are_shares_of_the_step():
     case = training(1.0, 0.3e12, 64 * LARGE, launches=1000)
-    (row,) = diagnosis.table([*PEAKS, case]).rows
+    (row,) = diagnosed(*PEAKS, case).rows
     cells = [row.cells[name] for name in ("Step", "Arithmetic", "Memory traffic", "Launches")]
     assert cells == ["1.00 s", "30 %", "69 %", "1.0 %"]
     assert row.data["arithmetic_s"] == pytest.approx(0.3)
@@ -68,7 +73,7 @@ def test_the_parts_are_shares_of_the_step():
 
 def test_a_part_without_its_measurement_is_not_known():
     case = training(1.0, 0.3e12, 64 * LARGE, launches=1000)
-    (row,) = diagnosis.table([case]).rows
+    (row,) = diagnosed(case).rows
     assert row.cells["Not known"] == (
         "arithmetic (peaks measures it), memory traffic (peaks measures it), "
         "launches (kernel_launch measures it)"
@@ -79,5 +84,5 @@ def test_a_part_without_its_measurement_is_not_known():
 def test_what_is_no_training_has_no_row():
     without_flops = record("vae", {"step_s": metric(1.0)}, backend="mps")
     smoke = training(1.0, 0.5e12, profile="smoke")
-    table = diagnosis.table([*PEAKS, without_flops, smoke])
+    table = diagnosed(*PEAKS, without_flops, smoke)
     assert table.rows == [] and list(table.notes) == []

@@ -7,21 +7,20 @@ from pomology.articles.claims import CONTRADICTED, SUPPORTED
 from pomology.format import significant
 from pomology.report.table import Row, Table
 from pomology.results import repeats
-from pomology.views import diagnosis
 from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
 
-def answers(records, best, claims):
+def answers(records, best, claims, diagnosed):
     """Return the table of questions and answers.
 
-    records: of one run. best: its `roofs`. claims: their table.
+    records: of one run. best: its `roofs`. claims: their table. diagnosed: `diagnosis.table`.
     """
     pooled = repeats.pool(records)
     texts = {
         "How much do two runs of the same training step differ?": repeats.variation_text(pooled),
         "How close does training come to the measured peak?": utilization(records, best),
-        "What bounds the trainings?": bounds(records),
+        "What bounds the trainings?": bounds(diagnosed),
         "MLX or PyTorch?": frameworks(records),
         "Do the claims of the articles hold?": verdicts(claims),
     }
@@ -45,10 +44,10 @@ def utilization(records, best):
     return " ".join(texts) or "Not known; the notebook peaks measures the peak."
 
 
-def bounds(records):
+def bounds(diagnosed):
     """Return how many trainings are bound by what, by kind of device."""
     counts = {}
-    for row in diagnosis.table(records).data:
+    for row in diagnosed.data:
         counts.setdefault(row["kind"], Counter())[row["bound_by"]] += 1
     texts = []
     for kind, of_kind in counts.items():

@@ -14,7 +14,7 @@ from pomology.report.table import Row, Table
 from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool
-from pomology.views.roofline.roofs import BOTH, UNKNOWN_CACHE, Roofs, roofs
+from pomology.views.roofline.roofs import BOTH, UNKNOWN_CACHE, Roofs
 
 ARITHMETIC, TRAFFIC, LAUNCHES = "arithmetic", "memory traffic", "launches"
 LOADING, SWAPPING, NONE = "loading", "swapping", "none of these"
@@ -48,17 +48,16 @@ class Diagnosis(NamedTuple):
     help: str
 
 
-def table(records: Iterable[Record]) -> Table:
-    """Return a row for each training of a run. records: of all its notebooks."""
-    records = [record for record in records if record.profile != "smoke"]
-    best = roofs(records)
+def table(records: Iterable[Record], best: Roofs) -> Table:
+    """Return a row for each training of a run. records: of all its notebooks. best: its `roofs`."""
+    pooled = pool(record for record in records if record.profile != "smoke")
     launch_s = {
         (case.first.framework, case.first.backend): case.values["launch_stream_s"].value
-        for case in pool(records)
+        for case in pooled
         if "launch_stream_s" in case.values
     }
     rows = []
-    for case in pool(records):
+    for case in pooled:
         diagnosed = diagnosis(case, best, launch_s)
         if diagnosed is None:
             continue
