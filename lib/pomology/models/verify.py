@@ -261,13 +261,8 @@ class Verification:
         deviations, allowed = self._compared("step", reference)
         norms |= {name: each.norm for name, each in deviations.items()}
         self.unseen_weights = self._unseen_weights(deviations, allowed)
+        self._refuse(deviations, self._coarse(deviations, allowed), size)
         share, tensor = _largest(deviations, allowed)
-        if share > 1:
-            coarse = {
-                name: max(COARSE_FACTOR * allowed[name], COARSE * self._norm(name, each))
-                for name, each in deviations.items()
-            }
-            self._refuse(deviations, coarse if self.step.in_blocks else allowed, size)
         # In half precision rounding is large, and convolutions in TF32 would hide matmuls.
         precise = {self._precision(each) for each in deviations.values()} == {"fp32"}
         unclear = not precise or self.unseen_weights > UNSEEN_WEIGHTS
@@ -281,6 +276,15 @@ class Verification:
             if max(other.difference for other in others) < AGAIN * share * allowed[tensor]:
                 raise Mismatch(f"{tensor} differs from the CPU's in one of {1 + USUAL} equal steps")
         return reference.seconds
+
+    def _coarse(self, deviations: Deviations, allowed: dict) -> dict[str, float]:
+        """Return the differences of a whole step that are refused at once; see `COARSE`."""
+        if not self.step.in_blocks:
+            return allowed
+        return {
+            name: max(COARSE_FACTOR * allowed[name], COARSE * self._norm(name, deviation))
+            for name, deviation in deviations.items()
+        }
 
     def _compared(self, way: str, reference: Any) -> tuple[Deviations, dict]:
         """Compare a step, as a whole or in blocks; return deviations and the allowed differences.
