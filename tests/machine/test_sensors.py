@@ -1,7 +1,9 @@
 """Load and temperature: of published outputs, of readers that die or stop, and of this machine."""
 
 import contextlib
+import ctypes
 import json
+import os
 import sys
 import time
 import types
@@ -49,6 +51,106 @@ def test_load_of_a_mac_s_gpu(text, load, address):
 def test_temperatures_of_a_mac(readings, cpu_c, gpu_c):
     assert mac_sensors.temperature_c(readings, "cpu") == cpu_c
     assert mac_sensors.temperature_c(readings, "gpu") == gpu_c
+
+
+class Library:
+    """CoreFoundation and IOKit with three sensors; counts what is created and released.
+
+    A service is its number, a name or event the number plus 100 or 200, a text its bytes.
+    """
+
+    SENSORS = (("PMU tdie1", 60.5), ("PMU tdie1", 71.25), ("no event", None))
+
+    def __init__(self):
+        self.alive = []
+        self.asked = {}
+        for name in dir(type(self)):
+            if name.startswith(("CF", "IOHID")):
+                method = getattr(self, name)
+                # A function whose types can be set, as ctypes' can.
+                setattr(self, name, lambda *given, method=method: method(*given))
+
+    def created(self, item):
+        self.alive.append(item)
+        return item
+
+    def CFRelease(self, item):
+        self.alive.remove(item)
+
+    def CFStringCreateWithCString(self, allocator, text, encoding):
+        assert encoding == mac_sensors.UTF8
+        return text
+
+    def CFNumberCreate(self, allocator, kind, address):
+        return address._obj.value
+
+    def CFDictionaryCreateMutable(self, allocator, count, keys, values):
+        return "matching"
+
+    def CFDictionarySetValue(self, dictionary, key, value):
+        self.asked[key] = value
+
+    def IOHIDEventSystemClientCreate(self, allocator):
+        return "client"
+
+    def IOHIDEventSystemClientSetMatching(self, client, matching):
+        assert (client, matching) == ("client", "matching")
+
+    def IOHIDEventSystemClientCopyServices(self, client):
+        return self.created("services")
+
+    def CFArrayGetCount(self, services):
+        return len(self.SENSORS)
+
+    def CFArrayGetValueAtIndex(self, services, index):
+        return index
+
+    def IOHIDServiceClientCopyProperty(self, service, key):
+        assert key == b"Product"
+        return self.created(100 + service)
+
+    def IOHIDServiceClientCopyEvent(self, service, kind, *zeros):
+        assert kind == 15 and zeros == (0, 0)
+        return None if self.SENSORS[service][1] is None else self.created(200 + service)
+
+    def CFStringGetCString(self, name, buffer, size, encoding):
+        buffer.value = self.SENSORS[name - 100][0].encode()
+        return True
+
+    def IOHIDEventGetFloatValue(self, event, field):
+        assert field == 15 << 16
+        return self.SENSORS[event - 200][1]
+
+
+@pytest.fixture
+def library(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(mac_sensors, "_library", lambda framework: library)
+    callbacks = types.SimpleNamespace(in_dll=lambda *_: ctypes.c_byte())
+    parts = {name: getattr(ctypes, name) for name in ("addressof", "byref")}
+    parts |= {"c_byte": callbacks, "create_string_buffer": ctypes.create_string_buffer}
+    monkeypatch.setattr(mac_sensors, "ctypes", types.SimpleNamespace(**parts))
+    return library
+
+
+def test_the_sensors_of_iokit_are_read_and_all_is_released(library):
+    read = mac_sensors.hid_reader()
+    assert library.asked == {b"PrimaryUsagePage": 0xFF00, b"PrimaryUsage": 5}
+    for _ in range(2):
+        assert read() == {"PMU tdie1": 71.25}  # the hottest of one name
+        assert library.alive == []
+
+
+def test_the_reader_prints_a_line_and_ends_with_its_input(library, monkeypatch, capsys):
+    command = (sys.executable, "-c", f"print({IOREG[0][0]!r})")
+    monkeypatch.setattr(mac_sensors, "IOREG", command)
+    output, end = os.pipe()
+    os.close(end)
+    with open(output) as closed:
+        monkeypatch.setattr(sys, "stdin", closed)
+        mac_sensors.main()
+    line = json.loads(capsys.readouterr().out)
+    assert line == {"gpu_load": 0.02, "temperatures_c": {"PMU tdie1": 71.25}}
 
 
 LINE = json.dumps({"gpu_load": 0.5, "temperatures_c": {"PMU tdie1": 60.0}})
