@@ -63,6 +63,29 @@ def _passes(hooks: Any, model: Any) -> list[tuple[Any, Callable]]:
     return [(model, lambda *batch: hooks.loss(hooks.forward(model, *batch), *batch))]
 
 
+def without_sequential(name: str, modules: dict[str, Any]) -> str:
+    """Return the name of a weight without MLX's Sequential, which is seen in `layers.4.weight`.
+
+    modules: of the model, by name.
+    """
+    import mlx.nn as nn
+
+    parts = name.split(".")
+    kept = [
+        part
+        for place, part in enumerate(parts)
+        if part != "layers" or not isinstance(modules[".".join(parts[:place])], nn.Sequential)
+    ]
+    return ".".join(kept)
+
+
+def channels_first(array: Any) -> np.ndarray:
+    """Images or convolution weights of MLX in PyTorch's layout."""
+    import mlx.core as mx
+
+    return np.array(array if array.ndim < 3 else mx.moveaxis(array, -1, 1))
+
+
 def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, ...]]) -> Arrays:
     """What MLX makes of batches in PyTorch's layout, from `seeded` weights, by PyTorch's names.
 
@@ -75,22 +98,15 @@ def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, 
     modules = dict(model.named_modules())
 
     def named(name: str) -> str:
-        parts = name.split(".")  # MLX's Sequential is seen in a name: `layers.4.weight`
-        kept = [
-            part
-            for place, part in enumerate(parts)
-            if part != "layers" or not isinstance(modules[".".join(parts[:place])], nn.Sequential)
-        ]
-        return getattr(hooks, "NAMES", {}).get(name, ".".join(kept))
-
-    def first(array):  # channels, as in PyTorch
-        return np.array(array if array.ndim < 3 else mx.moveaxis(array, -1, 1))
+        return getattr(hooks, "NAMES", {}).get(name, without_sequential(name, modules))
 
     def pictures(array):  # of outputs those with channels
-        return first(array) if array.ndim == 4 else np.array(array)
+        return channels_first(array) if array.ndim == 4 else np.array(array)
 
     names = {name: named(name) for name, _ in tree_flatten(model.parameters())}
-    shapes = {names[name]: first(array).shape for name, array in tree_flatten(model.parameters())}
+    shapes = {
+        names[name]: channels_first(array).shape for name, array in tree_flatten(model.parameters())
+    }
     start = seeded(dict(sorted(shapes.items(), reverse=True)))  # a weight before its bias
 
     def own(array):
@@ -121,7 +137,9 @@ def mlx_pass(hooks: Any, model: Any, lr: float, batches: list[tuple[np.ndarray, 
                 if not step:
                     (place,) = (name for name, module in model.named_modules() if module is part)
                     flat = tree_flatten(gradients, prefix=f".{place}" if place else "")
-                    result |= {f"gradient {names[name]}": first(array) for name, array in flat}
+                    result |= {
+                        f"gradient {names[name]}": channels_first(array) for name, array in flat
+                    }
                 optimizer.update(part, gradients)
                 mx.eval(model.state, optimizer.state)
     return result | _numbers(rates, losses)

@@ -11,7 +11,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from references.trainings_reference import _wave, in_mlx_layout, seeded
+from references.trainings_reference import (
+    _wave,
+    channels_first,
+    in_mlx_layout,
+    seeded,
+    without_sequential,
+)
 
 from pomology.data.synthetic import END_OF_TEXT
 from pomology.paths import root
@@ -155,17 +161,8 @@ def in_mlx(source: str, reference: dict[str, Any], *settings: Any) -> dict[str, 
     paths = {id(module): name for name, module in modules.items()}
 
     def named(name: str) -> str:
-        parts = name.split(".")  # MLX's Sequential is seen in a name: `layers.4.weight`
-        kept = [
-            part
-            for place, part in enumerate(parts)
-            if part != "layers" or not isinstance(modules[".".join(parts[:place])], nn.Sequential)
-        ]
-        other = getattr(file, "PREFIX", "") + ".".join(kept)
+        other = getattr(file, "PREFIX", "") + without_sequential(name, modules)
         return getattr(file, "NAMES", {}).get(name, other)
-
-    def first(array: Any) -> np.ndarray:  # channels, as in PyTorch
-        return np.array(array if array.ndim < 3 else mx.moveaxis(array, -1, 1))
 
     def own(array: np.ndarray) -> Any:
         kind = np.float32 if array.dtype.kind == "f" else array.dtype
@@ -185,7 +182,7 @@ def in_mlx(source: str, reference: dict[str, Any], *settings: Any) -> dict[str, 
         given = waiting.pop(0)
         if len(waiting) >= len(reference["updates"]) // 2:  # of the first step
             for name, array in flat.items():
-                gradients[names[prefix + name]] = first(array)
+                gradients[names[prefix + name]] = channels_first(array)
         equal = [(name, own(given[names[prefix + name]])) for name in flat]
         update(part, tree_unflatten(equal))
 
@@ -197,7 +194,7 @@ def in_mlx(source: str, reference: dict[str, Any], *settings: Any) -> dict[str, 
             loss = declared.step(model, optimizer, *inputs)
             mx.eval(loss, model.parameters())
             losses.append(loss.item())
-    after = {names[name]: first(array) for name, array in tree_flatten(model.parameters())}
+    after = {names[name]: channels_first(array) for name, array in tree_flatten(model.parameters())}
     cost = workload_mlx.declared_cost(declared, SAMPLES)
     declares = cost.parameters, cost.flops, cost.saved_bytes, cost.moved_bytes
     return {"cost": declares, "loss": losses[0], "gradients": gradients, "after": after}
