@@ -22,6 +22,8 @@ LOADING, SWAPPING, NONE = "loading", "swapping", "none of these"
 # measured for large operators.
 BOUND, IN_PART = 0.4, 0.15
 BELOW = " below its peak"
+# Flags of a case whose time says more of the moment than of the training.
+DISTURBED = ("contended", "slowed", "paused", "slept")
 LOADED = 0.7  # compute-only share of an epoch below which loading bounds it
 MEASURED_BY = {ARITHMETIC: "peaks", TRAFFIC: "peaks", LAUNCHES: "kernel_launch"}  # notebooks
 NOTES = (
@@ -131,6 +133,9 @@ def diagnosis(
 
 def _bound_by(case: Repeats, parts: Mapping[str, float], step_s: float) -> str:
     """Return what takes most of the time of a training."""
+    disturbances = [flag for flag in DISTURBED if flag in case.flags]
+    if disturbances:
+        return f"not told: {', '.join(disturbances)}"
     if "swapping" in case.flags:
         return SWAPPING
     alone = case.values.get("compute_share")
@@ -159,4 +164,4 @@ def _help(bound_by: str, case: Repeats) -> str:
         LAUNCHES: "a larger batch, a fused optimizer, or compilation",
         NONE: "a profile of its operators: many may be small or slow",
     }
-    return actions[bound_by]
+    return actions.get(bound_by, "a run while nothing disturbs the machine")
