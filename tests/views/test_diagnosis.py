@@ -51,7 +51,7 @@ ARGUED = [
     (training(1.0, 0.5e12, metrics=loading(5.0, 10.0)), "loading", "more workers"),
     (training(1.0, 0.5e12, metrics=loading(8.0, 10.0)), "arithmetic", "half precision"),
     (training(1.0, 0.5e12, flags=["swapping"]), "swapping", "a smaller batch"),
-    (training(1.0, 0.5e12, flags=["contended"]), "not told: contended", "nothing disturbs"),
+    (training(1.0, 0.5e12, flags=["contended"]), "not judged: contended", "nothing disturbs"),
     # 200 GB would take 2 s: most of them came from a cache.
     (training(1.0, 0.05e12, 200 * LARGE), "none of these", "a profile"),
 ]

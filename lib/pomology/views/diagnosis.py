@@ -135,7 +135,7 @@ def _bound_by(case: Repeats, parts: Mapping[str, float], step_s: float) -> str:
     """Return what takes most of the time of a training."""
     disturbances = [flag for flag in DISTURBED if flag in case.flags]
     if disturbances:
-        return f"not told: {', '.join(disturbances)}"
+        return f"not judged: {', '.join(disturbances)}"
     if "swapping" in case.flags:
         return SWAPPING
     alone = case.values.get("compute_share")
