@@ -215,3 +215,39 @@ def test_a_case_whose_limit_left_the_first_step_alone_is_too_slow(make):
     assert record.reason == expected and record.metrics["first_step_s"].value == 10.5
     record = run(make(), functools.partial(body, 30.0), batch_size=[2])
     assert record.status == "ok" and record.metrics["epoch_s"].value == pytest.approx(4095.0)
+
+
+@pytest.mark.parametrize(
+    ("flops", "settings", "refused"),
+    [
+        (11e9, {}, True),
+        (9e9, {}, False),
+        (11e9, {"precision": "bf16"}, False),
+    ],
+)
+def test_a_step_that_this_run_knows_to_exceed_the_limit_is_not_waited_for(
+    make, flops, settings, refused
+):
+    steps_run = []
+
+    def body(flops, case):
+        now = fakes.Clock()
+        case.clock.clock = now
+        cost = Cost(parameters=1, flops=int(flops), state_bytes=1, saved_bytes=1)
+        case.require_memory(cost)
+        for _ in case.steps(range(390), ready=False):
+            steps_run.append(flops)
+            now.pass_s(flops / 1e9)
+
+    made = make(budget_s=2.0)  # so the limit is 10 s
+    assert run(made, functools.partial(body, 1e9), batch_size=[2]).status == "ok"
+    steps_run.clear()
+    settings = {"batch_size": 22} | settings
+    record = run(made, functools.partial(body, flops), **{key: [settings[key]] for key in settings})
+    assert bool(steps_run) != refused
+    if refused:
+        assert record.status == "too-slow"
+        assert record.reason == (
+            "a step takes about 11.0 s at 1 GFLOP/s, the highest rate of this experiment here; 390 "
+            "of them take 1:11:30 h, and the limit of the case is 10.0 s"
+        )

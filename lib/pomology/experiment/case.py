@@ -184,6 +184,32 @@ class Case:
                 f"{steps} steps must end within {seconds(limit_s)}"
             )
 
+    def _require_step(self, steps: float) -> None:
+        """Raise TooSlow if one of an epoch's steps exceeds the limit at the rate of other cases.
+
+        The rate is the highest of this experiment on the same device in this run, so the first step
+        need not be waited for. Without such a rate, or a limit, there is nothing to compare.
+        """
+        limit_s = self.experiment.limit_s
+        if not (self._cost and self._cost.flops and math.isfinite(limit_s)):
+            return
+        device = (self.backend.framework, self.backend.backend, self.backend.name)
+        rates = [
+            record.metrics["flops_per_s"].value
+            for record in self.experiment.earlier()
+            if (record.framework, record.backend, record.chip) == device
+            and (record.experiment, record.precision) == (self.experiment.name, self.precision)
+            and "flops_per_s" in record.metrics
+        ]
+        if not rates or self._cost.flops <= max(rates) * limit_s:
+            return
+        step_s = self._cost.flops / max(rates)
+        raise TooSlow(
+            f"a step takes about {seconds(step_s)} at {max(rates) / 1e9:,.4g} GFLOP/s, the highest "
+            f"rate of this experiment here; {math.ceil(steps):,} of them take "
+            f"{clock_time(step_s * steps)}, and the limit of the case is {seconds(limit_s)}"
+        )
+
     def require_tf32(self) -> None:
         """Note that this case computes fp32 in TF32. Raises Unsupported without TF32."""
         title = self.backend.title
@@ -238,7 +264,12 @@ class Case:
         self._computed_on.add(self.backend.device_of(result))
 
     def steps(self, batches: Iterable, part: str = "training", **options: Any) -> Iterator:
-        """Iterate over `batches` and time the loop's work on each, see `StepClock.steps`."""
+        """Iterate over `batches` and time the loop's work on each, see `StepClock.steps`.
+
+        Raises TooSlow, which ends the case, if this run knows that a step exceeds the time limit.
+        """
+        if not self.clock.parts:
+            self._require_step(options.get("steps") or clock.epoch_steps(batches))
         self.watch()
         return self.clock.steps(batches, part, **options)
 
