@@ -191,7 +191,8 @@ def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat():
     table = article.details_table(repeats)
     rows = {row.cells["Quantity"]: [*row.cells.values()] for row in table.rows}
     device = ["Intel Core i7-9750H CPU", "PyTorch", "batch size 128"]
-    assert rows["Step"] == [*device, "Step", "9.50 ms ± 5.3 %", "9.50 ms ± 5.3 %", ""]
+    step = "9.50 ms ± 5.3 %, n = 400"
+    assert rows["Step"] == [*device, "Step", step, step, ""]
     assert rows["Status"][-1] == "error: why" and rows["Achieved"][4] == "52.8 GFLOP/s"
     assert rows["Page faults"][4] == "12,345"
 

@@ -30,6 +30,7 @@ RELATIVE = ("times_fp32", "times_cpu")  # speeds relative to another case, in ev
 TIMED = ("device", "framework", "backend")
 TRAININGS = ("epoch_s", "fit_s")  # times whose note says how they were measured
 SMOKE = "Smoke tests have tiny shapes; this table leaves them out."
+NUMBER = "n: the steps, calls or samples behind a value; without it, one."
 SCALED = "scaled: a smaller variant of the model; compare only FLOP/s. The details have its times."
 
 
@@ -356,6 +357,13 @@ def _shows(row: dict, filled: Sequence[str]) -> bool:
     return row["metric"] in filled or bool(of_rate)
 
 
+def _with_number(metric: str, value: Estimate) -> str:
+    """Return a value with the number of steps, calls or samples that it rests on, if several."""
+    text = value_text(metric, value)
+    counted = value.covers == "exact" or value.n in (None, 1)
+    return text if counted else f"{text}, n = {value.n:,}"
+
+
 def details_table(records: Iterable[Record], title: str = "All measured values") -> Table:
     """Return a table of all values of cases, and statuses: a column per repeat."""
     pooled = pool(records)
@@ -365,7 +373,7 @@ def details_table(records: Iterable[Record], title: str = "All measured values")
         lines = []
         for name in (name for name in case.in_repeats if name not in metrics.HIDDEN):
             timed = {repeat: values for repeat, values in case.good.items() if name in values}
-            texts = {repeat: value_text(name, values[name]) for repeat, values in timed.items()}
+            texts = {repeat: _with_number(name, values[name]) for repeat, values in timed.items()}
             lines.append((metrics.words(metrics.Metric(name).heading), texts))
         ends = {repeat: ": ".join(filter(None, end)) for repeat, end in case.endings.items()}
         lines += [("Status", ends)] if ends else []
@@ -377,4 +385,4 @@ def details_table(records: Iterable[Record], title: str = "All measured values")
         for name, texts in lines:
             by_repeat = {f"Repeat {repeat + 1}": texts.get(repeat, "") for repeat in repeats}
             rows.append(Row(cells | {"Quantity": name} | by_repeat))
-    return Table(title, rows, [INTERVALS] if rows else [])
+    return Table(title, rows, [INTERVALS, NUMBER] if rows else [])

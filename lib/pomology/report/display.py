@@ -12,7 +12,7 @@ from IPython.display import Markdown, display
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import write_atomic
-from pomology.report import article, claims, figures, peaks, table
+from pomology.report import article, claims, figures, peaks, step_times, table
 from pomology.report.article import Declaration
 from pomology.report.table import Row, Table
 from pomology.results import cases
@@ -140,8 +140,13 @@ class Report:
         return self.save(shown, "article")
 
     def details(self) -> Table:
-        """Save and return the table of all measured values."""
-        return self.save(article.details_table(self.records), "details", folded=True)
+        """Show the figure of step times over time, if any; save and return all measured values."""
+        records = self.records
+        drawn = step_times.figure(records)
+        if drawn:
+            figure, caption = drawn
+            self.show(figure, "step-times", caption, folded=True)
+        return self.save(article.details_table(records), "details", folded=True)
 
     def printed(self) -> Table:
         """Save and return the table of all published values of this experiment."""
