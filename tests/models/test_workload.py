@@ -206,6 +206,78 @@ def test_a_measured_step_is_watched_in_its_first_call_only(tmp_path, quiet_machi
     assert same.status == "ok" and "the module itself gets (8, 4), not (16, 4)" in other.reason
 
 
+TWO_LAYERS = dataclasses.replace(
+    LINEAR,
+    build=lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)),
+    parameters=40,
+    flops_per_sample=5 * 2 * 16,  # twice forward, twice of weights, once of inputs
+)
+
+
+def in_loop(name, model, optimizer):
+    """Return a timed step other than the workload's, with the fault of this name."""
+    first, second = model
+    others = {
+        "optimizer": torch.optim.RMSprop(model.parameters(), lr=0.1),
+        "group": torch.optim.SGD([*model.parameters()][:-1], lr=0.1, momentum=0.9),
+    }
+    chosen = others.get(name, optimizer)
+
+    def timed(inputs):
+        chosen.zero_grad()
+        hidden = first(inputs)
+        hidden = hidden.detach() if name == "detached" else hidden
+        loss = second(hidden).square().mean()
+        loss.backward()
+        chosen.step()
+
+    return timed
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("", None),
+        ("detached", "the timed steps compute no gradient of 0.bias"),
+        ("group", "the timed steps do not update 1.bias"),
+        ("optimizer", "the timed optimizer is RMSprop, not SGD"),
+    ],
+)
+def test_a_timed_loop_trains_what_its_workload_declares(tmp_path, quiet_machine, fault, reason):
+    """A loop is a notebook's own, and may call another function than the step that was counted."""
+    experiment = Experiment("w", article="kit", devices="cpu", budget_s=0.05, out=str(tmp_path))
+    for case in experiment.cases(batch_size=[SIZE]):
+        with case:
+            timed = in_loop(fault, *case.prepare(TWO_LAYERS))
+            for inputs in case.steps([torch.rand(SIZE, 4)] * 30):
+                timed(inputs)
+    (record,) = experiment.records
+    assert record.reason == (reason and f"other than declared: {reason}")
+    assert record.status == ("mismatch" if fault else "ok")
+
+
+def test_shared_weights_and_a_closure_are_watched_and_no_hook_stays():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure():  # as Lightning trains
+        optimizer.zero_grad()
+        loss = model(torch.rand(2, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    with workload.watched_training(model) as trained:
+        optimizer.step(closure)
+        optimizer.step(closure)
+    weights = {"0.weight", "0.bias", "1.bias"}
+    assert trained.watched == trained.graded == trained.updated == weights
+    assert trained.optimizers == {"SGD"}
+    optimizer.step(closure)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert not any(weight._post_accumulate_grad_hooks for weight in model.parameters())
+
+
 def test_an_inference_has_no_optimizer_and_nothing_to_update():
     def infer(model, _optimizer, inputs):
         with torch.no_grad():

@@ -65,10 +65,15 @@ def in_torch(
             case.note("the step was not verified against the CPU", "unproved")
         optimizer = declared.optimizer(model)
     seen = case.until_first_block(workload.watched(model))
+    # Offloaded weights are others than those that get the gradients.
+    trained = None if put else case.until_first_block(workload.watched_training(model))
 
     def compare(_seconds: float) -> None:
-        if seen.training:  # the model's modules were called in the timing
-            refuse(workload.seen_differences(declared, seen, counted.seen))
+        if not seen.training:  # the model's modules were not called in the timing
+            return
+        refuse(workload.seen_differences(declared, seen, counted.seen))
+        if trained:
+            refuse(workload.trained_differences(declared, trained))
 
     case.at_end(compare)
     return model, optimizer

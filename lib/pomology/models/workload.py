@@ -4,7 +4,8 @@ A notebook defines the step once. `count` runs it on PyTorch's `meta` device, wh
 shapes but no data, `verify` runs it on a GPU and on the CPU, and the clock times it. A fault in
 that one function would agree with itself. So a workload also declares what is expected of a step,
 from other sources than its code: the article, the model's paper, or arithmetic. `differences`
-compares the two before anything is timed.
+compares the two before anything is timed. The loop that is timed is a notebook's own, or that of a
+trainer, so its first block is watched, too, and compared after the timing.
 """
 
 from __future__ import annotations
@@ -189,6 +190,92 @@ def watched(model: Any) -> Iterator[Seen]:
     finally:
         for hook in hooks.values():
             hook.remove()
+
+
+@dataclass
+class Trained:
+    """What the steps of a PyTorch model's training did in their first timed block.
+
+    watched: names of tensors that require a gradient and whose module was called. graded: of those
+    that got one. updated: of those that an optimizer had with a gradient. optimizers: names of the
+    optimizers' classes.
+    """
+
+    watched: set[str] = field(default_factory=set)
+    graded: set[str] = field(default_factory=set)
+    updated: set[str] = field(default_factory=set)
+    optimizers: set[str] = field(default_factory=set)
+
+
+@contextlib.contextmanager
+def watched_training(model: Any) -> Iterator[Trained]:
+    """Note which weights of a PyTorch model get a gradient, and an update, inside of the block."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    trained = Trained()
+    names: dict[int, str] = {}  # of weights that were watched; a shared one has its first name
+    hooks: list[Any] = []
+    stepped: set[int] = set()
+
+    def note_call(prefix: str, module: Any) -> None:
+        # Here, since a trainer may move the model to its device first, as other tensors.
+        for name, weight in module.named_parameters(prefix, recurse=False):
+            if weight.requires_grad and id(weight) not in names:
+                names[id(weight)] = name
+                trained.watched.add(name)
+                note = functools.partial(note_gradient, name)
+                hooks.append(weight.register_post_accumulate_grad_hook(note))
+
+    def note_gradient(name: str, _weight: Any) -> None:
+        trained.graded.add(name)
+
+    def note_update(optimizer: Any, _arguments: tuple, _named: dict) -> None:
+        if id(optimizer) in stepped:
+            return
+        stepped.add(id(optimizer))
+        graded = [id(each) for each in weights_of(optimizer, model) if each.grad is not None]
+        updated = {names[weight] for weight in graded if weight in names}
+        trained.updated |= updated
+        if updated:
+            trained.optimizers.add(type(optimizer).__name__)
+
+    hooks.append(register_optimizer_step_post_hook(note_update))
+    for name, module in model.named_modules():
+        if any(weight.requires_grad for weight in module.parameters(recurse=False)):
+            hooks.append(_once(module, functools.partial(note_call, name)))
+    try:
+        yield trained
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _once(module: Any, note: Callable[..., None]) -> Any:
+    """Have `note` called before a module's first call; return the hook."""
+
+    def called(module: Any, _arguments: tuple) -> None:
+        hook.remove()  # later calls are as quick as without a hook
+        note(module)
+
+    hook = module.register_forward_pre_hook(called)
+    return hook
+
+
+def trained_differences(workload: Workload, trained: Trained) -> Iterator[str]:
+    """Yield how the timed steps trained other than their workload declares, as sentences."""
+    if workload.trained == 0:
+        return
+    to_update = {name for name in trained.watched if not _matches(name, workload.unchanged)}
+    for name in sorted(to_update - trained.graded):
+        yield f"the timed steps compute no gradient of {name}"
+    # A scaler may leave out the first updates, and a notebook's own optimizer has no hook.
+    if not trained.optimizers:
+        return
+    for name in sorted(to_update - trained.updated):
+        yield f"the timed steps do not update {name}"
+    for name in sorted(trained.optimizers):
+        if workload.optimizer_class not in (None, name):
+            yield f"the timed optimizer is {name}, not {workload.optimizer_class}"
 
 
 @functools.cache  # a notebook shows the cost of its cases, and then runs them
