@@ -392,6 +392,10 @@ log=$ENV/install.log
 version=$("$PY" -c 'import platform; print("Python " + platform.python_version())')
 if [ -n "$linked" ]; then
   echo "using the environment $linked ($version): adding pomology${extras:+, and packages of $extras}"
+  other=${ready_lock% * * *} # the folder that used this environment before
+  if [ -n "$other" ] && [ "$other" != "$here" ] && [ -d "$other" ]; then
+    echo "its program pomology was that of $other, and is now that of $here"
+  fi
 else
   installer=$([ -n "$uv" ] && echo uv || echo pip)
   echo "installing into $ENV with $installer: $SIZE; $version"

@@ -93,7 +93,7 @@ PLANTED = {
     detached: r"a step does not update [\w.]+",
     other_optimizer: r"the optimizer is RMSprop, not \w+",
     other_mode: r"the module [\w.]+ is in (evaluation|training) mode",
-    half_of_the_batch: r"a step has [\d.,e+-]+ GFLOP, not [\d.,e+-]+",
+    half_of_the_batch: r"a step has [\d.,e+-]+ GFLOP, not [\d.,e+-]+ as declared .*",
     autocast: "the forward pass runs in autocast",
 }
 

@@ -230,6 +230,22 @@ def test_an_active_environment_without_the_packages_is_left_alone(machine):
     assert [each.name for each in folder.iterdir()] == ["bin"]
 
 
+def test_a_linked_environment_of_another_checkout_says_so(machine, tmp_path):
+    machine.python("python3")
+    machine.program("uv", UV)
+    folder = active_environment(machine)
+    machine.made(VIRTUAL_ENV=str(folder))
+    ready = folder / ".ready"
+    lines = ready.read_text()
+    here = str(machine.checkout.resolve())
+    other = tmp_path / "another one"
+    ready.write_text(lines.replace(here, str(other)))
+    assert "its program pomology" not in machine.made()  # that folder is not there any more
+    other.mkdir()
+    ready.write_text(lines.replace(here, str(other)))
+    assert f"its program pomology was that of {other}, and is now that of {here}" in machine.made()
+
+
 def test_a_linked_environment_that_no_longer_fits_is_left_and_not_deleted(machine):
     machine.python("python3")
     machine.program("uv", UV)

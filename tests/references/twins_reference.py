@@ -169,6 +169,10 @@ def in_mlx(source: str, reference: dict[str, Any], *settings: Any) -> dict[str, 
         return mx.array(in_mlx_layout(np.ascontiguousarray(array, dtype=kind)))
 
     names = {name: named(name) for name, _ in tree_flatten(model.parameters())}
+    missing = sorted(name for name in names if names[name] not in reference["start"])
+    if missing:
+        here, there = ", ".join(missing), ", ".join(sorted(reference["start"]))
+        raise ValueError(f"NAMES of {source} lacks {here}; PyTorch's weights are {there}")
     model.load_weights([(name, own(reference["start"][names[name]])) for name in names])
     for module in model.modules():
         if isinstance(module, nn.Dropout):

@@ -274,6 +274,22 @@ def test_check_and_list(checkout, capsys):
     assert said == "skipping 1 of the files in params/: no notebook has params/smoke/zeta 2.yaml\n"
 
 
+def test_check_names_the_line_that_the_pages_need_and_a_misspelt_article(checkout, capsys):
+    lines = checkout.folder / "docs" / "experiments.csv"
+    lines.parent.mkdir()
+    lines.write_text("notebook,model,data\nzeta,MODEL,DATA\n")
+    assert command_line.main(["check"]) == 2
+    said = "docs/experiments.csv has no line for alpha.ipynb: add alpha,MODEL,DATA"
+    assert said in capsys.readouterr().err
+    (path,) = checkout.folder.glob("notebooks/**/zeta.ipynb")
+    document = json.loads(path.read_text())
+    document["metadata"]["pomology"]["article"] = "033"
+    path.write_text(json.dumps(document))
+    assert command_line.main(["check"]) == 2
+    said = "zeta.ipynb: metadata: article '033': expected one of 000, 001,"
+    assert said in capsys.readouterr().err
+
+
 @pytest.fixture
 def refused(checkout, capsys, monkeypatch):
     """Return a function: check that a command fails with these words in one line, and no effect."""

@@ -146,7 +146,10 @@ class Case:
             self.count(declared, batch_size)
         if self.backend.framework == "mlx":
             return preparing.in_mlx(self, declared, size, verified)
-        return preparing.in_torch(self, declared, self._counted[1], put, verified)
+        if self.backend.framework == "torch":
+            return preparing.in_torch(self, declared, self._counted[1], put, verified)
+        framework = self.backend.framework
+        raise Unsupported(f"no function of experiment/preparing.py prepares a step of {framework}")
 
     def require_memory(self, step_cost: cost.Cost) -> None:
         """Set the cost of a step. Raises TooBig, which ends the case, if memory is too short."""

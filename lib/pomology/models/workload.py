@@ -502,7 +502,8 @@ def differences(workload: Workload, counted: Counted) -> Iterator[str]:
     if workload.flops_per_sample is not None:
         expected = workload.flops_per_sample * counted.batch_size
         if abs(flops - expected) > FLOPS_TOLERANCE * expected:
-            yield f"a step has {flops / 1e9:,.4g} GFLOP, not {expected / 1e9:,.4g}"
+            counts = f"{flops / 1e9:,.4g} GFLOP, not {expected / 1e9:,.4g}"
+            yield f"a step has {counts} as declared ({100 * FLOPS_TOLERANCE:g} % may differ)"
     for name in counted.optimizers:
         if workload.optimizer_class not in (None, name):
             yield f"the optimizer is {name}, not {workload.optimizer_class}"

@@ -9,14 +9,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pomology.articles import published
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import clock_time, one_line
-from pomology.paths import EXTRAS, notebook_paths, root
+from pomology.paths import EXTRAS, notebook_paths, read_csv, root
 from pomology.results.record import PROFILES
 from pomology.results.run import Run
 from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
 
+DESCRIBED = "docs/experiments.csv"  # model and data of each notebook
 GOING = ".partial/going"  # a file in the run's folder until the run has finished
 PAGE_S = 6.0  # seconds that the report takes on two CPU cores
 PRIOR_S = 20.0  # seconds of expected time that a prior pace of 1 weighs
@@ -118,9 +120,22 @@ def jobs(profile: str, values: dict[str, Any], only: str = "", repeats: int = 1)
 
 
 def check() -> int:
-    """Validate all notebooks and parameter files; return the number of notebooks."""
+    """Validate all notebooks and parameter files; return the number of notebooks.
+
+    Raises PomologyError for the first error.
+    """
     valid = notebooks()
+    file = root() / DESCRIBED
+    # A copy of the code alone has no pages.
+    described = {line["notebook"] for line in read_csv(file)} if file.is_file() else None
     for notebook in valid:
+        try:
+            published.check_source(notebook.article)
+        except PomologyError as error:
+            raise PomologyError(f"{notebook.path.name}: metadata: {error}") from None
+        if described is not None and notebook.name not in described:
+            line = f"add {notebook.name},MODEL,DATA"
+            raise PomologyError(f"{DESCRIBED} has no line for {notebook.path.name}: {line}")
         for profile in PROFILES:
             notebook.values(profile, {})
     for file in _foreign_parameters():

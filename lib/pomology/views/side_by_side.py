@@ -81,7 +81,7 @@ def joined(records: Iterable[Record]) -> Table:
 def _joined_row(pair: dict[str, Repeats]) -> Row:
     """Return the row of a training: in MLX, and in PyTorch or TensorFlow."""
     mlx = pair["mlx"]
-    other = pair.get("torch") or pair["tensorflow"]
+    other = pair.get("torch") or next(case for name, case in pair.items() if name != "mlx")
     metric = next((name for name in COMPUTING if name in mlx.values and name in other.values), "")
     note, comparable = _computed_alike(mlx, other, metric)
     other_time, mlx_time = other.values.get(metric), mlx.values.get(metric)
