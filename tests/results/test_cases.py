@@ -111,3 +111,23 @@ def test_a_value_has_the_unit_of_its_name_or_of_its_heading(name, heading, value
 )
 def test_numbers_are_rounded_and_have_a_unit_that_fits(show, values, text):
     assert show(*values) == text
+
+
+TIMES = [0.0050, 0.189, 0.0052]  # of three processes; other programs disturbed the second
+
+
+def test_a_disturbed_repeat_is_in_no_mean_where_two_others_are_clean():
+    """The mean of 5.0, 189 and 5.2 ms would be 17.0 ms, a time that no process took."""
+    flags = [[], ["contended", "few-steps"], ["few-steps"]]
+    runs = [
+        records.record(metrics={"step_s": metric(time)}, flags=one, repeat=number)
+        for number, (time, one) in enumerate(zip(TIMES, flags, strict=True))
+    ]
+    (case,) = repeats.pool(runs)
+    assert case.values["step_s"].value == pytest.approx((0.0050 * 0.0052) ** 0.5)
+    assert case.left_out == {1: ["contended", "few-steps"]} and case.flags == ["few-steps"]
+    assert (case.good_repeats, [*case.used]) == (3, [0, 2])
+    # Of two repeats one is not enough to leave the other out.
+    (few,) = repeats.pool(runs[:2])
+    assert few.values["step_s"].value == pytest.approx((0.0050 * 0.189) ** 0.5)
+    assert few.left_out == {} and few.flags == ["contended", "few-steps"]

@@ -82,7 +82,12 @@ def part_metrics(clock: StepClock) -> dict[str, Estimate]:
 
 
 def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimate:
-    """Return the seconds of an epoch: its first step as timed, the others at the mean."""
+    """Return the seconds of an epoch: its first step as timed, the others at the mean.
+
+    The range of a few steps is not that of an epoch, in which not every step is the slowest.
+    """
+    if step.covers == "seen":
+        step = Estimate(step.value, "s", n=step.n)
     rest = max(steps - 1, 0) * step
     return (estimate(first_step_s, "s") + rest).replace(how="estimated")
 

@@ -25,8 +25,9 @@ def t_quantile(confidence: float, dof: float) -> float:
 def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate:
     """Return the mean time per step with its 95 % interval within this run.
 
-    Fewer than 20 values get their range in place of an interval. durations: seconds per step in
-    time order or, with `weights` (steps per block), means of blocks.
+    Fewer than 20 values get their range in place of an interval, and none if they are means of
+    several steps, whose range is no time that a step took. durations: seconds per step in time
+    order or, with `weights` (steps per block), means of blocks.
     """
     times = np.asarray(durations, dtype=float)
     steps = np.ones_like(times) if weights is None else np.asarray(weights, dtype=float)
@@ -34,7 +35,8 @@ def interval(durations: ArrayLike, weights: ArrayLike | None = None) -> Estimate
     count = round(steps.sum())
     half = half_width(times, steps, mean, 12)
     if half is None or times.size < VALUES_FOR_INTERVAL:
-        return _with_range(mean, times, count)
+        single = steps.max() <= 1
+        return _with_range(mean, times, count) if single else Estimate(mean, "s", n=count)
     return Estimate(mean, "s", *_clipped(times, mean - half, mean + half), count)
 
 

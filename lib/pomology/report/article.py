@@ -256,7 +256,7 @@ def _measured(declaration: Declaration, case: Repeats, values: dict[str, Estimat
         data |= numbers(name, value)
         if name in (*TRAININGS, "compute_epoch_s"):
             data[f"{name}_how"] = value.how
-    data |= {"status": case.status, "repeats": case.good_repeats or case.repeats}
+    data |= {"status": case.status, "repeats": len(case.used) or case.repeats}
     return Row(cells, data | {"flags": " ".join(case.flags)}, "measured")
 
 
@@ -319,7 +319,9 @@ def _note(declaration: Declaration, case: Repeats) -> str:
         notes.append(f"counted: {', '.join(last.rails)}")
     notes += [last.reason, last.note]
     if case.repeats > 1:
-        notes.append(f"{case.good_repeats} of {case.repeats} repeats")
+        notes.append(f"{len(case.used)} of {case.repeats} repeats")
+        flags = sorted({flag for flags in case.left_out.values() for flag in flags})
+        notes += [f"left out: {', '.join(flags)}"] if flags else []
     if case.good_repeats and last.scaled:
         notes.append("scaled")
     return "; ".join([*filter(None, notes), *case.flags])

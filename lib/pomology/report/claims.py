@@ -120,7 +120,8 @@ def _in_repeats(
     if len(clean) < REPEATS:
         if len(timed) < REPEATS:
             doubts.append("too few repeats")
-        doubts += [flag for flag in case.flags if flag in DOUBTS]
+        flags = {flag for of_repeat in case.flags_of.values() for flag in of_repeat}
+        doubts += sorted(flags & DOUBTS)
     chosen = timed if doubts else clean
     values = [chosen.get(repeat, math.nan) for repeat in repeats]
     return np.array(values, dtype=float), tuple(doubts)

@@ -24,10 +24,12 @@ TIMES = {
     "launch_s": "launch",
     "backward_s": "backward",
 }
-# A flag of `DOUBTS` leaves a number without a verdict. Some flags are in older journals only.
+# A flag of `DOUBTS` leaves a number without a verdict. One of `DISTURBED` is of a moment, so another
+# repeat may be without it. Some flags are in older journals only.
 FLAG_ROWS = read_csv(RESOURCES / "flags.csv")
 FLAGS = {row["flag"]: row["meaning"] for row in FLAG_ROWS}
 DOUBTS = {row["flag"] for row in FLAG_ROWS if row["doubt"] == "yes"}
+DISTURBED = {row["flag"] for row in FLAG_ROWS if row["moment"] == "yes"}
 JUDGED_STEPS = 50  # fewer losses do not show whether a model learns
 LEAST_CALLS = 6  # with fewer, the time of a call has no interval
 # Parts of a chip's name that add nothing: trademarks, makers and the clock.

@@ -14,6 +14,7 @@ from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 
+LEAST_CLEAN = 2  # repeats without a disturbance, which are then used alone
 VARIATION = "between_process_difference"  # the metric of `instrument_check` for it
 # Multiple of the measured variation by which 95 % of pairs differ at most (docs/log/2026-11.md).
 ALLOWED = 1.9
@@ -24,10 +25,12 @@ class Repeats:
 
     run: name of its run, "" if it is of one run only. records: of all repeats. first: of the first
     repeat. last: of the last repeat with status `ok`, else of the last one. good: repeat -> values
-    by metric, of repeats with status `ok`; they include `metrics.RATIOS`. in_repeats: metric -> its
-    values in `good`. values: metric -> the mean of these, with the interval between them. flags_of:
-    repeat -> flags. endings: repeat -> status and reason, of the other repeats. kind: `cpu` or
-    `gpu`, as requested. device: its name in tables. precision: of its matmuls.
+    by metric, of repeats with status `ok`; they include `metrics.RATIOS`. used: those of `good` that
+    nothing disturbed, where these are two or more, else all. left_out: repeat -> flags, of the
+    others. in_repeats: metric -> its values in `used`. values: metric -> the mean of these, with
+    the interval between them. flags_of: repeat -> flags. flags: of all but those that are left out.
+    endings: repeat -> status and reason, of repeats that failed. kind: `cpu` or `gpu`, as
+    requested. device: its name in tables. precision: of its matmuls.
     """
 
     def __init__(self, records: Sequence[Record], run: str = ""):
@@ -41,7 +44,6 @@ class Repeats:
         self.endings = {record.repeat: (record.status, record.reason or "") for record in failed}
         self.repeats = len(records)
         self.good_repeats = len(succeeded)
-        self.flags = sorted({flag for flags in self.flags_of.values() for flag in flags})
         self.status = "ok" if succeeded else self.last.status
         self.config = self.first.config
         self.framework = cases.framework_name(self.first.framework)
@@ -57,11 +59,30 @@ class Repeats:
                 if {part, whole} <= values.keys():
                     values[name] = values[part] / values[whole]
             self.good[record.repeat] = values
+        self.used = self._undisturbed()
+        self.left_out = {
+            repeat: self.flags_of[repeat] for repeat in self.good if repeat not in self.used
+        }
+        flags = [flags for repeat, flags in self.flags_of.items() if repeat not in self.left_out]
+        self.flags = sorted({flag for of_repeat in flags for flag in of_repeat})
+        for values in self.used.values():
             for metric, value in values.items():
                 self.in_repeats.setdefault(metric, []).append(value)
         self.values = {
             metric: mean_of_repeats(values) for metric, values in self.in_repeats.items()
         }
+
+    def _undisturbed(self) -> dict[int, dict[str, Estimate]]:
+        """Return the values of the repeats that nothing disturbed, or of all if that is only one.
+
+        The mean with a disturbed one would be a time that no process took.
+        """
+        clean = {
+            repeat: values
+            for repeat, values in self.good.items()
+            if cases.DISTURBED.isdisjoint(self.flags_of[repeat])
+        }
+        return clean if len(clean) >= LEAST_CLEAN else self.good
 
     @property
     def calibration_s(self) -> float | None:
@@ -82,9 +103,9 @@ def pool(records: Iterable[Record], run: str = "") -> list[Repeats]:
 def speed_ratio(case: Repeats, other: Repeats, metric: str) -> Estimate | None:
     """Return a case's speed relative to another in a metric of seconds, process by process."""
     ratios = [
-        other.good[repeat][metric] / values[metric]
-        for repeat, values in case.good.items()
-        if metric in values and metric in other.good.get(repeat, {})
+        other.used[repeat][metric] / values[metric]
+        for repeat, values in case.used.items()
+        if metric in values and metric in other.used.get(repeat, {})
     ]
     return mean_of_repeats(ratios) if ratios else None
 
@@ -128,9 +149,9 @@ def allowed(variations: Sequence[float]) -> float:
 
 
 def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the geometric mean over processes, with the interval between them.
+    """Return the geometric mean over processes, with the interval of the typical process.
 
-    Processes mostly differ far more than steps within one (Kalibera and Jones 2013). A single one
+    It holds the median process more often than the mean one, if slow ones are rare. Processes differ far more than steps within one (Kalibera and Jones 2013). A single one
     keeps its value and interval. If a value may be negative, as a slope, the mean is arithmetic.
     """
     first = estimates[0]

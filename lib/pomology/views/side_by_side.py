@@ -176,7 +176,8 @@ def sameness(pair: dict[str, Repeats]) -> tuple[str, bool]:
         return "one has no time", False
     inputs = set()
     for case in pair.values():
-        checksums = case.in_repeats.get("inputs_checksum", [])
+        good = case.good.values()
+        checksums = [values["inputs_checksum"] for values in good if "inputs_checksum" in values]
         if len(checksums) < case.good_repeats:
             return "unknown inputs", False
         inputs.update(checksum.value for checksum in checksums)
