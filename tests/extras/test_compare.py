@@ -11,7 +11,8 @@ from pomology import __main__
 from pomology.articles import claims
 from pomology.errors import PomologyError
 from pomology.extras import compare
-from pomology.extras.compare.comparison import ComparedCase, judge_together
+from pomology.results import comparing
+from pomology.results.comparing import Compared
 
 MACHINE = {"chip": "Apple M9", "cpu_cores": 8, "memory_bytes": 2**34, "os": "macOS"}
 FAST, SLOW = (5.0, 5.05, 4.95), (10.0, 10.1, 9.9)
@@ -78,27 +79,71 @@ def test_runs_that_measure_different_things_are_not_compared(tmp_path, change, t
     assert told.split(" and ")[0] in verdict
 
 
-def calibrated(seconds):
-    return {"canary": {"after_s": 1, "device_before_s": 1, "device_after_s": seconds}}
+def calibrated(seconds, count=12, wild=()):
+    """Records with calibrations before and after them, of which some are wild."""
+    sides = {"before_s": 1.0, "after_s": 1.0, "device_before_s": seconds}
+    calibrations = [sides | {"device_after_s": seconds} for _ in range(count - len(wild))]
+    calibrations += [sides | {"device_after_s": time_s} for time_s in wild]
+    return [
+        record("blas", {}, {"number": number}, canary=one, backend="mps", status="error")
+        for number, one in enumerate(calibrations)
+    ]
+
+
+SLOWER = "the machine was 21 % slower by its calibration (median of 24)"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("calibrations", "change", "verdict"),
     [
-        (calibrated(0.0123), "; the machine itself was 23 % slower by its calibration matmul"),
-        (calibrated(0.008), "; the machine itself was 25 % faster by its calibration matmul"),
-        (calibrated(0.0105), ""),
-        (calibrated(0.02) | {"chip": "Apple M8"}, ""),  # whose matmul takes another time
-        (calibrated(0.02) | {"framework_version": "3"}, ""),
-        ({"canary": {}}, ""),  # of an older version
-        ({"power_mode": "low"}, "; power mode automatic and low"),
+        (calibrated(0.0121), {}, f"in doubt: faster, but {SLOWER}"),
+        (calibrated(0.008), {}, "in doubt: faster, but the machine was 25 % faster"),
+        (calibrated(0.0103), {}, "faster"),
+        (calibrated(0.0102, wild=[0.4]), {}, "faster"),  # a single one says nothing
+        (calibrated(0.02, count=4), {}, "faster"),  # too few
+        (calibrated(0.02), {"chip": "Apple M8"}, "faster"),  # whose matmul takes another time
+        (calibrated(0.02), {"framework_version": "3"}, "faster"),
+        ([], {}, "faster"),  # of an older version
+        ([], {"power_mode": "low"}, "faster; power mode automatic and low"),
     ],
 )
-def test_a_verdict_names_the_machine_s_own_change(tmp_path, change, told):
-    base = {"backend": "mps", "power_mode": "automatic"} | calibrated(0.01)
-    first = write(tmp_path / "first", repeats(SLOW, **base))
-    other = write(tmp_path / "other", repeats(FAST, **base | change))
-    assert list(verdicts(first, other).values()) == [f"faster{told}"]
+def test_a_verdict_names_the_machine_s_own_change(tmp_path, calibrations, change, verdict):
+    base = {"backend": "mps", "power_mode": "automatic"}
+    first = write(tmp_path / "first", [*repeats(SLOW, **base), *calibrated(0.01)])
+    other = write(tmp_path / "other", [*repeats(FAST, **base | change), *calibrations])
+    assert verdicts(first, other)["vae", "other"].startswith(verdict)
+
+
+def test_two_kinds_of_cpu_of_one_name_are_two_machines(tmp_path):
+    """No calibration explains a difference between them, and the notes name both."""
+    runs = []
+    for name, times, model in (("first", SLOW, 1), ("other", FAST, 17)):
+        cpu = {"family": 25, "model": model, "stepping": 1, "max_mhz": None}
+        calibrations = [
+            record("blas", {}, {"number": number}, canary={"before_s": 1.0, "after_s": model})
+            for number in range(12)
+        ]
+        machine = MACHINE | {"cpu": cpu}
+        runs.append(write(tmp_path / name, [*repeats(times), *calibrations], machine))
+    shown = table_of(*runs)
+    assert [row["verdict"] for row in shown.data if row["experiment"] == "vae"] == ["faster"]
+    kinds = "(family 25, model 1, stepping 1) and other (family 25, model 17, stepping 1)"
+    assert f"The CPUs of first {kinds} are of different kinds." in shown.notes
+
+
+def test_most_cases_in_one_direction_are_told_first_with_the_versions_of_both(tmp_path):
+    runs = []
+    for name, factor, version in (("first", 1.0, "2.1"), ("other", 1.4, "2.2")):
+        machine = MACHINE | {"python": "3.12", "packages": {"torch": version}}
+        times = [
+            record(f"experiment_{number}", {"step_s": metric(factor * (1 + 0.01 * number % 3))})
+            for number in range(20)
+        ]
+        runs.append(write(tmp_path / name, times, machine))
+    notes = table_of(*runs).notes
+    assert notes[0].startswith("other: 20 of 20 cases took longer, the median 1.4 times as long.")
+    assert "first: Apple M9, 8 cores, 16 GB; commit unknown, Python 3.12, torch 2.1." in notes
+    assert "other: Apple M9, 8 cores, 16 GB; commit unknown, Python 3.12, torch 2.2." in notes
 
 
 def test_compared_is_what_both_have_timed(tmp_path):
@@ -200,13 +245,6 @@ def test_two_single_runs_of_one_machine_are_called_different_in_at_most_5_percen
     assert np.mean(wrong) <= 0.05
 
 
-def comparison_of(run_s, base_s, experiment="vae"):
-    """A comparison of two runs, not judged yet."""
-    case = {"article": "001", "experiment": experiment, "case": "", "precision": "fp32"}
-    runs = {"base": "a", "run": "b", "base_s": base_s, "run_s": run_s}
-    return ComparedCase(**case, **runs, kind="cpu", doubts="", metric="epoch_s")
-
-
 def drawn(generator, shared, drift, count=3):
     """Two runs of `count` processes of one thing, times as method and machine make them.
 
@@ -224,7 +262,7 @@ def drawn(generator, shared, drift, count=3):
             common = np.sqrt(shared) * generator.standard_normal((count, 1))
             times[run] = np.exp(deviations * (own + common) + moved * (run == "b")).T
         for b, a in zip(times["b"], times["a"], strict=True):
-            rows.append(comparison_of(b, a, experiment=f"notebook {notebook}"))
+            rows.append((notebook, Compared(base_s=a, other_s=b)))
     return rows
 
 
@@ -234,25 +272,25 @@ def test_two_runs_of_one_machine_are_called_different_in_at_most_5_percent_of_ro
     different = []
     for _ in range(12):
         rows = drawn(generator, shared, drift)
-        for notebook in {row.experiment for row in rows}:
-            judge_together([row for row in rows if row.experiment == notebook], in_turn=False)
-        different.append(np.mean([row.verdict != "no difference shown" for row in rows]))
+        for notebook in dict(rows):
+            comparing.judge([row for name, row in rows if name == notebook], in_turn=False)
+        different.append(np.mean([row.verdict != "no difference shown" for _, row in rows]))
     assert np.mean(different) <= 0.05 and np.mean(np.array(different) > 0.05) <= 0.1
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_a_verdict_is_welchs_t_of_the_logarithms(in_turn):
     a, b = np.exp([1.0, 2, 3]), np.exp([2.0, 4, 6])
-    row = comparison_of(a, b)
-    judge_together([row], in_turn)
+    row = Compared(base_s=b, other_s=a)
+    comparing.judge([row], in_turn)
     welch = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).confidence_interval()
     bounds = np.log([row.low, row.high])
     assert row.verdict == "no difference shown"
     # Between sets that ran one after the other there is more variance than within them.
     widened = 1 if in_turn else np.sqrt(1 + 3 * claims.BETWEEN_SETS / 2)
     assert bounds == pytest.approx(-2 + widened * (np.array(welch) + 2))
-    row.base_s = 9 * b
-    judge_together([row], in_turn=True)
+    row = Compared(base_s=9 * b, other_s=a)
+    comparing.judge([row])
     assert row.verdict == "faster"
 
 

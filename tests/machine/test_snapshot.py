@@ -95,6 +95,22 @@ def test_the_name_of_a_linux_cpu_is_that_of_lscpu(monkeypatch):
     assert machine_snapshot.chip() == "Intel(R) Xeon(R) Processor"
 
 
+def test_the_kind_of_a_cpu_tells_those_of_one_name_apart(monkeypatch, mac):
+    monkeypatch.setattr(sys, "platform", "linux")
+    said = "Model name:   AMD EPYC\nCPU family:   25\nModel:   17\nStepping:   1\n"
+    said += "CPU max MHz:   3450.0000\n"
+    monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: said)
+    expected = {"family": 25, "model": 17, "stepping": 1, "max_mhz": 3450}
+    assert machine_snapshot.cpu_kind() == expected
+    monkeypatch.setattr(machine_snapshot, "run_command", lambda *command: None)
+    assert set(machine_snapshot.cpu_kind().values()) == {None}
+    mac("m1")
+    families = {"hw.cpufamily": 458787763, "hw.cpusubfamily": 2}
+    monkeypatch.setattr(machine_snapshot, "sysctl", families.get)
+    expected = {"family": 458787763, "model": 2, "stepping": None, "max_mhz": None}
+    assert machine_snapshot.cpu_kind() == expected
+
+
 def test_nvidia_gpus(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     failed = type("NVMLError", (Exception,), {})

@@ -40,8 +40,20 @@ def test_a_run_belongs_to_one_machine(machine, tmp_path, key, value):
     run.note_machine(tmp_path, "smoke")
     machine["memory_bytes"] = int(2**34 * 1.005)  # after a restart of the same machine
     run.check_machine(tmp_path)
+    machine["cpu"] = {"family": 25, "model": 17, "stepping": 1}  # which older runs do not know
+    run.check_machine(tmp_path)
     machine[key] = value
     with pytest.raises(PomologyError, match=rf"has {key} .*, but this machine has "):
+        run.check_machine(tmp_path)
+
+
+def test_a_run_is_not_continued_on_another_kind_of_cpu_of_the_same_name(machine, tmp_path):
+    machine["cpu"] = {"family": 25, "model": 1, "stepping": 1, "max_mhz": 3000}
+    run.note_machine(tmp_path, "smoke")
+    machine["cpu"] = machine["cpu"] | {"max_mhz": 3100}
+    run.check_machine(tmp_path)
+    machine["cpu"] = machine["cpu"] | {"model": 17}
+    with pytest.raises(PomologyError, match=r"has a CPU of .*'model': 1, .* is of .*'model': 17, "):
         run.check_machine(tmp_path)
 
 

@@ -2,8 +2,11 @@
 
 import pytest
 from declared import of
+from msgspec import structs
 from records import metric, record
 
+from pomology.paths import root
+from pomology.results.run import Run
 from pomology.views import side_by_side
 
 CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
@@ -21,13 +24,68 @@ def compared(*records):
     return side_by_side.side_by_side(records, of("blas"))
 
 
-def test_two_frameworks_have_a_ratio_with_its_interval():
-    table = compared(case("torch", "mps", seconds=3.0), case("mlx", "mlx-gpu", seconds=2.0))
-    (row,) = table.data
-    bounds = (1.5 * 0.99 / 1.01, 1.5 * 1.01 / 0.99)
-    assert (row["ratio"], row["ratio_low"], row["ratio_high"]) == pytest.approx((1.5, *bounds))
-    assert {"GPU", "3.00 s ± 1.0 %", "2.00 s ± 1.0 %", "the same"} < {*table.rows[0].cells.values()}
-    assert "MLX is faster in 1, PyTorch in 0; 0 show no difference" in " ".join(table.notes)
+def varying(share, **changes):
+    """The record of `instrument_check` that two equal runs differ by this share."""
+    values = {"between_process_difference": metric(share, unit="")}
+    return record("instrument_check", values, {"check": "same thing twice"}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "share", "verdict", "said"),
+    [
+        (3.0, 0.1, "MLX", "MLX is faster in 1, the other in 0; 0 show no difference"),
+        (3.0, 0.3, "within run-to-run variation", "in 0, the other in 0; 1 show no difference"),
+        (1.0, 0.3, "PyTorch", "MLX is faster in 0, the other in 1; 0 show no difference"),
+        (3.0, None, "single runs", "0 show no difference beyond run-to-run variation, 1 have no"),
+    ],
+)
+def test_single_runs_of_two_frameworks_differ_by_more_than_two_equal_runs(
+    seconds, share, verdict, said
+):
+    """The intervals within a process, of 1 % here, decide nothing."""
+    records = [case("torch", "mps", seconds=seconds), case("mlx", "mlx-gpu", seconds=2.0)]
+    table = compared(*records, *([varying(share, backend="mps")] if share else []))
+    (row,), (shown,) = table.data, table.rows
+    factor = share and (1 + share) ** 1.9
+    bounds = [row["ratio"] / factor, row["ratio"] * factor] if share else [None, None]
+    assert row["ratio"] == pytest.approx(seconds / 2)
+    assert [row.get("ratio_low"), row.get("ratio_high")] == pytest.approx(bounds)
+    assert {"GPU", "2.00 s ± 1.0 %", "the same", verdict} < {*shown.cells.values()}
+    assert said in " ".join(table.notes)
+
+
+def test_repeats_of_two_frameworks_are_judged_by_their_processes():
+    times = {"torch": (3.0, 3.1, 2.9), "mlx": (2.0, 2.1, 1.9)}
+    records = [
+        case(framework, seconds=seconds, repeat=repeat)
+        for framework, of_framework in times.items()
+        for repeat, seconds in enumerate(of_framework)
+    ]
+    (row,) = compared(*records).data
+    assert row["verdict"] == "slower" and 1.3 < row["ratio_low"] < 1.5 < row["ratio_high"] < 1.7
+
+
+def test_two_runs_of_one_framework_are_called_different_in_at_most_5_percent_of_cases():
+    """Two repeats of the reference run, one of them as if it were the other framework's."""
+    run = Run(root() / "outputs" / "reference-cpu").records
+    checks = [each for each in run if each.experiment == "instrument_check"]
+    different, judged = 0, 0
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        for name in ("blas", "gpt2_pretraining", "model_sizes"):
+            of_name = [each for each in run if each.experiment == name]
+            for framework in ("torch", "mlx"):
+                same = [each for each in of_name if each.framework == framework]
+                sides = [
+                    structs.replace(each, repeat=0, framework=label, case=f"{label} {each.case}")
+                    for repeat, label in ((first, "torch"), (second, "mlx"))
+                    for each in same
+                    if each.repeat == repeat
+                ]
+                rows = side_by_side.side_by_side([*sides, *checks], of(name)).data
+                verdicts = [row["verdict"] for row in rows if row["verdict"]]
+                judged += len(verdicts)
+                different += sum(verdict in ("faster", "slower") for verdict in verdicts)
+    assert judged > 800 and different <= 0.05 * judged
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ VARIABLES = re.compile(
     r"|MPS|MTL|METAL|MLX|XLA|TF_(NUM|XLA|ENABLE|FORCE|GPU|CUDNN|USE)|KERAS|CUDA|CUDNN|CUBLAS)_"
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
+CPU_KIND = ("family", "model", "stepping")  # what tells CPUs of one name apart
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's quota: microseconds of CPU time per period
 
@@ -49,8 +50,8 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's quota: microseconds of
 def snapshot() -> dict[str, Any]:
     """Return hardware and software of this machine, ready for JSON; unknown values are None.
 
-    cpu_cores: physical cores. gpus: name, memory_bytes (None if it shares the machine's) and cores
-    (Apple's only) of each. translated: x86-64 Python under Rosetta.
+    cpu: see `cpu_kind`. cpu_cores: physical cores. gpus: name, memory_bytes (None if it shares the
+    machine's) and cores (Apple's only) of each. translated: x86-64 Python under Rosetta.
     """
     mac = sys.platform == "darwin"
     performance, efficiency = _cores_by_kind() if mac else (None, None)
@@ -59,6 +60,7 @@ def snapshot() -> dict[str, Any]:
     x86 = platform.machine() == "x86_64"
     return {
         "chip": chip(),
+        "cpu": cpu_kind(),
         "cpu_cores": psutil.cpu_count(logical=False),
         "cpu_threads": psutil.cpu_count(),
         "performance_cores": performance,
@@ -137,6 +139,25 @@ def chip() -> str | None:
         return sysctl("machdep.cpu.brand_string")
     model = re.search(r"Model name:(.*)", run_command("lscpu") or "")
     return " ".join(model[1].split()) or None if model else None
+
+
+def cpu_kind() -> dict[str, int | None]:
+    """Return family, model and stepping of the CPU, and its highest clock in MHz.
+
+    They tell CPUs of one name apart: a virtual machine's `AMD EPYC` may be of any generation. On a
+    Mac the family is that of the cores, of which the name says more.
+    """
+    if sys.platform == "darwin":
+        numbers = (sysctl("hw.cpufamily"), sysctl("hw.cpusubfamily"), None)
+        kinds = [number if isinstance(number, int) else None for number in numbers]
+        return dict(zip(CPU_KIND, kinds, strict=True)) | {"max_mhz": None}
+    said = run_command("lscpu") or ""
+    titles = dict(zip(CPU_KIND, ("CPU family", "Model", "Stepping"), strict=True))
+    numbers = {}
+    for name, title in (titles | {"max_mhz": "CPU max MHz"}).items():
+        number = re.search(rf"^{title}:\s+(\d+)", said, re.MULTILINE)
+        numbers[name] = number and int(number[1])
+    return numbers
 
 
 def gpus() -> list[dict[str, Any]]:

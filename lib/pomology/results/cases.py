@@ -24,8 +24,8 @@ TIMES = {
     "launch_s": "launch",
     "backward_s": "backward",
 }
-# A flag of `DOUBTS` leaves a number without a verdict. One of `DISTURBED` is of a moment, so another
-# repeat may be without it. Some flags are in older journals only.
+# A flag of `DOUBTS` leaves a number without a verdict. One of `DISTURBED` is of a moment, so that
+# another repeat may be without it. Some flags are in older journals only.
 FLAG_ROWS = read_csv(RESOURCES / "flags.csv")
 FLAGS = {row["flag"]: row["meaning"] for row in FLAG_ROWS}
 DOUBTS = {row["flag"] for row in FLAG_ROWS if row["doubt"] == "yes"}

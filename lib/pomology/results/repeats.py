@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -25,8 +24,8 @@ class Repeats:
 
     run: name of its run, "" if it is of one run only. records: of all repeats. first: of the first
     repeat. last: of the last repeat with status `ok`, else of the last one. good: repeat -> values
-    by metric, of repeats with status `ok`; they include `metrics.RATIOS`. used: those of `good` that
-    nothing disturbed, where these are two or more, else all. left_out: repeat -> flags, of the
+    by metric, of repeats with status `ok`; they include `metrics.RATIOS`. used: those of `good`
+    that nothing disturbed, where these are two or more, else all. left_out: repeat -> flags, of the
     others. in_repeats: metric -> its values in `used`. values: metric -> the mean of these, with
     the interval between them. flags_of: repeat -> flags. flags: of all but those that are left out.
     endings: repeat -> status and reason, of repeats that failed. kind: `cpu` or `gpu`, as
@@ -84,13 +83,6 @@ class Repeats:
         }
         return clean if len(clean) >= LEAST_CLEAN else self.good
 
-    @property
-    def calibration_s(self) -> float | None:
-        """Median seconds of the calibration matmul on the case's device, after it; None without."""
-        times_s = [cases.calibration_s(record) for record in self.records]
-        times_s = [time_s for time_s in times_s if time_s]
-        return statistics.median(times_s) if times_s else None
-
 
 def pool(records: Iterable[Record], run: str = "") -> list[Repeats]:
     """Return the cases of a run's records, in order of first appearance. run: its name."""
@@ -123,6 +115,12 @@ def run_to_run(pooled: Iterable[Repeats]) -> dict[tuple[str, str], float]:
     return {(case.run, case.kind): case.values[VARIATION].value for case in measured}
 
 
+def run_to_run_by_kind(records: Iterable[Record]) -> dict[str, float]:
+    """Return the run-to-run variation of one run by kind of device, see `run_to_run`."""
+    checks = [record for record in records if VARIATION in record.metrics]
+    return {kind: share for (_, kind), share in run_to_run(pool(checks)).items()}
+
+
 def variation_text(pooled: Iterable[Repeats]) -> str:
     """Return the run-to-run variation of one run in the words of every page.
 
@@ -151,8 +149,10 @@ def allowed(variations: Sequence[float]) -> float:
 def mean_of_repeats(estimates: Sequence[Estimate]) -> Estimate:
     """Return the geometric mean over processes, with the interval of the typical process.
 
-    It holds the median process more often than the mean one, if slow ones are rare. Processes differ far more than steps within one (Kalibera and Jones 2013). A single one
-    keeps its value and interval. If a value may be negative, as a slope, the mean is arithmetic.
+    It holds the median process in 93 to 97 % of draws, and the mean one less often if slow ones are
+    rare (docs/log/2026-11.md). Processes mostly differ far more than steps within one (Kalibera and
+    Jones 2013). A single one keeps its value and interval. If a value may be negative, as a slope,
+    the mean is arithmetic.
     """
     first = estimates[0]
     if len(estimates) == 1:

@@ -9,7 +9,7 @@ import re
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from pomology.results import journal
 from pomology.results.record import RENAMED, Record
 
 MACHINE = "machine.json"
+CPU_KIND = machine_snapshot.CPU_KIND
 # Lock file, which remains. Neither git nor `share` includes it, so a folder without it is a copy.
 LOCK = ".lock"
 MAX_FILES = 10_000  # in a zip
@@ -236,6 +237,10 @@ def check_machine(out: Path) -> None:
         problem = "is a copy of a run, not one of this checkout"
     elif (out / MACHINE).exists():
         before, now = Run(out).machine, machine_snapshot.snapshot()
+        kinds = [cpu_kind(machine) for machine in (before, now)]
+        if all(kinds) and kinds[0] != kinds[1]:
+            was, is_now = (dict(zip(CPU_KIND, kind, strict=True)) for kind in kinds)
+            problem = f"has a CPU of {was}, but this machine's is of {is_now}"
         for name in ("chip", "cpu_cores", "memory_bytes", "gpus", "os"):
             was, is_now = before.get(name), now.get(name)
             # The operating system reserves slightly different amounts of memory.
@@ -244,6 +249,13 @@ def check_machine(out: Path) -> None:
                 problem = f"has {name} {was}, but this machine has {is_now}"
     if problem:
         raise PomologyError(f"RUN={out.name}: {one_line(problem, 200)}; choose another RUN")
+
+
+def cpu_kind(machine: Mapping[str, Any]) -> tuple:
+    """Return family, model and stepping of a machine's CPU; empty if none of them is known."""
+    cpu = machine.get("cpu") or {}
+    kind = tuple(cpu.get(name) for name in CPU_KIND)
+    return kind if any(number is not None for number in kind) else ()
 
 
 def note(out: Path, **facts: Any) -> None:

@@ -7,6 +7,7 @@ from pomology.articles.claims import CONTRADICTED, SUPPORTED
 from pomology.format import significant
 from pomology.report.table import Row, Table
 from pomology.results import repeats
+from pomology.results.comparing import FASTER, SLOWER
 from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
@@ -57,20 +58,33 @@ def bounds(diagnosed):
 
 
 def frameworks(records):
-    """Return how much faster one framework is, over the workloads that both ran alike."""
-    ratios = {}
+    """Return how much faster one framework is, over the models that both trained alike.
+
+    A model has the geometric mean of its cases, and all models that of theirs.
+    """
+    rows = {}
     for row in joined(records).data:
         if row["ratio"] and row["framework"] == "torch":
-            ratios.setdefault(row["device"], []).append(row["ratio"])
+            rows.setdefault(row["device"], {}).setdefault(row["model"], []).append(row)
     texts = []
-    for kind, of_device in ratios.items():
-        mean = geometric_mean(of_device)
+    for kind, by_model in rows.items():
+        models = [
+            geometric_mean(row["ratio"] for row in of_model) for of_model in by_model.values()
+        ]
+        mean = geometric_mean(models)
         name = "MLX" if mean > 1 else "PyTorch"
-        ends = sorted(ratio if mean > 1 else 1 / ratio for ratio in of_device)
+        ends = sorted(ratio if mean > 1 else 1 / ratio for ratio in models)
         numbers = (max(mean, 1 / mean), ends[0], ends[-1])
         factor, low, high = (significant(number, 2) for number in numbers)
-        count = f"{len(of_device)} training workloads, {low} to {high}×"
-        texts.append(f"{name} is {factor}× faster on the {kind.upper()} ({count}).")
+        verdicts = [row["verdict"] for of_model in by_model.values() for row in of_model]
+        faster, slower = (verdicts.count(verdict) for verdict in (SLOWER, FASTER))
+        of_cases = f"MLX faster in {faster} of {len(verdicts)} cases, PyTorch in {slower}"
+        count = f"{len(models)} models, {low} to {high}×; {of_cases}"
+        on = f"on the {kind.upper()}"
+        if (faster if mean > 1 else slower) == 0:
+            texts.append(f"No difference is shown {on} ({count}).")
+        else:
+            texts.append(f"{name} is {factor}× faster {on} ({count}).")
         if kind == "cpu" and not (records[0].chip or "").startswith("Apple"):
             texts.append("MLX has no optimized BLAS on CPUs other than Apple's.")
     return " ".join(texts) or "Not known; the notebook mlx_or_pytorch compares them."

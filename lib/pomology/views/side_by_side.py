@@ -7,7 +7,8 @@ were on the device already. The tests check that their models are equal.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pomology.format import with_interval
@@ -17,8 +18,17 @@ from pomology.report.article import Declaration
 from pomology.report.figures import Line
 from pomology.report.table import INTERVALS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
+from pomology.results.comparing import (
+    FASTER,
+    NO_DIFFERENCE,
+    SINGLE,
+    SLOWER,
+    WITHIN,
+    Compared,
+    judge,
+)
 from pomology.results.record import Record
-from pomology.results.repeats import Repeats, pool
+from pomology.results.repeats import Repeats, pool, run_to_run_by_kind
 
 FRAMEWORKS = {"torch": "PyTorch", "mlx": "MLX"}
 # Times of a whole training that exclude loading, the first one that both frameworks have.
@@ -28,6 +38,11 @@ JOINED = (
     "that were on the device already: epochs are without loading, and other times are of a pass or "
     "a step. Keras cuts its batches from an array in memory."
 )
+RULE = (
+    "Which is faster is decided by the repeats of both. In single runs the ratio must exceed what two "
+    "equal runs differ by, as instrument_check measures it."
+)
+UNKNOWN = "have no verdict, since instrument_check has not measured what two equal runs differ by"
 NO_LOADER = "PyTorch's time includes loading; none without it was measured"
 MEANING = (
     "Ratio: PyTorch's time over MLX's; above 1 MLX is faster. The same: the inputs have the same "
@@ -38,21 +53,55 @@ MEANING = (
 def side_by_side(records: Iterable[Record], declaration: Declaration) -> Table:
     """Return a table of PyTorch's time over MLX's for each case, or the reason for no ratio.
 
-    Cases in TF32 are excluded, because only PyTorch has it. records: of one run. declaration: of
-    the experiment.
+    Cases in TF32 are excluded, because only PyTorch has it. records: of one run, with those of
+    `instrument_check`. declaration: of the experiment.
     """
-    of_experiment = (record for record in records if record.experiment == declaration.name)
-    rows = [_row(declaration, pair) for pair in _pairs(of_experiment)]
-    ratios = [row.data for row in rows if row.data["ratio"]]
-    bounded = [row for row in ratios if "ratio_low" in row]
-    faster = sum(row["ratio_low"] > 1 for row in bounded)
-    slower = sum(row["ratio_high"] < 1 for row in bounded)
-    counts = (
-        f"Cases with a ratio: {len(ratios)}. MLX is faster in {faster}, PyTorch in {slower}; "
-        f"{len(bounded) - faster - slower} show no difference, {len(ratios) - len(bounded)} have "
-        "no interval."
+    records = list(records)
+    variations = run_to_run_by_kind(records)
+    pairs = _pairs(record for record in records if record.experiment == declaration.name)
+    notes = [sameness(pair) for pair in pairs]
+    compared = [
+        _compared(pair.get("mlx"), pair.get("torch"), declaration.time, variations)
+        if comparable
+        else None
+        for pair, (_, comparable) in zip(pairs, notes, strict=True)
+    ]
+    judge([each for each in compared if each])
+    rows = [
+        _row(declaration, pair, note, each)
+        for pair, (note, _), each in zip(pairs, notes, compared, strict=True)
+    ]
+    return Table("PyTorch and MLX", rows, [MEANING, RULE, counts(compared), INTERVALS])
+
+
+def counts(compared: Iterable[Compared | None]) -> str:
+    """Return in how many cases which framework is faster, by the verdicts of `judge`."""
+    compared = [each for each in compared if each]
+    judged = Counter(each.verdict.partition(":")[0] for each in compared)
+    undecided = sum(judged[verdict] for verdict in (NO_DIFFERENCE, WITHIN))
+    text = (
+        f"Cases with a ratio: {len(compared)}. MLX is faster in {judged[SLOWER]}, the other in "
+        f"{judged[FASTER]}; {undecided} show no difference beyond run-to-run variation"
     )
-    return Table("PyTorch and MLX", rows, [MEANING, counts, INTERVALS])
+    for verdict, words in (("in doubt", "are in doubt, by their flags"), (SINGLE, UNKNOWN)):
+        text += f", {judged[verdict]} {words}" if judged[verdict] else ""
+    return f"{text}."
+
+
+def _compared(
+    mlx: Repeats, other: Repeats, metric: str, variations: Mapping[str, float]
+) -> Compared | None:
+    """Return the times of a case in MLX and in another framework; None unless both have some."""
+    sides = [case.in_repeats.get(metric) for case in (mlx, other)]
+    if not all(sides):
+        return None
+    flags = sorted({*mlx.flags, *other.flags} & cases.DOUBTS)
+    return Compared(
+        base_s=[time.value for time in sides[0]],
+        other_s=[time.value for time in sides[1]],
+        variations=(variations.get(mlx.kind), variations.get(other.kind)),
+        flags={flag: flag for flag in flags},
+    )
 
 
 def _pairs(records: Iterable[Record]) -> list[dict[str, Repeats]]:
@@ -73,19 +122,42 @@ def joined(records: Iterable[Record]) -> Table:
     are left out. `data` of a row has `device`, `cpu` or `gpu`, the `experiment` and the `ratio`.
     """
     # Single operations have no parameters.
+    records = list(records)
+    variations = run_to_run_by_kind(records)
     pairs = [pair for pair in _pairs(records) if "mlx" in pair and len(pair) > 1]
-    rows = [_joined_row(pair) for pair in pairs if pair["mlx"].first.parameters]
-    return Table("MLX and the other framework of each experiment", rows, [JOINED, INTERVALS])
+    trainings = [_Training(pair, variations) for pair in pairs if pair["mlx"].first.parameters]
+    compared = [training.compared for training in trainings]
+    judge([each for each in compared if each])
+    rows = [_joined_row(training) for training in trainings]
+    notes = [JOINED, RULE, counts(compared), INTERVALS]
+    return Table("MLX and the other framework of each experiment", rows, notes)
 
 
-def _joined_row(pair: dict[str, Repeats]) -> Row:
+class _Training:
+    """A training in MLX and in another framework.
+
+    metric: the time that both have, "" if none. note: whether they computed the same. compared:
+    their times, None if these must not be compared.
+    """
+
+    def __init__(self, pair: dict[str, Repeats], variations: Mapping[str, float]):
+        self.mlx = pair["mlx"]
+        others = [case for name, case in pair.items() if name != "mlx"]
+        self.other = pair.get("torch") or others[0]
+        both = self.mlx.values.keys() & self.other.values.keys()
+        self.metric = next((name for name in COMPUTING if name in both), "")
+        self.note, comparable = _computed_alike(self.mlx, self.other, self.metric)
+        self.compared = None
+        if comparable:
+            self.compared = _compared(self.mlx, self.other, self.metric, variations)
+
+
+def _joined_row(training: _Training) -> Row:
     """Return the row of a training: in MLX, and in PyTorch or TensorFlow."""
-    mlx = pair["mlx"]
-    other = pair.get("torch") or next(case for name, case in pair.items() if name != "mlx")
-    metric = next((name for name in COMPUTING if name in mlx.values and name in other.values), "")
-    note, comparable = _computed_alike(mlx, other, metric)
+    mlx, other = training.mlx, training.other
+    metric, note, compared = training.metric, training.note, training.compared
     other_time, mlx_time = other.values.get(metric), mlx.values.get(metric)
-    ratio = other_time / mlx_time if comparable else None
+    ratio = compared.estimate if compared else None
     heading = metrics.Metric(metric).heading if metric else ""
     texts = {
         "Experiment": mlx.first.experiment,
@@ -95,10 +167,13 @@ def _joined_row(pair: dict[str, Repeats]) -> Row:
         "Other framework": f"{other.framework}: {_time_text(other, metric)}",
         "MLX": _time_text(mlx, metric),
         "Ratio": with_interval(ratio, metrics.Metric("speedup").show) if ratio else "",
+        "Faster": _faster(compared, other),
         "Notes": note,
     }
     data = {
         "experiment": mlx.first.experiment,
+        # Older runs have trainings of several models in one notebook.
+        "model": mlx.config.get("workload", mlx.first.experiment),
         "device": mlx.kind,
         "case": mlx.first.case,
         "framework": other.first.framework,
@@ -106,8 +181,16 @@ def _joined_row(pair: dict[str, Repeats]) -> Row:
         "remark": note,
         "other_s": other_time and other_time.value,
         "mlx_s": mlx_time and mlx_time.value,
+        "verdict": compared and compared.verdict,
     }
     return Row(texts, data | numbers("ratio", ratio), "measured")
+
+
+def _faster(compared: Compared | None, other: Repeats) -> str:
+    """Return which framework is faster, or why neither. The base of the ratio is MLX."""
+    if compared is None:
+        return ""
+    return {SLOWER: "MLX", FASTER: other.framework}.get(compared.verdict, compared.verdict)
 
 
 def _time_text(case: Repeats, metric: str) -> str:
@@ -150,10 +233,11 @@ def joined_figure(table: Table) -> Any:
     return figures.ratios_figure(panels, label)
 
 
-def _row(declaration: Declaration, pair: dict[str, Repeats]) -> Row:
+def _row(
+    declaration: Declaration, pair: dict[str, Repeats], note: str, compared: Compared | None
+) -> Row:
     """Return the row of a case in both frameworks: their times, and PyTorch's over MLX's."""
     case = next(iter(pair.values()))
-    note, comparable = sameness(pair)
     texts = {"Device": case.kind.upper()} | declaration.texts(case.config)
     data = {"device": case.kind, **case.config, "remark": note}
     times = {name: case.values.get(declaration.time) for name, case in pair.items()}
@@ -162,9 +246,11 @@ def _row(declaration: Declaration, pair: dict[str, Repeats]) -> Row:
         status = pair[name].status if name in pair else "not timed"
         texts[heading] = value_text(declaration.time, time) if time else status
         data[f"{name}_{declaration.time}"] = time and time.value
-    ratio = times["torch"] / times["mlx"] if comparable and all(times.values()) else None
+    ratio = compared.estimate if compared else None
     texts["Ratio"] = with_interval(ratio, metrics.Metric("speedup").show) if ratio else ""
+    texts["Faster"] = _faster(compared, pair["torch"]) if compared else ""
     texts["Notes"] = note
+    data["verdict"] = compared and compared.verdict
     return Row(texts, data | numbers("ratio", ratio), "measured")
 
 

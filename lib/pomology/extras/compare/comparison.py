@@ -7,33 +7,40 @@ single runs by the run-to-run variation that `instrument_check` has measured on 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import geometric_mean
+from itertools import combinations
 from typing import Any
 
-import numpy as np
-
-from pomology.articles import claims
 from pomology.format import one_line, seconds, with_interval
-from pomology.machine.calibration import slower
-from pomology.measure import intervals
 from pomology.measure.estimate import REPEATS
+from pomology.report.display import software
 from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS
+from pomology.results.comparing import Compared, expected_by_chance, judge
 from pomology.results.frame import machine_of
-from pomology.results.repeats import Repeats, allowed, pool, run_to_run, variation_text
-from pomology.results.run import Run
+from pomology.results.repeats import Repeats, pool, run_to_run, variation_text
+from pomology.results.run import CPU_KIND, Run, cpu_kind
 
 TIMES = ("epoch_s", "fit_s", "kernel_s", "pass_s", "launch_s", "step_s")
 SAME = ("profile", "data", "scaled", "parameters", "flops_per_step")  # what must be equal
 # Flags that leave a comparison in doubt, unless both cases have them.
 LASTING = {"on-battery", "low-power", "fallback-enabled", "other-way"}
+CALIBRATION = 0.05  # change of the calibrations' median that shows another speed of the machine
+LEAST_CALIBRATIONS = 10
+IN_ONE_DIRECTION = 0.75  # share of the cases of a run
+LEAST_IN_ONE_DIRECTION = 8  # cases
 RATIOS = "Ratio: time over that of the first run with this case, so below 1 is faster."
 SINGLE = (
     f"Single runs, and fewer than {REPEATS} repeats: a case is faster or slower if its ratio "
     "exceeds run-to-run variation, as instrument_check has measured it. {} Repeats tell smaller "
     "differences apart."
+)
+BY_CHANCE = (
+    "Of {count} equal cases of single runs about {expected} would be called faster or slower by "
+    "chance."
 )
 UNKNOWN = (
     "Single runs without instrument_check on both machines have no verdict: their run-to-run "
@@ -52,8 +59,8 @@ class ComparedCase:
 
     article, experiment, case, precision: of the case. base, run: names of the two runs. kind: `cpu`
     or `gpu`. doubts: conditions that may explain a difference. metric: the time compared, None if
-    they cannot be. base_s, run_s: seconds by repeat. ratio: run over base. low, high: its interval.
-    machine: how the machine itself differed. The fields but for the last are columns of a file.
+    they cannot be. times: its seconds by repeat, with their ratio and verdict. refused: why there
+    is no comparison. machine: how the machine itself differed.
     """
 
     article: str
@@ -62,54 +69,58 @@ class ComparedCase:
     precision: str
     base: str
     run: str
-    verdict: str = "not timed in both"
     kind: str
     doubts: str
     metric: str | None = None
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    base_s: Sequence[float] | None = None
-    run_s: Sequence[float] | None = None
+    times: Compared | None = None
+    refused: str = "not timed in both"
     machine: Sequence[str] = ()
 
     @property
     def repeated(self) -> bool:
         """Whether both runs have enough repeats for an interval between processes."""
-        return bool(self.metric) and min(len(self.base_s), len(self.run_s)) >= REPEATS
+        return self.times is not None and self.times.repeated
 
     @property
     def single(self) -> bool:
         """Whether it has times, but too few repeats in one of the runs."""
-        return bool(self.metric) and not self.repeated
+        return self.times is not None and not self.times.repeated
 
     @property
     def full_verdict(self) -> str:
         """The verdict, and how the machine itself differed."""
-        return "; ".join([self.verdict, *self.machine])
-
-    def conclude(self, low: float, high: float, undecided: str) -> None:
-        """Set the interval of the ratio, and the verdict. undecided: that of an interval with 1."""
-        self.low, self.high, self.verdict = low, high, undecided
-        if low <= 1 <= high:
-            return
-        self.verdict = "faster" if high < 1 else "slower"
-        if self.doubts:
-            self.verdict = f"in doubt: {self.verdict}, but {self.doubts}"
+        verdict = self.times.verdict if self.times else self.refused
+        return "; ".join([verdict, *self.machine])
 
     def row(self) -> dict[str, Any]:
         """Return its numbers for a file."""
-        row = dataclasses.asdict(self) | {"verdict": self.full_verdict}
-        del row["machine"]
-        return row
+        times = self.times
+        return {
+            "article": self.article,
+            "experiment": self.experiment,
+            "case": self.case,
+            "precision": self.precision,
+            "base": self.base,
+            "run": self.run,
+            "verdict": self.full_verdict,
+            "kind": self.kind,
+            "doubts": self.doubts,
+            "metric": self.metric,
+            "ratio": times and times.ratio,
+            "low": times and times.low,
+            "high": times and times.high,
+            "base_s": times and times.base_s,
+            "run_s": times and times.other_s,
+        }
 
     def text(self) -> str:
         """Return its ratio and verdict for a cell."""
-        if self.ratio is None:
+        times = self.times
+        if times is None:
             return self.full_verdict
-        if self.low is None:
-            return f"{self.ratio:.3g} without an interval: {self.full_verdict}"
-        return f"{self.ratio:.3g} ({self.low:.3g} to {self.high:.3g}): {self.full_verdict}"
+        if times.low is None:
+            return f"{times.ratio:.3g} without an interval: {self.full_verdict}"
+        return f"{times.ratio:.3g} ({times.low:.3g} to {times.high:.3g}): {self.full_verdict}"
 
 
 def same_cases(pooled: Sequence[Repeats]) -> list[list[Repeats]]:
@@ -125,13 +136,17 @@ def same_cases(pooled: Sequence[Repeats]) -> list[list[Repeats]]:
     return list(groups.values())
 
 
-def pairs(cases: Sequence[Repeats]) -> list[ComparedCase]:
-    """Return the comparisons of all others of a group with its first, not judged yet."""
+def pairs(cases: Sequence[Repeats], runs: Mapping[str, Traits]) -> list[ComparedCase]:
+    """Return the comparisons of all others of a group with its first, not judged yet.
+
+    runs: the traits of each run.
+    """
     base, *others = cases
-    return [_pair(base, other) for other in others]
+    return [_pair(base, other, runs) for other in others]
 
 
-def _pair(base: Repeats, other: Repeats) -> ComparedCase:
+def _pair(base: Repeats, other: Repeats, runs: Mapping[str, Traits]) -> ComparedCase:
+    flags = _flags(base, other)
     comparison = ComparedCase(
         article=base.first.article,
         experiment=base.first.experiment,
@@ -140,7 +155,7 @@ def _pair(base: Repeats, other: Repeats) -> ComparedCase:
         base=base.run,
         run=other.run,
         kind=base.kind,
-        doubts=_doubts(base, other),
+        doubts=", ".join(flags.values()),
     )
     metric = next(
         (name for name in TIMES if name in base.in_repeats and name in other.in_repeats), None
@@ -149,14 +164,18 @@ def _pair(base: Repeats, other: Repeats) -> ComparedCase:
         return comparison
     difference = _difference(base, other)
     if difference:
-        comparison.verdict = f"must not be compared: {difference}"
+        comparison.refused = f"must not be compared: {difference}"
         return comparison
     comparison.metric = metric
-    comparison.base_s = [estimate.value for estimate in base.in_repeats[metric]]
-    comparison.run_s = [estimate.value for estimate in other.in_repeats[metric]]
-    comparison.ratio = geometric_mean(comparison.run_s) / geometric_mean(comparison.base_s)
-    comparison.machine = _machine(base, other)
-    comparison.verdict = "single runs" if comparison.single else ""
+    comparison.machine = _power_modes(base, other)
+    traits = [runs[case.run] for case in (base, other)]
+    comparison.times = Compared(
+        base_s=[estimate.value for estimate in base.in_repeats[metric]],
+        other_s=[estimate.value for estimate in other.in_repeats[metric]],
+        variations=tuple(each.variations.get(base.kind) for each in traits),
+        flags=flags,
+        doubts=_slower_machine(base, other, *traits),
+    )
     return comparison
 
 
@@ -176,96 +195,78 @@ def _difference(base: Repeats, other: Repeats) -> str:
     return ""
 
 
-def _machine(base: Repeats, other: Repeats) -> list[str]:
-    """Return how the machine itself differed, by its power mode and its calibration matmul."""
-    differences = []
+def _power_modes(base: Repeats, other: Repeats) -> list[str]:
+    """Return the power modes of a machine where they differed."""
     before, after = base.first.power_mode, other.first.power_mode
-    if before and after and before != after:
-        differences.append(f"power mode {before} and {after}")
-    # Another chip, or on a GPU another version, has a matmul of its own.
+    return [f"power mode {before} and {after}"] if before and after and before != after else []
+
+
+def _slower_machine(base: Repeats, other: Repeats, before: Traits, after: Traits) -> str:
+    """Return how the machine itself differed between two runs, by its calibrations' medians.
+
+    The medians over a run vary by 2.5 %, where one calibration says little of its case. Another
+    kind of chip, or on a GPU another version of the framework, has a calibration of its own.
+    """
     same = ("chip",) if base.kind == "cpu" else ("chip", "framework_version")
-    before_s, after_s = base.calibration_s, other.calibration_s
     alike = all(getattr(base.first, name) == getattr(other.first, name) for name in same)
-    if alike and before_s and after_s:
-        by = slower(base.kind, max(before_s, after_s), min(before_s, after_s))
-        way = "slower" if after_s > before_s else "faster"
-        if by:
-            differences.append(f"the machine itself was {by} {way} by its calibration matmul")
-    return differences
+    calibrated = [each.calibration(base) for each in (before, after)]
+    if not alike or before.other_cpu(after) or None in calibrated:
+        return ""
+    (before_s, _), (after_s, count) = calibrated
+    change = after_s / before_s - 1
+    if abs(change) <= CALIBRATION:
+        return ""
+    way, share = ("slower", change) if change > 0 else ("faster", before_s / after_s - 1)
+    return f"the machine was {100 * share:.0f} % {way} by its calibration (median of {count:,})"
 
 
-def _doubts(base: Repeats, other: Repeats) -> str:
-    """Return the conditions that may explain a difference: `busy in a, on-battery in b`."""
+def _flags(base: Repeats, other: Repeats) -> dict[str, str]:
+    """Return the flags that may explain a difference, in words: `busy in a, busy in b`."""
     causes = (DOUBTS | LASTING) - LASTING.intersection(base.flags, other.flags)
-    flags = [(flag, case.run) for case in (base, other) for flag in case.flags]
-    return ", ".join(f"{flag} in {run}" for flag, run in flags if flag in causes)
+    words = defaultdict(list)
+    for case in (base, other):
+        for flag in causes.intersection(case.flags):
+            words[flag].append(f"{flag} in {case.run}")
+    return {flag: ", ".join(of_flag) for flag, of_flag in sorted(words.items())}
 
 
-def judge(
-    comparisons: Sequence[ComparedCase],
-    variations: Mapping[tuple[str, str], float],
-    in_turn: bool,
-) -> None:
-    """Set the verdicts of comparisons that have times.
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What is the same for all cases of a run.
 
-    variations: run-to-run variation by run and kind of device. in_turn: see `table`.
+    variations: run-to-run variation by kind of device. cpu: family, model and stepping of the CPU,
+    empty where they are not known. calibrations: framework, version and backend -> seconds; those
+    of the CPU have empty names.
     """
-    families = defaultdict(list)
-    for comparison in comparisons:
-        if comparison.repeated:
-            families[comparison.run, comparison.experiment].append(comparison)
-        elif comparison.single:
-            judge_single(comparison, variations)
-    for family in families.values():
-        judge_together(family, in_turn)
+
+    variations: dict[str, float]
+    cpu: tuple
+    calibrations: Mapping[tuple[str, str, str], list[float]]
+
+    def calibration(self, case: Repeats) -> tuple[float, int] | None:
+        """Return the median seconds on a case's device, and of how many; None if of too few."""
+        first = case.first
+        device = (first.framework, first.framework_version, first.backend)
+        times_s = self.calibrations.get(("", "", "") if case.kind == "cpu" else device, [])
+        if len(times_s) < LEAST_CALIBRATIONS:
+            return None
+        return statistics.median(times_s), len(times_s)
+
+    def other_cpu(self, other: Traits) -> bool:
+        """Whether the CPUs of two runs are of different kinds, though of one name perhaps."""
+        return bool(self.cpu and other.cpu) and self.cpu != other.cpu
 
 
-def judge_single(comparison: ComparedCase, variations: Mapping[tuple[str, str], float]) -> None:
-    """Judge single runs by the variation measured on both machines, if it has been."""
-    runs = (comparison.base, comparison.run)
-    measured = [variations.get((run, comparison.kind)) for run in runs]
-    if None in measured:
-        return
-    factor = allowed(measured)
-    ratio = comparison.ratio
-    comparison.conclude(ratio / factor, ratio * factor, "within run-to-run variation")
-
-
-def judge_together(comparisons: Sequence[ComparedCase], in_turn: bool) -> None:
-    """Judge repeated cases of one notebook, by Welch's t on logarithms (Welch 1947).
-
-    The variance between sets of processes is added where these did not run in turn.
-    """
-    from scipy import stats  # half a second, which single runs do not need
-
-    between = 0.0 if in_turn else claims.BETWEEN_SETS
-    spreads = []
-    for comparison in comparisons:
-        run, base = np.log(comparison.run_s), np.log(comparison.base_s)
-        variance = squares = 0.0
-        for side in (run, base):
-            part = max(side.var(ddof=1), claims.RESOLUTION**2) * (1 / side.size + between / 2)
-            variance += part
-            squares += part**2 / (side.size - 1)
-        spreads.append(stats.t(variance**2 / squares, run.mean() - base.mean(), variance**0.5))
-    confidence = joint_confidence([2 * min(spread.cdf(0), spread.sf(0)) for spread in spreads])
-    for comparison, spread in zip(comparisons, spreads, strict=True):
-        with np.errstate(over="ignore"):  # two repeats may have a bound beyond any float
-            low, high = map(float, np.exp(spread.interval(confidence)))
-        comparison.conclude(low, high, "no difference shown")
-
-
-def joint_confidence(p_values: Sequence[float]) -> float:
-    """Return the confidence at which intervals show which of several comparisons differ.
-
-    Of those whose interval at this confidence leaves 1 out, at most 5 % are wrong on average
-    (Benjamini and Hochberg 1995; Benjamini and Yekutieli 2005). One comparison: 95 %.
-    """
-    from scipy.stats import false_discovery_control
-
-    rate = 1 - intervals.CONFIDENCE
-    passed = sum(false_discovery_control(p_values) <= rate)
-    return float(1 - rate * max(passed, 1) / len(p_values))
+def traits_of(run: Run, pooled: Sequence[Repeats]) -> Traits:
+    """Return the traits of a run. pooled: its cases."""
+    calibrations = defaultdict(list)
+    for record in run.records:
+        device = (record.framework, record.framework_version, record.backend)
+        for prefix, key in (("", ("", "", "")), ("device_", device)):
+            sides = (record.calibration.get(f"{prefix}{side}") for side in ("before_s", "after_s"))
+            calibrations[key] += filter(None, sides)
+    variations = {kind: share for (_, kind), share in run_to_run(pooled).items()}
+    return Traits(variations, cpu_kind(run.machine), calibrations)
 
 
 def table(runs: Sequence[Run], in_turn: bool = False) -> Table:
@@ -275,21 +276,64 @@ def table(runs: Sequence[Run], in_turn: bool = False) -> Table:
     runs took turns, so that the machine was the same for both.
     """
     names = [run.name for run in runs]
-    pooled = [case for run in runs for case in pool(run.records, run.name)]
-    variations = run_to_run(pooled)
-    groups = [(cases, pairs(cases)) for cases in same_cases(pooled)]
+    by_run = {run.name: pool(run.records, run.name) for run in runs}
+    pooled = [case for cases in by_run.values() for case in cases]
+    traits = {run.name: traits_of(run, by_run[run.name]) for run in runs}
+    groups = [(cases, pairs(cases, traits)) for cases in same_cases(pooled)]
     comparisons = [comparison for _, compared in groups for comparison in compared]
-    judge(comparisons, variations, in_turn)
+    families = defaultdict(list)
+    for comparison in comparisons:
+        if comparison.times:
+            families[comparison.run, comparison.experiment].append(comparison.times)
+    for family in families.values():
+        judge(family, in_turn)
     rows = [_row(cases, compared, names) for cases, compared in groups]
     rows = [row for row in rows if row]
-    notes = [f"{run.name}: {one_line(machine_of(run))}." for run in runs]
+    notes = [note for run in names[1:] for note in _direction(run, comparisons)]
+    notes += [_described(run) for run in runs]
+    for first, second in combinations(names, 2):
+        notes += _kinds(first, second, traits)
     alone = [name for name in names if not any(row.cells[name] for row in rows)]
     notes += [_alone(name, pooled) for name in alone]
     notes += [RATIOS] if rows else []
-    notes += _methods(comparisons, variations, pooled)
+    notes += _methods(comparisons, traits, pooled)
     side_by_side = Table("Runs side by side", rows, notes)
     side_by_side.data = [comparison.row() for comparison in comparisons]
     return side_by_side
+
+
+def _direction(run: str, comparisons: Sequence[ComparedCase]) -> list[str]:
+    """Return that most cases of a run moved in one direction, if they did."""
+    ratios = [each.times.ratio for each in comparisons if each.run == run and each.times]
+    if len(ratios) < LEAST_IN_ONE_DIRECTION:
+        return []
+    middle = statistics.median(ratios)
+    longer = sum(ratio > 1 for ratio in ratios)
+    share = max(longer, len(ratios) - longer) / len(ratios)
+    if share < IN_ONE_DIRECTION or abs(math.log(middle)) < math.log1p(CALIBRATION):
+        return []
+    way, count = ("longer", longer) if middle > 1 else ("shorter", len(ratios) - longer)
+    return [
+        f"{run}: {count} of {len(ratios)} cases took {way}, the median {middle:.3g} times as long. "
+        "What changes most cases alike is the machine or its software rather than a case."
+    ]
+
+
+def _described(run: Run) -> str:
+    """Return a sentence on a run's machine and the versions of its software."""
+    versions = software(run.machine) if run.machine.get("python") else ""
+    return one_line(f"{run.name}: {'; '.join(filter(None, [machine_of(run), versions]))}.", 400)
+
+
+def _kinds(first: str, second: str, traits: Mapping[str, Traits]) -> list[str]:
+    """Return that two runs are of different CPUs, if these are known."""
+    if not traits[first].other_cpu(traits[second]):
+        return []
+    kinds = []
+    for run in (first, second):
+        numbers = zip(CPU_KIND, traits[run].cpu, strict=True)
+        kinds.append(", ".join(f"{name} {number}" for name, number in numbers))
+    return [f"The CPUs of {first} ({kinds[0]}) and {second} ({kinds[1]}) are of different kinds."]
 
 
 def _row(
@@ -327,19 +371,24 @@ def _alone(run: str, pooled: Sequence[Repeats]) -> str:
 
 def _methods(
     comparisons: Sequence[ComparedCase],
-    variations: Mapping[tuple[str, str], float],
+    traits: Mapping[str, Traits],
     pooled: Sequence[Repeats],
 ) -> list[str]:
     """Return a note for each way in which some of the comparisons were judged."""
     stated = " ".join(
         f"{name}: {variation_text(case for case in pooled if case.run == name)}"
-        for name in dict.fromkeys(run for run, _ in variations)
+        for name, of_run in traits.items()
+        if of_run.variations
     )
-    single = [comparison for comparison in comparisons if comparison.single]
+    single = [comparison.times for comparison in comparisons if comparison.single]
+    judged = [times for times in single if times.low is not None]
     notes = []
     if single and stated:
         notes.append(SINGLE.format(stated))
-    if any(comparison.low is None for comparison in single):
+    if judged:
+        expected = expected_by_chance(judged)
+        notes.append(BY_CHANCE.format(expected=expected, count=len(judged)))
+    if len(judged) < len(single):
         notes.append(UNKNOWN)
     if any(comparison.repeated for comparison in comparisons):
         notes.append(REPEATED)
