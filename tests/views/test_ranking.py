@@ -69,6 +69,38 @@ def test_what_is_not_the_same_work_is_not_compared(other):
     assert ranking.ranking_table([run_of(other)]).notes == (ranking.NOTHING,)
 
 
+THEIRS = 285.473  # seconds of an epoch of DCGAN on an RTX 2070 Super
+
+
+def headline(*records):
+    return ranking.headline([run_of(*records)], "RTX 2070 Super")
+
+
+def test_the_headline_has_its_evidence():
+    single = "2.0× slower than the RTX 2070 Super (1 model; single runs; software of 2026 against "
+    assert single in headline(epoch(2 * THEIRS))
+    times = [2.0 * THEIRS, 2.2 * THEIRS, 1.8 * THEIRS]
+    said = headline(*(epoch(time, repeat=number) for number, time in enumerate(times)))
+    # By hand: Student's t with two degrees of freedom of the three logarithms.
+    assert (
+        "2.0× slower than the RTX 2070 Super (1 model; 95 % between 3 repeats: 1.5 to 2.6×; "
+        in said
+    )
+    assert said.endswith(").")
+    around = [0.8 * THEIRS, 1.3 * THEIRS, 1.0 * THEIRS]
+    said = headline(*(epoch(time, repeat=number) for number, time in enumerate(around)))
+    assert said.endswith("), a difference that the repeats do not show.")
+
+
+def test_an_own_time_that_was_disturbed_is_in_brackets_as_a_published_one_is():
+    disturbed = epoch(2 * THEIRS, flags=["contended"])
+    assert not beside([disturbed], HERE, "RTX 2070 Super").sound["dcgan"]
+    assert beside([epoch(2 * THEIRS, flags=["few-steps"])], HERE, "RTX 2070 Super").sound["dcgan"]
+    said = headline(disturbed)
+    assert "[2.0× slower than the RTX 2070 Super (1 model), use with care]" in said
+    assert said.endswith("1 of 1 cases were disturbed (contended).")
+
+
 def test_the_reference_can_be_chosen_and_runs_of_others_stand_under_their_names():
     own = [epoch(900.0), epoch(90.0, "siamese"), epoch(30.0, "vae", 5120)]
     shown = ranking.ranking_table([run_of(*own)], "M1 Ultra CPU")

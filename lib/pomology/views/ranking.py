@@ -25,15 +25,18 @@ from pomology.results.run import Run
 from pomology.views.speeds import MEASURED, PUBLISHED, WORK, speeds
 
 SHARED = {"amp", "tf32"}  # faults of no effect where two devices both have them
+# Flags of a case that change what was timed, as faults of a published time do.
+OWN = cases.DOUBTS - {"few-steps", "few-calls", "too-noisy"}
 MOST_ROWS = 12  # of the figure, which a first screen shows
 ITSELF = "1 (the reference)"
+NOT_SHOWN = ", a difference that the repeats do not show"
 NOTES = (
     "A speed is the geometric mean over the models that a device and the reference have both "
     "trained with the same batch size, settings, precision and kind of time.",
     "Parentheses: the number of those models and the range of their ratios. One model does not "
     "generalize.",
     "Times in brackets have a known problem, for example that data loading took longer than "
-    "computing. No mean includes them.",
+    "computing, or that other programs disturbed the case. No mean includes them.",
     SOFTWARE,
 )
 NOTHING = (
@@ -76,9 +79,12 @@ def compared(speed_rows: pandas.DataFrame, reference: str) -> pandas.DataFrame:
 
 
 def _sound(faults: frozenset[str], others: frozenset[str]) -> bool:
-    """Return whether two times may be compared; a fault that both share may make no difference."""
+    """Return whether two times may be compared; a fault that both share may make no difference.
+
+    The flags of a case count as a published time's faults do.
+    """
     shared = faults & others & SHARED
-    return published.SERIOUS.isdisjoint((faults | others) - shared)
+    return (published.SERIOUS | OWN).isdisjoint((faults | others) - shared)
 
 
 def ranked(runs: Sequence[Run], against: str) -> tuple[str, pandas.DataFrame]:
@@ -215,30 +221,98 @@ def ranking_table(runs: Sequence[Run], against: str = "") -> Table:
 def headline(runs: Sequence[Run], against: str = "") -> str:
     """Return the speed of each device of this machine, compared with the reference.
 
-    A difference of single runs below the run-to-run variation is named as such, and so are a
-    battery and the low-power mode.
+    Each has its evidence: models, repeats or a single run, timed steps, and years of software. A
+    difference within run-to-run variation is named as such, and so are disturbed cases, a battery
+    and the low-power mode.
     """
-    name, rows = ranked(runs, against)
+    speed_rows = speeds(runs)
+    name, _ = _reference(speed_rows, against)
+    rows = compared(speed_rows, name)
     records = runs[0].records
-    single = len({record.repeat for record in records}) < REPEATS
-    checks = [record for record in records if repeats.VARIATION in record.metrics]
-    measured = repeats.run_to_run(repeats.pool(checks))
-    variations = {kind: value for (_, kind), value in measured.items()}
+    variations = repeats.run_to_run_by_kind(records)
     lines = []
     for device, of_device in rows[rows["kind"].eq(MEASURED)].groupby("device", sort=False):
+        if device == name:
+            continue
+        used = _used_pairs(speed_rows, device, name)
+        speed = _speed_in_repeats(used)
         text = words(of_device, name)
-        mean = of_device["mean"].iloc[0]
+        evidence = "; ".join(_evidence(used, speed))
+        text = f"{text[:-1]}; {evidence})" if text.endswith(")") else f"{text} ({evidence})"
         variation = variations.get(of_device["role"].iloc[0])
-        if single and variation is None:
-            text += ", from single runs without an interval"
-        elif single and max(mean, 1 / mean) < repeats.allowed([variation]):
+        mean = of_device["mean"].iloc[0]
+        if speed is not None:
+            text += NOT_SHOWN if speed.low <= 1 <= speed.high else ""
+        elif variation is not None and max(mean, 1 / mean) < repeats.allowed([variation]):
             text += ", which is within run-to-run variation"
         lines.append(f"The {device} is {text}.")
+    disturbed = [record for record in records if cases.DISTURBED.intersection(record.flags)]
+    if lines and disturbed:
+        flags = sorted({flag for one in disturbed for flag in cases.DISTURBED & {*one.flags}})
+        timed = sum(record.status == "ok" for record in records)
+        lines.append(f"{len(disturbed)} of {timed:,} cases were disturbed ({', '.join(flags)}).")
     for flag in ("on-battery", "low-power"):
         if lines and any(flag in record.flags for record in records):
             lines.append(f"In some cases {cases.FLAGS[flag]}.")
     alone = f"No case of this run has a published time of the {name} with the same settings."
     return " ".join(lines) or (alone if name else NOTHING)
+
+
+def _used_pairs(speed_rows: pandas.DataFrame, device: str, reference: str) -> pandas.DataFrame:
+    """Return the pairs of a device of this machine with the reference that its mean is of.
+
+    Sound pairs are used, or all if there is none, as in `compared`.
+    """
+    of_device, of_reference = (
+        speed_rows[speed_rows["device"].eq(name)] for name in (device, reference)
+    )
+    pairs = of_device.merge(of_reference, on=WORK, suffixes=("", "_of"))
+    sound = pairs.apply(lambda pair: _sound(pair["faults"], pair["faults_of"]), axis=1)
+    return pairs[sound] if sound.any() else pairs
+
+
+def _speed_in_repeats(pairs: pandas.DataFrame) -> Estimate | None:
+    """Return the mean relative speed with its interval between repeats; None of too few."""
+    common = set.intersection(*({*by_repeat} for by_repeat in pairs["by_repeat"]))
+    if len(common) < REPEATS:
+        return None
+    from scipy import stats
+
+    means = []
+    for repeat in sorted(common):
+        ratios = [by_repeat[repeat] for by_repeat in pairs["by_repeat"]] / pairs["value_of"]
+        by_workload = ratios.groupby(pairs["workload"]).agg(stats.gmean)
+        means.append(Estimate(float(stats.gmean(by_workload))))
+    return repeats.mean_of_repeats(means)
+
+
+def _evidence(pairs: pandas.DataFrame, speed: Estimate | None) -> list[str]:
+    """Return what a speed rests on: repeats, timed steps, and the years of the software.
+
+    speed: its interval between repeats, None of single runs.
+    """
+    texts = ["single runs" if pairs["by_repeat"].map(len).max() < REPEATS else "few clean repeats"]
+    if speed is not None:
+        low, high = sorted((speed.low, speed.high))
+        if high < 1:
+            low, high = 1 / high, 1 / low
+        texts = [
+            f"95 % between {speed.n} repeats: {significant(low, 2)} to {significant(high, 2)}×"
+        ]
+    steps = sorted(pairs["steps"][pairs["steps"] > 0].astype(int))
+    if steps:
+        ends = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"
+        which = "all" if len(steps) == len(pairs) else f"{len(steps)} of {len(pairs)}"
+        texts.append(f"{which} times extrapolated from {ends} steps")
+    years = [_years(pairs[column]) for column in ("year", "year_of")]
+    if years[0] != years[1]:
+        texts.append(f"software of {years[0]} against {years[1]}")
+    return texts
+
+
+def _years(years: Any) -> str:
+    """Return the range of some years: `2022–2023`."""
+    return "–".join(dict.fromkeys((str(years.min()), str(years.max()))))
 
 
 def ranking_figure(runs: Sequence[Run], against: str = "") -> Any:

@@ -39,8 +39,8 @@ JOINED = (
     "a step. Keras cuts its batches from an array in memory."
 )
 RULE = (
-    "Which is faster is decided by the repeats of both. In single runs the ratio must exceed what two "
-    "equal runs differ by, as instrument_check measures it."
+    "Which is faster is decided by the repeats of both. In single runs the ratio must exceed what "
+    "two equal runs differ by, as instrument_check measures it."
 )
 UNKNOWN = "have no verdict, since instrument_check has not measured what two equal runs differ by"
 NO_LOADER = "PyTorch's time includes loading; none without it was measured"

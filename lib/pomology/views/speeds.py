@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas
 
 from pomology.articles import devices, published
+from pomology.measure.estimate import Estimate
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool
 from pomology.results.run import Run
@@ -36,7 +37,9 @@ def speeds(runs: Sequence[Run]) -> pandas.DataFrame:
     machines that one source measured alike the middle one is taken, of several sources the fastest,
     and one without serious faults before others. Rows have `kind` (`measured`, `other` or
     `published`), `terms` (what was the same for all that have the same text), `faults` (of
-    `published.FAULTS`, and flags of a case), and `value`: how often a second the work was done.
+    `published.FAULTS`, and flags of a case), and `value`: how often a second the work was done. A
+    run's rows also have `by_repeat` (values by repeat) and `steps`: those that were timed of an
+    estimated time, 0 of a measured one.
     """
     rows = [*_published(), *_measured(runs, _published())]
     by_value = pandas.DataFrame(rows).sort_values("value", kind="stable")
@@ -113,9 +116,12 @@ def _measured(runs: Sequence[Run], published_speeds: Sequence[dict]) -> list[dic
             "faults": _faults(case),
         }
         for terms, speed in settings[first.experiment].items():
-            value = _speed(case, speed)
+            value = _speed(case, speed, case.values)
             if value:
+                speeds = {repeat: _speed(case, speed, one) for repeat, one in case.used.items()}
+                by_repeat = {repeat: each for repeat, each in speeds.items() if each}
                 work = {"workload": speed["workload"], "terms": terms, "value": value}
+                work |= {"by_repeat": by_repeat, "steps": _steps(case, speed)}
                 key = (case.run, first.experiment, first.backend, terms)
                 measured_speeds.setdefault(key, fields | work)
     return [*measured_speeds.values()]
@@ -126,17 +132,28 @@ def _is_usual(record: Record) -> bool:
     return not (record.profile == "smoke" or record.scaled or "other-way" in record.flags)
 
 
-def _speed(case: Repeats, setting: dict[str, Any]) -> float | None:
-    """Return how often a second a case did a published setting; None if it is another one.
+def _steps(case: Repeats, setting: dict[str, Any]) -> int:
+    """Return from how many timed steps the time of a setting was estimated; 0 if it was measured.
 
     setting: of a published speed.
+    """
+    time = case.values.get(setting["metric"])
+    if time is None or time.how != "estimated":
+        return 0
+    return sum(steps for steps, _ in case.last.steady()) or 1
+
+
+def _speed(case: Repeats, setting: dict[str, Any], values: Mapping[str, Estimate]) -> float | None:
+    """Return how often a second a case did a published setting; None if it is another one.
+
+    setting: of a published speed. values: of the case, over its repeats or of one.
     """
     config = setting["config"]
     # An article's rows also name what is the same in all its cases.
     shared = config.keys() if setting["strict"] else config.keys() & case.config.keys()
     same = bool(shared) and all(case.config.get(name) == config[name] for name in shared)
     metric = setting["metric"]
-    number = case.values.get(metric) or case.values.get(ALIASES.get(metric))
+    number = values.get(metric) or values.get(ALIASES.get(metric))
     if not (same and number and number.value > 0 and case.precision == setting["precision"]):
         return None
     return number.value if metric.endswith("_per_s") and number.unit != "s" else 1 / number.value
