@@ -27,9 +27,9 @@ def of(name: str) -> Declaration:
     return declaration(paths[name]) if name in paths else Declaration(name)
 
 
-def article_table(name: str, records: list[Record]) -> Table:
+def article_table(name: str, records: list[Record], **more) -> Table:
     """The table of a notebook with these cases as this machine's."""
-    return article.article_table(of(name), records, {})
+    return article.article_table(of(name), records, {}, **more)
 
 
 def declaration(path: Path) -> Declaration:

@@ -83,7 +83,7 @@ def test_the_headline_has_its_evidence():
     said = headline(*(epoch(time, repeat=number) for number, time in enumerate(times)))
     # By hand: Student's t with two degrees of freedom of the three logarithms.
     assert (
-        "2.0× slower than the RTX 2070 Super (1 model; 95 % between 3 repeats: 1.5 to 2.6×; "
+        "2.0× slower than the RTX 2070 Super (1 model; 95 % between 3 repeats: 1.6 to 2.6×; "
         in said
     )
     assert said.endswith(").")

@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from pomology.articles import published
@@ -14,6 +14,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
 from pomology.results import cases, metrics
+from pomology.results.comparing import bounded
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool, speed_ratio
 
@@ -142,11 +143,13 @@ def article_table(
     records: Sequence[Record],
     best: peaks.Peaks,
     gpus: Sequence[Mapping[str, Any]] = (),
+    variations: Mapping[str, float] = MappingProxyType({}),
 ) -> Table:
     """Return the table of published rows, in the article's order, and then of measured cases.
 
     records: the cases of one experiment. best: measured peaks of this machine, for shares of them.
-    gpus: this machine's, for shares of their data sheets.
+    gpus: this machine's, for shares of their data sheets. variations: the run-to-run variation by
+    kind of device, which bounds ratios of single runs.
     """
     lines = defaultdict(list)
     for value in declaration.printed:
@@ -158,7 +161,7 @@ def article_table(
     rows = [row for row in rows if any(row.cells[name] for name in declaration.metric_columns)]
     by_work = cases_by_work(measured)
     for case in measured:
-        values = case.values | _relative(declaration, case, by_work, best)
+        values = case.values | _relative(declaration, case, by_work, best, variations)
         sheet = peaks.own_sheet(case, gpus)
         if sheet and "flops_per_s" in case.values:
             values[peaks.SHEET] = case.values["flops_per_s"] / sheet
@@ -228,11 +231,19 @@ def cases_by_work(measured: Iterable[Repeats]) -> dict[tuple, Repeats]:
 
 
 def relative_speed(
-    case: Repeats, by_work: dict[tuple, Repeats], metric: str, **changes: str
+    case: Repeats,
+    by_work: dict[tuple, Repeats],
+    metric: str,
+    variations: Mapping[str, float],
+    **changes: str,
 ) -> Estimate | None:
-    """Return a case's speed relative to one that differs in `changes` alone, such as `kind`."""
+    """Return a case's speed relative to one that differs in `changes` alone, such as `kind`.
+
+    variations: see `article_table`.
+    """
     other = by_work.get(_work(case, **changes))
-    return speed_ratio(case, other, metric) if other not in (None, case) else None
+    ratio = speed_ratio(case, other, metric) if other not in (None, case) else None
+    return ratio and bounded(ratio, variations, (case.kind, other.kind))
 
 
 def _work(case: Repeats, **changes: str) -> tuple:
@@ -261,7 +272,11 @@ def _measured(declaration: Declaration, case: Repeats, values: dict[str, Estimat
 
 
 def _relative(
-    declaration: Declaration, case: Repeats, by_work: dict[tuple, Repeats], best: peaks.Peaks
+    declaration: Declaration,
+    case: Repeats,
+    by_work: dict[tuple, Repeats],
+    best: peaks.Peaks,
+    variations: Mapping[str, float],
 ) -> dict[str, Estimate]:
     """Return the share of the measured peak, and speeds relative to the CPU and to fp32."""
     values = {}
@@ -269,7 +284,7 @@ def _relative(
     if peak and "flops_per_s" in case.values:
         values[peaks.SHARE] = case.values["flops_per_s"] / peak.rate
     for name, changes in (("times_cpu", {"kind": "cpu"}), ("times_fp32", {"precision": "fp32"})):
-        ratio = relative_speed(case, by_work, declaration.time, **changes)
+        ratio = relative_speed(case, by_work, declaration.time, variations, **changes)
         if ratio:
             values[name] = ratio
     return values

@@ -17,6 +17,7 @@ from pomology.report.article import Declaration
 from pomology.report.table import Row, Table
 from pomology.results import cases
 from pomology.results.record import Record
+from pomology.results.repeats import run_to_run_by_kind
 from pomology.results.run import Run, by_hand, latest, note_machine
 
 CONTENTS = "about.json"  # the ordered contents of the folder shown/<notebook>/
@@ -134,9 +135,14 @@ class Report:
 
     def table(self) -> Table:
         """Save and return the table of published values and this machine's."""
-        best = peaks.best(self.run.records)
-        gpus = self.snapshot.get("gpus") or ()
-        shown = article.article_table(self.declaration, self.records, best, gpus)
+        records = self.run.records
+        shown = article.article_table(
+            self.declaration,
+            self.records,
+            peaks.best(records),
+            self.snapshot.get("gpus") or (),
+            run_to_run_by_kind(records),
+        )
         return self.save(shown, "article")
 
     def details(self) -> Table:

@@ -16,6 +16,7 @@ from pomology.report.article import Declaration, cases_by_work, comparable, rela
 from pomology.report.table import INTERVALS, Row, Table, numbers
 from pomology.results import metrics
 from pomology.results.record import Record
+from pomology.results.repeats import run_to_run_by_kind
 
 HERE = "This machine's GPU over its CPU"
 MEANING = (
@@ -86,12 +87,17 @@ def measured_ratios(
     Cases with further settings, such as without the fusion of operators, are left out, and so are
     those of MLX, which runs without Keras' loop.
     """
-    measured = comparable(records, declaration.time)
+    records = list(records)
+    variations = run_to_run_by_kind(records)
+    of_experiment = [record for record in records if record.experiment == declaration.name]
+    measured = comparable(of_experiment, declaration.time)
     by_work = cases_by_work(measured)
     ratios = {}
     for case in measured:
         usual = case.config.keys() == {"model", "batch_size"} and case.first.framework != "mlx"
-        ratio = relative_speed(case, by_work, declaration.time, kind="cpu") if usual else None
+        if not usual:
+            continue
+        ratio = relative_speed(case, by_work, declaration.time, variations, kind="cpu")
         if ratio:
             ratios[case.config["model"], case.config["batch_size"]] = ratio
     return ratios
