@@ -7,6 +7,7 @@ from typing import Any
 from pomology.measure.estimate import Estimate
 
 RATIOS = ("", "x", "%")  # units of ratios, for which ± 2 % would read as percentage points
+EVEN = 15  # percent up to which an interval is printed as ±; wider ones are uneven
 LARGE = {"T": 1e12, "G": 1e9, "M": 1e6}
 # Unit -> its decimal prefixes with their factors, the largest first.
 PREFIXES = {
@@ -88,17 +89,25 @@ def span(low: float, high: float, show: Callable[[float], str]) -> str:
     return last if first == last else f"{first.removesuffix(unit)} to {last}"
 
 
-def with_interval(estimate: Estimate, show: Callable[[float], str] = significant) -> str:
+IN_PROCESS = " in this process"  # what an interval of a single run is of
+
+
+def with_interval(
+    estimate: Estimate, show: Callable[[float], str] = significant, in_process: str = ""
+) -> str:
     """Return `12.3 ms ± 4.1 %`; for few values `31.7 ms (28.0 to 38.0 ms seen)`.
 
-    Ratios and intervals over ± 50 % have bounds, `1.58 (1.48 to 1.68)`; without any: `about 150 s`.
+    Ratios, and intervals that are wide or uneven, have bounds, `1.58 (1.48 to 1.68)`; without any:
+    `about 150 s`. in_process: words behind an interval within one process.
     """
     text = show(estimate.value)
     if estimate.low == estimate.high:  # no interval, or a count that is the same in all repeats
         rough = estimate.how == "estimated" and estimate.covers == "none"
         return f"about {text}" if rough else text
+    within = in_process if estimate.covers == "run" else ""
     percent = 50 * (estimate.high - estimate.low) / abs(estimate.value or 1e-99)
-    if percent <= 50 and estimate.covers != "seen" and estimate.unit not in RATIOS:
-        return f"{text} ± {significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)} %"
-    seen = " seen" if estimate.covers == "seen" else ""
+    if percent <= EVEN and estimate.covers != "seen" and estimate.unit not in RATIOS:
+        half = significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)
+        return f"{text} ± {half} %{within}"
+    seen = " seen" if estimate.covers == "seen" else within
     return f"{text} ({span(*estimate.bounds, show)}{seen})"

@@ -187,7 +187,7 @@ def test_repeats_become_their_mean_and_a_failed_one_hides_no_value():
         cases.append(vae(repeat=number, metrics={"epoch_s": time}))
     table = article_table("vae", cases)
     (row,) = shown(table)
-    assert row["Time per epoch"] == "2.20 s ± 24 %"
+    assert row["Time per epoch"] == "2.20 s (1.74 to 2.79 s)"
     assert row["Notes"].endswith("400 steps of 469; synthetic data; 3 of 4 repeats; busy")
     data = table.data[-1]
     assert (data["repeats"], data["status"]) == (3, "ok")
@@ -199,7 +199,7 @@ def test_details_have_a_row_for_each_number_and_a_column_for_each_repeat():
     table = article.details_table(repeats)
     rows = {row.cells["Quantity"]: [*row.cells.values()] for row in table.rows}
     device = ["Intel Core i7-9750H CPU", "PyTorch", "batch size 128"]
-    step = "9.50 ms ± 5.3 %, n = 400"
+    step = "9.50 ms ± 5.3 % in this process, n = 400"
     assert rows["Step"] == [*device, "Step", step, step, ""]
     assert rows["Status"][-1] == "error: why" and rows["Achieved"][4] == "52.8 GFLOP/s"
     assert rows["Page faults"][4] == "12,345"

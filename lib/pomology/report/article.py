@@ -9,7 +9,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from pomology.articles import published
-from pomology.format import quantity, seconds, with_interval
+from pomology.format import IN_PROCESS, quantity, seconds, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
@@ -376,7 +376,7 @@ def _shows(row: dict, filled: Sequence[str]) -> bool:
 
 def _with_number(metric: str, value: Estimate) -> str:
     """Return a value with the number of steps, calls or samples that it rests on, if several."""
-    text = value_text(metric, value)
+    text = value_text(metric, value, in_process=IN_PROCESS)
     counted = value.covers == "exact" or value.n in (None, 1)
     return text if counted else f"{text}, n = {value.n:,}"
 

@@ -27,6 +27,14 @@ OTHER = LOOKS["published", ""]  # the default colour and marker
 DASHES = {"footprint": "-", "resident": "-.", "allocated": "--", "reserved": ":"}
 
 
+# What a bar is of, by `Estimate.covers`.
+BARS = {
+    "repeats": "95 % interval between processes",
+    "run": "95 % interval within this process",
+    "seen": "range seen",
+}
+
+
 class Line(NamedTuple):
     """A device's line of a panel.
 
@@ -140,6 +148,11 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
             _draw(axis, row, line, look["colour"], look["mark"])
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
             looks[look["name"]] = form
+    drawn = [value for lines in panels.values() for line in lines for value in _values(line)]
+    covers = dict.fromkeys(value.covers for value in drawn if value.low is not None)
+    bars = [words for name, words in BARS.items() if name in covers]
+    if bars:
+        looks[f"bars: {', or '.join(bars)}"] = {"color": GREY, "linewidth": 2}
     left, right = axes[0].get_xlim()
     room = max(1.5, (right / left) ** 0.3)  # for words after the last marker
     axes[0].set_xlim(left, room * right)
@@ -147,6 +160,10 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
     plain_ticks(axes[-1].xaxis, unit)
     key(figure, looks)
     return figure
+
+
+def _values(line: Line) -> list[Estimate]:
+    return [*line.filled, *line.unfilled]
 
 
 def ratios_figure(panels: dict[str, list[Line]], label: str) -> Any:

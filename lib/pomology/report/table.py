@@ -20,10 +20,12 @@ SOFTWARE = (
 )
 YEARS = f"In brackets after a device: the version of its framework, and the year. {SOFTWARE}"
 INTERVALS = (
-    "± is half of a 95 % confidence interval. With several repeats, each in its own process, it is "
-    "Student's t interval of their mean, too narrow if slow processes are rare. With one repeat it "
-    "is the variation within a process; processes may differ by more (REPEATS=5 measures that). "
-    "“seen”: the range of fewer than 20 steps or calls. “about”: an estimate without an interval."
+    "± is half of a 95 % confidence interval. With several repeats, each in its own process, it "
+    "is Student's t interval of the typical process; a disturbed repeat is left out where two "
+    "others are clean. With one repeat it is the variation within that process; another one "
+    "differs by more (REPEATS=5 measures that), and ratios have the bounds of run-to-run "
+    "variation, or none. “seen”: the range of fewer than 20 single steps or calls. “about”: an "
+    "estimate without an interval."
 )
 
 
@@ -107,11 +109,14 @@ def _write_numbers(table: Table, path: Path) -> None:
         write_atomic(path.with_suffix(".csv"), frame.to_csv(index=False))
 
 
-def value_text(metric: str, value: Estimate, heading: str = "") -> str:
-    """Return a value with its interval and unit for a cell under a heading."""
+def value_text(metric: str, value: Estimate, heading: str = "", in_process: str = "") -> str:
+    """Return a value with its interval and unit for a cell under a heading.
+
+    in_process: see `with_interval`.
+    """
     unit = "" if value.unit == "count" else value.unit
     show = functools.partial(metrics.Metric(metric).show, heading=heading, unit=unit)
-    return with_interval(value, show)
+    return with_interval(value, show, in_process)
 
 
 def published_table(values: Sequence[dict], title: str = "Values in the article") -> Table:

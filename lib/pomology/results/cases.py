@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pomology.format import clock_time, seconds, with_interval
+from pomology.format import IN_PROCESS, clock_time, seconds, with_interval
 from pomology.paths import RESOURCES, read_csv
 from pomology.results.record import Record
 
@@ -113,7 +113,7 @@ def line(record: Record) -> str:
     elif name:
         time = metrics[name]
         origin = "" if time.how == "measured" else f" {time.how}"
-        parts.append(f"{TIMES[name]} {with_interval(time, seconds)}{origin}")
+        parts.append(f"{TIMES[name]} {with_interval(time, seconds, IN_PROCESS)}{origin}")
     losses = [metrics[name] for name in ("loss_first", "loss_last") if name in metrics]
     if losses:
         parts.append(f"loss {' → '.join(f'{loss.value:.4g}' for loss in losses)}")
