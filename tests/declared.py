@@ -29,7 +29,7 @@ def of(name: str) -> Declaration:
 
 def article_table(name: str, records: list[Record], **more) -> Table:
     """The table of a notebook with these cases as this machine's."""
-    return article.article_table(of(name), records, {}, **more)
+    return article.article_table(of(name), records, **more)
 
 
 def declaration(path: Path) -> Declaration:

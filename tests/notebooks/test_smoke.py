@@ -165,7 +165,7 @@ def test_energy_shows_joules_where_the_machine_has_a_meter(execution):
     expected_j = values["power_w"] * values["step_s"]
     assert values["energy_j_per_step"] == pytest.approx(expected_j, rel=0.5)
     measured = msgspec.structs.replace(case, profile="quick")  # the table leaves smoke out
-    row = article_table(declaration(execution.path), [measured], {}).rows[-1].cells
+    row = article_table(declaration(execution.path), [measured]).rows[-1].cells
     for column in ("Step, GPU only (J)", "Step, all domains (J)", "Power", "Power rest"):
         assert re.match(r"\d+\.\d+( W)? ± ", row[column]), row
 

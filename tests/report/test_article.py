@@ -14,7 +14,7 @@ from records import metric, product, record
 from pomology.articles import published
 from pomology.measure.estimate import Estimate
 from pomology.paths import read_csv, root
-from pomology.report import article, figures
+from pomology.report import article, figures, shares
 from pomology.report import table as report_table
 from pomology.report.article import SCALED, SMOKE, Declaration
 from pomology.report.claims import claims_table
@@ -75,7 +75,7 @@ def numbers(row: dict) -> dict:
 def test_a_table_has_the_committed_numbers(name, monkeypatch):
     # That version took disturbed repeats into its means.
     monkeypatch.setattr(repeats, "LEAST_CLEAN", math.inf)
-    made = article.article_table(of(name), RUN.journals[name].records, best(RUN.records))
+    made = article.article_table(of(name), RUN.journals[name].records)
     kept = list(map(numbers, read_csv(TABLES[name])))
     # That version had a row for forward and one for backward where both are only in an image.
     kept = [
@@ -131,7 +131,9 @@ def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision():
     values = {"epoch_s": metric(4.5), "flops_per_s": metric(25e9, 20e9, 30e9, unit="FLOP/s")}
     for changes, share in (({}, 0.25), ({"precision": "bf16"}, None), ({"backend": "mps"}, None)):
         case = [vae(metrics=values, **changes)]
-        row = article.article_table(of("vae"), case, peaks).data[-1]
+        waiting = article.article_table(of("vae"), case)
+        assert "Share of best" not in waiting.columns  # a later notebook may find a higher peak
+        row = shares.filled(waiting, peaks).data[-1]
         assert row.get("share_of_best") == share
     assert (row["flops_per_s_low"], row["flops_per_s_high"]) == (20e9, 30e9)
 
@@ -155,10 +157,10 @@ def test_a_share_of_the_data_sheet_needs_its_peak(chip, precision, settings, gpu
     of_gpu = {"backend": "cuda" if "NVIDIA" in chip or "Tesla" in chip else "mps", "chip": chip}
     config = {"batch_size": 128} | settings
     case = vae(metrics=values, precision=precision, config=config, **of_gpu)
-    row = article.article_table(of("vae"), [case], {}, gpus).data[-1]
+    row = article.article_table(of("vae"), [case], gpus).data[-1]
     assert row.get("share_of_sheet") == (tflops and pytest.approx(4 / tflops, rel=0.02))
     on_cpu = vae(metrics=values, chip=chip)
-    assert "share_of_sheet" not in article.article_table(of("vae"), [on_cpu], {}, gpus).data[-1]
+    assert "share_of_sheet" not in article.article_table(of("vae"), [on_cpu], gpus).data[-1]
 
 
 def test_a_failed_case_shows_its_status_and_no_number():
@@ -253,7 +255,7 @@ def test_settings_of_cases_have_columns_where_none_are_published():
     about = Declaration("gru", title="A GRU", columns=["step_s"])
     rows = [{"width": 64, "layers": layers} for layers in (1, 2)]
     records = [record("gru", {"step_s": metric(0.1 * row["layers"])}, row) for row in rows]
-    table = article.article_table(about, records, {})
+    table = article.article_table(about, records)
     shown = [(row.cells["Width"], row.cells["Layers"]) for row in table.rows]
     assert shown == [("64", "1"), ("64", "2")]
     titles = [axis.get_title("left") for axis in figures.article_figure(about, records).axes]

@@ -14,6 +14,7 @@ from records import write
 import pomology.paths
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
+from pomology.paths import read_csv
 from pomology.report import figures
 from pomology.report import page as report_page
 from pomology.report.display import Report
@@ -82,6 +83,29 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     assert places == sorted(places)
     assert {"shown/vae/01-article.csv", "vae.jsonl"} <= {link["href"] for link in page("a")}
     assert "Apple M9, 8 cores" in page.text and page.text.count("A note of all.") == 1
+
+
+def test_all_shares_of_a_page_are_of_the_peaks_of_the_whole_run(tmp_path):
+    """`peaks` comes early and `blas` late: a later peak counts for all tables."""
+    out = tmp_path / "run"
+    training = records.record("vae", records.rate(50e9, 40e9, 60e9))
+    write(out, [records.product(100e9, experiment="peaks"), training], MACHINE)
+    for name in ("vae", "peaks"):
+        Report(name, columns=["flops_per_s"], figure="flops_per_s", out=out).table()
+    shown = out / "shown"
+    assert "Share of best" not in (shown / "vae" / "01-article.html").read_text()
+    # A memory-bound operator is no peak, however fast it is.
+    write(out, [records.product(900e9, experiment="blas", operation="matvec")])
+    for rate, expected in ((100e9, [50, 100]), (200e9, [25, 50])):
+        write(out, [records.product(rate, experiment="blas", shape=str(rate))])
+        report_page.build(out)
+        shares = []
+        for name in ("vae", "peaks"):
+            *_, row = read_csv(shown / name / "01-article.csv")
+            shares.append(round(100 * float(row["share_of_best"])))
+            assert f"<td>{shares[-1]}" in (shown / name / "01-article.html").read_text()
+        assert shares == expected
+        assert "fastest matrix product or convolution" in read(out / "index.html").text
 
 
 def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):

@@ -47,8 +47,17 @@ def same(rows, kept, names):
 
 
 def test_roofline(run):
-    names = ["flops_per_s", "share_of_best", "flops_per_byte", "share_of_roof"]
-    same(table.roofline_table(*run).data, committed("roofline", "article"), names)
+    shown, kept = table.roofline_table(*run).data, committed("roofline", "article")
+    same(shown, kept, ["flops_per_s", "flops_per_byte", "share_of_roof"])
+    # That version gave memory-bound operators a share of the best product, too.
+    with_share = {row["flops_per_s"] for row in shown if row["share_of_best"]}
+    kept = [
+        row
+        for row in kept
+        if any(math.isclose(float(row["flops_per_s"]), rate) for rate in with_share)
+    ]
+    shown = [row for row in shown if row["share_of_best"]]
+    same(shown, kept, ["flops_per_s", "share_of_best"])
     names = ["flops_per_s", "bytes_per_s", "blocks"]
     same(table.peaks_table(run[1]).data, committed("roofline", "peaks"), names)
 

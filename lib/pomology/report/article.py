@@ -141,15 +141,13 @@ class Declaration:
 def article_table(
     declaration: Declaration,
     records: Sequence[Record],
-    best: peaks.Peaks,
     gpus: Sequence[Mapping[str, Any]] = (),
     variations: Mapping[str, float] = MappingProxyType({}),
 ) -> Table:
     """Return the table of published rows, in the article's order, and then of measured cases.
 
-    records: the cases of one experiment. best: measured peaks of this machine, for shares of them.
-    gpus: this machine's, for shares of their data sheets. variations: the run-to-run variation by
-    kind of device, which bounds ratios of single runs.
+    records: the cases of one experiment. gpus: this machine's, for shares of their data sheets.
+    variations: the run-to-run variation by kind of device, which bounds ratios of single runs.
     """
     lines = defaultdict(list)
     for value in declaration.printed:
@@ -160,8 +158,11 @@ def article_table(
     # An article also prints values that this table has no column for.
     rows = [row for row in rows if any(row.cells[name] for name in declaration.metric_columns)]
     by_work = cases_by_work(measured)
+    rates = {}
     for case in measured:
-        values = case.values | _relative(declaration, case, by_work, best, variations)
+        values = case.values | _relative(declaration, case, by_work, variations)
+        if peaks.has_share(case):
+            rates[len(rows)] = (case.kind, case.precision, case.values["flops_per_s"])
         sheet = peaks.own_sheet(case, gpus)
         if sheet and "flops_per_s" in case.values:
             values[peaks.SHEET] = case.values["flops_per_s"] / sheet
@@ -172,7 +173,7 @@ def article_table(
         if any(row.cells[heading] for row in rows)
     ]
     notes = _notes(declaration, records, measured, filled)
-    return Table(declaration.title or declaration.name, rows, notes)
+    return Table(declaration.title or declaration.name, rows, notes, rates)
 
 
 def comparable(records: Iterable[Record], metric: str = "") -> list[Repeats]:
@@ -275,14 +276,10 @@ def _relative(
     declaration: Declaration,
     case: Repeats,
     by_work: dict[tuple, Repeats],
-    best: peaks.Peaks,
     variations: Mapping[str, float],
 ) -> dict[str, Estimate]:
-    """Return the share of the measured peak, and speeds relative to the CPU and to fp32."""
+    """Return the speeds of a case relative to the CPU and to fp32."""
     values = {}
-    peak = best.get((case.kind, case.precision))
-    if peak and "flops_per_s" in case.values:
-        values[peaks.SHARE] = case.values["flops_per_s"] / peak.rate
     for name, changes in (("times_cpu", {"kind": "cpu"}), ("times_fp32", {"precision": "fp32"})):
         ratio = relative_speed(case, by_work, declaration.time, variations, **changes)
         if ratio:

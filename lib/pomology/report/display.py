@@ -12,7 +12,7 @@ from IPython.display import Markdown, display
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import write_atomic
-from pomology.report import article, claims, figures, peaks, step_times, table
+from pomology.report import article, claims, figures, shares, step_times, table
 from pomology.report.article import Declaration
 from pomology.report.table import Row, Table
 from pomology.results import cases
@@ -94,6 +94,7 @@ class Report:
         displayed = table_or_figure
         if isinstance(table_or_figure, Table):
             item |= {"heading": table_or_figure.title, "notes": list(table_or_figure.notes)}
+            item |= shares.kept(table_or_figure)
             table.save(table_or_figure, folder / item["file"])
         else:
             write_atomic(folder / f"{item['file']}.svg", figures.svg(table_or_figure))
@@ -139,7 +140,6 @@ class Report:
         shown = article.article_table(
             self.declaration,
             self.records,
-            peaks.best(records),
             self.snapshot.get("gpus") or (),
             run_to_run_by_kind(records),
         )

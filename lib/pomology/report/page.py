@@ -1,4 +1,6 @@
-"""The report of a run: index.html joins what its notebooks have shown, and makes nothing again.
+"""The report of a run: index.html joins what its notebooks have shown.
+
+It makes nothing again but the shares of the measured peaks, which are known at the end only.
 
 Pages run and request nothing, and a content security policy forbids both. Texts from journals are
 escaped, and figures are pictures.
@@ -15,7 +17,7 @@ from urllib.parse import quote
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
-from pomology.report import table
+from pomology.report import peaks, shares, table
 from pomology.report.article import details_table
 from pomology.report.claims import joined_table
 from pomology.report.display import CONTENTS, software
@@ -121,8 +123,12 @@ def _render_notebooks(folder: Path) -> list[str]:
 
 def _shown(run: Run) -> list[dict[str, Any]]:
     """Return what every notebook has shown; of one that has shown nothing its name."""
-    paths = run.path.glob(f"shown/[!.]*/{CONTENTS}")
-    entries = [json.loads(path.read_bytes()) for path in paths]
+    best = peaks.best(run.records)
+    entries = []
+    for path in run.path.glob(f"shown/[!.]*/{CONTENTS}"):
+        entry = json.loads(path.read_bytes())
+        entry["items"] = [shares.fill(path.parent, item, best) for item in entry["items"]]
+        entries.append(entry)
     for name in run.journals.keys() - {entry["name"] for entry in entries}:
         article = next((record.article for record in run.journals[name].records), "")
         entries.append({"name": name, "title": name, "article": article, "items": []})

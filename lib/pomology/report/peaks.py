@@ -59,6 +59,14 @@ def best(
     return peaks
 
 
+def has_share(case: Any) -> bool:
+    """Return whether a case, a `Repeats`, has a share of the peak: not of a memory-bound operator.
+
+    Its rate may exceed that of a small matrix product, and says nothing of arithmetic.
+    """
+    return "flops_per_s" in case.values and case.config.get("operation", "") in ("", *DENSE)
+
+
 def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> float:
     """Return the FLOP/s above which a device's result is implausible; infinity if unknown.
 

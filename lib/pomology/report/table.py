@@ -1,8 +1,8 @@
 """Tables with texts for people and numbers for files, and the report's templates."""
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -50,12 +50,15 @@ class Row(NamedTuple):
 class Table:
     """A table for people, without its empty columns.
 
-    rows: all with the same headings in the same order. notes: sentences under the table.
+    rows: all with the same headings in the same order. notes: sentences under the table. rates:
+    number of a row -> device kind, precision and FLOP/s of its case, of which `shares.filled` makes
+    shares of the measured peaks.
     """
 
     title: str
     rows: Sequence[Row]
     notes: Sequence[str] = ()
+    rates: Mapping[int, tuple[str, str, Estimate]] = field(default_factory=dict)
 
     def __post_init__(self):
         self.data = [row.data for row in self.rows if row.data]  # numbers for a file

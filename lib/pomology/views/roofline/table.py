@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pandas
 
@@ -57,7 +58,7 @@ def _point(case: Repeats, rate: Estimate, best: Roofs) -> dict:
         "rate": rate,
         "value": rate.value,
         "name": f"{first.experiment} {operation}".strip(),
-        "share": peak and rate / peak.rate,
+        "share": rate / peak.rate if peak and peaks.has_share(case) else None,
         "intensity": 0.0,
         "limit": "",
     }
@@ -95,7 +96,7 @@ def roofline_table(records: Iterable[Record], best: Roofs) -> Table:
             "Precision": point.precision,
             "Best case": cases.config_text(config),
             "Achieved": with_interval(point.rate, metrics.Metric("flops_per_s").show),
-            peaks.BEST: with_interval(point.share, percent) if point.share else "no peak",
+            peaks.BEST: _share(point),
             "Operations per byte": significant(point.intensity) if point.intensity else "",
             "Limited by": point.limit,
             "Share of that roof": percent(point.share_of_roof) if point.limit else "",
@@ -111,6 +112,13 @@ def roofline_table(records: Iterable[Record], best: Roofs) -> Table:
         rows.append(Row(cells, numbers, "measured"))
     notes = [COUNTED] if best.rates else [COUNTED, NO_PEAKS]
     return Table("Experiments and their roofs", rows, notes)
+
+
+def _share(point: Any) -> str:
+    """Return the share of the measured peak of a row of `points`, or why it has none."""
+    if point.share:
+        return with_interval(point.share, metrics.Metric(peaks.SHARE).show)
+    return "no peak" if peaks.has_share(point.case) else "memory-bound"
 
 
 def peaks_table(best: Roofs) -> Table:
