@@ -102,6 +102,11 @@ class Decision:
     other_chip: bool = False
 
     @property
+    def timed(self) -> bool:
+        """Whether it rests on measured values, and not on counts or statuses alone."""
+        return any(isinstance(each.numbers, np.ndarray) for each in self.comparisons)
+
+    @property
     def status(self) -> str:
         if self.other_chip:
             return NOT_TESTABLE

@@ -150,7 +150,8 @@ def claims(article: str | None = None) -> tuple[SimpleNamespace, ...]:
 
     section: of the article. experiments: those that test it; terms without one mean the first.
     reading: the conditions in words. holds: whether the article's numbers support it, or why not.
-    about: the chip or its maker. conditions: with the columns of conditions.csv, see `claims`; a
+    about: the chip or its maker. restates: `yes` if it defines one printed number by others.
+    conditions: with the columns of conditions.csv, see `claims`; a
     claim without any cannot be tested.
     """
     conditions = defaultdict(list)

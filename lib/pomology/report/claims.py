@@ -158,6 +158,9 @@ def claims_table(claims: Sequence[SimpleNamespace], *runs: Sequence[Record]) -> 
             "claim": claim.claim,
             "published": of_article.status,
             "here": of_machine.status,
+            "holds": claim.holds,
+            "restates": claim.restates,
+            "timed": of_machine.timed,
         }
         rows.append(Row(cells, data))
     return Table("Claims", rows, [NOTE] if len(runs) > 1 else [NOTE, JOIN])

@@ -3,7 +3,7 @@
 from collections import Counter
 from statistics import geometric_mean, median
 
-from pomology.articles.claims import CONTRADICTED, SUPPORTED
+from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from pomology.format import significant
 from pomology.report.table import Row, Table
 from pomology.results import repeats
@@ -91,17 +91,38 @@ def frameworks(records):
 
 
 def contradicted(claims):
-    """Return the claims that an article's own numbers, or this machine's, contradict."""
-    rows = [row for row in claims.rows if CONTRADICTED in (row.data["published"], row.data["here"])]
-    return Table("What the articles got wrong", rows, claims.notes)
+    """Return the claims that an article's own numbers, or this machine's, contradict.
+
+    Of the articles' numbers those count whose reading leaves no question: `holds` is a plain no.
+    """
+    rows = [
+        row
+        for row in claims.rows
+        if (row.data["published"] == CONTRADICTED and row.data["holds"] == "no")
+        or row.data["here"] == CONTRADICTED
+    ]
+    title = "Claims that the articles' own numbers do not support"
+    if any(row.data["here"] == CONTRADICTED for row in rows):
+        title += ", or that this machine's contradict"
+    return Table(title, rows, claims.notes)
 
 
 def verdicts(claims):
-    """Return how many claims are supported, and how many contradicted."""
-    texts = []
-    for column, source in (("published", "The articles' own"), ("here", "This machine's")):
-        status = [row.data[column] for row in claims.rows]
-        supported, wrong = (status.count(verdict) for verdict in (SUPPORTED, CONTRADICTED))
-        counts = f"{supported} of {len(status)} claims and contradict {wrong}"
-        texts.append(f"{source} numbers support {counts}.")
-    return " ".join(texts)
+    """Return how many claims are supported and contradicted, and on what that rests."""
+    data = [row.data for row in claims.rows]
+    published = Counter(row["published"] for row in data)
+    restated = sum(row["published"] == SUPPORTED and row["restates"] == "yes" for row in data)
+    own = (
+        f"The articles' own numbers support {published[SUPPORTED] - restated} of {len(data)} "
+        f"claims and contradict {published[CONTRADICTED]}"
+    )
+    own += f"; {restated} more define one printed number by others." if restated else "."
+    here = [own]
+    for words, timed in (("by counting", False), ("by timing", True)):
+        status = Counter(row["here"] for row in data if row["timed"] == timed)
+        decided = status[SUPPORTED] + status[CONTRADICTED]
+        counts = f"{status[SUPPORTED]} supported, {status[CONTRADICTED]} contradicted"
+        here.append(f"{decided or 'none'} {words}" + (f" ({counts})" if decided else ""))
+    undecided = sum(row["here"] == INCONCLUSIVE for row in data)
+    open_text = f"; {undecided} are inconclusive" if undecided else ""
+    return f"{here[0]} On this machine {here[1]} and {here[2]} are decided{open_text}."
