@@ -5,10 +5,13 @@ import math
 import numpy as np
 import pytest
 from fakes import Clock
+from scipy import special
 
 from pomology.measure import calls, clock
 from pomology.measure.estimate import Estimate, estimate, total
 from pomology.measure.intervals import interval, median_interval
+
+KINDS = ("normal", "lognormal", "lag 0.6", "lag 0.8", "stalls", "shift with stalls", "two speeds")
 
 
 def autoregressive(draws: int, length: int, lag: float, seed: int = 1) -> np.ndarray:
@@ -17,6 +20,31 @@ def autoregressive(draws: int, length: int, lag: float, seed: int = 1) -> np.nda
     for step in range(1, length):
         noise[step] = lag * noise[step - 1] + math.sqrt(1 - lag**2) * noise[step]
     return noise.T
+
+
+def process(kind: str, size: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return series of one kind, one per row, and the true median of each."""
+    random = np.random.default_rng(size)
+    noise = 0.03 * random.standard_normal((draws, size))
+    if kind in ("lag 0.6", "lag 0.8"):
+        noise = 0.03 * autoregressive(draws, size, float(kind.removeprefix("lag ")), seed=size)
+    if kind == "lognormal":
+        return np.exp(10 * noise), np.ones(draws)
+    time = (np.arange(size) + 0.5) / size
+    levels = np.ones((draws, size))
+    if kind == "shift with stalls":
+        levels[time > random.random((draws, 1))] = 1.2
+    elif kind == "two speeds":
+        levels = random.choice([1, 1.3], (draws, size))
+    elif kind == "drift":
+        levels += 0.1 * time
+    times = levels * (1 + noise)
+    if "stalls" in kind:
+        times[random.random((draws, size)) < 0.003] *= 1000
+    # Of all noise on all levels of a row; levels that are drawn for each call are the same in all.
+    spread = 1 + 0.03 * special.ndtri((np.arange(99) + 0.5) / 99)
+    rows = [[1, 1.3]] * draws if kind == "two speeds" else levels[:, :: max(1, size // 200)]
+    return times, np.array([np.median(np.multiply.outer(row, spread)) for row in rows])
 
 
 def share(found, truth: float) -> float:
@@ -32,6 +60,31 @@ def test_intervals_cover_the_true_value_at_any_correlation(lag, size):
     for function in (interval, median_interval):
         # 250 draws: 1.4 percentage points of standard error at 95 %.
         assert 0.90 <= share(map(function, rows), 1.0) <= 0.985
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "drift"])
+@pytest.mark.parametrize("size", [20, 1000])
+def test_the_interval_of_a_median_covers_it_and_is_not_as_wide_as_a_stall(kind, size):
+    """Calls have 3 % noise; the shift is 20 %, and 0.3 % of calls take 1000 times as long."""
+    # 300 draws: 1.3 percentage points of standard error at 95 %.
+    times, truth = process(kind, size, 300)
+    each = [median_interval(row) for row in times]
+    low, high = np.array([(one.low, one.high) for one in each]).T
+    values = np.array([one.value for one in each])
+    assert np.mean((low <= truth) & (truth <= high)) >= 0.92 - 0.013
+    assert np.all((low <= values) & (values <= high))
+    if (kind, size) != ("lognormal", 20):  # 20 values with 30 % noise say less
+        assert np.mean(high < 1.3 * values) >= 0.95
+
+
+def test_ties_of_a_coarse_timer_have_an_interval():
+    """A timer of 41 ns, as on Apple silicon."""
+    assert median_interval([82e-9] * 30) == Estimate(82e-9, "s", 82e-9, 82e-9, 30)
+    ticks = np.tile([2, 2, 3, 2, 3, 2, 2, 3, 4, 2], 20)
+    tied = median_interval(41e-9 * ticks)
+    assert (tied.value, tied.low, tied.high) == pytest.approx((82e-9, 82e-9, 82e-9))
+    split = median_interval(41e-9 * np.tile([2, 3, 3, 2], 50))
+    assert (split.value, split.low, split.high) == pytest.approx((102.5e-9, 82e-9, 123e-9))
 
 
 @pytest.mark.parametrize("function", [interval, median_interval])

@@ -1,6 +1,7 @@
 """95 % confidence intervals of times in one process, in which consecutive times correlate.
 
-docs/log/2026-11.md, "How the intervals are made", has the source of the constants.
+docs/log/2026-11.md has the source of the constants: "How the intervals are made" and "One stall
+was the bound of a median".
 """
 
 import math
@@ -15,6 +16,8 @@ BATCHES = 40  # most values in an interval: longer series are averaged into this
 VALUES_LEAST = 6  # fewer do not show the correlation of consecutive values
 VALUES_FOR_INTERVAL = 20  # fewer get their range in place of an interval
 CONFIDENCE = 0.95
+STALLS = 0.06  # share of calls, the slowest, that are no bound of a median: of 20 calls, one
+STRETCH = 2.0  # largest factor on the distance of a bound from the median
 
 
 def t_quantile(confidence: float, dof: float) -> float:
@@ -45,19 +48,24 @@ def median_interval(durations: ArrayLike) -> Estimate:
 
     durations: in time order. Fewer than 20 values get their range in place of an interval. The
     method is Woodruff 1952. The interval of the share of calls below the median says how far the
-    true median's rank may be from 1/2, and the values at these ranks are the bounds. Ranks beyond
-    the extremes scale the distance of the bounds from the median.
+    true median's rank may be from 1/2, and the values at these ranks are the bounds. The slowest
+    6 % of calls may be stalls and are no bound. If the ranks reach beyond the extremes, each bound
+    is at least as far from the median as the nearer one, times a factor of at most 2.
     """
     times = np.asarray(durations, dtype=float)
     median = float(np.median(times))
     if times.size < VALUES_FOR_INTERVAL:
         return _with_range(median, times, times.size)
-    # For each call, whether it is below the median; of one at the median, half.
-    shorter = np.where(times == median, 0.5, times < median)
+    # For each call, whether it is below the median. Of one at the median, the share with which half
+    # of all calls are below it: with a coarse timer many are equal.
+    below, equal = times < median, times == median
+    share = (times.size / 2 - below.sum()) / max(equal.sum(), 1)
+    shorter = np.where(equal, share, below)
     reach = half_width(shorter, np.ones_like(times), 0.5, 20)
-    low, high = np.quantile(times, [max(0.5 - reach, 0.0), min(0.5 + reach, 1.0)])
-    beyond = max(2 * reach, 1.0)
-    bounds = _clipped(times, median - (median - low) * beyond, median + (high - median) * beyond)
+    low, high = np.quantile(times, [max(0.5 - reach, 0.0), min(0.5 + reach, 1 - STALLS)])
+    # The farther bound may be at another speed or a stall, so it is not scaled.
+    least = min(median - low, high - median) * min(max(2 * reach, 1.0), STRETCH)
+    bounds = _clipped(times, min(low, median - least), max(high, median + least))
     return Estimate(median, "s", *bounds, times.size)
 
 
