@@ -139,6 +139,13 @@ class Experiment:
         """Return a table of the machine, its software, the timed devices and the run's folder."""
         return self.report.machine()
 
+    def answer(self, text: str = "") -> None:
+        """Display the answer to the notebook's question, made from this run, and save it.
+
+        text: in place of the sentences that the declaration and the records make.
+        """
+        self.report.answer(text)
+
     def table(self) -> Table:
         """Save and return the table of published values and this machine's."""
         return self.report.table()

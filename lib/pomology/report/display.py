@@ -12,7 +12,7 @@ from IPython.display import Markdown, display
 from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import write_atomic
-from pomology.report import article, claims, figures, shares, step_times, table
+from pomology.report import answer, article, claims, figures, shares, step_times, table
 from pomology.report.article import Declaration
 from pomology.report.table import Row, Table
 from pomology.results import cases
@@ -73,6 +73,7 @@ class Report:
         self.snapshot = note_machine(self.out, profile)
         self.devices = devices
         self._items: dict[str, dict[str, Any]] = {}
+        self._answer = ""
 
     def show(
         self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False
@@ -86,9 +87,7 @@ class Report:
 
     def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:
         """Save a table or figure as `show` does, and return an object for Jupyter to display."""
-        folder = self.out / "shown" / self.name
-        if not self._items:
-            shutil.rmtree(folder, ignore_errors=True)  # files of an earlier execution
+        folder = self._folder()
         item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
         item = self._items.setdefault(name, item)  # keeps the number if its cell runs again
         displayed = table_or_figure
@@ -99,16 +98,28 @@ class Report:
         else:
             write_atomic(folder / f"{item['file']}.svg", figures.svg(table_or_figure))
             displayed = figures.png(table_or_figure)
+        self._note()
+        return displayed
+
+    def _folder(self) -> Path:
+        """Return the folder of what is shown, without the files of an earlier execution."""
+        folder = self.out / "shown" / self.name
+        if not self._items and not self._answer:
+            shutil.rmtree(folder, ignore_errors=True)
+        return folder
+
+    def _note(self) -> None:
+        """Write the contents of the folder."""
         declaration = self.declaration
         contents = {
             "name": declaration.name,
             "title": declaration.title or declaration.name,
             "article": declaration.article,
+            "answer": self._answer,
             "items": list(self._items.values()),
             "opens_report": declaration.opens_report,
         }
-        write_atomic(folder / CONTENTS, json.dumps(contents))
-        return displayed
+        write_atomic(self._folder() / CONTENTS, json.dumps(contents))
 
     @property
     def run(self) -> Run:
@@ -133,6 +144,17 @@ class Report:
         }
         rows = [Row({"Property": name, "Value": text}) for name, text in texts.items() if text]
         return Table("This machine", rows)
+
+    def answer(self, text: str = "") -> None:
+        """Display the answer to the notebook's question, and save it for the report.
+
+        text: by default that of `answer.of_run`. A run moves the outputs of the cells with the tag
+        `answer` to the top of the executed notebook.
+        """
+        self._folder()
+        self._answer = text or answer.of_run(self.declaration, self.run.records)
+        self._note()
+        display(Markdown(f"**On this machine.** {self._answer}"))
 
     def table(self) -> Table:
         """Save and return the table of published values and this machine's."""

@@ -32,7 +32,7 @@ from pomology.report import page as report_page
 from pomology.results import cases, frame
 from pomology.results import journal as results_journal
 from pomology.results.run import Run, check_machine, locked, note, note_machine
-from pomology.runner.notebooks import relinked
+from pomology.runner.notebooks import answered, relinked
 from pomology.runner.plan import GOING, Job, schedule
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # per notebook; 0 is no limit
@@ -253,7 +253,7 @@ class Execution:
         executed = json.loads(redact(partial.read_text(encoding="utf-8")))
         for target in targets:
             target.with_suffix(".html").unlink(missing_ok=True)
-            write_atomic(target, relinked(executed, source, target.parent))
+            write_atomic(target, relinked(answered(executed), source, target.parent))
         partial.unlink()
         return None
 

@@ -24,6 +24,7 @@ from pomology.results.record import PROFILES
 
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")  # the relative target of a link in Markdown
 LISTED = RESOURCES / "notebooks.csv"  # written by `make docs`
+ANSWER, ON_TOP = "answer", "answer-on-top"  # tags of cells with the answer, and of its place
 TAGS = {"study", "parameters"}  # tags of the cells with parameters
 # The types of parameters whose comment has `(> 0)`.
 ABOVE_0 = {kind.__name__: Annotated[kind, msgspec.Meta(gt=0)] for kind in (int, float)}
@@ -197,6 +198,29 @@ def relinked(document: dict[str, Any], source: Path, folder: Path) -> str:
             cell = cell | {"source": LINK.sub(moved, "".join(cell["source"])).splitlines(True)}
         cells.append(cell)
     return json.dumps(document | {"cells": cells}, indent=1, ensure_ascii=False) + "\n"
+
+
+def answered(document: dict[str, Any]) -> dict[str, Any]:
+    """Return an executed notebook whose answer is at its top.
+
+    The outputs of the cells with the tag `answer` move into a cell behind the title, which has no
+    code. document: the notebook as JSON; one without an answer is returned as it is.
+    """
+    cells = document["cells"]
+    of_answer = [cell for cell in cells if ANSWER in cell["metadata"].get("tags", ())]
+    outputs = [output for cell in of_answer for output in cell.get("outputs", ())]
+    if not outputs:
+        return document
+    top = {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": "answer",
+        "metadata": {"jupyter": {"source_hidden": True}, "tags": [ON_TOP]},
+        "outputs": outputs,
+        "source": "",
+    }
+    rest = [cell | {"outputs": []} if cell in of_answer else cell for cell in cells]
+    return document | {"cells": [rest[0], top, *rest[1:]]}
 
 
 def _notebook(path: Path, *copies: Path) -> Notebook:

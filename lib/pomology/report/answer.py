@@ -1,0 +1,186 @@
+"""The answer to an experiment's question: a few sentences made from the run itself.
+
+Its main case is the one that most devices have a value of. Devices are compared by the rule of
+`results.comparing`, and the article's claims have the verdicts of their table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
+from pomology.format import IN_PROCESS, significant
+from pomology.report.article import TRAININGS, Declaration, comparable
+from pomology.report.claims import claims_table
+from pomology.report.table import value_text
+from pomology.results import cases, metrics
+from pomology.results.comparing import FASTER, SLOWER, Compared, judge
+from pomology.results.record import Record
+from pomology.results.repeats import Repeats, run_to_run_by_kind
+
+SMOKE = "This was a smoke run, whose shapes are tiny: it has no answer."
+NAMED = 2  # claims that are quoted
+
+
+def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
+    """Return the answer of a run. records: of the whole run."""
+    own = [record for record in records if record.experiment == declaration.name]
+    if own and all(record.profile == "smoke" for record in own):
+        return SMOKE
+    measured = comparable(own, declaration.metric)
+    timed = [case for case in measured if declaration.metric in case.values]
+    sentences = []
+    if timed:
+        main = _main(declaration, timed)
+        sentences.append(_values(declaration, main))
+        sentences += _compared(declaration, main, run_to_run_by_kind(records))
+        sentences += _published(declaration, main[0])
+    sentences += _endings(comparable(own), bool(timed))
+    sentences += _claims(declaration, records)
+    return " ".join(sentences)
+
+
+def _main(declaration: Declaration, timed: Sequence[Repeats]) -> list[Repeats]:
+    """Return the cases of the settings that most devices and frameworks have a value of.
+
+    Of equal ones those with a published row come first, then the first.
+    """
+    groups = defaultdict(list)
+    for case in timed:
+        groups[str(case.config), case.precision].append(case)
+    printed = [row["config"] for row in declaration.printed if row["si"] is not None]
+
+    def rank(group: list[Repeats]) -> tuple[int, bool]:
+        config = group[0].config
+        published = any(row.items() <= config.items() for row in printed if row)
+        return len(group), published
+
+    return max(groups.values(), key=rank)  # the first of equal ones
+
+
+def _values(declaration: Declaration, main: Sequence[Repeats]) -> str:
+    """Return the values of the main case: `Time per epoch at batch size 128: 4.02 s on …`."""
+    metric = declaration.metric
+    texts = []
+    for case in sorted(main, key=lambda case: case.kind, reverse=True):  # GPUs first
+        value = case.values[metric]
+        evidence = [_number(case, metric), *case.flags]
+        shown = value_text(metric, value, in_process=IN_PROCESS)
+        where = f"on the {case.device} in {case.framework}"
+        texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
+    settings = cases.config_text(_shown_settings(declaration, main[0].config))
+    at = f" at {settings}" if settings else ""
+    return f"{metrics.Metric(metric).heading}{at}: {'; '.join(texts)}."
+
+
+def _shown_settings(declaration: Declaration, config: Mapping) -> dict:
+    """Return the settings of a case that its table has columns for, or all."""
+    shown = {key: config[key] for key in declaration.headings if key in config}
+    return shown or dict(config)
+
+
+def _number(case: Repeats, metric: str) -> str:
+    """Return on what a value rests: repeats, or steps of one process."""
+    value = case.values[metric]
+    if value.covers == "repeats":
+        return f"{len(case.used)} repeats"
+    if metric in TRAININGS:
+        steps = sum(steps for steps, _ in case.last.steady())
+        return f"{value.how} from {steps:,} steps, one run" if steps else "one run"
+    return f"n = {value.n:,}, one run" if value.n and value.n > 1 else "one run"
+
+
+def _compared(
+    declaration: Declaration, main: Sequence[Repeats], variations: Mapping[str, float]
+) -> list[str]:
+    """Return how the GPU compares with the CPU in the same framework, by the rule."""
+    metric = declaration.metric
+    if not metric.endswith("_s") or metric.endswith("_per_s"):
+        return []
+    sentences = []
+    by_framework = defaultdict(dict)
+    for case in main:
+        by_framework[case.framework].setdefault(case.kind, case)
+    for framework, by_kind in by_framework.items():
+        if by_kind.keys() != {"cpu", "gpu"}:
+            continue
+        cpu, gpu = by_kind["cpu"], by_kind["gpu"]
+        flags = sorted({*cpu.flags, *gpu.flags} & cases.DOUBTS)
+        times = Compared(
+            base_s=[value.value for value in gpu.in_repeats[metric]],
+            other_s=[value.value for value in cpu.in_repeats[metric]],
+            variations=(variations.get("gpu"), variations.get("cpu")),
+            flags={flag: flag for flag in flags},
+        )
+        judge([times])
+        sentences.append(f"In {framework} {_verdict(times)}.")
+    return sentences
+
+
+def _verdict(times: Compared) -> str:
+    """Return a comparison of a GPU, the base, with the CPU in words."""
+    if times.verdict not in (FASTER, SLOWER):
+        ratio = f"CPU / GPU = {significant(times.ratio, 2)}"
+        return f"no difference between GPU and CPU is established ({ratio}; {times.verdict})"
+    factor = times.ratio if times.verdict == SLOWER else 1 / times.ratio
+    faster = "the GPU is {}× faster than the CPU"
+    if times.verdict == FASTER:
+        faster = "the CPU is {}× faster than the GPU"
+    ends = [times.low, times.high] if times.verdict == SLOWER else [1 / times.high, 1 / times.low]
+    low, high = (significant(end, 2) for end in ends)
+    return f"{faster.format(significant(factor, 2))} ({low} to {high}×)"
+
+
+def _published(declaration: Declaration, case: Repeats) -> list[str]:
+    """Return the range of the published values of the same settings."""
+    rows = [
+        row
+        for row in declaration.printed
+        if row["metric"] == declaration.metric
+        and row["si"]
+        and row["config"].items() <= case.config.items()
+        and row["device"]
+    ]
+    if not rows:
+        return []
+    rows.sort(key=lambda row: row["si"])
+    show = metrics.Metric(declaration.metric).show
+    ends = [rows[0], rows[-1]] if len(rows) > 1 else rows
+    texts = [f"{show(row['si'])} on {cases.published_device(row)}" for row in ends]
+    return [f"Published for these settings: {' to '.join(texts)}."]
+
+
+def _endings(measured: Iterable[Repeats], timed: bool) -> list[str]:
+    """Return how many cases have no value here, by status."""
+    statuses = Counter(case.status for case in measured)
+    ended = statuses.pop("ok", 0)
+    total = ended + sum(statuses.values())
+    if not total:
+        return ["Nothing was measured on this machine yet."]
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    if not ended:
+        return [f"No case has a value on this machine: {counts}."]
+    if timed:
+        verb = "has" if total - ended == 1 else "have"
+        return [f"{total - ended} of {total} cases {verb} no value: {counts}."] if counts else []
+    return [f"{ended} of {total} cases ended well{f', {counts}' if counts else ''}."]
+
+
+def _claims(declaration: Declaration, records: Sequence[Record]) -> list[str]:
+    """Return how many of the article's claims are decided on this machine, and quote some."""
+    claims = declaration.claims
+    if not claims or not declaration.article.isdecimal():
+        return []
+    rows = claims_table(claims, records).data
+    decided = [row for row in rows if row["here"] in (SUPPORTED, CONTRADICTED)]
+    inconclusive = sum(row["here"] == INCONCLUSIVE for row in rows)
+    undecided = f", {inconclusive} inconclusive" if inconclusive else ""
+    subject = "the article's claim" if len(rows) == 1 else f"the article's {len(rows)} claims"
+    if not decided:
+        return [f"Of {subject} none is decided on this machine{undecided}."]
+    verb = "is" if len(decided) == 1 else "are"
+    quoted = "; ".join(f"{row['here']}: “{row['claim'].rstrip('.')}”" for row in decided[:NAMED])
+    more = f"; and {len(decided) - NAMED} more" if len(decided) > NAMED else ""
+    count = f"{len(decided)} {verb} decided on this machine{undecided}"
+    return [f"Of {subject} {count} ({quoted}{more})."]
