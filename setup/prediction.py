@@ -21,7 +21,7 @@ def contents() -> dict[str, Any]:
     spreads = model.spreads(groups[model.DEVICE_LEFT_OUT], "device")
     shares = zip(model.COLUMNS[:-1], numbers[:-1], strict=True)
     return {
-        "shares": {name: round(1 / factor, 4) for name, factor in shares},
+        "shares": {name: float(f"{1 / factor:.4g}") for name, factor in shares},
         "launch_s": float(f"{numbers[-1]:.4g}"),
         "spreads": {
             name: [round(end, 4) for end in spreads[name]] for name in validation.PRECISIONS
