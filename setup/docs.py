@@ -109,6 +109,14 @@ def claims_by_machine() -> Iterable[tuple[str, str]]:
         yield words, f"{count} of {total}"
 
 
+def prediction_errors() -> Iterable[tuple[str, ...]]:
+    """Yield a row of docs/prediction.md for each cross-validation by setup/prediction.py."""
+    from pomology.extras.prediction import model, validation
+
+    for title, numbers in model.kept()["errors"].items():
+        yield title, *validation.cells(numbers)
+
+
 def csv_text(rows: list[dict[str, str]]) -> str:
     """Return rows with the same keys as the text of a CSV file."""
     text = io.StringIO()
@@ -133,6 +141,9 @@ def pages() -> dict[Path, str]:
         (f"`{name}`", metric.heading, metric.unit, metric.meaning)
         for name, metric in by_name.items()
     ]
+    prediction_headings = (
+        "prediction | n | devices | median error | mean | within 30 % | in the 90 % interval"
+    )
     headings = "notebook | source | model | data | frameworks | time"
     tables = {
         "flags": markdown("flag | meaning | allows a verdict", flags),
@@ -140,6 +151,7 @@ def pages() -> dict[Path, str]:
         "metrics": markdown("metric | heading | unit | note", metric_rows),
         "experiments": markdown(headings, experiments()),
         "claims": markdown("machines | claims that their numbers can decide", claims_by_machine()),
+        "prediction": markdown(prediction_headings, prediction_errors()),
     }
     texts = {}
     for path in sorted(FOLDER.glob("*.md")):

@@ -1,5 +1,7 @@
 """Predictions compared with sums by hand and simulated times; counts compared with PyTorch's."""
 
+import re
+
 import counts
 import numpy as np
 import pandas
@@ -16,12 +18,14 @@ from pomology.extras.prediction.devices import Hardware
 from pomology.extras.prediction.model import Model
 from pomology.extras.prediction.work import Work
 from pomology.models import workload
+from pomology.paths import root
 
 PEAKS = {"fp32": 10e12, "tf32": None, "half": 100e12}
 CARD = Hardware("a card", PEAKS, 500e9, "cuda", "by hand")
 # Shares for convolutions in half, matmuls in fp32, other computing, memory, memory in half.
 NUMBERS = np.array([1 / 0.25, 1 / 0.8, 1 / 0.5, 1 / 0.6, 1 / 0.5, 1e-5])
-MODEL = Model(NUMBERS, (-0.1, 0.2))
+SPREADS = {"fp32": (-0.1, 0.2), "tf32": (-0.1, 0.2), "half": (-0.3, 0.4)}
+MODEL = Model(NUMBERS, SPREADS)
 STEP = Work(convolutions=1e12, products=8e11, bytes=3e10, launches=400)
 
 
@@ -30,9 +34,11 @@ def test_a_step_is_the_sum_of_computing_moving_and_launching():
     step_s, bound = MODEL.predict(STEP, CARD)
     assert step_s.value == pytest.approx(0.2 + 0.1 + 0.1 + 0.004) and step_s.how == "estimated"
     assert step_s.low == pytest.approx(0.404 * np.exp(-0.1)) and bound == "operations"
+    assert step_s.high == pytest.approx(0.404 * np.exp(0.2))
     # 1e12 / (0.25 · 100e12) + 8e11 / (0.5 · 100e12) + 3e10 / (0.5 · 500e9) + 4 ms
     step_s, bound = MODEL.predict(STEP, CARD, "bf16")
     assert step_s.value == pytest.approx(0.04 + 0.016 + 0.12 + 0.004) and bound == "memory traffic"
+    assert step_s.bounds == pytest.approx((0.18 * np.exp(-0.3), 0.18 * np.exp(0.4)))
     _, bound = MODEL.predict(STEP._replace(launches=1e6), CARD)
     assert bound == "launches"
     with pytest.raises(PomologyError, match=r"^fp16: a card has no such peak in by hand"):
@@ -50,9 +56,10 @@ def simulated(spread: float = 0.0, cards: int = 12, factor: float = 1.0) -> pand
         for name in range(8):
             convolutions, products = 10 ** random.uniform(9, 13, 2)
             step = Work(convolutions, products, 10 ** random.uniform(8, 10), 99)
-            columns = model.columns(step, card, ("fp32", "half")[name % 2])
+            precision = ("fp32", "half")[name % 2]
+            columns = model.columns(step, card, precision)
             seconds = factor * float(np.array(list(columns.values())) @ NUMBERS)
-            time = {"workload": f"w{name}", "device": card.name}
+            time = {"workload": f"w{name}", "device": card.name, "precision": precision}
             time["step_s"] = seconds * float(np.exp(random.normal(0, spread)))
             rows.append(time | columns)
     return pandas.DataFrame(rows)
@@ -67,22 +74,114 @@ def test_the_interval_covers_90_percent_of_normal_errors():
 def test_other_workloads_calibrate_and_a_users_model_has_the_general_interval():
     seen = simulated(cards=1, factor=1.7)
     card = CARD._replace(name="card 0", measured=True)
-    general = Model(NUMBERS, (-0.55, 0.55))
+    general = Model(NUMBERS, {"fp32": (-0.55, 0.55), "half": (-1.1, 1.1)})
     calibrated = general.calibrated(card, seen, "w0")
     assert model.errors_of(seen[:1], calibrated.numbers) == pytest.approx([0], abs=0.05)
-    assert calibrated.spread[1] < 0.5 and general.calibrated(card, seen).spread == (-0.55, 0.55)
+    assert calibrated.spreads["fp32"][1] < 0.5
+    low, high = calibrated.spreads["fp32"]
+    assert calibrated.spreads["half"] == pytest.approx((2 * low, 2 * high))
+    assert general.calibrated(card, seen).spreads == general.spreads
     cpu = card._replace(backend="cpu")
-    assert MODEL.calibrated(cpu, seen[:0]).spread == model.CPU_UNSEEN
+    assert set(MODEL.calibrated(cpu, seen[:0]).spreads.values()) == {model.CPU_UNSEEN}
+    (sentence,) = calibrated.errors("fp32", "")
+    assert sentence.startswith("3 times in fp32 of 3 other workloads calibrate the device")
 
 
 def test_the_stored_parameters_fit_published_times_as_well_as_a_new_fit():
     seen = times.published()
-    assert f"of {len(seen):,} published times" in model.fitted().evidence
+    assert f"{len(seen):,} published times" in model.fitted().evidence[model.ALL]
     errors = [
         model.errors_of(seen, numbers) for numbers in (model.fitted().numbers, model.fit(seen))
     ]
     kept, new = np.abs(errors) @ model.weights_of(seen["workload"])
     assert kept == pytest.approx(new, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def by_device():
+    return model.left_out(times.published(), "device")
+
+
+@pytest.mark.parametrize("precision", validation.PRECISIONS)
+def test_the_interval_of_each_precision_contains_90_percent_of_unseen_devices_times(
+    precision, by_device
+):
+    """Counted again with the errors of other devices in a list, each as often as it weighs."""
+    seen = by_device[by_device["precision"].eq(precision)]
+    inside = []
+    for device, times_of in seen.groupby("device"):
+        others = []
+        for _, group in seen[seen["device"].ne(device)].groupby("device"):
+            others += list(np.repeat(group["error"], round(1000 / np.sqrt(len(group)))))
+        low, high = np.quantile(others, [0.05, 0.95])
+        inside += list(times_of["error"].between(low, high))
+    assert len(inside) == len(seen)
+    assert 0.865 <= np.mean(inside) < 0.935  # 87 to 93 % as shown
+    assert np.mean(inside) == pytest.approx(seen["inside"].mean(), abs=0.01)
+
+
+def test_stored_errors_and_intervals_are_those_of_a_new_cross_validation(by_device):
+    stored = model.kept()
+    for precision, ends in model.spreads(by_device, "device").items():
+        assert stored["spreads"][precision] == pytest.approx(ends, abs=0.02)
+    groups = {model.DEVICE_LEFT_OUT: by_device}
+    groups |= validation.by_precision(model.DEVICE_LEFT_OUT, by_device)
+    groups["source left out"] = model.left_out(times.published(), "source")
+    for title, group in groups.items():
+        kept = stored["errors"][title]
+        assert kept == pytest.approx(model.summary(group), abs=0.01), title
+    # The median again, by another way: of measured over predicted.
+    ratios = np.exp(by_device["error"])
+    median = np.median(np.abs(1 / ratios - 1))
+    assert stored["errors"][model.DEVICE_LEFT_OUT]["median"] == pytest.approx(median, abs=0.01)
+
+
+def test_a_median_has_the_range_that_a_draw_of_devices_gives():
+    """Of two devices, either is drawn alone in a quarter of cases."""
+    times_of = pandas.DataFrame({"device": ["a", "b", "b"], "error": 0.0, "inside": True})
+    times_of["error"] = -np.log1p([0.1, 0.3, 0.3])
+    row = model.summary(times_of)
+    assert (row["n"], row["devices"]) == (3, 2)
+    ends = (row["median"], row["median_low"], row["median_high"])
+    assert ends == pytest.approx((0.3, 0.1, 0.3))
+    alone = validation.table("title", {"one": times_of[:1]}).rows[0].cells
+    assert alone["Median error"] == "10 %"
+
+
+# Arguments of `predict` -> the rows of the stored errors that the answer states.
+STATED = {
+    ("--on", "M2 Max"): ["fp32", "Apple, fp32"],
+    ("--on", "M2 Max", "--precision", "bf16"): ["half"],
+    ("--on", "MI100"): ["AMD, fp32"],
+}
+
+
+@pytest.mark.parametrize("arguments", STATED)
+def test_an_answer_states_the_shares_of_its_precision_and_maker(arguments, capsys):
+    assert main(["predict", "vae", "128", *arguments]) == 0
+    said = capsys.readouterr().out
+    for name in STATED[arguments]:
+        row = model.kept()["errors"][f"{model.DEVICE_LEFT_OUT}: {name}"]
+        numbers = (row["n"], row["devices"], 100 * row["within_30"], 100 * row["covered"])
+        words = r"{} .*on {} GPUs.*: {:.0f} % within 30 %, {:.0f} % in their 90 % interval"
+        assert re.search(words.format(*numbers), said), said
+    assert "median error 17 % (14 to 21 % by a bootstrap over the GPUs)" in said
+    without = "none of them is in fp16/bf16 on a GPU of Apple" in said
+    assert without == ("bf16" in arguments)
+
+
+def test_the_page_states_the_stored_errors():
+    page = (root() / "docs" / "prediction.md").read_text(encoding="utf-8")
+    total = model.kept()["errors"][model.DEVICE_LEFT_OUT]
+    median, low, high, within, covered = (
+        f"{100 * total[name]:.0f}"
+        for name in ("median", "median_low", "median_high", "within_30", "covered")
+    )
+    assert (
+        f"median error is {median} % over {total['n']:,} published times ({low} to {high} % by a "
+        f"bootstrap over {total['devices']} devices). {within} % of the predictions are within "
+        f"30 %, and {covered} % of the times are in the 90 % interval."
+    ) in page
 
 
 def empty(*sizes: int) -> torch.Tensor:

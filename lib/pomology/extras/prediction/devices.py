@@ -17,6 +17,12 @@ from pomology.results.record import Record
 HALF = ("fp16", "bf16", "half")
 COPIES = ("copy", "scale", "add", "triad")  # operations of STREAM that read and write
 PEAKS = "peaks"  # the notebook that measures peaks
+MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "apple": "Apple"}  # id in datasheets.csv -> name
+
+
+def kind(precision: str) -> str:
+    """Return the kind of a precision, which has an interval of its own: fp32, tf32 or half."""
+    return "half" if precision in HALF else precision
 
 
 class Hardware(NamedTuple):
@@ -28,6 +34,7 @@ class Hardware(NamedTuple):
     backend: str
     source: str
     measured: bool = False  # peaks are from a run
+    maker: str = ""  # of a device with a data sheet: nvidia, amd or apple
 
     def peak(self, precision: str) -> float:
         """Return the peak FLOP/s in a precision, or in fp32 if the hardware has no units for it."""
@@ -88,6 +95,7 @@ def published_devices() -> dict[str, Hardware]:
             bytes_per_s=float(line["bandwidth_gb_s"]) * 1e9,
             backend="mps" if line["maker"] == "apple" else "cuda",
             source=f"published peaks ({checked})",
+            maker=line["maker"],
         )
     return devices
 

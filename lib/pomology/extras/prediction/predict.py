@@ -62,7 +62,8 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
     interval = span(*step_s.bounds, seconds)
     text = f"{seconds(step_s.value)} per step (90 % interval: {interval}), mostly {bound}"
     lines.append(f"predicted for {choice.name} from {device.source}: {text}")
-    return [*lines, *filter(None, [choice.note]), fitted.evidence]
+    errors = fitted.errors(precision, device.maker)
+    return [*lines, *filter(None, [choice.note]), *errors]
 
 
 def parse_inputs(text: str) -> list[Any]:

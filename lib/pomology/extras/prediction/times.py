@@ -23,7 +23,8 @@ UNCOUNTED = ("recompute", "gradient_checkpointing", "offload")
 def published() -> pandas.DataFrame:
     """Return published times without serious faults, for counted workloads and known devices.
 
-    A frame with a row per time: `workload`, `device`, `step_s`, and `model.COLUMNS`.
+    A frame with a row per time: `workload`, `device`, its `maker`, `source` (a name in elsewhere/),
+    `precision` (fp32, tf32 or half), `step_s`, and `model.COLUMNS`.
     """
     import pandas
 
@@ -46,7 +47,14 @@ def published() -> pandas.DataFrame:
         precision = "half" if half else "tf32" if tf32 else "fp32"
         step = _published_step(line, batch, "no-optimizer" not in faults)
         step_s = batch / samples / articles_published.rate(row)
-        time = {"workload": row["workload"], "device": device.name, "step_s": step_s}
+        time = {
+            "workload": row["workload"],
+            "device": device.name,
+            "maker": device.maker,
+            "source": row["source"],
+            "precision": precision,
+            "step_s": step_s,
+        }
         times.append(time | columns(step, device, precision))
     return pandas.DataFrame(times)
 
@@ -77,9 +85,10 @@ def workload_of(case: Repeats) -> str:
 
 
 def of_run(records: Iterable[Record], peaks: Mapping[str, Hardware]) -> pandas.DataFrame:
-    """Return a run's timed steps in the form of `published`, with the work by `sums`.
+    """Return a run's timed steps, with the work by `sums`.
 
-    records: of the run. peaks: from `devices.measured_devices`.
+    A frame in the form of `published`, without `maker` and `source`. records: of the run. peaks:
+    from `devices.measured_devices`.
     """
     import pandas
 
@@ -87,7 +96,8 @@ def of_run(records: Iterable[Record], peaks: Mapping[str, Hardware]) -> pandas.D
     for case in pool(record for record in records if record.profile != "smoke"):
         device, rate, step = peaks.get(case.kind), case.values.get("flops_per_s"), sums(case)
         if device and step and rate and rate.value > 0 and "operation" not in case.config:
-            time = {"workload": workload_of(case), "device": device.name}
+            time = {"workload": workload_of(case), "device": device.name, "precision": "fp32"}
             time["step_s"] = step.flops / rate.value
             times.append(time | columns(step, device, "fp32"))
-    return pandas.DataFrame(times, columns=["workload", "device", "step_s", *COLUMNS])
+    names = ["workload", "device", "precision", "step_s", *COLUMNS]
+    return pandas.DataFrame(times, columns=names)

@@ -2,43 +2,87 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomology.extras.prediction.devices import Hardware
-from pomology.extras.prediction.model import HELD_BY, Model, errors_of, fit, interval, left_out
+from pomology.extras.prediction.devices import MAKERS, Hardware
+from pomology.extras.prediction.model import (
+    DEVICE_LEFT_OUT,
+    HELD_BY,
+    Model,
+    errors_of,
+    fit,
+    inside,
+    left_out,
+    spreads,
+    summary,
+)
 from pomology.report.figures import figure_of, plain_ticks
 from pomology.report.table import Row, Table
 
 if TYPE_CHECKING:
     import pandas
 
-HEADINGS = ("Prediction", "n", "Median error", "Mean error", "Within 30 %", "In the 90 % interval")
-DEVICE_LEFT_OUT = "device left out"
+HEADINGS = (
+    *("Prediction", "n", "Devices", "Median error", "Mean error", "Within 30 %"),
+    "In the 90 % interval",
+)
+CALIBRATED = "calibrated on the device's other workloads"
+PRECISIONS = ("fp32", "tf32", "half")  # those of published times
 NOTES = (
-    "Error: predicted minus measured time, over the measured time.",
+    "Error: predicted minus measured time, over the measured time. In brackets: the 95 % interval",
+    "of the median by a bootstrap over devices. Half: fp16 or bf16. Each precision has an interval",
+    "of its own.",
     "A run without measured peaks, or without steps in fp32, has no predictions.",
 )
 
 
 def validation(times: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
-    """Return published times with `error` and `inside`, by the kind of cross-validation."""
+    """Return published times with `error` and `inside`, by the kind of cross-validation.
+
+    Two kinds have groups of a precision, too; that without the device has groups of a maker.
+    """
     import pandas
 
     by_device = left_out(times, "device")
-    calibrated = []
+    parts = []
     for device, of_device in times.groupby("device", sort=False):
         if of_device["workload"].nunique() > 1:
             others = by_device[by_device["device"].ne(device)]
-            spread = interval(others["error"], others["device"])
-            calibrated.append(left_out(of_device, "workload", fit(others), HELD_BY, spread))
+            limits = spreads(others, "device")
+            parts.append(left_out(of_device, "workload", fit(others), HELD_BY, limits))
+    calibrated = pandas.concat(parts)
     return {
         DEVICE_LEFT_OUT: by_device,
+        **by_precision(DEVICE_LEFT_OUT, by_device),
+        **by_maker(DEVICE_LEFT_OUT, by_device),
+        "source left out": left_out(times, "source"),
         "workload left out": left_out(times, "workload"),
-        "calibrated on the device's other workloads": pandas.concat(calibrated),
+        CALIBRATED: calibrated,
+        **by_precision(CALIBRATED, calibrated),
     }
+
+
+def by_precision(title: str, times: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
+    """Return the times of each precision by the names of their groups."""
+    precisions = times["precision"]
+    return {f"{title}: {name}": times[precisions.eq(name)] for name in PRECISIONS}
+
+
+def by_maker(title: str, times: pandas.DataFrame) -> dict[str, pandas.DataFrame]:
+    """Return the times of each maker, and of its precisions, by the names of their groups."""
+    groups = {}
+    for maker, name in MAKERS.items():
+        own = times[times["maker"].eq(maker)]
+        groups[f"{title}: {name}"] = own
+        for precision in PRECISIONS:
+            part = own[own["precision"].eq(precision)]
+            if len(part):
+                groups[f"{title}: {name}, {precision}"] = part
+    return groups
 
 
 def run_errors(
@@ -50,24 +94,23 @@ def run_errors(
         times = of_run[of_run["device"].eq(device.name)]
         if times.empty:
             continue
-        errors = errors_of(times, model.numbers)
-        inside = (model.spread[0] <= errors) & (errors <= model.spread[1])
-        groups[f"{device.name}: peaks alone"] = times.assign(error=errors, inside=inside)
-        calibrated = left_out(times, "workload", model.numbers, HELD_BY, model.spread)
+        alone = times.assign(error=errors_of(times, model.numbers))
+        alone["inside"] = inside(alone, model.spreads)
+        groups[f"{device.name}: peaks alone"] = alone
+        calibrated = left_out(times, "workload", model.numbers, HELD_BY, model.spreads)
         groups[f"{device.name}: calibrated on other workloads"] = calibrated
     return groups
 
 
-def summary(times: pandas.DataFrame) -> dict[str, float]:
-    """Return statistics of the relative errors of predicted times: 1 is 100 %."""
-    errors = np.abs(np.expm1(-times["error"]))
-    return {
-        "n": len(errors),
-        "median": float(errors.median()),
-        "mean": float(errors.mean()),
-        "within_30": float((errors <= 0.3).mean()),
-        "covered": float(times["inside"].mean()),
-    }
+def cells(numbers: Mapping[str, float]) -> tuple[str, ...]:
+    """Return a `summary` as texts for the columns after the first one."""
+    median, mean, within, covered = (
+        f"{100 * numbers[name]:.0f} %" for name in ("median", "mean", "within_30", "covered")
+    )
+    low, high = 100 * numbers["median_low"], 100 * numbers["median_high"]
+    # A single device has no range.
+    ranged = median if math.isnan(low) else f"{median} ({low:.0f} to {high:.0f})"
+    return f"{numbers['n']:,}", str(numbers["devices"]), ranged, mean, within, covered
 
 
 def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
@@ -75,9 +118,8 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
     rows = []
     for name, times in groups.items():
         numbers = summary(times)
-        count, *shares = numbers.values()
-        cells = (name, f"{count:,}", *(f"{100 * share:.0f} %" for share in shares))
-        rows.append(Row(dict(zip(HEADINGS, cells, strict=True)), {"prediction": name} | numbers))
+        texts = (name, *cells(numbers))
+        rows.append(Row(dict(zip(HEADINGS, texts, strict=True)), {"prediction": name} | numbers))
     return Table(title, rows, NOTES)
 
 
