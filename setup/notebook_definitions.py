@@ -15,6 +15,7 @@ import yaml
 
 from pomology.data.text import WIKITEXT2
 from pomology.paths import notebook_paths, root
+from pomology.runner.notebooks import TAGS
 
 DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
 
@@ -26,7 +27,7 @@ def code(document: nbformat.NotebookNode) -> list[str]:
 
 def parameters(document: nbformat.NotebookNode) -> str:
     """Return the source of the cells with parameters: those of the study, and all others."""
-    tagged = [cell for cell in document.cells if cell.metadata.get("tags")]
+    tagged = [cell for cell in document.cells if TAGS.intersection(cell.metadata.get("tags", ()))]
     assert [tag for cell in tagged for tag in cell.metadata.tags] in (
         ["parameters"],
         ["study", "parameters"],

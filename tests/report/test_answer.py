@@ -1,0 +1,109 @@
+"""The answer of a run: its sentences follow the run's values, devices and verdicts."""
+
+import pytest
+from declared import of
+from records import metric, record, write
+
+from pomology.report import answer
+from pomology.report import page as report_page
+from pomology.report.display import Report
+from pomology.runner import notebooks
+
+CHIP = {"chip": "Apple M3 Max"}
+
+
+def epoch(seconds, backend="mps", repeat=0, batch_size=128, **more):
+    values = {"epoch_s": metric(seconds, 0.99 * seconds, 1.01 * seconds)}
+    fields = CHIP | {"backend": backend, "repeat": repeat} | more
+    return record("vae", values, {"batch_size": batch_size}, **fields)
+
+
+def varying(share, backend):
+    values = {"between_process_difference": metric(share, unit="")}
+    return record("instrument_check", values, {"check": "x"}, backend=backend)
+
+
+BOTH = [varying(0.1, "cpu"), varying(0.1, "mps")]
+
+
+def answer_of(*records):
+    return answer.of_run(of("vae"), records)
+
+
+def test_a_value_has_its_interval_its_device_and_what_it_rests_on():
+    said = answer_of(epoch(2.0), epoch(4.0, "cpu", flags=["busy"]))
+    assert said.startswith("Time per epoch at batch size 128: ")
+    assert "2.00 s ± 1.0 % in this process on the Apple M3 Max GPU in PyTorch (one run); " in said
+    assert (
+        "4.00 s ± 1.0 % in this process on the Apple M3 Max CPU in PyTorch (one run, busy)" in said
+    )
+    published = "3.75 s on M1 Ultra CPU (PyTorch, 2022) to 8.76 s on M1 Ultra GPU (PyTorch, 2022)"
+    assert f"Published for these settings: {published}." in said
+    assert "Of the article's 6 claims none is decided on this machine." in said
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "checks", "verdict"),
+    [
+        (4.0, BOTH, "In PyTorch the GPU is 2.0× faster than the CPU (1.7 to 2.4×)."),
+        (1.0, BOTH, "In PyTorch the CPU is 2.0× faster than the GPU (1.7 to 2.4×)."),
+        (2.1, BOTH, "no difference between GPU and CPU is established (CPU / GPU = 1.1; within"),
+        (4.0, [], "no difference between GPU and CPU is established (CPU / GPU = 2.0; single"),
+    ],
+)
+def test_the_sentence_on_gpu_and_cpu_follows_the_verdict(cpu_s, checks, verdict):
+    assert verdict in answer_of(epoch(2.0), epoch(cpu_s, "cpu"), *checks)
+
+
+def test_without_a_gpu_or_without_any_value_the_answer_says_less():
+    said = answer_of(epoch(4.0, "cpu"), *BOTH)
+    assert "CPU" in said and "GPU is" not in said and "M3 Max GPU" not in said
+    said = answer_of(
+        record("vae", {}, {"batch_size": 128}, status="too-big", backend="mps"),
+        record("vae", {}, {"batch_size": 128}, status="too-slow"),
+    )
+    assert said.startswith("No case has a value on this machine: 1 too-big, 1 too-slow.")
+    assert answer_of().startswith("Nothing was measured on this machine yet.")
+    assert answer_of(epoch(4.0, profile="smoke")) == answer.SMOKE
+    said = answer_of(epoch(4.0, "cpu"), epoch(9.0, "cpu", batch_size=5120, status="too-slow"))
+    assert "1 of 2 cases has no value: 1 too-slow." in said
+
+
+def test_repeats_are_named_and_a_claim_is_quoted_once_it_is_decided():
+    """003-C1 is about an M1 Ultra: the CPU is much faster than both GPUs."""
+    chip = {"chip": "Apple M1 Ultra"}
+    records = [
+        epoch(factor * seconds, backend, repeat, batch_size, data="real", **chip)
+        for repeat, factor in enumerate((1.0, 1.02, 0.98))
+        for backend, seconds in (("cpu", 1.0), ("mps", 1.01))
+        for batch_size in (128, 5120)
+    ]
+    said = answer_of(*records)
+    assert "(3 repeats)" in said and "contradicted: “The CPU was much faster" in said
+
+
+def test_the_answer_stands_in_the_report_and_on_top_of_the_executed_notebook(tmp_path):
+    out = write(tmp_path / "run", [epoch(2.0)], {"chip": "Apple M3 Max", "python": "3.12"})
+    report = Report("vae", article="003", declaration=of("vae"), out=out)
+    report.answer()
+    report.table()
+    page = report_page.build(out).read_text(encoding="utf-8")
+    assert page.index('<p class="answer">Time per epoch at batch size 128: 2.00 s') < page.index(
+        "M1 Ultra GPU"
+    )
+    output = {"output_type": "display_data", "data": {"text/markdown": "**2 s**"}, "metadata": {}}
+    cells = [
+        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# Title"},
+        {"cell_type": "code", "id": "b", "metadata": {}, "source": "x", "outputs": [output]},
+        {
+            "cell_type": "code",
+            "id": "c",
+            "metadata": {"tags": ["answer"]},
+            "source": "experiment.answer()",
+            "outputs": [output],
+        },
+    ]
+    moved = notebooks.answered({"cells": cells})["cells"]
+    assert [cell["id"] for cell in moved] == ["a", "answer", "b", "c"]
+    assert [len(cell.get("outputs", ())) for cell in moved] == [0, 1, 1, 0]
+    assert notebooks.answered({"cells": cells[:2]}) == {"cells": cells[:2]}
