@@ -18,6 +18,9 @@ from drawings import (
 from notebook_code import PATHS
 from records import metric, rate, record
 
+from pomology.report.article import Declaration
+from pomology.report.figures import MOST_BEYOND, MOST_LINES, article_figure
+
 pytestmark = pytest.mark.filterwarnings("error")  # warnings would appear in notebooks
 
 CPU, GPU, RIVAL = "M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"
@@ -31,8 +34,10 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     own = ["AMD $\\frac{$ CPU, PyTorch", "Apple M9 GPU, PyTorch"]
     assert lines(first) == [CPU, GPU, RIVAL, *own]
     assert words(first) == ["3.75 s", "8.76 s", "6.55 s", "4.50 s", "30,000 s"]
-    assert lines(second)[-1] == "Apple M9 CPU, PyTorch"
-    assert words(second) == ["1.93 s", "2.00 s", "6.07 s", "out-of-memory"]
+    # What has no value has no line, and is counted below.
+    assert lines(second) == [CPU, GPU, RIVAL] and words(second) == ["1.93 s", "2.00 s", "6.07 s"]
+    remark = "cases of this machine without a value: 1 out-of-memory"
+    assert third.get_xlabel().endswith(f"\n{remark}")
     # Repeats are one line at their mean.
     assert (lines(third), words(third)) == (["Apple M9 CPU, PyTorch"], ["2.20 ms"])
     assert [x for x, *_ in marks(third)] == pytest.approx([0.0022]) and len(intervals(third)) == 1
@@ -45,6 +50,48 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     expected = {(*value, c, c) for value, c in zip(values, published, strict=True)}
     expected |= {(4.5, 3, HERE_CPU, HERE_CPU), (0.9, 3.2, HERE_CPU, "none")}
     assert set(marks(first)) == expected | {(3e4, 4, HERE_GPU, HERE_GPU)}
+
+
+def test_a_wide_interval_is_cut_with_an_arrow_and_no_panel_is_empty():
+    wide = record("vae", {"epoch_s": metric(4.0, 0.01, 4000.0)})
+    first, second = drawn(
+        "vae", [wide, record("vae", {}, {"batch_size": 9}, status="too-slow")]
+    ).axes
+    ends = (1.933 / MOST_BEYOND, 8.76 * MOST_BEYOND)
+    assert intervals(first) == [pytest.approx(ends, rel=1e-3)]
+    arrows = {line.get_marker() for line in first.lines} & {"<", ">"}
+    assert arrows == {"<", ">"} and words(second)
+    assert "without a value: 1 too-slow" in second.get_xlabel()
+
+
+def test_a_crowded_panel_has_this_machine_between_its_neighbours():
+    around = record("resnet50", rate(230e9), {"batch_size": 64, "precision": "fp32"})
+    figure = drawn("resnet50", [around])
+    (axis,) = figure.axes
+    names, values = lines(axis), [x for x, *_ in marks(axis)]
+    assert len(names) <= MOST_LINES and values == sorted(values, reverse=True)
+    own = names.index("Apple M9 CPU, PyTorch, batch size 64")
+    assert 0 < own < len(names) - 1 and values[own] == 230e9
+    assert "more devices in the table" in axis.get_xlabel()
+
+
+def test_over_a_setting_each_device_is_a_line():
+    about = Declaration("vae", over="batch_size", columns=["epoch_s"])
+    records = [
+        record(
+            "vae", {"epoch_s": metric(seconds, 0.9 * seconds, 1.1 * seconds)}, {"batch_size": size}
+        )
+        for size, seconds in ((5120, 3.0), (128, 4.0))
+    ]
+    failed = record("vae", {}, {"batch_size": 9}, status="too-slow")
+    (axis,) = article_figure(about, [*records, failed]).axes
+    curves = [(*map(tuple, (line.get_xdata(), line.get_ydata())),) for line in axis.lines]
+    assert ((128, 5120), (4.0, 3.0)) in curves
+    assert ((128, 5120), (3.746, 1.933)) in curves  # the article's CPU
+    assert ((128, 128), (3.6, 4.4)) in curves  # an interval
+    assert axis.get_xlabel() == "batch size\ncases of this machine without a value: 1 too-slow"
+    names = [text.get_text() for text in axis.figure.legends[0].get_texts()]
+    assert {"M1 Ultra CPU", "2070 Super CUDA", "Apple M9 CPU, PyTorch"} <= {*names}
 
 
 def test_a_framework_without_a_loader_has_an_open_marker_and_says_so():

@@ -73,3 +73,23 @@ def test_pairs_are_those_of_similar_price_and_no_others():
     first = rows[0]
     assert first["price"] == pytest.approx(6599 / 4650)
     assert first["speed_per_usd"] == first["speed"] * first["price"]
+
+
+def test_the_answer_is_what_training_achieves_for_a_thousand_dollars():
+    # M2 Pro with MPS: 10.015 TFLOP in 10.704 s for 1999 USD; the A6000: 40.06 in 2.771 s for 4650.
+    article = (
+        "The article's devices reach 0.468 TFLOP/s per 1,000 USD (M2 Pro: gpt2-large, mps, batch 2)"
+        " to 3.11 TFLOP/s per 1,000 USD (NVIDIA RTX A6000: gpt2-large, cuda, batch 8),"
+        " at launch prices."
+    )
+    own = "1.67 TFLOP/s per 1,000 USD (Apple M3 Max GPU: gpt2-large, mps, batch 4)"
+    faster = case("gpt2_pretraining", SMALL, {"flops_per_s": 9e12}, scaled=True)
+    assert (
+        costs.answer(offers([*RUN, faster])) == f"In training this machine reaches {own}. {article}"
+    )
+    alone = costs.answer(offers([faster]))
+    assert "3.00 TFLOP/s per 1,000 USD (Apple M3 Max GPU: gpt2, mps (scaled), batch 1)" in alone
+    unpriced = costs.answer(offers(RUN, price=0.0))
+    assert unpriced == f"No price was given for this machine: set price_usd. {article}"
+    unmeasured = costs.answer(offers())
+    assert unmeasured == f"No pass of gpt2_pretraining was measured on this machine. {article}"

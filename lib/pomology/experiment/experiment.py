@@ -50,6 +50,7 @@ class Experiment:
         figure: str = "",
         series: Sequence[str] = (),
         shared_panel: Sequence[str] = (),
+        over: str = "",
         claims_of: Sequence[str] = (),
         beside: Callable[[str], list[dict]] | None = None,
         opens_report: bool = False,
@@ -66,8 +67,9 @@ class Experiment:
         those of the published rows, and those that tell the cases apart. columns: metrics,
         likewise; by default those of an epoch. figure: the drawn metric; by default the first
         column with an axis, else the first one. series: metrics with lines of their own in the
-        figure. shared_panel: settings whose values share a panel. claims_of: other experiments
-        whose claims are tested, too. beside: a function of the name that returns rows to compare
+        figure. shared_panel: settings whose values share a panel. over: the setting of the figure's
+        horizontal axis, if its subject is a curve. claims_of: other experiments whose claims are
+        tested, too. beside: a function of the name that returns rows to compare
         with, in the form of `published.rows`, in place of the article's. opens_report: whether the
         report begins with this notebook.
 
@@ -112,6 +114,7 @@ class Experiment:
             figure=figure,
             series=series,
             shared_panel=shared_panel,
+            over=over,
             claims_of=claims_of,
             beside=beside,
             opens_report=opens_report,

@@ -43,7 +43,8 @@ class Declaration:
     column, each alone or with its heading; by default see `of_cases`. columns: metrics, likewise;
     by default those of an epoch. figure: the drawn metric; by default the first column with an
     axis, else the first one. series: metrics with their own lines in the figure. shared_panel:
-    settings whose values share a panel. claims_of: other experiments whose claims it tests, too.
+    settings whose values share a panel. over: the setting of a figure's horizontal axis, if its
+    subject is a curve. claims_of: other experiments whose claims it tests, too.
     beside: a function of the name that returns rows to compare with, in the form of
     `published.rows`, in place of the article's. opens_report: the report begins with the items of
     this notebook.
@@ -57,6 +58,7 @@ class Declaration:
     figure: str = ""
     series: Sequence[str] = ()
     shared_panel: Sequence[str] = ()
+    over: str = ""
     claims_of: Sequence[str] = ()
     beside: Callable[[str], list[dict]] | None = None
     opens_report: bool = False

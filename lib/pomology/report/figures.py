@@ -5,7 +5,8 @@ colour-blind readers can distinguish; the marker's shape has the same meaning as
 """
 
 import io
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,10 @@ from pomology.results.record import Record
 from pomology.results.repeats import Repeats
 
 GREY = "#767676"
+MOST_LINES = 20  # of a panel
+NEAREST = 3  # devices on each side of this machine's that a crowded panel keeps
+MOST_BEYOND = 3.0  # factor beyond the values at which intervals are cut
+COLUMNS = 3  # of panels with lines
 WIDTH = 10  # inches; the report shows it on 1,200 pixels, or on 700 on a phone
 
 # Colours and markers by kind (`published`, `measured`, or `other` for another run) and role, and by
@@ -33,6 +38,10 @@ BARS = {
     "run": "95 % interval within this process",
     "seen": "range seen",
 }
+
+
+# What an open marker means, by kind of line.
+OPEN = {"measured": "compute only", "published": "a known problem"}
 
 
 class Line(NamedTuple):
@@ -52,8 +61,11 @@ class Line(NamedTuple):
 def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     """Return a figure of a metric on an article's devices and this machine's.
 
-    A filled marker is the whole time with its interval, an open one compute only; else the status.
+    A filled marker is the whole time with its interval, an open one compute only. What has no value
+    is counted below the axis. Over a setting, if one is declared, devices are lines.
     """
+    if declaration.over:
+        return lines_figure(declaration, records)
     measured = comparable(records, declaration.metric)
     declaration = declaration.of_cases(case.config for case in measured)
     measured_titles = {_title(declaration, case.config) for case in measured}
@@ -69,9 +81,137 @@ def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     for case in measured:
         for line in _measured(declaration, case):
             panels[_title(declaration, case.config)].append(line)
+    panels, remark = _with_marks(panels)
     metric = metrics.Metric(declaration.metric)
-    label = metric.axis or f"{metric.heading.lower()} in {metric.unit}"
-    return points_figure(panels, label, metric.scale)
+    return points_figure(panels, f"{_axis(metric)}{remark}", metric.scale)
+
+
+def _axis(metric: metrics.Metric) -> str:
+    """Return the label of a metric's axis."""
+    return metric.axis or f"{metric.heading.lower()} in {metric.unit}"
+
+
+def _with_marks(panels: dict[str, list[Line]]) -> tuple[dict[str, list[Line]], str]:
+    """Return the panels and lines that have a mark, and what was left out in words.
+
+    Of a panel with many devices those are drawn that are next to this machine's, and others at
+    equal distances by rank.
+    """
+    statuses: Counter[str] = Counter()
+    images = hidden = 0
+    drawn: dict[str, list[Line]] = {}
+    for title, lines in panels.items():
+        marked = [line for line in lines if _values(line)]
+        for line in lines:
+            if not _values(line):
+                statuses[line.words] += line.kind[0] == "measured"
+                images += line.kind[0] != "measured"
+        kept = _neighbours(marked)
+        hidden += len(marked) - len(kept)
+        if kept:
+            drawn[title] = kept
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common() if count)
+    texts = [f"{hidden} more devices in the table" if hidden else ""]
+    texts.append(f"cases of this machine without a value: {counts}" if counts else "")
+    texts.append(f"published without a number: {images}" if images else "")
+    remark = "; ".join(filter(None, texts))
+    return drawn, f"\n{remark}" if remark else ""
+
+
+def _neighbours(lines: Sequence[Line]) -> list[Line]:
+    """Return at most MOST_LINES of a panel's lines, in their order: see `_with_marks`."""
+    if len(lines) <= MOST_LINES:
+        return list(lines)
+    own = [line for line in lines if line.kind[0] == "measured"]
+    others = sorted(
+        (line for line in lines if line.kind[0] != "measured"),
+        key=lambda line: _values(line)[0].value,
+    )
+    chosen: list[Line] = []
+    for line in own:
+        value = _values(line)[0].value
+        above = sum(_values(other)[0].value < value for other in others)
+        chosen += others[max(0, above - NEAREST) : above + NEAREST]
+    room = max(2, MOST_LINES - len(own) - len({id(line) for line in chosen}))
+    ranks = [round(number * (len(others) - 1) / (room - 1)) for number in range(room)]
+    chosen += own + [others[rank] for rank in ranks]
+    wanted = {id(line) for line in chosen}
+    kept = [line for line in lines if id(line) in wanted]
+    # This machine stands where its speed is.
+    downwards = _values(others[0])[0].value < _values(lines[0])[0].value
+    return sorted(kept, key=lambda line: _values(line)[0].value, reverse=downwards)
+
+
+def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
+    """Return a figure of a metric over the setting `declaration.over`, a line for each device.
+
+    A panel has the cases whose other settings are equal. Values have their intervals.
+    """
+    over = declaration.over
+    measured = comparable(records, declaration.metric)
+    declaration = declaration.of_cases(case.config for case in measured)
+    curves: dict[str, dict[tuple, list[tuple[float, Estimate]]]] = defaultdict(dict)
+
+    def add(config: dict, device: str, kind: tuple[str, str], value: Estimate) -> None:
+        rest = {key: setting for key, setting in config.items() if key != over}
+        of_panel = curves[_title(declaration, rest)]
+        of_panel.setdefault((device, kind), []).append((config[over], value))
+
+    for row in declaration.printed:
+        if row["metric"] == declaration.metric and row["si"] and over in row["config"]:
+            add(row["config"], row["device"], ("published", row["role"]), Estimate(row["si"]))
+    statuses: Counter[str] = Counter()
+    for case in measured:
+        value = case.values.get(declaration.metric)
+        if value and value.value > 0 and over in case.config:
+            device = f"{case.device}, {case.framework}"
+            add(case.config, device, ("measured", case.kind), value)
+        else:
+            statuses[case.status] += 1
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.items() if status != "ok")
+    remark = f"\ncases of this machine without a value: {counts}" if counts else ""
+    heading = declaration.headings.get(over, metrics.words(over)).lower()
+    return _draw_lines(curves, f"{heading}{remark}", metrics.Metric(declaration.metric))
+
+
+def _draw_lines(
+    curves: dict[str, dict[tuple, list[tuple[float, Estimate]]]],
+    label: str,
+    metric: metrics.Metric,
+) -> Any:
+    """Return the figure of `lines_figure`. curves: panel -> (device, kind) -> its points."""
+    if not curves:
+        return nothing()
+    columns = min(COLUMNS, len(curves))
+    rows = -(-len(curves) // columns)
+    figure = figure_of(WIDTH, 1.1 + 2.8 * rows)
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    handles = {}
+    for axis, title in itertools.zip_longest(axes.flat, curves):
+        if title is None:
+            axis.remove()
+            continue
+        dashes = itertools.cycle(("-", "--", "-.", ":"))
+        for (device, kind), points in curves[title].items():
+            points = sorted(points, key=lambda point: point[0])
+            look = LOOKS.get(kind, OTHER)
+            form = {"color": look["colour"], "marker": look["mark"], "linestyle": next(dashes)}
+            places = [place for place, _ in points]
+            axis.plot(places, [value.value for _, value in points], **form)
+            for place, value in points:
+                if value.low is not None:
+                    axis.plot((place, place), value.bounds, color=look["colour"], linewidth=2)
+            handles.setdefault(device, form)
+        axis.set(title=title, xscale="log", yscale="log", xlabel=label)
+        axis.set_xticks(sorted({place for points in curves[title].values() for place, _ in points}))
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axis.minorticks_off()
+        axis.grid(axis="y")
+    for axis in axes[:, 0]:
+        axis.set_ylabel(_axis(metric).replace("; open markers: compute only", ""), fontsize="small")
+        plain_ticks(axis.yaxis, metric.scale)
+    key(figure, handles)
+    return figure
 
 
 def _title(declaration: Declaration, config: dict) -> str:
@@ -143,16 +283,26 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
         axis.set_yticks(range(len(lines)), [line.label for line in lines])
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x")
-        for row, line in enumerate(lines):
+        for line in lines:
             look = LOOKS.get(line.kind, OTHER)
-            _draw(axis, row, line, look["colour"], look["mark"])
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
             looks[look["name"]] = form
     drawn = [value for lines in panels.values() for line in lines for value in _values(line)]
     covers = dict.fromkeys(value.covers for value in drawn if value.low is not None)
     bars = [words for name, words in BARS.items() if name in covers]
+    for kind, meaning in OPEN.items():
+        opened = [line for lines in panels.values() for line in lines if line.unfilled]
+        if any(line.kind[0] == kind for line in opened):
+            form = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
+            looks[f"open: {meaning}"] = form
     if bars:
         looks[f"bars: {', or '.join(bars)}"] = {"color": GREY, "linewidth": 2}
+    centres = [value.value for value in drawn]
+    ends = (min(centres) / MOST_BEYOND, max(centres) * MOST_BEYOND)
+    for axis, lines in zip(axes, panels.values(), strict=True):
+        for row, line in enumerate(lines):
+            look = LOOKS.get(line.kind, OTHER)
+            _draw(axis, row, line, look["colour"], look["mark"], ends)
     left, right = axes[0].get_xlim()
     room = max(1.5, (right / left) ** 0.3)  # for words after the last marker
     axes[0].set_xlim(left, room * right)
@@ -178,8 +328,13 @@ def ratios_figure(panels: dict[str, list[Line]], label: str) -> Any:
     return figure
 
 
-def _draw(axis: Any, row: int, line: Line, colour: str, mark: str) -> None:
-    """Draw a line: its markers with their intervals, and its words after all of them."""
+def _draw(
+    axis: Any, row: int, line: Line, colour: str, mark: str, ends: tuple[float, float]
+) -> None:
+    """Draw a line: its markers with their intervals, and its words after all of them.
+
+    ends: where a wider interval is cut, with an arrow.
+    """
     lower = row + 0.2 * bool(line.filled)  # so that no interval hides another
     marks = [(value, row, colour) for value in line.filled]
     marks += [(value, lower, "none") for value in line.unfilled]
@@ -189,9 +344,13 @@ def _draw(axis: Any, row: int, line: Line, colour: str, mark: str) -> None:
         return
     for value, height, fill in marks:
         if value.low is not None:
-            axis.plot((value.low, value.high), (height, height), color=colour, linewidth=2)
+            low, high = max(value.low, ends[0]), min(value.high, ends[1])
+            axis.plot((low, high), (height, height), color=colour, linewidth=2)
+            for end, bound, arrow in ((low, value.low, "<"), (high, value.high, ">")):
+                if end != bound:
+                    axis.plot(end, height, arrow, color=colour, markersize=4)
         axis.plot(value.value, height, mark, color=colour, markerfacecolor=fill)
-    right = max(value.high or value.value for value, *_ in marks)
+    right = max(min(value.high or value.value, ends[1]) for value, *_ in marks)
     axis.annotate(line.words, (right, row), (8, 0), textcoords="offset points", va="center")
 
 
@@ -267,12 +426,12 @@ def svg(figure: Any) -> str:
 
 
 def png(figure: Any) -> Any:
-    """Return a figure as PNG with 32 colours, which Jupyter and code hosts display."""
+    """Return a figure as PNG with 256 colours, which Jupyter and code hosts display."""
     import PIL.Image
     from IPython.display import Image
 
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=1.5 * figure.dpi)  # for high-resolution screens
     small = io.BytesIO()
-    PIL.Image.open(data).quantize(32).save(small, format="png", optimize=True)
+    PIL.Image.open(data).quantize(256).save(small, format="png", optimize=True)
     return Image(small.getvalue(), width=int(figure.dpi * figure.get_figwidth()))

@@ -137,11 +137,7 @@ def pairs_table(offered):
     """Return pairs of similar price: Apple with NVIDIA devices, and this machine with both."""
     offered = offered[offered.price_usd.notna()]
     here = offered[offered.maker.eq("here")]
-    # This machine counts with the article's model, or else with its fastest smaller variant.
-    kept = (
-        here[here.pass_s.notna()] if here.pass_s.notna().any() else here.nlargest(1, "flops_per_s")
-    )
-    pairs = pandas.concat([offered.drop(here.index), kept]).merge(
+    pairs = pandas.concat([offered.drop(here.index), _counting(here)]).merge(
         offered.drop(here.index), "cross", suffixes=("", "_of")
     )
     against = pairs.maker_of.eq("NVIDIA") & pairs.maker.ne("NVIDIA") | pairs.maker.eq("here")
@@ -160,6 +156,37 @@ def pairs_table(offered):
     return _table(
         "Pairs of similar price", pairs, texts, PAIRS, f"Similar: at most {SIMILAR:g} times apart."
     )
+
+
+def _counting(here):
+    """Return the rows with which this machine counts.
+
+    They are those of the article's model, or else the fastest of the smaller ones.
+    """
+    whole = here[here.pass_s.notna()]
+    return here.nlargest(1, "flops_per_s") if whole.empty else whole
+
+
+def answer(offered):
+    """Return what training speed costs on this machine and the article's devices, in sentences."""
+    offered = offered.assign(per_usd=offered.flops_per_s / offered.price_usd)
+    is_here = offered.maker.eq("here")
+    here, printed = _counting(offered[is_here]), offered[~is_here]
+    ends = printed.per_usd.idxmin(), printed.per_usd.idxmax()
+    theirs = [_text_per_usd(printed.loc[end]) for end in ends]
+    article = f"The article's devices reach {' to '.join(theirs)}, at launch prices."
+    if here.empty:
+        return f"No pass of gpt2_pretraining was measured on this machine. {article}"
+    if here.price_usd.isna().all():
+        return f"No price was given for this machine: set price_usd. {article}"
+    own = _text_per_usd(here.loc[here.per_usd.idxmax()])
+    return f"In training this machine reaches {own}. {article}"
+
+
+def _text_per_usd(row):
+    """Return what a device achieves per 1,000 USD, with its name and workload."""
+    rate = f"{significant(row.per_usd / 1e9)} TFLOP/s per 1,000 USD"
+    return f"{rate} ({row.device}: {row.work}, batch {row.batch_size:.0f})"
 
 
 def energy_table(records, price_usd, usd_per_kwh, years_of_use):
