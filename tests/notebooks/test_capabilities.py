@@ -20,7 +20,7 @@ def notebook(tmp_path_factory) -> dict:
     small |= {"devices": "cpu", "profile": "smoke", "out": str(tmp_path_factory.mktemp("run"))}
     scope: dict = {}
     cells = fakes.cells("capabilities")
-    for source in itertools.takewhile(lambda cell: "experiment.table" not in cell, cells):
+    for source in itertools.takewhile(lambda cell: "experiment.answer" not in cell, cells):
         exec(source.split("\nwith tempfile")[0], scope)
         if "batch_size: int" in source:
             scope |= small

@@ -2,7 +2,6 @@
 
 import math
 
-import nbformat
 import pytest
 from declared import of
 from records import run_of
@@ -108,5 +107,3 @@ def test_the_docs_state_the_run_to_run_variation_of_the_reference_run(run):
     assert f"| {percent} on two shared cores " in (docs / "findings.md").read_text(encoding="utf-8")
     readme = (root() / "README.md").read_text(encoding="utf-8")
     assert f"of a step differ by less than {percent} on the CPU" in readme
-    notebook = root() / "notebooks" / "this_machine" / "instrument_check.ipynb"
-    assert sentence in nbformat.read(notebook, 4).cells[0].source

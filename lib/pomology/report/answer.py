@@ -20,6 +20,8 @@ from pomology.results.record import Record
 from pomology.results.repeats import Repeats, run_to_run_by_kind
 
 SMOKE = "This was a smoke run, whose shapes are tiny: it has no answer."
+# Metrics that a question is about, where a figure shows FLOP/s.
+ASKED_FOR = ("fit_s", "epoch_s", "pass_s", "kernel_s", "throughput", "step_s")
 NAMED = 2  # claims that are quoted
 
 
@@ -28,17 +30,27 @@ def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
     own = [record for record in records if record.experiment == declaration.name]
     if own and all(record.profile == "smoke" for record in own):
         return SMOKE
-    measured = comparable(own, declaration.metric)
-    timed = [case for case in measured if declaration.metric in case.values]
+    metric = _asked_for(declaration)
+    timed = [case for case in comparable(own, metric) if metric in case.values]
+    if not timed:  # smaller variants, which the sentence names as such
+        timed = [case for case in comparable(own) if metric in case.values]
     sentences = []
     if timed:
         main = _main(declaration, timed)
-        sentences.append(_values(declaration, main))
+        sentences.append(_values(declaration, metric, main))
         sentences += _compared(declaration, main, run_to_run_by_kind(records))
-        sentences += _published(declaration, main[0])
+        sentences += _published(declaration, metric, main[0])
     sentences += _endings(comparable(own), bool(timed))
     sentences += _claims(declaration, records)
     return " ".join(sentences)
+
+
+def _asked_for(declaration: Declaration) -> str:
+    """Return the metric that answers the question: a time or throughput rather than FLOP/s."""
+    if declaration.metric != "flops_per_s":
+        return declaration.metric
+    columns = declaration.metric_columns.values()
+    return next((name for name in ASKED_FOR if name in columns), declaration.metric)
 
 
 def _main(declaration: Declaration, timed: Sequence[Repeats]) -> list[Repeats]:
@@ -59,13 +71,15 @@ def _main(declaration: Declaration, timed: Sequence[Repeats]) -> list[Repeats]:
     return max(groups.values(), key=rank)  # the first of equal ones
 
 
-def _values(declaration: Declaration, main: Sequence[Repeats]) -> str:
+def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> str:
     """Return the values of the main case: `Time per epoch at batch size 128: 4.02 s on …`."""
-    metric = declaration.metric
     texts = []
     for case in sorted(main, key=lambda case: case.kind, reverse=True):  # GPUs first
         value = case.values[metric]
-        evidence = [_number(case, metric), *case.flags]
+        rate = case.values.get("flops_per_s") if declaration.metric == "flops_per_s" else None
+        achieved = value_text("flops_per_s", rate) if rate and metric != "flops_per_s" else ""
+        scaled = "a smaller variant" if case.first.scaled else ""
+        evidence = [achieved, scaled, _number(case, metric), *case.flags]
         shown = value_text(metric, value, in_process=IN_PROCESS)
         where = f"on the {case.device} in {case.framework}"
         texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
@@ -95,9 +109,7 @@ def _compared(
     declaration: Declaration, main: Sequence[Repeats], variations: Mapping[str, float]
 ) -> list[str]:
     """Return how the GPU compares with the CPU in the same framework, by the rule."""
-    metric = declaration.metric
-    if not metric.endswith("_s") or metric.endswith("_per_s"):
-        return []
+    metric = declaration.time
     sentences = []
     by_framework = defaultdict(dict)
     for case in main:
@@ -106,6 +118,8 @@ def _compared(
         if by_kind.keys() != {"cpu", "gpu"}:
             continue
         cpu, gpu = by_kind["cpu"], by_kind["gpu"]
+        if not (metric in cpu.in_repeats and metric in gpu.in_repeats):
+            continue
         flags = sorted({*cpu.flags, *gpu.flags} & cases.DOUBTS)
         times = Compared(
             base_s=[value.value for value in gpu.in_repeats[metric]],
@@ -132,12 +146,12 @@ def _verdict(times: Compared) -> str:
     return f"{faster.format(significant(factor, 2))} ({low} to {high}×)"
 
 
-def _published(declaration: Declaration, case: Repeats) -> list[str]:
+def _published(declaration: Declaration, metric: str, case: Repeats) -> list[str]:
     """Return the range of the published values of the same settings."""
     rows = [
         row
         for row in declaration.printed
-        if row["metric"] == declaration.metric
+        if row["metric"] == metric
         and row["si"]
         and row["config"].items() <= case.config.items()
         and row["device"]
@@ -145,7 +159,7 @@ def _published(declaration: Declaration, case: Repeats) -> list[str]:
     if not rows:
         return []
     rows.sort(key=lambda row: row["si"])
-    show = metrics.Metric(declaration.metric).show
+    show = metrics.Metric(metric).show
     ends = [rows[0], rows[-1]] if len(rows) > 1 else rows
     texts = [f"{show(row['si'])} on {cases.published_device(row)}" for row in ends]
     return [f"Published for these settings: {' to '.join(texts)}."]

@@ -6,8 +6,9 @@ from statistics import geometric_mean, median
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from pomology.format import significant
 from pomology.report.table import Row, Table
-from pomology.results import repeats
+from pomology.results import cases, repeats
 from pomology.results.comparing import FASTER, SLOWER
+from pomology.results.metrics import Metric
 from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
@@ -43,6 +44,38 @@ def utilization(records, best):
         count = f"median of {len(percents)} experiments, {low} to {high} %"
         texts.append(f"{kind.upper()}: {middle} % of the peak ({count}).")
     return " ".join(texts) or "Not known; the notebook peaks measures the peak."
+
+
+def peaks(best):
+    """Return the highest rates of single operators that a run has measured. best: its `roofs`."""
+    texts = []
+    for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):
+        show = Metric(name).show
+        for (kind, group), peak in sorted(measured.items()):
+            framework = cases.framework_name(peak.record.framework)
+            operation = peak.record.config["operation"]
+            text = (
+                f"{group} {show(peak.rate.value)} on the {kind.upper()} ({operation}, {framework})"
+            )
+            texts.append(text)
+    if not texts:
+        return "No peak has been measured; smoke tests are too small for one."
+    return f"Highest rates of single operators: {'; '.join(texts)}."
+
+
+def checks(records):
+    """Return how the checks of the instrument ended, and the run-to-run variation.
+
+    records: of `instrument_check`.
+    """
+    pooled = repeats.pool(records)
+    passed = [case for case in pooled if case.status == "ok" and "too-noisy" not in case.flags]
+    texts = [f"{len(passed)} of {len(pooled)} checks passed."]
+    for case in pooled:
+        if case not in passed:
+            status = "inconclusive" if case.status == "ok" else case.status
+            texts.append(f"{case.config.get('check', case.first.case)} on {case.kind}: {status}.")
+    return " ".join([*texts, repeats.variation_text(pooled)])
 
 
 def bounds(diagnosed):
