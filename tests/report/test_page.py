@@ -15,7 +15,7 @@ import pomology.paths
 from pomology.errors import PomologyError
 from pomology.measure.estimate import Estimate
 from pomology.paths import read_csv
-from pomology.report import figures
+from pomology.report import article, figures
 from pomology.report import page as report_page
 from pomology.report.display import Report
 from pomology.report.table import Row, Table
@@ -240,6 +240,26 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     index = read(report_page.build(out))
     assert "vae.ipynb cannot be rendered" in index.text
     assert not (out / "vae.html").exists()
+
+
+def test_a_folded_step_is_named_by_what_it_defines_and_the_model_is_open():
+    step = "def train_step(model):\n    pass\n\n\nrate = 1"
+    assert report_page.code_label(step) == "code: train_step, rate"
+    assert report_page.code_label("experiment.table()") == "code"
+    opened = [step, "class VAE(nn.Module):\n    pass", "class P(LightningModule):\n    pass"]
+    assert all(map(report_page.is_experiment, opened))
+    closed = ["def train(case):\n    pass", "import torch", "x = step(1)"]
+    assert not any(map(report_page.is_experiment, closed))
+
+
+def test_what_is_zero_in_all_cases_is_one_line_of_the_details():
+    values = {"swap_bytes": Estimate(0, "B", n=1), "page_ins": Estimate(0, "count", n=1)}
+    first = record(metrics=values | {"epoch_s": Estimate(1.0, "s")})
+    second = record(metrics=values | {"page_ins": Estimate(3, "count")}, repeat=1)
+    details = article.details_table([first, second])
+    quantities = [row.cells["Quantity"] for row in details.rows]
+    assert "Swap" not in quantities and "Page ins" in quantities
+    assert details.notes[-1] == "Zero in all cases: Swap."
 
 
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]

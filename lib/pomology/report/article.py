@@ -385,9 +385,18 @@ def details_table(records: Iterable[Record], title: str = "All measured values")
     pooled = pool(records)
     repeats = sorted({repeat for case in pooled for repeat in case.flags_of})
     rows = []
+    # What is zero everywhere, such as swap, says nothing of a case.
+    nonzero = {
+        name
+        for case in pooled
+        for values in case.good.values()
+        for name, value in values.items()
+        if value.value
+    }
+    shown = nonzero - metrics.HIDDEN
     for case in pooled:
         lines = []
-        for name in (name for name in case.in_repeats if name not in metrics.HIDDEN):
+        for name in (name for name in case.in_repeats if name in shown):
             timed = {repeat: values for repeat, values in case.good.items() if name in values}
             texts = {repeat: _with_number(name, values[name]) for repeat, values in timed.items()}
             lines.append((metrics.words(metrics.Metric(name).heading), texts))
@@ -401,4 +410,9 @@ def details_table(records: Iterable[Record], title: str = "All measured values")
         for name, texts in lines:
             by_repeat = {f"Repeat {repeat + 1}": texts.get(repeat, "") for repeat in repeats}
             rows.append(Row(cells | {"Quantity": name} | by_repeat))
-    return Table(title, rows, [INTERVALS, NUMBER] if rows else [])
+    zero = {name for case in pooled for name in case.in_repeats} - nonzero - metrics.HIDDEN
+    notes = [INTERVALS, NUMBER] if rows else []
+    if zero:
+        headings = sorted(metrics.words(metrics.Metric(name).heading) for name in zero)
+        notes.append(f"Zero in all cases: {', '.join(headings)}.")
+    return Table(title, rows, notes)

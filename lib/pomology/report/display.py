@@ -20,6 +20,7 @@ from pomology.results.record import Record
 from pomology.results.repeats import run_to_run_by_kind
 from pomology.results.run import Run, by_hand, latest, note_machine
 
+MOST_ROWS = 40  # of a table that the report does not fold
 CONTENTS = "about.json"  # the ordered contents of the folder shown/<notebook>/
 
 
@@ -165,7 +166,7 @@ class Report:
             self.snapshot.get("gpus") or (),
             run_to_run_by_kind(records),
         )
-        return self.save(shown, "article")
+        return self.save(shown, "article", folded=len(shown.rows) > MOST_ROWS)
 
     def details(self) -> Table:
         """Show the figure of step times over time, if any; save and return all measured values."""

@@ -27,6 +27,9 @@ from pomology.results.run import Run
 
 LAST = {published.KIT: "This machine", "": "Other notebooks"}
 CELLS = re.compile(r'<div class="scroll"><table.*</table></div>', re.DOTALL)
+DEFINED = re.compile(r"^(?:def|class) (\w+)|^(\w+)(?= = )", re.MULTILINE)
+NAMES = 3  # of a folded cell
+MODEL_OR_STEP = re.compile(r"^class \w+\((nn|LightningModule)|^def \w*step\(", re.MULTILINE)
 IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of the reference run
 
 
@@ -94,6 +97,17 @@ def address(svg: str) -> str:
     return "data:image/svg+xml," + quote(svg, safe=" =/:;,.()-+*!?@$[]~_{}")
 
 
+def code_label(source: str) -> str:
+    """Return the summary of a folded cell of code: the first names that it defines."""
+    names = [first or second for first, second in DEFINED.findall(source)][:NAMES]
+    return f"code: {', '.join(names)}" if names else "code"
+
+
+def is_experiment(source: str) -> bool:
+    """Return whether a cell is what a reader came for: the model, or the step."""
+    return bool(MODEL_OR_STEP.search(source))
+
+
 def _render_notebooks(folder: Path) -> list[str]:
     """Render the notebooks that are newer than their pages; return a line for each failure."""
     import nbformat
@@ -103,7 +117,7 @@ def _render_notebooks(folder: Path) -> list[str]:
         template_name=table.PAGE.name,
         extra_template_basedirs=[str(table.PAGE.parent)],
         exclude_anchor_links=True,
-        filters={"address": address},
+        filters={"address": address, "code_label": code_label, "is_experiment": is_experiment},
     )
     problems = []
     for notebook in sorted(folder.glob("[!.]*.ipynb")):
