@@ -358,8 +358,12 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
     """Return a figure of panels below each other, one for each quantity.
 
     panels: quantity -> curves; a curve is a record, a pandas Series, and a key of DASHES or "".
-    label: of the common horizontal axis.
+    label: of the common horizontal axis. Curves of one point, and panels without any, are left out.
     """
+    panels = {
+        quantity: [curve for curve in curves if len(curve[1]) > 1]
+        for quantity, curves in panels.items()
+    }
     panels = {quantity: curves for quantity, curves in panels.items() if curves}
     if not panels:
         return nothing()

@@ -3,7 +3,7 @@
 from pomology.machine.sampler import Sample
 from pomology.report.figures import curves_figure
 
-RATE = "Throughput (% of the first minute)"
+RATE = "% of the first minute's\nthroughput"
 HEAT = {
     "Temperature (°C)": ("temperature_c", 1),
     "Clock (GHz)": ("clock_hz", 1e9),

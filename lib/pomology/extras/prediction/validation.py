@@ -20,7 +20,7 @@ from pomology.extras.prediction.model import (
     spreads,
     summary,
 )
-from pomology.report.figures import figure_of, plain_ticks
+from pomology.report.figures import GREY, LOOKS, figure_of, plain_ticks
 from pomology.report.table import Row, Table
 
 if TYPE_CHECKING:
@@ -124,12 +124,26 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
 
 
 def figure(times: pandas.DataFrame, title: str) -> Any:
-    """Return a scatter plot of predicted and measured times, with the line of equality."""
-    drawn = figure_of(5, 5)
+    """Return a scatter plot of predicted and measured times of a step, with a band of 30 %."""
+    drawn = figure_of(7, 7.5)
     axis = drawn.add_subplot()
-    axis.scatter(times["step_s"], times["step_s"] * np.exp(-times["error"]), s=6)
-    axis.axline((1, 1), slope=1, color="grey")
-    axis.set(xscale="log", yscale="log", xlabel="measured s", ylabel="predicted s", title=title)
+    predicted = times["step_s"] * np.exp(-times["error"])
+    apple = times["device"].str.match(r"M\d")
+    for role, chosen in (("rival", ~apple), ("gpu", apple)):
+        look = LOOKS["published", role]
+        form = {"color": look["colour"], "marker": look["mark"], "label": look["name"]}
+        axis.scatter(times["step_s"][chosen], predicted[chosen], s=10, alpha=0.6, **form)
+    axis.set(xscale="log", yscale="log", title=title, aspect="equal")
+    axis.set(xlabel="measured seconds of a step", ylabel="predicted seconds of a step")
+    ends = [
+        min(axis.get_xlim()[0], axis.get_ylim()[0]),
+        max(axis.get_xlim()[1], axis.get_ylim()[1]),
+    ]
+    axis.plot(ends, ends, color=GREY, label="equal")
+    low, high = ([factor * end for end in ends] for factor in (0.7, 1.3))
+    axis.fill_between(ends, low, high, color=GREY, alpha=0.2, label="within 30 %")
+    axis.set(xlim=ends, ylim=ends)
     plain_ticks(axis.xaxis)
     plain_ticks(axis.yaxis)
+    drawn.legend(loc="outside lower center", ncols=4)
     return drawn
