@@ -167,7 +167,7 @@ def test_energy_shows_joules_where_the_machine_has_a_meter(execution):
     measured = msgspec.structs.replace(case, profile="quick")  # the table leaves smoke out
     row = article_table(declaration(execution.path), [measured]).rows[-1].cells
     for column in ("Step, GPU only (J)", "Step, all domains (J)", "Power", "Power rest"):
-        assert re.match(r"\d+\.\d+( W)? ± ", row[column]), row
+        assert re.match(r"\d+\.\d+( W)? (± |\()", row[column]), row
 
 
 def test_it_draws_and_saves_the_articles_table_and_figure(execution):

@@ -15,7 +15,7 @@ from pomology.paths import write_atomic
 from pomology.report import answer, article, claims, figures, shares, step_times, table
 from pomology.report.article import Declaration
 from pomology.report.table import Row, Table
-from pomology.results import cases
+from pomology.results.frame import software
 from pomology.results.record import Record
 from pomology.results.repeats import run_to_run_by_kind
 from pomology.results.run import Run, by_hand, latest, note_machine
@@ -189,16 +189,3 @@ class Report:
     def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
         """Save and return the figure `draw(declaration, records)`, by default of all devices."""
         return self.save(draw(self.declaration, self.records), "figure")
-
-
-def software(machine: dict) -> str:
-    """Return the commits, Python versions and frameworks of a run's cases in one line."""
-    texts = []
-    for state in (machine.get("software") or {"": machine}).values():
-        git = state.get("git") or {}
-        changed = ", with changes" if git.get("dirty") else ""
-        packages = state.get("packages") or {}
-        frameworks = [f"{name} {packages[name]}" for name in cases.FRAMEWORKS if name in packages]
-        commit = f"commit {git.get('commit', 'unknown')[:10]}{changed}"
-        texts.append(", ".join([commit, f"Python {state.get('python')}", *frameworks]))
-    return "; ".join(dict.fromkeys(texts))

@@ -20,8 +20,9 @@ from pomology.paths import redact, write_atomic
 from pomology.report import peaks, shares, table
 from pomology.report.article import details_table
 from pomology.report.claims import joined_table
-from pomology.report.display import CONTENTS, software
+from pomology.report.display import CONTENTS
 from pomology.results import calibration, cases, repeats
+from pomology.results.frame import software
 from pomology.results.record import Record
 from pomology.results.run import Run
 

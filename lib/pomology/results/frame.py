@@ -65,6 +65,19 @@ def machine_of(run: Run) -> str:
     return ", ".join(filter(None, (cases.short_chip(machine.get("chip")), cores, memory)))
 
 
+def software(machine: dict) -> str:
+    """Return the commits, Python versions and frameworks of a run's cases in one line."""
+    texts = []
+    for state in (machine.get("software") or {"": machine}).values():
+        git = state.get("git") or {}
+        changed = ", with changes" if git.get("dirty") else ""
+        packages = state.get("packages") or {}
+        frameworks = [f"{name} {packages[name]}" for name in cases.FRAMEWORKS if name in packages]
+        commit = f"commit {git.get('commit', 'unknown')[:10]}{changed}"
+        texts.append(", ".join([commit, f"Python {state.get('python')}", *frameworks]))
+    return "; ".join(dict.fromkeys(texts))
+
+
 def _of_run(run: Run) -> Iterable[dict[str, Any]]:
     """Yield the rows of a run."""
     origin = {"run": run.name, "machine": machine_of(run)}

@@ -16,11 +16,10 @@ from typing import Any
 
 from pomology.format import one_line, seconds, with_interval
 from pomology.measure.estimate import REPEATS
-from pomology.report.display import software
 from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS
 from pomology.results.comparing import Compared, expected_by_chance, judge
-from pomology.results.frame import machine_of
+from pomology.results.frame import machine_of, software
 from pomology.results.repeats import Repeats, pool, run_to_run, variation_text
 from pomology.results.run import CPU_KIND, Run, cpu_kind
 
