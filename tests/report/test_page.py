@@ -291,3 +291,31 @@ def test_the_page_fits_a_phone_and_asks_nobody(tmp_path, width, scheme):
         assert page.evaluate(TOO_WIDE) == []
         assert [one for one in asked if not one.startswith("data:image/")] == [address]
         chromium.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", "{}", "[]", '{"name": "vae", "items": 3}', "\xff"],
+    ids=["empty", "cut", "without fields", "list", "another type", "latin-1"],
+)
+def test_a_damaged_file_is_named_and_the_rest_of_the_page_is_made(tmp_path, damage):
+    out = write(tmp_path / "run", [record(), record("dcgan")], MACHINE)
+    for name in ("vae", "dcgan"):
+        Report(name, article="003", out=out).show(table((name, "7.9 s")), "article")
+    (out / "shown" / "vae" / "about.json").write_bytes(damage.encode("latin-1"))
+    page = read(report_page.build(out)).text
+    assert "shown/vae/about.json cannot be read: " in page
+    assert page.count("7.9 s") == 1 and "vae" in page  # its records are still listed
+
+
+def test_a_missing_file_and_a_damaged_machine_are_named(tmp_path):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    display = Report("vae", article="003", out=out)
+    display.show(table(("first", "1 s")), "article")
+    display.show(table(("second", "2 s")), "details")
+    (out / "shown" / "vae" / "01-article.html").unlink()
+    for field, value in (("left_out", []), ("software", []), ("gpus", [1, 2]), ("chip", 3)):
+        (out / "machine.json").write_text(json.dumps(MACHINE | {field: value}))
+        page = read(report_page.build(out)).text
+        assert "machine.json cannot be read, so the machine is unknown." in page
+        assert "Files of vae in shown/ are missing." in page and "second" in page

@@ -146,3 +146,37 @@ def test_a_journal_of_an_older_version_still_loads(journal):
     # The last attempt of a case counts.
     journal.end(ENDED | {"seconds": 1.0})
     assert [record.seconds for record in read(journal.path).records] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"metrics": {"step_s": {"value": 0, "unit": "s"}}},
+            "step_s is 0; a time must be positive",
+        ),
+        ({"metrics": {"epoch_s": {"value": -2.76, "unit": "s"}}}, "epoch_s is -2.76; a time must"),
+        ({"metrics": {"kernel_s": {"value": 1e-320, "unit": "s"}}}, "a time must be positive"),
+        ({"metrics": {"loss_last": {"value": 1e305}}}, "expected a finite number"),
+        ({"metrics": {"step_s": {"value": 1.0, "n": 2**63}}}, "n of step_s is 9223372036854775808"),
+        ({"repeat": 2**63}, "repeat is 9223372036854775808; expected 0 to"),
+        ({"flops_per_step": -1}, "flops_per_step is -1"),
+        ({"config": {"batch_size": {"a": 1}}}, "the setting batch_size is nested"),
+        ({"config": {"batch_size": 10**30}}, "the setting batch_size exceeds"),
+        ({"seconds": -1.0}, "seconds is -1.0"),
+    ],
+)
+def test_a_number_that_no_case_has_is_named_and_the_rest_is_read(tmp_path, changes, said):
+    path = tmp_path / "vae.jsonl"
+    lines = [ENDED | {"case": "a"}, ENDED | {"case": "b"} | changes]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    found = read(path)
+    assert [record.case for record in found.records] == ["a"]
+    (problem,) = found.problems
+    assert problem.startswith("vae.jsonl: skipped 1 unreadable lines, the first in line 2 (")
+    assert said in problem
+    # A clock that stood still ended its case as an error, which is kept.
+    if "step_s is 0" in said:
+        lines[1] |= {"status": "error", "reason": "the clock stood still"}
+        path.write_text("\n".join(map(json.dumps, lines)))
+        assert read(path).problems == []

@@ -6,7 +6,6 @@ Pages run and request nothing, and a content security policy forbids both. Texts
 escaped, and figures are pictures.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from pomology.articles import published
+from pomology.format import one_line
 from pomology.machine import snapshot
 from pomology.paths import redact, write_atomic
 from pomology.report import peaks, shares, table
@@ -25,6 +27,30 @@ from pomology.results import calibration, cases, repeats
 from pomology.results.frame import software
 from pomology.results.record import Record
 from pomology.results.run import Run
+
+
+class Item(msgspec.Struct):
+    """A table or figure in `about.json`, see `Report.save`."""
+
+    file: str
+    caption: str = ""
+    folded: bool = False
+    heading: str = ""
+    notes: list[str] = []
+    rows: list[Any] = []
+    rates: list[Any] = []
+
+
+class Contents(msgspec.Struct):
+    """The file `about.json` of a notebook, see `Report.save`."""
+
+    name: str
+    items: list[Item]
+    title: str = ""
+    article: str = ""
+    answer: str = ""
+    opens_report: bool = False
+
 
 LAST = {published.KIT: "This machine", "": "Other notebooks"}
 CELLS = re.compile(r'<div class="scroll"><table.*</table></div>', re.DOTALL)
@@ -53,7 +79,7 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
         fields = (last.framework, last.backend, last.software, last.calibration)
         for text in calibration.slowed_by(earlier, *fields):
             problems.append(f"{cases.chip_name(last)}, last case: {text}.")
-    sections = [_section(runs, contents) for contents in _shown(run)]
+    sections = [_section(runs, contents) for contents in _shown(run, problems)]
     notes = Counter(note for part in sections for item in part["shown"] for note in item["notes"])
     page = table.template("run.html.j2").render(
         run=run,
@@ -136,13 +162,31 @@ def _render_notebooks(folder: Path) -> list[str]:
     return problems
 
 
-def _shown(run: Run) -> list[dict[str, Any]]:
-    """Return what every notebook has shown; of one that has shown nothing its name."""
+def _is_there(folder: Path, file: str) -> bool:
+    """Return whether a folder has the file of an item, by a name that `Report.save` gives."""
+    named = re.fullmatch(r"[\w-]+", file)
+    return bool(named) and any((folder / f"{file}{end}").is_file() for end in (".html", ".svg"))
+
+
+def _shown(run: Run, problems: list[str]) -> list[dict[str, Any]]:
+    """Return what every notebook has shown; of one that has shown nothing its name.
+
+    problems: receives a sentence for each file that cannot be used.
+    """
     best = peaks.best(run.records)
     entries = []
-    for path in run.path.glob(f"shown/[!.]*/{CONTENTS}"):
-        entry = json.loads(path.read_bytes())
-        entry["items"] = [shares.fill(path.parent, item, best) for item in entry["items"]]
+    for path in sorted(run.path.glob(f"shown/[!.]*/{CONTENTS}")):
+        try:
+            contents = msgspec.json.decode(path.read_bytes(), type=Contents)
+            entry = msgspec.to_builtins(contents)
+            items = [item for item in entry["items"] if _is_there(path.parent, item["file"])]
+            entry["items"] = [shares.fill(path.parent, item, best) for item in items]
+        except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+            name = path.relative_to(run.path).as_posix()
+            problems.append(f"{one_line(name)} cannot be read: {one_line(error)}.")
+            continue
+        if len(items) < len(contents.items):
+            problems.append(f"Files of {one_line(path.parent.name)} in shown/ are missing.")
         entries.append(entry)
     for name in run.journals.keys() - {entry["name"] for entry in entries}:
         article = next((record.article for record in run.journals[name].records), "")

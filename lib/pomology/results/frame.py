@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from msgspec.structs import asdict
 
 from pomology.articles import published as articles_published
 from pomology.errors import PomologyError
+from pomology.format import one_line
 from pomology.paths import RESOURCES, read_csv, write_atomic
 from pomology.results import cases
 from pomology.results.record import Record
@@ -34,8 +36,11 @@ def load(*runs: str | Path) -> pandas.DataFrame:
     """
     if not runs:
         raise PomologyError("load: name at least one run, such as pomology.load('reference-cpu')")
-    paths = find(map(str, runs), "load")
-    return _frame(row for path in paths for row in _of_run(Run(path)))
+    read = [Run(path) for path in find(map(str, runs), "load")]
+    for run in read:
+        for problem in run.problems:
+            warnings.warn(f"{one_line(run.name)}: {problem}", stacklevel=2)
+    return _frame(row for run in read for row in _of_run(run))
 
 
 def published(article: str | None = None, experiment: str | None = None) -> pandas.DataFrame:

@@ -5,6 +5,7 @@ A journal line has `event` and the fields of `Start` or `Record`, with metrics i
 """
 
 import json
+import math
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
@@ -107,6 +108,18 @@ class Record(Start, kw_only=True, tag="end"):
         return super().line() | {"metrics": metrics}
 
 
+COUNTS = (
+    *("repeat", "threads", "parameters"),
+    *("flops_per_step", "bytes_per_step", "launches_per_step"),
+)
+MOST = 2**63  # which a column of a DataFrame does not hold
+LARGEST = 1e300
+SHORTEST_S = 1e-12
+# Main times of cases, which are above 0 in every case that ended well.
+TIMES = (
+    *("fit_s", "pass_s", "epoch_s", "step_s"),
+    *("forward_s", "kernel_s", "launch_s", "backward_s"),
+)
 _DECODER = msgspec.json.Decoder(Start | Record)
 
 
@@ -117,7 +130,38 @@ def case_name(framework: str, backend: str, config: dict[str, Any]) -> str:
 
 def parse(line: bytes) -> Start | Record:
     """Parse a journal line. Raises ValueError, with a message of one sentence, if malformed."""
-    return _migrated(_DECODER.decode(line))
+    entry = _DECODER.decode(line)
+    _require_possible(entry)
+    return _migrated(entry)
+
+
+def _require_possible(entry: Start | Record) -> None:
+    """Raise ValueError for a number that no case has, and that arithmetic would end on."""
+    for name in COUNTS:
+        count = getattr(entry, name, None)
+        if count is not None and not 0 <= count < MOST:
+            raise ValueError(f"{name} is {count}; expected 0 to {MOST:,}")
+    for name, setting in entry.config.items():
+        parts = setting if isinstance(setting, list) else [setting]
+        if any(isinstance(part, (dict, list)) for part in parts):
+            raise ValueError(f"the setting {name} is nested")
+        if any(isinstance(part, int) and abs(part) >= MOST for part in parts):
+            raise ValueError(f"the setting {name} exceeds {MOST:,}")
+    if not isinstance(entry, Record):
+        return
+    if entry.seconds is not None and not 0 <= entry.seconds < math.inf:
+        raise ValueError(f"seconds is {entry.seconds}")
+    for name, metric in entry.metrics.items():
+        numbers = [
+            metric.value,
+            *(bound for bound in (metric.low, metric.high) if bound is not None),
+        ]
+        if not all(abs(number) <= LARGEST for number in numbers):
+            raise ValueError(f"{name} is {metric.value}; expected a finite number")
+        if metric.n is not None and not 0 <= metric.n < MOST:
+            raise ValueError(f"n of {name} is {metric.n}")
+        if entry.status == "ok" and name in TIMES and metric.value < SHORTEST_S:
+            raise ValueError(f"{name} is {metric.value}; a time must be positive")
 
 
 def checked(line: dict[str, Any]) -> Start | Record:

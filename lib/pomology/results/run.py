@@ -37,6 +37,24 @@ REFUTES = ("clock", "fence", "work not waited for", "against another clock")
 READ = re.compile(r"((?!__MACOSX|\.)[^/]+/)?(machine\.json|\w[\w.+-]*\.jsonl(\.gz)?)")
 
 
+class _Machine(msgspec.Struct):
+    """The types of what is read of machine.json, so that a damaged file stops no page."""
+
+    chip: str | None = None
+    cpu: dict[str, int | None] = {}
+    cpu_cores: int | None = None
+    memory_bytes: int | None = None
+    gpus: list[dict[str, str | int | None]] = []
+    os: str | None = None
+    os_version: str | None = None
+    python: str | None = None
+    packages: dict[str, str] = {}
+    git: dict[str, str | bool] | None = None
+    software: dict[str, dict[str, Any]] = {}
+    left_out: dict[str, str] = {}
+    profile: str | None = None
+
+
 class Run:
     """A run in a folder or zip, read at the first access, which may raise PomologyError."""
 
@@ -50,9 +68,10 @@ class Run:
         file = self.path / MACHINE  # in a folder, readable without the journals
         try:
             machine = json.loads(read_file(file) if file.is_file() else self._files[MACHINE])
-        except (KeyError, ValueError, RecursionError):
+            msgspec.convert(machine, _Machine)
+        except (KeyError, ValueError, RecursionError, msgspec.ValidationError):
             return {}
-        return machine if isinstance(machine, dict) else {}
+        return machine
 
     @cached_property
     def journals(self) -> dict[str, journal.Contents]:

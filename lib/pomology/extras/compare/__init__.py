@@ -92,6 +92,9 @@ def _run(options: argparse.Namespace) -> None:
     if len(paths) < 2:
         raise PomologyError("RUNS: name at least two different runs")
     runs = load(*paths)
+    for run in runs:
+        for problem in run.problems:
+            print(f"note: {one_line(run.name)}: {problem}")
     folder = root() / "outputs" if in_checkout() else root()
     side_by_side = write(runs, folder)
     print(f"{side_by_side}\nwritten to {redact(str(folder / 'compare.csv'))} and compare.html")
