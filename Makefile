@@ -65,17 +65,17 @@ override SELECTION = --profile="$$POMOLOGY_PROFILE" --device="$$POMOLOGY_DEVICE"
   --only="$$POMOLOGY_ONLY" --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA"
 
 reproduce: ready  ## run all notebooks on this machine and build the report
-	@$(PY) -m pomology reproduce $(SELECTION) --repeats="$${POMOLOGY_REPEATS:-1}" \
+	@$(PY) -P -m pomology reproduce $(SELECTION) --repeats="$${POMOLOGY_REPEATS:-1}" \
 	  --minutes="$${POMOLOGY_MINUTES:-0}" --store="$$POMOLOGY_STORE"
 
 test: dev  ## run the tests, in a few minutes
-	@$(PY) -m pytest -n auto --dist=loadfile -m "not long and not machines"
+	@$(PY) -P -m pytest -n auto --dist=loadfile -m "not long and not machines"
 
 test-all: dev  ## run the long sweeps that `make test` leaves out
-	@$(PY) -m pytest -n auto --dist=loadfile -m long
+	@$(PY) -P -m pytest -n auto --dist=loadfile -m long
 
 test-machines: dev  ## run all notebooks as on a Mac and an NVIDIA machine, in half an hour
-	@$(PY) -m pytest -n auto --dist=loadfile -m machines
+	@$(PY) -P -m pytest -n auto --dist=loadfile -m machines
 
 lab: ready  ## open the notebooks in JupyterLab
 	@$(PY) lab/prepare.py
@@ -96,7 +96,7 @@ lint: dev  ## check style, import layers, notebooks, parameter files and workflo
 	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	@if command -v actionlint >/dev/null; then actionlint; \
 	  else echo "skipping actionlint, which is not installed"; fi
-	@$(PY) -m pomology check
+	@$(PY) -P -m pomology check
 
 docs: ready  ## write the generated tables of docs/
 	@$(PY) setup/docs.py
@@ -105,25 +105,25 @@ bench: dev  ## measure the overhead of the timer per step
 	@$(PY) tests/bench.py
 
 report: ready  ## rebuild the report of a run: RUN=name, next to other runs: WITH="b.zip 'c d.zip'"
-	@$(PY) -m pomology report --store="$$POMOLOGY_STORE" --with="$$POMOLOGY_WITH" -- "$$POMOLOGY_RUN"
+	@$(PY) -P -m pomology report --store="$$POMOLOGY_STORE" --with="$$POMOLOGY_WITH" -- "$$POMOLOGY_RUN"
 
 share: ready  ## export a run as an anonymized zip: RUN=name, with rendered notebooks: NOTEBOOKS=1
-	@$(PY) -m pomology share $(if $(filter 1,$(value NOTEBOOKS)),--notebooks) -- "$$POMOLOGY_RUN"
+	@$(PY) -P -m pomology share $(if $(filter 1,$(value NOTEBOOKS)),--notebooks) -- "$$POMOLOGY_RUN"
 
 collect: ready  ## check the zips in collection/ and build its page
-	@$(PY) -m pomology collect
+	@$(PY) -P -m pomology collect
 
 compare: ready  ## compare runs and shared zips: RUNS="a b.zip 'c d.zip'"
-	@$(PY) -m pomology compare --runs="$$POMOLOGY_RUNS" --store="$$POMOLOGY_STORE"
+	@$(PY) -P -m pomology compare --runs="$$POMOLOGY_RUNS" --store="$$POMOLOGY_STORE"
 
 fleet:  ## run on several machines: SCHEDULER=tls://host:port or HOSTS="user@a user@b"
 	@$(ENVIRONMENT) fleet store
-	@$(PY) -m pomology fleet $(SELECTION) --repeats="$${POMOLOGY_REPEATS:-1}" \
+	@$(PY) -P -m pomology fleet $(SELECTION) --repeats="$${POMOLOGY_REPEATS:-1}" \
 	  --scheduler="$$POMOLOGY_SCHEDULER" --hosts="$$POMOLOGY_HOSTS" --store="$$POMOLOGY_STORE" \
 	  $(if $(filter 1,$(value INSECURE)),--insecure)
 
 matrix: ready  ## benchmark versions, interleaved: VERSIONS="torch==2.13.0 torch==2.14.1" ONLY=vae
-	@$(PY) -m pomology matrix --versions="$$POMOLOGY_VERSIONS" $(SELECTION) \
+	@$(PY) -P -m pomology matrix --versions="$$POMOLOGY_VERSIONS" $(SELECTION) \
 	  --repeats="$${POMOLOGY_REPEATS:-5}"
 
 lock:  ## resolve the dependencies and write requirements.txt (needs uv)

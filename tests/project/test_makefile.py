@@ -1,6 +1,7 @@
 """The Makefile runs with macOS's make, and values of its variables reach no shell."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -62,6 +63,18 @@ def make(tmp_path):
     return make
 
 
+@pytest.mark.parametrize("name", ["random", "secrets", "csv", "statistics", "token"])
+def test_a_users_file_in_the_checkout_shadows_no_module(make, tmp_path, name):
+    """`python -m` would put the folder in front of the standard library."""
+    assert make("report", "RUN=r")[:3] == ["-P", "-m", "pomology"]
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('shadowed')")
+    environment = os.environ | {"PYTHONPATH": str(root() / "lib")}
+    command = [sys.executable, "-P", "-m", "pomology", "devices", "M1"]
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 0 and "M1" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("target", VARIABLES)
 def test_no_variable_reaches_a_shell(make, target):
     for text in HOSTILE:
@@ -72,7 +85,7 @@ def test_no_variable_reaches_a_shell(make, target):
 
 
 def test_no_variable_of_make_or_the_environment_reaches_a_shell(make, tmp_path):
-    assert make("share", "RUN=r", "NOTEBOOKS=1")[2:] == ["share", "--notebooks", "--", "r"]
+    assert make("share", "RUN=r", "NOTEBOOKS=1")[3:] == ["share", "--notebooks", "--", "r"]
     for name in ("setup/environment.sh", "pyproject.toml", "requirements.txt"):
         shutil.copy(root() / name, tmp_path / name)
     for text in HOSTILE:

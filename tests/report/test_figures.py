@@ -3,6 +3,7 @@
 This file has the article's numbers as typed in; shares and rates are computed by hand.
 """
 
+import matplotlib
 import pytest
 from drawings import (
     COLOURS,
@@ -19,7 +20,7 @@ from notebook_code import PATHS
 from records import metric, rate, record
 
 from pomology.report.article import Declaration
-from pomology.report.figures import MOST_BEYOND, MOST_LINES, article_figure
+from pomology.report.figures import MOST_BEYOND, MOST_LINES, article_figure, svg
 
 pytestmark = pytest.mark.filterwarnings("error")  # warnings would appear in notebooks
 
@@ -133,3 +134,10 @@ def test_passes_have_lines_and_a_framework_without_their_times_one_of_the_step()
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_ticks_of_the_figure_of_published_values_are_plain_numbers(path):
     drawn(path.stem)  # which looks at them
+
+
+def test_a_users_settings_of_matplotlib_change_no_figure():
+    plain = svg(drawn("vae", MACHINE))
+    changed = {"text.usetex": True, "lines.linewidth": 9.0, "axes.grid": True, "font.size": 30.0}
+    matplotlib.rcParams.update(changed)
+    assert svg(drawn("vae", MACHINE)) == plain

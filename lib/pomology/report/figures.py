@@ -386,13 +386,17 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
 
 
 def figure_of(width: float, height: float) -> Any:
-    """Return an empty figure of a size in inches, and activate the style of all figures."""
+    """Return an empty figure of a size in inches, and activate the style of all figures.
+
+    It begins with matplotlib's defaults: a user's own settings, such as `text.usetex`, would change
+    each figure, or end every notebook.
+    """
     import matplotlib.style
 
     # pyplot keeps each figure, so a notebook would display it twice, and opens a window on a Mac.
     from matplotlib.figure import Figure
 
-    matplotlib.style.use(RESOURCES / "figures.mplstyle")
+    matplotlib.style.use(["default", RESOURCES / "figures.mplstyle"])
     return Figure(figsize=(width, height), layout="constrained")
 
 
