@@ -85,6 +85,8 @@ def trouble(place):
             print(subprocess.Popen(["sleep", "600"]).pid, file=file)
     if fault == f"kill {place}":
         os.kill(os.getpid(), signal.SIGKILL)
+    if fault == f"abort {place}":
+        os.abort()
     if fault == f"hang {place}":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         Path("NAME.hangs").touch()

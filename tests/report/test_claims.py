@@ -110,7 +110,7 @@ def test_the_deciding_comparison_is_shown():
         (claim,) = [each for each in published.claims(name[:3]) if each.id == name]
         return claims_table([claim], []).rows[0].cells["On the article's numbers"]
 
-    assert own("001-C6").startswith("supported: device M2 Ultra: cold / following = 5.31; claimed")
+    assert own("001-C6").startswith("supported: M2 Ultra: cold / following = 5.31; claimed")
     assert own("003-C3").startswith("contradicted: batch size 128: VAE: NVIDIA GPU / CPU = 1.75;")
 
 

@@ -19,6 +19,7 @@ import pytest
 import records
 from checkouts import ALL_OK, PARAMETERS, RUN_R, alive, notebook_text, wait_until
 from journal_lines import ENDED, STARTED
+from jupyter_client import BlockingKernelClient
 
 from pomology import __main__ as command_line
 from pomology.paths import root
@@ -90,6 +91,34 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
         "alpha.ipynb",
         "zeta.ipynb",
     ]
+
+
+def test_the_last_words_of_a_kernel_and_its_signal_are_kept(tmp_path):
+    """A driver writes why to the process's own stderr, and aborts. This kernel is a real one."""
+    log, signals = tmp_path / "log", []
+    with batch._kernel(tmp_path, log, lambda: None, signals) as manager:
+        client = BlockingKernelClient()
+        client.load_connection_info(manager.get_connection_info())
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        client.execute("import os; os.write(2, b'metal: a command buffer was lost\\n'); os.abort()")
+        wait_until(lambda: manager.provisioner.process.poll() is not None)
+        client.stop_channels()
+    assert signals == ["SIGABRT"]
+    assert batch._last_words(log, 0) == "metal: a command buffer was lost"
+    log.write_text("once\nwhy\n\nFatal Python error: Aborted\n\nThread 0x1:\n  File a.py\n")
+    assert batch._last_words(log, 0) == "why"
+    assert batch._last_words(log, len("once\nwhy\n")) == "Fatal Python error: Aborted"
+    assert batch._last_words(tmp_path / "none", 0) == ""
+
+
+def test_a_kernel_that_is_killed_is_named_with_its_signal(checkout, reproduce):
+    checkout.fault("zeta", "abort 2")
+    _, said = reproduce("--only=z*")
+    path = checkout.out() / "zeta.jsonl"
+    (crashed,) = [each for each in results_journal.read(path).records if each.status == "crashed"]
+    assert crashed.config == {"size": 2} and "restarted" in said
+    assert crashed.reason.startswith("its kernel ended before its last cell (SIGABRT)")
 
 
 def test_a_kernel_that_dies_in_a_case_costs_that_case(checkout, reproduce):

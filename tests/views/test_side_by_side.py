@@ -33,9 +33,9 @@ def varying(share, **changes):
 @pytest.mark.parametrize(
     ("seconds", "share", "verdict", "said"),
     [
-        (3.0, 0.1, "MLX", "MLX is faster in 1, the other in 0; 0 show no difference"),
-        (3.0, 0.3, "within run-to-run variation", "in 0, the other in 0; 1 show no difference"),
-        (1.0, 0.3, "PyTorch", "MLX is faster in 0, the other in 1; 0 show no difference"),
+        (3.0, 0.1, "MLX", "MLX is faster in 1, the other framework in 0; 0 show no difference"),
+        (3.0, 0.3, "within run-to-run variation", "the other framework in 0; 1 show no difference"),
+        (1.0, 0.3, "PyTorch", "MLX is faster in 0, the other framework in 1; 0 show no difference"),
         (3.0, None, "single runs", "0 show no difference beyond run-to-run variation, 1 have no"),
     ],
 )

@@ -222,7 +222,7 @@ def _printed(value: dict, heading: str) -> str:
     """Return a published value as printed, with the unit that stands elsewhere in the article."""
     text = value["printed"] or value["note"]  # values in images have no text
     bare = value["si"] is not None and re.fullmatch(r"[<~]?[\d.,]+", text)
-    # A heading such as `Warm launch (ms)` or `Minutes per epoch` has the unit.
+    # A heading such as `Cold launch (ms)` or `Minutes per epoch` has the unit.
     if not bare or "(" in heading or heading.startswith("Minutes") or value["unit"] == "count":
         return text
     return f"{text} {value['unit']}"

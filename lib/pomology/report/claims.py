@@ -28,6 +28,7 @@ from pomology.results.run import Run
 NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # statuses that do not show how a case would end
 # Experiments that decode files while they train, so that synthetic files change their times.
 DECODED = {line["experiment"] for line in published.read("decoded.csv")}
+DEVICES = {"device", "gpu", "rival"}  # choices of a condition that are names of devices
 FINDINGS = 3  # numbers of a claim about another chip that are shown
 NOTE = (
     f"A verdict needs {REPEATS} repeats of each number without flags that question it; "
@@ -148,8 +149,8 @@ def claims_table(claims: Sequence[SimpleNamespace], *runs: Sequence[Record]) -> 
         (of_article,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
         cells = {
             "Source": f"{authors[claim.article]}, {claim.section}",
-            "The article says, in other words": claim.claim,
-            "Read as": claim.reading,
+            "The article's claim, paraphrased": claim.claim,
+            "Tested as": claim.reading,
             "On the article's numbers": _cell(of_article, claim.holds.partition(": ")[2]),
             on_runs: _cell(of_machine, f"needs {claim.needs}") + _finding(of_machine, machine),
         }
@@ -218,9 +219,7 @@ def _missing(decision: Decision) -> str:
     if decision.other_chip or not missing or len(missing) == len(decision.comparisons):
         return ""
     names = dict.fromkeys(
-        f"{one.condition.name} ({config_text(one.settings)})"
-        if one.settings
-        else one.condition.name
+        f"{one.condition.name} ({_settings(one)})" if one.settings else one.condition.name
         for one in missing
     )
     more = f" and {len(names) - FINDINGS} more" if len(names) > FINDINGS else ""
@@ -234,5 +233,13 @@ def _number(comparison: Comparison) -> str:
     if comparison.interval:
         low, high = map(significant, comparison.interval)
         number += f" ({low} to {high})"
-    label = f"{config_text(comparison.settings)}: " if comparison.settings else ""
+    label = f"{_settings(comparison)}: " if comparison.settings else ""
     return f"{label}{comparison.condition.name} = {number}"
+
+
+def _settings(comparison: Comparison) -> str:
+    """Return a comparison's devices and settings: `M2 Ultra, RTX 4090, batch size 64`."""
+    return ", ".join(
+        str(value) if key in DEVICES else config_text({key: value})
+        for key, value in comparison.settings.items()
+    )

@@ -21,11 +21,12 @@ SOFTWARE = (
 YEARS = f"In brackets after a device: the version of its framework, and the year. {SOFTWARE}"
 INTERVALS = (
     "± is half of a 95 % confidence interval. With several repeats, each in its own process, it "
-    "is Student's t interval of the typical process; a disturbed repeat is left out where two "
-    "others are clean. With one repeat it is the variation within that process; another one "
+    "is the interval of the typical process, made from the differences between processes "
+    "(Student's t); a rare slow process may lie outside it. A disturbed repeat is left out where "
+    "two others are clean. With one repeat ± is the variation within that process; another process "
     "differs by more (REPEATS=5 measures that), and ratios have the bounds of run-to-run "
-    "variation, or none. “seen”: the range of fewer than 20 single steps or calls. “about”: an "
-    "estimate without an interval."
+    "variation, or none. “seen”: the lowest and highest of fewer than 20 single steps or calls. "
+    "“about”: an estimate without an interval."
 )
 
 

@@ -24,7 +24,7 @@ import papermill
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import DeadKernelError
 
-from pomology.format import clock_time
+from pomology.format import clock_time, one_line
 from pomology.machine import messages
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import make_folder, redact, root, write_atomic
@@ -38,6 +38,9 @@ from pomology.runner.plan import GOING, Job, schedule
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # per notebook; 0 is no limit
 # Without encryption ipykernel warns at every start of a kernel.
 KERNEL = {"transport_encryption": "auto"}
+TO_LOG = "--IPKernelApp.capture_fd_output=False"  # C code writes to the kernel's own stderr
+LOG_BYTES = 16384  # of a log, in which the last line is looked for
+FATAL = "Fatal Python error"
 CLIENT = "jupyter_client.asynchronous.AsyncKernelClient"  # nbclient needs this one
 
 logging.getLogger("papermill").disabled = True  # the runner prints why a kernel ended itself
@@ -214,13 +217,16 @@ class Execution:
         partial = self.out / ".partial" / f"{self.job.name}.ipynb"
         final = self.job.output(self.out)
         final.parent.mkdir(parents=True, exist_ok=True)
+        log = partial.with_suffix(".log")
+        log_begin = log.stat().st_size if log.exists() else 0
+        signals: list[str] = []
         os.environ[results_journal.ONE_CASE_ON] = " ".join(self.job.notebook.one_case_per_kernel)
         os.environ["IPYTHONDIR"] = str(partial.parent / "ipython")  # ignores user start-up files
         os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # ignores user-registered `python3` kernels
         if not os.access(os.path.expanduser("~"), os.W_OK):  # no home, for example in a container
             os.environ["HOME"] = str(partial.parent)
         try:
-            with _kernel(source.parent, partial.with_suffix(".log"), self.watch) as manager:
+            with _kernel(source.parent, log, self.watch, signals) as manager:
                 document = papermill.execute_notebook(
                     source,
                     partial,
@@ -231,7 +237,10 @@ class Execution:
                     km=manager,
                 )
         except DeadKernelError:
-            reason = "its kernel ended before its last cell (killed, out of memory, or exit)"
+            cause = signals[0] if signals else "killed, out of memory, or exit"
+            words = _last_words(log, log_begin)
+            said = f"; it said last: {words}" if words else ""
+            reason = f"its kernel ended before its last cell ({cause}){said}"
             return self.watch() or ("crashed", reason)
         except Exception as error:  # the run continues with the next notebook
             # papermill's error has the name and the message of the cell's exception.
@@ -258,17 +267,37 @@ class Execution:
         return None
 
 
+def _last_words(log: Path, begin: int) -> str:
+    """Return the last line that a kernel wrote to its log, from a byte on; "" if none."""
+    with contextlib.suppress(OSError):
+        with open(log, "rb") as file:
+            file.seek(max(begin, log.stat().st_size - LOG_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+        lines = [line.strip() for line in lines if line.strip()]
+        # Python adds where each of its threads was, which says less than the line before.
+        fatal = next((n for n, line in enumerate(lines) if line.startswith(FATAL)), len(lines))
+        lines = lines[: max(1, fatal)]
+        return redact(one_line(lines[-1], 200)) if lines else ""
+    return ""
+
+
 @contextlib.contextmanager
-def _kernel(folder: Path, log: Path, watch: Callable[[], Outcome]) -> Iterator[KernelManager]:
+def _kernel(
+    folder: Path, log: Path, watch: Callable[[], Outcome], signals: list[str]
+) -> Iterator[KernelManager]:
     """Yield a kernel. It and its child processes are killed at the end, or with this process.
 
-    log: the file for its stderr. watch: called every 0.2 s; a reason ends the kernel.
+    log: the file for its stderr. watch: called every 0.2 s; a reason ends the kernel. signals:
+    receives the name of the signal that ended it, if one did.
     """
     manager = KernelManager(kernel_name="python3", client_class=CLIENT, **KERNEL)
     # nbclient requests a client and leaves it open; the same one is closed below.
     manager.client = functools.cache(manager.client)
     with open(log, "ab") as stderr:
-        manager.start_kernel(cwd=folder, stderr=stderr)
+        # Otherwise its last words would be in a pipe that ends with it.
+        options = {"stdout": stderr, "stderr": stderr, "extra_arguments": [TO_LOG]}
+        manager.start_kernel(cwd=folder, **options)
+    process = manager.provisioner.process
     # The shell waits for this process to close the pipe, or to be killed.
     command = ["/bin/sh", "-c", f"read _; kill -9 -{manager.provisioner.pid} 2>&-"]
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
@@ -284,6 +313,9 @@ def _kernel(folder: Path, log: Path, watch: Callable[[], Outcome]) -> Iterator[K
     try:
         yield manager
     finally:
+        code = process.poll() if process else None
+        if code is not None and code < 0:
+            signals.append(signal.Signals(-code).name)
         ended.set()
         thread.join()
         watch()

@@ -149,13 +149,13 @@ def verdicts(claims):
         f"The articles' own numbers support {published[SUPPORTED] - restated} of {len(data)} "
         f"claims and contradict {published[CONTRADICTED]}"
     )
-    own += f"; {restated} more define one printed number by others." if restated else "."
-    here = [own]
+    own += f"; {restated} more only compute one printed number from others." if restated else "."
+    here = []
     for words, timed in (("by counting", False), ("by timing", True)):
         status = Counter(row["here"] for row in data if row["timed"] == timed)
         decided = status[SUPPORTED] + status[CONTRADICTED]
         counts = f"{status[SUPPORTED]} supported, {status[CONTRADICTED]} contradicted"
         here.append(f"{decided or 'none'} {words}" + (f" ({counts})" if decided else ""))
     undecided = sum(row["here"] == INCONCLUSIVE for row in data)
-    open_text = f"; {undecided} are inconclusive" if undecided else ""
-    return f"{here[0]} On this machine {here[1]} and {here[2]} are decided{open_text}."
+    here += [f"{undecided} inconclusive"] if undecided else []
+    return f"{own} Verdicts on this machine: {', '.join(here)}."

@@ -80,8 +80,8 @@ def counts(compared: Iterable[Compared | None]) -> str:
     judged = Counter(each.verdict.partition(":")[0] for each in compared)
     undecided = sum(judged[verdict] for verdict in (NO_DIFFERENCE, WITHIN))
     text = (
-        f"Cases with a ratio: {len(compared)}. MLX is faster in {judged[SLOWER]}, the other in "
-        f"{judged[FASTER]}; {undecided} show no difference beyond run-to-run variation"
+        f"{len(compared)} cases have a ratio. MLX is faster in {judged[SLOWER]}, the other "
+        f"framework in {judged[FASTER]}; {undecided} show no difference beyond run-to-run variation"
     )
     for verdict, words in (("in doubt", "are in doubt, by their flags"), (SINGLE, UNKNOWN)):
         text += f", {judged[verdict]} {words}" if judged[verdict] else ""

@@ -35,8 +35,8 @@ def roofline_figure(records: Iterable[Record], best: Roofs) -> Any:
     looks: dict[str, dict] = {}
     for axis, (kind, rows) in zip(axes, panels, strict=True):
         looks |= _draw(axis, kind, rows, best)
-    looks["roof of arithmetic"] = {"color": figures.GREY}
-    looks["roof of memory"] = {"color": figures.GREY, "linestyle": "dashed"}
+    looks["roof: peak FLOP/s"] = {"color": figures.GREY}
+    looks["roof: memory bandwidth"] = {"color": figures.GREY, "linestyle": "dashed"}
     figures.key(figure, looks)
     return figure
 
@@ -66,7 +66,7 @@ def _draw(axis: Any, kind: str, rows: pandas.DataFrame, best: Roofs) -> dict[str
     for traffic, bandwidth in memory.items():
         roof = np.minimum(ends * bandwidth, max(peaks.values(), default=np.inf))
         axis.plot(roof / bandwidth, roof, color=figures.GREY, linestyle="dashed")
-        label = f"roof of memory, {traffic}: {quantity(bandwidth, 'B/s')}"
+        label = f"memory bandwidth, {traffic}: {quantity(bandwidth, 'B/s')}"
         labels.append((roof[1], roof[1] / bandwidth, label))
     axis.grid()
     figures.plain_ticks(axis.xaxis)
