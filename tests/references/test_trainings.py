@@ -13,7 +13,7 @@ FIRST, *OTHERS = gpt2.ARCHITECTURES
 
 
 @pytest.mark.parametrize(
-    "architecture", [FIRST, *(pytest.param(each, marks=pytest.mark.long) for each in OTHERS)]
+    "architecture", [FIRST, *(pytest.param(each, marks=pytest.mark.machines) for each in OTHERS)]
 )
 def test_the_notebook_computes_what_others_do(architecture):
     place = "references.gpt2_reference"
