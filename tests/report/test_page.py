@@ -105,7 +105,7 @@ def test_all_shares_of_a_page_are_of_the_peaks_of_the_whole_run(tmp_path):
             shares.append(round(100 * float(row["share_of_best"])))
             assert f"<td>{shares[-1]}" in (shown / name / "01-article.html").read_text()
         assert shares == expected
-        assert "fastest matrix product or convolution" in read(out / "index.html").text
+        assert "fastest matmul or convolution" in read(out / "index.html").text
 
 
 def test_each_execution_replaces_what_the_one_before_has_shown(tmp_path):

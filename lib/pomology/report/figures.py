@@ -7,7 +7,7 @@ colour-blind readers can distinguish; the marker's shape has the same meaning as
 import io
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pomology.articles import published
@@ -169,9 +169,12 @@ def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
         else:
             statuses[case.status] += 1
     counts = ", ".join(f"{count} {status}" for status, count in statuses.items() if status != "ok")
-    remark = f"\ncases of this machine without a value: {counts}" if counts else ""
     heading = declaration.headings.get(over, metrics.words(over)).lower()
-    return _draw_lines(curves, f"{heading}{remark}", metrics.Metric(declaration.metric))
+    figure = _draw_lines(curves, heading, metrics.Metric(declaration.metric))
+    if curves and counts:
+        remark = f"cases of this machine without a value: {counts}"
+        figure.supxlabel(remark, fontsize="medium")
+    return figure
 
 
 def _draw_lines(
@@ -270,8 +273,16 @@ def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
         yield Line(label, kind, case.status)
 
 
-def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) -> Any:
-    """Return a figure of panels below each other. label: of the axis. unit: of its numbers."""
+def points_figure(
+    panels: dict[str, list[Line]],
+    label: str,
+    unit: float = 1.0,
+    open_means: Mapping[str, str] = OPEN,
+) -> Any:
+    """Return a figure of panels below each other.
+
+    label: of the axis. unit: of its numbers. open_means: what an open marker is, by kind of line.
+    """
     if not panels:
         return nothing()
     heights = [len(lines) + 1.1 for lines in panels.values()]
@@ -290,7 +301,7 @@ def points_figure(panels: dict[str, list[Line]], label: str, unit: float = 1.0) 
     drawn = [value for lines in panels.values() for line in lines for value in _values(line)]
     covers = dict.fromkeys(value.covers for value in drawn if value.low is not None)
     bars = [words for name, words in BARS.items() if name in covers]
-    for kind, meaning in OPEN.items():
+    for kind, meaning in open_means.items():
         opened = [line for lines in panels.values() for line in lines if line.unfilled]
         if any(line.kind[0] == kind for line in opened):
             form = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}

@@ -82,7 +82,9 @@ def bounds(diagnosed):
     """Return how many trainings are bound by what, by kind of device."""
     counts = {}
     for row in diagnosed.data:
-        counts.setdefault(row["kind"], Counter())[row["bound_by"]] += 1
+        # The flags for which a training is not judged are in the table.
+        bound = row["bound_by"].partition(":")[0]
+        counts.setdefault(row["kind"], Counter())[bound] += 1
     texts = []
     for kind, of_kind in counts.items():
         parts = ", ".join(f"{name} in {count}" for name, count in of_kind.most_common())
@@ -112,7 +114,8 @@ def frameworks(records):
         verdicts = [row["verdict"] for of_model in by_model.values() for row in of_model]
         faster, slower = (verdicts.count(verdict) for verdict in (SLOWER, FASTER))
         of_cases = f"MLX faster in {faster} of {len(verdicts)} cases, PyTorch in {slower}"
-        count = f"{len(models)} models, {low} to {high}×; {of_cases}"
+        of_models = f"{len(models)} models, {low} to {high}×" if len(models) > 1 else "1 model"
+        count = f"{of_models}; {of_cases}"
         on = f"on the {kind.upper()}"
         if (faster if mean > 1 else slower) == 0:
             texts.append(f"No difference is shown {on} ({count}).")

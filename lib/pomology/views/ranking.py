@@ -29,6 +29,7 @@ SHARED = {"amp", "tf32"}  # faults of no effect where two devices both have them
 OWN = cases.DOUBTS - {"few-steps", "few-calls", "too-noisy"}
 MOST_ROWS = 12  # of the figure, which a first screen shows
 ITSELF = "1 (the reference)"
+KNOWN_PROBLEM = dict.fromkeys(("measured", "published", "other"), "a known problem")
 NOT_SHOWN = ", a difference that the repeats do not show"
 NOTES = (
     "A speed is the geometric mean over the models that a device and the reference have both "
@@ -246,11 +247,12 @@ def headline(runs: Sequence[Run], against: str = "") -> str:
         elif variation is not None and max(mean, 1 / mean) < repeats.allowed([variation]):
             text += ", which is within run-to-run variation"
         lines.append(f"The {device} is {text}.")
-    disturbed = [record for record in records if cases.DISTURBED.intersection(record.flags)]
+    timed = [record for record in records if record.status == "ok"]
+    disturbed = [record for record in timed if cases.DISTURBED.intersection(record.flags)]
     if lines and disturbed:
         flags = sorted({flag for one in disturbed for flag in cases.DISTURBED & {*one.flags}})
-        timed = sum(record.status == "ok" for record in records)
-        lines.append(f"{len(disturbed)} of {timed:,} cases were disturbed ({', '.join(flags)}).")
+        count = f"{len(disturbed)} of {len(timed):,} measured cases"
+        lines.append(f"{count} were disturbed ({', '.join(flags)}).")
     for flag in ("on-battery", "low-power"):
         if lines and any(flag in record.flags for record in records):
             lines.append(f"In some cases {cases.FLAGS[flag]}.")
@@ -339,6 +341,7 @@ def ranking_figure(runs: Sequence[Run], against: str = "") -> Any:
         lines.append(Line(device, kind, text, sound, doubtful))
     left = len(models) - len(drawn)
     heading = f"{left} more devices in the table" if left else ""
-    figure = points_figure({heading: lines}, f"training speed, {name} = 1 (higher is better)")
+    label = f"training speed, {name} = 1 (higher is better)"
+    figure = points_figure({heading: lines}, label, open_means=KNOWN_PROBLEM)
     figure.axes[0].axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
     return figure
