@@ -67,7 +67,7 @@ def test_single_runs_differ_by_chance_in_5_percent_and_a_large_difference_is_see
     ("flags", "ratio", "verdict"),
     [
         ([], 1.36, "slower"),
-        (["few-steps"], 1.36, "within run-to-run variation"),  # 1.35 to the power of 1.2 is 1.43
+        (["few-steps"], 1.36, "within run-to-run variation"),  # 1.35 to the power of 1.1 is 1.39
         (["few-steps"], 1.44, "slower"),
         (["drift", "few-steps"], 1.7, "within run-to-run variation"),
         (["drift"], 1.9, "slower"),
@@ -90,9 +90,28 @@ def test_few_steps_are_no_doubt_where_repeats_show_the_spread():
     compared = Compared(base_s=[1, 1.1, 0.9], other_s=[3, 3.2, 2.9], flags={"few-steps": "few"})
     judge([compared])
     assert compared.verdict == "slower" and compared.low > 2
-    doubted = Compared(base_s=[1, 1.1, 0.9], other_s=[3, 3.2, 2.9], flags={"busy": "busy in b"})
-    judge([doubted])
+    times = {"base_s": [1, 1.01, 0.99], "flags": {"busy": "busy in b"}}
+    doubted = Compared(other_s=[1.3, 1.31, 1.29], **times)
+    large = Compared(other_s=[3, 3.02, 2.98], **times)
+    contended = Compared(base_s=[1, 1.01, 0.99], other_s=[3, 3.1, 2.9], flags={"contended": "c"})
+    judge([doubted, large, contended])
     assert doubted.verdict == "in doubt: slower, but busy in b"
+    assert large.verdict == "slower" and contended.verdict == "in doubt: slower, but c"
+    # Of three repeats one was left out.
+    two = Compared(base_s=[1, 1.01, 0.99], other_s=[3, 3.02])
+    judge([two])
+    assert two.verdict == "slower" and two.repeated
+
+
+def test_a_sentence_says_how_many_equal_cases_differ_by_chance():
+    def single(count):
+        compared = [Compared(base_s=[1], other_s=[1], variations=(0.1, 0.1)) for _ in range(count)]
+        judge(compared)
+        return comparing.by_chance(compared)
+
+    assert single(1) == "Of 1 equal cases of single runs fewer than one would differ by chance."
+    assert single(235) == "Of 235 equal cases of single runs about 12 would differ by chance."
+    assert single(0) == ""
 
 
 def test_a_ratio_of_single_runs_has_the_bounds_of_run_to_run_variation_or_none():

@@ -7,7 +7,7 @@ from records import metric, record
 
 from pomology.paths import root
 from pomology.results.run import Run
-from pomology.views import side_by_side
+from pomology.views import answers, side_by_side
 
 CONFIG = {"operation": "matvec", "shape": "8x9", "precision": "fp16"}
 
@@ -50,7 +50,7 @@ def test_single_runs_of_two_frameworks_differ_by_more_than_two_equal_runs(
     bounds = [row["ratio"] / factor, row["ratio"] * factor] if share else [None, None]
     assert row["ratio"] == pytest.approx(seconds / 2)
     assert [row.get("ratio_low"), row.get("ratio_high")] == pytest.approx(bounds)
-    assert {"GPU", "2.00 s ± 1.0 %", "the same", verdict} < {*shown.cells.values()}
+    assert {"GPU", "2.00 s ± 1.0 % in this process", "the same", verdict} < {*shown.cells.values()}
     assert said in " ".join(table.notes)
 
 
@@ -153,3 +153,22 @@ def test_a_time_without_a_partner_is_not_shown_as_one_to_compare():
     (row,) = side_by_side.joined([trained("torch", epoch_s=9.0, step_s=0.1), slow]).rows
     assert (row.cells["Other framework"], row.cells["MLX"]) == ("PyTorch: timed", "too-slow")
     assert row.cells["Notes"] == "one has no time"
+
+
+def told(*ratios, share=0.1):
+    """The answer to MLX or PyTorch of trainings with these ratios of PyTorch's time to MLX's."""
+    records = [varying(share, backend="mps")] if share else []
+    for number, ratio in enumerate(ratios):
+        records.append(trained("torch", f"model_{number}", step_s=0.1 * ratio))
+        records.append(trained("mlx", f"model_{number}", step_s=0.1))
+    return answers.frameworks(records)
+
+
+def test_a_framework_is_faster_if_most_cases_say_so_and_none_the_other_way():
+    said = told(2.0, 2.0, 2.0)
+    assert said.startswith("MLX is 2.0× faster on the GPU (3 models, 2.0 to 2.0×; MLX faster in 3")
+    assert told(0.5, 0.5, 1.01).startswith("PyTorch is 1.6× faster on the GPU (3 models, 0.99 to")
+    for ratios in ((1.01,) * 11 + (1.5,), (2.0, 2.0, 0.5), (1.0, 1.02)):
+        assert "neither is faster in most cases" in told(*ratios)
+    said = told(0.1, 0.1, share=None)
+    assert said.startswith("MLX's time is 10× PyTorch's on the GPU, without a verdict, since")

@@ -30,7 +30,7 @@ def epoch_metrics(clock: StepClock) -> dict[str, Estimate]:
     if len(epochs) < len(clock.parts):
         return metrics
     occasional = [
-        mean_interval(work.seconds) * work.per_epoch
+        without_range(mean_interval(work.seconds)) * work.per_epoch
         for work in clock.occasional_work.values()
         # The time of a part that ran whole includes its occasional work.
         if work.seconds and not (work.part and work.part.complete)
@@ -86,10 +86,13 @@ def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimat
 
     The range of a few steps is not that of an epoch, in which not every step is the slowest.
     """
-    if step.covers == "seen":
-        step = Estimate(step.value, "s", n=step.n)
-    rest = max(steps - 1, 0) * step
+    rest = max(steps - 1, 0) * without_range(step)
     return (estimate(first_step_s, "s") + rest).replace(how="estimated")
+
+
+def without_range(step: Estimate) -> Estimate:
+    """Return a mean without the range of few values, which is not that of a sum of many."""
+    return Estimate(step.value, step.unit, n=step.n) if step.covers == "seen" else step
 
 
 def rate(amount: float, seconds: Estimate, unit: str) -> Estimate:

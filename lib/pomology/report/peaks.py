@@ -60,11 +60,13 @@ def best(
 
 
 def has_share(case: Any) -> bool:
-    """Return whether a case, a `Repeats`, has a share of the peak: not of a memory-bound operator.
+    """Return whether a case, a `Repeats`, has a share of the peak.
 
-    Its rate may exceed that of a small matrix product, and says nothing of arithmetic.
+    The rate of a memory-bound operator may exceed that of a small matrix product, and says nothing
+    of arithmetic; one that is too fast is no rate.
     """
-    return "flops_per_s" in case.values and case.config.get("operation", "") in ("", *DENSE)
+    dense = case.config.get("operation", "") in ("", *DENSE)
+    return "flops_per_s" in case.values and dense and "too-fast" not in case.flags
 
 
 def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> float:

@@ -8,8 +8,7 @@ in half of all cases.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean
 
@@ -28,7 +27,9 @@ SINGLE = "single runs"  # whose variation was not measured
 # difference is one in spite of it. Between four runs of one day, cases with `few-steps` differed
 # less than others, those with the other flags by 1.58 at most. Any other flag of `DOUBTS` leaves a
 # difference in doubt, however large.
-WIDER = {"few-steps": 1.2, "few-calls": 1.2, "drift": 2.0, "slowed": 2.0, "busy": 2.0}
+WIDER = {"few-steps": 1.1, "few-calls": 1.1, "drift": 2.0, "slowed": 2.0, "busy": 2.0}
+DISTURBED_BY = 1.6  # factor between two equal runs of which one has such a flag, at most
+LEAST = 2  # repeats of the one side, where the other has the usual number
 IN_REPEATS = {"few-steps", "few-calls"}  # flags whose effect the spread between processes shows
 BY_CHANCE = 0.05  # share of equal single runs that get a verdict
 
@@ -39,16 +40,18 @@ class Compared:
 
     base_s, other_s: the series. variations: the run-to-run variation of both, by
     `repeats.run_to_run`; None where it was not measured. flags: those that may explain a difference
-    -> in words, such as `busy in a`. doubts: what else may explain it. ratio: other over base. low,
-    high: its interval, None before `judge` or without one. verdict: FASTER or SLOWER, of `other`,
-    or why neither; `in doubt: …`.
+    -> in words, such as `busy in a`. machine: how much longer the machine of `other` takes for the
+    same calibration. machine_words: the same in words. ratio: other over base. low, high: its
+    interval, None before `judge` or without one. verdict: FASTER or SLOWER, of `other`, or why
+    neither; `in doubt: …`.
     """
 
     base_s: Sequence[float]
     other_s: Sequence[float]
     variations: tuple[float | None, float | None] = (None, None)
     flags: Mapping[str, str] = field(default_factory=dict)
-    doubts: str = ""
+    machine: float = 1.0
+    machine_words: str = ""
     ratio: float = field(init=False)
     low: float | None = None
     high: float | None = None
@@ -59,8 +62,12 @@ class Compared:
 
     @property
     def repeated(self) -> bool:
-        """Whether both have enough repeats for an interval between processes."""
-        return min(len(self.base_s), len(self.other_s)) >= REPEATS
+        """Whether both have enough repeats for an interval between processes.
+
+        Of three repeats one may have been disturbed, and left out.
+        """
+        counts = sorted((len(self.base_s), len(self.other_s)))
+        return counts[0] >= LEAST and counts[1] >= REPEATS
 
     @property
     def differs(self) -> bool:
@@ -83,9 +90,12 @@ class Compared:
             return
         self.verdict = FASTER if high < 1 else SLOWER
         flags = [words for flag, words in self.flags.items() if flag not in covered]
-        doubts = ", ".join(filter(None, [*flags, self.doubts]))
-        if doubts:
-            self.verdict = f"in doubt: {self.verdict}, but {doubts}"
+        # A slower machine explains a longer time only, and of about its own size.
+        explained = self.machine**2
+        if min(explained, 1.0) <= (low if low > 1 else high) <= max(explained, 1.0):
+            flags.append(self.machine_words)
+        if flags:
+            self.verdict = f"in doubt: {self.verdict}, but {', '.join(flags)}"
 
 
 def judge(compared: Sequence[Compared], in_turn: bool = True) -> None:
@@ -130,7 +140,9 @@ def _judge_together(compared: Sequence[Compared], in_turn: bool) -> None:
     for each, spread in zip(compared, spreads, strict=True):
         with np.errstate(over="ignore"):  # two repeats may have a bound beyond any float
             low, high = map(float, np.exp(spread.interval(confidence)))
-        each.conclude(low, high, NO_DIFFERENCE, IN_REPEATS)
+        # The spread between processes holds that of few steps, and a large ratio the others.
+        large = low > DISTURBED_BY or high < 1 / DISTURBED_BY
+        each.conclude(low, high, NO_DIFFERENCE, WIDER if large else IN_REPEATS)
 
 
 def joint_confidence(p_values: Sequence[float]) -> float:
@@ -146,10 +158,16 @@ def joint_confidence(p_values: Sequence[float]) -> float:
     return float(1 - rate * max(passed, 1) / len(p_values))
 
 
-def expected_by_chance(compared: Sequence[Compared]) -> int:
-    """Return how many of so many equal single runs would get a verdict, on average."""
-    judged = [each for each in compared if not each.repeated and each.low is not None]
-    return math.ceil(BY_CHANCE * len(judged))
+def by_chance(compared: Iterable[Compared]) -> str:
+    """Return a sentence on how many equal single runs would get a verdict, on average; "" if none.
+
+    compared: judged ones.
+    """
+    count = sum(not each.repeated and each.low is not None for each in compared)
+    if not count:
+        return ""
+    expected = f"about {round(BY_CHANCE * count)}" if BY_CHANCE * count >= 1 else "fewer than one"
+    return f"Of {count} equal cases of single runs {expected} would differ by chance."
 
 
 def bounded(ratio: Estimate, variations: Mapping[str, float], kinds: Sequence[str]) -> Estimate:

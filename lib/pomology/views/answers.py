@@ -7,7 +7,7 @@ from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from pomology.format import significant
 from pomology.report.table import Row, Table
 from pomology.results import cases, repeats
-from pomology.results.comparing import FASTER, SLOWER
+from pomology.results.comparing import FASTER, SINGLE, SLOWER
 from pomology.results.metrics import Metric
 from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
@@ -95,35 +95,53 @@ def bounds(diagnosed):
 def frameworks(records):
     """Return how much faster one framework is, over the models that both trained alike.
 
-    A model has the geometric mean of its cases, and all models that of theirs.
+    A model has the geometric mean of its cases, and all models that of theirs. One framework is
+    called faster where it is so in most cases, and the other in none.
     """
     rows = {}
     for row in joined(records).data:
         if row["ratio"] and row["framework"] == "torch":
-            rows.setdefault(row["device"], {}).setdefault(row["model"], []).append(row)
+            rows.setdefault(row["device"], []).append(row)
     texts = []
-    for kind, by_model in rows.items():
-        models = [
-            geometric_mean(row["ratio"] for row in of_model) for of_model in by_model.values()
-        ]
-        mean = geometric_mean(models)
-        name = "MLX" if mean > 1 else "PyTorch"
-        ends = sorted(ratio if mean > 1 else 1 / ratio for ratio in models)
-        numbers = (max(mean, 1 / mean), ends[0], ends[-1])
-        factor, low, high = (significant(number, 2) for number in numbers)
-        verdicts = [row["verdict"] for of_model in by_model.values() for row in of_model]
-        faster, slower = (verdicts.count(verdict) for verdict in (SLOWER, FASTER))
-        of_cases = f"MLX faster in {faster} of {len(verdicts)} cases, PyTorch in {slower}"
-        of_models = f"{len(models)} models, {low} to {high}×" if len(models) > 1 else "1 model"
-        count = f"{of_models}; {of_cases}"
-        on = f"on the {kind.upper()}"
-        if (faster if mean > 1 else slower) == 0:
-            texts.append(f"No difference is shown {on} ({count}).")
-        else:
-            texts.append(f"{name} is {factor}× faster {on} ({count}).")
+    for kind, of_device in rows.items():
+        texts.append(_faster_framework(f"on the {kind.upper()}", of_device))
         if kind == "cpu" and not (records[0].chip or "").startswith("Apple"):
             texts.append("MLX has no optimized BLAS on CPUs other than Apple's.")
     return " ".join(texts) or "Not known; the notebook mlx_or_pytorch compares them."
+
+
+def _faster_framework(where, rows):
+    """Return which framework is faster, or why that is not told. rows: of `joined`, of a device."""
+    doubtful = [row for row in rows if row["verdict"].startswith("in doubt")]
+    # Disturbed cases are in the mean only if there are no others.
+    used = [row for row in rows if row not in doubtful] or rows
+    by_model = {}
+    for row in used:
+        by_model.setdefault(row["model"], []).append(row["ratio"])
+    models = [geometric_mean(ratios) for ratios in by_model.values()]
+    mean = geometric_mean(models)
+    # The range is that of the faster one's factor, as the sentence says it.
+    factors = models if mean > 1 else [1 / model for model in models]
+    ends = [significant(end, 2) for end in (min(factors), max(factors))]
+    models_text = "1 model" if len(models) == 1 else f"{len(models)} models, {' to '.join(ends)}×"
+    verdicts = Counter(row["verdict"].partition(":")[0] for row in rows)
+    mlx, other = verdicts[SLOWER], verdicts[FASTER]
+    parts = [f"MLX faster in {mlx} of {len(rows)} cases, PyTorch in {other}"]
+    parts += [f"{len(doubtful)} disturbed"] if doubtful else []
+    parts += [f"{verdicts[SINGLE]} of unknown variation"] if verdicts[SINGLE] else []
+    evidence = f"{models_text}; {', '.join(parts)}"
+    most = len(rows) / 2
+    if (mlx > most and not other and mean > 1) or (other > most and not mlx and mean < 1):
+        name = "MLX" if mean > 1 else "PyTorch"
+        factor = significant(max(mean, 1 / mean), 2)
+        return f"{name} is {factor}× faster {where} ({evidence})."
+    shorter, longer = ("MLX", "PyTorch") if mean > 1 else ("PyTorch", "MLX")
+    factor = significant(max(mean, 1 / mean), 2)
+    ratio = f"{longer}'s time is {factor}× {shorter}'s {where}"
+    if verdicts[SINGLE] == len(rows):
+        why = "instrument_check has not measured what two equal runs differ by"
+        return f"{ratio}, without a verdict, since {why} ({evidence})."
+    return f"{ratio}; neither is faster in most cases ({evidence})."
 
 
 def contradicted(claims):

@@ -58,7 +58,11 @@ def record_split(case):
     steps = case.clock.parts["training"]
     if not steps.ready_blocks or len(parts) < 3:
         return
-    record(case, "training_epoch_s", epochs.interval(steps.ready_blocks) * steps.epoch_steps)
+    record(
+        case,
+        "training_epoch_s",
+        epochs.without_range(epochs.interval(steps.ready_blocks)) * steps.epoch_steps,
+    )
     record(case, "loop_epoch_s", parts.pop("training"))
     record(case, "evaluation_epoch_s", sum(parts.values()))
 

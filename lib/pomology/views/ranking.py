@@ -256,6 +256,9 @@ def headline(runs: Sequence[Run], against: str = "") -> str:
     for flag in ("on-battery", "low-power"):
         if lines and any(flag in record.flags for record in records):
             lines.append(f"In some cases {cases.FLAGS[flag]}.")
+    own = rows["device"].eq(name) & rows["kind"].eq(MEASURED)
+    if not lines and own.any():
+        return f"The {name} is the reference itself; `against` names another one."
     alone = f"No case of this run has a published time of the {name} with the same settings."
     return " ".join(lines) or (alone if name else NOTHING)
 
@@ -295,12 +298,13 @@ def _evidence(pairs: pandas.DataFrame, speed: Estimate | None) -> list[str]:
     """
     texts = ["single runs" if pairs["by_repeat"].map(len).max() < REPEATS else "few clean repeats"]
     if speed is not None:
-        low, high = sorted((speed.low, speed.high))
+        low, high, unit = speed.low, speed.high, "×"
         if high < 1:
             low, high = 1 / high, 1 / low
-        texts = [
-            f"95 % between {speed.n} repeats: {significant(low, 2)} to {significant(high, 2)}×"
-        ]
+        elif low < 1:
+            unit = "× the speed"
+        ends = f"{significant(low, 2)} to {significant(high, 2)}{unit}"
+        texts = [f"95 % between {speed.n} repeats: {ends}"]
     steps = sorted(pairs["steps"][pairs["steps"] > 0].astype(int))
     if steps:
         ends = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"

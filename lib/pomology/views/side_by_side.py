@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pomology.format import with_interval
+from pomology.format import IN_PROCESS, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import figures
 from pomology.report.article import Declaration
@@ -25,6 +25,7 @@ from pomology.results.comparing import (
     SLOWER,
     WITHIN,
     Compared,
+    by_chance,
     judge,
 )
 from pomology.results.record import Record
@@ -85,7 +86,7 @@ def counts(compared: Iterable[Compared | None]) -> str:
     )
     for verdict, words in (("in doubt", "are in doubt, by their flags"), (SINGLE, UNKNOWN)):
         text += f", {judged[verdict]} {words}" if judged[verdict] else ""
-    return f"{text}."
+    return f"{text}. {by_chance(compared)}".strip()
 
 
 def _compared(
@@ -196,7 +197,7 @@ def _faster(compared: Compared | None, other: Repeats) -> str:
 def _time_text(case: Repeats, metric: str) -> str:
     """Return a case's time, or how it ended; its other times may include loading."""
     if metric:
-        return value_text(metric, case.values[metric])
+        return value_text(metric, case.values[metric], in_process=IN_PROCESS)
     return "timed" if case.good_repeats else case.status
 
 
@@ -244,7 +245,9 @@ def _row(
     for name, heading in FRAMEWORKS.items():
         time = times.get(name)
         status = pair[name].status if name in pair else "not timed"
-        texts[heading] = value_text(declaration.time, time) if time else status
+        texts[heading] = (
+            value_text(declaration.time, time, in_process=IN_PROCESS) if time else status
+        )
         data[f"{name}_{declaration.time}"] = time and time.value
     ratio = compared.estimate if compared else None
     texts["Ratio"] = with_interval(ratio, metrics.Metric("speedup").show) if ratio else ""

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from pomology.format import one_line, seconds, with_interval
+from pomology.format import IN_PROCESS, one_line, seconds, with_interval
 from pomology.measure.estimate import REPEATS
 from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS
-from pomology.results.comparing import Compared, expected_by_chance, judge
+from pomology.results.comparing import Compared, by_chance, judge
 from pomology.results.frame import machine_of, software
 from pomology.results.repeats import Repeats, pool, run_to_run, variation_text
 from pomology.results.run import CPU_KIND, Run, cpu_kind
@@ -36,10 +36,6 @@ SINGLE = (
     f"Single runs, and fewer than {REPEATS} repeats: a case is faster or slower if its ratio "
     "exceeds run-to-run variation, as instrument_check has measured it. {} Repeats tell smaller "
     "differences apart."
-)
-BY_CHANCE = (
-    "Of {count} equal cases of single runs about {expected} would be called faster or slower by "
-    "chance."
 )
 UNKNOWN = (
     "Single runs without instrument_check on both machines have no verdict: their run-to-run "
@@ -161,27 +157,32 @@ def _pair(base: Repeats, other: Repeats, runs: Mapping[str, Traits]) -> Compared
     )
     if metric is None:
         return comparison
-    difference = _difference(base, other)
+    traits = [runs[case.run] for case in (base, other)]
+    difference = _difference(base, other, traits[0].other_cpu(traits[1]))
     if difference:
         comparison.refused = f"must not be compared: {difference}"
         return comparison
     comparison.metric = metric
     comparison.machine = _power_modes(base, other)
-    traits = [runs[case.run] for case in (base, other)]
+    machine, count = _machine(base, other, *traits)
     comparison.times = Compared(
         base_s=[estimate.value for estimate in base.in_repeats[metric]],
         other_s=[estimate.value for estimate in other.in_repeats[metric]],
         variations=tuple(each.variations.get(base.kind) for each in traits),
         flags=flags,
-        doubts=_slower_machine(base, other, *traits),
+        machine=machine,
+        machine_words=_slower_machine(machine, count),
     )
     return comparison
 
 
-def _difference(base: Repeats, other: Repeats) -> str:
-    """Return what forbids a comparison: `threads 8 and 4`; "" if nothing does."""
+def _difference(base: Repeats, other: Repeats, other_cpu: bool) -> str:
+    """Return what forbids a comparison: `threads 8 and 4`; "" if nothing does.
+
+    other_cpu: whether the CPUs are of different kinds.
+    """
     # Another chip has threads of its own.
-    one_chip = base.first.chip == other.first.chip
+    one_chip = base.first.chip == other.first.chip and not other_cpu
     for name in (*SAME, "threads") if one_chip else SAME:
         # The last repeat may have run in another way than the first.
         sides = [
@@ -200,22 +201,26 @@ def _power_modes(base: Repeats, other: Repeats) -> list[str]:
     return [f"power mode {before} and {after}"] if before and after and before != after else []
 
 
-def _slower_machine(base: Repeats, other: Repeats, before: Traits, after: Traits) -> str:
-    """Return how the machine itself differed between two runs, by its calibrations' medians.
+def _machine(base: Repeats, other: Repeats, before: Traits, after: Traits) -> tuple[float, int]:
+    """Return how much longer the calibrations of a run took, by their medians, and how many.
 
-    The medians over a run vary by 2.5 %, where one calibration says little of its case. Another
-    kind of chip, or on a GPU another version of the framework, has a calibration of its own.
+    The medians over a run vary by 2.5 %, where one calibration says little of its case. The result
+    is 1.0 below a change of CALIBRATION. Another kind of chip, or on a GPU another version of the
+    framework, has a calibration of its own.
     """
     same = ("chip",) if base.kind == "cpu" else ("chip", "framework_version")
     alike = all(getattr(base.first, name) == getattr(other.first, name) for name in same)
     calibrated = [each.calibration(base) for each in (before, after)]
     if not alike or before.other_cpu(after) or None in calibrated:
-        return ""
+        return 1.0, 0
     (before_s, _), (after_s, count) = calibrated
-    change = after_s / before_s - 1
-    if abs(change) <= CALIBRATION:
-        return ""
-    way, share = ("slower", change) if change > 0 else ("faster", before_s / after_s - 1)
+    change = after_s / before_s
+    return (change, count) if abs(math.log(change)) > math.log1p(CALIBRATION) else (1.0, count)
+
+
+def _slower_machine(machine: float, count: int) -> str:
+    """Return a change of the machine in words. count: of its calibrations."""
+    way, share = ("slower", machine - 1) if machine > 1 else ("faster", 1 / machine - 1)
     return f"the machine was {100 * share:.0f} % {way} by its calibration (median of {count:,})"
 
 
@@ -290,8 +295,9 @@ def table(runs: Sequence[Run], in_turn: bool = False) -> Table:
     rows = [row for row in rows if row]
     notes = [note for run in names[1:] for note in _direction(run, comparisons)]
     notes += [_described(run) for run in runs]
-    for first, second in combinations(names, 2):
-        notes += _kinds(first, second, traits)
+    for first, second in combinations(runs, 2):
+        notes += _kinds(first.name, second.name, traits)
+        notes += _packages(first, second)
     alone = [name for name in names if not any(row.cells[name] for row in rows)]
     notes += [_alone(name, pooled) for name in alone]
     notes += [RATIOS] if rows else []
@@ -324,6 +330,18 @@ def _described(run: Run) -> str:
     return one_line(f"{run.name}: {'; '.join(filter(None, [machine_of(run), versions]))}.", 400)
 
 
+def _packages(first: Run, second: Run) -> list[str]:
+    """Return the packages of which two runs have different versions."""
+    versions = [run.machine.get("packages") or {} for run in (first, second)]
+    names = sorted(versions[0].keys() & versions[1].keys())
+    changed = [name for name in names if versions[0][name] != versions[1][name]]
+    if not changed:
+        return []
+    texts = [f"{name} {versions[0][name]} and {versions[1][name]}" for name in changed]
+    text = f"Packages of {first.name} and {second.name} that differ: {', '.join(texts)}."
+    return [one_line(text, 600)]
+
+
 def _kinds(first: str, second: str, traits: Mapping[str, Traits]) -> list[str]:
     """Return that two runs are of different CPUs, if these are known."""
     if not traits[first].other_cpu(traits[second]):
@@ -348,7 +366,7 @@ def _row(
     cells = dict.fromkeys(names, "")
     for case in cases:
         time = case.values.get(metric)
-        text = with_interval(time, seconds) if time else case.status
+        text = with_interval(time, seconds, IN_PROCESS) if time else case.status
         cells[case.run] = one_line(", ".join([text, *case.flags]), 200)
     for comparison in compared:
         cells[comparison.run] += f"; {comparison.text()}"
@@ -384,9 +402,7 @@ def _methods(
     notes = []
     if single and stated:
         notes.append(SINGLE.format(stated))
-    if judged:
-        expected = expected_by_chance(judged)
-        notes.append(BY_CHANCE.format(expected=expected, count=len(judged)))
+    notes += filter(None, [by_chance(judged)])
     if len(judged) < len(single):
         notes.append(UNKNOWN)
     if any(comparison.repeated for comparison in comparisons):
