@@ -16,7 +16,7 @@ from pomology.articles import claims, devices, published
 from pomology.errors import PomologyError
 from pomology.format import clock_time
 from pomology.results import cases, metrics
-from pomology.runner import notebooks
+from pomology.runner import notebooks, plan
 
 SOURCES = {
     **{article.id: article.short for article in published.articles()},
@@ -76,9 +76,7 @@ def experiments() -> Iterable[tuple[str, ...]]:
         notebooks.notebooks(skipped={}), key=lambda notebook: (notebook.article, notebook.name)
     )
     for notebook in by_source:
-        if notebook.name not in lines:
-            missing = f"no line for {notebook.path.name}: add {notebook.name},MODEL,DATA"
-            raise PomologyError(f"docs/experiments.csv has {missing}")
+        plan.require_line(notebook, lines)
         published.check_source(notebook.article)
         line = lines[notebook.name]
         path = notebook.path.relative_to(paths.root()).as_posix()

@@ -68,7 +68,7 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
 
 def predictions():
     columns = {"step_s": [2e-4, 0.03, 7.0], "error": [0.1, -0.2, 0.3]}
-    times = pandas.DataFrame(columns | {"device": ["M1 GPU", "RTX 4090", "T4"]})
+    times = pandas.DataFrame(columns | {"maker": ["apple", "nvidia", "nvidia"]})
     return validation.figure(times, "title")
 
 

@@ -64,3 +64,13 @@ def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_poin
     texts = {text.get_text().split(":")[0] for text in axis.texts}
     assert texts >= {"vae, fp32", "blas matvec, fp32", "roof of fp32"}
     assert figure.roofline_figure([], roofs([])).axes == []
+
+
+def test_a_case_without_a_share_says_why():
+    fast = record(
+        metrics=rate(5e12), flops_per_step=10**9, bytes_per_step=10**8, flags=["too-fast"]
+    )
+    cases = [fast, matvec(1000, 5e9), product(100e9)]
+    rows = table.roofline_table(cases, roofs(cases)).rows
+    shares = {row.cells["Experiment"]: row.cells["Share of best"] for row in rows}
+    assert shares["vae"] == "too fast to be one" and shares["blas matvec"] == "memory-bound"

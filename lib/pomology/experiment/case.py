@@ -29,7 +29,7 @@ from pomology.measure.estimate import Estimate
 from pomology.models import cost, workload
 from pomology.paths import redact
 from pomology.report import peaks
-from pomology.results import calibration
+from pomology.results import calibration, journal
 from pomology.results import cases as results_cases
 from pomology.results.journal import Journal
 from pomology.results.record import Record, case_name
@@ -199,9 +199,9 @@ class Case:
         device = (self.backend.framework, self.backend.backend, self.backend.name)
         rates = [
             record.metrics["flops_per_s"].value
-            for record in self.experiment.earlier()
+            for record in journal.read(self.experiment.journal.path).records
             if (record.framework, record.backend, record.chip) == device
-            and (record.experiment, record.precision) == (self.experiment.name, self.precision)
+            and record.precision == self.precision
             and "flops_per_s" in record.metrics
         ]
         if not rates or self._cost.flops <= max(rates) * limit_s:

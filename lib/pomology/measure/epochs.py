@@ -92,7 +92,7 @@ def epoch_estimate(first_step_s: float, step: Estimate, steps: float) -> Estimat
 
 def without_range(step: Estimate) -> Estimate:
     """Return a mean without the range of few values, which is not that of a sum of many."""
-    return Estimate(step.value, step.unit, n=step.n) if step.covers == "seen" else step
+    return step.replace(low=None, high=None, covers="none") if step.covers == "seen" else step
 
 
 def rate(amount: float, seconds: Estimate, unit: str) -> Estimate:

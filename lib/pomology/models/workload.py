@@ -169,10 +169,9 @@ def watched(model: Any) -> Iterator[Seen]:
     import torch
 
     seen = Seen()
-    hooks: dict[str, Any] = {}
+    hooks: list[Any] = []
 
     def note(name: str, module: Any, arguments: tuple, named: dict) -> None:
-        hooks[name].remove()  # later calls of the module are as quick as without a hook
         seen.training[name] = module.training
         tensors = cost.tensors(arguments, named)
         if tensors:
@@ -184,12 +183,22 @@ def watched(model: Any) -> Iterator[Seen]:
 
     try:
         for name, module in model.named_modules():
-            hook = functools.partial(note, name)
-            hooks[name] = module.register_forward_pre_hook(hook, with_kwargs=True)
+            hooks.append(_before_first_call(module, functools.partial(note, name)))
         yield seen
     finally:
-        for hook in hooks.values():
+        for hook in hooks:
             hook.remove()
+
+
+def _before_first_call(module: Any, note: Callable[..., None]) -> Any:
+    """Have a function called with what a module gets, before its first call; return the hook."""
+
+    def called(module: Any, arguments: tuple, named: dict) -> None:
+        hook.remove()  # later calls are as quick as without a hook
+        note(module, arguments, named)
+
+    hook = module.register_forward_pre_hook(called, with_kwargs=True)
+    return hook
 
 
 @dataclass
@@ -217,7 +226,7 @@ def watched_training(model: Any) -> Iterator[Trained]:
     hooks: list[Any] = []
     stepped: set[int] = set()
 
-    def note_call(prefix: str, module: Any) -> None:
+    def note_call(prefix: str, module: Any, _arguments: tuple, _named: dict) -> None:
         # Here, since a trainer may move the model to its device first, as other tensors.
         for name, weight in module.named_parameters(prefix, recurse=False):
             if weight.requires_grad and id(weight) not in names:
@@ -242,23 +251,12 @@ def watched_training(model: Any) -> Iterator[Trained]:
     hooks.append(register_optimizer_step_post_hook(note_update))
     for name, module in model.named_modules():
         if any(weight.requires_grad for weight in module.parameters(recurse=False)):
-            hooks.append(_once(module, functools.partial(note_call, name)))
+            hooks.append(_before_first_call(module, functools.partial(note_call, name)))
     try:
         yield trained
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _once(module: Any, note: Callable[..., None]) -> Any:
-    """Have `note` called before a module's first call; return the hook."""
-
-    def called(module: Any, _arguments: tuple) -> None:
-        hook.remove()  # later calls are as quick as without a hook
-        note(module)
-
-    hook = module.register_forward_pre_hook(called)
-    return hook
 
 
 def trained_differences(workload: Workload, trained: Trained) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pomology.report.article import TRAININGS, Declaration, comparable
 from pomology.report.claims import claims_table
 from pomology.report.table import value_text
 from pomology.results import cases, metrics
-from pomology.results.comparing import FASTER, SLOWER, Compared, judge
+from pomology.results.comparing import FASTER, SLOWER, Compared, judge, of_cases
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, run_to_run_by_kind
 
@@ -120,13 +120,7 @@ def _compared(
         cpu, gpu = by_kind["cpu"], by_kind["gpu"]
         if not (metric in cpu.in_repeats and metric in gpu.in_repeats):
             continue
-        flags = sorted({*cpu.flags, *gpu.flags} & cases.DOUBTS)
-        times = Compared(
-            base_s=[value.value for value in gpu.in_repeats[metric]],
-            other_s=[value.value for value in cpu.in_repeats[metric]],
-            variations=(variations.get("gpu"), variations.get("cpu")),
-            flags={flag: flag for flag in flags},
-        )
+        times = of_cases(gpu, cpu, metric, (variations.get("gpu"), variations.get("cpu")))
         judge([times])
         sentences.append(f"In {framework} {_verdict(times)}.")
     return sentences
@@ -134,7 +128,7 @@ def _compared(
 
 def _verdict(times: Compared) -> str:
     """Return a comparison of a GPU, the base, with the CPU in words."""
-    if times.verdict not in (FASTER, SLOWER):
+    if not times.differs:
         ratio = f"CPU / GPU = {significant(times.ratio, 2)}"
         return f"no difference between GPU and CPU is established ({ratio}; {times.verdict})"
     factor = times.ratio if times.verdict == SLOWER else 1 / times.ratio

@@ -22,7 +22,8 @@ GREY = "#767676"
 MOST_LINES = 20  # of a panel
 NEAREST = 3  # devices on each side of this machine's that a crowded panel keeps
 MOST_BEYOND = 3.0  # factor beyond the values at which intervals are cut
-COLUMNS = 3  # of panels with lines
+COLUMNS = 3  # of a grid of panels
+WITHOUT = "cases of this machine without a value: "
 WIDTH = 10  # inches; the report shows it on 1,200 pixels, or on 700 on a phone
 
 # Colours and markers by kind (`published`, `measured`, or `other` for another run) and role, and by
@@ -97,25 +98,27 @@ def _with_marks(panels: dict[str, list[Line]]) -> tuple[dict[str, list[Line]], s
     Of a panel with many devices those are drawn that are next to this machine's, and others at
     equal distances by rank.
     """
-    statuses: Counter[str] = Counter()
-    images = hidden = 0
+    without = [line for lines in panels.values() for line in lines if not _values(line)]
+    statuses = Counter(line.words for line in without if line.kind[0] == "measured")
+    images = len(without) - statuses.total()
+    hidden = 0
     drawn: dict[str, list[Line]] = {}
     for title, lines in panels.items():
         marked = [line for line in lines if _values(line)]
-        for line in lines:
-            if not _values(line):
-                statuses[line.words] += line.kind[0] == "measured"
-                images += line.kind[0] != "measured"
         kept = _neighbours(marked)
         hidden += len(marked) - len(kept)
         if kept:
             drawn[title] = kept
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common() if count)
-    texts = [f"{hidden} more devices in the table" if hidden else ""]
-    texts.append(f"cases of this machine without a value: {counts}" if counts else "")
-    texts.append(f"published without a number: {images}" if images else "")
-    remark = "; ".join(filter(None, texts))
+    texts = [f"{hidden} more devices in the table"] if hidden else []
+    texts += [f"{WITHOUT}{_counts(statuses)}"] if statuses else []
+    texts += [f"published without a number: {images}"] if images else []
+    remark = "; ".join(texts)
     return drawn, f"\n{remark}" if remark else ""
+
+
+def _counts(statuses: Counter[str]) -> str:
+    """Return counted statuses as `2 too-slow, 1 too-big`."""
+    return ", ".join(f"{count} {status}" for status, count in statuses.most_common())
 
 
 def _neighbours(lines: Sequence[Line]) -> list[Line]:
@@ -160,20 +163,16 @@ def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     for row in declaration.printed:
         if row["metric"] == declaration.metric and row["si"] and over in row["config"]:
             add(row["config"], row["device"], ("published", row["role"]), Estimate(row["si"]))
-    statuses: Counter[str] = Counter()
     for case in measured:
         value = case.values.get(declaration.metric)
         if value and value.value > 0 and over in case.config:
             device = f"{case.device}, {case.framework}"
             add(case.config, device, ("measured", case.kind), value)
-        else:
-            statuses[case.status] += 1
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.items() if status != "ok")
+    statuses = Counter(case.status for case in measured if case.status != "ok")
     heading = declaration.headings.get(over, metrics.words(over)).lower()
     figure = _draw_lines(curves, heading, metrics.Metric(declaration.metric))
-    if curves and counts:
-        remark = f"cases of this machine without a value: {counts}"
-        figure.supxlabel(remark, fontsize="medium")
+    if curves and statuses:
+        figure.supxlabel(f"{WITHOUT}{_counts(statuses)}", fontsize="medium")
     return figure
 
 
@@ -185,15 +184,9 @@ def _draw_lines(
     """Return the figure of `lines_figure`. curves: panel -> (device, kind) -> its points."""
     if not curves:
         return nothing()
-    columns = min(COLUMNS, len(curves))
-    rows = -(-len(curves) // columns)
-    figure = figure_of(WIDTH, 1.1 + 2.8 * rows)
-    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    figure, axes = grid_of(len(curves), 2.8, 1.1)
     handles = {}
-    for axis, title in itertools.zip_longest(axes.flat, curves):
-        if title is None:
-            axis.remove()
-            continue
+    for axis, title in zip(axes.flat, curves, strict=False):  # the last row may have fewer
         dashes = itertools.cycle(("-", "--", "-.", ":"))
         for (device, kind), points in curves[title].items():
             points = sorted(points, key=lambda point: point[0])
@@ -394,6 +387,20 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
     axes[-1].set_xlabel(label)
     key(figure, looks)
     return figure
+
+
+def grid_of(count: int, height: float, margin: float) -> tuple[Any, Any]:
+    """Return a figure of so many panels in rows, with one vertical axis, and the array of axes.
+
+    height: of a row, in inches. margin: above and below all rows.
+    """
+    columns = min(COLUMNS, count)
+    rows = -(-count // columns)
+    figure = figure_of(WIDTH, margin + height * rows)
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, axes
 
 
 def figure_of(width: float, height: float) -> Any:

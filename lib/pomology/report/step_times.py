@@ -9,12 +9,11 @@ from typing import Any
 
 from pomology.format import seconds
 from pomology.measure.intervals import VALUES_LEAST
-from pomology.report.figures import GREY, LOOKS, OTHER, WIDTH, figure_of, key, plain_ticks
+from pomology.report.figures import GREY, LOOKS, OTHER, grid_of, key, plain_ticks
 from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool
 
-COLUMNS = 3
 MOST = 12  # panels; the journal has the blocks of all cases
 HEIGHT = 1.7  # inches of a row of panels
 LEAST_RANGE = (0.45, 2.2)  # of the axis, so that a few percent of noise look like it
@@ -34,15 +33,9 @@ def figure(records: Iterable[Record]) -> tuple[Any, str] | None:
     if not drawn:
         return None
     panels, omitted = drawn[:MOST], len(drawn[MOST:])
-    rows = -(-len(panels) // COLUMNS)
-    columns = min(COLUMNS, len(panels))
-    form = figure_of(WIDTH, 0.9 + HEIGHT * rows)
-    axes = form.subplots(rows, columns, sharey=True, squeeze=False)
+    form, axes = grid_of(len(panels), HEIGHT, 0.9)
     looks = {}
-    for axis, case in itertools.zip_longest(axes.flat, panels):
-        if case is None:
-            axis.remove()
-            continue
+    for axis, case in zip(axes.flat, panels, strict=False):  # the last row may have fewer
         look = LOOKS.get(("measured", case.kind), OTHER)
         looks[look["name"]] = {"color": look["colour"], "marker": ".", "linestyle": "-"}
         _draw(axis, case, look["colour"])
@@ -51,7 +44,7 @@ def figure(records: Iterable[Record]) -> tuple[Any, str] | None:
     for axis in axes[:, 0]:
         axis.set_ylabel("step / median")
         plain_ticks(axis.yaxis)
-    for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
+    for axis in axes.flat[max(0, len(panels) - axes.shape[1]) : len(panels)]:
         axis.set_xlabel("seconds of the training")
     key(form, looks)
     return form, CAPTION + (OMITTED.format(omitted) if omitted else "")

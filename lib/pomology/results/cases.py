@@ -7,23 +7,13 @@ from typing import Any
 
 from pomology.format import IN_PROCESS, clock_time, seconds, with_interval
 from pomology.paths import RESOURCES, read_csv
+from pomology.results.metrics import TIMES
 from pomology.results.record import Record
 
 DEVICES = {"cpu": "CPU", "cuda": "CUDA"}
 FRAMEWORKS = {"torch": "PyTorch", "tensorflow": "TensorFlow", "mlx": "MLX"}
 # Part of a trainer's name, such as `bfloat16` or `16-mixed` -> precision of matmuls.
 PRECISIONS = {"bf": "bf16", "tf32": "tf32", "16": "fp16", "32": "fp32"}
-# Metric -> its word in a case's line. A case's main metric is the first of these that it has.
-TIMES = {
-    "fit_s": "training",
-    "pass_s": "pass",
-    "epoch_s": "epoch",
-    "step_s": "step",
-    "forward_s": "forward",
-    "kernel_s": "call",
-    "launch_s": "launch",
-    "backward_s": "backward",
-}
 # A flag of `DOUBTS` leaves a number without a verdict. One of `DISTURBED` is of a moment, so that
 # another repeat may be without it. Some flags are in older journals only.
 FLAG_ROWS = read_csv(RESOURCES / "flags.csv")

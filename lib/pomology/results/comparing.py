@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import geometric_mean
+from typing import Any
 
 import numpy as np
 
 from pomology.articles import claims
 from pomology.measure import intervals
 from pomology.measure.estimate import REPEATS, Estimate
-from pomology.results.repeats import allowed
+from pomology.results.cases import DOUBTS
+from pomology.results.repeats import Repeats, allowed
 
 FASTER, SLOWER = "faster", "slower"
 NO_DIFFERENCE = "no difference shown"
@@ -96,6 +98,30 @@ class Compared:
             flags.append(self.machine_words)
         if flags:
             self.verdict = f"in doubt: {self.verdict}, but {', '.join(flags)}"
+
+
+def of_cases(
+    base: Repeats,
+    other: Repeats,
+    metric: str,
+    variations: tuple[float | None, float | None],
+    flags: Mapping[str, str] | None = None,
+    **machine: Any,
+) -> Compared:
+    """Return two cases that have a time `metric`, not judged yet.
+
+    flags: by default those of both that leave a number in doubt. variations, machine: see
+    `Compared`.
+    """
+    if flags is None:
+        flags = {flag: flag for flag in sorted({*base.flags, *other.flags} & DOUBTS)}
+    return Compared(
+        base_s=[time.value for time in base.in_repeats[metric]],
+        other_s=[time.value for time in other.in_repeats[metric]],
+        variations=variations,
+        flags=flags,
+        **machine,
+    )
 
 
 def judge(compared: Sequence[Compared], in_turn: bool = True) -> None:

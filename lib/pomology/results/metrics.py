@@ -20,6 +20,18 @@ HIDDEN = {name for name, line in TABLE.items() if line["shown"] == "no"}  # only
 # Name -> two metrics of a case, whose ratio is computed in each process separately.
 RATIOS = {name: line["ratio"].split() for name, line in TABLE.items() if line["ratio"]}
 
+# Metric -> its word in a case's line. A case's main metric is the first of these that it has, and
+# above 0 in every case that ended well.
+TIMES = {
+    "fit_s": "training",
+    "pass_s": "pass",
+    "epoch_s": "epoch",
+    "step_s": "step",
+    "forward_s": "forward",
+    "kernel_s": "call",
+    "launch_s": "launch",
+    "backward_s": "backward",
+}
 # Times of complete work, by which devices and frameworks are compared, the largest first.
 WHOLE = ("fit_s", "epoch_s", "kernel_s", "step_s", "pass_s", "launch_s")
 

@@ -12,6 +12,7 @@ import msgspec
 
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
+from pomology.results.metrics import TIMES
 
 PROFILES = ("smoke", "quick", "article")
 
@@ -115,11 +116,6 @@ COUNTS = (
 MOST = 2**63  # which a column of a DataFrame does not hold
 LARGEST = 1e300
 SHORTEST_S = 1e-12
-# Main times of cases, which are above 0 in every case that ended well.
-TIMES = (
-    *("fit_s", "pass_s", "epoch_s", "step_s"),
-    *("forward_s", "kernel_s", "launch_s", "backward_s"),
-)
 _DECODER = msgspec.json.Decoder(Start | Record)
 
 

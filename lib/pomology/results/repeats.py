@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from pomology.format import rounded_up
-from pomology.measure import intervals
+from pomology.measure import epochs, intervals
 from pomology.measure.estimate import Estimate
 from pomology.results import cases, metrics
 from pomology.results.record import Record
@@ -56,8 +56,7 @@ class Repeats:
             # In each process, before the mean: both parts of a ratio have its disturbances.
             values = dict(record.metrics)
             for name in EPOCHS & values.keys():  # older journals have ranges that nobody saw
-                if values[name].covers == "seen":
-                    values[name] = values[name].replace(low=None, high=None, covers="none")
+                values[name] = epochs.without_range(values[name])
             for name, (part, whole) in metrics.RATIOS.items():
                 if {part, whole} <= values.keys():
                     values[name] = values[part] / values[whole]

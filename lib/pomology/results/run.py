@@ -20,12 +20,12 @@ import msgspec
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
+from pomology.machine.snapshot import CPU_KIND
 from pomology.paths import make_folder, read_file, root, write_atomic
 from pomology.results import journal
 from pomology.results.record import RENAMED, Record
 
 MACHINE = "machine.json"
-CPU_KIND = machine_snapshot.CPU_KIND
 # Lock file, which remains. Neither git nor `share` includes it, so a folder without it is a copy.
 LOCK = ".lock"
 MAX_FILES = 10_000  # in a zip

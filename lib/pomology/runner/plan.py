@@ -4,7 +4,7 @@ import argparse
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,14 +133,20 @@ def check() -> int:
             published.check_source(notebook.article)
         except PomologyError as error:
             raise PomologyError(f"{notebook.path.name}: metadata: {error}") from None
-        if described is not None and notebook.name not in described:
-            line = f"add {notebook.name},MODEL,DATA"
-            raise PomologyError(f"{DESCRIBED} has no line for {notebook.path.name}: {line}")
+        if described is not None:
+            require_line(notebook, described)
         for profile in PROFILES:
             notebook.values(profile, {})
     for file in _foreign_parameters():
         raise PomologyError(f"{file}: no notebook or profile of this name")
     return len(valid)
+
+
+def require_line(notebook: Notebook, described: Container[str]) -> None:
+    """Raise PomologyError unless a notebook is among those that docs/experiments.csv describes."""
+    if notebook.name not in described:
+        line = f"add {notebook.name},MODEL,DATA"
+        raise PomologyError(f"{DESCRIBED} has no line for {notebook.path.name}: {line}")
 
 
 def _foreign_parameters() -> list[str]:

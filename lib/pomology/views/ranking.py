@@ -56,10 +56,7 @@ def compared(speed_rows: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     """
     from scipy import stats
 
-    of_reference = speed_rows[speed_rows["device"].eq(reference)]
-    pairs = speed_rows.merge(of_reference, on=WORK, suffixes=("", "_of"))
-    pairs["ratio"] = pairs["value"] / pairs["value_of"]
-    pairs["sound"] = list(map(_sound, pairs["faults"], pairs["faults_of"]))
+    pairs = _pairs(speed_rows, reference)
     by_workload = ["device", "workload"]
     # A workload with sound pairs has the mean of these alone.
     pairs = pairs[pairs["sound"] | ~pairs.groupby(by_workload)["sound"].transform("any")]
@@ -77,6 +74,15 @@ def compared(speed_rows: pandas.DataFrame, reference: str) -> pandas.DataFrame:
     means = table[table["used"]].groupby("device")["ratio"].agg(stats.gmean)
     table["mean"] = table["device"].map(means)
     return table.sort_values(["mean", "device"], ascending=[False, True], kind="stable")
+
+
+def _pairs(speed_rows: pandas.DataFrame, reference: str) -> pandas.DataFrame:
+    """Return each speed with that of the reference in the same work, their `ratio`, and `sound`."""
+    of_reference = speed_rows[speed_rows["device"].eq(reference)]
+    pairs = speed_rows.merge(of_reference, on=WORK, suffixes=("", "_of"))
+    pairs["ratio"] = pairs["value"] / pairs["value_of"]
+    pairs["sound"] = list(map(_sound, pairs["faults"], pairs["faults_of"]))
+    return pairs
 
 
 def _sound(faults: frozenset[str], others: frozenset[str]) -> bool:
@@ -229,13 +235,16 @@ def headline(runs: Sequence[Run], against: str = "") -> str:
     speed_rows = speeds(runs)
     name, _ = _reference(speed_rows, against)
     rows = compared(speed_rows, name)
+    pairs = _pairs(speed_rows, name)
     records = runs[0].records
     variations = repeats.run_to_run_by_kind(records)
     lines = []
     for device, of_device in rows[rows["kind"].eq(MEASURED)].groupby("device", sort=False):
         if device == name:
             continue
-        used = _used_pairs(speed_rows, device, name)
+        own = pairs[pairs["device"].eq(device)]
+        # Those that the mean is of: see `compared`.
+        used = own[own["sound"]] if own["sound"].any() else own
         speed = _speed_in_repeats(used)
         text = words(of_device, name)
         evidence = "; ".join(_evidence(used, speed))
@@ -261,19 +270,6 @@ def headline(runs: Sequence[Run], against: str = "") -> str:
         return f"The {name} is the reference itself; `against` names another one."
     alone = f"No case of this run has a published time of the {name} with the same settings."
     return " ".join(lines) or (alone if name else NOTHING)
-
-
-def _used_pairs(speed_rows: pandas.DataFrame, device: str, reference: str) -> pandas.DataFrame:
-    """Return the pairs of a device of this machine with the reference that its mean is of.
-
-    Sound pairs are used, or all if there is none, as in `compared`.
-    """
-    of_device, of_reference = (
-        speed_rows[speed_rows["device"].eq(name)] for name in (device, reference)
-    )
-    pairs = of_device.merge(of_reference, on=WORK, suffixes=("", "_of"))
-    sound = pairs.apply(lambda pair: _sound(pair["faults"], pair["faults_of"]), axis=1)
-    return pairs[sound] if sound.any() else pairs
 
 
 def _speed_in_repeats(pairs: pandas.DataFrame) -> Estimate | None:

@@ -27,6 +27,7 @@ from pomology.results.comparing import (
     Compared,
     by_chance,
     judge,
+    of_cases,
 )
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool, run_to_run_by_kind
@@ -93,16 +94,9 @@ def _compared(
     mlx: Repeats, other: Repeats, metric: str, variations: Mapping[str, float]
 ) -> Compared | None:
     """Return the times of a case in MLX and in another framework; None unless both have some."""
-    sides = [case.in_repeats.get(metric) for case in (mlx, other)]
-    if not all(sides):
+    if not all(metric in case.in_repeats for case in (mlx, other)):
         return None
-    flags = sorted({*mlx.flags, *other.flags} & cases.DOUBTS)
-    return Compared(
-        base_s=[time.value for time in sides[0]],
-        other_s=[time.value for time in sides[1]],
-        variations=(variations.get(mlx.kind), variations.get(other.kind)),
-        flags={flag: flag for flag in flags},
-    )
+    return of_cases(mlx, other, metric, (variations.get(mlx.kind), variations.get(other.kind)))
 
 
 def _pairs(records: Iterable[Record]) -> list[dict[str, Repeats]]:

@@ -15,13 +15,14 @@ from itertools import combinations
 from typing import Any
 
 from pomology.format import IN_PROCESS, one_line, seconds, with_interval
+from pomology.machine.snapshot import CPU_KIND
 from pomology.measure.estimate import REPEATS
 from pomology.report.table import Row, Table
 from pomology.results.cases import DOUBTS
-from pomology.results.comparing import Compared, by_chance, judge
+from pomology.results.comparing import Compared, by_chance, judge, of_cases
 from pomology.results.frame import machine_of, software
 from pomology.results.repeats import Repeats, pool, run_to_run, variation_text
-from pomology.results.run import CPU_KIND, Run, cpu_kind
+from pomology.results.run import Run, cpu_kind
 
 TIMES = ("epoch_s", "fit_s", "kernel_s", "pass_s", "launch_s", "step_s")
 SAME = ("profile", "data", "scaled", "parameters", "flops_per_step")  # what must be equal
@@ -165,9 +166,10 @@ def _pair(base: Repeats, other: Repeats, runs: Mapping[str, Traits]) -> Compared
     comparison.metric = metric
     comparison.machine = _power_modes(base, other)
     machine, count = _machine(base, other, *traits)
-    comparison.times = Compared(
-        base_s=[estimate.value for estimate in base.in_repeats[metric]],
-        other_s=[estimate.value for estimate in other.in_repeats[metric]],
+    comparison.times = of_cases(
+        base,
+        other,
+        metric,
         variations=tuple(each.variations.get(base.kind) for each in traits),
         flags=flags,
         machine=machine,

@@ -128,7 +128,7 @@ def figure(times: pandas.DataFrame, title: str) -> Any:
     drawn = figure_of(7, 7.5)
     axis = drawn.add_subplot()
     predicted = times["step_s"] * np.exp(-times["error"])
-    apple = times["device"].str.match(r"M\d")
+    apple = times["maker"].eq("apple")
     for role, chosen in (("rival", ~apple), ("gpu", apple)):
         look = LOOKS["published", role]
         form = {"color": look["colour"], "marker": look["mark"], "label": look["name"]}

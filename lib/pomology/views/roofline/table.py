@@ -118,6 +118,8 @@ def _share(point: Any) -> str:
     """Return the share of the measured peak of a row of `points`, or why it has none."""
     if point.share:
         return with_interval(point.share, metrics.Metric(peaks.SHARE).show)
+    if "too-fast" in point.case.flags:
+        return "too fast to be one"
     return "no peak" if peaks.has_share(point.case) else "memory-bound"
 
 
