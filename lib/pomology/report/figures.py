@@ -170,18 +170,21 @@ def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
             add(case.config, device, ("measured", case.kind), value)
     statuses = Counter(case.status for case in measured if case.status != "ok")
     heading = declaration.headings.get(over, metrics.words(over)).lower()
-    figure = _draw_lines(curves, heading, metrics.Metric(declaration.metric))
-    if curves and statuses:
-        figure.supxlabel(f"{WITHOUT}{_counts(statuses)}", fontsize="medium")
-    return figure
+    remark = f"{WITHOUT}{_counts(statuses)}" if statuses else ""
+    return _draw_lines(curves, heading, metrics.Metric(declaration.metric), remark)
 
 
 def _draw_lines(
     curves: dict[str, dict[tuple, list[tuple[float, Estimate]]]],
     label: str,
     metric: metrics.Metric,
+    remark: str,
 ) -> Any:
-    """Return the figure of `lines_figure`. curves: panel -> (device, kind) -> its points."""
+    """Return the figure of `lines_figure`.
+
+    curves: panel -> (device, kind) -> its points. label: of the horizontal axes. remark: above the
+    key.
+    """
     if not curves:
         return nothing()
     figure, axes = grid_of(len(curves), 2.8, 1.1)
@@ -206,7 +209,7 @@ def _draw_lines(
     for axis in axes[:, 0]:
         axis.set_ylabel(_axis(metric).replace("; open markers: compute only", ""), fontsize="small")
         plain_ticks(axis.yaxis, metric.scale)
-    key(figure, handles)
+    key(figure, handles, remark)
     return figure
 
 
@@ -436,12 +439,15 @@ def plain_ticks(axis: Any, unit: float = 1.0) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
 
 
-def key(figure: Any, looks: dict[str, dict]) -> None:
-    """Draw a key below a figure. looks: name -> properties of its line or marker."""
+def key(figure: Any, looks: dict[str, dict], remark: str = "") -> None:
+    """Draw a key below a figure.
+
+    looks: name -> properties of its line or marker. remark: above the key.
+    """
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, title=remark)
 
 
 def svg(figure: Any) -> str:
