@@ -1,5 +1,6 @@
 """The command line with output that no one reads: a pipe to `head`, or a closed stream."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -30,6 +31,20 @@ def unread():
     os.close(writer)
 
 
+def argparse_ignores_a_failed_write():
+    """Whether this Python's argparse ignores an error of printing its help: 3.11.2 does not."""
+
+    class Unread:
+        def write(self, text):
+            raise BrokenPipeError
+
+    try:
+        argparse.ArgumentParser().print_help(Unread())
+    except BrokenPipeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", ["list", "check", "devices", "models", "--help"])
 def test_a_reader_that_has_ended_ends_a_command_without_a_word(
@@ -37,8 +52,8 @@ def test_a_reader_that_has_ended_ends_a_command_without_a_word(
 ):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     done = run(arguments, stdout=unread)
-    # Without a buffer argparse ignores the error of printing its help.
-    ignored = unbuffered and arguments == "--help"
+    # Without a buffer the error is argparse's own, which a newer one ignores.
+    ignored = unbuffered and arguments == "--help" and argparse_ignores_a_failed_write()
     assert (done.returncode, done.stderr) == (0 if ignored else UNREAD, "")
 
 
