@@ -73,6 +73,17 @@ def odd_places_kept(result, weight, numerator, denominator, value=1.0):
     return result
 
 
+def first_weights():
+    """A matmul with the weights that were there at its first call of that shape."""
+    kept = {}
+
+    def wrong(_result, bias, left, right, **named):
+        bias, right = kept.setdefault(right.shape, (bias.clone(), right.clone()))
+        return torch.addmm(bias, left, right, **named)
+
+    return wrong
+
+
 def second_size():
     """A result that is right at the first shape, and wrong at every other one."""
     shapes = []

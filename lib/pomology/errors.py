@@ -27,3 +27,7 @@ class TooSlow(PomologyError):
 
 class Mismatch(PomologyError):
     """Two computations that should agree differ."""
+
+
+class NotLearning(PomologyError):
+    """A model's loss does not change as it does on the CPU."""

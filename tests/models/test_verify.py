@@ -97,6 +97,13 @@ FAULTS = {
 SAID = {"update": "the update of", "matmul, a NaN": "is not finite"}
 
 
+def test_a_device_that_computes_with_old_weights_does_not_learn(tmp_path):
+    """Its gradients at the first weights are right, and so are its updates."""
+    record = verified(tmp_path, {aten.addmm.default: planted.first_weights()})
+    assert record.status == "not-learning" and "step_s" not in record.metrics, record.reason
+    assert "steps on one batch; on the CPU it went to" in record.reason
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_injected_fault_ends_as_a_mismatch_before_anything_is_timed(tmp_path, fault):
     record = verified(tmp_path, FAULTS[fault])
@@ -243,6 +250,32 @@ def test_a_repeated_step_differs_by_no_more_than_it_usually_does(run, way):
         return
     with pytest.raises(verify.Mismatch, match="from that of the same step before"):
         run(sides, again=True)
+
+
+# Losses of the CPU, the device, and the CPU with rounding; and whether they are accepted.
+LEARNING = {
+    "as on the CPU": ([2.0, 1.0], [2.0, 1.4], [2.0, 1.0], True),
+    "a tenth of the change": ([6.41, 1.53], [6.41, 6.30], [6.41, 1.54], False),
+    "the other way": ([2.0, 1.0], [2.0, 3.0], [2.0, 1.0], False),
+    "no change that tells": ([2.0, 1.91], [2.0, 2.0], [2.0, 1.91], True),
+    "rounding grows": ([2.0, 1.0], [2.0, 1.9], [2.0, 1.2], True),
+    "not finite": ([2.0, 1.0], [2.0, np.nan], [2.0, 1.0], False),
+}
+
+
+@pytest.mark.parametrize("way", LEARNING)
+def test_a_loss_changes_as_on_the_cpu_in_the_same_first_steps(run, way):
+    cpu, device, rounded, accepted = LEARNING[way]
+    sides = Sides([0.0])
+    sides.optimizers, sides.updates = ["an optimizer"], lambda *_: {}
+    sides.losses = lambda size, count, on_cpu, noise=0.0: (
+        rounded if noise else cpu if on_cpu else device
+    )
+    if accepted:
+        run(sides)
+        return
+    with pytest.raises(verify.NotLearning, match="on one batch; on the CPU it went to"):
+        run(sides)
 
 
 # Differences of the whole step in turn; a block's is 0, and 0.001 are allowed.

@@ -30,6 +30,7 @@ MESSAGES = (
     Message("too-slow", "TooSlow"),
     # The step is another one than declared, or differs from the CPU's.
     Message("mismatch", "Mismatch"),
+    Message("not-learning", "NotLearning"),
     # A framework or a meter that this machine lacks.
     Message("unsupported", "Unsupported Absent"),
     # Memory: classes of Python, PyTorch and TensorFlow.

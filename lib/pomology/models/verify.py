@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pomology.errors import Mismatch
+from pomology.errors import Mismatch, NotLearning
 from pomology.results import cases
 
 # Share of a norm. Sums of a million fp32 values differ by 0.00002. A value is rounded by 0.0005 in
@@ -52,10 +52,15 @@ UNSEEN_WEIGHTS = 0.01
 WEIGHT_ROUNDINGS = 2
 UPDATE_ROUNDINGS = 8
 SMALL = 1e-3
+SMALLEST = 2  # samples that are verified at least; batch normalization needs two
 # Updates of the first verification, by profile: least and most, and weights times updates.
 UPDATES = {"smoke": (2, 2), "quick": (2, 12), "article": (2, 12)}
 UPDATED_WEIGHTS = 2e8
-MAX_CPU_S = 3.0  # for a step
+MAX_CPU_S = 3.0  # for a step, and for the steps that show whether a model learns
+# Change of the loss in these steps that says whether a model learns: a share of the first loss. The
+# device's may differ from it by this share of the change.
+TELLING = 0.05
+LEARNED = 0.5
 # After the timing, up to AGAIN_STEPS steps are verified within AGAIN_S seconds, or within
 # AGAIN_SHARE of the case's time if that is longer.
 AGAIN_S = 0.5
@@ -109,6 +114,12 @@ class Step(Protocol):
 
     def repeated(self, size: int) -> Deviations:
         """Compare the device's step with itself."""
+
+    def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
+        """Train on one batch of so many samples, from the first weights; return each step's loss.
+
+        noise: relative error of the weights.
+        """
 
     def updates(self, count: int, timed: bool = False) -> Deviations:
         """Compare weights and the optimizers' states after updates by equal gradients.
@@ -171,25 +182,37 @@ class Verification:
         self.unseen_weights = 0.0
 
     def before_timing(self, most: int, batch_size: int, inference: bool) -> None:
-        """Verify gradients and updates. most: samples at most. Raises Mismatch."""
+        """Verify gradients, updates and learning. most: samples at most.
+
+        Raises Mismatch and NotLearning.
+        """
         case, step = self.case, self.step
         began_s = time.perf_counter()
         limit_s = min(MAX_CPU_S, case.experiment.budget_s)
         norms: dict[str, float] = {}
         with step:
-            size, larger = 0, min(2, most)  # batch normalization needs two samples
+            size, larger = 0, min(SMALLEST, most)
             while larger == most > size or larger >= 2 * size:
                 size = larger
                 cpu_s = self._gradients(size, 0, norms)
                 larger = min(most, int(size * limit_s / cpu_s))
             updates = UPDATED_WEIGHTS / max(1, step.parameters)
-            self._updates(int(np.clip(updates, *UPDATES[case.experiment.profile])))
+            updates = int(np.clip(updates, *UPDATES[case.experiment.profile]))
+            self._updates(updates)
+            smallest = min(SMALLEST, size)
+            affordable = int(limit_s * size / cpu_s / smallest)
+            self._learning(smallest, min(updates, affordable))
         self.first_norms = norms
         case.backend.reset_peak_memory()
         note = "verified against the CPU before it was timed, so its kernels were already compiled"
         case.note(note)
         if size < batch_size:
             case.note(f"verified with {size} of the {batch_size:,} samples of a step", "unproved")
+        if self.unseen_weights > UNSEEN_WEIGHTS:
+            case.note(
+                f"a gradient that is {100 * SEEN[self.precision]:.0f} % off would not be seen in "
+                f"{100 * self.unseen_weights:.0f} % of the weights"
+            )
         unverified = sorted(step.unverified)
         if not step.optimizers and not inference:
             unverified.append("the update of the weights")
@@ -215,7 +238,7 @@ class Verification:
         if case.experiment.profile != "smoke":
             limit_s = max(AGAIN_S, limit_s)
         end_s = began_s + limit_s
-        size = min(2, most)
+        size = min(SMALLEST, most)
         look_s = size * sample_s
         steps = 0
         with step:
@@ -328,6 +351,31 @@ class Verification:
         share, name = _largest(deviations, dict.fromkeys(deviations, 1.0))
         if share > 1:
             raise Mismatch(f"{name} {deviations[name].what}, with equal gradients")
+
+    def _learning(self, size: int, updates: int) -> None:
+        """Compare how the loss changes after so many updates on one batch. Raises NotLearning.
+
+        It shows what equal gradients and equal updates do not: a device that computes with old
+        weights.
+        """
+        if not self.step.optimizers or not updates:
+            return
+        run = functools.partial(self.step.losses, size, 1 + updates)
+        expected = run(True)
+        change = expected[-1] - expected[0]
+        if not abs(change) >= TELLING * abs(expected[0]):
+            return
+        losses = run(False)
+        allowed = LEARNED * abs(change)
+        if abs(losses[-1] - expected[-1]) > allowed:
+            # In some models, such as a GAN, the smallest difference grows from step to step.
+            rounded = run(True, ROUNDING["tf32" if self.tf32 else self.precision])
+            allowed = max(allowed, FACTOR["step"] * abs(rounded[-1] - expected[-1]))
+        if not abs(losses[-1] - expected[-1]) <= allowed:
+            raise NotLearning(
+                f"the loss went from {losses[0]:.4g} to {losses[-1]:.4g} in {1 + updates} steps on "
+                f"one batch; on the CPU it went to {expected[-1]:.4g}"
+            )
 
     def _precision(self, deviation: Deviation) -> str:
         """Return the precision in which the device computes a tensor."""

@@ -1,6 +1,8 @@
 """Gradients and optimizer updates of a Keras model on its device and on the CPU."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any, Self
 
 import keras
@@ -8,12 +10,11 @@ import numpy as np
 
 from pomology.devices import tensorflow as devices_tensorflow
 from pomology.models import verify
-from pomology.models.verify import FP32_EPS, Deviations, Reference
+from pomology.models.verify import FP32_EPS, SMALLEST, Deviations, Reference
 from pomology.models.workload import Workload
 from pomology.models.workload_keras import observed_step
 
 Arrays = dict[str, np.ndarray]
-SMALL = 2  # samples of the step whose gradients both devices apply
 
 
 class StepOnBothDevices:
@@ -69,19 +70,36 @@ class StepOnBothDevices:
         self, model: Any, size: int, seed: int, noise: float = 0.0, draw: int = 0
     ) -> Arrays:
         """Return the gradients that the optimizer gets, and the loss."""
-        normal = np.random.default_rng(draw).standard_normal
-        factors = [1 + noise * normal(weight.shape, "f") for weight in self.weights]
-        self._restore(model, factors if noise else None)
-        loss, gradients = self._step(model, size, seed, update=False)
+        self._restore(model, self._factors(noise, draw) if noise else None)
+        loss, gradients = self._step(model, size, seed)
         names = [f"the gradient of {weight.path}" for weight in self.model.trainable_variables]
         return dict(zip(names, gradients, strict=True)) | {"the loss": np.asarray(loss)}
+
+    def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
+        """See `verify.Step`."""
+        tensorflow = devices_tensorflow.load()
+        model = self.cpu_model if cpu else self.model
+        self._restore(model, self._factors(noise, 0) if noise else None)
+        keras.utils.set_random_seed(0)
+        batch = [tensorflow.constant(each) for each in self.workload.batch(size)]
+        losses = []
+        with self._without_dropout(model), self._device(cpu):
+
+            @tensorflow.function(jit_compile=False)
+            def step(*arrays: Any) -> Any:
+                return self.workload.step(model, model.optimizer, *arrays)
+
+            for _ in range(count):
+                model.reset_metrics()  # of which the loss is a running mean
+                losses.append(float(step(*batch)))
+        return losses
 
     def updates(self, count: int, timed: bool = False) -> Deviations:
         """See `verify.Step`; the optimizer is always the timed one, in its state."""
         tensorflow = devices_tensorflow.load()
         self._restore(self.model)
         before = [np.array(weight) for weight in self.model.trainable_variables]
-        _, gradients = self._step(self.model, SMALL, 0, update=False)
+        _, gradients = self._step(self.model, SMALLEST, 0)
         weights, states = [], []
         for model in (self.model, self.cpu_model):
             self._restore(model)
@@ -100,23 +118,32 @@ class StepOnBothDevices:
             deviations[f"the optimizer's {name}"] = verify.of_state(device, cpu, count * FP32_EPS)
         return deviations
 
-    def _step(self, model: Any, size: int, seed: int, update: bool) -> tuple:
-        """Run the step of `fit` on the model's device, without dropout."""
+    def _step(self, model: Any, size: int, seed: int) -> tuple:
+        """Run the step of `fit` on the model's device, without dropout and without an update."""
         on_cpu = model is self.cpu_model
         keras.utils.set_random_seed(seed)
         batch = self.workload.batch(size)
+        with self._without_dropout(model), self._device(on_cpu):
+            loss, gradients, _ = observed_step(model, self.workload, *batch, update=False)
+        if not on_cpu:
+            self.case.ran_on(loss)
+        return loss, gradients
+
+    @contextlib.contextmanager
+    def _without_dropout(self, model: Any) -> Iterator[None]:
         rates = {layer: layer.rate for layer in model.layers if hasattr(layer, "rate")}
         try:
             for layer in rates:
                 layer.rate = 0.0
-            with self._device(on_cpu):
-                loss, gradients, _ = observed_step(model, self.workload, *batch, update=update)
+            yield
         finally:
             for layer, rate in rates.items():
                 layer.rate = rate
-        if not on_cpu:
-            self.case.ran_on(loss)
-        return loss, gradients
+
+    def _factors(self, noise: float, draw: int) -> list[np.ndarray]:
+        """Return factors of the weights, with a relative error."""
+        normal = np.random.default_rng(draw).standard_normal
+        return [1 + noise * normal(weight.shape, "f") for weight in self.weights]
 
     def _restore(self, model: Any, factors: list[np.ndarray] | None = None) -> None:
         """Restore a model's weights, times factors, and the state of its optimizer."""

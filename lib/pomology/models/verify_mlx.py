@@ -69,10 +69,19 @@ class StepOnBothDevices:
         def note(_optimizer: Any, _update: Callable, part: Any, of_part: Any) -> None:
             gradients.update(self._named(part, of_part))
 
-        loss, _ = self._run(size, seed, on_cpu, note, noise=noise, draw=draw)
+        (loss,), _ = self._run(size, seed, on_cpu, note, noise=noise, draw=draw)
         arrays = {f"the gradient of {name}": array for name, array in gradients.items()}
         arrays["the loss"] = loss
         return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
+
+    def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
+        """See `verify.Step`."""
+
+        def note(_optimizer: Any, update: Callable, part: Any, gradients: Any) -> None:
+            update(part, gradients)
+
+        losses, _ = self._run(size, 0, cpu, note, count, noise=noise, one_batch=True)
+        return [loss.item() for loss in losses]
 
     def updates(self, count: int, timed: bool = False) -> Deviations:
         """See `verify.Step`."""
@@ -115,11 +124,12 @@ class StepOnBothDevices:
         noise: float = 0.0,
         draw: int = 0,
         states: list[Any] | None = None,
-    ) -> tuple[Any, list[Any]]:
+        one_batch: bool = False,
+    ) -> tuple[list[Any], list[Any]]:
         """Run steps with new optimizers, whose updates are replaced by `note`.
 
-        Returns the loss and the optimizers. noise: relative error of the weights. states: of the
-        optimizers, in place of new ones.
+        Returns the losses and the optimizers. noise: relative error of the weights. states: of the
+        optimizers, in place of new ones. one_batch: whether all steps have the same inputs.
         """
 
         def in_fp32(weight: Any) -> Any:  # a CPU is slow in bf16
@@ -134,11 +144,15 @@ class StepOnBothDevices:
             for each, state in zip(optimizers, states or (), strict=False):
                 each.state = _copied(state)
             mx.random.seed(seed)
+            losses = []
             with before_update(optimizers, note):
-                for _ in range(count):
-                    loss = self.workload.step(self.model, optimizer, *self.workload.batch(size))
+                for number in range(count):
+                    if not (one_batch and number):
+                        batch = self.workload.batch(size)
+                    loss = self.workload.step(self.model, optimizer, *batch)
                     mx.eval(loss, self.model.parameters(), *(each.state for each in optimizers))
-        return loss, optimizers
+                    losses.append(loss)
+        return losses, optimizers
 
     def _named(self, part: Any, gradients: Any) -> dict[str, Any]:
         """Return the gradients of a part of the model by the names in the whole model."""

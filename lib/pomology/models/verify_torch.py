@@ -17,10 +17,9 @@ from pomology.errors import Mismatch
 from pomology.models import verify
 from pomology.models.blocks_torch import Key, Noise, boundaries
 from pomology.models.random_on_cpu import RandomOnCPU
-from pomology.models.verify import NONE_OF_CPU, Deviation, Deviations
+from pomology.models.verify import NONE_OF_CPU, SMALLEST, Deviation, Deviations
 from pomology.models.workload import Workload, before_update, scalers, updates, weights_of
 
-SMALLEST = 2  # samples of the steps with updates; batch normalization needs two
 SCALES = 24  # of gradients that are tried: 65,536 and its halves
 BLOCKS_BYTES = 2**30  # of the CPU's outputs and their gradients that are kept of a large step
 Tensors = dict[str, torch.Tensor]
@@ -207,11 +206,22 @@ class StepOnBothDevices:
                     copied = weight.grad.detach().to("cpu", torch.float32, copy=True)
                     kept.update(keep({f"the gradient of {name}": copied}))
 
-        loss = torch.as_tensor(self._run(model, size, seed, note, errors=errors)).detach()
+        loss = torch.as_tensor(self._run(model, size, seed, note, errors=errors)[-1]).detach()
         kept.update(keep({"the loss": loss.float().cpu()}))
         if loss.numel() == 1:
             kept.update(keep({"the loss by `item`": torch.tensor(loss.item())}))
         return kept
+
+    def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
+        """See `verify.Step`."""
+
+        def update(_number: int, _optimizer: Any, step: Callable, *arguments: Any) -> Any:
+            return step(*arguments)
+
+        model = self.cpu_model if cpu else self.model
+        errors = Noise(noise, 0) if noise else None
+        losses = self._run(model, size, 0, update, count, errors=errors, one_batch=True)
+        return [float(loss) for loss in losses]
 
     def updates(self, count: int, timed: bool = False) -> Deviations:
         """See `verify.Step`.
@@ -317,11 +327,12 @@ class StepOnBothDevices:
         count: int = 1,
         errors: Noise | None = None,
         optimizer: Any = None,
-    ) -> torch.Tensor | float:
-        """Run steps from the first weights, and return the loss.
+        one_batch: bool = False,
+    ) -> list[torch.Tensor | float]:
+        """Run steps from the first weights, and return their losses.
 
         note: called in place of each update, with its number. errors: of the weights. optimizer:
-        by default a new one. A gradient scaler leaves an update out if a gradient overflows, and
+        by default a new one. one_batch: whether all steps have the same inputs. A gradient scaler leaves an update out if a gradient overflows, and
         halves its scale; then all steps run again with that scale. Raises Mismatch if no scale
         avoids it.
         """
@@ -336,28 +347,31 @@ class StepOnBothDevices:
             numbers = itertools.count()
             self._restore(model, errors)
             with before_update(self.running, _numbered(note, numbers)):
-                loss = self._steps(model, used, size, seed, count)
+                losses = self._steps(model, used, size, seed, count, one_batch)
             model.zero_grad()  # gigabytes in a large model
             if not scaling or next(numbers) == count * len(self.running):
-                return loss
+                return losses
             self.scaling[on_cpu] = [scaler.state_dict() for scaler in scaling]
         scale = scaling[0].get_scale()
         raise Mismatch(f"gradients are not finite with any gradient scale down to {scale:.2g}")
 
     def _steps(
-        self, model: Any, optimizer: Any, size: int, seed: int, count: int
-    ) -> torch.Tensor | float:
-        """Run steps on random inputs of a seed; return the loss of the last one."""
+        self, model: Any, optimizer: Any, size: int, seed: int, count: int, one_batch: bool
+    ) -> list[torch.Tensor | float]:
+        """Run steps on random inputs of a seed; return their losses."""
         device = torch.device("cpu" if model is self.cpu_model else self.device)
         attention = mock.patch.object(functional, "scaled_dot_product_attention", self._attention)
         model.zero_grad()
         torch.manual_seed(seed)
         self.random_on_cpu = RandomOnCPU(self.random_checked)
+        losses = []
         with attention, device, self.random_on_cpu:
-            for _ in range(count):
-                batch = self.workload.batch(size)
+            for number in range(count):
+                if not (one_batch and number):
+                    batch = self.workload.batch(size)
                 loss = self.workload.step(model, optimizer, *batch)
-        return loss[0] if isinstance(loss, tuple) else loss
+                losses.append(loss[0] if isinstance(loss, tuple) else loss)
+        return losses
 
     def _attention(
         self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **options
