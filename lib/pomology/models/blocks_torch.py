@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-Key = tuple[str, int, int]  # a module's name, the number of its call, and of its output
+from pomology.models.verify import Key
+
 Change = Callable[[Key, torch.Tensor], torch.Tensor]
 NOISE = 2**16 + 1  # random numbers that are repeated; a prime, so that no shape meets them in step
 

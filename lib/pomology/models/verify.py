@@ -38,7 +38,7 @@ FACTOR = {"step": 6, "blocks": 3}
 # 8 runs each of correct devices, bf16 and fp16 moved gradients of a small network by up to 8 %.
 COARSE = 0.3
 COARSE_FACTOR = 4
-HALF_WITHOUT_BLOCKS = 0.15  # share of a norm in half precision, where only whole steps are compared
+HALF_WITHOUT_BLOCKS = 0.15  # share of a norm in half precision in Keras, which has no blocks
 USUAL = 2  # further repetitions that tell by how much a device's steps usually differ
 # A difference that blocks do not explain has to be there in one of these, at this share of it. A
 # device that adds in changing order does not differ by as much each time.
@@ -66,6 +66,7 @@ LEARNED = 0.5
 AGAIN_S = 0.5
 AGAIN_SHARE = 0.03
 AGAIN_STEPS = 64
+BLOCKS_BYTES = 2**30  # of the CPU's outputs and their gradients that are kept of a large step
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Deviation:
 
 
 Deviations = dict[str, Deviation]
+Key = tuple[str, int, int]  # a module's name, the number of its call, and of its output
 NONE_OF_CPU = Deviation(math.inf, 0.0, what="is none of the CPU's")
 FP32_EPS = float(np.finfo(np.float32).eps)
 
@@ -318,7 +320,8 @@ class Verification:
         deviations = compare(reference)
         allowed = self._tolerances(deviations)
         precisions = {self._precision(each) for each in deviations.values()}
-        tf32 = way == "step" and "tf32" in precisions
+        # In MLX all is in TF32 or nothing; in PyTorch a block without convolutions is not.
+        tf32 = precisions == {"tf32"} or (way == "step" and "tf32" in precisions)
         noise = ROUNDING["tf32" if tf32 else self.precision]
         for draw in range(DRAWS):
             if _largest(deviations, allowed)[0] <= 1:
@@ -428,6 +431,14 @@ def deviation(
     if not math.isfinite(difference):
         return Deviation(math.inf, norm, size, tf32, "is not finite")
     return Deviation(difference, norm, size, tf32)
+
+
+def name_of(what: str, key: Key) -> str:
+    """Return `the output of layer`, with the numbers of a later call and of a further output."""
+    module, call, index = key
+    name = f"{what} of {module or 'the model'}"
+    name += f", call {call + 1}" if call else ""
+    return name + (f", part {index + 1}" if index else "")
 
 
 @dataclass(frozen=True)

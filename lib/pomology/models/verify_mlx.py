@@ -3,18 +3,49 @@
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
+from pomology.errors import Mismatch
 from pomology.models import verify
-from pomology.models.verify import FP32_EPS, Deviation, Deviations, Reference
+from pomology.models.blocks_mlx import Noise, boundaries
+from pomology.models.verify import FP32_EPS, Deviation, Deviations, Key, name_of
 from pomology.models.workload import Workload
 from pomology.models.workload_mlx import SMALL, before_update, optimizers_of
 
 Arrays = dict[str, np.ndarray]
+
+
+@dataclass
+class Reference:
+    """The CPU's step: its loss and gradients by name, and what passed between its modules.
+
+    outputs, gradients_of: by `Key`, empty if they take more than `verify.BLOCKS_BYTES`. bytes: of
+    what passed.
+    """
+
+    size: int
+    seed: int
+    arrays: Arrays = field(default_factory=dict)
+    outputs: dict[Key, mx.array] = field(default_factory=dict)
+    gradients_of: dict[Key, mx.array] = field(default_factory=dict)
+    bytes: int = 0
+    seconds: float = 0.0
+    smaller: "Reference | None" = None
+
+    def keep(self, arrays: dict[Key, mx.array], key: Key, array: mx.array) -> mx.array:
+        """Keep an array, unless those of a large step take too much memory; return it."""
+        self.bytes += array.nbytes
+        if self.size > SMALL and self.bytes > verify.BLOCKS_BYTES:
+            self.outputs.clear()
+            self.gradients_of.clear()
+        else:
+            arrays[key] = array
+        return array
 
 
 class StepOnBothDevices:
@@ -24,8 +55,6 @@ class StepOnBothDevices:
     one.
     """
 
-    in_blocks = None
-
     def __init__(self, case: Any, model: Any, workload: Workload, timed: Any):
         self.backend = case.backend
         self.model = model
@@ -34,6 +63,7 @@ class StepOnBothDevices:
         self.optimizers = optimizers_of(timed)
         self.unverified: set[str] = set()
         self.parameters = sum(array.size for _, array in tree_flatten(model.parameters()))
+        self.dtypes: dict[Key, mx.Dtype] | None = None  # of what passes between the modules
 
     def __enter__(self) -> Self:
         self.weights = self.model.parameters()
@@ -44,16 +74,72 @@ class StepOnBothDevices:
         self.model.update(self.weights)
 
     def reference(self, size: int, seed: int) -> Reference:
-        """See `verify.Step`."""
+        """Run the CPU's step, in fp32, where modules hand on values as the device rounds them."""
         self.size = size
+        reference = Reference(size, seed)
+        if self.dtypes is None:
+            self.dtypes = self._output_types(min(SMALL, size))
+
+        def on_output(key: Key, output: mx.array) -> mx.array:
+            return reference.keep(reference.outputs, key, self._rounded(key, output))
+
+        def on_gradient(key: Key, gradient: mx.array) -> mx.array:
+            return reference.keep(reference.gradients_of, key, self._rounded(key, gradient))
+
         began_s = time.perf_counter()
-        arrays = self._gradients(size, seed, on_cpu=True)
-        return Reference(size, seed, arrays, time.perf_counter() - began_s)
+        with boundaries(self.model, on_output, on_gradient):
+            reference.arrays = self._gradients(size, seed, on_cpu=True)
+        mx.eval(reference.outputs, reference.gradients_of)  # also those without a part in the loss
+        reference.seconds = time.perf_counter() - began_s
+        return reference
 
     def deviations(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
-        """See `verify.Step`; the relative error is one of the weights."""
-        arrays = self._gradients(reference.size, reference.seed, noise > 0, noise, draw)
+        """See `verify.Step`."""
+        if not noise:
+            arrays = self._gradients(reference.size, reference.seed, on_cpu=False)
+            return verify.compared(arrays, reference.arrays)
+        errors = Noise(noise, draw)
+        with boundaries(
+            self.model,
+            lambda _, output: errors.on(output),
+            lambda _, gradient: errors.on(gradient),
+        ):
+            arrays = self._gradients(reference.size, reference.seed, True, noise, draw)
         return verify.compared(arrays, reference.arrays)
+
+    def in_blocks(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
+        """See `verify.Step`."""
+        if not reference.outputs:
+            if reference.smaller is None:
+                share = verify.BLOCKS_BYTES / reference.bytes
+                size = max(SMALL, int(reference.size * share))
+                reference.smaller = self.reference(size, reference.seed)
+            reference = reference.smaller
+        errors = Noise(noise, draw) if noise else None
+        # Kept until the step is over, as MLX computes them only then.
+        outputs: dict[Key, mx.array] = {}
+        gradients_of: dict[Key, mx.array] = {}
+
+        def on_output(key: Key, output: mx.array) -> mx.array:
+            recorded = reference.outputs.get(key)
+            if recorded is None:
+                raise Mismatch(f"{name_of('the output', key)} is none of the CPU's")
+            outputs[key] = output
+            return _replaced(output, recorded, errors)
+
+        def on_gradient(key: Key, gradient: mx.array) -> mx.array:
+            recorded = reference.gradients_of.get(key)
+            if recorded is None:
+                raise Mismatch(f"{name_of('the gradient at the output', key)} is none of the CPU's")
+            gradients_of[key] = gradient
+            return _replaced(gradient, recorded, errors)
+
+        with boundaries(self.model, on_output, on_gradient):
+            arrays = self._gradients(reference.size, reference.seed, noise > 0, noise, draw)
+        deviations = verify.compared(arrays, reference.arrays)
+        deviations |= _compared("the output", outputs, reference.outputs)
+        deviations |= _compared("the gradient at the output", gradients_of, reference.gradients_of)
+        return deviations
 
     def repeated(self, size: int) -> Deviations:
         """See `verify.Step`."""
@@ -114,6 +200,23 @@ class StepOnBothDevices:
                 deviations[f"the {name}"] = deviation
         return deviations
 
+    def _output_types(self, size: int) -> dict[Key, mx.Dtype]:
+        """Return the data types of what passes between the device's modules."""
+        dtypes = {}
+
+        def on_output(key: Key, output: mx.array) -> mx.array:
+            dtypes[key] = output.dtype
+            return output
+
+        with boundaries(self.model, on_output, lambda _, gradient: gradient):
+            self._run(size, 0, False, lambda *_: None)
+        return dtypes
+
+    def _rounded(self, key: Key, array: mx.array) -> mx.array:
+        """Return an array of the same type, rounded as the device does."""
+        dtype = self.dtypes.get(key, array.dtype)
+        return array.astype(dtype).astype(array.dtype)
+
     def _run(
         self,
         size: int,
@@ -159,6 +262,22 @@ class StepOnBothDevices:
         prefix = self.paths[id(part)]
         flat = tree_flatten(gradients)
         return {f"{prefix}.{name}" if prefix else name: array for name, array in flat}
+
+
+def _replaced(array: mx.array, recorded: mx.array, errors: Noise | None) -> mx.array:
+    """Return the CPU's array, with errors if there are any, in the type of the replaced one."""
+    values = errors.on(recorded) if errors else recorded
+    return values.astype(array.dtype)
+
+
+def _compared(what: str, arrays: dict[Key, mx.array], reference: dict[Key, mx.array]) -> Deviations:
+    """Compare what passed between the modules, one by one, as each is copied."""
+    deviations = {}
+    for key, array in arrays.items():
+        name = name_of(what, key)
+        expected = {name: np.array(reference[key].astype(mx.float32))}
+        deviations |= verify.compared({name: np.array(array.astype(mx.float32))}, expected)
+    return deviations
 
 
 def _copied(state: Any) -> Any:

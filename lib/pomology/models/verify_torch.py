@@ -15,13 +15,20 @@ from torch.nn import functional
 
 from pomology.errors import Mismatch
 from pomology.models import verify
-from pomology.models.blocks_torch import Key, Noise, boundaries
+from pomology.models.blocks_torch import Noise, boundaries
 from pomology.models.random_on_cpu import RandomOnCPU
-from pomology.models.verify import NONE_OF_CPU, SMALLEST, Deviation, Deviations
+from pomology.models.verify import (
+    BLOCKS_BYTES,
+    NONE_OF_CPU,
+    SMALLEST,
+    Deviation,
+    Deviations,
+    Key,
+    name_of,
+)
 from pomology.models.workload import Workload, before_update, scalers, updates, weights_of
 
 SCALES = 24  # of gradients that are tried: 65,536 and its halves
-BLOCKS_BYTES = 2**30  # of the CPU's outputs and their gradients that are kept of a large step
 Tensors = dict[str, torch.Tensor]
 
 
@@ -153,16 +160,16 @@ class StepOnBothDevices:
         def on_output(key: Key, output: torch.Tensor) -> torch.Tensor:
             recorded = reference.outputs.get(key)
             if recorded is None:
-                raise Mismatch(f"{_name('the output', key)} is none of the CPU's")
-            compared.add(_name("the output", key), output, recorded, key in reference.convolved)
+                raise Mismatch(f"{name_of('the output', key)} is none of the CPU's")
+            compared.add(name_of("the output", key), output, recorded, key in reference.convolved)
             return replaced(recorded, output, 1.0)
 
         def on_gradient(key: Key, gradient: torch.Tensor) -> torch.Tensor:
             recorded = reference.gradients_of.get(key)
             if recorded is None:
-                raise Mismatch(f"{_name('the gradient at the output', key)} is none of the CPU's")
+                raise Mismatch(f"{name_of('the gradient at the output', key)} is none of the CPU's")
             factor = self.scale / reference.scale
-            name = _name("the gradient at the output", key)
+            name = name_of("the gradient at the output", key)
             # A convolution may be next, by whose gradient this one was made.
             compared.add(name, gradient / factor, recorded, bool(reference.convolved))
             return replaced(recorded, gradient, factor)
@@ -433,14 +440,6 @@ class Compared:
 
 def _norm(tensor: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
-
-
-def _name(what: str, key: Key) -> str:
-    """Return `the output of layer`, with the numbers of a later call and of a further output."""
-    module, call, index = key
-    name = f"{what} of {module or 'the model'}"
-    name += f", call {call + 1}" if call else ""
-    return name + (f", part {index + 1}" if index else "")
 
 
 def _module_of(gradient: str) -> str:
