@@ -348,6 +348,7 @@ def planted(weight, shape, share):
     return gradient
 
 
+@functools.cache
 def trained_weights(name, precision="fp32"):
     """Return names and numbers of elements of the weights that a twin trains."""
     _, model, _ = prepared(name, precision)

@@ -64,9 +64,9 @@ def boundaries(model: nn.Module, on_output: Change, on_gradient: Change) -> Iter
 
         return called
 
-    kinds = {type(module) for module in model.modules()}
-    # Of all classes before any is changed, since a class may have the method of another.
-    own = {kind: kind.__call__ for kind in kinds if hasattr(kind, "__call__")}  # noqa: B004
+    # Of all classes before any is changed, since a class may have the method of another. That of a
+    # container without one is of its metaclass, and remains uncalled.
+    own = {kind: kind.__call__ for kind in {type(module) for module in model.modules()}}
     with contextlib.ExitStack() as stack:
         for kind, call in own.items():
             stack.enter_context(mock.patch.object(kind, "__call__", watched(call)))
