@@ -26,7 +26,10 @@ SHARE = {"fp32": 0.025, "bf16": 0.06, "fp16": 0.06}  # of the norm of a wrong gr
 SMALL = ["gpt2_pretraining", "gpt2_pretraining, transformer_lm", "transformer_lm", "vae"]
 LARGE = ["gpt2_finetuning", "siamese", "model_sizes", "whisper"]
 ALL = [(name, precision) for name in ["lora", *SMALL, *LARGE] for precision in SHARE]
-ALL.remove(("siamese", "fp16"))  # pixels of up to 255, whose sums overflow
+# Without a gradient scaler sums of pixels of up to 255 overflow in fp16, and Whisper's gradients at
+# queries and keys are subnormal: their rounding is absolute, which relative errors do not explain.
+ALL.remove(("siamese", "fp16"))
+ALL.remove(("whisper", "fp16"))
 
 
 # Wrong devices.
