@@ -340,6 +340,30 @@ def test_a_trained_loss_near_0_is_compared_relative_to_the_first_one(run, first_
         verification._refuse(seen, verification._tolerances(seen), 2)
 
 
+class Held:
+    """The CPU's step of so many samples, whose outputs take 100 bytes for each, and 500 more."""
+
+    def __init__(self, size, seed):
+        self.size, self.seed, self.smaller = size, seed, None
+        self.bytes = 500 + 100 * size
+        few = size == verify.SMALLEST or self.bytes <= verify.BLOCKS_BYTES
+        self.outputs = ["an output"] if few else []
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(7000, [64]), (6000, [64, 32]), (600, [64, 5, 2])])
+def test_what_takes_too_much_memory_is_kept_of_fewer_samples(monkeypatch, limit, sizes):
+    monkeypatch.setattr(verify, "BLOCKS_BYTES", limit)
+    run = [Held(64, 0)]
+
+    def smaller(size, seed):
+        run.append(Held(size, seed))
+        return run[-1]
+
+    kept = verify.with_blocks(run[0], smaller)
+    assert [each.size for each in run] == sizes and kept is run[-1] and kept.outputs
+    assert verify.with_blocks(run[0], smaller) is kept  # each of them runs once
+
+
 def test_a_gradient_that_a_step_lacks_or_adds_is_refused():
     deviations = verify.compared({"b": np.ones(2)}, {"a": np.ones(2)})
     assert {name: each.what for name, each in deviations.items()} == {

@@ -296,7 +296,7 @@ def test_a_large_step_is_compared_in_blocks_of_fewer_samples(monkeypatch):
         assert "the output of child" in deviations
         # A sum over all samples takes as much for half of them, so half of them take too much.
         half, kept = reference.smaller, reference.smaller.smaller
-        assert (half.size, kept.size) == (32, 31) and not half.outputs
+        assert (half.size, kept.size) == (32, 16) and not half.outputs
         assert kept.bytes <= verify.BLOCKS_BYTES and len(kept.outputs) == 8
         monkeypatch.setattr(verify, "BLOCKS_BYTES", 1)
         reference = step.reference(64, 0)

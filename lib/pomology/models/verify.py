@@ -202,7 +202,7 @@ class Verification:
             updates = int(np.clip(updates, *UPDATES[case.experiment.profile]))
             self._updates(updates)
             smallest = min(SMALLEST, size)
-            affordable = int(limit_s * size / cpu_s / smallest)
+            affordable = int(MAX_CPU_S * size / cpu_s / smallest)
             self._learning(smallest, min(updates, affordable))
         self.first_norms = norms
         case.backend.reset_peak_memory()
@@ -449,6 +449,20 @@ class Reference:
     seed: int
     arrays: Mapping[str, np.ndarray]
     seconds: float
+
+
+def with_blocks(reference: Any, run: Callable[[int, int], Any]) -> Any:
+    """Return the reference, or one with so few samples that it keeps what passes.
+
+    run: runs the CPU's step on so many samples of a seed. Some outputs, such as those of positions,
+    do not shrink with the samples, so that the first smaller step may still be too large.
+    """
+    while reference.bytes and not reference.outputs:
+        if reference.smaller is None:
+            size = min(reference.size * BLOCKS_BYTES // reference.bytes, reference.size // 2)
+            reference.smaller = run(max(SMALLEST, size), reference.seed)
+        reference = reference.smaller
+    return reference
 
 
 def compared(arrays: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Deviations:

@@ -109,7 +109,7 @@ class StepOnBothDevices:
 
     def in_blocks(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
         """See `verify.Step`."""
-        reference = self._kept(reference)
+        reference = verify.with_blocks(reference, self.reference)
         errors = Noise(noise, draw) if noise else None
         # Kept until the step is over, as MLX computes them only then.
         outputs: dict[Key, mx.array] = {}
@@ -135,20 +135,6 @@ class StepOnBothDevices:
         deviations |= _compared("the output", outputs, reference.outputs)
         deviations |= _compared("the gradient at the output", gradients_of, reference.gradients_of)
         return deviations
-
-    def _kept(self, reference: Reference) -> Reference:
-        """Return the reference, or one with so few samples that it keeps what passes.
-
-        Some outputs, such as those of positions, do not shrink with the samples, so that the first
-        smaller step may still be too large.
-        """
-        while reference.bytes and not reference.outputs:
-            if reference.smaller is None:
-                size = int(reference.size * verify.BLOCKS_BYTES / reference.bytes)
-                size = max(SMALL, min(size, reference.size - 1))
-                reference.smaller = self.reference(size, reference.seed)
-            reference = reference.smaller
-        return reference
 
     def repeated(self, size: int) -> Deviations:
         """See `verify.Step`."""

@@ -18,7 +18,6 @@ from pomology.models import verify
 from pomology.models.blocks_torch import Noise, boundaries
 from pomology.models.random_on_cpu import RandomOnCPU
 from pomology.models.verify import (
-    BLOCKS_BYTES,
     NONE_OF_CPU,
     SMALLEST,
     Deviation,
@@ -36,8 +35,8 @@ Tensors = dict[str, torch.Tensor]
 class Reference:
     """The CPU's step: its loss and gradients by name, and what passed between its modules.
 
-    outputs, gradients_of: by `Key`, empty if they take more than `BLOCKS_BYTES`. convolved: keys of
-    outputs that a convolution made. scale: of its gradients. bytes: of what passed.
+    outputs, gradients_of: by `Key`, empty if they take more than `verify.BLOCKS_BYTES`. convolved:
+    keys of outputs that a convolution made. scale: of its gradients. bytes: of what passed.
     """
 
     size: int
@@ -54,7 +53,7 @@ class Reference:
     def keep(self, tensors: dict[Key, torch.Tensor], key: Key, tensor: torch.Tensor) -> None:
         """Keep a tensor, unless those of a large step take too much memory."""
         self.bytes += tensor.nbytes
-        if self.size > SMALLEST and self.bytes > BLOCKS_BYTES:
+        if self.size > SMALLEST and self.bytes > verify.BLOCKS_BYTES:
             self.outputs.clear()
             self.gradients_of.clear()
         else:
@@ -143,11 +142,7 @@ class StepOnBothDevices:
 
     def in_blocks(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
         """See `verify.Step`."""
-        if not reference.outputs:
-            if reference.smaller is None:
-                size = max(SMALLEST, int(reference.size * BLOCKS_BYTES / reference.bytes))
-                reference.smaller = self.reference(size, reference.seed)
-            reference = reference.smaller
+        reference = verify.with_blocks(reference, self.reference)
         model = self.cpu_model if noise else self.model
         errors = Noise(noise, draw) if noise else None
         of_convolutions = {name for name, _, _ in reference.convolved}
@@ -339,9 +334,9 @@ class StepOnBothDevices:
         """Run steps from the first weights, and return their losses.
 
         note: called in place of each update, with its number. errors: of the weights. optimizer:
-        by default a new one. one_batch: whether all steps have the same inputs. A gradient scaler leaves an update out if a gradient overflows, and
-        halves its scale; then all steps run again with that scale. Raises Mismatch if no scale
-        avoids it.
+        by default a new one. one_batch: whether all steps have the same inputs. A gradient scaler
+        leaves an update out if a gradient overflows, and halves its scale; then all steps run again
+        with that scale. Raises Mismatch if no scale avoids it.
         """
         on_cpu = model is self.cpu_model
         for _ in range(SCALES):
