@@ -1,4 +1,4 @@
-"""The language models of `gpt2_pretraining.ipynb` in MLX, with their training step.
+"""The language models of `gpt2_pretraining.ipynb` in MLX, with their training step and its loop.
 
 MLX's example `transformer_lm`, or GPT-2 itself; names of weights are those in PyTorch.
 """
@@ -103,3 +103,11 @@ def compiled(case, training, model, optimizer):
         return step(mx.array(inputs), mx.array(targets))
 
     return timed
+
+
+def train(case, training, windows, lr, warmup, seed):
+    """Make a step with each window, as the notebook's `train` does in PyTorch."""
+    mx.random.seed(seed)
+    step = compiled(case, training, *case.prepare(training))
+    for number, (inputs, targets) in enumerate(case.steps(windows, per_epoch=0)):
+        case.loss(step(inputs, targets, lr * min(1, number / warmup)))
