@@ -1,14 +1,17 @@
 """What notebooks count of a step before it runs, against numbers worked out by hand."""
 
+import ast
 import contextlib
 import dataclasses
+import inspect
 from types import SimpleNamespace
 
 import counts
+import nbformat
 import pytest
 import torch
 from fakes import FakeCase
-from notebook_code import definitions
+from notebook_code import PATHS, code, definitions
 
 from pomology.data import images, photographs
 from pomology.models import gpt2, large_models, whisper, workload
@@ -87,6 +90,17 @@ def test_the_large_whisper_fits_a_mac_with_64_gb_only_with_checkpointing():
     assert found.parameters == whisper.PARAMETERS["whisper-large"] == 1_543_304_960
     assert 36 * METAL < found.bytes < 64 * METAL
     assert workload(row | {"gradient_checkpointing": False}).cost(32, "mps").bytes > 64 * METAL
+
+
+def test_whisper_pretraining_shows_the_step_that_other_notebooks_import():
+    (path,) = [path for path in PATHS if path.stem == "whisper_pretraining"]
+    sources = ["\n".join(code(nbformat.read(path, 4))), inspect.getsource(whisper.step)]
+    bodies = []
+    for source in sources:
+        functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+        (step,) = [function for function in functions if function.name == "step"]
+        bodies.append([ast.unparse(node) for node in step.body])
+    assert bodies[0] == bodies[1][1:]  # without a docstring
 
 
 def flops(width: int, layers: int, lora: bool) -> float:

@@ -6,6 +6,7 @@ of 1. It is timed, counted and verified; see `pomology.models.workload`.
 
 import contextlib
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -104,16 +105,26 @@ def workload(
     recompute: bool = False,
     offloaded: bool = False,
     lr: float = 1e-5,
+    step: Callable[..., torch.Tensor] = step,
 ) -> Workload:
-    """Return the training of a model of `pretrained.SIZES`. Arguments: see above."""
+    """Return the training of a model of `pretrained.SIZES`. Arguments: see above.
+
+    step: a notebook's own.
+    """
     if precision not in DTYPES:
         kind = "cpu"  # without autocast the step is the same everywhere, and is counted once
-    return _workload(name, precision, kind, recompute, offloaded, lr)
+    return _workload(name, precision, kind, recompute, offloaded, lr, step)
 
 
 @functools.cache
 def _workload(
-    name: str, precision: str, kind: str, recompute: bool, offloaded: bool, lr: float
+    name: str,
+    precision: str,
+    kind: str,
+    recompute: bool,
+    offloaded: bool,
+    lr: float,
+    step: Callable[..., torch.Tensor],
 ) -> Workload:
     sizes = pretrained.sizes(name)
     width, layers = sizes["d_model"], sizes["encoder_layers"]
@@ -122,7 +133,7 @@ def _workload(
 
     def adjust(counted: Cost, batch_size: int, backend: str) -> Cost:
         if recompute:  # recomputed operations count once
-            plain = _workload(name, "fp32", "cpu", False, False, lr).cost(batch_size, backend)
+            plain = _workload(name, "fp32", "cpu", False, False, lr, step).cost(batch_size, backend)
             counted = replace(plain, saved_bytes=counted.saved_bytes)
         if half:
             # `meta` has no autocast, so the step in fp32 was counted. Autocast keeps at least half
@@ -146,7 +157,9 @@ def _workload(
         autocast=half,
         layers=layers,
         # Offload changes where tensors are, which `adjust` does for all layers.
-        with_layers=lambda few: _workload(f"{name}/{few}", precision, kind, recompute, False, lr),
+        with_layers=lambda few: _workload(
+            f"{name}/{few}", precision, kind, recompute, False, lr, step
+        ),
         adjust=adjust,
     )
 
