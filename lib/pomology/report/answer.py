@@ -109,7 +109,6 @@ def _compared(
     declaration: Declaration, main: Sequence[Repeats], variations: Mapping[str, float]
 ) -> list[str]:
     """Return how the GPU compares with the CPU in the same framework, by the rule."""
-    metric = declaration.time
     sentences = []
     by_framework = defaultdict(dict)
     for case in main:
@@ -117,13 +116,24 @@ def _compared(
     for framework, by_kind in by_framework.items():
         if by_kind.keys() != {"cpu", "gpu"}:
             continue
-        cpu, gpu = by_kind["cpu"], by_kind["gpu"]
-        if not (metric in cpu.in_repeats and metric in gpu.in_repeats):
-            continue
-        times = of_cases(gpu, cpu, metric, (variations.get("gpu"), variations.get("cpu")))
-        judge([times])
-        sentences.append(f"In {framework} {_verdict(times)}.")
+        verdict = gpu_against_cpu(by_kind["gpu"], by_kind["cpu"], declaration.time, variations)
+        if verdict:
+            sentences.append(f"In {framework} {verdict}.")
     return sentences
+
+
+def gpu_against_cpu(
+    gpu: Repeats, cpu: Repeats, metric: str, variations: Mapping[str, float]
+) -> str:
+    """Return in words how the times of a GPU's and a CPU's case compare; "" without both.
+
+    variations: between runs, by kind of device.
+    """
+    if not (metric in cpu.in_repeats and metric in gpu.in_repeats):
+        return ""
+    times = of_cases(gpu, cpu, metric, (variations.get("gpu"), variations.get("cpu")))
+    judge([times])
+    return _verdict(times)
 
 
 def _verdict(times: Compared) -> str:

@@ -5,6 +5,7 @@ from statistics import geometric_mean, median
 
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from pomology.format import significant
+from pomology.report import answer
 from pomology.report.table import Row, Table
 from pomology.results import cases, repeats
 from pomology.results.comparing import FASTER, SINGLE, SLOWER
@@ -76,6 +77,22 @@ def checks(records):
             status = "inconclusive" if case.status == "ok" else case.status
             texts.append(f"{case.config.get('check', case.first.case)} on {case.kind}: {status}.")
     return " ".join([*texts, repeats.variation_text(pooled)])
+
+
+def accelerators(records):
+    """Return how a GPU's step with Lightning's Trainer compares with the CPU's; "" without both.
+
+    records: of a run.
+    """
+    fitted = {}
+    for case in repeats.pool(records):
+        if case.config.get("accelerator") in ("cpu", "gpu"):
+            fitted[case.config["accelerator"]] = case
+    if [fitted[name].kind for name in sorted(fitted)] != ["cpu", "gpu"]:
+        return ""
+    variations = repeats.run_to_run_by_kind(records)
+    verdict = answer.gpu_against_cpu(fitted["gpu"], fitted["cpu"], "step_s", variations)
+    return f"With the same Trainer, {verdict}." if verdict else ""
 
 
 def bounds(diagnosed):

@@ -1,0 +1,42 @@
+"""Answers of one line: how Lightning's step on a GPU compares with that on the CPU."""
+
+import pytest
+from records import metric, record
+
+from pomology.views import answers
+
+
+def fitted(seconds, accelerator, backend, repeat=0):
+    config = {"model": "perceptron", "accelerator": accelerator, "batch_size": 256}
+    times = {"step_s": metric(seconds, 0.99 * seconds, 1.01 * seconds)}
+    return record("device_check", times, config, backend=backend, repeat=repeat)
+
+
+def repeated(cpu_s, gpu_s):
+    return [
+        fitted(factor * seconds, accelerator, backend, repeat)
+        for repeat, factor in enumerate((1.0, 1.02, 0.98))
+        for seconds, accelerator, backend in (
+            (cpu_s, "cpu", "cpu"),
+            (gpu_s, "gpu", "mps"),
+            (gpu_s, "auto", "mps"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "gpu_s", "words"),
+    [
+        (0.004, 0.002, "With the same Trainer, the GPU is 2.0× faster than the CPU ("),
+        (0.001, 0.003, "With the same Trainer, the CPU is 3.0× faster than the GPU ("),
+        (0.002, 0.002, "With the same Trainer, no difference between GPU and CPU is established"),
+    ],
+)
+def test_the_accelerators_are_compared_by_the_rule(cpu_s, gpu_s, words):
+    assert answers.accelerators(repeated(cpu_s, gpu_s)).startswith(words)
+
+
+def test_without_a_gpu_nothing_is_compared():
+    assert answers.accelerators([fitted(0.001, "cpu", "cpu"), fitted(0.001, "auto", "cpu")]) == ""
+    failed = record("device_check", {}, {"accelerator": "gpu"}, status="unsupported")
+    assert answers.accelerators([fitted(0.001, "cpu", "cpu"), failed]) == ""
