@@ -39,7 +39,20 @@ def test_a_value_has_its_interval_its_device_and_what_it_rests_on():
     )
     published = "3.75 s on M1 Ultra CPU (PyTorch, 2022) to 8.76 s on M1 Ultra GPU (PyTorch, 2022)"
     assert f"Published for these settings: {published}." in said
-    assert "Of the article's 6 claims none is decided on this machine." in said
+    # Three claims are about the M1 Ultra, one is about every Mac, and two have no condition.
+    needed = "2 need an M1 Ultra and an NVIDIA GPU, 2 need other evidence, 1 needs an NVIDIA GPU"
+    needed += ", 1 needs an M1 Ultra"
+    assert f"Of the article's 6 claims none is decided on this machine: {needed}." in said
+
+
+def test_names_take_with_and_numbers_at():
+    config = {"model": "mlp", "batch_size": 32}
+    times = {"fit_s": metric(2.0)}
+    fields = {"article": "004", "framework": "tensorflow"}
+    said = answer.of_run(of("mlp_cnn_lstm"), [record("mlp_cnn_lstm", times, config, **fields)])
+    assert said.startswith("Training time with model mlp, at batch size 32: 2.00 s")
+    of_claim = answer.of_run(of("capabilities"), [record("capabilities", {}, {"feature": "fp16"})])
+    assert "The article's claim is not decided on this machine: it needs" in of_claim
 
 
 @pytest.mark.parametrize(

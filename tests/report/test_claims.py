@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pomology.articles import published
 from pomology.articles.claims import NOT_TESTABLE
 from pomology.measure.estimate import Estimate
-from pomology.report.claims import claims_table
+from pomology.report.claims import claims_table, needs
 from pomology.results.record import Record
 
 LACKING = f"{NOT_TESTABLE}: needs a CPU and a GPU"
@@ -180,3 +180,40 @@ def test_a_mean_over_missing_numbers_is_missing():
     of = {"experiment": "blas", "config": config, "metrics": metrics, "precision": "fp32"}
     records = thrice(on("cuda", 0, chip="NVIDIA GeForce RTX 4090", **of))
     assert on_runs("001-C9", records).startswith(NOT_TESTABLE)
+
+
+def lacking(condition, *records, about="", experiments=("vae",)):
+    (faster,) = [each for each in published.claims("003") if each.id == "003-C1"]
+    texts = vars(faster) | {"about": about, "conditions": [], "experiments": [*experiments]}
+    if condition:
+        shown = {"name": "ratio", "for_each": {}, "value": condition, "claimed": "> 1"}
+        texts["conditions"] = [SimpleNamespace(**shown)]
+    (row,) = claims_table([SimpleNamespace(**texts)], records).data
+    return row["lacks"]
+
+
+def test_a_claim_without_a_verdict_says_what_it_needs():
+    ratio = "epoch_s(cpu) / epoch_s(gpu)"
+    rival = "epoch_s(gpu) / epoch_s(rival)"
+    linux = {"chip": "AMD EPYC"}
+    slow, fast = on("cpu", 4.0, **linux), on("cuda", 2.0, chip="NVIDIA A6000")
+    mac = on("mps", 2.0)  # an Apple M9
+    assert lacking(ratio, *thrice(on("cpu", 4.0)), *thrice(mac)) == ""
+    assert lacking(ratio, on("cpu", 4.0), mac) == "repeats"
+    assert lacking(ratio, slow) == "a GPU"
+    assert lacking(ratio, slow, about="Apple") == "a Mac's GPU"
+    assert lacking(rival, slow, about="M1 Pro") == "a Mac's GPU and an NVIDIA GPU"
+    assert lacking(rival, mac, about="M1 Pro") == "an M1 Pro and an NVIDIA GPU"
+    assert lacking(rival, slow, fast, about="Apple") == "a Mac's GPU"
+    assert lacking("epoch_s(cuda)", slow, fast, about="P100") == "a P100"
+    assert lacking("epoch_s(mps) / epoch_s(mlx)", mac) == "MLX's results on the GPU"
+    assert lacking("epoch_s(gpu, batch_size=7)", mac) == "further cases"
+    assert lacking("", mac, about="Apple") == "other evidence"
+    assert lacking("cores(gpu)", mac, experiments=["hardware"]) == "figures of data sheets"
+
+
+def test_needs_are_counted_by_kind():
+    kinds = ["a GPU", "repeats", "", "repeats"]
+    assert needs([{"lacks": kind} for kind in kinds]) == "2 need repeats, 1 needs a GPU"
+    many = needs([{"lacks": kind} for kind in "aabbccddef"])
+    assert many.endswith("2 need d, 2 need something else")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
+from pomology.articles.claims import CONTRADICTED, SUPPORTED
 from pomology.format import IN_PROCESS, significant
 from pomology.report.article import TRAININGS, Declaration, comparable
-from pomology.report.claims import claims_table
+from pomology.report.claims import claims_table, needs
 from pomology.report.table import value_text
 from pomology.results import cases, metrics
 from pomology.results.comparing import FASTER, SLOWER, Compared, judge, of_cases
@@ -83,9 +83,21 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
         shown = value_text(metric, value, in_process=IN_PROCESS)
         where = f"on the {case.device} in {case.framework}"
         texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
-    settings = cases.config_text(_shown_settings(declaration, main[0].config))
-    at = f" at {settings}" if settings else ""
-    return f"{metrics.Metric(metric).heading}{at}: {'; '.join(texts)}."
+    settings = _in_words(_shown_settings(declaration, main[0].config))
+    heading = metrics.Metric(metric).heading
+    return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
+
+
+def _in_words(settings: Mapping) -> str:
+    """Return settings as `with model mlp, at batch size 32`: names take with, numbers at."""
+    numbers = {
+        name: value
+        for name, value in settings.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    names = {name: value for name, value in settings.items() if name not in numbers}
+    parts = {"with": names, "at": numbers}
+    return ", ".join(f"{word} {cases.config_text(part)}" for word, part in parts.items() if part)
 
 
 def _shown_settings(declaration: Declaration, config: Mapping) -> dict:
@@ -192,13 +204,14 @@ def _claims(declaration: Declaration, records: Sequence[Record]) -> list[str]:
         return []
     rows = claims_table(claims, records).data
     decided = [row for row in rows if row["here"] in (SUPPORTED, CONTRADICTED)]
-    inconclusive = sum(row["here"] == INCONCLUSIVE for row in rows)
-    undecided = f", {inconclusive} inconclusive" if inconclusive else ""
+    if len(rows) == 1 and not decided:
+        return [f"The article's claim is not decided on this machine: it needs {rows[0]['lacks']}."]
     subject = "the article's claim" if len(rows) == 1 else f"the article's {len(rows)} claims"
+    lacking = needs(rows)
     if not decided:
-        return [f"Of {subject} none is decided on this machine{undecided}."]
+        return [f"Of {subject} none is decided on this machine: {lacking}."]
     verb = "is" if len(decided) == 1 else "are"
     quoted = "; ".join(f"{row['here']}: “{row['claim'].rstrip('.')}”" for row in decided[:NAMED])
     more = f"; and {len(decided) - NAMED} more" if len(decided) > NAMED else ""
-    count = f"{len(decided)} {verb} decided on this machine{undecided}"
-    return [f"Of {subject} {count} ({quoted}{more})."]
+    count = f"{len(decided)} {verb} decided on this machine ({quoted}{more})"
+    return [f"Of {subject} {count}{f'; {lacking}' if lacking else ''}."]

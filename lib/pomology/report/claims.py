@@ -6,9 +6,11 @@ that the article prints; one of NVIDIA is `rival` and `cuda`.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +32,15 @@ NOT_SHOWN = {"interrupted", "timeout", *UNTRIED}  # statuses that do not show ho
 DECODED = {line["experiment"] for line in published.read("decoded.csv")}
 DEVICES = {"device", "gpu", "rival"}  # choices of a condition that are names of devices
 FINDINGS = 3  # numbers of a claim about another chip that are shown
+# What a claim without a verdict needs, in the order of a sentence.
+MAC, NVIDIA = "a Mac's GPU", "an NVIDIA GPU"
+BY_ROLE = {"mps": MAC, "mlx-gpu": MAC, "cuda": NVIDIA, "rival": NVIDIA}
+IN_FRAMEWORK = {"mps": "PyTorch's results on the GPU", "mlx-gpu": "MLX's results on the GPU"}
+APPLE = re.compile(r"Apple|M\d")  # how names of Apple's chips begin
+OTHER = "other evidence"  # no condition tests it
+SHEETS = "figures of data sheets"
+FURTHER = "further cases"
+NEEDS = 4  # kinds of needs that a sentence names
 NOTE = (
     f"A verdict needs {REPEATS} repeats of each number without flags that question it; "
     f"REPEATS={REPEATS} measures them."
@@ -38,10 +49,14 @@ JOIN = "A claim about two machines needs the runs of both: make report RUN=one W
 
 
 class Machine(NamedTuple):
-    """The numbers on which claims are tested, by experiment, and the chips that they are about."""
+    """The numbers on which claims are tested, by experiment, and the chips that they are about.
+
+    devices: its names in conditions, `cpu`, `gpu` and backends, and those of the other machines.
+    """
 
     numbers: dict[str, list[Number]]
     chips: list[str]
+    devices: set[str]
 
 
 def machines(runs: Sequence[Sequence[Record]], named: Iterable[str]) -> Iterator[Machine]:
@@ -52,13 +67,17 @@ def machines(runs: Sequence[Sequence[Record]], named: Iterable[str]) -> Iterator
     repeats = sorted({record.repeat for records in runs for record in records})
     for records in runs:
         numbers = list(measured(records, repeats, named))
+        names = {
+            name for record in records for name in (cases.kind(record.backend), record.backend)
+        }
         # An NVIDIA machine is its own `cuda`, and another one no rival of it.
         rivals = all(record.backend != "cuda" for record in records)
         for others in runs:
             if others is not records:
                 numbers += measured(others, repeats, named, own=False, rivals=rivals)
         chips = sorted({record.chip for record in records if record.chip})
-        yield Machine(articles_claims.sorted_by_experiment(numbers), chips)
+        names.update(name for number in numbers for name in number.device)
+        yield Machine(articles_claims.sorted_by_experiment(numbers), chips, names)
 
 
 def _device(case: Repeats, named: Iterable[str], own: bool, rivals: bool) -> tuple[str, ...]:
@@ -162,6 +181,7 @@ def claims_table(claims: Sequence[SimpleNamespace], *runs: Sequence[Record]) -> 
             "holds": claim.holds,
             "restates": claim.restates,
             "timed": of_machine.timed,
+            "lacks": _lacks(claim, of_machine, machine),
         }
         rows.append(Row(cells, data))
     return Table("Claims", rows, [NOTE] if len(runs) > 1 else [NOTE, JOIN])
@@ -193,6 +213,64 @@ def _finding(decision: Decision, machine: Machine) -> str:
     doubted = f"; no verdict: {', '.join(doubts)}" if doubts else ""
     chips = " and ".join(map(cases.short_chip, machine.chips))
     return f". A finding on the {chips}: {'; '.join(texts)}{more}{doubted}"
+
+
+def needs(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return what claims without a verdict need: `4 need a Mac's GPU, 1 needs repeats`.
+
+    rows: data of the table of claims.
+    """
+    counted = Counter(row["lacks"] for row in rows if row["lacks"]).most_common()
+    shown = counted[:NEEDS]
+    others = sum(count for _, count in counted[NEEDS:])
+    shown += [("something else", others)] if others else []
+    return ", ".join(f"{count} {'needs' if count == 1 else 'need'} {what}" for what, count in shown)
+
+
+def _lacks(claim: SimpleNamespace, decision: Decision, machine: Machine) -> str:
+    """Return what a claim needs for a verdict, `repeats` or `a Mac's GPU`; "" if it has one."""
+    if decision.status in (articles_claims.SUPPORTED, articles_claims.CONTRADICTED):
+        return ""
+    if decision.status == articles_claims.INCONCLUSIVE:
+        undecided = [each for each in decision.comparisons if each.holds is None]
+        doubts = {doubt for each in undecided for doubt in each.doubts}
+        texts = ["repeats"] if any("repeats" in doubt for doubt in doubts) else []
+        texts += ["real data"] if "synthetic data" in doubts else []
+        texts += ["cases without flags"] if doubts & DOUBTS else []
+        return _joined(texts or ["narrower intervals"])
+    if not claim.conditions:
+        return OTHER
+    if claim.experiments[0] == "hardware":
+        return SHEETS
+    wanted = sorted(articles_claims.devices_of(claim) - machine.devices)
+    wanted += [claim.about] if decision.other_chip else []
+    lacking = {_device_needed(name, machine) for name in wanted} - {""}
+    if len(lacking) > 1:
+        lacking.discard("a GPU")  # the other one is a GPU, too
+    return _joined(sorted(lacking)) or FURTHER
+
+
+def _device_needed(name: str, machine: Machine) -> str:
+    """Return what a machine lacks of a device that it does not have; "" if nothing.
+
+    name: in a condition, or the chip or maker that a claim is about.
+    """
+    if name in ("cpu", "gpu"):
+        return f"a {name.upper()}"
+    if name == "device":  # any GPU, in a condition for each of them
+        return "" if "gpu" in machine.devices else "a GPU"
+    maker = BY_ROLE.get(name) or (MAC if APPLE.match(name) else NVIDIA)
+    is_mac = any(chip.startswith("Apple") for chip in machine.chips)
+    if not (is_mac if maker == MAC else "cuda" in machine.devices):
+        return maker
+    if name in BY_ROLE:
+        return IN_FRAMEWORK.get(name, "")  # an NVIDIA machine is no rival of itself
+    return f"{'an' if name[0] in 'AMR' else 'a'} {name}"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return texts as `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
 def _cell(decision: Decision, lacks: str) -> str:

@@ -6,6 +6,7 @@ from statistics import geometric_mean, median
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from pomology.format import significant
 from pomology.report import answer
+from pomology.report.claims import needs
 from pomology.report.table import Row, Table
 from pomology.results import cases, repeats
 from pomology.results.comparing import FASTER, SINGLE, SLOWER
@@ -196,4 +197,6 @@ def verdicts(claims):
         here.append(f"{decided or 'none'} {words}" + (f" ({counts})" if decided else ""))
     undecided = sum(row["here"] == INCONCLUSIVE for row in data)
     here += [f"{undecided} inconclusive"] if undecided else []
-    return f"{own} Verdicts on this machine: {', '.join(here)}."
+    lacking = needs(data)
+    lacking = f" Of the others {lacking}." if lacking else ""
+    return f"{own} Verdicts on this machine: {', '.join(here)}.{lacking}"
