@@ -1,9 +1,13 @@
 """Paths of pomology's files, and functions that read and write them."""
 
+import contextlib
 import csv
+import functools
+import getpass
 import os
 import re
 import tempfile
+import unicodedata
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -11,6 +15,8 @@ from pomology.format import one_line
 
 RESOURCES = Path(__file__).parent / "resources"
 EXTRAS = Path(__file__).parent / "extras"
+# Names of users that name nobody, or parts of pomology's own paths.
+USUAL_NAMES = ("root", "user", "admin", "runner", "ubuntu", "jovyan", "pomology", "data", "docs")
 
 
 def root() -> Path:
@@ -25,12 +31,52 @@ def in_checkout() -> bool:
 
 
 def redact(text: str) -> str:
-    """Replace folders that may name a person: the checkout by `.`, the home folder by `~`."""
-    for folder, short in ((root(), "."), (Path(os.path.expanduser("~")), "~")):
-        if folder != Path(folder.anchor):  # `/` is in every path
-            # The folder `work` is no part of the path of `workshop`.
-            text = re.sub(re.escape(str(folder)) + r"(?!\.?[\w-])", short, text)
-    return text
+    """Replace folders that may name a person: the checkout by `.`, the home folder by `~`.
+
+    In other paths the user's name becomes `user`. All are found as they are, and in the forms that
+    JSON, Python, HTML and addresses give to letters outside of ASCII and to signs.
+    """
+    home = os.path.expanduser("~")
+    folders = {str(root()): ".", home: "~", os.path.realpath(home): "~"}
+    for folder, short in folders.items():
+        if folder != Path(folder).anchor:  # `/` is in every path
+            text = _written(folder).sub(short, text)
+    name = ""
+    with contextlib.suppress(KeyError, OSError):  # accounts in containers may have no name
+        name = getpass.getuser()
+    named = len(name) > 2 and name not in USUAL_NAMES
+    return _written(f"/{name}").sub("/user", text) if named else text
+
+
+@functools.lru_cache(maxsize=32)
+def _written(path: str) -> re.Pattern[str]:
+    """Return the pattern of a path in all forms that its characters may have."""
+    characters = unicodedata.normalize("NFC", path)
+    # The folder `work` is no part of the path of `workshop`, and `</pre>` is no path. Case makes no
+    # difference to macOS.
+    pattern = rf"(?<!<){''.join(map(_forms, characters))}(?!\.?[\w-])"
+    return re.compile(pattern, re.IGNORECASE)
+
+
+def _forms(character: str) -> str:
+    """Return the pattern of a character, which macOS may write as a letter and its accent."""
+    whole, parts = _codes(character), unicodedata.normalize("NFD", character)
+    return whole if parts == character else f"(?:{whole}|{''.join(map(_codes, parts))})"
+
+
+def _codes(character: str) -> str:
+    """Return the pattern of one code point: itself, or as JSON, Python, HTML or an address."""
+    if character.isascii() and character.isalnum():
+        return character
+    number = ord(character)
+    wide = character.encode("utf-16-be").hex()
+    units = [wide[place : place + 4] for place in range(0, len(wide), 4)]
+    octets = [f"{octet:02x}" for octet in character.encode(errors="surrogateescape")]
+    codes = [re.escape(character), rf"\\+{re.escape(character)}", f"&#0*{number};"]
+    codes += [rf"&#x0*{number:x};", rf"\\+U{number:08x}", rf"\\+x{number:02x}"]
+    codes += ["".join(rf"\\+u{unit}" for unit in units)]
+    codes += ["".join(f"{sign}{octet}" for octet in octets) for sign in ("%", r"\\+x")]
+    return f"(?:{'|'.join(codes)})"
 
 
 def read_file(path: Path) -> bytes:
