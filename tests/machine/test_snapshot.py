@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -200,3 +201,37 @@ def test_git_commit_and_dirtiness(monkeypatch, tmp_path):
     assert machine_snapshot._git() == clean, "results are no change of the code"
     (tmp_path / "lib" / "a").write_text("b")
     assert machine_snapshot._git() == {**clean, "dirty": True}
+
+
+KNOWN = [
+    "8",
+    "1",
+    "0.85",
+    "512M",
+    "-1",
+    "true",
+    "OFF",
+    "",
+    "Haswell",
+    "tensorflow",
+    "0,1",
+    "0-3 4-7",
+]
+KNOWN += ["0,1,2,3,4,5,6,7,8,9,10,11", "granularity=fine,compact,1,0", "dynamic,4", "highest"]
+KNOWN += ["expandable_segments:True,max_split_size_mb:128", "garbage_collection_threshold:0.8"]
+PRIVATE = """hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567|/Users/jane/data|~/x|/Volumes/José
+jane@example.org|janes-mac.local|192.168.3.4|fe80::1ff:fe23:4567:890a|00:1b:63:84:45:e6
+00:11:22:33:44:55|Jane
+4323 9158 6212 8474|4323915862128474|+49 932 6779 4229|932 6779|932-677-4229|06 12 34 56 78
+GPU-9f86d081-884c-7d65-9a2f-eaa0c55ad015|Bearer x1|api_key=x1|true:jane|true=jane,1|fp32 jane
+sk-ant-api03-x|AKIAIOSFODNN7EXAMPLE|--xla_jane=1|libjane.so|off:/Users/jane|2001:0:0:1"""
+
+
+@pytest.mark.parametrize("name", ["TORCH_TOKEN", "MLX_FOO", "LD_PRELOAD", "OMP_NUM_THREADS"])
+def test_a_variable_has_a_known_value_or_is_only_said_to_be_set(monkeypatch, name):
+    for text in KNOWN:
+        monkeypatch.setenv(name, text)
+        assert machine_snapshot.software()["environment"][name] == text
+    for text in re.split(r"[|\n]", PRIVATE):
+        monkeypatch.setenv(name, text)
+        assert machine_snapshot.software()["environment"][name] == "set", text

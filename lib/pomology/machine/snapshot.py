@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from pomology.paths import redact
+from pomology.paths import RESOURCES
 
 PACKAGES = [
     "torch",
@@ -42,6 +42,13 @@ VARIABLES = re.compile(
     r"|MPS|MTL|METAL|MLX|XLA|TF_(NUM|XLA|ENABLE|FORCE|GPU|CUDNN|USE)|KERAS|CUDA|CUDNN|CUBLAS)_"
     r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
 )
+# What a value of theirs may be. Of another one, which may be a key or a path, is only said that the
+# variable is set.
+KNOWN_WORDS = set((RESOURCES / "variables.txt").read_text(encoding="utf-8").split())
+NUMBER = r"[+-]?\d{1,7}(\.\d{1,6})?([eE]-?\d)?([kKMGT]?[bB]?|%)"
+WORD_AND_VALUE = re.compile(rf"(?P<word>[A-Za-z]\w*)([:=](?P<value>\w+|{NUMBER}))?")
+# Devices and cores. Longer numbers, or such with spaces, may be of a telephone.
+LIST = re.compile(r"\d{1,3}(,\d{1,3})*|\d{1,3}-\d{1,3}([ ,]\d{1,3}-\d{1,3})*")
 CPU_KIND = ("family", "model", "stepping")  # what tells CPUs of one name apart
 REPOSITORY = Path(__file__).resolve().parents[3]
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's quota: microseconds of CPU time per period
@@ -79,17 +86,38 @@ def snapshot() -> dict[str, Any]:
 
 
 def software() -> dict[str, Any]:
-    """Return commit, Python, packages and environment variables, without folders' names."""
+    """Return commit, Python, packages and environment variables.
+
+    A variable whose value is not made of numbers and known words has the value `set`.
+    """
     packages = _packages()
     if sys.platform == "darwin":
         packages["macOS"] = platform.mac_ver()[0]  # PyTorch uses its kernels
     environment = sorted(os.environ.items())
+    values = {name: _known(text) for name, text in environment if VARIABLES.match(name)}
     return {
         "git": _git(),
         "python": platform.python_version(),
         "packages": packages,
-        "environment": {name: redact(text) for name, text in environment if VARIABLES.match(name)},
+        "environment": values,
     }
+
+
+def _known(text: str) -> str:
+    """Return a variable's value if it has numbers or known words and nothing else; or `set`."""
+    if not text or re.fullmatch(NUMBER, text) or LIST.fullmatch(text):
+        return text
+    return text if all(map(_known_part, text.split(","))) else "set"
+
+
+def _known_part(part: str) -> bool:
+    """Return whether a part of a value is a short number, a known word, or `word:value` of them."""
+    found = WORD_AND_VALUE.fullmatch(part)
+    if not found:
+        return bool(re.fullmatch(r"\d{1,2}", part))
+    value = found["value"]
+    known = value is None or re.fullmatch(NUMBER, value) or value.lower() in KNOWN_WORDS
+    return found["word"].lower() in KNOWN_WORDS and bool(known)
 
 
 def _packages() -> dict[str, str]:
