@@ -52,13 +52,14 @@ class Report:
         out: str | Path = "",
         declaration: Declaration | None = None,
         devices: Sequence[Any] = (),
+        receive: Callable[[Any], Any] | None = None,
     ):
         """Find the run whose results are shown.
 
         name, article, title, columns, figure, claims_of, opens_report: see `Declaration`. combines:
         notebooks whose results it shows. profile: of these. out: the run's folder; "" takes the
         latest of `combines`. declaration: an experiment's, in place of the fields above. devices:
-        those that the experiment times.
+        those that the experiment times. receive: gets what a notebook would display.
         """
         self.name = name
         self.declaration = declaration or Declaration(
@@ -73,6 +74,7 @@ class Report:
         self.out = Path(out or latest(combines, profile) or by_hand(name, profile))
         self.snapshot = note_machine(self.out, profile)
         self.devices = devices
+        self._receive = receive
         self._items: dict[str, dict[str, Any]] = {}
         self._answer = ""
 
@@ -84,7 +86,7 @@ class Report:
         name: of its numbered files in shown/<notebook>/, HTML and CSV for a table, SVG for a
         figure. caption: text under it. folded: the report hides it at first.
         """
-        display(self.save(table_or_figure, name, caption, folded))
+        self._displayed(self.save(table_or_figure, name, caption, folded))
 
     def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:
         """Save a table or figure as `show` does, and return an object for Jupyter to display."""
@@ -101,6 +103,10 @@ class Report:
             displayed = figures.png(table_or_figure)
         self._note()
         return displayed
+
+    def _displayed(self, shown: Any) -> None:
+        """Display something in the notebook, or hand it to whoever makes its page."""
+        (self._receive or display)(shown)
 
     def _folder(self) -> Path:
         """Return the folder of what is shown, without the files of an earlier execution."""
@@ -141,7 +147,8 @@ class Report:
             "Devices timed": ", ".join(
                 f"{device.backend} ({device.name})" for device in self.devices
             ),
-            "Results in": "/".join(self.out.absolute().parts[-2:]),
+            # A page that others get is made in another folder.
+            "Results in": "" if self._receive else "/".join(self.out.absolute().parts[-2:]),
         }
         rows = [Row({"Property": name, "Value": text}) for name, text in texts.items() if text]
         return Table("This machine", rows)
@@ -156,7 +163,7 @@ class Report:
         text = text or answer.of_run(self.declaration, self.run.records)
         self._answer = " ".join(filter(None, (opening.strip(), text)))
         self._note()
-        display(Markdown(f"**On this machine.** {self._answer}"))
+        self._displayed(Markdown(f"**On this machine.** {self._answer}"))
 
     def table(self) -> Table:
         """Save and return the table of published values and this machine's."""

@@ -135,8 +135,11 @@ def is_experiment(source: str) -> bool:
     return bool(MODEL_OR_STEP.search(source))
 
 
-def _render_notebooks(folder: Path) -> list[str]:
-    """Render the notebooks that are newer than their pages; return a line for each failure."""
+def rendered(notebook: str, name: str, shared: bool = False) -> str:
+    """Return a notebook as a page. Raises what nbformat and nbconvert raise.
+
+    notebook: the text of its file. shared: the page stands alone, see `pomology.extras.share`.
+    """
     import nbformat
     from nbconvert import HTMLExporter
 
@@ -146,16 +149,22 @@ def _render_notebooks(folder: Path) -> list[str]:
         exclude_anchor_links=True,
         filters={"address": address, "code_label": code_label, "is_experiment": is_experiment},
     )
+    document = nbformat.reads(IMAGE.sub("", notebook), as_version=4)
+    resources = {"metadata": {"name": name}, "shared": shared}
+    text, _ = exporter.from_notebook_node(document, resources)
+    return text
+
+
+def _render_notebooks(folder: Path) -> list[str]:
+    """Render the notebooks that are newer than their pages; return a line for each failure."""
     problems = []
     for notebook in sorted(folder.glob("[!.]*.ipynb")):
         page = notebook.with_suffix(".html")
         if page.exists() and page.stat().st_mtime_ns >= notebook.stat().st_mtime_ns:
             continue
         try:
-            source = IMAGE.sub("", redact(notebook.read_text(encoding="utf-8")))
-            document = nbformat.reads(source, as_version=4)
-            text, _ = exporter.from_notebook_node(document, {"metadata": {"name": notebook.stem}})
-            write_atomic(page, text)
+            text = redact(notebook.read_text(encoding="utf-8"))
+            write_atomic(page, rendered(text, notebook.stem))
         except Exception as error:  # whatever nbconvert raises
             page.unlink(missing_ok=True)
             problems.append(f"{notebook.name} cannot be rendered: {type(error).__name__}: {error}.")
