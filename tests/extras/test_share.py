@@ -1,7 +1,5 @@
 """A shared run: it has all numbers, and no text that pomology does not write itself."""
 
-import base64
-import io
 import json
 import re
 import shutil
@@ -11,12 +9,11 @@ import msgspec
 import pytest
 import records
 from pandas.testing import assert_frame_equal
-from PIL import Image, PngImagePlugin
 
 import pomology
 from pomology.__main__ import main
 from pomology.extras import compare
-from pomology.extras.share import scan, share
+from pomology.extras.share import share
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
 from pomology.results import cases, metrics
@@ -161,44 +158,6 @@ def test_pomologys_own_names_are_shared():
         for place in (notebook.path, *notebook.path.parent.glob("*.py")):
             names += re.findall(r'(?:metric|phase|occasional)\(\\?"(.+?)\\?"', place.read_text())
     assert {name for name in names if not share.is_known(name)} < {*share.FREE}
-
-
-def picture(**texts):
-    """Return the address of a picture with texts next to its pixels."""
-    known, place = PngImagePlugin.PngInfo(), io.BytesIO()
-    for name, text in texts.items():
-        known.add_text(name, text, zip=True)
-    Image.new("L", (1, 1)).save(place, "png", pnginfo=known)
-    return f"data:image/png;base64,{base64.b64encode(place.getvalue()).decode()}"
-
-
-KEY = "AKIAIOSFODNN7EXAMPLE"
-SVG = base64.b64encode(b"<svg><text>zebedee</text></svg>").decode()
-ENCODED = [
-    *("at <b>zeb</b>edee", "&#122;ebedee", "&amp;#122;ebedee", "%7A%65bedee", r"\u007aebedee"),
-    *("zeb\xadedee", "zeb&#8203;edee", "\uff5aebedee", "zeb\x1b[31medee", r"zeb\u001b[0;31medee"),
-    "<img src='data:image/svg+xml,%3Ctitle%3Ezebe%3C/title%3Edee'>",
-    f"<img src='data:image/svg+xml;base64,{SVG}'>",
-    f'<img src="{picture(Author="zebedee")}">',
-    *("q1w2e3r4", KEY, f"{'a ' * 199}{KEY}"),
-    f"<img src='data:image/svg+xml,%3Ca%3E{KEY}%3C/a%3E'>",
-    *(r"from\n85.214.49.114", r"from\t10.215.49.114", "jane\\u0040example.org"),
-]
-
-
-def test_rendered_notebooks_are_added_unless_one_has_a_name_or_key(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(scan.getpass, "getuser", lambda: "zebedee")
-    monkeypatch.setenv("LAB_TOKEN", "q1w2e3r4")
-    out = run(tmp_path / "mine")
-    for text in ENCODED:
-        (out / "vae.html").write_text(f"<h1>VAE</h1><pre>{text}</pre>")
-        assert main(["share", "--notebooks", str(out)]) == 2, text
-        assert capsys.readouterr().err.startswith("pomology: vae.html: contains ")
-        assert not (tmp_path / "mine.zip").exists()
-    page = "<pre>loss 0.1, <ConvolutionBackward0>, 4,111,111 B, 100 %, C:\\new, a @ b</pre>"
-    (out / "vae.html").write_text(f'{page}<img src="{picture(Software="Matplotlib")}">')
-    assert main(["share", "--notebooks", str(out)]) == 0
-    assert "loss 0.1" in members(tmp_path / "mine.zip")["vae.html"]
 
 
 SMOKE = MACHINE | {"profile": "smoke", "packages": {}}

@@ -1,4 +1,4 @@
-"""Export a run as an anonymized zip: numbers, versions, names of chips, and settings.
+"""Export a run as an anonymized zip: numbers, versions, names of chips, settings, and pages.
 
 A text is shared if it passes the check of its field (CHECKS): the name of a chip, a form such as a
 version's, or words that pomology itself writes (words.txt, chips.txt) and one number at most.
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from pomology.errors import PomologyError
-from pomology.extras.share.scan import rendered
 from pomology.results.record import Record, case_name
 from pomology.results.run import Run
 
@@ -144,10 +143,16 @@ def shared_record(record: Record, apart: dict[tuple[str, str], str]) -> dict[str
     return shared | {"case": case_name(shared["framework"], shared["backend"], config)}
 
 
-def write(folder: Path, notebooks: bool = False) -> Path:
-    """Export a run as a zip next to its folder; return its path. notebooks: add rendered ones.
+def known_parameter(value: Any, name: str) -> bool:
+    """Return whether the value of a parameter may be shared: as that of a setting."""
+    return setting(value, name) == value
 
-    Raises PomologyError if a notebook contains a name or key, or if the zip exists.
+
+def write(folder: Path, left_out: list[str] | None = None) -> Path:
+    """Export a run as a zip next to its folder; return its path.
+
+    left_out: adds the pages of the notebooks, and receives a line for what they lack. Raises
+    PomologyError if the zip exists, or if git has no commit of the run with these pages.
     """
     run = Run(folder)
     target = run.path.resolve().parent / f"{run.name}.zip"
@@ -159,8 +164,10 @@ def write(folder: Path, notebooks: bool = False) -> Path:
         for record in journal.records:
             line = json.dumps(shared_record(record, apart), allow_nan=False)
             files[f"{plain(name)}.jsonl"] += f"{line}\n"
-    if notebooks:
-        files |= rendered(run.path)
+    if left_out is not None:
+        from pomology.extras.share.pages import pages  # with Jupyter, which checking zips lacks
+
+        files |= pages(run, files, known_parameter, left_out)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
             archive.writestr(name, text)
