@@ -1,9 +1,11 @@
 """Drawn figures and what is on them, with cases of an invented machine."""
 
+import itertools
 import re
 
 import declared
 from matplotlib import _pylab_helpers
+from matplotlib.text import Text
 from records import metric, record
 
 from pomology.report import figures
@@ -32,8 +34,38 @@ def drawn(experiment, records=(), draw=article_figure):
     figure.draw_without_rendering()
     # A notebook would display pyplot's figures twice, and a Mac would open a window for them.
     assert not _pylab_helpers.Gcf.figs
-    assert markup(figure) == []
+    assert markup(figure) == [] and crossings(figure) == []
     return figure
+
+
+def texts(figure):
+    """Return the texts that are drawn: a label of a tick only if its place is in view."""
+    hidden = set()
+    for side in (side for axis in figure.axes for side in (axis.xaxis, axis.yaxis)):
+        low, high = sorted(side.get_view_interval())
+        for tick in [*side.get_major_ticks(), *side.get_minor_ticks()]:
+            if not low <= tick.get_loc() <= high:
+                hidden |= {tick.label1, tick.label2}
+    found = figure.findobj(Text)
+    return [one for one in found if one.get_visible() and one.get_text() and one not in hidden]
+
+
+def crossings(figure, least=1.5):
+    """Return the pairs of texts whose boxes cross by so many pixels, and texts that are cut."""
+    boxes = {one: one.get_window_extent() for one in texts(figure)}
+    whole = figure.bbox
+    cut = [
+        one.get_text()
+        for one, box in boxes.items()
+        if box.x0 < whole.x0 - least or box.x1 > whole.x1 + least
+    ]
+    crossed = [
+        (one.get_text(), other.get_text())
+        for (one, box), (other, near) in itertools.combinations(boxes.items(), 2)
+        if min(box.x1, near.x1) - max(box.x0, near.x0) > least
+        and min(box.y1, near.y1) - max(box.y0, near.y0) > least
+    ]
+    return cut + crossed
 
 
 def markup(figure):
@@ -48,7 +80,8 @@ def words(axis):
 
 
 def lines(axis):
-    return [label.get_text() for label in axis.get_yticklabels()]
+    """Return the labels of rows, which may be in several lines."""
+    return [label.get_text().replace("\n", " ") for label in axis.get_yticklabels()]
 
 
 def marks(axis):

@@ -3,13 +3,20 @@
 This file has the article's numbers as typed in; shares and rates are computed by hand.
 """
 
+import io
+import re
+
 import matplotlib
+import numpy
+import PIL.Image
 import pytest
+from bs4 import BeautifulSoup
 from drawings import (
     COLOURS,
     HERE_CPU,
     HERE_GPU,
     MACHINE,
+    TIMES,
     drawn,
     intervals,
     lines,
@@ -19,8 +26,9 @@ from drawings import (
 from notebook_code import PATHS
 from records import metric, rate, record
 
+from pomology.report import figures
 from pomology.report.article import Declaration
-from pomology.report.figures import MOST_BEYOND, MOST_LINES, article_figure, svg
+from pomology.report.figures import MOST_BEYOND, MOST_LINES, article_figure, png, svg
 
 pytestmark = pytest.mark.filterwarnings("error")  # warnings would appear in notebooks
 
@@ -145,3 +153,64 @@ def test_a_users_settings_of_matplotlib_change_no_figure():
     changed = {"text.usetex": True, "lines.linewidth": 9.0, "axes.grid": True, "font.size": 30.0}
     matplotlib.rcParams.update(changed)
     assert svg(drawn("vae", MACHINE)) == plain
+
+
+def crossed():
+    """A figure whose words lie on a dark line."""
+    figure = figures.figure_of(3, 1)
+    axis = figure.subplots()
+    axis.plot([0, 1], [0.5, 0.5], color="black", linewidth=1)
+    axis.text(0.3, 0.5, "words", va="center")
+    return figure, axis
+
+
+def test_all_text_of_a_drawing_has_a_halo_in_light_and_dark_mode():
+    drawing = svg(drawn("vae", MACHINE))
+    style, *_ = BeautifulSoup(drawing, "html.parser").find_all("style")
+    texts = BeautifulSoup(drawing, "html.parser").find_all("text")
+    assert "4.50 s" in [text.get_text() for text in texts]
+    assert all(f"fill: {figures.INK}" in text["style"] for text in texts)
+    light, dark = style.get_text().split("@media screen and (prefers-color-scheme: dark)")
+    for mode in (light, dark):
+        assert re.search(rf'text\[style\*="fill: {figures.INK}"\] {{[^}}]* stroke: #', mode)
+    assert "paint-order: stroke" in light and "stroke: #ffffff" in light
+    assert "#ffffff" not in dark
+
+
+def test_words_of_a_picture_have_a_white_halo_and_a_white_ground():
+    figure, axis = crossed()
+    image = PIL.Image.open(io.BytesIO(png(figure).data)).convert("L")
+    grey = numpy.asarray(image).astype(int)
+    assert grey[0, 0] == 255
+    # The line is dark beside the words, and interrupted by the halo between their letters.
+    figure.draw_without_rendering()
+    scale = image.width / figure.bbox.width
+    box = axis.texts[0].get_window_extent()
+    middle = int(image.height - scale * axis.transData.transform((0, 0.5))[1])
+    start, end = int(scale * box.x0), int(scale * box.x1)
+    assert grey[middle, start - 30 : start - 10].max() < 100
+    assert grey[middle, start:end].max() > 200
+    assert axis.texts[0].get_path_effects() in (None, [])  # so that a drawing keeps text
+
+
+def test_values_have_the_unit_of_the_table():
+    config = {"batch_size": 32, "image_size": 224}
+    (axis,) = drawn("rasbt_vgg16", [record("rasbt_vgg16", TIMES | {}, config)]).axes
+    minutes = dict(zip(lines(axis), words(axis), strict=True))
+    assert minutes["Titan V"] == "5.03 min"
+    assert axis.get_xlabel().startswith("minutes per epoch")
+    ticks = [label.get_text() for label in axis.get_xticklabels()]
+    assert len(ticks) > 2 and {*ticks} <= {"0.01", "0.1", "1", "10", "100", "1,000", "10,000"}
+
+
+def test_panels_of_one_line_are_joined():
+    cases = [
+        record("capabilities", {"speedup": metric(ratio, unit="")}, {"feature": feature})
+        for feature, ratio in (("fp32", 1.0), ("fp16", 0.5), ("autocast", 2.0))
+    ]
+    (axis,) = drawn("capabilities", cases).axes
+    assert axis.get_title(loc="left") == "Apple M9 CPU, PyTorch"
+    shown = {line: x for line, (x, *_) in zip(lines(axis), marks(axis), strict=True)}
+    assert shown == {"Feature fp32": 1.0, "Feature fp16": 0.5, "Feature autocast": 2.0}
+    dashed = [line for line in axis.lines if line.get_linestyle() == "--"]
+    assert [tuple(line.get_xdata()) for line in dashed] == [(1, 1)]

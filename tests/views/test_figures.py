@@ -3,7 +3,19 @@
 import numpy
 import pandas
 import pytest
-from drawings import BOTH, COLOURS, HERE_CPU, MACHINE, NOTHING, curves, drawn, lines, markup, words
+from drawings import (
+    BOTH,
+    COLOURS,
+    HERE_CPU,
+    MACHINE,
+    NOTHING,
+    crossings,
+    curves,
+    drawn,
+    lines,
+    markup,
+    words,
+)
 from records import product, rate, record, run_of
 
 from pomology.extras.prediction import validation
@@ -33,19 +45,22 @@ def trace(load, **more):
     return record(config={"load": load}, memory_trace={"columns": columns, "rows": rows}, **more)
 
 
-def test_a_cell_for_every_matmul_with_its_rate_and_interval_or_its_status():
+def test_a_cell_for_every_matmul_with_its_rate_and_what_has_none_is_counted():
     config = {"operation": "matvec", "shape": "4x4", "precision": "fp32"}
     too_big = record("blas", status="too-big", config=config)
-    axis, bar = drawn("blas", [*PRODUCTS, too_big], heat_map.figure).axes
+    cpu, gpu, bar = drawn("blas", [*PRODUCTS, too_big], heat_map.figure).axes
+    assert [axis.get_title(loc="left") for axis in (cpu, gpu)] == ["CPU", "GPU"]
     rows = ["matmul 8×9×9", "matvec 4096×32000", "matvec 4×4", "vjp left 8×9"]
-    assert lines(axis) == rows
-    columns = [label.get_text().split("\n") for label in axis.get_xticklabels()]
-    assert columns[0] == ["PyTorch", "cpu", "fp32"] and columns[-1] == ["MLX", "mlx-gpu", "bf16"]
-    cells = numpy.ma.getdata(axis.collections[0].get_array()).reshape(len(rows), 9)
-    assert list(cells[0]) == pytest.approx([1.234] * 3 + [50] * 3 + [700] * 3)
-    assert words(axis)[0] == "1.23 ± 10 %"
-    assert words(axis).count("too-big") == 1 and len(words(axis)) == 3 * 9 + 1
-    assert bar.get_xlabel() == metrics.Metric("flops_per_s").axis
+    assert lines(cpu) == rows and lines(gpu) == [rows[0], rows[1], rows[3]]
+    columns = [label.get_text().split("\n") for label in gpu.get_xticklabels()]
+    assert columns[0] == ["PyTorch", "fp32"] and columns[-1] == ["MLX", "bf16"]
+    for axis, count, rates in ((cpu, 4, [1.234] * 3), (gpu, 3, [50] * 3 + [700] * 3)):
+        cells = numpy.ma.getdata(axis.collections[0].get_array()).reshape(count, len(rates))
+        assert list(cells[0]) == pytest.approx(rates)
+    assert words(cpu)[0] == "1.23" and words(cpu).count(heat_map.WITHOUT) == 1
+    assert len(words(cpu)) == 3 * 3 + 1 and len(words(gpu)) == 3 * 6
+    assert bar.get_title(loc="left") == f"{heat_map.WITHOUT}: 1 too-big"
+    assert bar.get_xlabel() == metrics.Metric("flops_per_s").axis.replace("FLOP", "GFLOP")
     assert drawn("blas", [], heat_map.figure).texts[0].get_text() == NOTHING
 
 
@@ -94,4 +109,4 @@ OTHERS = [predictions, roofline, ranking_of_devices, prices]
 def test_ticks_of_other_figures_are_plain_numbers(draw):
     figure = draw()
     figure.draw_without_rendering()
-    assert figure.axes and markup(figure) == []
+    assert figure.axes and markup(figure) == [] and crossings(figure) == []

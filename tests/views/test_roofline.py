@@ -57,12 +57,16 @@ def test_the_figure_has_roofs_where_they_were_measured_and_a_label_for_each_poin
         matvec(400, 9e9),
     ]
     best = roofs([product(100e9), stream(10e9), cached(8e9, "sum", 32)])
-    (axis,) = figure.roofline_figure(records, best).axes
+    drawn = figure.roofline_figure(records, best)
+    (axis,) = drawn.axes
     lines = [line.get_data() for line in axis.lines if len(line.get_xdata()) == 2]
     assert [y[0] for _, y in lines if y[0] == y[1]] == [100e9]
     assert sorted(y[1] / x[1] for x, y in lines if y[0] < y[1]) == pytest.approx([8e9, 10e9])
-    texts = {text.get_text().split(":")[0] for text in axis.texts}
-    assert texts >= {"vae, fp32", "blas matvec, fp32", "roof of fp32"}
+    # The fastest points have a number, and the key its name.
+    numbers = {text.get_text() for text in axis.texts}
+    assert numbers == {"1", "2", "fp32 100 GFLOP/s"}
+    names = {text.get_text().split(":")[0] for text in drawn.legends[0].get_texts()}
+    assert names >= {"1  vae, fp32", "2  blas matvec, fp32", "CPU, reads"}
     assert figure.roofline_figure([], roofs([])).axes == []
 
 

@@ -1,16 +1,22 @@
-"""Draw figures: values of devices in panels, curves over time, and their common style.
+"""Draw figures: values of devices in panels, bars of parts, curves, and their common style.
 
 A device has the same colour in all figures. Colours are those of Okabe and Ito (2008), which
 colour-blind readers can distinguish; the marker's shape has the same meaning as its colour.
 """
 
+from __future__ import annotations
+
 import io
 import itertools
+import math
+import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from pomology.articles import published
+from pomology.format import LARGE
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.report.article import Declaration, comparable
@@ -18,13 +24,29 @@ from pomology.results import cases, metrics
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats
 
-GREY = "#767676"
+GREY = "#767676"  # of lines, with contrast enough on white and on black
+INK = "#333333"  # of text, see `svg` for a dark page
+HALO = 3.0  # points of the background's colour around text, half of them on each side
 MOST_LINES = 20  # of a panel
+JOINED = 3  # panels of one line, from which on they are one
 NEAREST = 3  # devices on each side of this machine's that a crowded panel keeps
 MOST_BEYOND = 3.0  # factor beyond the values at which intervals are cut
+LEAST_POINTS = 3  # of a curve
+NARROW = 4.0  # ratio of the ends of an axis
 COLUMNS = 3  # of a grid of panels
+KEY_COLUMNS = 2  # one more for short names
+SHORT_NAME, LONG_NAME = 18, 40  # characters; longer ones have several lines
 WITHOUT = "cases of this machine without a value: "
-WIDTH = 10  # inches; the report shows it on 1,200 pixels, or on 700 on a phone
+# Inches. Text of 10 points is as large as the page's on 640 pixels, and can be read on a phone's
+# 375 pixels and on 75 % of a sheet's width.
+WIDTH = 5.8
+LEAST_ROW = 0.24  # inches
+LABEL = 30  # characters of a line of a row's label
+MANY = 8  # rows of a panel, whose labels have longer lines
+LONG_LABEL = 44
+LETTERS = 82  # of a label's size in the figure's width
+TICKS = 36  # characters of all ticks of an axis, and two between them
+REMARK = 66  # characters of a line of text below a figure
 
 # Colours and markers by kind (`published`, `measured`, or `other` for another run) and role, and by
 # framework and kind of device. Their shades also differ in greyscale.
@@ -33,7 +55,19 @@ OTHER = LOOKS["published", ""]  # the default colour and marker
 DASHES = {"footprint": "-", "resident": "-.", "allocated": "--", "reserved": ":"}
 
 
-# What a bar is of, by `Estimate.covers`.
+# The text of a drawing. matplotlib writes the colour into each text's own style. On a dark page the
+# style sheet makes drawings brighter by 1.35, so that #101113 there is the page's #15171a.
+STYLE = f"""<style>
+text[style*="fill: {INK}"] {{ paint-order: stroke; stroke: #ffffff; stroke-width: {HALO}px;
+ stroke-linejoin: round }}
+@media screen and (prefers-color-scheme: dark) {{
+text[style*="fill: {INK}"] {{ fill: #a6aab0 !important; stroke: #101113 }}
+}}
+</style>"""
+# Opacity and hatch of the first, second, ... part of a bar.
+SHADES = ((0.8, ""), (0.35, "////"), (0.12, ""), (0.12, "...."), (0.5, "xxxx"))
+LEAST_SHARE = 0.1  # of the longest bar: a part that has room for its percentage
+# What the bar of a marker is of, by `Estimate.covers`.
 BARS = {
     "repeats": "95 % interval between processes",
     "run": "95 % interval within this process",
@@ -69,11 +103,11 @@ def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
         return lines_figure(declaration, records)
     measured = comparable(records, declaration.metric)
     declaration = declaration.of_cases(case.config for case in measured)
-    measured_titles = {_title(declaration, case.config) for case in measured}
+    measured_titles = {title_of(declaration, case.config) for case in measured}
     # Articles print some rows twice; other sources, in this machine's panels, have the best first.
     panels: dict[str, list[Line]] = defaultdict(list)
     for row in declaration.printed:
-        title = _title(declaration, row["config"])
+        title = title_of(declaration, row["config"])
         line = _published(declaration, row)
         labels = [drawn.label for drawn in panels.get(title, ())]
         in_a_panel = title in measured_titles or not declaration.beside
@@ -81,15 +115,57 @@ def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
             panels[title].append(line)
     for case in measured:
         for line in _measured(declaration, case):
-            panels[_title(declaration, case.config)].append(line)
+            panels[title_of(declaration, case.config)].append(line)
     panels, remark = _with_marks(panels)
+    scale = scale_of(declaration)
+    relative = metrics.Metric(declaration.metric).unit == "×"
+    return points_figure(_joined(panels), scale.label, scale.unit, remark=remark, equal=relative)
+
+
+class Scale(NamedTuple):
+    """How values of a metric in SI units are shown: like the column of the declaration's table.
+
+    label: of an axis. unit: divisor of its numbers. show: value -> text with its unit.
+    """
+
+    label: str
+    unit: float
+    show: Callable[[float], str]
+
+
+def scale_of(declaration: Declaration) -> Scale:
+    """Return the scale of the metric that a declaration draws."""
     metric = metrics.Metric(declaration.metric)
-    return points_figure(panels, f"{_axis(metric)}{remark}", metric.scale)
+    label = metric.axis or f"{metric.heading.lower()} in {metric.unit}"
+    columns = declaration.metric_columns.items()
+    heading = next((heading for heading, name in columns if name == declaration.metric), "")
+    if heading.startswith("Minutes"):
+        label = label.replace("seconds", "minutes")
+        return Scale(label, 60, lambda value: metric.show(value, heading))
+    if heading.endswith("(ms)"):
+        return Scale(label, metric.scale, lambda value: f"{metric.show(value, heading)} ms")
+    return Scale(label, metric.scale, metric.show)
 
 
-def _axis(metric: metrics.Metric) -> str:
-    """Return the label of a metric's axis."""
-    return metric.axis or f"{metric.heading.lower()} in {metric.unit}"
+def _joined(panels: dict[str, list[Line]]) -> dict[str, list[Line]]:
+    """Return the panels, those of one line each joined if they are many and of one device.
+
+    Their titles become the labels of the lines.
+    """
+    single = {title: lines[0] for title, lines in panels.items() if len(lines) == 1}
+    labels = [line.label.split(", ") for line in single.values()]
+    common = [parts[0] for parts in zip(*labels, strict=False) if len({*parts}) == 1]
+    if len(single) < JOINED or not common:
+        return panels
+    together: dict[str, list[Line]] = {}
+    for title, lines in panels.items():
+        if title not in single:
+            together[title] = lines
+            continue
+        rest = lines[0].label.split(", ")[len(common) :]
+        line = lines[0]._replace(label=", ".join([title, *rest]))
+        together.setdefault(", ".join(common), []).append(line)
+    return together
 
 
 def _with_marks(panels: dict[str, list[Line]]) -> tuple[dict[str, list[Line]], str]:
@@ -110,13 +186,12 @@ def _with_marks(panels: dict[str, list[Line]]) -> tuple[dict[str, list[Line]], s
         if kept:
             drawn[title] = kept
     texts = [f"{hidden} more devices in the table"] if hidden else []
-    texts += [f"{WITHOUT}{_counts(statuses)}"] if statuses else []
+    texts += [f"{WITHOUT}{counts(statuses)}"] if statuses else []
     texts += [f"published without a number: {images}"] if images else []
-    remark = "; ".join(texts)
-    return drawn, f"\n{remark}" if remark else ""
+    return drawn, "; ".join(texts)
 
 
-def _counts(statuses: Counter[str]) -> str:
+def counts(statuses: Counter[str]) -> str:
     """Return counted statuses as `2 too-slow, 1 too-big`."""
     return ", ".join(f"{count} {status}" for status, count in statuses.most_common())
 
@@ -157,7 +232,7 @@ def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
 
     def add(config: dict, device: str, kind: tuple[str, str], value: Estimate) -> None:
         rest = {key: setting for key, setting in config.items() if key != over}
-        of_panel = curves[_title(declaration, rest)]
+        of_panel = curves[title_of(declaration, rest)]
         of_panel.setdefault((device, kind), []).append((config[over], value))
 
     for row in declaration.printed:
@@ -170,14 +245,14 @@ def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
             add(case.config, device, ("measured", case.kind), value)
     statuses = Counter(case.status for case in measured if case.status != "ok")
     heading = declaration.headings.get(over, metrics.words(over)).lower()
-    remark = f"{WITHOUT}{_counts(statuses)}" if statuses else ""
-    return _draw_lines(curves, heading, metrics.Metric(declaration.metric), remark)
+    remark = f"{WITHOUT}{counts(statuses)}" if statuses else ""
+    return _draw_lines(curves, heading, scale_of(declaration), remark)
 
 
 def _draw_lines(
     curves: dict[str, dict[tuple, list[tuple[float, Estimate]]]],
     label: str,
-    metric: metrics.Metric,
+    scale: Scale,
     remark: str,
 ) -> Any:
     """Return the figure of `lines_figure`.
@@ -202,21 +277,33 @@ def _draw_lines(
                     axis.plot((place, place), value.bounds, color=look["colour"], linewidth=2)
             handles.setdefault(device, form)
         axis.set(title=title, xscale="log", yscale="log", xlabel=label)
-        axis.set_xticks(sorted({place for points in curves[title].values() for place, _ in points}))
+        places = {place for points in curves[title].values() for place, _ in points}
+        axis.set_xticks(_apart(sorted(places)))
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axis.minorticks_off()
         axis.grid(axis="y")
     for axis in axes[:, 0]:
-        axis.set_ylabel(_axis(metric).replace("; open markers: compute only", ""), fontsize="small")
-        plain_ticks(axis.yaxis, metric.scale)
+        plain_ticks(axis.yaxis, scale.unit)
+    # Above all panels, since a row is too low for it.
+    figure.suptitle(scale.label, x=0.01, ha="left", fontsize="medium")
     key(figure, handles, remark)
     return figure
 
 
-def _title(declaration: Declaration, config: dict) -> str:
+def _apart(places: Sequence[float]) -> list[float]:
+    """Return the ascending places that may have a tick: not nearer than a quarter of the axis."""
+    least = (places[-1] / places[0]) ** (1 / 4)
+    kept = [places[-1]]
+    for place in reversed(places[:-1]):
+        if kept[-1] / place > least:
+            kept.append(place)
+    return kept[::-1]
+
+
+def title_of(declaration: Declaration, config: dict) -> str:
     """Return the title of the panel for a config."""
     parts = [
-        f"{heading.lower()} {config[key]}"
+        _setting(heading, config[key])
         for key, heading in declaration.headings.items()
         if key in config and key not in declaration.shared_panel
     ]
@@ -226,17 +313,26 @@ def _title(declaration: Declaration, config: dict) -> str:
     return title[:1].upper() + title[1:]
 
 
+def _setting(heading: str, value: Any) -> str:
+    """Return a setting in words: `batch size 32`, `without LoRA`."""
+    name = heading if heading[1:] != heading[1:].lower() else heading.lower()
+    words = {True: f"with {name}", False: f"without {name}"}
+    return words[value] if isinstance(value, bool) else f"{name} {value}"
+
+
 def _published(declaration: Declaration, row: dict) -> Line | None:
     """Return the line of a published value; a time becomes FLOP/s if the metric is FLOP/s."""
     if declaration.metric == "flops_per_s" and row["flops_per_s"]:
-        label, value = cases.published_device(row), row["flops_per_s"]
+        # The version, which the table has, would make the label too long.
+        label = cases.with_software(row["device"], row["framework"], "", row["year"])
+        value = row["flops_per_s"]
     elif row["metric"] in (declaration.metric, "status"):
         label, value = row["device"] or "the article", row["si"]
     else:
         return None
     words = row["printed"] or row["note"]
     if value:
-        words = metrics.Metric(declaration.metric).show(value)
+        words = scale_of(declaration).show(value)
     marks = [Estimate(value)] if value else []
     faulty = published.SERIOUS.intersection(row.get("faults", ()))
     look = {"unfilled" if faulty else "filled": marks}
@@ -246,14 +342,14 @@ def _published(declaration: Declaration, row: dict) -> Line | None:
 def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
     """Yield the lines of a case: one for each metric, or one with its status."""
     shared = [key for key in declaration.shared_panel if case.config.get(key, "none") != "none"]
-    words = [f"{declaration.headings[key].lower()} {case.config[key]}" for key in shared]
+    words = [_setting(declaration.headings[key], case.config[key]) for key in shared]
     label = ", ".join([case.device, case.framework, *words])
     kind = ("measured", case.kind)
     series = declaration.series or (declaration.metric,)
     if not case.values.keys() & set(series):  # MLX has no times of passes
         series = (declaration.metric,)
     values = {metric: case.values[metric] for metric in series if metric in case.values}
-    show = metrics.Metric(declaration.metric).show
+    show = scale_of(declaration).show
     for metric, whole in values.items():
         if whole.value > 0:
             part_of_step = "step" if metric == declaration.metric else metric.split("_")[0]
@@ -274,21 +370,27 @@ def points_figure(
     label: str,
     unit: float = 1.0,
     open_means: Mapping[str, str] = OPEN,
+    remark: str = "",
+    equal: bool = False,
 ) -> Any:
     """Return a figure of panels below each other.
 
     label: of the axis. unit: of its numbers. open_means: what an open marker is, by kind of line.
+    remark: below the axis. equal: of ratios, which get a dashed line at 1.
     """
     if not panels:
         return nothing()
-    heights = [len(lines) + 1.1 for lines in panels.values()]
-    figure = figure_of(WIDTH, 0.9 + 0.26 * sum(heights))
+    labels = {title: _labels(lines) for title, lines in panels.items()}
+    heights = [_height(texts) for texts in labels.values()]
+    margin = 1.0 + 0.18 * math.ceil(len(remark) / REMARK)
+    figure = figure_of(WIDTH, margin + sum(heights))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     looks = {}
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
-        axis.set(title=title, ylim=(len(lines) - 0.4, -0.6), xscale="log")
-        axis.set_yticks(range(len(lines)), [line.label for line in lines])
-        axis.tick_params(axis="y", length=0)
+        axis.set(ylim=(len(lines) - 0.4, -0.6), xscale="log")
+        axis.set_title(_title(title, labels[title]))
+        axis.set_yticks(range(len(lines)), labels[title], fontsize="small")
+        axis.tick_params(axis="y", length=0, pad=6)
         axis.grid(axis="x")
         for line in lines:
             look = LOOKS.get(line.kind, OTHER)
@@ -303,7 +405,7 @@ def points_figure(
             form = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
             looks[f"open: {meaning}"] = form
     if bars:
-        looks[f"bars: {', or '.join(bars)}"] = {"color": GREY, "linewidth": 2}
+        looks[f"bar: {', or '.join(bars)}"] = {"color": GREY, "linewidth": 2}
     centres = [value.value for value in drawn]
     ends = (min(centres) / MOST_BEYOND, max(centres) * MOST_BEYOND)
     for axis, lines in zip(axes, panels.values(), strict=True):
@@ -311,12 +413,54 @@ def points_figure(
             look = LOOKS.get(line.kind, OTHER)
             _draw(axis, row, line, look["colour"], look["mark"], ends)
     left, right = axes[0].get_xlim()
-    room = max(1.5, (right / left) ** 0.3)  # for words after the last marker
-    axes[0].set_xlim(left, room * right)
-    axes[-1].set_xlabel(label)
+    if equal:
+        left, right = min(left, 0.9), max(right, 1.1)
+        for axis in axes:
+            axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed", zorder=1)
+    axes[0].set_xlim(left, right)
+    below = "\n".join([label, *textwrap.wrap(remark, REMARK)])
+    axes[-1].set_xlabel(below, loc="right")  # where it may be as wide as the figure
     plain_ticks(axes[-1].xaxis, unit)
     key(figure, looks)
+    _fit_words(figure, axes)
+    plain_ticks(axes[-1].xaxis, unit)
     return figure
+
+
+def _labels(rows: Sequence[Line | Bar]) -> list[str]:
+    """Return the labels of a panel's rows, in lines."""
+    most = LONG_LABEL if len(rows) > MANY else LABEL
+    return ["\n".join(textwrap.wrap(row.label, most, break_long_words=False)) for row in rows]
+
+
+def _title(title: str, labels: Sequence[str]) -> str:
+    """Return the title of a panel in lines, which begin after the labels of its rows."""
+    most = max(len(line) for label in labels for line in label.split("\n"))
+    # A bold letter is a quarter wider than one of a label.
+    return "\n".join(textwrap.wrap(title, int((LETTERS - most) / 1.3)))
+
+
+def _height(labels: Sequence[str]) -> float:
+    """Return the inches of a panel with these labels of rows, and its title."""
+    inches = [0.06 + 0.14 * (1 + label.count("\n")) for label in labels]
+    # Rows have equal distances, at which no two neighbouring labels meet.
+    distances = [(one + other) / 2 for one, other in itertools.pairwise(inches)]
+    return 0.32 + len(labels) * max(LEAST_ROW, *distances, inches[0] if len(labels) == 1 else 0)
+
+
+def _fit_words(figure: Any, axes: Sequence[Any]) -> None:
+    """Widen the common logarithmic axis until the words after markers end within it."""
+    figure.draw_without_rendering()  # sizes of texts and axes are known only then
+    left, right = axes[0].get_xlim()
+    span = axes[0].get_window_extent().width
+    wanted = math.log(right / left)
+    for text in [text for axis in axes for text in axis.texts]:
+        place = text.xy[0]  # of the marker, or of the end of its interval
+        offset = text.get_window_extent().x1 - axes[0].transData.transform((place, 0))[0]
+        # The offset stays the same while the scale is compressed.
+        room = max(span - offset, span / 4)
+        wanted = max(wanted, math.log(place / left) * span / room)
+    axes[0].set_xlim(left, left * math.exp(wanted))
 
 
 def _values(line: Line) -> list[Estimate]:
@@ -325,14 +469,7 @@ def _values(line: Line) -> list[Estimate]:
 
 def ratios_figure(panels: dict[str, list[Line]], label: str) -> Any:
     """Return a figure of ratios in panels, with a line at 1; see `points_figure`."""
-    figure = points_figure(panels, label)
-    for axis in figure.axes:
-        left, right = axis.get_xlim()
-        axis.set_xlim(min(left, 0.9), max(right, 1.1))  # with the line of equal times
-        axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
-    if panels:
-        plain_ticks(figure.axes[-1].xaxis)
-    return figure
+    return points_figure(panels, label, equal=True)
 
 
 def _draw(
@@ -345,10 +482,6 @@ def _draw(
     lower = row + 0.2 * bool(line.filled)  # so that no interval hides another
     marks = [(value, row, colour) for value in line.filled]
     marks += [(value, lower, "none") for value in line.unfilled]
-    if not marks:  # words at the left edge
-        edge = axis.get_yaxis_transform()
-        axis.text(0.01, row, line.words, transform=edge, va="center", style="italic")
-        return
     for value, height, fill in marks:
         if value.low is not None:
             low, high = max(value.low, ends[0]), min(value.high, ends[1])
@@ -358,23 +491,95 @@ def _draw(
                     axis.plot(end, height, arrow, color=colour, markersize=4)
         axis.plot(value.value, height, mark, color=colour, markerfacecolor=fill)
     right = max(min(value.high or value.value, ends[1]) for value, *_ in marks)
-    axis.annotate(line.words, (right, row), (8, 0), textcoords="offset points", va="center")
+    axis.annotate(line.words, (right, row), (8, 0), textcoords="offset points", va="center", size=9)
+
+
+class Bar(NamedTuple):
+    """A device's bar of a panel.
+
+    kind: `measured` and the device's role. parts: name -> length in SI units, above 0. words: its
+    total with the unit, at the end.
+    """
+
+    label: str
+    kind: tuple[str, str]
+    parts: Mapping[str, float]
+    words: str
+
+
+def parts_figure(
+    panels: dict[str, list[Bar]], label: str, unit: float = 1.0, remark: str = ""
+) -> Any:
+    """Return a figure of stacked bars in panels below each other, each with an axis of its own.
+
+    A part has the same shade and hatch in all bars, which also differ in greyscale, and its share
+    of the bar in percent where there is room. label: of the axes. unit: of their numbers. remark:
+    above the key, for what has no bar.
+    """
+    if not panels:
+        return nothing()
+    labels = {title: _labels(bars) for title, bars in panels.items()}
+    heights = [_height(texts) + 0.25 for texts in labels.values()]
+    margin = 0.8 + 0.16 * math.ceil(len(remark) / REMARK)
+    figure = figure_of(WIDTH, margin + sum(heights))
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    names = dict.fromkeys(name for bars in panels.values() for bar in bars for name in bar.parts)
+    shades = dict(zip(names, itertools.cycle(SHADES), strict=False))
+    for axis, (title, bars) in zip(axes, panels.items(), strict=True):
+        axis.set(title=_title(title, labels[title]), ylim=(len(bars) - 0.4, -0.6))
+        axis.set_yticks(range(len(bars)), labels[title], fontsize="small")
+        axis.tick_params(axis="y", length=0, pad=6)
+        axis.grid(axis="x")
+        longest = max(sum(bar.parts.values()) for bar in bars) / unit
+        for row, bar in enumerate(bars):
+            _draw_bar(axis, row, bar, shades, unit, longest)
+        axis.set_xlim(0, 1.25 * longest)  # with room for the totals
+        axis.locator_params(axis="x", nbins=5)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes[-1].set_xlabel(label, loc="right")
+    key(figure, {name: _shaded(GREY, *shades[name]) for name in names}, remark)
+    return figure
+
+
+def _draw_bar(
+    axis: Any, row: int, bar: Bar, shades: Mapping[str, tuple], unit: float, longest: float
+) -> None:
+    """Draw a bar with the shares of its parts. longest: bar of the panel, in units of the axis."""
+    colour = LOOKS.get(bar.kind, OTHER)["colour"]
+    whole = sum(bar.parts.values())
+    left = 0.0
+    for name, length in bar.parts.items():
+        width = length / unit
+        axis.barh(row, width, 0.66, left, **_shaded(colour, *shades[name]))
+        if width > LEAST_SHARE * longest and len(bar.parts) > 1:
+            percent = 100 * length / whole
+            share = f"{percent:.0f} %" if percent < 99.5 else "> 99 %"
+            axis.text(left + width / 2, row, share, ha="center", va="center", fontsize="small")
+        left += width
+    axis.annotate(bar.words, (left, row), (6, 0), textcoords="offset points", va="center", size=9)
+
+
+def _shaded(colour: str, alpha: float, hatch: str) -> dict[str, Any]:
+    """Return the properties of a bar's part. The edge has the full colour, and so has the hatch."""
+    return {"facecolor": (colour, alpha), "edgecolor": colour, "hatch": hatch, "linewidth": 0.8}
 
 
 def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
     """Return a figure of panels below each other, one for each quantity.
 
     panels: quantity -> curves; a curve is a record, a pandas Series, and a key of DASHES or "".
-    label: of the common horizontal axis. Curves of one point, and panels without any, are left out.
+    label: of the common horizontal axis. Curves of fewer than 3 points are left out, and panels
+    without any are named above the key.
     """
-    panels = {
-        quantity: [curve for curve in curves if len(curve[1]) > 1]
+    curves_of = {
+        quantity: [curve for curve in curves if len(curve[1]) >= LEAST_POINTS]
         for quantity, curves in panels.items()
     }
-    panels = {quantity: curves for quantity, curves in panels.items() if curves}
+    short = [quantity for quantity, curves in curves_of.items() if panels[quantity] and not curves]
+    panels = {quantity: curves for quantity, curves in curves_of.items() if curves}
     if not panels:
         return nothing()
-    figure = figure_of(WIDTH, 1 + 1.8 * len(panels))
+    figure = figure_of(WIDTH, 1 + 1.6 * len(panels))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     looks = {}
     for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
@@ -388,16 +593,18 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
         axis.set(ylabel=quantity, ylim=(0, 1.08 * axis.get_ylim()[1]))
         axis.grid(axis="y")
     axes[-1].set_xlabel(label)
-    key(figure, looks)
+    axes[-1].locator_params(axis="x", integer=label == "step")
+    remark = f"fewer than {LEAST_POINTS} points: {'; '.join(short)}" if short else ""
+    key(figure, looks, remark)
     return figure
 
 
-def grid_of(count: int, height: float, margin: float) -> tuple[Any, Any]:
+def grid_of(count: int, height: float, margin: float, columns: int = COLUMNS) -> tuple[Any, Any]:
     """Return a figure of so many panels in rows, with one vertical axis, and the array of axes.
 
     height: of a row, in inches. margin: above and below all rows.
     """
-    columns = min(COLUMNS, count)
+    columns = min(columns, count)
     rows = -(-count // columns)
     figure = figure_of(WIDTH, margin + height * rows)
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
@@ -429,41 +636,95 @@ def nothing() -> Any:
 
 
 def plain_ticks(axis: Any, unit: float = 1.0) -> None:
-    """Label a logarithmic axis with plain numbers. unit: of the labels, in units of the axis."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    """Label a logarithmic axis with plain numbers, large ones as `10 G`.
 
-    low, high = sorted(axis.get_view_interval())
-    subs = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0)
-    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
+    unit: of the labels, in units of the axis.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    low, high = sorted(end / unit for end in axis.get_view_interval())
+    subs = (1.0,) if high / low > 300 else (1.0, 3.0) if high / low > 30 else (1.0, 2.0, 5.0)
+    narrow = high / low < NARROW  # on which a logarithmic axis has too few of these
+    locator = MaxNLocator(5) if narrow else LogLocator(base=10, subs=subs, numticks=6)
+    places = [place for place in locator.tick_values(low, high) if low <= place <= high]
+    while len(places) > 2 and sum(len(_plain(place)) + 2 for place in places) > TICKS:
+        places = places[::2]
+    axis.set_major_locator(FixedLocator([unit * place for place in places]))
     axis.set_minor_locator(NullLocator())  # hundreds of ticks would be unreadable
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.10g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value / unit)))
 
 
-def key(figure: Any, looks: dict[str, dict], remark: str = "") -> None:
-    """Draw a key below a figure.
+def _plain(value: float) -> str:
+    """Return a tick's number, from 10 million on with a decimal prefix."""
+    for prefix, factor in {"P": 1e15, **LARGE}.items():
+        if value >= max(factor, 1e7):
+            return f"{value / factor:,.10g} {prefix}"
+    return f"{value:,.10g}"
 
-    looks: name -> properties of its line or marker. remark: above the key.
+
+def key(figure: Any, looks: Mapping[str, dict], remark: str = "") -> None:
+    """Draw a key below a figure, row by row.
+
+    looks: name -> properties of its line or marker, or of its bar if it has a `facecolor`. remark:
+    above the key.
     """
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
-    handles = [Line2D([], [], label=name, **look) for name, look in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, title=remark)
+    handles = []
+    for name, look in looks.items():
+        label = "\n".join(textwrap.wrap(name, LONG_NAME))
+        bar = "facecolor" in look
+        handles.append(Patch(label=label, **look) if bar else Line2D([], [], label=label, **look))
+    short = max(map(len, looks)) <= SHORT_NAME
+    columns = min(KEY_COLUMNS + short, len(handles))
+    # matplotlib fills a key column by column, of which the first ones have a handle more.
+    by_row = [handle for column in range(columns) for handle in handles[column::columns]]
+    title = "\n".join(textwrap.wrap(remark, REMARK))
+    place = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles=by_row, title=title, **place)
 
 
 def svg(figure: Any) -> str:
-    """Return a figure as an SVG element for the report, with its words as text."""
+    """Return a figure as an SVG element for the report, with its words as text.
+
+    Text has a halo in the background's colour, which follows the reader's light or dark mode.
+    """
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]
+    drawing = text.getvalue()[text.getvalue().index("<svg") :]
+    start = drawing.index(">") + 1
+    return f"{drawing[:start]}\n{STYLE}{drawing[start:]}"
 
 
 def png(figure: Any) -> Any:
-    """Return a figure as PNG with 256 colours, which Jupyter and code hosts display."""
+    """Return a figure as PNG with 256 colours, which Jupyter and code hosts display.
+
+    It has a white background in dark mode, too, and text has a white halo.
+    """
     import PIL.Image
     from IPython.display import Image
 
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=1.5 * figure.dpi)  # for high-resolution screens
+    with _white_halos(figure):
+        # 1.5: for high-resolution screens.
+        figure.savefig(data, format="png", dpi=1.5 * figure.dpi, facecolor="white")
     small = io.BytesIO()
-    PIL.Image.open(data).quantize(256).save(small, format="png", optimize=True)
+    PIL.Image.open(data).convert("RGB").quantize(256).save(small, format="png", optimize=True)
     return Image(small.getvalue(), width=int(figure.dpi * figure.get_figwidth()))
+
+
+@contextmanager
+def _white_halos(figure: Any) -> Iterator[None]:
+    """Give each text in the colour INK a white halo. In SVG it would turn text into shapes."""
+    from matplotlib.patheffects import withStroke
+    from matplotlib.text import Text
+
+    texts = figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_color() == INK)
+    for text in texts:
+        text.set_path_effects([withStroke(linewidth=HALO, foreground="white")])
+    try:
+        yield
+    finally:
+        for text in texts:
+            text.set_path_effects(None)

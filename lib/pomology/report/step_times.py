@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,9 @@ from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool
 
 MOST = 12  # panels; the journal has the blocks of all cases
-HEIGHT = 1.7  # inches of a row of panels
+COLUMNS = 2
+HEIGHT = 1.8  # inches of a row of panels
+TITLE = 38  # characters of a line of a panel's title
 LEAST_RANGE = (0.45, 2.2)  # of the axis, so that a few percent of noise look like it
 CAPTION = (
     "Each point is a block of steps: its mean time per step relative to the median of its process, "
@@ -33,7 +36,7 @@ def figure(records: Iterable[Record]) -> tuple[Any, str] | None:
     if not drawn:
         return None
     panels, omitted = drawn[:MOST], len(drawn[MOST:])
-    form, axes = grid_of(len(panels), HEIGHT, 0.9)
+    form, axes = grid_of(len(panels), HEIGHT, 0.9, COLUMNS)
     looks = {}
     for axis, case in zip(axes.flat, panels, strict=False):  # the last row may have fewer
         look = LOOKS.get(("measured", case.kind), OTHER)
@@ -75,7 +78,8 @@ def _draw(axis: Any, case: Repeats, colour: str) -> None:
     axis.axhline(1, color=GREY, linewidth=0.8, linestyle="dashed")
     software = cases.framework_name(case.first.framework)
     name = ", ".join(filter(None, [case.device, software, cases.config_text(case.config)]))
-    axis.set_title(f"{name}\nmedian {seconds(statistics.median(medians_s))}", fontsize="small")
+    title = [*textwrap.wrap(name, TITLE), f"median {seconds(statistics.median(medians_s))}"]
+    axis.set_title("\n".join(title), fontsize="small", fontweight="normal")
     axis.grid(axis="y")
     axis.set_xlim(left=0)
 

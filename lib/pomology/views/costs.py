@@ -235,7 +235,7 @@ def figure(offered):
         ):
             if rate > 0:
                 value = rate / row.price_usd
-                text = f"{significant(value / 1e9)} GFLOP/s"
+                text = significant(value / 1e9)  # its unit would take half of the width
                 lines.setdefault(name, Line(name, kind, text, [Estimate(value)]))
     panels = {title: list(lines.values()) for title, lines in panels.items()}
     return points_figure(panels, "GFLOP/s per USD (higher is better)", 1e9)

@@ -1,54 +1,81 @@
 """Heat map of matrix products: their rates by shape, device and precision."""
 
-from pomology.format import with_interval
+from collections import Counter
+
+from pomology.format import significant
 from pomology.report import figures
 from pomology.report.article import comparable
-from pomology.results import metrics
+
+SCALE = 1e9  # of the numbers in the cells
+LABEL = "achieved GFLOP/s (higher is better)"
+ROW_INCHES = 0.18
+WITHOUT = "–"  # in a cell without a value
 
 
 def figure(declaration, records):
-    """Return a figure with the FLOP/s of every case and its interval, or its status.
+    """Return a figure with the FLOP/s of every case, a panel for each kind of device.
 
-    Rows are operations and shapes; columns are frameworks, devices and precisions.
+    Rows are operations and shapes; columns are frameworks and precisions. The table has the
+    intervals. What has no value is counted by status above the scale.
     """
     import pandas
-    import seaborn
     from matplotlib.colors import LogNorm
 
-    metric = metrics.Metric(declaration.metric)
     cells = []
+    statuses = Counter()
     for case in comparable(records, declaration.metric):
         rate = case.values.get(declaration.metric)
         config = case.config
         operation = " ".join(filter(None, (config["operation"], config.get("wrt"))))
         row = f"{operation} {config['shape'].replace('x', '×')}"
-        column = f"{case.framework}\n{case.first.backend}\n{case.precision}"
-        rate = rate and rate * (1 / metric.scale)
-        value = rate.value if rate else None
-        words = with_interval(rate) if rate else case.status
-        cells.append((config["operation"], row, column, value, words))
-    cells = pandas.DataFrame(cells, columns=["operation", "row", "column", "value", "words"])
+        column = f"{case.framework}\n{case.precision}"
+        value = rate.value / SCALE if rate else None
+        words = significant(value) if rate else WITHOUT
+        statuses.update([] if rate else [case.status])
+        cells.append((config["operation"], case.kind.upper(), row, column, value, words))
+    names = ["operation", "kind", "row", "column", "value", "words"]
+    cells = pandas.DataFrame(cells, columns=names)
     if not cells["value"].notna().any():
         return figures.nothing()
     # Group the rows of an operation, in order of first appearance.
     cells = pandas.concat(rows for _, rows in cells.groupby("operation", sort=False))
-    grid = cells.pivot_table(["value", "words"], "row", "column", "first", sort=False, dropna=False)
-    values = grid["value"].astype(float)
-    words = grid["words"]
-    drawn = figures.figure_of(figures.WIDTH, 1.6 + 0.25 * len(values))
-    axis = drawn.subplots()
-    form = {"ha": "center", "va": "center", "fontsize": 8}
-    annotated = {"annot": words, "fmt": "", "annot_kws": form}
-    seaborn.heatmap(values, norm=LogNorm(), cmap="viridis", cbar=False, ax=axis, **annotated)
-    # seaborn leaves cells without a value empty; a failed case has its status there.
-    without_value = values.isna() & words.notna()
-    for row, column in zip(*without_value.to_numpy().nonzero(), strict=True):
-        text = words.iloc[row, column]
-        axis.text(column + 0.5, row + 0.5, text, style="italic", color=figures.GREY, **form)
-    axis.set(xlabel=None, ylabel=None)
-    axis.tick_params(length=0, labelsize=8, rotation=0)
-    bar_form = {"location": "bottom", "aspect": 60, "pad": 0.02, "label": metric.axis}
-    bar = drawn.colorbar(axis.collections[0], ax=axis, **bar_form)
+    # A kind of device without any value has no panel.
+    timed = cells[cells["kind"].isin(cells["kind"][cells["value"].notna()])]
+    grids = {
+        kind: rows.pivot_table(
+            ["value", "words"], "row", "column", "first", sort=False, dropna=False
+        )
+        for kind, rows in timed.groupby("kind", sort=False)
+    }
+    heights = [0.6 + ROW_INCHES * len(grid) for grid in grids.values()]
+    drawn = figures.figure_of(figures.WIDTH, 0.9 + sum(heights))
+    axes = drawn.subplots(len(grids), 1, squeeze=False, height_ratios=heights)[:, 0]
+    norm = LogNorm(cells["value"].min(), cells["value"].max())
+    for axis, (kind, grid) in zip(axes, grids.items(), strict=True):
+        _draw(axis, kind, grid, norm)
+    bar_form = {"location": "bottom", "aspect": 50, "pad": 0.02, "label": LABEL}
+    bar = drawn.colorbar(axes[-1].collections[0], ax=list(axes), **bar_form)
     bar.outline.set_visible(False)
     figures.plain_ticks(bar.ax.xaxis)
+    if statuses:
+        bar.ax.set_title(f"{WITHOUT}: {figures.counts(statuses)}", fontweight="normal")
     return drawn
+
+
+def _draw(axis, kind, grid, norm):
+    """Draw the panel of a kind of device."""
+    import seaborn
+
+    # PyTorch's columns are next to each other, and so are those of MLX.
+    order = sorted(grid["value"].columns, key=lambda column: column.split("\n")[0], reverse=True)
+    values = grid["value"][order].astype(float)
+    words = grid["words"][order]
+    form = {"ha": "center", "va": "center", "fontsize": 8}
+    annotated = {"annot": words, "fmt": "", "annot_kws": form}
+    seaborn.heatmap(values, norm=norm, cmap="viridis", cbar=False, ax=axis, **annotated)
+    # seaborn leaves cells without a value empty.
+    without_value = values.isna() & words.notna()
+    for row, column in zip(*without_value.to_numpy().nonzero(), strict=True):
+        axis.text(column + 0.5, row + 0.5, words.iloc[row, column], **form)
+    axis.set(xlabel=None, ylabel=None, title=kind)
+    axis.tick_params(length=0, labelsize=8, rotation=0)

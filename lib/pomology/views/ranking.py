@@ -18,7 +18,7 @@ from pomology.articles import devices, published
 from pomology.errors import PomologyError
 from pomology.format import significant
 from pomology.measure.estimate import REPEATS, Estimate
-from pomology.report.figures import GREY, Line, nothing, points_figure
+from pomology.report.figures import Line, nothing, points_figure
 from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases, repeats
 from pomology.results.run import Run
@@ -171,6 +171,13 @@ def words(rows: pandas.DataFrame, other: str = "") -> str:
     count = "1 model" if len(ratios) == 1 else f"{len(ratios)} models, {ends}"
     text = f"{comparison(rows['mean'].iloc[0], other)} ({count})"
     return text if rows["sound"].any() else f"[{text}, use with care]"
+
+
+def _mean(rows: pandas.DataFrame) -> str:
+    """Return a device's mean in a figure, whose markers are its models."""
+    count = int(rows["used"].sum())
+    text = f"{comparison(rows['mean'].iloc[0])}, {count} model{'s' * (count != 1)}"
+    return text if rows["sound"].any() else f"[{text}]"
 
 
 def with_model(row: Any) -> str:
@@ -334,14 +341,13 @@ def ranking_figure(runs: Sequence[Run], against: str = "") -> Any:
     for device, of_device in rows[rows["device"].isin(drawn)].groupby("device", sort=False):
         text, sound, doubtful = ITSELF, [Estimate(1.0)], []
         if device != name:
-            text = words(of_device)
+            text = _mean(of_device)
             sound = list(map(Estimate, of_device["ratio"][of_device["sound"]]))
             doubtful = list(map(Estimate, of_device["ratio"][~of_device["sound"]]))
         kind = (of_device["kind"].iloc[0], of_device["role"].iloc[0])
         lines.append(Line(device, kind, text, sound, doubtful))
     left = len(models) - len(drawn)
-    heading = f"{left} more devices in the table" if left else ""
+    remark = f"{left} more devices in the table" if left else ""
     label = f"training speed, {name} = 1 (higher is better)"
-    figure = points_figure({heading: lines}, label, open_means=KNOWN_PROBLEM)
-    figure.axes[0].axvline(1, color=GREY, linewidth=0.8, linestyle="dashed")
-    return figure
+    meaning = {"open_means": KNOWN_PROBLEM, "remark": remark}
+    return points_figure({"": lines}, label, equal=True, **meaning)

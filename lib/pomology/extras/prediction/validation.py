@@ -20,7 +20,7 @@ from pomology.extras.prediction.model import (
     spreads,
     summary,
 )
-from pomology.report.figures import GREY, LOOKS, figure_of, plain_ticks
+from pomology.report.figures import GREY, LOOKS, WIDTH, figure_of, plain_ticks
 from pomology.report.table import Row, Table
 
 if TYPE_CHECKING:
@@ -125,14 +125,16 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
 
 def figure(times: pandas.DataFrame, title: str) -> Any:
     """Return a scatter plot of predicted and measured times of a step, with a band of 30 %."""
-    drawn = figure_of(7, 7.5)
+    drawn = figure_of(WIDTH, WIDTH + 0.5)
     axis = drawn.add_subplot()
     predicted = times["step_s"] * np.exp(-times["error"])
     apple = times["maker"].eq("apple")
-    for role, chosen in (("rival", ~apple), ("gpu", apple)):
+    # The few points of Apple GPUs are larger, and on top of the others.
+    for role, chosen, size in (("rival", ~apple, 8), ("gpu", apple, 26)):
         look = LOOKS["published", role]
         form = {"color": look["colour"], "marker": look["mark"], "label": look["name"]}
-        axis.scatter(times["step_s"][chosen], predicted[chosen], s=10, alpha=0.6, **form)
+        form |= {"edgecolors": "white", "linewidths": 0.3, "zorder": 2 + apple[chosen].any()}
+        axis.scatter(times["step_s"][chosen], predicted[chosen], s=size, **form)
     axis.set(xscale="log", yscale="log", title=title, aspect="equal")
     axis.set(xlabel="measured seconds of a step", ylabel="predicted seconds of a step")
     ends = [
@@ -145,5 +147,5 @@ def figure(times: pandas.DataFrame, title: str) -> Any:
     axis.set(xlim=ends, ylim=ends)
     plain_ticks(axis.xaxis)
     plain_ticks(axis.yaxis)
-    drawn.legend(loc="outside lower center", ncols=4)
+    drawn.legend(loc="outside lower center", ncols=2)
     return drawn

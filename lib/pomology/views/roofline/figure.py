@@ -15,66 +15,116 @@ from pomology.views.roofline.roofs import Roofs
 from pomology.views.roofline.table import points
 
 LABELLED = 8  # points of a panel with the highest rates; the table has all
-PANEL_INCHES = 4.0
+PANEL_INCHES = 3.4
+KEY_INCHES = 0.085  # of an entry; two of them are in a row
+NEAR = 1.6  # ratio of two roofs that share a label
+# Where the number of a point may be: the middle of it, in points from the middle of the point.
+PLACES = [(x, y) for radius in (9, 15) for x in (radius, 0, -radius) for y in (radius, 0, -radius)]
+PLACES = [place for place in PLACES if place != (0, 0)]
+SIZE_POINTS = (330, 190)  # of a panel, about
 
 
 def roofline_figure(records: Iterable[Record], best: Roofs) -> Any:
     """Return a matplotlib Figure with a panel for each kind of device, both axes logarithmic.
 
     Sloping roofs are memory bandwidths, flat roofs are peak FLOP/s by precision. A framework has a
-    colour. The labels of the fastest points, and of the roofs, are next to a panel, in the order of
-    their heights.
+    colour. The fastest points have a number, and the key their names.
     """
     table = points(records, best)
     table = table[table["intensity"].gt(0)]
     if table.empty:
         return figures.nothing()
     panels = table.groupby("kind")
-    figure = figures.figure_of(figures.WIDTH, PANEL_INCHES * len(panels) + 0.5)
+    entries = sum(4 + min(LABELLED, len(rows)) for _, rows in panels)
+    height = PANEL_INCHES * len(panels) + KEY_INCHES * entries
+    figure = figures.figure_of(figures.WIDTH, height)
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     looks: dict[str, dict] = {}
+    numbered: list[str] = []
     for axis, (kind, rows) in zip(axes, panels, strict=True):
-        looks |= _draw(axis, kind, rows, best)
-    looks["roof: peak FLOP/s"] = {"color": figures.GREY}
-    looks["roof: memory bandwidth"] = {"color": figures.GREY, "linestyle": "dashed"}
-    figures.key(figure, looks)
+        looks |= _draw(axis, kind, rows, best, numbered)
+    looks |= {name: {"linestyle": "none"} for name in numbered}
+    figures.key(figure, looks, "%: the share of its roof that a case reaches")
     return figure
 
 
-def _draw(axis: Any, kind: str, rows: pandas.DataFrame, best: Roofs) -> dict[str, dict]:
-    """Draw a panel, and return the looks of its frameworks. rows: its `points`."""
-    labels = []
-    looks = {}
+def _draw(
+    axis: Any, kind: str, rows: pandas.DataFrame, best: Roofs, numbered: list[str]
+) -> dict[str, dict]:
+    """Draw a panel, and return the looks of its frameworks and bandwidths.
+
+    rows: its `points`. numbered: receives the names of the points with a number.
+    """
+    looks: dict[str, dict] = {}
+    fastest = []
     for rank, point in enumerate(rows.sort_values("value", ascending=False).itertuples()):
         text = f"{point.name}, {point.precision}"
         if point.limit:
-            text += f": {significant(100 * min(point.share_of_roof, 1), 2)} % of its roof"
-        if rank < LABELLED:
-            labels.append((point.value, point.intensity, text))
+            text += f": {significant(100 * min(point.share_of_roof, 1), 2)} %"
         colour = figures.LOOKS.get((point.framework, kind), figures.OTHER)["colour"]
         form = {"color": colour, "marker": "o", "linestyle": "none"}
         looks[f"{point.case.framework}, {kind.upper()}"] = form
         axis.plot(point.intensity, point.value, markersize=5, **form)
+        if rank < LABELLED:
+            number = str(len(numbered) + 1)
+            numbered.append(f"{number}  {text}")
+            fastest.append((number, point.intensity, point.value))
     axis.set(xscale="log", yscale="log", title=kind.upper())
-    axis.set(xlabel="operations per byte (estimated)", ylabel="GFLOP/s")
+    axis.set(xlabel="operations per byte (estimated)", ylabel="FLOP/s")
     ends = np.array(axis.get_xlim()) * (0.5, 2)
     peaks = {name: peak.rate.value for (of, name), peak in best.rates.items() if of == kind}
     memory = {name: peak.rate.value for (of, name), peak in best.bandwidths.items() if of == kind}
-    for precision, rate in peaks.items():
-        axis.plot(ends, [rate] * 2, color=figures.GREY)
-        labels.append((rate, ends[1], f"roof of {precision}: {quantity(rate, 'FLOP/s')}"))
+    for rate in peaks.values():
+        axis.plot(ends, [rate] * 2, color=figures.GREY, zorder=1)
     for traffic, bandwidth in memory.items():
         roof = np.minimum(ends * bandwidth, max(peaks.values(), default=np.inf))
-        axis.plot(roof / bandwidth, roof, color=figures.GREY, linestyle="dashed")
-        label = f"memory bandwidth, {traffic}: {quantity(bandwidth, 'B/s')}"
-        labels.append((roof[1], roof[1] / bandwidth, label))
+        axis.plot(roof / bandwidth, roof, color=figures.GREY, linestyle="dashed", zorder=1)
+        name = f"{kind.upper()}, {traffic}: {quantity(bandwidth, 'B/s')}"
+        looks[name] = {"color": figures.GREY, "linestyle": "dashed"}
+    axis.set_xlim(*ends)
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, 2 * high)  # with room for the label of the highest roof
+    for rate, names in _labels_of_roofs(peaks).items():
+        text = ", ".join(f"{name} {quantity(peaks[name], 'FLOP/s')}" for name in names)
+        near = rows[rows["value"].between(rate, 3 * rate)]["intensity"]
+        middle = np.sqrt(ends[0] * ends[1])
+        # On the side with fewer points.
+        right = near.gt(middle).sum() < near.lt(middle).sum()
+        form = {"textcoords": "offset points", "ha": "right" if right else "left", "size": 9}
+        axis.annotate(text, (ends[int(right)], rate), (-3 if right else 3, 3), **form)
+    _draw_numbers(axis, fastest, rows)
     axis.grid()
     figures.plain_ticks(axis.xaxis)
-    figures.plain_ticks(axis.yaxis, 1e9)
-    join = {"arrowstyle": "-", "color": figures.GREY, "linewidth": 0.4, "relpos": (0, 0.5)}
-    form = {"textcoords": "axes fraction", "va": "center", "fontsize": 8, "arrowprops": join}
-    # Labels are at equal distances, since those of near points would overlap.
-    heights = np.linspace(0, 1, len(labels))
-    for height, (rate, intensity, text) in zip(heights, sorted(labels), strict=True):
-        axis.annotate(text, (intensity, rate), (1.05, height), annotation_clip=False, **form)
+    figures.plain_ticks(axis.yaxis)
     return looks
+
+
+def _draw_numbers(
+    axis: Any, fastest: list[tuple[str, float, float]], rows: pandas.DataFrame
+) -> None:
+    """Draw the numbers of points, each where it is farthest from the points and other numbers.
+
+    fastest: number, operations per byte and FLOP/s. rows: all points of the panel.
+    """
+    low, high = np.log([axis.get_xlim(), axis.get_ylim()]).T
+    taken = (np.log(rows[["intensity", "value"]]) - low) / (high - low) * SIZE_POINTS
+    taken = taken.to_numpy(dtype=float)
+    for number, intensity, value in fastest:
+        point = (np.log([intensity, value]) - low) / (high - low) * SIZE_POINTS
+        free = [np.hypot(*(taken - point - place).T).min() for place in PLACES]
+        place = PLACES[int(np.argmax(np.minimum(free, 9)))]  # farther than 9 is no better
+        taken = np.vstack([taken, point + place])
+        form = {"textcoords": "offset points", "ha": "center", "va": "center", "size": 8}
+        axis.annotate(number, (intensity, value), place, **form)
+
+
+def _labels_of_roofs(peaks: dict[str, float]) -> dict[float, list[str]]:
+    """Return the precisions whose roofs share a label, by the rate of the highest of them."""
+    labels: dict[float, list[str]] = {}
+    for name, rate in sorted(peaks.items(), key=lambda peak: -peak[1]):
+        above = next(reversed(labels), np.inf)
+        if above / rate < NEAR:
+            labels[above].append(name)
+        else:
+            labels[rate] = [name]
+    return labels
