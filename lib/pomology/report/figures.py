@@ -64,7 +64,7 @@ text[style*="fill: {INK}"] {{ paint-order: stroke; stroke: #ffffff; stroke-width
 text[style*="fill: {INK}"] {{ fill: #a6aab0 !important; stroke: #101113 }}
 }}
 </style>"""
-# Opacity and hatch of the first, second, ... part of a bar.
+# Share of the colour, and hatch, of the first, second, ... part of a bar.
 SHADES = ((0.8, ""), (0.35, "////"), (0.12, ""), (0.12, "...."), (0.5, "xxxx"))
 LEAST_SHARE = 0.1  # of the longest bar: a part that has room for its percentage
 # What the bar of a marker is of, by `Estimate.covers`.
@@ -559,9 +559,13 @@ def _draw_bar(
     axis.annotate(bar.words, (left, row), (6, 0), textcoords="offset points", va="center", size=9)
 
 
-def _shaded(colour: str, alpha: float, hatch: str) -> dict[str, Any]:
+def _shaded(colour: str, share: float, hatch: str) -> dict[str, Any]:
     """Return the properties of a bar's part. The edge has the full colour, and so has the hatch."""
-    return {"facecolor": (colour, alpha), "edgecolor": colour, "hatch": hatch, "linewidth": 0.8}
+    from matplotlib.colors import to_rgb
+
+    # Mixed with white, since in SVG the opacity of a bar would be that of its hatch, too.
+    mixed = tuple(1 - share * (1 - part) for part in to_rgb(colour))
+    return {"facecolor": mixed, "edgecolor": colour, "hatch": hatch, "linewidth": 0.8}
 
 
 def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
