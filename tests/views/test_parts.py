@@ -113,6 +113,12 @@ def test_loading_that_was_not_measured_is_named_and_never_0(case, reason):
     assert remark(figure) == f"{reason}: Apple M9 CPU, PyTorch, batch size 128"
 
 
+def test_an_epoch_without_times_of_its_steps_is_one_part():
+    whole = record(metrics={"epoch_s": metric(5.0)})
+    figure = drawn("vae", [whole], parts.epoch_figure)
+    assert widths(figure.axes[0]) == [[5.0]] and names(figure) == {parts.TRAINING}
+
+
 def test_a_case_without_an_epoch_has_no_bar_and_a_reason():
     mlx = {"backend": "mlx-gpu", "framework": "mlx"}
     alone = record(metrics={"compute_epoch_s": metric(2.0)}, **mlx)

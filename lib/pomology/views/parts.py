@@ -142,7 +142,9 @@ def _mean(values: Sequence[float]) -> float:
 def _of_repeat(record: Record) -> Parts:
     """Return the parts of an epoch of one process."""
     epoch_s = record.metrics["epoch_s"].value
-    training = record.blocks["training"]
+    training = record.blocks.get("training")
+    if not training:  # a loop without the clock of steps
+        return Parts(epoch_s, None, {})
     others = [
         raw
         for name, raw in record.blocks.items()
