@@ -1,6 +1,5 @@
-"""Statuses of exceptions, drift, and cases that cannot fit or end in time, which are not tried."""
+"""Drift, and cases that cannot fit or end in time, which are not tried."""
 
-import builtins
 import functools
 import time
 from types import SimpleNamespace
@@ -12,35 +11,13 @@ import torch
 from small_model import WORK, fit, run
 
 from pomology.devices.torch import TorchDevice as Device
-from pomology.errors import TooBig, Unsupported
+from pomology.errors import TooBig
 from pomology.experiment import case as experiment_case
 from pomology.experiment import outcome
 from pomology.experiment.outcome import drift, of_exception
 from pomology.machine import snapshot
-from pomology.machine.energy import Absent
 from pomology.measure.clock import Block
 from pomology.models.cost import Cost
-from pomology.paths import read_csv, root
-
-RAISED = read_csv(root() / "tests" / "fixtures" / "messages.csv")
-INTERNAL = type("InternalError", (type("OpError", (Exception,), {}),), {})  # as in TensorFlow
-KINDS = {"Unsupported": Unsupported, "NoNumbers": type("NoNumbers", (Unsupported,), {})}
-KINDS |= {"OutOfMemoryError": torch.OutOfMemoryError, "InternalError": INTERNAL, "Absent": Absent}
-
-
-@pytest.mark.parametrize("raised", RAISED, ids=lambda raised: raised["message"])
-def test_exceptions_have_their_statuses_and_say_what_is_needed(monkeypatch, raised):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90"])
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (6, 0))
-    message = raised["message"].replace(r"\n", "\n")
-    status, reason = of_exception((KINDS | vars(builtins))[raised["exception"]](message))
-    said, _, needed = reason.partition("; needs ")
-    assert status == raised["status"] and "\n" not in reason
-    assert raised["needs"] in needed and bool(needed) is bool(raised["needs"])
-    assert not needed or said in message
-    built = f"; PyTorch {torch.__version__} has sm_75, sm_90; this GPU is sm_60"
-    assert reason.endswith(built) is ("a build for this GPU" in needed)
 
 
 @pytest.mark.parametrize("allocate", [torch.empty, np.empty])

@@ -44,7 +44,10 @@ class TimedCalls:
 
 def of_exception(exception: BaseException) -> tuple[str, str]:
     """Return the status of a case ended by an exception, and its reason in one line."""
-    reason = redact(f"{exception}".strip().split("\n")[0] or type(exception).__name__)
+    first, _, rest = f"{exception}".strip().partition("\n")
+    if first.endswith(":"):  # such as `backend='inductor' raised:`, which says nothing alone
+        first = f"{first} {rest.strip().partition(chr(10))[0]}".strip()
+    reason = redact(first or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason
     kinds = {kind.__name__ for kind in type(exception).__mro__}

@@ -33,6 +33,16 @@ MESSAGES = (
     Message("not-learning", "NotLearning"),
     # A framework or a meter that this machine lacks.
     Message("unsupported", "Unsupported Absent"),
+    # MPS in a virtual machine: nothing is allocated, and not even the first bytes are granted.
+    Message(
+        "unsupported",
+        "RuntimeError",
+        says=(
+            r"MPS allocated: 0 bytes, other allocations: 0 bytes.*Tried to allocate [\d.]+ "
+            "(bytes|KB)",
+        ),
+        needs="a GPU of its own; that of a virtual machine may refuse its first bytes",
+    ),
     # Memory: classes of Python, PyTorch and TensorFlow.
     Message("out-of-memory", "MemoryError OutOfMemoryError ResourceExhaustedError"),
     # Memory, told by a message only: the C library, Metal, MLX, cuBLAS.
@@ -44,8 +54,19 @@ MESSAGES = (
             "(can't|cannot|unable to|failed to) allocate",
             "Invalid buffer size",
             "Insufficient Memory",
-            r"\[metal::malloc\] Attempting to allocate",
+            r"\[metal::malloc\] (Attempting to allocate|Resource limit)",
+            r"NDArray > 2\*\*32",
             "(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED",
+        ),
+    ),
+    # A GPU that gave up work it had been given: what it computed until then is no result.
+    Message(
+        "mismatch",
+        "RuntimeError OpError",
+        says=(
+            r"\[METAL\] Command buffer execution failed",
+            "the launch timed out and was terminated",
+            "uncorrectable (ECC|NVLink) error",
         ),
     ),
     # Operators and data types that PyTorch lacks on a device, such as float64 on MPS.
@@ -53,31 +74,46 @@ MESSAGES = (
         "unsupported",
         "RuntimeError TypeError ValueError OpError",
         says=(
-            "(unsupported|not (currently |yet )?(supported|implemented)) (on|for) (the )?MPS",
+            "(unsupported|not (currently |yet )?(supported|implemented)) (on|for|at) (the )?MPS",
             "MPS (doesn't|does not) support",
-            "(doesn't|does not) support (float64|complex128)",
-            "not implemented for '(Half|BFloat16)'",
+            "to the MPS backend but it does not have support",
+            "only supported on (MPS|CUDA devices)",
+            "(doesn't|does not) support (float64|complex128|bfloat16)",
+            r"not implemented for '(Half|BFloat16|Float8_\w+)'",
             "Could not run '[^']+' with arguments from the",
+            "only supports Ampere GPUs or newer",
         ),
     ),
-    # The same of TensorFlow and its plugins, and operations that a virtual GPU forbids.
+    # The same of Triton: data types, and blocks that exceed a GPU's shared memory.
+    Message(
+        "unsupported",
+        "ValueError TritonError RuntimeError",
+        says=(
+            r"type \w+ not supported in this architecture",
+            "out of resource: .*Hardware limit",
+        ),
+    ),
+    # The same of TensorFlow, its plugins and MLX, and operations that a virtual GPU forbids.
     Message(
         "unsupported",
         "RuntimeError TypeError ValueError OpError",
         says=(
             "No OpKernel was registered to support",
             "no supported kernel for [GC]PU devices",
-            "Could not find registered platform",
+            "Could not find (registered )?(compiler for )?platform",
             "not (yet )?supported on the GPU",
+            "has no (CUDA|GPU) implementation",
+            "No (Metal|CUDA) back-end",
             "CUDA error: (operation not supported|OS call failed)",
         ),
     ),
     # CUDA: kernels for other architectures than this GPU's.
     Message(
         "unsupported",
-        "RuntimeError OpError PomologyError",
+        "RuntimeError OpError TritonError PomologyError",
         says=(
             "no kernel image is available",
+            "named symbol not found",
             "invalid device function",
             "device kernel image is invalid",
             "CUDA_ERROR_(NO_BINARY_FOR_GPU|INVALID_IMAGE)",
@@ -127,14 +163,26 @@ MESSAGES = (
             "driver, and take other CUDA libraries out of LD_LIBRARY_PATH"
         ),
     ),
+    # CUDA: a build without it.
+    Message(
+        "unsupported",
+        "AssertionError",
+        says=(
+            "Torch not compiled with CUDA enabled",
+            "libcudart functions unavailable",
+        ),
+        needs="PyTorch's build with CUDA, and an NVIDIA GPU",
+    ),
     # CUDA: no GPU, or a hidden one.
     Message(
         "unsupported",
-        "RuntimeError OpError PomologyError",
+        "RuntimeError AssertionError OpError PomologyError",
         says=(
             "no CUDA-capable device is detected",
             "CUDA_ERROR_NO_DEVICE",
             "Found no NVIDIA driver",
+            "No CUDA GPUs are available",
+            r"libcuda\.so cannot (be )?found",
         ),
         needs="an NVIDIA GPU with its driver, which CUDA_VISIBLE_DEVICES does not hide",
     ),
@@ -172,6 +220,7 @@ MESSAGES = (
             "cuDNN failed to initialize",
             "cuDNN version incompatibility",
             "Could not create cudnn handle",
+            "(GET|FIND) was unable to find an engine",
         ),
         needs=(
             "the cuDNN and cuBLAS of requirements.txt (run `make env`, and take others "
@@ -185,16 +234,28 @@ MESSAGES = (
         says=(
             "cannot open shared object file",
             "undefined symbol: ",
+            "Symbol not found: ",
             "Library not loaded: ",
             "Could not load (dynamic )?library",
             r"Unable to load any of \{?lib",
-            r"libcuda\.so cannot (be )?found",
             r"libdevice(\.10\.bc)? not found",
             "Couldn't (invoke|get) ptxas",
+            "^JIT compilation failed",
+            "Can not find locations of CUDA headers",
         ),
         needs=(
             "the libraries of requirements.txt: remove .venv, run `make env`, and take "
             "others out of LD_LIBRARY_PATH"
+        ),
+    ),
+    # The loader: a system whose C or C++ library is older than the one of the build.
+    Message(
+        "unsupported",
+        "ImportError OSError OpError PomologyError",
+        says=(r"version `GLIBC(XX)?_[\d.]+' not found",),
+        needs=(
+            "a newer Linux, whose C and C++ libraries are those of the build or later; take older "
+            "ones out of LD_LIBRARY_PATH"
         ),
     ),
     # torch.compile and MLX on the CPU: no C++ compiler, OpenMP or headers.
@@ -230,6 +291,16 @@ MESSAGES = (
         ),
         needs="Triton and an NVIDIA GPU of capability 7.0 or later",
     ),
+    # torch.compile on CUDA: an assembler that refuses what Triton wrote.
+    Message(
+        "unsupported",
+        "RuntimeError TritonError PomologyError",
+        says=("PTXAS error: ",),
+        needs=(
+            "the Triton of requirements.txt with the assembler in it, and a GPU that both know; "
+            "TRITON_PTXAS_PATH must name no other one"
+        ),
+    ),
     # Metal: no GPU, an old macOS, or a compiler that does not answer.
     Message(
         "unsupported",
@@ -237,7 +308,10 @@ MESSAGES = (
         says=(
             "No Metal device available",
             r"metal::\w+\] (Failed to load|Unable to (load|build))",
-            "Failed to load the default metallib",
+            "Failed to load the (default )?metallib",
+            "Failed to created? (pipeline state object|function state object|metal library)",
+            "Failed to find function .* in library",
+            "no NAX kernel",
             r"using language version [\d.]+ which is",
             "MTLCompiler",
             "XPC_ERROR_CONNECTION",
@@ -249,6 +323,9 @@ MESSAGES = (
             "if Metal's compiler does not answer"
         ),
     ),
+    # torch.compile: whatever else its backend failed on. The class says so, not the words; an
+    # error of the compiled function itself has another class.
+    Message("unsupported", "BackendCompilerFailed"),
 )
 
 
@@ -256,21 +333,27 @@ def explain(message: str, kinds: Set[str]) -> tuple[str, str | None] | None:
     """Return the status for an exception of these classes, and its `fault`; None for a bug."""
     for entry in MESSAGES:
         if kinds & {*entry.exceptions.split()} and entry.matches(message):
-            return entry.status, fault(message) if entry.needs else None
+            return entry.status, _with_needs(entry, message) if entry.needs else None
     return None
 
 
 def fault(message: str) -> str | None:
     """Return the sentence about a fault of the installation, with what is needed; None without."""
-    sentences = re.split(r"\n|(?<=[.?]) (?=[A-Z])", message)
     for entry in MESSAGES:
-        for sentence in sentences:
-            if entry.needs and entry.matches(sentence):
-                needs = entry.needs
-                if "{architectures}" in needs:
-                    needs = needs.format(architectures=_architectures())
-                return f"{sentence.strip().rstrip('.')}; needs {needs}"
+        if entry.needs and entry.matches(message):
+            return _with_needs(entry, message)
     return None
+
+
+def _with_needs(entry: Message, message: str) -> str:
+    """Return the sentence of the message that matches, or all of its line, and what is needed."""
+    sentences = re.split(r"\n|(?<=[.?]) (?=[A-Z])", message)
+    lines = message.split("\n")
+    sentence = next(text for text in (*sentences, *lines, message) if entry.matches(text))
+    needs = entry.needs
+    if "{architectures}" in needs:
+        needs = needs.format(architectures=_architectures())
+    return f"{sentence.strip().rstrip('.')}; needs {needs}"
 
 
 def _architectures() -> str:
