@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import os
 import re
 import time
 import weakref
@@ -17,6 +18,7 @@ from fakes import Clock
 from small_model import FEATURES, WORK, batches, fit, run
 from torch import nn
 
+from pomology.errors import Mismatch, TooSlow
 from pomology.experiment import case as experiment_case
 from pomology.machine import calibration, energy, memory, other_programs, waiting
 from pomology.measure import clock, epochs
@@ -330,6 +332,93 @@ def test_times_of_a_device_that_does_not_wait_are_a_mismatch(make, monkeypatch):
         case.metric("step_s", 1.0, "s")
     (record,) = experiment.records
     assert (record.status, record.reason) == ("mismatch", "the result came later")
+
+
+ABORTED = b"Execution of the command buffer was aborted due to an error during execution. "
+MEMORY = b"Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\n"
+INTERNAL = b"Internal Error (0000000e:Internal Error)\n"
+FALLS_BACK = b"W x.cc:1] ptxas too old. Falling back to the driver to compile.\n"
+
+
+@pytest.mark.parametrize("where", ["block", "synchronize"])
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (ABORTED + MEMORY, "out-of-memory"),
+        (ABORTED + INTERNAL, "mismatch"),
+        (b"Error: command buffer exited with error status.\n", "mismatch"),
+        (b"Error: an ordinary one\n", "ok"),
+        (FALLS_BACK, "ok"),
+    ],
+)
+def test_what_a_driver_writes_to_the_process_s_stderr_decides(make, capfd, where, line, status):
+    experiment = make(profile="smoke")
+    (device,) = experiment.devices
+    device.backend, device.kind = "mps", "gpu"
+    device.synchronize = lambda: None
+    (case,) = experiment.cases()
+    with case:
+        if where == "block":
+            os.write(2, line)
+        else:  # as by a command buffer that ends at the case's last synchronization
+            device.synchronize = lambda: os.write(2, line)
+        case.metric("step_s", 1.0, "s")
+    (record,) = experiment.records
+    said = line.decode().strip()
+    assert record.status == status
+    assert record.reason == (None if status == "ok" else f"the driver reported: {said}")
+    assert (said in record.note) is (line is FALLS_BACK)
+    assert said in capfd.readouterr().err, "it is still there to be read"
+
+
+def test_a_driver_s_report_explains_a_difference_and_no_other_exception(make):
+    for raised, status in (
+        (Mismatch("the loss differs"), "out-of-memory"),
+        (None, "out-of-memory"),
+        (TooSlow("it takes a week"), "too-slow"),
+        (KeyError("size"), "error"),
+    ):
+        experiment = make(profile="smoke", out=str(make().out / status / str(raised)))
+        (device,) = experiment.devices
+        device.backend, device.kind = "mps", "gpu"
+        device.synchronize = lambda: None
+        (case,) = experiment.cases()
+        with case:
+            case.metric("step_s", 1.0, "s")
+            os.write(2, ABORTED + MEMORY)
+            if raised:
+                raise raised
+        (record,) = experiment.records
+        assert record.status == status
+        assert ("the driver reported" in record.note) is (status != "out-of-memory")
+
+
+def test_a_gpu_s_driver_does_not_decide_over_a_case_on_the_cpu(make):
+    def body(case):
+        fit(case)
+        os.write(2, ABORTED + INTERNAL)
+
+    record = run(make(), body)
+    assert record.status == "ok" and "the driver reported: Execution" in record.note
+    assert "the driver reported" not in run(make("siamese")).note, "it is that case's alone"
+
+
+def test_an_interruption_of_a_case_s_end_leaves_stderr_as_it_was(make, monkeypatch):
+    reading, writing = os.pipe()
+    saved = os.dup(2)
+    os.dup2(writing, 2)
+    try:
+        before = os.stat(2)
+        (case,) = make().cases()
+        with pytest.raises(KeyboardInterrupt), case:
+            assert not os.path.samestat(os.stat(2), before)
+            monkeypatch.setattr(case._monitor, "stop", mock.Mock(side_effect=KeyboardInterrupt))
+            os.write(2, b"said\n")
+        assert os.path.samestat(os.stat(2), before) and os.read(reading, 100) == b"said\n"
+    finally:
+        os.dup2(saved, 2)
+        for descriptor in (saved, reading, writing):
+            os.close(descriptor)
 
 
 def test_a_training_on_a_gpu_that_nobody_verified_is_unproved(make):

@@ -4,6 +4,7 @@ import pytest
 import records
 from small_model import fit
 
+from pomology.errors import PomologyError
 from pomology.experiment import twin
 
 LINEAR = """
@@ -83,6 +84,15 @@ def test_a_twin_has_the_metrics_of_its_notebook(make, tmp_path, capfd):
     assert values["fit_s"].value == values["epoch_s"].value
     assert record.blocks["training"]["epoch_steps"] == 30
     assert experiment.finished() == []  # PyTorch's cases alone
+
+
+def test_a_twin_may_write_much_to_stderr_and_its_last_words_are_kept(make, tmp_path):
+    """A pipe of 64 KB would block it, since its parent reads its stdout first."""
+    code = "import os\nos.write(2, b'y' * 200_000 + b'\\nthe GPU was lost\\n')\nos.abort()\n"
+    (tmp_path / "loud_mlx.py").write_text(code, encoding="utf-8")
+    rows = [{"batch_size": 8, "sequence": 5}]
+    with pytest.raises(PomologyError, match="the GPU was lost"):
+        make().twin(str(tmp_path / "loud_mlx.py:workload"), rows, samples=80)
 
 
 def test_an_epoch_of_a_twin_has_its_evaluation(make, tmp_path):

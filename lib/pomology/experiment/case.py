@@ -245,6 +245,7 @@ class Case:
             self.note("convolutions in true fp32, not in TF32", "other-way")
         self._stack.enter_context(self.backend.context(strict))
         self._fallbacks = self._stack.enter_context(self.backend.watch_fallbacks())
+        self._monitor.listen()
         return self
 
     def watch_model(self, model: Any, offloaded: bool = False) -> Any:
@@ -428,6 +429,11 @@ class Case:
         return None
 
     def __exit__(self, kind: type | None, exception: BaseException | None, trace: Any) -> bool:
+        with contextlib.closing(self._monitor):
+            return self._end(exception)
+
+    def _end(self, exception: BaseException | None) -> bool:
+        """Write the record of the case; return whether the notebook goes on."""
         try:
             if exception is None:
                 self.backend.synchronize()
@@ -450,16 +456,20 @@ class Case:
         return record.status != "interrupted"
 
     def _status(
-        self, exception: BaseException | None, backends: set[str], late: str | None
+        self, exception: BaseException | None, backends: set[str], observed: Observed
     ) -> tuple[str, str | None]:
-        """Return the status and its reason.
-
-        backends: of the model and its results. late: why the device's times are too short.
-        """
+        """Return the status and its reason. backends: of the model and its results."""
+        # Wrong results, or none, may be the consequence of what the driver reported.
+        failed = observed.reported
+        explains = exception is None or isinstance(exception, Mismatch)
+        if failed.status and explains and self.backend.kind == "gpu":
+            return failed.status, failed.reason
+        if failed.reason:
+            self.note(failed.reason)
         if exception is not None:
             return outcome.of_exception(exception)
-        if late:
-            return "mismatch", late
+        if observed.late:
+            return "mismatch", observed.late
         calls = [timed.blocks for timed in self._calls.values()]
         wrong_clock = outcome.wrong_clock(self.clock.parts.values(), calls)
         if wrong_clock:
@@ -515,7 +525,7 @@ class Case:
     def _record(self, exception: BaseException | None, observed: Observed) -> dict[str, Any]:
         """Return the fields of `record.Record`."""
         backends = self._backends()
-        status, reason = self._status(exception, backends, observed.late)
+        status, reason = self._status(exception, backends, observed)
         metrics = self._all_metrics(observed)
         flags = self._all_flags(metrics, observed)  # adds to the notes
         step = self._cost

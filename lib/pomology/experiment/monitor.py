@@ -1,8 +1,8 @@
 """A monitor: what happens on the machine while a case is timed.
 
 It knows nothing of the case's settings or its model. A case calls it in the order of a measurement:
-`begin`, `watch` where the timing begins, `steady` and `pause` at the clock's blocks, `stop` where
-the timing has ended, and `finish`.
+`begin`, `listen`, `watch` where the timing begins, `steady` and `pause` at the clock's blocks,
+`stop` where the timing has ended, and `finish`. `close` ends what an interruption has left open.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pomology.experiment import outcome
 from pomology.machine import calibration, memory, waiting
+from pomology.machine.driver_reports import DriverReports, Reported
 from pomology.machine.other_programs import OtherPrograms
 from pomology.machine.sampler import Sample, Sampler
 from pomology.measure.estimate import Estimate
@@ -28,7 +29,7 @@ class Observed(NamedTuple):
 
     metrics: of the sampler. peaks: memory in bytes, by metric. sampled: whether anything was
     timed, so that the sampler ran. notes: sentences for the case's notes. late: see
-    `waiting.late_result`.
+    `waiting.late_result`. reported: see `driver_reports`.
     """
 
     metrics: dict[str, Estimate]
@@ -42,6 +43,7 @@ class Observed(NamedTuple):
     rails: list[str]
     thermal_level: int | None
     late: str | None
+    reported: Reported
 
 
 class Monitor:
@@ -61,12 +63,17 @@ class Monitor:
         self._peaks: dict[str, int] = {}
         self._notes: list[str] = []
         self._late: str | None = None
+        self._driver = DriverReports()
 
     def begin(self) -> None:
         """Time the calibration, before the model takes memory, and reset the memory's peak."""
         self._calibrate("before_s")
         self._device.reset_peak_memory()
         self._others.begin()
+
+    def listen(self) -> None:
+        """Listen to what drivers report, until `finish`."""
+        self._driver.begin()
 
     def watch(self) -> None:
         """Start the sampler, and count CPU time of other programs from here."""
@@ -105,13 +112,14 @@ class Monitor:
     def finish(self) -> Observed:
         """Time the calibration once more, and return what was seen."""
         self._calibrate("after_s")
+        reported = self._driver.end()
         sampler = self._sampler or Sampler(self._device.kind)
         samples = sampler.samples
         return Observed(
             metrics=sampler.metrics,
             peaks=self._peaks,
             flags=[*self._others.flags, *sampler.flags],
-            notes=self._notes,
+            notes=[*self._notes, *reported.remarks],
             calibration=self._calibration,
             sampled=self._sampler is not None,
             trace=samples[:: max(1, len(samples) // TRACE_LEAST)],
@@ -119,7 +127,12 @@ class Monitor:
             rails=sampler.rails,
             thermal_level=sampler.thermal_level,
             late=self._late,
+            reported=reported,
         )
+
+    def close(self) -> None:
+        """Stop listening to drivers, if an interruption came before `finish`."""
+        self._driver.end()
 
     def _calibrate(self, side: str) -> None:
         """Time the machine's speed on a `side` of the measurement, `before_s` or `after_s`."""

@@ -11,6 +11,7 @@ import importlib.util
 import math
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +80,22 @@ def of_case(case: dict[str, Any] | Record, samples: int, drop_last: bool = False
 def run(request: Request) -> tuple[int, str]:
     """Run a twin, print its lines, and return its exit status and the last line of its stderr."""
     command = [sys.executable, "-m", "pomology.experiment.twin"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, text=True, **pipes)
-    try:
-        process.stdin.write(msgspec.json.encode(request).decode())
-        process.stdin.close()
-        for line in process.stdout:
-            print(line, end="")
-        lines = process.stderr.read().strip().splitlines()
-        return process.wait(), lines[-1] if lines else ""
-    finally:  # also after an interruption of the notebook
-        process.kill()
-        process.wait()
+    # A file keeps what a driver writes before it aborts, and never fills up as a pipe does.
+    with tempfile.NamedTemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": said}
+        process = subprocess.Popen(command, text=True, **pipes)
+        try:
+            process.stdin.write(msgspec.json.encode(request).decode())
+            process.stdin.close()
+            for line in process.stdout:
+                print(line, end="")
+            code = process.wait()
+        finally:  # also after an interruption of the notebook
+            process.kill()
+            process.wait()
+        said.seek(0)
+        lines = said.read().strip().splitlines()
+        return code, lines[-1] if lines else ""
 
 
 def load(source: str) -> Any:

@@ -1,0 +1,159 @@
+"""What a vendor's libraries write to this process's stderr, where they raise nothing.
+
+Metal tells of a command buffer that failed in a line, and the program goes on with numbers that
+were never computed. Such lines come from C code: Python's `sys.stderr` does not see them.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from pomology.format import one_line
+from pomology.paths import redact
+
+STDERR = 2
+LINE_BYTES = 8192  # a longer line is read in parts
+LINE_LETTERS = 200  # of a line in a reason or a note
+MOST = 3  # different lines in a reason, and in the notes
+# Work that the GPU was given and did not finish: what reads its results reads something else.
+FAILED = re.compile(
+    "command buffer was aborted|command buffer exited with error status"
+    r"|kIO(GPU|Accel)CommandBufferCallbackError\w+|\([0-9a-f]{8}:Internal Error\)"
+    "|IOGPUMetalError|Caused GPU (Timeout|Hang|Address Fault) Error"
+    "|CUDA warning: (unspecified launch failure|an illegal memory access|misaligned address"
+    "|the launch timed out|uncorrectable )"
+    "|Error polling for event status|failed to query event: "
+)
+MEMORY = re.compile(r"Insufficient Memory \(|kIO(GPU|Accel)CommandBufferCallbackErrorOutOfMemory")
+# Work that went another way than asked for, or slower: it is right, and worth a note.
+REMARK = re.compile(
+    r"\bfall(s|ing)? back (to|on)\b|performance gains if more memory", re.IGNORECASE
+)
+
+
+class Reported(NamedTuple):
+    """What drivers wrote.
+
+    status: of a case, `out-of-memory` or `mismatch`; None without a failure. reason: the lines of
+    the failure. remarks: other lines that say how the work was done.
+    """
+
+    status: str | None = None
+    reason: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+class DriverReports:
+    """The lines that this process and its children write to file descriptor 2.
+
+    `begin` starts to listen, and `end` returns what was reported. Where the descriptor is a file,
+    as in a run, that file is read. Anything else, such as JupyterLab's pipe or a terminal, is
+    replaced by a temporary file until `end` copies its bytes on: a pipe with a reader in this
+    process could fill up and block it. If the process dies meanwhile, that file is left behind.
+    """
+
+    def __init__(self):
+        self._written: BinaryIO | None = None
+        self._original: int | None = None  # a duplicate of a descriptor that was replaced
+        self._substitute = ""  # path of the file in its place
+
+    def begin(self) -> None:
+        """Listen from here on. A process without the descriptor has nobody to listen to."""
+        _flush()
+        try:
+            os.fstat(STDERR)
+        except OSError:
+            return
+        self._written = _opened()
+        if self._written is not None:
+            self._written.seek(0, os.SEEK_END)
+            return
+        handle, self._substitute = tempfile.mkstemp(prefix="pomology-", suffix=".stderr")
+        self._written = open(self._substitute, "rb")  # noqa: SIM115, it is closed by `end`
+        self._original = os.dup(STDERR)
+        os.dup2(handle, STDERR)
+        os.close(handle)
+
+    def end(self) -> Reported:
+        """Stop listening and return what was reported; nothing without a `begin` before."""
+        if self._written is None:
+            return Reported()
+        _flush()
+        if self._original is not None:
+            os.dup2(self._original, STDERR)
+        with self._written:
+            reported = report(self._lines())
+        if self._original is not None:
+            os.close(self._original)
+            os.unlink(self._substitute)
+        self._written = None
+        self._original = None
+        return reported
+
+    def _lines(self) -> Iterator[str]:
+        """Yield the lines since `begin`, and copy them on where the descriptor was replaced."""
+        while line := self._written.readline(LINE_BYTES):
+            if self._original is not None:
+                _write_all(self._original, line)
+            yield line.decode(errors="replace")
+
+
+def report(lines: Iterator[str]) -> Reported:
+    """Return what the lines say of a device's work; all of them are read."""
+    failures: dict[str, None] = {}
+    remarks: dict[str, None] = {}
+    memory = False
+    for line in lines:
+        failed = FAILED.search(line)
+        short = MEMORY.search(line)
+        memory |= short is not None
+        told = failures if failed or short else remarks if REMARK.search(line) else None
+        if told is not None and len(told) < MOST:
+            told[redact(one_line(line.strip(), LINE_LETTERS))] = None
+    notes = tuple(f"the driver reported: {line}" for line in remarks)
+    if not failures:
+        return Reported(remarks=notes)
+    status = "out-of-memory" if memory else "mismatch"
+    return Reported(status, f"the driver reported: {'; '.join(failures)}", notes)
+
+
+def _flush() -> None:
+    if sys.stderr is not None:  # it is None in a process that was started without
+        sys.stderr.flush()
+
+
+def _opened() -> BinaryIO | None:
+    """Open the file that the descriptor writes to; None if it is no file, or was removed."""
+    if hasattr(fcntl, "F_GETPATH"):  # macOS, which has no /proc
+        with contextlib.suppress(OSError):  # no file: a pipe, a socket
+            path = fcntl.fcntl(STDERR, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")
+            return _opened_if_same(path)
+        return None
+    return _opened_if_same(b"/proc/self/fd/%d" % STDERR)
+
+
+def _opened_if_same(path: bytes) -> BinaryIO | None:
+    """Open a regular file for reading, if it is the one that the descriptor writes to."""
+    with contextlib.suppress(OSError):  # it was removed, or may not be read
+        if not os.path.isfile(path):  # to open a pipe would wait for its other end
+            return None
+        file = open(path, "rb")  # noqa: SIM115, the caller closes it
+        if os.path.samestat(os.fstat(file.fileno()), os.fstat(STDERR)):
+            return file
+        file.close()
+    return None
+
+
+def _write_all(descriptor: int, text: bytes) -> None:
+    """Write all bytes, of which a pipe may take some at a time.
+
+    A reader that has gone, as a closed terminal, must not cost a case its record.
+    """
+    with contextlib.suppress(OSError):
+        while text:
+            text = text[os.write(descriptor, text) :]
