@@ -2,10 +2,12 @@
 
 import contextlib
 import csv
+import errno
 import functools
 import getpass
 import os
 import re
+import stat
 import tempfile
 import unicodedata
 from pathlib import Path
@@ -80,11 +82,32 @@ def _codes(character: str) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    """Return a file's bytes. Raises PomologyError if it cannot be read."""
+    """Return a file's bytes. Raises PomologyError if it cannot be read, or is no regular file."""
     try:
+        require_regular(path)
         return path.read_bytes()
     except OSError as error:
         raise PomologyError(f"{one_line(path.name)}: cannot be read: {error.strerror}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text, which is UTF-8. Raises PomologyError if it cannot be read."""
+    try:
+        return read_file(path).decode()
+    except UnicodeDecodeError as error:
+        raise PomologyError(f"{one_line(path.name)}: cannot be read: {error.reason}") from None
+
+
+def require_regular(path: Path) -> None:
+    """Raise OSError for a pipe, socket or device, of which a reader would wait for ever."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def name_of(path: Path) -> str:
+    """Return the name of what a path leads to, also where a link leads to itself."""
+    return Path(os.path.realpath(path)).name
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -103,10 +126,13 @@ def make_folder(folder: Path) -> None:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file atomically, creating its folder if necessary."""
+    """Write a file atomically, creating its folder. Raises PomologyError if a folder is there."""
     # A process that is killed meanwhile leaves the old file whole, next to a draft.
+    if path.is_dir():
+        raise PomologyError(f"{one_line(path.name)}: cannot be written: it is a folder; remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
+    draft.unlink(missing_ok=True)  # of a killed process; a pipe there would wait for ever
     draft.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
     os.replace(draft, path)
 

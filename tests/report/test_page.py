@@ -318,4 +318,5 @@ def test_a_missing_file_and_a_damaged_machine_are_named(tmp_path):
         (out / "machine.json").write_text(json.dumps(MACHINE | {field: value}))
         page = read(report_page.build(out)).text
         assert "machine.json cannot be read, so the machine is unknown." in page
-        assert "Files of vae in shown/ are missing." in page and "second" in page
+        lacks = "shown/vae/ lacks files that its about.json names: 01-article."
+        assert page.count(lacks) == 1 and "second" in page

@@ -153,12 +153,13 @@ def describe(snapshot: dict[str, Any]) -> str:
     if snapshot.get("performance_cores") and snapshot.get("efficiency_cores"):
         cores += f" ({snapshot['performance_cores']}P+{snapshot['efficiency_cores']}E)"
     gpus = [gpu for gpu in snapshot.get("gpus") or [] if gpu["name"] != chip_name]
-    names = Counter(f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}".strip() for gpu in gpus)
+    names = Counter(f"{gpu['name']} {_gigabytes(gpu.get('memory_bytes'))}".strip() for gpu in gpus)
     cards = [name if count == 1 else f"{count} × {name}" for name, count in names.items()]
     system = f"{snapshot.get('os') or ''} {snapshot.get('os_version') or ''}".strip()
     mode = f"power mode {snapshot['power_mode']}" if snapshot.get("power_mode") else ""
     parts = [chip_name, cores, _gigabytes(snapshot.get("memory_bytes")), *cards, system, mode]
-    return ", ".join(filter(None, [*parts, f"Python {snapshot['python']}"]))
+    python = f"Python {snapshot['python']}" if snapshot.get("python") else ""
+    return ", ".join(filter(None, [*parts, python]))
 
 
 def chip() -> str | None:

@@ -16,9 +16,10 @@ from urllib.parse import quote
 import msgspec
 
 from pomology.articles import published
+from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot
-from pomology.paths import redact, write_atomic
+from pomology.paths import read_file, read_text, redact, write_atomic
 from pomology.report import peaks, shares, table
 from pomology.report.article import details_table
 from pomology.report.claims import joined_table
@@ -52,6 +53,9 @@ class Contents(msgspec.Struct):
     opens_report: bool = False
 
 
+# What an item raises whose fields in `about.json` have other types, or whose file is damaged.
+UNUSABLE = (PomologyError, OSError, LookupError, AttributeError, ArithmeticError)
+UNUSABLE += (TypeError, ValueError)
 LAST = {published.KIT: "This machine", "": "Other notebooks"}
 CELLS = re.compile(r'<div class="scroll"><table.*</table></div>', re.DOTALL)
 DEFINED = re.compile(r"^(?:def|class) (\w+)|^(\w+)(?= = )", re.MULTILINE)
@@ -160,14 +164,15 @@ def _render_notebooks(folder: Path) -> list[str]:
     problems = []
     for notebook in sorted(folder.glob("[!.]*.ipynb")):
         page = notebook.with_suffix(".html")
-        if page.exists() and page.stat().st_mtime_ns >= notebook.stat().st_mtime_ns:
-            continue
         try:
-            text = redact(notebook.read_text(encoding="utf-8"))
-            write_atomic(page, rendered(text, notebook.stem))
+            if page.is_file() and page.stat().st_mtime_ns >= notebook.stat().st_mtime_ns:
+                continue
+            write_atomic(page, rendered(redact(read_text(notebook)), notebook.stem))
         except Exception as error:  # whatever nbconvert raises
-            page.unlink(missing_ok=True)
-            problems.append(f"{notebook.name} cannot be rendered: {type(error).__name__}: {error}.")
+            if page.is_file():
+                page.unlink()
+            reason = f"{type(error).__name__}: {one_line(redact(str(error)), 200)}"
+            problems.append(f"{one_line(notebook.name)} cannot be rendered: {reason}.")
     return problems
 
 
@@ -185,21 +190,32 @@ def _shown(run: Run, problems: list[str]) -> list[dict[str, Any]]:
     best = peaks.best(run.records)
     entries = []
     for path in sorted(run.path.glob(f"shown/[!.]*/{CONTENTS}")):
+        folder = path.parent
+        place = one_line(folder.relative_to(run.path).as_posix())
         try:
-            contents = msgspec.json.decode(path.read_bytes(), type=Contents)
-            entry = msgspec.to_builtins(contents)
-            items = [item for item in entry["items"] if _is_there(path.parent, item["file"])]
-            entry["items"] = [shares.fill(path.parent, item, best) for item in items]
-        except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-            name = path.relative_to(run.path).as_posix()
-            problems.append(f"{one_line(name)} cannot be read: {one_line(error)}.")
+            entry = msgspec.to_builtins(msgspec.json.decode(read_file(path), type=Contents))
+            if entry["name"] != folder.name:
+                raise ValueError(f"it is of {one_line(entry['name'])}")
+        except (PomologyError, OSError, ValueError, RecursionError) as error:
+            problems.append(f"{place}/{CONTENTS} cannot be read: {one_line(error)}.")
             continue
-        if len(items) < len(contents.items):
-            problems.append(f"Files of {one_line(path.parent.name)} in shown/ are missing.")
+        missing = [item["file"] for item in entry["items"] if not _is_there(folder, item["file"])]
+        if missing:
+            names = one_line(", ".join(missing), 200)
+            problems.append(f"{place}/ lacks files that its {CONTENTS} names: {names}.")
+        entry["shown"] = []
+        for item in entry["items"]:
+            if item["file"] in missing:
+                continue
+            try:
+                entry["shown"].append(_item(folder, shares.fill(folder, item, best)))
+            except UNUSABLE as error:
+                text = f"{place}/{one_line(item['file'])} cannot be shown: {one_line(error)}."
+                problems.append(text)
         entries.append(entry)
     for name in run.journals.keys() - {entry["name"] for entry in entries}:
         article = next((record.article for record in run.journals[name].records), "")
-        entries.append({"name": name, "title": name, "article": article, "items": []})
+        entries.append({"name": name, "title": name, "article": article, "shown": []})
 
     # Articles in the order of their numbers, then what belongs to none.
     def order(entry: dict[str, Any]) -> tuple[bool, str, str]:
@@ -216,7 +232,7 @@ def _section(runs: Sequence[Run], contents: dict[str, Any]) -> dict[str, Any]:
     name = contents["name"]
     folder = runs[0].path / "shown" / name
     # Other runs, and a notebook that has shown nothing, have their records listed.
-    unshown = [run for run in (runs[1:] if contents["items"] else runs) if name in run.journals]
+    unshown = [run for run in (runs[1:] if contents["shown"] else runs) if name in run.journals]
     files = [*runs[0].path.glob(f"{name}.html"), *sorted(folder.glob("*.csv"))]
     files += runs[0].path.glob(f"{name}.jsonl*")
     articles = {article.id: article for article in published.articles()}
@@ -225,7 +241,6 @@ def _section(runs: Sequence[Run], contents: dict[str, Any]) -> dict[str, Any]:
         "part": article.title if article else LAST.get(contents["article"], LAST[""]),
         "article": article,
         "links": {path.name: quote(path.relative_to(runs[0].path).as_posix()) for path in files},
-        "shown": [_item(folder, item) for item in contents["items"]],
         "plain": [details_table(run.journals[name].records, run.name) for run in unshown],
     }
 
@@ -236,8 +251,8 @@ def _item(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
     content = {"title": name.partition("-")[2].replace("-", " "), "notes": []} | item
     drawing = folder / f"{name}.svg"
     if drawing.exists():
-        return content | {"figure": address(drawing.read_text(encoding="utf-8"))}
-    text = (folder / f"{name}.html").read_text(encoding="utf-8")
+        return content | {"figure": address(read_text(drawing))}
+    text = read_text(folder / f"{name}.html")
     # Runs of older versions have files with a style, the title and the notes around the cells.
     cells = CELLS.search(text)
     return content | {"table": cells[0] if cells else text}

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 import zipfile
 import zlib
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,9 +22,16 @@ from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.machine import snapshot as machine_snapshot
 from pomology.machine.snapshot import CPU_KIND
-from pomology.paths import make_folder, read_file, root, write_atomic
+from pomology.paths import (
+    make_folder,
+    name_of,
+    read_file,
+    require_regular,
+    root,
+    write_atomic,
+)
 from pomology.results import journal
-from pomology.results.record import RENAMED, Record
+from pomology.results.record import MOST, RENAMED, Record
 
 MACHINE = "machine.json"
 # Lock file, which remains. Neither git nor `share` includes it, so a folder without it is a copy.
@@ -37,21 +45,49 @@ REFUTES = ("clock", "fence", "work not waited for", "against another clock")
 READ = re.compile(r"((?!__MACOSX|\.)[^/]+/)?(machine\.json|\w[\w.+-]*\.jsonl(\.gz)?)")
 
 
-class _Machine(msgspec.Struct):
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST - 1)]
+
+
+class _Gpu(msgspec.Struct):
+    name: str
+    memory_bytes: Count | None = None
+    cores: Count | None = None
+
+
+class _Git(msgspec.Struct):
+    commit: str = ""
+    dirty: bool | None = None
+
+
+class _Software(msgspec.Struct):
+    """The types of what is read of a state of a machine's software, see `note_software`."""
+
+    python: str | None = None
+    packages: dict[str, str] = {}
+    git: _Git | None = None
+    environment: dict[str, str] = {}
+
+
+class _Machine(_Software):
     """The types of what is read of machine.json, so that a damaged file stops no page."""
 
     chip: str | None = None
     cpu: dict[str, int | None] = {}
-    cpu_cores: int | None = None
-    memory_bytes: int | None = None
-    gpus: list[dict[str, str | int | None]] = []
+    cpu_cores: Count | None = None
+    cpu_threads: Count | None = None
+    performance_cores: Count | None = None
+    efficiency_cores: Count | None = None
+    usable_threads: Count | None = None
+    memory_bytes: Count | None = None
+    gpus: list[_Gpu] = []
     os: str | None = None
     os_version: str | None = None
-    python: str | None = None
-    packages: dict[str, str] = {}
-    git: dict[str, str | bool] | None = None
-    software: dict[str, dict[str, Any]] = {}
+    architecture: str | None = None
+    power_source: str | None = None
+    power_mode: str | None = None
+    software: dict[str, _Software] = {}
     left_out: dict[str, str] = {}
+    code: dict[str, str] = {}
     profile: str | None = None
 
 
@@ -60,18 +96,18 @@ class Run:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.name = self.path.resolve().name.removesuffix(".zip")
+        self.name = name_of(self.path).removesuffix(".zip")
 
     @cached_property
     def machine(self) -> dict:
         """Contents of machine.json; empty if it is missing or malformed."""
         file = self.path / MACHINE  # in a folder, readable without the journals
         try:
-            machine = json.loads(read_file(file) if file.is_file() else self._files[MACHINE])
-            msgspec.convert(machine, _Machine)
-        except (KeyError, ValueError, RecursionError, msgspec.ValidationError):
+            data = read_file(file) if file.is_file() else self._files[MACHINE]
+            msgspec.json.decode(data, type=_Machine)  # has no NaN, and no number beyond 64 bits
+            return json.loads(data)
+        except (KeyError, ValueError, RecursionError):
             return {}
-        return machine
 
     @cached_property
     def journals(self) -> dict[str, journal.Contents]:
@@ -101,7 +137,8 @@ class Run:
         paths = sorted(set(self.path.glob("[!.]*.jsonl")).difference(run_files(self.path)))
         sentences += [f"{one_line(path.name)} is not read: no journal." for path in paths]
         if not self.machine:
-            problem = "cannot be read" if MACHINE in self._files else "is missing"
+            there = MACHINE in self._files or os.path.lexists(self.path / MACHINE)
+            problem = "cannot be read" if there else "is missing"
             sentences.append(f"machine.json {problem}, so the machine is unknown.")
         return sentences
 
@@ -142,6 +179,7 @@ def _unzipped(path: Path) -> dict[str, bytes]:
     """
     files = {}
     try:
+        require_regular(path)
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if READ.fullmatch(info.filename)]
             # A small zip of somebody else may unpack to more than the memory (a zip bomb).
@@ -156,8 +194,8 @@ def _unzipped(path: Path) -> dict[str, bytes]:
             if not 0 < len(files) == len(members):
                 raise ValueError(f"expected journals, each once; found {archive.namelist()}")
     except Exception as error:  # zipfile raises many types for an invalid file
-        name = one_line(path.name, 80)
-        raise PomologyError(f"{name}: not the zip of a run: {one_line(error)}") from None
+        name, reason = one_line(path.name, 80), getattr(error, "strerror", None) or error
+        raise PomologyError(f"{name}: not the zip of a run: {one_line(reason)}") from None
     return files
 
 

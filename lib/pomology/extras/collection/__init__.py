@@ -1,6 +1,7 @@
 """The collection of shared runs: `pomology submit`, `pomology check-zip`, `pomology collect`."""
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -21,11 +22,12 @@ def _check_zip(options: argparse.Namespace) -> int:
     """Check shared runs by their own numbers, the reference run and the collection."""
     from pomology.extras.collection import page
 
-    asked = list(dict.fromkeys(Path(name).resolve() for name in options.files))
+    asked = list(dict.fromkeys(Path(os.path.realpath(name)) for name in options.files))
     for path in asked:
         if not path.is_file():
             raise PomologyError(f"{redact(str(path))}: not a file; expected the zip of a run")
-    collected = {path.resolve() for path in (root() / "collection").glob("[!.]*.zip")}
+    zips = (root() / "collection").glob("[!.]*.zip")
+    collected = {Path(os.path.realpath(path)) for path in zips}
     # A copy is told of the later run, so those of the collection come first.
     checked = page.checked([*sorted(collected.difference(asked)), *asked])[-len(asked) :]
     print("\n".join(line for one, _ in checked for line in one.lines()))
