@@ -5,6 +5,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -89,12 +90,16 @@ def quick_collection() -> Iterator[None]:
     gc.unfreeze()
 
 
+OWN_PLACE = tempfile.TemporaryDirectory(prefix="pomology-tests-")
+
+
 @pytest.fixture(autouse=True)
 def left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No case is marked because of the other tests."""
     monkeypatch.setattr("pomology.machine.calibration.calibrate", lambda: 0.0005)
     monkeypatch.setattr("pomology.machine.calibration.calibrate_gpu", lambda device: 0.005)
     monkeypatch.setattr("pomology.machine.other_programs.contended", lambda *_: False)
+    monkeypatch.setattr("pomology.machine.other_runs.PLACE", Path(OWN_PLACE.name))
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pomology.experiment import outcome
 from pomology.machine import calibration, memory, waiting
 from pomology.machine.driver_reports import DriverReports, Reported
 from pomology.machine.other_programs import OtherPrograms
+from pomology.machine.other_runs import NOTE, OtherRuns
 from pomology.machine.sampler import Sample, Sampler
 from pomology.measure.estimate import Estimate
 
@@ -58,6 +59,7 @@ class Monitor:
         self._calibrated = calibrated
         self._calibration: dict[str, float] = {}
         self._others = OtherPrograms()
+        self._other_runs = OtherRuns()
         self._sampling = contextlib.ExitStack()
         self._sampler: Sampler | None = None
         self._peaks: dict[str, int] = {}
@@ -67,6 +69,10 @@ class Monitor:
 
     def begin(self) -> None:
         """Time the calibration, before the model takes memory, and reset the memory's peak."""
+        try:
+            self._other_runs.begin()
+        except OSError as error:
+            self._notes.append(f"other runs would not be noticed: {error.strerror}")
         self._calibrate("before_s")
         self._device.reset_peak_memory()
         self._others.begin()
@@ -113,12 +119,17 @@ class Monitor:
         """Time the calibration once more, and return what was seen."""
         self._calibrate("after_s")
         reported = self._driver.end()
+        self._other_runs.end()
+        of_other_runs = []
+        if self._other_runs.noticed:
+            self._notes.append(NOTE)
+            of_other_runs.append("contended")
         sampler = self._sampler or Sampler(self._device.kind)
         samples = sampler.samples
         return Observed(
             metrics=sampler.metrics,
             peaks=self._peaks,
-            flags=[*self._others.flags, *sampler.flags],
+            flags=[*self._others.flags, *sampler.flags, *of_other_runs],
             notes=[*self._notes, *reported.remarks],
             calibration=self._calibration,
             sampled=self._sampler is not None,

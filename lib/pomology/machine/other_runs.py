@@ -1,0 +1,76 @@
+"""Other runs of pomology that measure on this machine at the same time, on whatever device.
+
+CPU time does not show a second run on a GPU, which waits for the device as this one does. So each
+case holds a lock while it runs, on a file that all runs of a user on a machine share.
+"""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+# Not in the home folder, which several machines may share. TMPDIR may differ between two runs.
+PLACE = Path("/tmp")
+ATTEMPTS, WAIT_S = 10, 0.001  # for a lock that another case holds only while it begins
+NOTE = "another run of pomology measured on this machine at the same time"
+
+
+class OtherRuns:
+    """Whether another run measured between `begin` and `end`.
+
+    Every case holds a shared lock and adds a byte to the file. A case that began before is seen by
+    its lock, and one that began later, even if it has ended, by its byte.
+    """
+
+    def __init__(self):
+        self.noticed = False
+        self._file: int | None = None
+        self._bytes = 0
+
+    def begin(self) -> None:
+        """Begin to watch, without waiting for others. Raises OSError if no lock can be had."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._file = os.open(PLACE / f"pomology-{os.getuid()}.lock", flags, 0o600)
+        try:
+            alone = self._locked(fcntl.LOCK_EX)
+            if alone:
+                os.ftruncate(self._file, 0)
+            else:
+                self._share()
+            os.write(self._file, b".")
+            self._bytes = os.lseek(self._file, 0, os.SEEK_CUR)
+            if alone:  # only now: who comes meanwhile must find the lock, and adds its byte later
+                self._share()
+        except OSError:
+            self._close()
+            raise
+        self.noticed = not alone
+
+    def end(self) -> None:
+        """End to watch, and set `noticed`."""
+        if self._file is None:
+            return
+        grown = os.fstat(self._file).st_size != self._bytes
+        self.noticed |= grown or not self._locked(fcntl.LOCK_EX)
+        # A worker that was forked meanwhile has the same lock, and may live on.
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._close()
+
+    def _share(self) -> None:
+        """Take the shared lock, which only a case that begins at this moment refuses."""
+        for _ in range(ATTEMPTS):
+            if self._locked(fcntl.LOCK_SH):
+                return
+            time.sleep(WAIT_S)
+
+    def _locked(self, kind: int) -> bool:
+        """Return whether the lock was free for this."""
+        try:
+            fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _close(self) -> None:
+        os.close(self._file)
+        self._file = None
