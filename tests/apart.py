@@ -54,6 +54,7 @@ def run_kernel(connection: str, env: dict[str, str], cwd: str | None, ready: Any
     ready.send(True)
     become(env)
     os.chdir(cwd or ".")
+    sys.path.insert(0, "")  # as in a new process; `python -P -m pytest` has passed its `-P` on
     from ipykernel.kernelapp import launch_new_instance
 
     sys.argv = ["ipykernel_launcher", "-f", connection]

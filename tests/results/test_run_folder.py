@@ -57,6 +57,48 @@ def test_a_run_is_not_continued_on_another_kind_of_cpu_of_the_same_name(machine,
         run.check_machine(tmp_path)
 
 
+SOFTWARE = {"python": "3.11.9", "packages": {"torch": "2.13.0"}}
+SOFTWARE |= {"environment": {"OMP_NUM_THREADS": "4"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads", "words"),
+    [
+        ({"environment": {}}, 4, "OMP_NUM_THREADS 4, and this command has none"),
+        (
+            {"environment": {"OMP_NUM_THREADS": "1"}},
+            4,
+            "OMP_NUM_THREADS 4, and this command has 1",
+        ),
+        ({"packages": {"torch": "2.14.0"}}, 4, "torch 2.13.0, and this command has 2.14.0"),
+        ({"python": "3.12.1"}, 4, "python 3.11.9, and this command has 3.12.1"),
+        ({}, 2, "usable threads 4, and this command has 2"),
+    ],
+)
+def test_a_run_is_not_continued_with_other_software_variables_or_threads(
+    tmp_path, monkeypatch, changes, threads, words
+):
+    state = {"software": SOFTWARE, "threads": 4}
+    monkeypatch.setattr(snapshot, "software", lambda: json.loads(json.dumps(state["software"])))
+    monkeypatch.setattr(snapshot, "usable_threads", lambda: state["threads"])
+    run.note_machine(tmp_path, "smoke", begins=True)
+    run.check_machine(tmp_path)
+    state |= {"software": SOFTWARE | changes, "threads": threads}
+    run.check_machine(tmp_path)  # no case has begun
+    run.note_machine(tmp_path, "smoke")  # a notebook's own process changes nothing
+    state |= {"software": SOFTWARE, "threads": 4}
+    journal.Journal(tmp_path / "vae.jsonl").end(ENDED)
+    run.check_machine(tmp_path)
+    state |= {"software": SOFTWARE | changes, "threads": threads}
+    with pytest.raises(PomologyError) as refused:
+        run.check_machine(tmp_path)
+    assert str(refused.value).endswith(f"has cases with {words}; choose another RUN")
+    (tmp_path / "vae.jsonl").unlink()
+    run.note_machine(tmp_path, "smoke", begins=True)
+    journal.Journal(tmp_path / "vae.jsonl").end(ENDED)
+    run.check_machine(tmp_path)
+
+
 def test_copies_of_runs_take_no_new_results(tmp_path):
     """A fresh clone has such a copy, `reference-cpu`, also on the machine that made it."""
     run.note_machine(tmp_path, "smoke")

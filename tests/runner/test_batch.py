@@ -24,7 +24,8 @@ from jupyter_client import BlockingKernelClient
 from pomology import __main__ as command_line
 from pomology.paths import root
 from pomology.results import journal as results_journal
-from pomology.runner import batch, plan
+from pomology.results.run import note, note_machine
+from pomology.runner import batch, notebooks, plan
 
 ONLY_ZETA = "--only=zeta"
 ZETA = "params/smoke/zeta.yaml"
@@ -91,6 +92,25 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
         "alpha.ipynb",
         "zeta.ipynb",
     ]
+
+
+def test_a_notebook_that_begins_no_case_or_leaves_one_open_has_not_finished(checkout, reproduce):
+    checkout.fault("zeta", "open 2")
+    checkout.fault("alpha", "no case")
+    status, said = reproduce()
+    assert status == 1 and "alpha did not finish: it began no case (see outputs/r/" in said
+    assert "zeta did not finish: it left cases open: simulated-cpu size=2 (see" in said
+    assert checkout.unfinished() == ["alpha.ipynb", "zeta.ipynb"]
+    assert checkout.statuses("zeta") == ALL_OK | {"2": "error"}
+    contents = results_journal.read(checkout.out() / "zeta.jsonl")
+    (left,) = [record for record in contents.records if record.status == "error"]
+    assert left.reason == batch.LEFT_OPEN and not contents.open_starts  # nobody killed it
+    checkout.fault("zeta")
+    checkout.fault("alpha")
+    status, said = reproduce()
+    assert status == 0 and "2 of 2 notebooks to run" in said and checkout.unfinished() == []
+    assert checkout.statuses("zeta") == checkout.statuses("alpha") == ALL_OK
+    assert checkout.started("zeta") == ["1", "2", "3", "2"]
 
 
 def test_the_last_words_of_a_kernel_and_its_signal_are_kept(tmp_path):
@@ -393,6 +413,79 @@ def test_a_run_with_other_parameters_is_not_resumed(checkout, refused, profile, 
     (checkout.out() / "machine.json").write_text(json.dumps(machine))
     (checkout.out() / "zeta.ipynb").write_text(json.dumps(document))
     refused(RUN_R, words)
+
+
+def edited(checkout, before: str, after: str) -> None:
+    path = checkout.notebooks / "zeta.ipynb"
+    text = path.read_text()
+    assert text.count(before) == 1
+    path.write_text(text.replace(before, after))
+
+
+def begun(checkout) -> None:
+    """A run of this code with a case of zeta."""
+    out = checkout.out()
+    note_machine(out, "smoke", begins=True)
+    note(out, code={"zeta": notebooks.code_digits(checkout.notebooks / "zeta.ipynb")})
+    results_journal.Journal(out / "zeta.jsonl").end(ENDED | {"experiment": "zeta"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("time.sleep(0.001)", "time.sleep(0.002)"),
+        ("sizes: list[int] = [1, 2, 3]", "sizes: list[int] = [1, 2]"),  # a parameter's default
+    ],
+)
+def test_a_run_of_other_code_is_not_resumed(checkout, refused, before, after):
+    begun(checkout)
+    edited(checkout, before, after)
+    words = "RUN=r: zeta has cases of other code than zeta.ipynb has now; name another RUN, or "
+    refused(RUN_R, words + "remove outputs/r/zeta.jsonl to measure them again")
+    # Neither a text between the cells, nor what a run measures again.
+    edited(checkout, after, before)
+    edited(checkout, "# The zeta experiment", "# Another title")
+    (job,) = plan.jobs("smoke", {"out": "x"}, "zeta")
+    assert plan.of_other_code(job, checkout.out()) == ""
+    edited(checkout, before, after)
+    (checkout.out() / "zeta.jsonl").unlink()
+    assert plan.of_other_code(job, checkout.out()) == ""
+
+
+def test_a_twin_s_code_is_its_notebook_s(checkout):
+    (job,) = plan.jobs("smoke", {"out": "x"}, "zeta")
+    edited(checkout, "# The zeta experiment", "# Another title")
+    begun(checkout)
+    (checkout.notebooks / "other_mlx.py").write_text("1")  # of another notebook
+    assert plan.of_other_code(job, checkout.out()) == ""
+    (checkout.notebooks / "simulated.py").write_text("1")
+    assert plan.of_other_code(job, checkout.out()).startswith("zeta has cases of other code")
+
+
+def test_a_notebook_that_is_edited_during_its_run_adds_no_case(checkout, monkeypatch):
+    """Its kernel starts anew after each case that ended its own."""
+    monkeypatch.setattr(batch, "_kernel", lambda *_: pytest.fail("a kernel was started"))
+    (job,) = plan.jobs("smoke", {"out": "x"}, "zeta")
+    begun(checkout)
+    edited(checkout, "time.sleep(0.001)", "time.sleep(0.002)")
+    execution = batch.Execution(job, checkout.out(), 0, threading.Event())
+    status, reason = execution._run_kernel()
+    assert status == "error" and reason.startswith("zeta has cases of other code")
+    # What was measured under the old code is removed: the new code is noted.
+    (checkout.out() / "zeta.jsonl").unlink()
+    assert execution._note_code() == ""
+    code = json.loads((checkout.out() / "machine.json").read_text())["code"]
+    assert code == {"zeta": notebooks.code_digits(job.notebook.path)}
+
+
+@pytest.mark.parametrize("place", ["outputs/r/zeta.jsonl", NOTEBOOK, ZETA])
+def test_a_pipe_in_place_of_a_file_is_a_line_and_nobody_waits_for_it(checkout, refused, place):
+    if place.startswith("outputs"):
+        begun(checkout)
+    path = checkout.folder / place
+    path.unlink()
+    os.mkfifo(path)
+    refused([*RUN_R, ONLY_ZETA], f"{path.name}: cannot be read: not a regular file")
 
 
 def test_a_notebook_runs_again_while_each_kernel_measures_one_case(checkout, monkeypatch):

@@ -260,15 +260,36 @@ def is_run(path: Path) -> bool:
     return bool(run_files(path)) or (path.suffix == ".zip" and path.is_file())
 
 
-def note_machine(out: Path, profile: str) -> dict:
-    """Write `machine.json` into a run's folder, unless it exists, and return its contents."""
+def note_machine(out: Path, profile: str, begins: bool = False) -> dict:
+    """Write `machine.json` into a run's folder, unless it exists, and return its contents.
+
+    begins: whether a command begins here. Until a case has begun, it notes anew what cases compute
+    with; a notebook's own process may have more variables.
+    """
     if not (out / MACHINE).exists():
         make_folder(out)
         now = machine_snapshot.conditions()
         facts = {"profile": profile} | {name: now[name] for name in ("power_source", "power_mode")}
-        note(out, **machine_snapshot.snapshot() | facts)
+        note(out, **machine_snapshot.snapshot() | facts | _computes_with())
         (out / LOCK).touch()
+    elif begins and not _journals(out):
+        note(out, **_computes_with())
     return Run(out).machine
+
+
+def _computes_with() -> dict[str, Any]:
+    """Return what a run's cases must have in common: Python, packages, variables and threads."""
+    software = machine_snapshot.software()
+    facts = {name: software.get(name) for name in ("python", "packages", "environment")}
+    facts["usable_threads"] = machine_snapshot.usable_threads()
+    # PyTorch uses macOS's kernels.
+    facts["os_version"] = (facts["packages"] or {}).pop("macOS", None)
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _journals(out: Path) -> list[Path]:
+    """Return the journals in a run's folder."""
+    return [path for path in run_files(out) if path.name != MACHINE]
 
 
 def locked(out: Path) -> AbstractContextManager:
@@ -288,9 +309,12 @@ def locked(out: Path) -> AbstractContextManager:
 
 
 def check_machine(out: Path) -> None:
-    """Raise PomologyError if a run's folder is a copy, or has results of another machine."""
+    """Raise PomologyError if a run's folder is a copy, or has results of another machine.
+
+    Results of other packages, variables or threads are refused, too: tables never mix them.
+    """
     problem = ""
-    if any(path.name != MACHINE for path in run_files(out)) and not (out / LOCK).exists():
+    if _journals(out) and not (out / LOCK).exists():
         problem = "is a copy of a run, not one of this checkout"
     elif (out / MACHINE).exists():
         before, now = Run(out).machine, machine_snapshot.snapshot()
@@ -304,8 +328,27 @@ def check_machine(out: Path) -> None:
             close = name == "memory_bytes" and math.isclose(was or 0, is_now or 0, rel_tol=0.01)
             if was != is_now and not close:
                 problem = f"has {name} {was}, but this machine has {is_now}"
+        if not before:
+            problem = "has a machine.json that cannot be read"
+        elif not problem and _journals(out):
+            problem = _other_software(before, _computes_with())
     if problem:
         raise PomologyError(f"RUN={out.name}: {one_line(problem, 200)}; choose another RUN")
+
+
+def _other_software(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return what a run's cases computed with that is another now; "" if nothing is."""
+    for name, is_now in now.items():
+        was = before.get(name)
+        if was is None or was == is_now:  # older runs have not noted all
+            continue
+        name = name.replace("_", " ")
+        if isinstance(was, dict):
+            name = next(key for key in {**was, **is_now} if was.get(key) != is_now.get(key))
+            was, is_now = was.get(name), is_now.get(name)
+        was, is_now = ("none" if value is None else value for value in (was, is_now))
+        return f"has cases with {name} {was}, and this command has {is_now}"
+    return ""
 
 
 def cpu_kind(machine: Mapping[str, Any]) -> tuple:

@@ -24,6 +24,7 @@ import papermill
 from jupyter_client.manager import KernelManager
 from nbclient.exceptions import DeadKernelError
 
+from pomology.errors import PomologyError
 from pomology.format import clock_time, one_line
 from pomology.machine import messages
 from pomology.machine import snapshot as machine_snapshot
@@ -31,15 +32,17 @@ from pomology.paths import make_folder, redact, root, write_atomic
 from pomology.report import page as report_page
 from pomology.results import cases, frame
 from pomology.results import journal as results_journal
+from pomology.results.record import Record
 from pomology.results.run import Run, check_machine, locked, note, note_machine
-from pomology.runner.notebooks import answered, relinked
-from pomology.runner.plan import GOING, Job, schedule
+from pomology.runner.notebooks import answered, code_digits, relinked
+from pomology.runner.plan import GOING, Job, of_other_code, schedule
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # per notebook; 0 is no limit
 # Without encryption ipykernel warns at every start of a kernel.
 KERNEL = {"transport_encryption": "auto"}
 TO_LOG = "--IPKernelApp.capture_fd_output=False"  # C code writes to the kernel's own stderr
 LOG_BYTES = 16384  # of a log, in which the last line is looked for
+LEFT_OPEN = "its notebook ended without ending this case"
 FATAL = "Fatal Python error"
 CLIENT = "jupyter_client.asynchronous.AsyncKernelClient"  # nbclient needs this one
 
@@ -61,7 +64,7 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit: float | None, min
     _choose_temporary_folder(out / ".partial" / "tmp")
     with locked(out), stopped_by_signals() as stop:
         (out / GOING).touch()
-        print(machine_snapshot.describe(note_machine(out, profile)))
+        print(machine_snapshot.describe(note_machine(out, profile, begins=True)))
         for flag in machine_snapshot.conditions()["flags"]:
             print(f"note: {cases.FLAGS[flag]}")
         unfinished = [job for job in jobs if not finished(job, out)]
@@ -119,12 +122,17 @@ def _choose_temporary_folder(substitute: Path) -> None:
 def finished(job: Job, out: Path) -> bool:
     """Return whether a job's notebook exists, and each case in its journal has ended."""
     journal = results_journal.read(out / f"{job.notebook.name}.jsonl")
+    begun = _begun(job, journal)
+    ended = all(journal.done(record.case, job.repeat) for record in begun)
+    return job.output(out).exists() and ended and bool(begun or job.notebook.after)
+
+
+def _begun(job: Job, journal: results_journal.Contents) -> list[Record]:
+    """Return the cases that a job has begun, finished or not."""
     # A journal has the cases of all repeats and of all frameworks of its notebook.
     framework = job.parameters.get("framework", "")
     of_repeat = [record for record in journal.records if record.repeat == job.repeat]
-    begun = [record.case for record in of_repeat if framework in ("", record.framework)]
-    ended = all(journal.done(case, job.repeat) for case in begun)
-    return job.output(out).exists() and ended and bool(begun or job.notebook.after)
+    return [record for record in of_repeat if framework in ("", record.framework)]
 
 
 @contextlib.contextmanager
@@ -214,6 +222,9 @@ class Execution:
     def _run_kernel(self) -> Outcome:
         """Execute the notebook in a fresh kernel, which ends early if `watch` returns a reason."""
         source = self.job.notebook.path
+        problem = self._note_code()
+        if problem:
+            return "error", problem
         partial = self.out / ".partial" / f"{self.job.name}.ipynb"
         final = self.job.output(self.out)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -252,6 +263,9 @@ class Execution:
             return self.watch() or ("error", f"{name}: {reason}")
         if any(cell.metadata.papermill["status"] != "completed" for cell in document.cells):
             return self.watch() or ("error", "ended before its last cell")
+        problem = self._left_open()
+        if problem:
+            return self.watch() or ("error", problem)
         # A repeat's tables have all repeats so far, so it also replaces the first one's notebook.
         # Where that is missing it has not finished, and a file there would say that it has.
         first = self.out / f"{self.job.notebook.name}.ipynb"
@@ -265,6 +279,34 @@ class Execution:
             write_atomic(target, relinked(answered(executed), source, target.parent))
         partial.unlink()
         return None
+
+    def _note_code(self) -> str:
+        """Note of which code the notebook's cases are; return why they cannot be of one, or ""."""
+        name = self.job.notebook.name
+        try:
+            problem = of_other_code(self.job, self.out)
+            code = code_digits(self.job.notebook.path)
+        except PomologyError as error:
+            return str(error)
+        noted = Run(self.out).machine.get("code", {})
+        if not problem and noted.get(name) != code:
+            note(self.out, code=noted | {name: code})
+        return problem
+
+    def _left_open(self) -> str:
+        """End the cases that the notebook has not ended; return why it has not finished, or ""."""
+        journal = results_journal.read(self.journal.path)
+        begun = _begun(self.job, journal)
+        if not begun and not self.job.notebook.after:
+            return "it began no case"
+        names = [record.case for record in begun]
+        for start in journal.open_starts:
+            own = start.case in names and start.repeat == self.job.repeat
+            if own and not journal.done(start.case, start.repeat):
+                self.journal.end(Record.ended(start, "error", LEFT_OPEN))
+        left = [name for name in names if journal.attempts.get((name, self.job.repeat))]
+        left = [name for name in left if not journal.done(name, self.job.repeat)]
+        return f"it left cases open: {one_line(', '.join(left), 200)}" if left else ""
 
 
 def _last_words(log: Path, begin: int) -> str:

@@ -6,6 +6,7 @@ papermill itself accepts unknown parameters and values of a wrong type without a
 import ast
 import contextlib
 import fnmatch
+import hashlib
 import json
 import math
 import os
@@ -19,7 +20,15 @@ import msgspec
 from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.paths import RESOURCES, in_checkout, notebook_paths, read_csv, read_file, root
+from pomology.paths import (
+    RESOURCES,
+    in_checkout,
+    notebook_paths,
+    read_csv,
+    read_file,
+    read_text,
+    root,
+)
 from pomology.results.record import PROFILES
 
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")  # the relative target of a link in Markdown
@@ -180,6 +189,19 @@ def read_notebook(path: Path) -> dict[str, Any]:
         if not (document["cells"] and isinstance(document["metadata"], dict)):
             raise ValueError("it has no cells")
     return document
+
+
+def code_digits(path: Path) -> str:
+    """Return digits that tell the code of a notebook's cells from any other.
+
+    They are of its cells, and of the Python files next to it that these name, such as its twin.
+    Raises PomologyError if one cannot be read.
+    """
+    cells = [cell for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    words = set(re.findall(r"\w+", " ".join(texts)))
+    texts += [read_text(file) for file in sorted(path.parent.glob("*.py")) if file.stem in words]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 def relinked(document: dict[str, Any], source: Path, folder: Path) -> str:

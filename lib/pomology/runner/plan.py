@@ -14,9 +14,16 @@ from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.format import clock_time, one_line
 from pomology.paths import EXTRAS, notebook_paths, read_csv, root
+from pomology.results import journal
 from pomology.results.record import PROFILES
 from pomology.results.run import Run
-from pomology.runner.notebooks import Notebook, notebooks, read_notebook, select
+from pomology.runner.notebooks import (
+    Notebook,
+    code_digits,
+    notebooks,
+    read_notebook,
+    select,
+)
 
 DESCRIBED = "docs/experiments.csv"  # model and data of each notebook
 GOING = ".partial/going"  # a file in the run's folder until the run has finished
@@ -172,8 +179,21 @@ def run_folder(run: str, profile: str) -> Path:
     return outputs / run
 
 
+def of_other_code(job: Job, out: Path) -> str:
+    """Return why a job cannot add cases to those that its notebook has in a run; "" if it can."""
+    name = job.notebook.name
+    begun = journal.read(out / f"{name}.jsonl").records
+    noted = Run(out).machine.get("code", {}).get(name)
+    # Runs of older versions have noted none.
+    if not begun or noted in (None, code_digits(job.notebook.path)):
+        return ""
+    file = f"outputs/{out.name}/{name}.jsonl"
+    remedy = f"name another RUN, or remove {file} to measure them again"
+    return f"{name} has cases of other code than {job.notebook.path.name} has now; {remedy}"
+
+
 def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
-    """Raise PomologyError if a run has another profile or other parameters: tables never mix."""
+    """Raise PomologyError if a run has another profile, parameters or code: tables never mix."""
     if not (out / "machine.json").exists():
         return
     profile_before = Run(out).machine.get("profile")
@@ -181,6 +201,9 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
         problem = f"has PROFILE={profile_before}, not {profile}; name another RUN"
         raise PomologyError(f"RUN={out.name}: {problem}")
     for job in planned:
+        problem = of_other_code(job, out)
+        if problem:
+            raise PomologyError(f"RUN={out.name}: {problem}")
         for path in (out / ".partial" / f"{job.name}.ipynb", job.output(out)):
             try:
                 parameters = read_notebook(path)["metadata"]["papermill"]["parameters"]
