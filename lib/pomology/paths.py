@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import errno
+import fcntl
 import functools
 import getpass
 import os
@@ -133,8 +134,28 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".part")
     draft.unlink(missing_ok=True)  # of a killed process; a pipe there would wait for ever
-    draft.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
+    with open(draft, "wb") as file:
+        file.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
+        file.flush()
+        synchronize(file.fileno())  # or a power cut may leave the new name without the new bytes
     os.replace(draft, path)
+
+
+def synchronize(descriptor: int, whole: bool = False) -> None:
+    """Wait until a file's bytes are on the disk. Raises OSError if the disk fails or is full.
+
+    whole: on macOS, flush the drive's cache, too, which takes longer. Network volumes, exFAT and
+    FUSE refuse one of the two, or both; their bytes are then where the system has put them.
+    """
+    flushes = [os.fsync]
+    if whole and hasattr(fcntl, "F_FULLFSYNC"):
+        flushes.append(lambda number: fcntl.fcntl(number, fcntl.F_FULLFSYNC))
+    for flush in flushes:
+        try:
+            flush(descriptor)
+        except OSError as error:
+            if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
+                raise
 
 
 def notebook_paths(folder: Path) -> list[Path]:

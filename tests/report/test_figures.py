@@ -4,7 +4,10 @@ This file has the article's numbers as typed in; shares and rates are computed b
 """
 
 import io
+import os
 import re
+import subprocess
+import sys
 
 import matplotlib
 import numpy
@@ -26,9 +29,17 @@ from drawings import (
 from notebook_code import PATHS
 from records import metric, rate, record
 
+from pomology.paths import root
 from pomology.report import figures
 from pomology.report.article import Declaration
-from pomology.report.figures import MOST_BEYOND, MOST_LINES, article_figure, png, svg
+from pomology.report.figures import (
+    MOST_BEYOND,
+    MOST_LINES,
+    VARIABLES,
+    article_figure,
+    png,
+    svg,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")  # warnings would appear in notebooks
 
@@ -146,6 +157,53 @@ def test_passes_have_lines_and_a_framework_without_their_times_one_of_the_step()
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_ticks_of_the_figure_of_published_values_are_plain_numbers(path):
     drawn(path.stem)  # which looks at them
+
+
+HOSTILE = """
+text.usetex: True
+axes.prop_cycle: cycler("color", ["k"])
+font.size: 30
+svg.fonttype: path
+savefig.bbox: tight
+savefig.dpi: 10
+savefig.transparent: True
+path.simplify_threshold: 1
+backend: tkagg
+"""
+DRAW = """
+import hashlib, locale, sys
+if sys.argv[1:]:  # as where a decimal is a comma
+    locale.localeconv = lambda: {"decimal_point": ",", "thousands_sep": ".", "grouping": [3, 0]}
+from drawings import MACHINE, drawn
+from pomology.report import figures
+for name in ("vae", "kernel_launch"):
+    figure = drawn(name, MACHINE)
+    pictures = figures.svg(figure).encode(), figures.png(figure).data
+    print(*(hashlib.sha256(picture).hexdigest() for picture in pictures))
+"""
+
+
+def test_a_matplotlibrc_and_a_locale_change_no_byte_of_a_figure(tmp_path):
+    """The user's own file counts for JupyterLab and is not read in a run."""
+    (tmp_path / "matplotlibrc").write_text(HOSTILE)
+    (tmp_path / "own").mkdir()
+    unimportable = f"{HOSTILE}axes.formatter.use_locale: True\n"
+    (tmp_path / "own" / "matplotlibrc").write_text(unimportable)
+    paths = {
+        "PYTHONPATH": os.pathsep.join(str(root() / name) for name in ("lib", "tests", "setup"))
+    }
+    user = {"MATPLOTLIBRC": str(tmp_path), "MPLBACKEND": "tkagg", "LC_ALL": "de_DE.UTF-8"}
+    user |= {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "10"}
+
+    def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-c", DRAW, *arguments]
+        pipes = {"stdout": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, env=os.environ | paths | environment, **pipes)
+
+    in_a_run = user | {"MPLCONFIGDIR": str(tmp_path / "own")} | VARIABLES
+    started = start({}), start(user, "comma"), start(in_a_run, "comma")
+    plain, in_lab, of_run = [process.communicate()[0] for process in started]
+    assert plain == in_lab == of_run and len(set(plain.split())) == 4
 
 
 def test_a_users_settings_of_matplotlib_change_no_figure():

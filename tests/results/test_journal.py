@@ -58,6 +58,16 @@ def test_only_a_failing_drive_fails_where_macos_s_flush_is_refused(journal, monk
     assert synchronize.call_count == 1 and cases(journal) == ["a"]
 
 
+@pytest.mark.parametrize("name", ["EINVAL", "ENOSYS", "ENOTSUP", "EIO", "EDQUOT"])
+def test_a_file_system_that_refuses_fsync_keeps_its_lines(journal, monkeypatch, name):
+    error = OSError(getattr(errno, name), "planned")
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=error))
+    fails = name in ("EIO", "EDQUOT")
+    with pytest.raises(OSError, match="planned") if fails else contextlib.nullcontext():
+        journal.end(ENDED)
+    assert cases(journal) == ["a"]
+
+
 @pytest.mark.parametrize("keep", [1, 200, -2])
 def test_a_torn_last_line_is_reported_and_does_not_join_the_next_one(journal, keep):
     journal.end(ENDED)

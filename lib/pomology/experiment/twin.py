@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -79,11 +80,15 @@ def of_case(case: dict[str, Any] | Record, samples: int, drop_last: bool = False
 
 def run(request: Request) -> tuple[int, str]:
     """Run a twin, print its lines, and return its exit status and the last line of its stderr."""
-    command = [sys.executable, "-m", "pomology.experiment.twin"]
+    # -P: a file `random.py` next to the notebook is no module of Python's.
+    command = [sys.executable, "-P", "-m", "pomology.experiment.twin"]
+    # Not as the user's locale has it, which may lack `×` or `→`.
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:replace"}
+    options = {"encoding": "utf-8", "errors": "replace", "env": environment}
     # A file keeps what a driver writes before it aborts, and never fills up as a pipe does.
     with tempfile.NamedTemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": said}
-        process = subprocess.Popen(command, text=True, **pipes)
+        process = subprocess.Popen(command, **options, **pipes)
         try:
             process.stdin.write(msgspec.json.encode(request).decode())
             process.stdin.close()
@@ -104,7 +109,7 @@ def load(source: str) -> Any:
     path = Path(file).resolve()
     if not path.is_file():
         raise PomologyError(f"{path.name}: no such file; expected an MLX twin, such as vae_mlx.py")
-    sys.path.insert(0, str(path.parent))  # twins share files
+    sys.path.append(str(path.parent))  # twins share files
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

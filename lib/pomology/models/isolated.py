@@ -24,7 +24,15 @@ def call(what: str, function: str, *arguments: Any, limit_s: float | None = None
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.pickle"), Path(folder, "answer.pickle")
         request.write_bytes(pickle.dumps(arguments))
-        command = [sys.executable, "-m", "pomology.models.isolated", function, request, answer]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pomology.models.isolated",
+            function,
+            request,
+            answer,
+        ]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         options = {"capture_output": True, "text": True, "check": False, "env": environment}
         done = subprocess.run(command, timeout=limit_s, **options)

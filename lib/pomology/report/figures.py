@@ -24,6 +24,9 @@ from pomology.results import cases, metrics
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats
 
+# For notebooks' processes: matplotlib reads a user's own settings on import, and with
+# `axes.formatter.use_locale` it cannot be imported where LC_ALL names a locale that is missing.
+VARIABLES = {"MATPLOTLIBRC": str(RESOURCES / "figures.mplstyle")}
 GREY = "#767676"  # of lines, with contrast enough on white and on black
 INK = "#333333"  # of text, see `svg` for a dark page
 HALO = 3.0  # points of the background's colour around text, half of them on each side

@@ -5,15 +5,13 @@ disk at once, so a killed process loses only the case that was running. Journals
 are untrusted: nothing in them is evaluated.
 """
 
-import errno
-import fcntl
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from pomology.format import one_line
-from pomology.paths import read_file
+from pomology.paths import read_file, synchronize
 from pomology.results.record import RETRIED, UNTRIED, Record, Start, Status, checked, parse
 
 # A case whose process was killed is tried once more, since the process may have been the cause.
@@ -52,13 +50,7 @@ class Journal:
             # File names in messages may not be valid Unicode.
             file.write(line.encode(errors="replace") + b"\n")
             file.flush()
-            os.fsync(file.fileno())
-            if hasattr(fcntl, "F_FULLFSYNC"):  # on macOS fsync does not flush the drive's cache
-                try:
-                    fcntl.fcntl(file.fileno(), fcntl.F_FULLFSYNC)
-                except OSError as error:  # network volumes, exFAT and FUSE have only fsync
-                    if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
-                        raise
+            synchronize(file.fileno(), whole=True)
         return entry
 
     def finish_open(self, status: Status, reason: str) -> list[str]:

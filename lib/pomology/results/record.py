@@ -113,6 +113,7 @@ COUNTS = (
     *("repeat", "threads", "parameters"),
     *("flops_per_step", "bytes_per_step", "launches_per_step"),
 )
+PAIRS = ("warmup", "steady", "ready")  # raw times: pairs of steps or calls, and their seconds
 MOST = 2**63  # which a column of a DataFrame does not hold
 LARGEST = 1e300
 SHORTEST_S = 1e-12
@@ -147,6 +148,8 @@ def _require_possible(entry: Start | Record) -> None:
         return
     if entry.seconds is not None and not 0 <= entry.seconds < math.inf:
         raise ValueError(f"seconds is {entry.seconds}")
+    for part, raw in entry.blocks.items():
+        _require_pairs(part, raw)
     for name, metric in entry.metrics.items():
         numbers = [
             metric.value,
@@ -158,6 +161,20 @@ def _require_possible(entry: Start | Record) -> None:
             raise ValueError(f"n of {name} is {metric.n}")
         if entry.status == "ok" and name in TIMES and metric.value < SHORTEST_S:
             raise ValueError(f"{name} is {metric.value}; a time must be positive")
+
+
+def _require_pairs(part: str, raw: dict[str, Any]) -> None:
+    """Raise ValueError unless a part's raw times are pairs of steps and seconds."""
+    for kind in PAIRS:
+        blocks = raw.get(kind) or []
+        if not isinstance(blocks, list) or any(isinstance(block, float) for block in blocks):
+            raise ValueError(f"{kind} of {part} has no pairs of steps and seconds")
+        for steps, seconds in blocks:
+            if not (0 <= steps < MOST and abs(seconds) <= LARGEST):
+                raise ValueError(f"{kind} of {part} has {steps} steps in {seconds} s")
+    steps = raw.get("epoch_steps")
+    if steps is not None and not (isinstance(steps, float) and 0 <= steps <= LARGEST):
+        raise ValueError(f"epoch_steps of {part} is {steps!r}")
 
 
 def checked(line: dict[str, Any]) -> Start | Record:

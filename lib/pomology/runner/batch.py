@@ -29,6 +29,7 @@ from pomology.format import clock_time, one_line
 from pomology.machine import messages
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import make_folder, redact, root, write_atomic
+from pomology.report import figures
 from pomology.report import page as report_page
 from pomology.results import cases, frame
 from pomology.results import journal as results_journal
@@ -234,6 +235,7 @@ class Execution:
         os.environ[results_journal.ONE_CASE_ON] = " ".join(self.job.notebook.one_case_per_kernel)
         os.environ["IPYTHONDIR"] = str(partial.parent / "ipython")  # ignores user start-up files
         os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # ignores user-registered `python3` kernels
+        os.environ.update(figures.VARIABLES)  # ignores a user's matplotlibrc
         if not os.access(os.path.expanduser("~"), os.W_OK):  # no home, for example in a container
             os.environ["HOME"] = str(partial.parent)
         try:

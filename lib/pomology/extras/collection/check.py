@@ -3,6 +3,8 @@
 import functools
 import itertools
 import math
+import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -61,6 +63,8 @@ NEARLY = 0.3  # relative, for what depends on the machine
 BOOST = 1.2  # a boost clock may exceed a data sheet's peak by up to 20 %
 FILLED = 0.7  # least share of the time of cases in raw times, relative to the reference run
 UNREADABLE = (PomologyError, LookupError, AttributeError, ArithmeticError, TypeError, ValueError)
+# What zipfile raises for a damaged member, which is read only when the zip is packed again.
+UNREADABLE += (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError)
 _same = functools.partial(math.isclose, rel_tol=EQUAL, abs_tol=ROUNDING_S)
 
 

@@ -192,7 +192,7 @@ def reproduce(name: str, run: str, options: list[str]) -> tuple[str, dict[str, b
     lock = folder / LOCK
     if lock.exists():  # a copied run has no lock, and must not get one
         filelock.FileLock(lock).acquire().lock.release()  # wait for a command of a killed worker
-    command = [sys.executable, "-m", "pomology", "reproduce", f"--run={run}", *options]
+    command = [sys.executable, "-P", "-m", "pomology", "reproduce", f"--run={run}", *options]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     line = ""
     with subprocess.Popen(command, cwd=root(), **output) as process:

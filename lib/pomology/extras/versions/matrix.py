@@ -66,7 +66,8 @@ def _measure(
         for repeat, name in dict.fromkeys((job.repeat, job.notebook.name) for job in jobs):
             for version in reversed(runs) if repeat % 2 else runs:
                 say(f"{name}, {version}, repeat {repeat + 1} of {options.repeats}")
-                command = [environment(version) / "bin" / "python", "-m", "pomology", "reproduce"]
+                python = environment(version) / "bin" / "python"
+                command = [python, "-P", "-m", "pomology", "reproduce"]
                 command += [f"--profile={options.profile}", f"--device={options.device}"]
                 command += [f"--data={options.data}", f"--run={runs[version]}"]
                 command += [f"--only={name}", f"--repeats={repeat + 1}"]
