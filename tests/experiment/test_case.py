@@ -20,7 +20,7 @@ from torch import nn
 
 from pomology.errors import Mismatch, TooSlow
 from pomology.experiment import case as experiment_case
-from pomology.machine import calibration, energy, memory, other_programs, waiting
+from pomology.machine import calibration, cgroups, energy, memory, other_programs, waiting
 from pomology.measure import clock, epochs
 from pomology.models import verify
 from pomology.results.cases import JUDGED_STEPS
@@ -287,6 +287,23 @@ def test_flags_contended_and_slowed(make, monkeypatch):
     monkeypatch.setattr(other_programs, "contended", lambda *_: False)
     experiment = make(profile="smoke", out=str(experiment.out / "smoke"))
     assert not run(experiment).calibration  # times of the profile `smoke` do not matter
+
+
+def test_a_case_that_a_quota_stopped_is_throttled(make, monkeypatch):
+    stopped_s = [0.0]
+    monkeypatch.setattr(cgroups, "throttled_s", lambda: {"group": stopped_s[0]})
+
+    def body(case):
+        stopped_s[0] += 60.0  # before the timing
+        fit(case)
+
+    assert "throttled" not in run(make(), body).flags
+
+    def stop(number):
+        stopped_s[0] += 1.0
+
+    record = run(make("siamese"), lambda case: fit(case, at=stop))
+    assert record.status == "ok" and record.flags.count("throttled") == 1
 
 
 def test_a_gpu_is_calibrated_outside_of_its_case_and_flagged_if_slower(make, monkeypatch):

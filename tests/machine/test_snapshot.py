@@ -145,23 +145,6 @@ def test_the_power_mode_is_that_of_pmset(mac, monkeypatch, said, mode):
     assert described == f"unknown chip{told}, Python 3.11.9"
 
 
-@pytest.mark.parametrize(
-    ("text", "threads"),
-    [("max 100000\n", 8), ("250000 100000\n", 2), ("50000 100000\n", 1), (None, 8)],
-)
-def test_threads_follow_the_quota_of_a_container_and_the_affinity(
-    monkeypatch, tmp_path, text, threads
-):
-    monkeypatch.setattr(machine_snapshot, "CPU_MAX", tmp_path / "cpu.max")
-    if text:
-        machine_snapshot.CPU_MAX.write_text(text)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert machine_snapshot.usable_threads() == threads
-    monkeypatch.delattr(os, "sched_getaffinity")  # as on a Mac
-    monkeypatch.setattr(os, "cpu_count", lambda: 10)
-    assert machine_snapshot.usable_threads() == (10 if threads == 8 else threads)
-
-
 # Both are 0.4 core, which is 1.25 % of 32 cores.
 @pytest.mark.parametrize(("percent", "threads", "busy"), [(20, 2, True), (1.25, 32, False)])
 def test_busy_is_the_load_of_other_programs(monkeypatch, percent, threads, busy):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pomology.experiment import outcome
 from pomology.machine import calibration, memory, waiting
+from pomology.machine.cgroups import Throttling
 from pomology.machine.driver_reports import DriverReports, Reported
 from pomology.machine.other_programs import OtherPrograms
 from pomology.machine.other_runs import NOTE, OtherRuns
@@ -60,6 +61,7 @@ class Monitor:
         self._calibration: dict[str, float] = {}
         self._others = OtherPrograms()
         self._other_runs = OtherRuns()
+        self._quota = Throttling()
         self._sampling = contextlib.ExitStack()
         self._sampler: Sampler | None = None
         self._peaks: dict[str, int] = {}
@@ -76,6 +78,7 @@ class Monitor:
         self._calibrate("before_s")
         self._device.reset_peak_memory()
         self._others.begin()
+        self._quota.begin()
 
     def listen(self) -> None:
         """Listen to what drivers report, until `finish`."""
@@ -87,14 +90,16 @@ class Monitor:
             self._device.synchronize()
             self._sampler = self._sampling.enter_context(Sampler(self._device.kind))
         self._others.begin()
+        self._quota.begin()
 
     def steady(self, stretch: Hashable, steps: int) -> None:
         """Read energy where a steady block begins or ends, see `EnergyCounter.steady`."""
         self._sampler.steady(stretch, steps)
 
     def pause(self) -> None:
-        """Judge the load of other programs in the timing that has just ended."""
+        """Judge other programs, and a container's quota, in the timing that has just ended."""
         self._others.end()
+        self._quota.end()
 
     def note_peaks(self) -> None:
         """Keep the peaks of memory up to here, if this is the first call.
@@ -111,7 +116,7 @@ class Monitor:
     def stop(self) -> None:
         """End the timing: what follows, such as checks, counts for no number."""
         if self._sampler:
-            self._others.end()
+            self.pause()
         self._sampling.close()
         self._peaks = self._peaks or self._device.peak_memory()
 
@@ -129,7 +134,12 @@ class Monitor:
         return Observed(
             metrics=sampler.metrics,
             peaks=self._peaks,
-            flags=[*self._others.flags, *sampler.flags, *of_other_runs],
+            flags=[
+                *self._others.flags,
+                *self._quota.flags,
+                *sampler.flags,
+                *of_other_runs,
+            ],
             notes=[*self._notes, *reported.remarks],
             calibration=self._calibration,
             sampled=self._sampler is not None,

@@ -46,7 +46,8 @@ def of_exception(exception: BaseException) -> tuple[str, str]:
     """Return the status of a case ended by an exception, and its reason in one line."""
     first, _, rest = f"{exception}".strip().partition("\n")
     if first.endswith(":"):  # such as `backend='inductor' raised:`, which says nothing alone
-        first = f"{first} {rest.strip().partition(chr(10))[0]}".strip()
+        second = rest.strip().partition("\n")[0]
+        first = f"{first} {second}".strip()
     reason = redact(first or type(exception).__name__)
     if not isinstance(exception, Exception):
         return "interrupted", reason

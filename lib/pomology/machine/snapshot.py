@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from pomology.machine import cgroups
 from pomology.paths import RESOURCES
 
 PACKAGES = [
@@ -51,7 +52,6 @@ WORD_AND_VALUE = re.compile(rf"(?P<word>[A-Za-z]\w*)([:=](?P<value>\w+|{NUMBER})
 LIST = re.compile(r"\d{1,3}(,\d{1,3})*|\d{1,3}-\d{1,3}([ ,]\d{1,3}-\d{1,3})*")
 CPU_KIND = ("family", "model", "stepping")  # what tells CPUs of one name apart
 REPOSITORY = Path(__file__).resolve().parents[3]
-CPU_MAX = Path("/sys/fs/cgroup/cpu.max")  # a container's quota: microseconds of CPU time per period
 
 
 def snapshot() -> dict[str, Any]:
@@ -195,19 +195,19 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def available_memory_bytes() -> int:
-    """Return the memory that new work can use without swapping."""
-    return psutil.virtual_memory().available
+    """Return the memory that new work can use without swapping, within a container's limit."""
+    limited = cgroups.free_memory_bytes()
+    available = psutil.virtual_memory().available
+    return available if limited is None else min(available, limited)
 
 
 def usable_threads() -> int:
-    """Return the number of threads that can run at once, by affinity and a container's quota."""
+    """Return the number of threads that can run at once, by affinity and a container's limits."""
     # macOS has no affinity.
     on_linux = hasattr(os, "sched_getaffinity")
     allowed = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
-    # The file has a quota and a period, `250000 100000`; the quota may be `max`.
-    quota, _, period = (CPU_MAX.read_text() if CPU_MAX.is_file() else "max").partition(" ")
-    cores = int(quota) // int(period) if quota.isdecimal() else allowed
-    return max(1, min(allowed, cores))
+    limits = (allowed, cgroups.cpus(), cgroups.cpu_quota())
+    return max(1, int(min(limit for limit in limits if limit is not None)))
 
 
 def thermal_level() -> int | None:

@@ -23,7 +23,7 @@ LOADING, SWAPPING, NONE = "loading", "swapping", "none of these"
 BOUND, IN_PART = 0.4, 0.15
 BELOW = " below its peak"
 # Flags of a case whose time says more of the moment than of the training.
-DISTURBED = ("contended", "slowed", "paused", "slept")
+DISTURBED = ("contended", "throttled", "slowed", "paused", "slept")
 LOADED = 0.7  # compute-only share of an epoch below which loading bounds it
 MEASURED_BY = {ARITHMETIC: "peaks", TRAFFIC: "peaks", LAUNCHES: "kernel_launch"}  # notebooks
 NOTES = (
