@@ -33,10 +33,10 @@ if arguments[0] == "venv":
 if "numpy==9.9.9" in arguments:
     sys.exit("× No solution found:\\n  there is no version of numpy==9.9.9")
 """
-# Mock of `python -m pomology reproduce` of a version: numpy 1.26.4 takes 1.2 times as long.
+# Mock of `python -P -m pomology reproduce` of a version: numpy 1.26.4 takes 1.2 times as long.
 PYTHON = """
 import json, pathlib, sys, time
-options = dict(word[2:].split("=", 1) for word in sys.argv[4:])
+options = dict(word[2:].split("=", 1) for word in sys.argv[5:])
 repeat = int(options["repeats"]) - 1
 out = pathlib.Path("outputs", options["run"])
 with open("log", "a") as log:
