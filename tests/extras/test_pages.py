@@ -398,8 +398,13 @@ def test_pages_need_the_commit_of_the_run(packed, capsys):
         assert capsys.readouterr().err.startswith("pomology: NOTEBOOKS=1: git does not have")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("notebook", notebooks.notebooks(), ids=lambda notebook: notebook.name)
+def marked(notebook):
+    """A few notebooks stand for all of them in `make test-all`: each takes 5 to 15 s."""
+    mark = pytest.mark.long if notebook.name in ("vae", "roofline") else pytest.mark.machines
+    return pytest.param(notebook, marks=mark, id=notebook.name)
+
+
+@pytest.mark.parametrize("notebook", map(marked, notebooks.notebooks()))
 def test_the_results_of_every_notebook_are_made_from_shared_records(notebook, tmp_path):
     ignored = shutil.ignore_patterns("*.ipynb", "shown", "*.parquet")
     run = shutil.copytree(root() / "outputs" / "reference-cpu", tmp_path / "run", ignore=ignored)

@@ -117,7 +117,7 @@ def test_the_last_words_of_a_kernel_and_its_signal_are_kept(tmp_path):
     """A driver writes why to the process's own stderr, and aborts. This kernel is a real one."""
     log, signals = tmp_path / "log", []
     with batch._kernel(tmp_path, log, lambda: None, signals) as manager:
-        client = BlockingKernelClient()
+        client = BlockingKernelClient(parent=manager)  # that knows a slow start from a death
         client.load_connection_info(manager.get_connection_info())
         client.start_channels()
         client.wait_for_ready(timeout=60)
