@@ -120,6 +120,13 @@ def sockets() -> Iterator[dict[str, str]]:
         yield settings
 
 
+@pytest.fixture(autouse=True)
+def own_lock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Cases of two tests are no runs that disturb each other."""
+    place = tmp_path_factory.mktemp("lock")
+    monkeypatch.setattr("pomology.machine.other_runs.PLACE", place)
+
+
 @pytest.fixture
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which nothing else runs; to find out about the real one takes seconds."""

@@ -219,7 +219,7 @@ CONTEXTS = {
     "edited code": edited_code,
     "added code": added_code,
 }
-PICTURES = 1  # of the page of a clean run
+PICTURES = 2  # of the page of a clean run: times, and parts of an epoch
 REFUSED = {"edited code", "added code"}
 
 
@@ -404,7 +404,7 @@ def marked(notebook):
     return pytest.param(notebook, marks=mark, id=notebook.name)
 
 
-@pytest.mark.parametrize("notebook", map(marked, notebooks.notebooks()))
+@pytest.mark.parametrize("notebook", [*map(marked, notebooks.notebooks())])
 def test_the_results_of_every_notebook_are_made_from_shared_records(notebook, tmp_path):
     ignored = shutil.ignore_patterns("*.ipynb", "shown", "*.parquet")
     run = shutil.copytree(root() / "outputs" / "reference-cpu", tmp_path / "run", ignore=ignored)

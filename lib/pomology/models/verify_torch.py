@@ -223,7 +223,7 @@ class StepOnBothDevices:
         model = self.cpu_model if cpu else self.model
         errors = Noise(noise, 0) if noise else None
         losses = self._run(model, size, 0, update, count, errors=errors, one_batch=True)
-        return [float(loss) for loss in losses]
+        return [float(torch.as_tensor(loss).detach()) for loss in losses]
 
     def updates(self, count: int, timed: bool = False) -> Deviations:
         """See `verify.Step`.
