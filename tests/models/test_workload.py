@@ -375,7 +375,7 @@ def test_a_step_that_a_gradient_scaler_left_out_is_verified_with_a_smaller_scale
         return optimizers[-1]
 
     with on_the_cpu(dataclasses.replace(WITH_SCALER, optimizer=optimizer)) as both:
-        scaled = both.reference(SIZE, 0).tensors
+        scaled = both.reference(SIZE, 0).arrays
         tries = {}
         for _, scaler in optimizers[1:]:  # after each try
             tries[scaler.get_scale()] = True
@@ -383,7 +383,7 @@ def test_a_step_that_a_gradient_scaler_left_out_is_verified_with_a_smaller_scale
         assert not both.model[0].weight.grad
         updates = both.updates(2)
     with on_the_cpu(LINEAR) as plain:
-        expected = plain.reference(SIZE, 0).tensors
+        expected = plain.reference(SIZE, 0).arrays
     assert len(scaled) == 2 + 2
     for name in expected:
         assert scaled[name].numpy() == pytest.approx(SCALED * expected[name].numpy(), rel=2e-3)

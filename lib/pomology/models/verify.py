@@ -17,7 +17,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,6 +87,7 @@ class Deviation:
 
 Deviations = dict[str, Deviation]
 Key = tuple[str, int, int]  # a module's name, the number of its call, and of its output
+OUTPUT, GRADIENT = "the output", "the gradient at the output"  # what passes between modules
 NONE_OF_CPU = Deviation(math.inf, 0.0, what="is none of the CPU's")
 FP32_EPS = float(np.finfo(np.float32).eps)
 
@@ -441,17 +442,45 @@ def name_of(what: str, key: Key) -> str:
     return name + (f", part {index + 1}" if index else "")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reference:
-    """The CPU's step where all of it is kept: gradients and loss by name, its time in seconds."""
+    """The CPU's step: its loss and gradients by name, and what passed between its modules.
+
+    arrays: of the framework, or of NumPy. outputs, gradients_of: by `Key`; empty if they take more
+    than `BLOCKS_BYTES`, and in Keras. bytes: of what passed. smaller: see `with_blocks`. In PyTorch
+    also convolved: keys of outputs that a convolution made. scale: of its gradients.
+    """
 
     size: int
     seed: int
-    arrays: Mapping[str, np.ndarray]
-    seconds: float
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    outputs: dict[Key, Any] = field(default_factory=dict)
+    gradients_of: dict[Key, Any] = field(default_factory=dict)
+    bytes: int = 0
+    smaller: "Reference | None" = None
+    convolved: set[Key] = field(default_factory=set)
+    scale: float = 1.0
+
+    def keep(self, arrays: dict[Key, Any], key: Key, array: Any) -> Any:
+        """Keep an array, unless those of a large step take too much memory; return it."""
+        self.bytes += array.nbytes
+        if self.size > SMALLEST and self.bytes > BLOCKS_BYTES:
+            self.outputs.clear()
+            self.gradients_of.clear()
+        else:
+            arrays[key] = array
+        return array
 
 
-def with_blocks(reference: Any, run: Callable[[int, int], Any]) -> Any:
+def of_cpu(arrays: Mapping[Key, Any], what: str, key: Key) -> Any:
+    """Return what the CPU's step kept. Raises Mismatch if it passed nothing there."""
+    if key not in arrays:
+        raise Mismatch(f"{name_of(what, key)} is none of the CPU's")
+    return arrays[key]
+
+
+def with_blocks(reference: Reference, run: Callable[[int, int], Reference]) -> Reference:
     """Return the reference, or one with so few samples that it keeps what passes.
 
     run: runs the CPU's step on so many samples of a seed. Some outputs, such as those of positions,

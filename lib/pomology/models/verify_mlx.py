@@ -3,49 +3,30 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
-from pomology.errors import Mismatch
 from pomology.models import verify
-from pomology.models.blocks_mlx import Noise, boundaries
-from pomology.models.verify import FP32_EPS, Deviation, Deviations, Key, name_of
+from pomology.models.blocks_mlx import Change, Noise, boundaries
+from pomology.models.verify import (
+    FP32_EPS,
+    GRADIENT,
+    OUTPUT,
+    Deviation,
+    Deviations,
+    Key,
+    Reference,
+    name_of,
+    of_cpu,
+)
 from pomology.models.workload import Workload
 from pomology.models.workload_mlx import SMALL, before_update, optimizers_of
 
 Arrays = dict[str, np.ndarray]
-
-
-@dataclass
-class Reference:
-    """The CPU's step: its loss and gradients by name, and what passed between its modules.
-
-    outputs, gradients_of: by `Key`, empty if they take more than `verify.BLOCKS_BYTES`. bytes: of
-    what passed.
-    """
-
-    size: int
-    seed: int
-    arrays: Arrays = field(default_factory=dict)
-    outputs: dict[Key, mx.array] = field(default_factory=dict)
-    gradients_of: dict[Key, mx.array] = field(default_factory=dict)
-    bytes: int = 0
-    seconds: float = 0.0
-    smaller: "Reference | None" = None
-
-    def keep(self, arrays: dict[Key, mx.array], key: Key, array: mx.array) -> mx.array:
-        """Keep an array, unless those of a large step take too much memory; return it."""
-        self.bytes += array.nbytes
-        if self.size > SMALL and self.bytes > verify.BLOCKS_BYTES:
-            self.outputs.clear()
-            self.gradients_of.clear()
-        else:
-            arrays[key] = array
-        return array
+Passed = dict[Key, mx.array]  # between the modules, either forward or back
 
 
 class StepOnBothDevices:
@@ -112,28 +93,24 @@ class StepOnBothDevices:
         reference = verify.with_blocks(reference, self.reference)
         errors = Noise(noise, draw) if noise else None
         # Kept until the step is over, as MLX computes them only then.
-        outputs: dict[Key, mx.array] = {}
-        gradients_of: dict[Key, mx.array] = {}
+        outputs: Passed = {}
+        gradients_of: Passed = {}
 
-        def on_output(key: Key, output: mx.array) -> mx.array:
-            recorded = reference.outputs.get(key)
-            if recorded is None:
-                raise Mismatch(f"{name_of('the output', key)} is none of the CPU's")
-            outputs[key] = output
-            return _replaced(output, recorded, errors)
+        def replaced(what: str, passed: Passed, recorded: Passed) -> Change:
+            def replace(key: Key, array: mx.array) -> mx.array:
+                values = of_cpu(recorded, what, key)
+                passed[key] = array
+                return (errors.on(values) if errors else values).astype(array.dtype)
 
-        def on_gradient(key: Key, gradient: mx.array) -> mx.array:
-            recorded = reference.gradients_of.get(key)
-            if recorded is None:
-                raise Mismatch(f"{name_of('the gradient at the output', key)} is none of the CPU's")
-            gradients_of[key] = gradient
-            return _replaced(gradient, recorded, errors)
+            return replace
 
+        on_output = replaced(OUTPUT, outputs, reference.outputs)
+        on_gradient = replaced(GRADIENT, gradients_of, reference.gradients_of)
         with boundaries(self.model, on_output, on_gradient):
             arrays = self._gradients(reference.size, reference.seed, noise > 0, noise, draw)
         deviations = verify.compared(arrays, reference.arrays)
-        deviations |= _compared("the output", outputs, reference.outputs)
-        deviations |= _compared("the gradient at the output", gradients_of, reference.gradients_of)
+        deviations |= _compared(OUTPUT, outputs, reference.outputs)
+        deviations |= _compared(GRADIENT, gradients_of, reference.gradients_of)
         return deviations
 
     def repeated(self, size: int) -> Deviations:
@@ -259,13 +236,7 @@ class StepOnBothDevices:
         return {f"{prefix}.{name}" if prefix else name: array for name, array in flat}
 
 
-def _replaced(array: mx.array, recorded: mx.array, errors: Noise | None) -> mx.array:
-    """Return the CPU's array, with errors if there are any, in the type of the replaced one."""
-    values = errors.on(recorded) if errors else recorded
-    return values.astype(array.dtype)
-
-
-def _compared(what: str, arrays: dict[Key, mx.array], reference: dict[Key, mx.array]) -> Deviations:
+def _compared(what: str, arrays: Passed, reference: Passed) -> Deviations:
     """Compare what passed between the modules, one by one, as each is copied."""
     deviations = {}
     for key, array in arrays.items():

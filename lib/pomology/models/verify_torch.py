@@ -5,7 +5,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Self
 from unittest import mock
 
@@ -18,46 +17,21 @@ from pomology.models import verify
 from pomology.models.blocks_torch import Noise, boundaries
 from pomology.models.random_on_cpu import RandomOnCPU
 from pomology.models.verify import (
+    GRADIENT,
     NONE_OF_CPU,
+    OUTPUT,
     SMALLEST,
     Deviation,
     Deviations,
     Key,
+    Reference,
     name_of,
+    of_cpu,
 )
 from pomology.models.workload import Workload, before_update, scalers, updates, weights_of
 
 SCALES = 24  # of gradients that are tried: 65,536 and its halves
 Tensors = dict[str, torch.Tensor]
-
-
-@dataclass
-class Reference:
-    """The CPU's step: its loss and gradients by name, and what passed between its modules.
-
-    outputs, gradients_of: by `Key`, empty if they take more than `verify.BLOCKS_BYTES`. convolved:
-    keys of outputs that a convolution made. scale: of its gradients. bytes: of what passed.
-    """
-
-    size: int
-    seed: int
-    tensors: Tensors = field(default_factory=dict)
-    outputs: dict[Key, torch.Tensor] = field(default_factory=dict)
-    gradients_of: dict[Key, torch.Tensor] = field(default_factory=dict)
-    convolved: set[Key] = field(default_factory=set)
-    scale: float = 1.0
-    bytes: int = 0
-    seconds: float = 0.0
-    smaller: "Reference | None" = None
-
-    def keep(self, tensors: dict[Key, torch.Tensor], key: Key, tensor: torch.Tensor) -> None:
-        """Keep a tensor, unless those of a large step take too much memory."""
-        self.bytes += tensor.nbytes
-        if self.size > SMALLEST and self.bytes > verify.BLOCKS_BYTES:
-            self.outputs.clear()
-            self.gradients_of.clear()
-        else:
-            tensors[key] = tensor
 
 
 class StepOnBothDevices:
@@ -109,19 +83,15 @@ class StepOnBothDevices:
             if self.random_on_cpu.convolved:
                 reference.convolved.add(key)
                 self.random_on_cpu.convolved = False
-            output = self._rounded(key, output)
-            reference.keep(reference.outputs, key, output)
-            return output.clone()
+            return reference.keep(reference.outputs, key, self._rounded(key, output)).clone()
 
         def on_gradient(key: Key, gradient: torch.Tensor) -> torch.Tensor:
             self.random_on_cpu.convolved = False  # was a backward pass
-            gradient = self._rounded(key, gradient)
-            reference.keep(reference.gradients_of, key, gradient)
-            return gradient
+            return reference.keep(reference.gradients_of, key, self._rounded(key, gradient))
 
         began_s = time.perf_counter()
         with boundaries(self.cpu_model, on_output, on_gradient):
-            reference.tensors = self._step(self.cpu_model, size, seed, dict)
+            reference.arrays = self._step(self.cpu_model, size, seed, dict)
         reference.seconds = time.perf_counter() - began_s
         reference.scale = self.scale
         return reference
@@ -129,7 +99,7 @@ class StepOnBothDevices:
     def deviations(self, reference: Reference, noise: float = 0.0, draw: int = 0) -> Deviations:
         """See `verify.Step`."""
         convolves = bool(reference.convolved)
-        compared = Compared(reference.tensors, lambda _: convolves)
+        compared = Compared(reference.arrays, lambda _: convolves)
         if not noise:
             return self._compared_step(self.model, reference, compared)
         errors = Noise(noise, draw)
@@ -146,25 +116,21 @@ class StepOnBothDevices:
         model = self.cpu_model if noise else self.model
         errors = Noise(noise, draw) if noise else None
         of_convolutions = {name for name, _, _ in reference.convolved}
-        compared = Compared(reference.tensors, lambda name: _module_of(name) in of_convolutions)
+        compared = Compared(reference.arrays, lambda name: _module_of(name) in of_convolutions)
 
         def replaced(recorded: torch.Tensor, like: torch.Tensor, factor: float) -> torch.Tensor:
             values = errors.on(recorded) if errors else recorded
             return torch.empty_like(like).copy_(values * factor if factor != 1 else values)
 
         def on_output(key: Key, output: torch.Tensor) -> torch.Tensor:
-            recorded = reference.outputs.get(key)
-            if recorded is None:
-                raise Mismatch(f"{name_of('the output', key)} is none of the CPU's")
-            compared.add(name_of("the output", key), output, recorded, key in reference.convolved)
+            recorded = of_cpu(reference.outputs, OUTPUT, key)
+            compared.add(name_of(OUTPUT, key), output, recorded, key in reference.convolved)
             return replaced(recorded, output, 1.0)
 
         def on_gradient(key: Key, gradient: torch.Tensor) -> torch.Tensor:
-            recorded = reference.gradients_of.get(key)
-            if recorded is None:
-                raise Mismatch(f"{name_of('the gradient at the output', key)} is none of the CPU's")
+            recorded = of_cpu(reference.gradients_of, GRADIENT, key)
             factor = self.scale / reference.scale
-            name = name_of("the gradient at the output", key)
+            name = name_of(GRADIENT, key)
             # A convolution may be next, by whose gradient this one was made.
             compared.add(name, gradient / factor, recorded, bool(reference.convolved))
             return replaced(recorded, gradient, factor)
