@@ -438,6 +438,17 @@ def test_an_interruption_of_a_case_s_end_leaves_stderr_as_it_was(make, monkeypat
             os.close(descriptor)
 
 
+def test_an_interrupted_case_is_no_other_run_to_those_that_follow(make, monkeypatch):
+    (case,) = make().cases()
+    with pytest.raises(KeyboardInterrupt), case:
+        ended = mock.Mock()
+        case._stack.callback(ended)
+        monkeypatch.setattr(case._monitor, "stop", mock.Mock(side_effect=KeyboardInterrupt))
+    ended.assert_called_once_with()
+    record = run(make("siamese"))
+    assert "contended" not in record.flags and "another run" not in record.note
+
+
 def test_a_training_on_a_gpu_that_nobody_verified_is_unproved(make):
     experiment = make(profile="smoke")
     experiment.devices[0].kind = "gpu"

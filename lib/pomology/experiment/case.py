@@ -429,7 +429,8 @@ class Case:
         return None
 
     def __exit__(self, kind: type | None, exception: BaseException | None, trace: Any) -> bool:
-        with contextlib.closing(self._monitor):
+        # An interruption of the end, too, leaves nothing that the case has put in place.
+        with contextlib.closing(self._monitor), self._stack, self._first_block:
             return self._end(exception)
 
     def _end(self, exception: BaseException | None) -> bool:

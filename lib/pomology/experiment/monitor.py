@@ -71,18 +71,18 @@ class Monitor:
 
     def begin(self) -> None:
         """Time the calibration, before the model takes memory, and reset the memory's peak."""
-        try:
-            self._other_runs.begin()
-        except OSError as error:
-            self._notes.append(f"other runs would not be noticed: {error.strerror}")
         self._calibrate("before_s")
         self._device.reset_peak_memory()
         self._others.begin()
         self._quota.begin()
 
     def listen(self) -> None:
-        """Listen to what drivers report, until `finish`."""
+        """Listen to what drivers report, and watch for other runs, until `finish` or `close`."""
         self._driver.begin()
+        try:
+            self._other_runs.begin()
+        except OSError as error:
+            self._notes.append(f"other runs would not be noticed: {error.strerror}")
 
     def watch(self) -> None:
         """Start the sampler, and count CPU time of other programs from here."""
@@ -125,10 +125,8 @@ class Monitor:
         self._calibrate("after_s")
         reported = self._driver.end()
         self._other_runs.end()
-        of_other_runs = []
-        if self._other_runs.noticed:
+        if self._other_runs.flags:
             self._notes.append(NOTE)
-            of_other_runs.append("contended")
         sampler = self._sampler or Sampler(self._device.kind)
         samples = sampler.samples
         return Observed(
@@ -138,7 +136,7 @@ class Monitor:
                 *self._others.flags,
                 *self._quota.flags,
                 *sampler.flags,
-                *of_other_runs,
+                *self._other_runs.flags,
             ],
             notes=[*self._notes, *reported.remarks],
             calibration=self._calibration,
@@ -152,8 +150,10 @@ class Monitor:
         )
 
     def close(self) -> None:
-        """Stop listening to drivers, if an interruption came before `finish`."""
+        """Stop sampling, listening and watching, if an interruption came before `finish`."""
+        self._sampling.close()
         self._driver.end()
+        self._other_runs.end()
 
     def _calibrate(self, side: str) -> None:
         """Time the machine's speed on a `side` of the measurement, `before_s` or `after_s`."""

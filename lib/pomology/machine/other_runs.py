@@ -27,6 +27,11 @@ class OtherRuns:
         self._file: int | None = None
         self._bytes = 0
 
+    @property
+    def flags(self) -> list[str]:
+        """`contended`, if another run measured."""
+        return ["contended"] if self.noticed else []
+
     def begin(self) -> None:
         """Begin to watch, without waiting for others. Raises OSError if no lock can be had."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
