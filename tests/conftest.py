@@ -17,7 +17,7 @@ pytest_plugins = ["processes"]
 BY_NOTEBOOK = "test_smoke.py"
 # The slowest pieces, in this order; what is not here is quick. `pytest --durations=0` says what
 # takes how long.
-FIRST = ["test_batch.py", "test_twins.py", "[capabilities]", "[whisper_pretraining]"]
+FIRST = ["test_batch.py", "test_twins.py", "[capabilities]", "[whisper_pretraining]", "[resnet50]"]
 FIRST += ["[simclr]", "[instrument_check]", "[model_memory]", "[mlp_cnn_lstm", "[gpt2_small]"]
 FIRST += ["[bert_base]", "test_on_a_mac.py", "test_fleet.py", "test_keras.py", "test_verify.py"]
 FIRST += ["test_today.py", "test_published_flops.py", "test_counts.py"]

@@ -31,9 +31,10 @@ LACKS = {
 }
 # What these find missing is their result.
 PROBES = {"capabilities", "device_check", "instrument_check", "whisper_finetuning"}
-# Half a minute of a core each.
+# Ten seconds of a core each, or more.
 LARGE = {"bert_base", "capabilities", "gpt2_small", "mlp_cnn_lstm-True", "simclr"}
-LARGE |= {"whisper_pretraining"}
+LARGE |= {"whisper_pretraining", "instrument_check", "resnet50", "mlp_cnn_lstm-False"}
+LARGE |= {"rasbt_vgg16", "whisper_finetuning", "model_memory"}
 
 
 def parameters() -> list:

@@ -116,7 +116,15 @@ def test_a_step_of_half_precision_runs_in_autocast(name):
     assert texts == ["the forward pass does not run in autocast"]
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+# A second of a core for each plant, or more: `make test-all` has them.
+LARGE = {"bert_base", "gpt2_small", "resnet50", "simclr", "whisper_pretraining", "siamese"}
+LARGE |= {"device_check-chart", "capabilities-article", "whisper_finetuning", "sustained_load"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in WORKLOADS],
+)
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_named(name, plant):
     declared, batch_size = of_notebook(name)
