@@ -1,7 +1,9 @@
-"""Measure the errors of `pomology fit`: `python setup/fit.py`, which takes about half an hour.
+"""Count the models of `pomology fit`, and measure its errors.
 
-Three Markdown tables, for docs/fit.md: memory of real steps on this CPU; speeds of finetuning.csv;
-its peaks of memory. Nothing of finetuning.csv is fitted.
+`python setup/fit.py counts` writes counts.jsonl, which takes an hour; models that it has stay as
+they are. `python setup/fit.py` prints three Markdown tables, for docs/fit.md, in half an hour:
+memory of real steps on this CPU; speeds of finetuning.csv; its peaks of memory. Nothing of
+finetuning.csv is fitted.
 """
 
 import functools
@@ -20,9 +22,10 @@ import numpy as np
 import pandas
 
 from pomology.articles import published
-from pomology.extras.fit import memory, networks
-from pomology.extras.fit.networks import Plan
-from pomology.extras.prediction import devices, model
+from pomology.extras.fit import answer, counts, networks
+from pomology.extras.fit.answer import TrainingDevice
+from pomology.extras.fit.plan import Plan
+from pomology.extras.prediction import devices
 
 CONFIGURATIONS = [
     ("smollm2-135m", Plan("full", precision="fp32", sequence=256)),
@@ -127,7 +130,7 @@ def memory_on_cpu() -> str:
         environment = os.environ | ALLOCATOR
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         real = int(done.stdout.split()[-1])
-        need = memory.count(name, plan, "cpu").bytes
+        need = counts.need(name, plan, "cpu").bytes
         errors.append(abs(need / real - 1))
         configuration = f"{name}, {plan.method}, {plan.precision}, {plan.batch} × {plan.sequence}"
         if plan.checkpointing:
@@ -176,7 +179,6 @@ def predictions() -> pandas.DataFrame:
     of a step. memory: counted over published peak, where there is one.
     """
     sheets = devices.published_devices()
-    fitted = model.fitted()
     results = []
     for row in published.read("finetuning.csv"):
         device = sheets.get(row["device"])
@@ -198,11 +200,12 @@ def predictions() -> pandas.DataFrame:
         plan = planned(row)
         long = plan.batch * plan.sequence > LONG
         result["length"] = f"{'more than' if long else 'at most'} {LONG:,} tokens in a batch"
-        need = memory.count(row["model"], plan, device.backend if device else "cuda")
+        need = counts.need(row["model"], plan, device.backend if device else "cuda")
         if row["peak_memory_gb"]:
             result["memory"] = need.bytes / (float(row["peak_memory_gb"]) * GB)
         if device:
-            step, _ = fitted.predict(need.work, device, row["precision"])
+            where = TrainingDevice(device.backend, device, None, "")
+            step, _ = answer.predicted(need, plan._replace(precision=row["precision"]), where)
             step_s = plan.batch * float(row["sequence"]) / float(row["tokens_per_s"])
             result["ratio"] = step_s / step.value
             result["inside"] = step.low <= step_s <= step.high
@@ -258,8 +261,25 @@ def published_memory() -> str:
     return table(head, grouped(rows[rows["memory"].notna()], memory_line))
 
 
+def write_counts() -> None:
+    """Add the counts of models that the table lacks."""
+    kept = dict(counts.table())
+    for row in networks.rows():
+        for framework in ("torch", "mlx"):
+            for backend, plan in counts.tabled(framework):
+                key = counts.key(row["name"], plan, backend)
+                if key not in kept:
+                    counted = counts.count(networks.find(row["name"]), plan, backend)
+                    kept[key] = counts.telling(counted)
+                    print(key, flush=True)
+    lines = [json.dumps([key, *values], separators=(",", ":")) for key, values in kept.items()]
+    counts.TABLE.write_text("\n".join(sorted(lines)) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    if sys.argv[1:]:
+    if sys.argv[1:] == ["counts"]:
+        write_counts()
+    elif sys.argv[1:]:
         name, plan = json.loads(sys.argv[1])
         print(real_bytes(name, Plan(*plan)))
     else:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pomology.command_line import argument, stated
 from pomology.errors import PomologyError
+from pomology.extras.fit import plan
 
 
 def _text(name: str, expected: str, rest: str = "", **settings: Any) -> tuple[str, dict]:
@@ -13,29 +14,42 @@ def _text(name: str, expected: str, rest: str = "", **settings: Any) -> tuple[st
     return argument(name, f"{expected}{rest}", None, type=stated(expected), **settings)
 
 
+_MODEL = "a model, such as 'Llama 3.1 8B'"
 ARGUMENTS = (
-    _text("model", "a model, such as 'Llama 3.1 8B'", ", or the path of a config.json", nargs="+"),
-    argument("--method", "default: lora", "lora", choices=("full", "lora", "qlora")),
+    _text("model", _MODEL, ", or the path of a config.json or its folder", nargs="+"),
+    argument("--method", "default: lora", "lora", choices=plan.METHODS),
     argument("--rank", "rank of LoRA's matrices (default: 8)", 8, type=int),
+    _text("--targets", "LoRA's matrices, such as 'q_proj,v_proj' or all-linear"),
+    argument("--layers", "blocks with LoRA, from the last one on", 0, type=int),
+    argument("--dropout", "of LoRA (default: 0)", 0.0, type=float),
     argument("--sequence", "tokens (default: 2048, or the most that it takes)", None, type=int),
-    argument("--batch", "sequences of a step (default: 1)", 1, type=int),
-    argument("--precision", "default: bf16", "bf16", choices=("fp32", "bf16", "fp16")),
-    argument("--optimizer", "default: adamw", "adamw", choices=("adamw", "sgd")),
+    argument("--batch", "sequences of a pass (default: 1; mlx: 4)", None, type=int),
+    argument("--accumulation", "passes before an update (default: 1)", 1, type=int),
+    argument("--precision", "default: bf16", "bf16", choices=plan.PRECISIONS),
+    argument("--amp", "weights in fp32, passes in --precision", False, action="store_true"),
+    argument("--optimizer", "default: adamw", "adamw", choices=plan.OPTIMIZERS),
+    argument("--loss", "default: the model's own", "default", choices=plan.LOSSES),
     argument("--checkpointing", "recompute activations", False, action="store_true"),
+    argument("--no-upcast", "QLoRA without peft's casts to fp32", False, action="store_true"),
     _text("--on", "a device with a data sheet, such as 'M4 Max'", " (default: this machine's)"),
     _text("--memory", "memory of the device or Mac, such as 36GB", " (default: the data sheet's)"),
     _text("--tokens", "tokens of the whole training, such as 10M"),
-    argument("--framework", "default: torch", "torch", choices=("torch", "mlx")),
+    argument("--framework", "default: torch; mlx is mlx-lm", "torch", choices=("torch", "mlx")),
     _text("--observed", "a measured speed, such as '93 s/it' or '475 tokens/s'"),
 )
 
 
-def _run(options: argparse.Namespace) -> None:
-    """Say whether fine-tuning a model fits a device, and how long it takes."""
+def _run(options: argparse.Namespace) -> int:
+    """Say whether fine-tuning a model fits a device, and how long it takes.
+
+    Returns the exit status, 1 if nothing fits.
+    """
     from pomology.extras.fit import answer
 
     options.model = " ".join(options.model)
-    print("\n".join(answer.answer(options)))
+    said = answer.answer(options)
+    print("\n".join(said.lines))
+    return int(said.nothing_fits)
 
 
 def _models(options: argparse.Namespace) -> None:

@@ -1,28 +1,39 @@
-"""The answer of `pomology fit`: memory, speed, hours, and what would help."""
+"""The answer of `pomology fit`: whether it fits, what would fit, and how long it takes."""
 
 from __future__ import annotations
 
 import argparse
-import bisect
+import math
 import re
+import shlex
 from typing import NamedTuple
 
 from pomology.articles import devices as names
 from pomology.devices import find
 from pomology.errors import PomologyError
-from pomology.extras.fit import memory, networks
-from pomology.extras.fit.networks import Plan
+from pomology.extras.fit import counts, networks, offers
+from pomology.extras.fit.counts import Need
+from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices, model
 from pomology.extras.prediction.devices import Hardware
+from pomology.extras.prediction.work import Work
 from pomology.format import clock_time, one_line, quantity, seconds, significant, span
 from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 
-MEMORY = {"GB": 2.0**30, "GiB": 2.0**30, "TB": 2.0**40}  # memory is sold in powers of two
+MEMORY = {"gb": 2.0**30, "gib": 2.0**30, "tb": 2.0**40}  # memory is sold in powers of two
+COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 COVERED = "of 101 published speeds 41 % are within 30 %, 75 % in such intervals"  # docs/fit.md
-SECONDS = {"s/it": 1.0, "s/step": 1.0, "min/it": 60.0, "h/it": 3600.0}
+# Units of a measured speed: those of seconds per step, of steps per second, of tokens per second.
+PER_STEP = {"s/it": 1.0, "s/step": 1.0, "min/it": 60.0, "h/it": 3600.0}
+STEPS = ("it/s", "steps/s", "it/sec")
+TOKENS = ("tokens/s", "tok/s", "tokens/sec", "tok/sec", "t/s")
 SWAPS = "memory that swaps, or operators that run on the CPU (PYTORCH_ENABLE_MPS_FALLBACK)"
 SLOW = "launches of small batches, data loading, other programs, a low-power mode, heat"
+# What Metal lets a program use of a Mac's memory: GB of the Mac, and 10^9 bytes that llama.cpp
+# logged as recommendedMaxWorkingSetSize under macOS 15.7 and 26 (docs/fit.md).
+METAL = {16: 12.713, 24: 19.070, 36: 28.991, 48: 40.201, 64: 55.663, 128: 115.449}
+MOST = 10**9  # of a batch or a sequence
 
 
 class TrainingDevice(NamedTuple):
@@ -39,23 +50,35 @@ class TrainingDevice(NamedTuple):
     note: str = ""
 
 
-def answer(options: argparse.Namespace) -> list[str]:
-    """Return the output of the command as lines. Raises PomologyError for wrong arguments."""
+class Answer(NamedTuple):
+    """The output of the command, and whether neither the plan nor a change of it fits."""
+
+    lines: list[str]
+    nothing_fits: bool
+
+
+def answer(options: argparse.Namespace) -> Answer:
+    """Return the answer to the command's options. Raises PomologyError for wrong arguments."""
     name, note = networks.resolve(options.model)
     plan = plan_of(options, longest=networks.longest(networks.find(name)))
-    tokens = parse(options.tokens, {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}, "--tokens", "10M")
+    tokens = parse(options.tokens, COUNTS, "--tokens", "10M")
     observed_s = step_time(options.observed, plan) if options.observed else 0.0
     where = training_device(options)
-    need = memory.count(name, plan, where.backend)
-    lines = fits(name, plan, where)
-    if where.device:
-        step, bound = model.fitted().predict(need.work, where.device, plan.precision)
-        lines += timed(step, bound, plan.batch * plan.sequence, tokens)
-        lines += [judged(step, observed_s)] if observed_s else []
-        lines += [where.note] if where.note else []
-    else:
-        lines.append(f"no time is predicted: {where.note}; --on names a device with a data sheet")
-    return [*lines, *helps(name, plan, where), *filter(None, [note])]
+    need = counts.need(name, plan, where.backend)
+    verdict = offers.verdict(need, plan, where)
+    lines = [f"{verdict}: {_needed(name, plan, need, where)}"]
+    if verdict != offers.TOO_LARGE or not where.device:
+        lines += _time(need, plan, where, tokens)
+    if where.device and observed_s:
+        lines.append(judged(predicted(need, plan, where)[0], observed_s))
+    offer = None
+    if verdict == offers.TOO_LARGE:
+        offer = offers.cheapest(name, plan, where)
+        lines += _offered(offer, name, plan, where, options)
+    lines += details(name, plan, need, where)
+    lines += [where.note] if where.note and where.device else []
+    lines += [*networks.notes(name, plan), *filter(None, [note])]
+    return Answer(lines, verdict == offers.TOO_LARGE and offer is None)
 
 
 def plan_of(options: argparse.Namespace, longest: int) -> Plan:
@@ -65,12 +88,28 @@ def plan_of(options: argparse.Namespace, longest: int) -> Plan:
     """
     values = {field: value for field, value in vars(options).items() if field in Plan._fields}
     values["sequence"] = min(2048, longest) if options.sequence is None else options.sequence
+    mlx = options.framework == "mlx"
+    values["batch"] = (4 if mlx else 1) if options.batch is None else options.batch
+    values["targets"] = options.targets or ""
+    values["upcast"] = options.method == "qlora" and not mlx and not options.no_upcast
     plan = Plan(**values)
-    for field in ("rank", "batch", "sequence"):
+    for field in ("rank", "batch", "sequence", "accumulation"):
         if values[field] < 1:
             raise PomologyError(f"--{field} {values[field]}: expected at least 1")
+        if values[field] > MOST:
+            raise PomologyError(f"--{field} {values[field]}: expected at most {MOST:,}")
     if plan.sequence > longest:
         raise PomologyError(f"--sequence {plan.sequence}: the model takes {longest:,} at most")
+    if plan.layers < 0:
+        raise PomologyError(f"--layers {plan.layers}: expected 0, for all blocks, or more")
+    if not 0 <= plan.dropout < 1:
+        raise PomologyError(f"--dropout {plan.dropout:g}: expected a share from 0 to below 1")
+    if plan.amp and plan.precision == "fp32":
+        raise PomologyError("--amp: expected --precision bf16 or fp16, that of the passes")
+    if plan.amp and plan.method == "qlora":
+        raise PomologyError("--amp: QLoRA keeps its weights in 4 bits; expected full or lora")
+    if mlx and plan.method == "full" and plan.optimizer not in ("adamw", "sgd"):
+        raise PomologyError(f"--optimizer {plan.optimizer}: mlx-lm has none in 8 bits")
     return plan
 
 
@@ -78,33 +117,55 @@ def parse(text: str | None, units: dict[str, float], option: str, example: str) 
     """Return the value of a number with a unit, such as `36GB`, or 0. Raises PomologyError."""
     if not text:
         return 0.0
-    number, unit = re.fullmatch(r"(\d+\.?\d*|) *(.*)", text.strip(), re.DOTALL).groups()
-    if unit not in units or not number or not float(number):
+    number, unit = re.fullmatch(
+        r"(\d[\d,_]*\.?\d*(?:[eE][+]?\d{1,2})?|) *(.*)", text.strip(), re.DOTALL
+    ).groups()
+    value = float(number.replace(",", "").replace("_", "")) if number else 0.0
+    unit = unit.casefold()
+    if unit not in units or not value or not math.isfinite(value):
         raise PomologyError(f"{option} {one_line(text)}: expected a value such as {example}")
-    return float(number) * units[unit]
+    return value * units[unit]
 
 
 def step_time(text: str, plan: Plan) -> float:
     """Return an observed speed as seconds per step. Raises PomologyError."""
-    rates = {"it/s": 1.0, "steps/s": 1.0, "tokens/s": 1 / (plan.batch * plan.sequence)}
-    value = parse(text, SECONDS | rates, "--observed", "93 s/it, 0.4 it/s or 475 tokens/s")
-    return 1 / value if text.strip().endswith(tuple(rates)) else value
+    per_step = plan.batch * plan.sequence * plan.accumulation
+    rates = dict.fromkeys(STEPS, 1.0) | dict.fromkeys(TOKENS, 1 / per_step)
+    example = "93 s/it, 0.4 it/s or 475 tokens/s"
+    # mlx-lm prints `Tokens/sec 250`.
+    first = re.fullmatch(r" *([a-zA-Z]+/[a-zA-Z]+)[:=]? +([\d.]+) *", text)
+    turned = f"{first[2]} {first[1]}" if first else text
+    value = parse(turned, PER_STEP | rates, "--observed", example)
+    return 1 / value if turned.strip().casefold().endswith(tuple(rates)) else value
+
+
+def metal_limit(memory_bytes: float) -> float:
+    """Return the bytes that Metal lets a program use on a Mac with so much memory.
+
+    Between the sizes of METAL the share is interpolated.
+    """
+    import numpy as np
+
+    gigabytes = memory_bytes / 2**30
+    shares = [1e9 * limit / 2**30 / size for size, limit in METAL.items()]
+    return memory_bytes * float(np.interp(gigabytes, list(METAL), shares))
 
 
 def training_device(options: argparse.Namespace) -> TrainingDevice:
     """Return the device of the command's options, by default this machine's."""
     stated = parse(options.memory, MEMORY, "--memory", "36GB") or None
-    # What Metal recommends for the GPU, as reported by users. On the Mac itself Metal is asked.
-    metal = stated and stated * (2 / 3 if stated <= 36 * MEMORY["GB"] else 3 / 4)
+    metal = metal_limit(stated) if stated else None
     gpus = snapshot.gpus()
     if options.on:
         device, name, note = devices.with_data_sheet(options.on, gpus, "--on")
         if device.backend == "mps":
-            return TrainingDevice("mps", device, metal, "Metal's recommendation", note)
-        limit = stated or float(names.sheets()[name]["memory_gb"]) * MEMORY["GB"]
+            words = f"Metal's limit of a Mac with {(stated or 0) / 2**30:g} GB"
+            return TrainingDevice("mps", device, metal, words, note)
+        limit = stated or float(names.sheets()[name]["memory_gb"]) * MEMORY["gb"]
         return TrainingDevice(device.backend, device, limit, "the device's memory", note)
     device_here = find.find("auto", options.framework)[-1]
     unified = device_here.kind == "gpu" and device_here.unified_memory
+    # On the Mac itself Metal is asked.
     limit = (metal if unified else stated) or device_here.free_memory()
     words = f"for {device_here.title} on {device_here.name or 'this machine'}"
     if device_here.kind == "cpu":
@@ -116,53 +177,35 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
     return TrainingDevice(device_here.backend, device, limit, words, note)
 
 
-def fits(name: str, plan: Plan, where: TrainingDevice) -> list[str]:
-    """Return the lines about the model and its memory."""
-    need = memory.count(name, plan, where.backend)
-    lora = f"LoRA, rank {plan.rank}"
-    kind = {"full": "all weights", "lora": lora, "qlora": f"Q{lora}"}[plan.method]
-    checkpointing = ", checkpointing" if plan.checkpointing else ""
-    shares = [f"{part} {quantity(size, 'B')}" for part, size in need.parts.items()]
-    head = (
-        f"{name}: {need.parameters:,} parameters; {kind} ({need.trained:,} trained), batch "
-        f"{plan.batch}, {plan.sequence:,} tokens, {plan.precision}, {plan.optimizer}{checkpointing}"
-    )
-    detail = f"  when most is allocated: {', '.join(shares)}"
-    needed = f"needs {quantity(need.bytes, 'B')}"
+def predicted(need: Need, plan: Plan, where: TrainingDevice) -> tuple[Estimate, str]:
+    """Return the time of a step on a device with a data sheet, and what takes most of it."""
+    # An update reads the gradient, and reads and writes the weight and each state, in one kernel.
+    state = need.parts.get("optimizer", 0.0)
+    update_bytes = (5.0 if plan.optimizer == "sgd" else 3.5) * state
+    work = Work(0.0, need.work["flops"], need.work["bytes"] + update_bytes, need.work["launches"])
+    return model.fitted().predict(work, where.device, plan.precision)
+
+
+def _needed(name: str, plan: Plan, need: Need, where: TrainingDevice) -> str:
+    """Return what a plan needs of what there is."""
+    what = {"full": "training", "lora": "LoRA of", "qlora": "QLoRA of"}[plan.method]
+    words = f"{what} {networks.title(name)} needs {quantity(need.bytes, 'B')}"
     if not where.limit:
-        return [head, f"{needed}; --memory tells whether that fits", detail]
-    verdict = "fits" if need.bytes <= where.limit else "does not fit"
-    batch = largest(name, plan, where, "batch")
-    longest = min(largest(name, plan, where, "sequence"), networks.longest(networks.find(name)))
-    return [
-        head,
-        f"{verdict}: {needed} of {quantity(where.limit, 'B')} ({where.limited_by})",
-        detail,
-        f"  largest batch of {plan.sequence:,} tokens: {batch:,}; longest sequence at batch "
-        f"{plan.batch}: about {longest:,} tokens",
-    ]
+        return f"{words}; --memory tells whether that fits"
+    share = 100 * need.bytes / where.limit
+    words += f", {share:.0f} % of {quantity(where.limit, 'B')} ({where.limited_by})"
+    reserved = offers.with_reserve(need, plan, where)
+    if reserved > need.bytes:
+        words += f"; about {quantity(reserved, 'B')} with CUDA's context and fragmentation"
+    return words
 
 
-def largest(name: str, plan: Plan, where: TrainingDevice, field: str) -> int:
-    """Return the largest batch or sequence that fits, or 0; at most 1,000 times the plan's.
-
-    Memory is taken as a polynomial through the counts of three sizes; sequences are up to 5 % off.
-    """
-    import numpy as np
-
-    # The smallest size, a quarter of the largest, must be at least 1.
-    planned = max(2, getattr(plan, field))
-    top = 2 * planned
-    if field == "sequence":  # a model with learned positions runs no longer one
-        top = min(top, networks.longest(networks.find(name)))
-    sizes = [top // 4, top // 2, top]
-    counts = [memory.count(name, plan._replace(**{field: size}), where.backend) for size in sizes]
-    curve = np.poly1d(np.polyfit(sizes, [need.bytes for need in counts], 2))
-    return bisect.bisect_right(range(1, 1000 * planned + 1), where.limit, key=curve)
-
-
-def timed(step: Estimate, bound: str, per_step: int, tokens: float) -> list[str]:
-    """Return the lines about time. per_step: tokens. tokens: of the whole training, or 0."""
+def _time(need: Need, plan: Plan, where: TrainingDevice, tokens: float) -> list[str]:
+    """Return the lines about time. tokens: of the whole training, or 0."""
+    if not where.device:
+        return [f"no time is predicted: {where.note}; --on names a device with a data sheet"]
+    step, bound = predicted(need, plan, where)
+    per_step = plan.batch * plan.sequence * plan.accumulation
     rate, least, most = (
         significant(per_step / step_s, 2) for step_s in (step.value, step.high, step.low)
     )
@@ -172,9 +215,14 @@ def timed(step: Estimate, bound: str, per_step: int, tokens: float) -> list[str]
     ]
     if tokens:
         steps = tokens / per_step
-        whole, low, high = (clock_time(steps * step_s) for step_s in (step.value, *step.bounds))
+        whole, low, high = (duration(steps * step_s) for step_s in (step.value, *step.bounds))
         lines.append(f"  {tokens:,.0f} tokens: {whole} ({low} to {high})")
     return lines
+
+
+def duration(whole_s: float) -> str:
+    """Return the time of a training with no more digits than a prediction has."""
+    return f"{significant(whole_s / 3600, 2)} h" if whole_s >= 3600 else clock_time(whole_s)
 
 
 def judged(step: Estimate, observed_s: float) -> str:
@@ -188,23 +236,96 @@ def judged(step: Estimate, observed_s: float) -> str:
     return f"{line}; usual causes: {SWAPS if ratio > 10 else SLOW}"
 
 
-def helps(name: str, plan: Plan, where: TrainingDevice) -> list[str]:
-    """Return what alone would save memory, each with its numbers, the largest saving first."""
-    changes = {
-        "LoRA": {"method": "lora"},
-        "QLoRA": {"method": "qlora"},
-        "checkpointing": {"checkpointing": True},
-        "bf16": {"precision": "bf16"},
-        f"{plan.sequence // 2:,} tokens": {"sequence": max(1, plan.sequence // 2)},
-    }
-    lines = []
-    for words, change in changes.items():
-        changed = plan._replace(**change)
-        need = memory.count(name, changed, where.backend)
-        line = f"  {words}: {quantity(need.bytes, 'B')}"
-        if where.device:
-            step, _ = model.fitted().predict(need.work, where.device, changed.precision)
-            line += f", {seconds(step.value)} per step"
-        if need.bytes < memory.count(name, plan, where.backend).bytes:
-            lines.append((need.bytes, line))
-    return ["what would help:", *(line for _, line in sorted(lines))]
+def _offered(
+    offer: offers.Offer | None,
+    name: str,
+    plan: Plan,
+    where: TrainingDevice,
+    options: argparse.Namespace,
+) -> list[str]:
+    """Return the lines about what fits instead, with the command to type."""
+    if offer is None:
+        return ["nothing fits: not even QLoRA with checkpointing, one sequence and 128 tokens"]
+    share = 100 * offer.need.bytes / where.limit
+    words = f"{quantity(offer.need.bytes, 'B')} ({share:.0f} %)"
+    if where.device:
+        step, _ = predicted(offer.need, offer.plan, where)
+        words += f", {seconds(step.value)} per step ({span(*step.bounds, seconds)})"
+    tight = ", tight" if offer.verdict == offers.TIGHT else ""
+    return [
+        f"what fits{tight}: {offers.words(plan, offer.plan)}: {words}",
+        f"  {command(name, offer.plan, options)}",
+    ]
+
+
+def command(name: str, plan: Plan, options: argparse.Namespace) -> str:
+    """Return the command of a plan on the device of the options."""
+    words = ["pomology", "fit", name, "--method", plan.method]
+    words += ["--batch", str(plan.batch), "--sequence", str(plan.sequence)]
+    default = Plan()
+    for field in ("rank", "targets", "layers", "dropout", "accumulation", "precision"):
+        value = getattr(plan, field)
+        if value != getattr(default, field) and (plan.method != "full" or field == "accumulation"):
+            words += [f"--{field}", str(value)]
+    for field in ("optimizer", "loss", "framework"):
+        if getattr(plan, field) != getattr(default, field):
+            words += [f"--{field}", getattr(plan, field)]
+    words += ["--checkpointing"] * plan.checkpointing + ["--amp"] * plan.amp
+    if plan.method == "qlora" and plan.framework == "torch" and not plan.upcast:
+        words.append("--no-upcast")
+    for field in ("on", "memory", "tokens"):
+        if getattr(options, field, None):
+            words += [f"--{field}", getattr(options, field)]
+    return shlex.join(words)
+
+
+def details(name: str, plan: Plan, need: Need, where: TrainingDevice) -> list[str]:
+    """Return the lines about what was counted, and about larger batches and sequences."""
+    trained = f"{need.trained:,} of {need.parameters:,} parameters trained"
+    if plan.method != "full":
+        matrices = ", ".join(counts.of(name, plan, where.backend).matrices)
+        blocks = "" if not plan.layers else f" of the last {plan.layers} blocks"
+        if plan.framework == "mlx" and not plan.layers:
+            blocks = f" of the last {networks.MLX_LAYERS} blocks"
+        trained = f"rank {plan.rank} on {matrices}{blocks}: {trained}"
+    settings = [f"{plan.batch} × {plan.sequence:,} tokens", plan.precision]
+    settings += ["autocast of fp32 weights"] * plan.amp + ["upcast"] * plan.upcast
+    settings += [plan.optimizer] + [f"{plan.loss} loss"] * (plan.loss != "default")
+    settings += [f"{plan.accumulation} passes an update"] * (plan.accumulation > 1)
+    settings += ["checkpointing"] * plan.checkpointing
+    parts = sorted(need.parts.items(), key=lambda item: -item[1])
+    shares = [f"{part} {quantity(size, 'B')}" for part, size in parts if size >= 1]
+    lines = [
+        f"  {trained}; {', '.join(settings)}",
+        f"  when most is allocated: {', '.join(shares)}",
+    ]
+    if where.limit:
+        batch = largest(name, plan, where, "batch")
+        sequence = largest(name, plan, where, "sequence")
+        lines.append(
+            f"  largest batch of {plan.sequence:,} tokens: {batch:,}; longest sequence at batch "
+            f"{plan.batch}: {sequence:,} tokens"
+        )
+    return lines
+
+
+def largest(name: str, plan: Plan, where: TrainingDevice, field: str) -> int:
+    """Return the largest batch or sequence whose counted bytes fit, or 0. field: which of both."""
+
+    def fits(size: int) -> bool:
+        changed = plan._replace(**{field: size})
+        return counts.need(name, changed, where.backend).bytes <= where.limit
+
+    most = MOST
+    if field == "sequence":  # a model with learned positions runs no longer one
+        most = min(MOST, networks.longest(networks.find(name)))
+    if fits(most):
+        return most
+    low, high = 0, 1
+    while high < most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

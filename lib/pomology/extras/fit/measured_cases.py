@@ -1,9 +1,10 @@
 """Measured fine-tunings next to what `pomology fit` predicts for them."""
 
 from pomology.errors import PomologyError
-from pomology.extras.fit import memory, networks
-from pomology.extras.fit.networks import Plan
-from pomology.extras.prediction import devices, model
+from pomology.extras.fit import answer, counts, networks
+from pomology.extras.fit.answer import TrainingDevice
+from pomology.extras.fit.plan import Plan
+from pomology.extras.prediction import devices
 from pomology.format import quantity, seconds, span
 from pomology.machine import snapshot
 from pomology.report.table import Row, Table
@@ -35,13 +36,14 @@ def table(records, name, framework):
             layers=config.get("lora_layers", 0),
         )
         kind = cases.kind(record.backend)
-        need = memory.count(name, plan, record.backend if kind == "gpu" else "cpu")
+        need = counts.need(name, plan, record.backend if kind == "gpu" else "cpu")
         predicted = "no data sheet"
         if kind == "gpu":
             choice, note = _device(record.chip, gpus)
             notes[note] = None
             if choice:
-                step, _ = model.fitted().predict(need.work, choice.device, plan.precision)
+                where = TrainingDevice(choice.device.backend, choice.device, None, "")
+                step, _ = answer.predicted(need, plan, where)
                 predicted = f"{seconds(step.value)} ({span(*step.bounds, seconds)})"
         peak = metrics.get("allocated_peak_bytes") or metrics.get("footprint_peak_bytes")
         cells = {

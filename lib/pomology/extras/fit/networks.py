@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pomology.articles import names
 from pomology.articles.names import Resolved
 from pomology.errors import PomologyError
+from pomology.extras.fit import standins
+from pomology.extras.fit.plan import Plan
 from pomology.format import one_line
 from pomology.paths import read_csv, read_file
 
 HUB = "https://huggingface.co/"
 COMMAND = "pomology models"  # lists all names
+CONFIG = "config.json"
+EXPERTS = {"num_experts", "num_local_experts", "n_routed_experts"}  # keys of mixtures of experts
 # Words of a name that do not change the sizes of a model. `base` is a size of BERT and Whisper.
 ROLES = re.compile(
     r"(?i)\b(meta|google|openai|microsoft)[-_ ]"
@@ -33,26 +38,12 @@ WORDS = re.compile(r"[a-z]+|\d[\w.]*")
 ALSO = re.compile(r"(.+?)(?: \(vocab_size (\d+)\))?")
 MOST = 3  # names of other sizes in a note
 MLX_LAYERS = 16  # layers, from the last one on, that mlx-lm's LoRA trains by default
+ALL_LINEAR = "all-linear"  # all matrices of a block, as mlx-lm takes by default
 UNLIMITED = 10**9  # tokens
 FRAMES = 3000  # of mel spectrograms, in the input of Whisper
 # Bits per element of a matrix in 4 bits. bitsandbytes adds a scale per 64 elements, quantized
 # itself; MLX adds a scale and an offset of 16 bits each.
 QUANTIZED_BITS = {"torch": 4.127, "mlx": 4.5}
-
-
-class Plan(NamedTuple):
-    """What is trained: the options that change its memory or work."""
-
-    method: str = "lora"  # full, lora or qlora
-    rank: int = 8
-    sequence: int = 2048
-    batch: int = 1
-    precision: str = "bf16"
-    optimizer: str = "adamw"
-    checkpointing: bool = False
-    framework: str = "torch"
-    targets: str = ""  # names of LoRA's matrices, separated by commas; "": those of peft
-    layers: int = 0  # with LoRA, from the last one on; 0: those of the framework
 
 
 @functools.cache
@@ -103,8 +94,11 @@ def resolve(name: str) -> Resolved:
     `whisper`. The note says what was taken if that is not the very model. Raises PomologyError, in
     one line with similar names, for other names.
     """
-    if name in configurations() or Path(name).expanduser().is_file():
+    path = Path(name).expanduser()
+    if name in configurations() or path.is_file():
         return Resolved(name)
+    if (path / CONFIG).is_file():
+        return Resolved(str(path / CONFIG))
     forms = _forms(name)
     spelled = [form for form in map(names.spelling, forms) if form in _spellings()]
     chosen, note = _spellings()[spelled[0]] if spelled else _smallest(forms[-1])
@@ -157,7 +151,8 @@ def _parameters(row: dict[str, str]) -> int:
 def find(name: str) -> dict[str, Any]:
     """Return the configuration of a model by `resolve`, or of a config.json.
 
-    Raises PomologyError for unknown models and other files.
+    Of a model of texts and images it is that of the text model. Raises PomologyError for unknown
+    models and other files.
     """
     name = resolve(name).name
     if name in configurations():
@@ -165,12 +160,59 @@ def find(name: str) -> dict[str, Any]:
     import transformers
 
     path = Path(name).expanduser()
+    config = _read_config(path)
+    if isinstance(config.get("text_config"), dict):
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+        text = config["text_config"]
+        by_type = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        architecture = by_type.get(text.get("model_type"), config["architectures"][0])
+        config = text | {"architectures": [architecture]}
+    architecture = config["architectures"][0]
+    if not hasattr(transformers, architecture):
+        reason = f"transformers {transformers.__version__} has no {one_line(architecture)}"
+        raise PomologyError(f"{one_line(path.name)}: {reason}, which may have code of its own")
+    return config
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Return what a config.json has. Raises PomologyError for other files."""
     try:
         config = json.loads(read_file(path))
-        getattr(transformers, config["architectures"][0])
-    except (ValueError, LookupError, TypeError, AttributeError):
+        if not isinstance(config["architectures"][0], str):
+            raise TypeError
+    except (ValueError, LookupError, TypeError):
         raise PomologyError(f"{one_line(path.name)}: expected JSON with `architectures`") from None
     return config
+
+
+def title(name: str) -> str:
+    """Return a model's name, or that of the folder of its config.json."""
+    if name in configurations():
+        return name
+    path = Path(name).expanduser().resolve()
+    return one_line(path.parent.name if path.name == CONFIG else path.stem)
+
+
+def notes(name: str, plan: Plan) -> list[str]:
+    """Return what the user should know of how a model was counted."""
+    config = find(name)
+    lines = []
+    if name not in configurations():
+        whole = _read_config(Path(name).expanduser())
+        if isinstance(whole.get("text_config"), dict):
+            lines.append("counted: the text model alone, without images")
+        if {"quantization", "quantization_config"} & whole.keys() and plan.method != "qlora":
+            lines.append("its weights are quantized; `--method qlora` keeps them in 4 bits")
+    if EXPERTS & config.keys():
+        if plan.method == "qlora" and plan.framework == "torch":
+            lines.append(
+                "experts are counted in 4 bits; transformers 5 with bitsandbytes leaves them in "
+                "16 bits, since they are no Linear layers"
+            )
+        if plan.method != "full":
+            lines.append("experts have no adapters")
+    return lines
 
 
 def longest(config: dict[str, Any]) -> int:
@@ -179,50 +221,124 @@ def longest(config: dict[str, Any]) -> int:
     return next((config[name] for name in names if name in config), UNLIMITED)
 
 
-def build(config: dict[str, Any], plan: Plan) -> Any:
-    """Return a model on `meta`, with LoRA if chosen. Raises PomologyError."""
+def depth_key(config: dict[str, Any]) -> str:
+    """Return the key of the number of blocks, or "" for a model with two kinds of blocks."""
+    keys = [key for key in ("num_hidden_layers", "n_layer", "n_layers") if key in config]
+    two = "encoder_layers" in config or "decoder_layers" in config or "num_layers" in config
+    return "" if two or len(keys) != 1 else keys[0]
+
+
+def adapted_layers(plan: Plan, depth: int) -> int:
+    """Return how many of a model's blocks are adapted, or trained in full."""
+    if plan.method == "full":
+        return depth
+    default = MLX_LAYERS if plan.framework == "mlx" else depth
+    return min(depth, plan.layers or default)
+
+
+def build(config: dict[str, Any], plan: Plan, backend: str) -> Any:
+    """Return a model on `meta`, with LoRA on all blocks if chosen. Raises PomologyError.
+
+    backend: where its steps will run.
+    """
     import torch
     import transformers
 
     transformers.logging.set_verbosity_error()
-    network_class = getattr(transformers, config["architectures"][0])
     try:
+        network_class = getattr(transformers, config["architectures"][0])
+        settings = network_class.config_class(**config)
+        if network_class._can_set_experts_implementation():
+            # The default of CUDA, and the only one that reads no values; `meta` has none.
+            settings._experts_implementation = "grouped_mm"
         with torch.device("meta"):
-            network = network_class(network_class.config_class(**config))
+            network = network_class(settings)
     except Exception as error:  # wrong values in a user's file raise many types
         reason = one_line(" ".join(str(error).split()), 200)
         raise PomologyError(f"the configuration is no model's: {reason}") from None
-    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    network = network.to(types[plan.precision]).train()
+    network = network.to(torch_type("fp32" if plan.amp else plan.precision)).train()
     if plan.checkpointing:
-        network.activation_checkpointing_enable({"use_reentrant": False})
-    return network if plan.method == "full" else _with_lora(network, plan)
+        contexts = lambda: (contextlib.nullcontext(), autocast(plan, backend))  # noqa: E731
+        network.activation_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    if plan.method == "full":
+        return network
+    for weight in network.parameters():
+        weight.requires_grad_(False)
+    if plan.method == "qlora":
+        standins.quantize(network)
+    if plan.upcast:
+        matrices = set(map(id, quantized(network)))
+        for weight in network.parameters():
+            if id(weight) not in matrices:
+                weight.data = weight.data.float()
+    return _with_lora(network, plan)
+
+
+def quantized(network: Any) -> list[Any]:
+    """Return the matrices that are counted in 4 bits."""
+    return [weight for weight in network.parameters() if getattr(weight, "quantized", False)]
+
+
+def torch_type(precision: str) -> Any:
+    """Return PyTorch's type of a precision."""
+    import torch
+
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
 
 def _with_lora(network: Any, plan: Plan) -> Any:
-    """Return a model whose weights are frozen, with LoRA on the matrices that peft chooses."""
+    """Return a model whose weights are frozen, with LoRA on some matrices of its blocks."""
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
 
-    targets = plan.targets.split(",") if plan.targets else None
-    settings = {"r": plan.rank, "lora_alpha": 2 * plan.rank, "target_modules": targets}
-    # GPT-2's matrices are transposed, which peft otherwise says in a warning.
-    settings["fan_in_fan_out"] = any(isinstance(module, Conv1D) for module in network.modules())
-    most = plan.layers or (MLX_LAYERS if plan.framework == "mlx" else 0)
-    if most:
-        settings["layers_to_transform"] = list(range(network.config.num_hidden_layers))[-most:]
+    settings = LoraConfig(
+        r=plan.rank,
+        lora_alpha=2 * plan.rank,
+        lora_dropout=plan.dropout,
+        target_modules=targets(network, plan),
+        # GPT-2's matrices are transposed, which peft otherwise says in a warning.
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in network.modules()),
+    )
     with warnings.catch_warnings():
         # peft reads a property that transformers 5 has renamed; nothing here can change that.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        try:
-            return get_peft_model(network, LoraConfig(**settings))
-        except ValueError:  # peft knows no matrices of this kind of model
-            settings["target_modules"] = "all-linear"
-            return get_peft_model(network, LoraConfig(**settings))
+        return get_peft_model(network, settings)
 
 
-def one_step(network: Any, plan: Plan) -> None:
-    """Run a forward and backward pass on `meta`, with the loss of the model's own class."""
+def targets(network: Any, plan: Plan) -> list[str]:
+    """Return the last names of the matrices that LoRA adapts. Raises PomologyError.
+
+    Without a choice these are peft's for the kind of model, or else those of queries and values, or
+    all; mlx-lm's are all matrices of a block. Experts that are one parameter have no adapters.
+    """
+    from peft.utils import constants
+    from torch.nn import Linear
+    from transformers.pytorch_utils import Conv1D
+
+    head = network.get_output_embeddings()
+    linear = {
+        name.rpartition(".")[2]: None
+        for name, module in network.named_modules()
+        if isinstance(module, (Linear, Conv1D)) and module is not head
+    }
+    by_kind = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    if plan.targets == ALL_LINEAR or (plan.framework == "mlx" and not plan.targets):
+        return list(linear)
+    if plan.targets:
+        chosen = plan.targets.split(",")
+        unknown = [one_line(name) for name in chosen if name not in linear]
+        if unknown:
+            raise PomologyError(
+                f"--targets {', '.join(unknown)}: no matrix of this model; expected some of "
+                f"{', '.join(linear)}, or {ALL_LINEAR}"
+            )
+        return chosen
+    chosen = [*by_kind.get(network.config.model_type, ()), "q_proj", "v_proj"]
+    return list(dict.fromkeys(name for name in chosen if name in linear)) or list(linear)
+
+
+def inputs_of(network: Any, plan: Plan) -> dict[str, Any]:
+    """Return random inputs of a step and its labels, on `meta`."""
     import torch
 
     batch, sequence, config = plan.batch, plan.sequence, network.config
@@ -234,22 +350,29 @@ def one_step(network: Any, plan: Plan) -> None:
         mask = torch.ones(1, 1, sequence, sequence, dtype=torch.bool)
         if name == "pixel_values":
             sizes = config.num_channels, config.image_size, config.image_size
-            inputs = {name: torch.rand(batch, *sizes, dtype=network.dtype)}
-        elif name == "input_features":
+            return {name: torch.rand(batch, *sizes, dtype=network.dtype), "labels": labels}
+        if name == "input_features":
             sound = torch.rand(batch, config.num_mel_bins, FRAMES, dtype=network.dtype)
-            inputs = {name: sound, "decoder_attention_mask": mask}
-        else:
-            inputs = {name: tokens, "attention_mask": mask}
-        network(**inputs, labels=labels).loss.backward()
+            return {name: sound, "decoder_attention_mask": mask, "labels": labels}
+    inputs = {name: tokens, "labels": labels}
+    # State-space models have no attention.
+    return inputs | {"attention_mask": mask} if hasattr(config, "num_attention_heads") else inputs
 
 
-def quantized(network: Any) -> int:
-    """Return the elements of the frozen matrices of layers, which QLoRA keeps in 4 bits."""
-    import torch
-    from transformers.pytorch_utils import Conv1D
+def autocast(plan: Plan, backend: str) -> Any:
+    """Return the context of a plan's passes."""
+    if plan.amp or plan.upcast:
+        return standins.autocast(torch_type(plan.precision), backend)
+    return contextlib.nullcontext()
 
-    head = network.get_output_embeddings()
-    kinds = (torch.nn.Linear, Conv1D)
-    layers = [module for module in network.modules() if isinstance(module, kinds)]
-    weights = [layer.weight for layer in layers if layer is not head]
-    return sum(weight.numel() for weight in weights if not weight.requires_grad)
+
+def loss_of(network: Any, plan: Plan, inputs: dict[str, Any], backend: str) -> Any:
+    """Return the loss of a forward pass, by the model's own class or by the plan's loss."""
+    with autocast(plan, backend):
+        if plan.loss == "default":
+            return network(**inputs).loss
+        model = network.get_base_model() if plan.method != "full" else network
+        others = {name: value for name, value in inputs.items() if name != "labels"}
+        hidden = model.base_model(**others)[0]
+        function = standins.chunked_loss if plan.loss == "chunked" else standins.fused_loss
+        return function(hidden, model.get_output_embeddings().weight, inputs["labels"])

@@ -1,0 +1,37 @@
+"""What is trained, and how: the options that change a step's memory or work."""
+
+from typing import NamedTuple
+
+METHODS = ("full", "lora", "qlora")
+PRECISIONS = ("fp32", "bf16", "fp16")
+# Bytes of an optimizer's state per weight; None: two or one tensors of the weights' type.
+OPTIMIZERS = ("adamw", "sgd", "adamw8bit", "paged-adamw8bit")
+LOSSES = ("default", "chunked", "fused")
+
+
+class Plan(NamedTuple):
+    """A fine-tuning.
+
+    amp: weights, gradients and states are in fp32, and the passes in `precision`, by autocast.
+    targets: names of LoRA's matrices, separated by commas, or "all-linear"; "": the framework's.
+    layers: with LoRA, from the last one on; 0: the framework's. upcast: peft's
+    `prepare_model_for_kbit_training`, which keeps in fp32 what QLoRA does not quantize. loss:
+    "chunked" computes the logits of some tokens at a time; "fused" their gradients, too.
+    accumulation: passes before an update, each of `batch` sequences.
+    """
+
+    method: str = "lora"
+    rank: int = 8
+    sequence: int = 2048
+    batch: int = 1
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    checkpointing: bool = False
+    framework: str = "torch"
+    targets: str = ""
+    layers: int = 0
+    amp: bool = False
+    upcast: bool = False
+    dropout: float = 0.0
+    loss: str = "default"
+    accumulation: int = 1

@@ -1,0 +1,183 @@
+"""Stand-ins on `meta` for what needs a GPU: layers in 4 bits, autocast, optimizers in 8 bits."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+# Functions that autocast computes in half precision, and those that it computes in fp32 on a GPU
+# and on a CPU. Others take what comes.
+# https://github.com/pytorch/pytorch/blob/v2.14.1/aten/src/ATen/autocast_mode.h
+IN_HALF = {
+    *("linear", "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm", "einsum"),
+    *("conv1d", "conv2d", "scaled_dot_product_attention"),
+}
+ON_CPU = {"cross_entropy", "cross_entropy_loss", "nll_loss", "mse_loss", "prod"}
+ON_GPU = ON_CPU | {
+    *("softmax", "log_softmax", "layer_norm", "pow", "__pow__", "rsqrt", "exp", "log", "cumsum"),
+    *("sum", "norm", "softplus"),
+}
+# Bytes per weight of an optimizer's state in 8 bits: two of a byte each, and for each of them a
+# scale of 4 bytes per block of 256 (bitsandbytes). Smaller tensors have a state in fp32.
+STATE_8BIT = 2 * (1 + 4 / 256)
+SMALLEST_8BIT = 4096
+CHUNKS = 8  # of a loss in chunks, as in torchtune
+
+
+def quantize(network: Any) -> None:
+    """Let the matrices of a network's layers work as in 4 bits, and mark them as `quantized`.
+
+    Their tensors keep their type. The output layer stays as it is, as in bitsandbytes.
+    """
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    kinds = _quantized_kinds()
+    head = network.get_output_embeddings()
+    for module in network.modules():
+        if type(module) in (torch.nn.Linear, Conv1D) and module is not head:
+            module.__class__ = kinds[type(module)]
+            module.weight.quantized = True
+        # The experts of a block are one parameter of three dimensions.
+        if type(module).__name__.endswith("Experts"):
+            for weight in module.parameters(recurse=False):
+                weight.quantized = weight.dim() == 3
+
+
+@functools.cache
+def _quantized_kinds() -> dict[type, type]:
+    """Return subclasses of layers whose weight is a temporary copy in half precision."""
+    import torch
+    from torch.nn import functional
+    from transformers.pytorch_utils import Conv1D
+
+    class Dequantized(torch.autograd.Function):
+        """A product with a matrix that is dequantized for it, and again for its gradient."""
+
+        @staticmethod
+        def forward(context: Any, inputs: Any, weight: Any) -> Any:
+            context.weight = weight
+            return functional.linear(inputs, torch.empty_like(weight))
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            return gradient @ torch.empty_like(context.weight), None
+
+    def forward(layer: Any, inputs: Any) -> Any:
+        weight = layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
+        product = Dequantized.apply(inputs.to(weight.dtype), weight)
+        if layer.bias is not None:
+            product = product + layer.bias.to(product.dtype)
+        return product.to(inputs.dtype)
+
+    kinds = (torch.nn.Linear, Conv1D)
+    return {kind: type(kind.__name__, (kind,), {"forward": forward}) for kind in kinds}
+
+
+@contextlib.contextmanager
+def autocast(half: Any, backend: str) -> Iterator[None]:
+    """Cast the arguments of functions as a device's autocast does. half: a type of PyTorch's."""
+    import torch
+    from torch.nn import functional
+    from torch.overrides import TorchFunctionMode
+
+    in_fp32 = ON_CPU if backend == "cpu" else ON_GPU
+    casts: dict[int, Any] = {}  # of weights, which autocast keeps until its end
+
+    def cast(value: Any, kind: Any) -> Any:
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        if not is_float or value.dtype is kind:
+            return value
+        if kind is half and value.is_leaf and value.requires_grad:
+            if id(value) not in casts:
+                casts[id(value)] = value.to(kind)
+            return casts[id(value)]
+        return value.to(kind)
+
+    class Autocast(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            name = getattr(function, "__name__", "")
+            kind = half if name in IN_HALF else torch.float32 if name in in_fp32 else None
+            if kind:
+                args = [cast(value, kind) for value in args]
+            return function(*args, **(kwargs or {}))
+
+    attention = functional.scaled_dot_product_attention
+
+    def in_half(query: Any, key: Any, value: Any, *arguments: Any, **named: Any) -> Any:
+        return attention(*(cast(each, half) for each in (query, key, value)), *arguments, **named)
+
+    patched = mock.patch.object(functional, "scaled_dot_product_attention", in_half)
+    try:
+        with patched, Autocast():
+            yield
+    finally:
+        casts.clear()
+
+
+class In8Bits:
+    """An AdamW whose state has 8 bits per number. paged: it is in the computer's memory."""
+
+    def __init__(self, weights: list[Any], paged: bool):
+        import torch
+
+        self.state = {}
+        for weight in weights:
+            small = weight.numel() < SMALLEST_8BIT
+            size = round(weight.numel() * (8 if small else STATE_8BIT))
+            state = torch.empty(0 if paged else size, dtype=torch.uint8, device="meta")
+            self.state[weight] = {"state": state}
+
+    def step(self) -> None:
+        """Update nothing: a kernel per weight needs no other memory."""
+
+
+def chunked_loss(hidden: Any, head: Any, labels: Any) -> Any:
+    """Return the loss of logits that are upcast in chunks."""
+    from torch.nn import functional
+
+    losses = []
+    for states, words in zip(
+        hidden.flatten(0, 1).chunk(CHUNKS), labels.flatten().chunk(CHUNKS), strict=True
+    ):
+        logits = functional.linear(states, head)
+        losses.append(functional.cross_entropy(logits.float(), words, reduction="sum"))
+    return sum(losses)
+
+
+def fused_loss(hidden: Any, head: Any, labels: Any) -> Any:
+    """Return a loss whose forward pass has the logits of some tokens at a time, and all gradients.
+
+    It has as many chunks as the vocabulary is larger than the width, as Liger kernels have:
+    https://github.com/linkedin/Liger-Kernel, ops/fused_linear_cross_entropy.py.
+    """
+    return _fused_loss().apply(hidden.flatten(0, 1), head, labels.flatten())
+
+
+@functools.cache
+def _fused_loss() -> Any:
+    import torch
+
+    class FusedLoss(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, hidden: Any, head: Any, _labels: Any) -> Any:
+            gradient = torch.empty_like(hidden)
+            of_head = torch.empty_like(head) if context.needs_input_grad[1] else None
+            chunks = -(-head.shape[0] // head.shape[1])
+            for states in hidden.chunk(chunks):
+                logits = states @ head.t()
+                by_logits = logits.float().to(logits.dtype)
+                torch.mm(by_logits, head)
+                if of_head is not None:
+                    torch.mm(by_logits.t(), states)
+            context.save_for_backward(gradient, of_head)
+            return hidden.new_empty(())
+
+        @staticmethod
+        def backward(context: Any, _gradient: Any) -> Any:
+            return *context.saved_tensors, None
+
+    return FusedLoss
