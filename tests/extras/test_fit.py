@@ -239,7 +239,7 @@ def test_a_macs_limit_is_metals(memory, limit):
 TABLED = sorted(counts.table())  # written by `setup/fit.py counts`
 
 
-@pytest.mark.parametrize("key", random.Random(1).sample(TABLED, 5))
+@pytest.mark.parametrize("key", random.Random(1).sample(TABLED, min(5, len(TABLED))))
 def test_the_table_has_the_counts_of_today(key):
     """Five of its lines."""
     name, backend, *_ = key.split()

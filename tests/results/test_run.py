@@ -1,8 +1,10 @@
 """Runs in folders and zips, with their machine and journals; wrong ones are one line."""
 
+import functools
 import gzip
 import io
 import json
+import re
 import zipfile
 
 import pytest
@@ -11,7 +13,7 @@ from journal_lines import ENDED
 
 from pomology.__main__ import main
 from pomology.errors import PomologyError
-from pomology.results import run
+from pomology.results import journal, record, run
 from pomology.results.journal import Journal
 from pomology.results.run import Run
 
@@ -59,8 +61,7 @@ def test_journals_may_be_packed(tmp_path):
     packed.write_bytes(gzip.compress(JOURNAL))
     assert len(Run(tmp_path).journals["vae"].records) == 1
     packed.write_bytes(b"no gzip")
-    with pytest.raises(PomologyError, match=r"^vae\.jsonl\.gz: cannot be read: "):
-        print(Run(tmp_path).records)
+    assert Run(tmp_path).problems[0].startswith("vae.jsonl.gz: cannot be read: ")
 
 
 def test_a_run_is_found_by_its_name_its_folder_or_its_zip(journal, tmp_path, monkeypatch):
@@ -175,3 +176,68 @@ def test_a_failed_check_of_the_measurement_flags_the_rows_of_its_device(tmp_path
     assert flags("clock", "cpu") == [["refuted"]] * 3
     assert flags("memory counters", "mps") == [[], [], []]
     assert flags("fence", "mps", "error") == [[], [], []]
+
+
+def journal_lines(count):
+    """The start and end lines of some cases."""
+    lines = []
+    for number in range(count):
+        entry = records.record(config={"batch_size": number + 1}, case=f"case {number}")
+        start = {name: getattr(entry, name) for name in record.Start.__struct_fields__}
+        begun = record.checked({"schema": 1} | start | {"event": "start"})
+        lines += [begun.line() | {"event": "start"}, entry.line() | {"event": "end"}]
+    return [json.dumps(line).encode() for line in lines]
+
+
+def metric_of(name, value, unit="s", low=None, high=None):
+    return {name: records.metric(value, low, high, unit).metric()}
+
+
+NESTED = functools.reduce(lambda inner, _: [inner], range(30), [])
+
+
+def test_a_damaged_end_is_no_killed_process(tmp_path):
+    lines = [json.loads(line) for line in journal_lines(2)]
+    for damage in (b'{"event": "end", "step_s": 0}', b"", b"\xff"):
+        path = tmp_path / "vae.jsonl"
+        sound = [json.dumps(line).encode() for line in lines]
+        sound[1] = damage or sound[1][:40]
+        path.write_bytes(b"\n".join(sound) + b"\n")
+        first, second = journal.read(path).records
+        assert (first.status, first.reason) == ("error", journal.UNREAD)
+        assert second.status == "ok"
+    path.write_bytes(b"\n".join(sound[:1]) + b"\n")
+    assert [each.reason for each in journal.read(path).records] == [journal.KILLED]
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path):
+    (tmp_path / "vae.jsonl").write_bytes(b"\xef\xbb\xbf" + b"\n".join(journal_lines(1)))
+    machine = b"\xef\xbb\xbf" + json.dumps({"chip": "AMD EPYC"}).encode()
+    (tmp_path / "machine.json").write_bytes(machine)
+    (tmp_path / "blas.jsonl.gz").write_bytes(b"junk")
+    (tmp_path / "peaks.jsonl.gz").write_bytes(b"")
+    (tmp_path / "memory.jsonl.gz").mkdir()
+    one = run.Run(tmp_path)
+    assert [each.status for each in one.records] == ["ok"]
+    assert one.machine == {"chip": "AMD EPYC"}
+    named = [problem.partition(".jsonl.gz")[0] for problem in one.problems]
+    assert sorted(named) == ["blas", "memory", "peaks"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"metrics": metric_of("step_s", -1.0)}, "step_s is -1.0"),
+        ({"metrics": metric_of("energy_j", -5.0, "J")}, "energy_j is -5.0 J; expected 0 to"),
+        ({"metrics": metric_of("flops_per_s", 1e299, "FLOP/s")}, "expected 0 to 1e+21"),
+        ({"metrics": metric_of("step_s", 1.0, "s", 2.0, 0.5)}, "the interval of step_s is"),
+        ({"blocks": {"training": {"steady": [[1, -1.0]]}}}, "steady of training has 1 steps in"),
+        ({"canary": {"before_s": 0.0}}, "the calibration before_s is 0.0"),
+        ({"config": {"batch_size": -5}}, "the setting batch_size is -5; expected at least 1"),
+        ({"trace": NESTED}, "trace is nested more than 20 times"),
+    ],
+)
+def test_a_number_that_no_case_has_is_no_record(change, words):
+    line = json.loads(journal_lines(1)[1]) | change
+    with pytest.raises(ValueError, match=re.escape(words)):
+        record.parse(json.dumps(line).encode())

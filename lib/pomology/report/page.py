@@ -73,6 +73,8 @@ def build(folder: Path, others: Iterable[Path] = ()) -> Path:
     run = Run(folder)
     runs = [run, *map(Run, others)]
     problems = [problem for source in runs for problem in source.problems]
+    for source in runs:
+        source.print_problems()
     checks = [record for record in run.records if repeats.VARIATION in record.metrics]
     problems += _render_notebooks(run.path)
     # Cases have the flag `slowed`. The last one of each device tells how the machine ended.

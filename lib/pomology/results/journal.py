@@ -7,6 +7,7 @@ are untrusted: nothing in them is evaluated.
 
 import json
 import os
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pomology.results.record import RETRIED, UNTRIED, Record, Start, Status, che
 # A case whose process was killed is tried once more, since the process may have been the cause.
 ATTEMPTS = 2
 KILLED = "began and never ended: its process was killed"
+UNREAD = "began, and a line that cannot be read follows, which may be its end"
 # Environment variable in which the runner lists the backends on which a kernel may run one case
 # only, since compiled code stays in memory (`one_case_per_kernel` of a notebook).
 ONE_CASE_ON = "POMOLOGY_ONE_CASE_ON"
@@ -64,8 +66,9 @@ class Contents:
     """Contents of a journal.
 
     records: last record of each case and repeat, in order of their start, with status `crashed` if
-    it never ended. open_starts: starts of cases that never ended. attempts: (case, repeat) ->
-    number of starts since its last end. problems: a sentence if lines could not be used.
+    it never ended, and `error` if its end may be a line that cannot be read. open_starts: starts
+    of cases that never ended. attempts: (case, repeat) -> number of starts since its last end.
+    problems: a sentence if lines could not be used.
     """
 
     records: list[Record]
@@ -100,26 +103,34 @@ def contents(name: str, data: bytes) -> Contents:
     """Parse the bytes of a journal; torn and malformed lines are skipped and reported."""
     latest: dict[tuple[str, int], Start] = {}
     attempts: dict[tuple[str, int], int] = {}
+    unread: set[tuple[str, int]] = set()
+    begun = None  # the last case that has begun and not ended
     bad_lines = []
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    for number, line in enumerate(data.removeprefix(BOM_UTF8).split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
             entry = parse(line)
         except (ValueError, RecursionError) as error:
             bad_lines.append(f"line {number} ({one_line(error, 200)})")
+            unread |= {begun} - {None}
             continue
         # A case that was tried again keeps its position, that of its first start.
         key = entry.case, entry.repeat
         latest[key] = entry
+        unread.discard(key)
         if isinstance(entry, Record):
             attempts.pop(key, None)
+            begun = None
         else:
             attempts[key] = attempts.get(key, 0) + 1
-    records = [
-        entry if isinstance(entry, Record) else Record.ended(entry, "crashed", KILLED)
-        for entry in latest.values()
-    ]
+            begun = key
+    records = []
+    for key, entry in latest.items():
+        if not isinstance(entry, Record):
+            ending = ("error", UNREAD) if key in unread else ("crashed", KILLED)
+            entry = Record.ended(entry, *ending)
+        records.append(entry)
     problems = []
     if bad_lines:
         text = f"skipped {len(bad_lines):,} unreadable lines, the first in {bad_lines[0]}"

@@ -117,6 +117,10 @@ PAIRS = ("warmup", "steady", "ready")  # raw times: pairs of steps or calls, and
 MOST = 2**63  # which a column of a DataFrame does not hold
 LARGEST = 1e300
 SHORTEST_S = 1e-12
+# More than any machine has. A difference, such as the slope of a memory, may be negative.
+MOST_OF_UNIT = {"s": 1e11, "B": 1e18, "FLOP/s": 1e21, "B/s": 1e18, "W": 1e8, "J": 1e15}
+MAY_BE_NEGATIVE = "_slope_bytes"
+DEPTH = 20  # of lists and objects in each other
 _DECODER = msgspec.json.Decoder(Start | Record)
 
 
@@ -144,12 +148,20 @@ def _require_possible(entry: Start | Record) -> None:
             raise ValueError(f"the setting {name} is nested")
         if any(isinstance(part, int) and abs(part) >= MOST for part in parts):
             raise ValueError(f"the setting {name} exceeds {MOST:,}")
+        if name == "batch_size" and any(isinstance(part, int) and part < 1 for part in parts):
+            raise ValueError(f"the setting {name} is {setting}; expected at least 1")
     if not isinstance(entry, Record):
         return
     if entry.seconds is not None and not 0 <= entry.seconds < math.inf:
         raise ValueError(f"seconds is {entry.seconds}")
+    for name, seconds in entry.calibration.items():
+        if not 0 < seconds <= MOST_OF_UNIT["s"]:
+            raise ValueError(f"the calibration {name} is {seconds}")
     for part, raw in entry.blocks.items():
-        _require_pairs(part, raw)
+        _require_pairs(part, raw, positive=entry.status == "ok")
+    for name in ("asides", "memory_trace", "absent", "trace"):
+        if _depth(getattr(entry, name)) > DEPTH:
+            raise ValueError(f"{name} is nested more than {DEPTH} times")
     for name, metric in entry.metrics.items():
         numbers = [
             metric.value,
@@ -161,16 +173,38 @@ def _require_possible(entry: Start | Record) -> None:
             raise ValueError(f"n of {name} is {metric.n}")
         if entry.status == "ok" and name in TIMES and metric.value < SHORTEST_S:
             raise ValueError(f"{name} is {metric.value}; a time must be positive")
+        if entry.status != "ok":  # an error may be a clock that went back
+            continue
+        most = MOST_OF_UNIT.get(metric.unit)
+        least = -math.inf if name.endswith(MAY_BE_NEGATIVE) else 0
+        if most and not least <= metric.value <= most:
+            raise ValueError(f"{name} is {metric.value} {metric.unit}; expected 0 to {most:g}")
+        if metric.low is not None and not metric.low <= metric.high:
+            raise ValueError(f"the interval of {name} is {metric.low} to {metric.high}")
 
 
-def _require_pairs(part: str, raw: dict[str, Any]) -> None:
-    """Raise ValueError unless a part's raw times are pairs of steps and seconds."""
+def _depth(value: Any) -> int:
+    """Return how many lists and objects are in each other, counted up to one too many."""
+    level, depth = [value], 0
+    while level and depth <= DEPTH:
+        items = [list(each.values()) if isinstance(each, dict) else each for each in level]
+        level = [inner for each in items if isinstance(each, list) for inner in each]
+        depth += 1
+    return depth
+
+
+def _require_pairs(part: str, raw: dict[str, Any], positive: bool) -> None:
+    """Raise ValueError unless a part's raw times are pairs of steps and seconds.
+
+    positive: whether all times must be.
+    """
     for kind in PAIRS:
         blocks = raw.get(kind) or []
         if not isinstance(blocks, list) or any(isinstance(block, float) for block in blocks):
             raise ValueError(f"{kind} of {part} has no pairs of steps and seconds")
         for steps, seconds in blocks:
-            if not (0 <= steps < MOST and abs(seconds) <= LARGEST):
+            possible = 0 <= steps < MOST and abs(seconds) <= LARGEST
+            if not possible or (positive and seconds <= 0):
                 raise ValueError(f"{kind} of {part} has {steps} steps in {seconds} s")
     steps = raw.get("epoch_steps")
     if steps is not None and not (isinstance(steps, float) and 0 <= steps <= LARGEST):

@@ -9,6 +9,7 @@ import os
 import re
 import zipfile
 import zlib
+from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -104,9 +105,10 @@ class Run:
         file = self.path / MACHINE  # in a folder, readable without the journals
         try:
             data = read_file(file) if file.is_file() else self._files[MACHINE]
+            data = data.removeprefix(BOM_UTF8)
             msgspec.json.decode(data, type=_Machine)  # has no NaN, and no number beyond 64 bits
             return json.loads(data)
-        except (KeyError, ValueError, RecursionError):
+        except (KeyError, ValueError, RecursionError, PomologyError):
             return {}
 
     @cached_property
@@ -134,21 +136,45 @@ class Run:
         sentences = [
             problem for contents in self.journals.values() for problem in contents.problems
         ]
-        paths = sorted(set(self.path.glob("[!.]*.jsonl")).difference(run_files(self.path)))
+        journals = {*self.path.glob("[!.]*.jsonl"), *self.path.glob("[!.]*.jsonl.gz")}
+        paths = sorted(journals.difference(run_files(self.path)))
         sentences += [f"{one_line(path.name)} is not read: no journal." for path in paths]
+        sentences += self._unread
         if not self.machine:
             there = MACHINE in self._files or os.path.lexists(self.path / MACHINE)
             problem = "cannot be read" if there else "is missing"
             sentences.append(f"machine.json {problem}, so the machine is unknown.")
         return sentences
 
+    def print_problems(self) -> None:
+        """Print a line for each file that could not be used."""
+        for problem in self.problems:
+            print(f"note: {one_line(self.name)}: {problem}")
+
     @cached_property
     def _files(self) -> dict[str, bytes]:
-        """Bytes of machine.json and the journals, by name."""
-        if self.path.is_dir():
-            paths = run_files(self.path)
-            return {path.name: _decompressed(path.name, read_file(path)) for path in paths}
-        return _unzipped(self.path)
+        """Bytes of machine.json and the journals that can be read, by name."""
+        files, _ = self._read
+        return files
+
+    @property
+    def _unread(self) -> list[str]:
+        """A sentence for each file that cannot be read."""
+        _, sentences = self._read
+        return sentences
+
+    @cached_property
+    def _read(self) -> tuple[dict[str, bytes], list[str]]:
+        if not self.path.is_dir():
+            return _unzipped(self.path), []
+        files, sentences = {}, []
+        for path in run_files(self.path):
+            try:
+                files[path.name] = _decompressed(path.name, read_file(path))
+            except PomologyError as error:
+                if path.name != MACHINE:  # of which `problems` speaks
+                    sentences.append(f"{one_line(error)}.")
+        return files, sentences
 
 
 def _with_refuted(records: list[Record]) -> list[Record]:
@@ -203,6 +229,8 @@ def _decompressed(name: str, data: bytes) -> bytes:
     """Return a file's bytes, unpacked for a `.gz`; beyond a limit they end in a torn line."""
     if not name.endswith(".gz"):
         return data
+    if not data:
+        raise PomologyError(f"{name}: cannot be read: it is empty")
     try:
         return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, MAX_JOURNAL_BYTES)
     except zlib.error as error:

@@ -93,8 +93,7 @@ def _run(options: argparse.Namespace) -> None:
         raise PomologyError("RUNS: name at least two different runs")
     runs = load(*paths)
     for run in runs:
-        for problem in run.problems:
-            print(f"note: {one_line(run.name)}: {problem}")
+        run.print_problems()
     folder = root() / "outputs" if in_checkout() else root()
     side_by_side = write(runs, folder)
     print(f"{side_by_side}\nwritten to {redact(str(folder / 'compare.csv'))} and compare.html")

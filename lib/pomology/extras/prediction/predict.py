@@ -24,8 +24,10 @@ def answer(target: str, input: str, precision: str, on: str, run: Path | None) -
     measured peaks. input, precision, on: see the command. Raises PomologyError for wrong arguments.
     """
     choice, backend = None, "mps"
-    records = Run(run).records if run else []
-    if run:
+    source = Run(run) if run else None
+    records = source.records if source else []
+    if source:
+        source.print_problems()
         choice = devices.of_run(on, run.name, records)
     elif on.lower() in ("cpu", "gpu"):
         raise PomologyError(f"--on {on}: needs --from, the name of a run with measured peaks")
