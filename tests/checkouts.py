@@ -88,6 +88,8 @@ def trouble(place):
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == f"abort {place}":
         os.abort()
+    if fault == f"signal40 {place}":
+        os.kill(os.getpid(), 40)
     if fault == f"hang {place}":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         Path("NAME.hangs").touch()
@@ -107,11 +109,12 @@ trouble("end")
 """
 
 
-def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS) -> str:
+def notebook_text(name: str, seconds: float, parameters: str = PARAMETERS, **about: object) -> str:
     costs = dict.fromkeys(PROFILES, seconds)
     code = CODE.replace("NAME", name)
     title = f"# The {name} experiment"
-    return notebook_code.notebook_text(title, parameters, code, article="003", seconds=costs)
+    about = {"article": "003", "seconds": costs} | about
+    return notebook_code.notebook_text(title, parameters, code, **about)
 
 
 class Checkout:

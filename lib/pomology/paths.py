@@ -33,6 +33,14 @@ def in_checkout() -> bool:
     return all((root() / name).is_dir() for name in ("notebooks", "params"))
 
 
+def expanded(text: str) -> Path:
+    """Return a path whose `~` is a home folder. Raises PomologyError for nobody's."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise PomologyError(f"{one_line(text)}: there is no such user's home folder") from None
+
+
 def redact(text: str) -> str:
     """Replace folders that may name a person: the checkout by `.`, the home folder by `~`.
 

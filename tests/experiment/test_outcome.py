@@ -32,6 +32,7 @@ def test_drift_is_the_change_between_thirds_above_their_noise():
     assert drift([1.0] * 12 + [2.0] * 6) == pytest.approx(1.0)
     assert drift([2.0] * 7 + [1.0] * 14) == pytest.approx(-0.5)
     assert drift([2.0] * 6 + [9.0] * 6 + [2.0] * 6) == pytest.approx(3.5)  # and came back
+    assert drift([0.1] * 50 + [0.2] * 10) == pytest.approx(1.0)  # in the last sixth
     generator = np.random.default_rng(3)
     noise = generator.normal(1.0, 0.1, (400, 60))
     assert np.mean([abs(drift(times)) > 0.1 for times in noise]) <= 0.01

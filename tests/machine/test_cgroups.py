@@ -245,6 +245,22 @@ def test_a_process_in_no_group_or_in_another_one_than_before_is_not_throttled(sy
     assert quota.flags == []
 
 
+def test_of_two_mounts_the_one_with_the_own_group_counts(system):
+    foreign = mount_2("/other", "SYS/other")
+    files = {"other/cpu.max": "10000 100000\n", f"own/{SLICE}/cpu.max": "50000 100000\n"}
+    system(V2[0], [foreign, mount_2(place="SYS/own")], files)
+    assert cgroups.cpu_quota() == 0.5
+
+
+def test_a_path_in_another_encoding_and_a_text_for_a_number_end_nothing(system):
+    folder = system(*V2, {f"{SLICE}/memory.max": "1000\n", f"{SLICE}/memory.current": "abc\n"})
+    assert cgroups.free_memory_bytes() is None
+    (cgroups.PROCESS / "cgroup").write_bytes(b"0::/\xff\n")
+    (folder / os.fsdecode(b"\xff")).mkdir()
+    (folder / os.fsdecode(b"\xff") / "cpu.max").write_text("70000 100000\n")
+    assert cgroups.cpu_quota() == 0.7
+
+
 def test_without_control_groups_nothing_is_limited(monkeypatch, tmp_path):
     """As on macOS, which has neither /proc nor an affinity."""
     monkeypatch.setattr(cgroups, "PROCESS", tmp_path / "none")

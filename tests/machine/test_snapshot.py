@@ -120,8 +120,11 @@ def test_nvidia_gpus(monkeypatch):
     nvml.nvmlDeviceGetCount.return_value = 2
     nvml.nvmlDeviceGetName.return_value = "NVIDIA H200"
     nvml.nvmlDeviceGetMemoryInfo.return_value.total = 141 * 2**30
+    nvml.nvmlSystemGetDriverVersion.return_value = "580.82.07"
+    nvml.nvmlDeviceGetEnforcedPowerLimit.return_value = 700_000  # mW
     snapshot = machine_snapshot.snapshot()
     h200 = {"name": "NVIDIA H200", "memory_bytes": 141 * 2**30, "cores": None}
+    h200 |= {"driver": "580.82.07", "power_limit_w": 700.0}
     assert snapshot["gpus"] == [h200, h200]
     assert "2 × NVIDIA H200 141 GB" in machine_snapshot.describe(snapshot)
     nvml.nvmlInit.side_effect = failed("Driver Not Loaded")
@@ -217,4 +220,57 @@ def test_a_variable_has_a_known_value_or_is_only_said_to_be_set(monkeypatch, nam
         assert machine_snapshot.software()["environment"][name] == text
     for text in re.split(r"[|\n]", PRIVATE):
         monkeypatch.setenv(name, text)
-        assert machine_snapshot.software()["environment"][name] == "set", text
+        noted = machine_snapshot.software()["environment"][name]
+        assert re.fullmatch("set [0-9a-f]{4}", noted), text
+
+
+def test_two_values_that_are_not_shown_are_told_apart(monkeypatch):
+    noted = set()
+    for text in ("{0}", "{0},{1}", "libjemalloc.so", "libtcmalloc.so"):
+        monkeypatch.setenv("LD_PRELOAD", text)
+        noted.add(machine_snapshot.software()["environment"]["LD_PRELOAD"])
+    assert len(noted) == 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("NVIDIA_TF32_OVERRIDE", "TF_DETERMINISTIC_OPS", "TRITON_CACHE", "TORCHDYNAMO_DISABLE"),
+        *("BLIS_NUM_THREADS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+    ],
+)
+def test_a_variable_that_changes_what_is_computed_is_noted(monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+    assert machine_snapshot.software()["environment"][name] == "1"
+
+
+def test_kinds_of_cores_on_linux(tmp_path):
+    """An i5-12600K has six cores of two threads and four of one; a Raspberry Pi has one kind."""
+    of = machine_snapshot._cores_on_linux
+    assert of(tmp_path) == (None, None)
+    for number, capacity in enumerate([1024] * 4):
+        path = tmp_path / f"system/cpu/cpu{number}/cpu_capacity"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{capacity}\n")
+    assert of(tmp_path) == (None, None)
+    for number in (0, 1, 2):
+        (tmp_path / f"system/cpu/cpu{number}/cpu_capacity").write_text("414\n")
+    assert of(tmp_path) == (1, 3)
+    for kind, listed in (("core", "0-11"), ("atom", "12-15")):
+        (tmp_path / f"cpu_{kind}").mkdir()
+        (tmp_path / f"cpu_{kind}" / "cpus").write_text(f"{listed}\n")
+    for thread in range(16):
+        path = tmp_path / f"system/cpu/cpu{thread}/topology"
+        path.mkdir(parents=True)
+        both = thread // 2 * 2
+        siblings = f"{both}-{both + 1}" if thread < 12 else f"{thread}"
+        (path / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert of(tmp_path) == (6, 4)
+
+
+def test_an_archive_of_the_source_has_its_commit(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine_snapshot, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(machine_snapshot, "RESOURCES", tmp_path)
+    for text, git in (("$Format:%H$", None), ("c0ffee" * 7, None), ("c" * 40, "c" * 40)):
+        (tmp_path / "commit.txt").write_text(f"{text}\n")
+        assert machine_snapshot._git() == (git and {"commit": git, "dirty": None})

@@ -125,11 +125,47 @@ def test_the_last_words_of_a_kernel_and_its_signal_are_kept(tmp_path):
         wait_until(lambda: manager.provisioner.process.poll() is not None)
         client.stop_channels()
     assert signals == ["SIGABRT"]
-    assert batch._last_words(log, 0) == "metal: a command buffer was lost"
+    assert batch._last_words(batch._log_lines(log, 0)) == "metal: a command buffer was lost"
     log.write_text("once\nwhy\n\nFatal Python error: Aborted\n\nThread 0x1:\n  File a.py\n")
-    assert batch._last_words(log, 0) == "why"
-    assert batch._last_words(log, len("once\nwhy\n")) == "Fatal Python error: Aborted"
-    assert batch._last_words(tmp_path / "none", 0) == ""
+    assert batch._last_words(batch._log_lines(log, 0)) == "why"
+    later = batch._log_lines(log, len("once\nwhy\n"))
+    assert batch._last_words(later) == "Fatal Python error: Aborted"
+    assert batch._log_lines(tmp_path / "none", 0) == [] and batch._last_words([]) == ""
+    os.mkfifo(tmp_path / "pipe")
+    assert batch._log_lines(tmp_path / "pipe", 0) == []
+
+
+CPP = """loading
+terminate called after throwing an instance of 'c10::AcceleratorError'
+  what():  CUDA error: an illegal memory access was encountered
+Exception raised from c10_cuda_check_implementation at CUDAException.cpp:44
+frame #0: c10::Error::Error + 0x98 (0x7f in libc10.so)
+frame #25: clone + 0x44 (0x7f in libc.so.6)
+Fatal Python error: Aborted"""
+METAL = "[METAL] Command buffer exited: Insufficient Memory (00000008:kIOGPUCommandBuffer"
+METAL += "CallbackErrorOutOfMemory)\nlibc++abi: terminating"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "status", "reason"),
+    [
+        (-6, CPP, "crashed", "(SIGABRT); it said last: what(): CUDA error: an illegal memory"),
+        (-40, "", "crashed", "(signal 40)"),
+        (3, "bye", "crashed", "(exit 3); it said last: bye"),
+        (-6, METAL, "out-of-memory", "(SIGABRT); it said last: [METAL] Command buffer exited"),
+    ],
+)
+def test_a_death_has_what_ended_the_process_and_its_cause(tmp_path, code, log, status, reason):
+    (tmp_path / "log").write_text(log)
+    ended = batch._death([batch._ending(code)], tmp_path / "log", 0)
+    assert ended[0] == status and reason in " ".join(ended[1].split())
+
+
+def test_a_signal_without_a_name_ends_a_notebook_and_no_run(checkout, reproduce):
+    checkout.fault("zeta", "signal40 2")
+    status, said = reproduce("--only=z*")
+    assert status == 0 and checkout.statuses("zeta") == ALL_OK | {"2": "crashed"}
+    assert "(signal 40" in said
 
 
 def test_a_kernel_that_is_killed_is_named_with_its_signal(checkout, reproduce):
@@ -375,6 +411,8 @@ def test_wrong_arguments(refused):
 
 
 NOTEBOOK = "notebooks/an_article/zeta.ipynb"
+UNDERSCORES = notebook_text("zeta", 5, f"{PARAMETERS}\n__init__: int = 5")
+NO_VARIANTS = notebook_text("zeta", 5, PARAMETERS, variants=[])
 NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
 
 
@@ -383,6 +421,8 @@ NO_DEVICES = notebook_text("zeta", 5, PARAMETERS.replace("devices:", "device:"))
     [
         (ZETA, None, f"{ZETA}: "),
         ("notebooks/zeta.ipynb", notebook_text("zeta", 5), "zeta.ipynb: two folders have this"),
+        (NOTEBOOK, UNDERSCORES, "zeta.ipynb: parameter __init__: expected a name without"),
+        (NOTEBOOK, NO_VARIANTS, "zeta.ipynb: metadata: variants has none; leave it out"),
         (NOTEBOOK, NO_DEVICES, "zeta.ipynb: parameters cell: add `devices`"),
         ("outputs/r", "", "/outputs/r/.partial: cannot be written: Not a directory"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.paths import redact
+from pomology.paths import expanded, redact
 
 # An environment variable with the folder of all datasets, for a whole run.
 FOLDER = "POMOLOGY_DATA_FOLDER"
@@ -61,7 +61,7 @@ def obtain(
     if source not in ("auto", "real", "synthetic"):
         raise PomologyError(f"{name} source: {source!r} is not one of auto, real, synthetic")
     shared = "" if folder else os.environ.get(FOLDER, "")
-    root = Path(folder or shared).expanduser() if folder or shared else None
+    root = expanded(folder or shared) if folder or shared else None
     if root and source != "synthetic" and not root.is_dir():
         setting = FOLDER if shared else f"{name} folder"
         raise PomologyError(f"{setting}: {redacted(root)} is not a folder")

@@ -176,9 +176,10 @@ def flags(
 
 
 def drift(durations: Sequence[float]) -> float | None:
-    """Return the relative change of the middle or last third from the first, the larger one.
+    """Return the relative change of the middle or last third from the first, the largest one.
 
-    The change is 0 within the noise around each third's own trend. The result is None with fewer
+    The last sixth counts, too: a jump there would be noise of the last third. The change is 0
+    within the noise around each part's own trend. The result is None with fewer
     than 18 durations, or if the first third took no time (docs/log/2026-11.md).
     """
     times = np.asarray(durations, dtype=float)
@@ -187,8 +188,11 @@ def drift(durations: Sequence[float]) -> float | None:
         return None
     means = []
     halves = []
-    for part in (times[:third], times[third:-third], times[-third:]):
-        # The noise is around the third's own line, since a trend within it is no noise.
+    parts = [times[:third], times[third:-third], times[-third:]]
+    if third // 2 >= intervals.VALUES_LEAST:
+        parts.append(times[-(third // 2) :])
+    for part in parts:
+        # The noise is around the part's own line, since a trend within it is no noise.
         number = np.arange(part.size) - (part.size - 1) / 2
         level = part - number * (number @ part) / (number @ number)
         means.append(float(part.mean()))

@@ -44,8 +44,10 @@ def groups(controller: str) -> list[Path]:
     mounts = _mounts()
     first = [mount for mount in mounts if controller in mount.controllers]
     second = [mount for mount in mounts if not mount.controllers]
-    for mount in first or second:
-        path = paths.get(controller if first else "")
+    path = paths.get(controller if first else "")
+    # Of several mounts of a hierarchy, the one that shows this process's group.
+    ordered = sorted(first or second, key=lambda mount: _below(path or "", mount.root) is None)
+    for mount in ordered:
         if path is None:
             continue
         inside = _below(path, mount.root)
@@ -93,7 +95,7 @@ def free_memory_bytes() -> int | None:
             if (text := (_read(group / name) or "").strip()).isdecimal()
         ]
         used = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
-        if not limits or used is None:
+        if not limits or not (used or "").strip().isdecimal():
             continue
         stat = _numbers(group / "memory.stat")
         if "total_inactive_file" in stat:  # v1 counts the group alone in the other lines
@@ -195,5 +197,6 @@ def _numbers(path: Path) -> dict[str, int]:
 def _read(path: Path) -> str | None:
     """Return the text of a file, None if it is missing or may not be read."""
     with contextlib.suppress(OSError):
-        return path.read_text(encoding="utf-8")
+        # A path may be in any encoding.
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
     return None

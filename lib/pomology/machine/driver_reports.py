@@ -22,14 +22,19 @@ LINE_LETTERS = 200  # of a line in a reason or a note
 MOST = 3  # different lines in a reason, and in the notes
 # Work that the GPU was given and did not finish: what reads its results reads something else.
 FAILED = re.compile(
-    "command buffer was aborted|command buffer exited with error status"
+    "Execution of the command buffer was aborted|command buffer exited with error status"
     r"|kIO(GPU|Accel)CommandBufferCallbackError\w+|\([0-9a-f]{8}:Internal Error\)"
-    "|IOGPUMetalError|Caused GPU (Timeout|Hang|Address Fault) Error"
-    "|CUDA warning: (unspecified launch failure|an illegal memory access|misaligned address"
-    "|the launch timed out|uncorrectable )"
+    "|IOGPUMetalError|Caused GPU (Timeout|Hang|Address Fault)( Error|$)"
+    "|MTLCommandBufferErrorDomain|IOGPUCommandQueueErrorDomain"
+    "|CUDA warning: (unspecified launch failure|an illegal (memory access|instruction)"
+    "|misaligned address|the launch timed out|uncorrectable |GPU is lost|device-side assert)"
+    r"|failed to synchronize\w*: CUDA_ERROR_\w+"
     "|Error polling for event status|failed to query event: "
 )
-MEMORY = re.compile(r"Insufficient Memory \(|kIO(GPU|Accel)CommandBufferCallbackErrorOutOfMemory")
+MEMORY = re.compile(
+    r"Insufficient Memory \(|\"Insufficient Memory\""
+    "|kIO(GPU|Accel)CommandBufferCallbackErrorOutOfMemory"
+)
 # Work that went another way than asked for, or slower: it is right, and worth a note.
 REMARK = re.compile(
     r"\bfall(s|ing)? back (to|on)\b|performance gains if more memory", re.IGNORECASE

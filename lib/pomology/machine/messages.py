@@ -38,8 +38,12 @@ MESSAGES = (
         "unsupported",
         "RuntimeError",
         says=(
-            r"MPS allocated: 0 bytes, other allocations: 0 bytes.*Tried to allocate [\d.]+ "
-            "(bytes|KB)",
+            r"MPS allocated: 0 bytes, other allocations: [\d.]+ (bytes|Ki?B).*Tried to allocate "
+            r"[\d.]+ (bytes|Ki?B|[01]\.\d+ Mi?B)",
+            # With 1 GB of 7 or more in use, nobody runs out of memory by some bytes.
+            r"MPS allocated: (\d{1,4} bytes|[\d.]+ Ki?B|\d{1,3}\.\d+ Mi?B|1024\.00 Mi?B), other "
+            r"allocations: [\d.]+ (bytes|Ki?B), max allowed: \d+\.\d+ Gi?B\)\. Tried to allocate "
+            r"\d+ bytes",
         ),
         needs="a GPU of its own; that of a virtual machine may refuse its first bytes",
     ),
@@ -48,10 +52,13 @@ MESSAGES = (
     # Memory, told by a message only: the C library, Metal, MLX, cuBLAS.
     Message(
         "out-of-memory",
-        "RuntimeError OpError",
+        "RuntimeError OpError OSError",
         says=(
             "out of memory",
-            "(can't|cannot|unable to|failed to) allocate",
+            r"(can't|cannot|unable to|failed to) allocate( memory| \d|\b.*\bbytes)",
+            "not enough memory: you tried to allocate",
+            "Dst tensor is not initialized",
+            "out of shared memory",
             "Invalid buffer size",
             "Insufficient Memory",
             r"\[metal::malloc\] (Attempting to allocate|Resource limit)",
@@ -64,7 +71,10 @@ MESSAGES = (
         "mismatch",
         "RuntimeError OpError",
         says=(
-            r"\[METAL\] Command buffer execution failed",
+            r"Command buffer execution failed",
+            "kIO(GPU|Accel)CommandBufferCallbackError",
+            "GPU is lost",
+            "fallen off the bus",
             "the launch timed out and was terminated",
             "uncorrectable (ECC|NVLink) error",
         ),
@@ -78,6 +88,10 @@ MESSAGES = (
             "MPS (doesn't|does not) support",
             "to the MPS backend but it does not have support",
             "only supported on (MPS|CUDA devices)",
+            r"MPS: \w+ op with \w+ input is supported natively starting from macOS",
+            "MPS supports tensors with dimensions <=",
+            "only works on .* types on MPS for pre MacOS",
+            "MPSGraph does not support",
             "(doesn't|does not) support (float64|complex128|bfloat16)",
             r"not implemented for '(Half|BFloat16|Float8_\w+)'",
             "Could not run '[^']+' with arguments from the",
@@ -105,6 +119,14 @@ MESSAGES = (
             "has no (CUDA|GPU) implementation",
             "No (Metal|CUDA) back-end",
             "CUDA error: (operation not supported|OS call failed)",
+            "CU(BLAS|DNN)_STATUS_NOT_SUPPORTED",
+            "No (valid )?execution plans (built|support)",
+            r"No available kernel\. Aborting execution",
+            "too many resources requested for launch",
+            r"(torch\.compile|Dynamo) is not supported on Python",
+            "Cannot set gpu device without gpu backend",
+            r"\[gpu::init\] No GPU backend",
+            r"\bNYI on CUDA",
         ),
     ),
     # CUDA: kernels for other architectures than this GPU's.
@@ -192,6 +214,7 @@ MESSAGES = (
         "RuntimeError OpError PomologyError",
         says=(
             r"CUDA-capable device\S* (is/)?are busy",
+            "MPS client failed to connect",
             "CUDA_ERROR_DEVICE_UNAVAILABLE",
         ),
         needs=(
@@ -265,7 +288,7 @@ MESSAGES = (
         says=(
             r"No working C\+\+ compiler",
             "Failed to find C compiler",
-            r"No such file or directory: '(\S*/)?(g\+\+|gcc|c\+\+|cc|clang(\+\+)?|xcrun)'",
+            r"No such file or directory: '(/(usr|opt|Applications|Library)/\S*/)?(g\+\+|gcc|c\+\+|cc|clang(\+\+)?|xcrun)'",
             "xcrun: error",
             "No developer tools were found",
             r"fatal error: '?(Python|omp)\.h",

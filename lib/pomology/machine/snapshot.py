@@ -6,6 +6,7 @@ output are used, so results hold no user or host name, home path, address, seria
 
 import contextlib
 import ctypes
+import hashlib
 import json
 import os
 import platform
@@ -31,6 +32,15 @@ PACKAGES = [
     "tensorflow-metal",
     "keras",
     "mlx",
+    "mlx-metal",
+    "mlx-cuda",
+    "triton",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cublas",
+    "nvidia-cublas-cu12",
     "pyarrow",
     "numpy",
     "zeus-apple-silicon",
@@ -40,11 +50,12 @@ PACKAGES = [
 VARIABLES = re.compile(
     r"(?!.*_(DIR|HOME)$)"
     r"(OMP|KMP|GOMP|MKL|OPENBLAS|VECLIB|ONEDNN|DNNL|MALLOC|GLIBC|PYTORCH|TORCH|TORCHINDUCTOR|ATEN"
-    r"|MPS|MTL|METAL|MLX|XLA|TF_(NUM|XLA|ENABLE|FORCE|GPU|CUDNN|USE)|KERAS|CUDA|CUDNN|CUBLAS)_"
-    r"|(LD_PRELOAD|DYLD_INSERT_LIBRARIES|TURN_OFF_REMAPPER)$"
+    r"|MPS|MTL|METAL|MLX|XLA|TF_(NUM|XLA|ENABLE|FORCE|GPU|CUDNN|USE|DETERMINISTIC)|KERAS|CUDA|CUDNN"
+    r"|CUBLAS|NVIDIA_TF32|TRITON|TORCHDYNAMO|BLIS)_"
+    r"|(LD_PRELOAD|LD_LIBRARY_PATH|DYLD_(INSERT_LIBRARIES|LIBRARY_PATH)|TURN_OFF_REMAPPER)$"
 )
 # What a value of theirs may be. Of another one, which may be a key or a path, is only said that the
-# variable is set.
+# variable is set, with four digits of a hash, which tell two of them apart.
 KNOWN_WORDS = set((RESOURCES / "variables.txt").read_text(encoding="utf-8").split())
 NUMBER = r"[+-]?\d{1,7}(\.\d{1,6})?([eE]-?\d)?([kKMGT]?[bB]?|%)"
 WORD_AND_VALUE = re.compile(rf"(?P<word>[A-Za-z]\w*)([:=](?P<value>\w+|{NUMBER}))?")
@@ -58,10 +69,12 @@ def snapshot() -> dict[str, Any]:
     """Return hardware and software of this machine, ready for JSON; unknown values are None.
 
     cpu: see `cpu_kind`. cpu_cores: physical cores. gpus: name, memory_bytes (None if it shares the
-    machine's) and cores (Apple's only) of each. translated: x86-64 Python under Rosetta.
+    machine's) and cores (Apple's only) of each, of NVIDIA's the driver's version and the limit of
+    power in watts. performance_cores, efficiency_cores: of a CPU with two kinds. translated: x86-64
+    Python under Rosetta.
     """
     mac = sys.platform == "darwin"
-    performance, efficiency = _cores_by_kind() if mac else (None, None)
+    performance, efficiency = _cores_by_kind() if mac else _cores_on_linux()
     # Linux distributions append their own words to the version's numbers.
     version = platform.mac_ver()[0] if mac else re.match(r"[\d.]*\d|", platform.release())[0]
     x86 = platform.machine() == "x86_64"
@@ -88,7 +101,7 @@ def snapshot() -> dict[str, Any]:
 def software() -> dict[str, Any]:
     """Return commit, Python, packages and environment variables.
 
-    A variable whose value is not made of numbers and known words has the value `set`.
+    A variable whose value is not made of numbers and known words has a value such as `set 3f2a`.
     """
     packages = _packages()
     if sys.platform == "darwin":
@@ -104,10 +117,15 @@ def software() -> dict[str, Any]:
 
 
 def _known(text: str) -> str:
-    """Return a variable's value if it has numbers or known words and nothing else; or `set`."""
+    """Return a variable's value if it has numbers or known words and nothing else.
+
+    Else return `set` and a hash of 16 bits, from which nobody learns the value.
+    """
     if not text or re.fullmatch(NUMBER, text) or LIST.fullmatch(text):
         return text
-    return text if all(map(_known_part, text.split(","))) else "set"
+    if all(map(_known_part, text.split(","))):
+        return text
+    return f"set {hashlib.sha256(os.fsencode(text)).hexdigest()[:4]}"
 
 
 def _known_part(part: str) -> bool:
@@ -264,6 +282,44 @@ def _cores_by_kind() -> tuple[int, int] | tuple[None, None]:
     return kinds["Super"] + kinds["Performance"], kinds["Efficiency"]
 
 
+def _cores_on_linux(devices: Path = Path("/sys/devices")) -> tuple[int, int] | tuple[None, None]:
+    """Return the numbers of fast and of slow cores of a CPU with two kinds.
+
+    Intel's hybrids list each kind; ARM's have a capacity for each core, relative to the fastest.
+    """
+    threads = [_listed(devices / f"cpu_{kind}" / "cpus") for kind in ("core", "atom")]
+    if all(threads):
+        cores = [len({_core_of(devices, thread) for thread in kind}) for kind in threads]
+        return cores[0], cores[1]
+    files = sorted(devices.glob("system/cpu/cpu[0-9]*/cpu_capacity"))
+    texts = [(_text(file) or "").strip() for file in files]
+    capacities = [int(text) for text in texts if text.isdecimal()]
+    if len(set(capacities)) < 2:
+        return None, None
+    slow = sum(capacity <= max(capacities) / 2 for capacity in capacities)
+    return len(capacities) - slow, slow
+
+
+def _listed(path: Path) -> list[int]:
+    """Return the numbers in a list such as `0-7,12`; empty without the file."""
+    numbers: list[int] = []
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", _text(path) or ""):
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def _core_of(devices: Path, thread: int) -> str:
+    """Return the name of a thread's core, which it may share with another thread."""
+    siblings = devices / f"system/cpu/cpu{thread}/topology/thread_siblings_list"
+    return (_text(siblings) or str(thread)).strip()
+
+
+def _text(path: Path) -> str | None:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace")
+    return None
+
+
 def _apple_gpus() -> list[dict[str, Any]]:
     """Return the GPUs that `system_profiler` lists, whose memory is the machine's."""
     text = run_command("system_profiler", "SPDisplaysDataType", "-json")
@@ -285,22 +341,34 @@ def _nvidia_gpus() -> list[dict[str, Any]]:
     except Exception:  # ImportError or NVMLError: no package or no driver
         return []
     gpus = []
+    driver = None
+    with contextlib.suppress(pynvml.NVMLError):
+        driver = pynvml.nvmlSystemGetDriverVersion()
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         name = pynvml.nvmlDeviceGetName(handle)
         memory_bytes = None
         with contextlib.suppress(pynvml.NVMLError):  # refused for a GPU that is split (MIG) or lost
             memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+        power_limit_w = None
+        with contextlib.suppress(pynvml.NVMLError):  # not every card has one
+            power_limit_w = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
         # CUDA cores are not comparable with Apple's GPU cores.
-        gpus.append({"name": name, "memory_bytes": memory_bytes, "cores": None})
+        facts = {"name": name, "memory_bytes": memory_bytes, "cores": None}
+        gpus.append(facts | {"driver": driver, "power_limit_w": power_limit_w})
     return gpus
 
 
 def _git() -> dict[str, Any] | None:
-    """Return the checkout's `commit`, and `dirty`: files differ from it. None outside of one."""
+    """Return the checkout's `commit`, and `dirty`: files differ from it. None outside of one.
+
+    Of an archive of the source it is not known whether files differ.
+    """
     # Otherwise git would search the parent folders, and a Mac would open a window to install it.
     if not (REPOSITORY / ".git").exists():
-        return None
+        # In an archive of the source, git has replaced this file's words.
+        commit = (_text(RESOURCES / "commit.txt") or "").strip()
+        return {"commit": commit, "dirty": None} if re.fullmatch("[0-9a-f]{40}", commit) else None
     git = ("git", "--no-optional-locks", "-C", str(REPOSITORY))
     commit = run_command(*git, "rev-parse", "HEAD")
     # Earlier results in outputs/ do not affect new ones.

@@ -53,6 +53,8 @@ class _Gpu(msgspec.Struct):
     name: str
     memory_bytes: Count | None = None
     cores: Count | None = None
+    driver: str | None = None
+    power_limit_w: float | None = None
 
 
 class _Git(msgspec.Struct):
@@ -79,6 +81,7 @@ class _Machine(_Software):
     performance_cores: Count | None = None
     efficiency_cores: Count | None = None
     usable_threads: Count | None = None
+    driver: str | None = None
     memory_bytes: Count | None = None
     gpus: list[_Gpu] = []
     os: str | None = None
@@ -310,6 +313,8 @@ def _computes_with() -> dict[str, Any]:
     software = machine_snapshot.software()
     facts = {name: software.get(name) for name in ("python", "packages", "environment")}
     facts["usable_threads"] = machine_snapshot.usable_threads()
+    drivers = {gpu.get("driver") for gpu in machine_snapshot.gpus()} - {None}
+    facts["driver"] = ", ".join(sorted(drivers)) or None
     # PyTorch uses macOS's kernels.
     facts["os_version"] = (facts["packages"] or {}).pop("macOS", None)
     return {name: fact for name, fact in facts.items() if fact is not None}
@@ -351,7 +356,7 @@ def check_machine(out: Path) -> None:
             was, is_now = (dict(zip(CPU_KIND, kind, strict=True)) for kind in kinds)
             problem = f"has a CPU of {was}, but this machine's is of {is_now}"
         for name in ("chip", "cpu_cores", "memory_bytes", "gpus", "os"):
-            was, is_now = before.get(name), now.get(name)
+            was, is_now = (_identity(machine, name) for machine in (before, now))
             # The operating system reserves slightly different amounts of memory.
             close = name == "memory_bytes" and math.isclose(was or 0, is_now or 0, rel_tol=0.01)
             if was != is_now and not close:
@@ -362,6 +367,14 @@ def check_machine(out: Path) -> None:
             problem = _other_software(before, _computes_with())
     if problem:
         raise PomologyError(f"RUN={out.name}: {one_line(problem, 200)}; choose another RUN")
+
+
+def _identity(machine: Mapping[str, Any], name: str) -> Any:
+    """Return a fact about a machine that never changes; of its GPUs that are not their settings."""
+    if name != "gpus":
+        return machine.get(name)
+    fields = ("name", "memory_bytes", "cores")
+    return [{field: gpu.get(field) for field in fields} for gpu in machine.get("gpus") or ()]
 
 
 def _other_software(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

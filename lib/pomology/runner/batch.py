@@ -11,13 +11,14 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import papermill
@@ -26,7 +27,7 @@ from nbclient.exceptions import DeadKernelError
 
 from pomology.errors import PomologyError
 from pomology.format import clock_time, one_line
-from pomology.machine import messages
+from pomology.machine import driver_reports, messages
 from pomology.machine import snapshot as machine_snapshot
 from pomology.paths import make_folder, redact, root, write_atomic
 from pomology.report import figures
@@ -45,6 +46,10 @@ TO_LOG = "--IPKernelApp.capture_fd_output=False"  # C code writes to the kernel'
 LOG_BYTES = 16384  # of a log, in which the last line is looked for
 LEFT_OPEN = "its notebook ended without ending this case"
 FATAL = "Fatal Python error"
+WHAT = "what():"  # begins C++'s line about an exception that nobody caught
+# A line of a stack, which follows the cause.
+FRAME = re.compile(r"(frame #\d+: |#\d+ +0x|File \".*\", line \d+|Exception raised from )")
+DIED = ("crashed", "out-of-memory")  # of a kernel, after which the next case has a new one
 CLIENT = "jupyter_client.asynchronous.AsyncKernelClient"  # nbclient needs this one
 
 logging.getLogger("papermill").disabled = True  # the runner prints why a kernel ended itself
@@ -184,12 +189,13 @@ class Execution:
             lost = [] if status == "error" else self.journal.finish_open(status, reason)
             for case in lost:
                 print(f"  {case}: {status} ({reason})")
-            if status != "crashed" or not lost:
+            if status not in DIED or not lost:
                 if not self._stop.is_set():
                     partial = f"outputs/{self.out.name}/.partial/"
                     print(f"  {name} did not finish: {reason} (see {partial})")
                 return False
-            print(f"  {name}: restarted after {', '.join(lost)} crashed")
+            how = "crashed" if status == "crashed" else "ran out of memory"
+            print(f"  {name}: restarted after {', '.join(lost)} {how}")
 
     def watch(self) -> Outcome:
         """Print a line per newly ended case; return the reason to end the kernel, or None."""
@@ -236,6 +242,8 @@ class Execution:
         os.environ["IPYTHONDIR"] = str(partial.parent / "ipython")  # ignores user start-up files
         os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # ignores user-registered `python3` kernels
         os.environ.update(figures.VARIABLES)  # ignores a user's matplotlibrc
+        os.environ.pop("MPLBACKEND", None)  # a kernel has its own
+        os.environ["PYTHONFAULTHANDLER"] = "1"  # a process that dies says where
         if not os.access(os.path.expanduser("~"), os.W_OK):  # no home, for example in a container
             os.environ["HOME"] = str(partial.parent)
         try:
@@ -250,11 +258,7 @@ class Execution:
                     km=manager,
                 )
         except DeadKernelError:
-            cause = signals[0] if signals else "killed, out of memory, or exit"
-            words = _last_words(log, log_begin)
-            said = f"; it said last: {words}" if words else ""
-            reason = f"its kernel ended before its last cell ({cause}){said}"
-            return self.watch() or ("crashed", reason)
+            return self.watch() or _death(signals, log, log_begin)
         except Exception as error:  # the run continues with the next notebook
             # papermill's error has the name and the message of the cell's exception.
             name = getattr(error, "ename", type(error).__name__)
@@ -311,18 +315,54 @@ class Execution:
         return f"it left cases open: {one_line(', '.join(left), 200)}" if left else ""
 
 
-def _last_words(log: Path, begin: int) -> str:
-    """Return the last line that a kernel wrote to its log, from a byte on; "" if none."""
+def _death(signals: Sequence[str], log: Path, begin: int) -> Outcome:
+    """Return how a kernel ended, from what ended it and from its log, from a byte on."""
+    lines = _log_lines(log, begin)
+    words = _last_words(lines)
+    # A driver may say why, before the library that it serves aborts.
+    reported = driver_reports.report(iter(lines))
+    status = "out-of-memory" if reported.status == "out-of-memory" else "crashed"
+    if status != "crashed":
+        words = reported.reason.removeprefix("the driver reported: ")
+    cause = signals[0] if signals else "killed, out of memory, or exit"
+    said = f"; it said last: {words}" if words else ""
+    return status, f"its kernel ended before its last cell ({cause}){said}"
+
+
+def _log_lines(log: Path, begin: int) -> list[str]:
+    """Return the last lines that a kernel wrote to its log, from a byte on."""
     with contextlib.suppress(OSError):
+        if not log.is_file():  # to open a pipe would wait for its other end
+            return []
         with open(log, "rb") as file:
             file.seek(max(begin, log.stat().st_size - LOG_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-        lines = [line.strip() for line in lines if line.strip()]
-        # Python adds where each of its threads was, which says less than the line before.
-        fatal = next((n for n, line in enumerate(lines) if line.startswith(FATAL)), len(lines))
-        lines = lines[: max(1, fatal)]
-        return redact(one_line(lines[-1], 200)) if lines else ""
-    return ""
+            return [line for line in file.read().decode(errors="replace").splitlines() if line]
+    return []
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """Return what a kernel said of its end: the cause that C++ names, or the last line.
+
+    Python then adds where each of its threads was, and PyTorch a line for each frame, which say
+    less.
+    """
+    lines = [line.strip() for line in lines if line.strip()]
+    causes = [line for line in lines if line.startswith(WHAT)]
+    fatal = next((n for n, line in enumerate(lines) if line.startswith(FATAL)), len(lines))
+    own = lines[:fatal] or lines[fatal : fatal + 1]
+    own = [line for line in own if not FRAME.match(line)] or own
+    last = causes[-1] if causes else own[-1] if own else ""
+    return redact(one_line(last, 200))
+
+
+def _ending(code: int) -> str:
+    """Return what a process's exit code says: `SIGSEGV`, `signal 40` or `exit 3`."""
+    if code > 0:
+        return f"exit {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-code}"
 
 
 @contextlib.contextmanager
@@ -357,10 +397,10 @@ def _kernel(
     try:
         yield manager
     finally:
-        code = process.poll() if process else None
-        if code is not None and code < 0:
-            signals.append(signal.Signals(-code).name)
         ended.set()
+        code = process.poll() if process else None
+        if code:
+            signals.append(_ending(code))
         thread.join()
         watch()
         if manager.is_alive():

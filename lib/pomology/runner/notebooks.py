@@ -258,6 +258,8 @@ def _notebook(path: Path, *copies: Path) -> Notebook:
         # A notebook without variants has one, of which `seconds` are.
         seconds = metadata.pop("seconds", {})
         declared_variants = metadata.pop("variants", [{"seconds": seconds}])
+        if not declared_variants:
+            raise ValueError("variants has none; leave it out")
         variants = [Variant(**variant) for variant in declared_variants]
         fields = {"path": path, "title": title, "variants": variants}
         notebook = msgspec.convert(metadata | fields, Notebook)
@@ -274,6 +276,8 @@ def declared(path: Path) -> type[msgspec.Struct]:
     for name, parameter in inspect(path).items():
         types = dict(ABOVE_0 if "(> 0)" in parameter.help else {})
         with _naming(f"{path.name}: parameter {name}"):
+            if name.startswith("__"):
+                raise ValueError("expected a name without underscores before it")
             # An annotation is Python, such as `list[int]`. ABOVE_0 replaces int and float in it.
             fields.append((name, eval(parameter.inferred_type_name, types), None))
             defaults[name] = ast.literal_eval(parameter.default)

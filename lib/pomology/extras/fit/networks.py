@@ -16,7 +16,7 @@ from pomology.errors import PomologyError
 from pomology.extras.fit import standins
 from pomology.extras.fit.plan import Plan
 from pomology.format import one_line
-from pomology.paths import read_csv, read_file
+from pomology.paths import expanded, read_csv, read_file
 
 HUB = "https://huggingface.co/"
 COMMAND = "pomology models"  # lists all names
@@ -94,7 +94,7 @@ def resolve(name: str) -> Resolved:
     `whisper`. The note says what was taken if that is not the very model. Raises PomologyError, in
     one line with similar names, for other names.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if name in configurations() or path.is_file():
         return Resolved(name)
     if (path / CONFIG).is_file():
@@ -159,7 +159,7 @@ def find(name: str) -> dict[str, Any]:
         return configurations()[name]
     import transformers
 
-    path = Path(name).expanduser()
+    path = expanded(name)
     config = _read_config(path)
     if isinstance(config.get("text_config"), dict):
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -190,7 +190,7 @@ def title(name: str) -> str:
     """Return a model's name, or that of the folder of its config.json."""
     if name in configurations():
         return name
-    path = Path(name).expanduser().resolve()
+    path = expanded(name).resolve()
     return one_line(path.parent.name if path.name == CONFIG else path.stem)
 
 
@@ -199,7 +199,7 @@ def notes(name: str, plan: Plan) -> list[str]:
     config = find(name)
     lines = []
     if name not in configurations():
-        whole = _read_config(Path(name).expanduser())
+        whole = _read_config(expanded(name))
         if isinstance(whole.get("text_config"), dict):
             lines.append("counted: the text model alone, without images")
         if {"quantization", "quantization_config"} & whole.keys() and plan.method != "qlora":

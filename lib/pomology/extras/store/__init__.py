@@ -13,7 +13,7 @@ from typing import Any
 
 from pomology.errors import PomologyError
 from pomology.format import one_line
-from pomology.paths import redact
+from pomology.paths import expanded, redact
 
 DRAWN = ".store"  # a file in a run's folder with random digits for its name in a store
 OBJECTS = ("s3", "s3a", "gs", "gcs", "az", "abfs")  # object stores, which have no folders
@@ -86,7 +86,7 @@ def fetch(name: str, address: str = "") -> Path:
 def _connected(address: str) -> Iterator[tuple[Any, str]]:
     """Yield fsspec's file system of an address, and the path in it. Raises PomologyError."""
     protocol, separator, _ = address.partition("://")
-    location = address if separator else str(Path(address).expanduser().absolute())
+    location = address if separator else str(expanded(address).absolute())
     try:
         import fsspec  # takes half a second with its backends, so only stores import it
 
