@@ -7,6 +7,7 @@ import zipfile
 
 import pandas
 import pytest
+import records
 from shared_runs import copied, every, honest, retime, zipped
 
 from pomology.__main__ import main
@@ -174,6 +175,29 @@ def test_lies_are_refused_or_marked_and_no_honest_run_is_refused(reference, tmp_
         if not {rule for rule, _ in broken} - before:
             missed.append(n)
     assert len(lies) >= 50 and len(missed) <= 3, missed
+
+
+@pytest.mark.parametrize(
+    ("watts", "joules", "words"),
+    [
+        (60.0, 30.0, None),
+        (60.0, None, None),
+        (None, 30.0, None),
+        (404_020.0, None, "power_w is 4.04e+05; expected 0.1 to 2,500"),
+        (0.001, None, "power_w is 0.001"),
+        (60.0, 3.0, "energy_j_per_step is 3; its power and its steps give 30"),
+    ],
+)
+def test_energy_has_bounds_and_fits_the_power(watts, joules, words):
+    stated = {"power_w": (watts, "W"), "energy_j_per_step": (joules, "J")}
+    metrics = {
+        name: records.metric(value, unit=unit)
+        for name, (value, unit) in stated.items()
+        if value is not None
+    }
+    case = check.CheckedCase(records.record(metrics=metrics), {}, [], 0.5, 0.5, 1.0)
+    said = [text for rule, text in check._values(case) if rule == "energy"]
+    assert len(said) == bool(words) and all(words in text for text in said)
 
 
 def test_a_page_of_all_accepted_runs_and_what_was_refused(reference, tmp_path, capsys):

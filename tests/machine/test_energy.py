@@ -147,6 +147,7 @@ def test_a_counter_that_does_not_move_is_absent_and_an_idle_gpu_has_no_steps(mon
 
 # Millijoules at each second of a counter of 10 W, and what is wrong with it.
 WRONG = {
+    "is no number": lambda t_s: 1e4 * t_s if t_s != 12 else math.nan,
     "fell by 40 J": lambda t_s: 1e4 * (t_s - 5 * (t_s >= 12)),
     "fell by 1e+06 J": lambda t_s: 1e4 * t_s - 1e9 * (t_s == 15),
     "stood still for 5 s": lambda t_s: 1e4 * min(t_s, 10),
@@ -161,7 +162,8 @@ def test_a_counter_that_cannot_be_right_is_no_power(apple, clock, complaint):
     class Wrong(FakeChip):
         def get_cumulative_energy(self):
             counters = super().get_cumulative_energy()
-            counters.dram_mj = int(WRONG[complaint](self.clock()))
+            millijoules = WRONG[complaint](self.clock())
+            counters.dram_mj = millijoules if math.isnan(millijoules) else int(millijoules)
             return counters
 
     apple(monitor=lambda: Wrong(clock))

@@ -173,6 +173,8 @@ class EnergyCounter:
                 self._moved_s[rail] = reading.seconds
             elif still_s >= max(STILL_S, 2 * self._periods_s[rail]) and not may_rest:
                 self._note_broken(rail, f"stood still for {still_s:.3g} s")
+            if math.isnan(joules):
+                self._note_broken(rail, "is no number")
             if joules < 0:
                 self._note_broken(rail, f"fell by {-joules:.3g} J")
             # An update may hold the energy of a whole period more.

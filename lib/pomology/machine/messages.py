@@ -119,7 +119,7 @@ MESSAGES = (
             "has no (CUDA|GPU) implementation",
             "No (Metal|CUDA) back-end",
             "CUDA error: (operation not supported|OS call failed)",
-            "CU(BLAS|DNN)_STATUS_NOT_SUPPORTED",
+            "CU(BLAS|DNN)_STATUS_NOT_SUPPORTED(?!_)",
             "No (valid )?execution plans (built|support)",
             r"No available kernel\. Aborting execution",
             "too many resources requested for launch",
@@ -288,7 +288,8 @@ MESSAGES = (
         says=(
             r"No working C\+\+ compiler",
             "Failed to find C compiler",
-            r"No such file or directory: '(/(usr|opt|Applications|Library)/\S*/)?(g\+\+|gcc|c\+\+|cc|clang(\+\+)?|xcrun)'",
+            r"No such file or directory: '(/(usr|opt|Applications|Library)/\S*/)?"
+            r"(g\+\+|gcc|c\+\+|cc|clang(\+\+)?|xcrun)'",
             "xcrun: error",
             "No developer tools were found",
             r"fatal error: '?(Python|omp)\.h",

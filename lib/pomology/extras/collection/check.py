@@ -65,6 +65,9 @@ FILLED = 0.7  # least share of the time of cases in raw times, relative to the r
 UNREADABLE = (PomologyError, LookupError, AttributeError, ArithmeticError, TypeError, ValueError)
 # What zipfile raises for a damaged member, which is read only when the zip is packed again.
 UNREADABLE += (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError)
+# Watts of a device that trains: less than an iPhone's, more than any card's.
+POWER_W = (0.1, 2500.0)
+ENERGY = 2.0  # factor between the energy of a step and its time with the power
 _same = functools.partial(math.isclose, rel_tol=EQUAL, abs_tol=ROUNDING_S)
 
 
@@ -194,6 +197,7 @@ def _values(case: CheckedCase) -> Iterator[Broken]:
             ends = zip(stated.bounds, raw.bounds, strict=True)
             if max(abs(end - of_raw) for end, of_raw in ends) > allowed:
                 yield "interval", f"{name}: its raw times give another one"
+    yield from _energy(case)
     for flag in case.flags:
         if flag not in record.flags:
             yield "flags", f"{flag} is missing"
@@ -201,6 +205,19 @@ def _values(case: CheckedCase) -> Iterator[Broken]:
     timed = has_times and record.experiment != INSTRUMENT and record.status == "ok"
     if timed and not case.recomputed:
         yield "raw times", "none"
+
+
+def _energy(case: CheckedCase) -> Iterator[Broken]:
+    """Yield powers and energies that no device has, or that do not fit together."""
+    metrics = case.record.metrics
+    power, energy = metrics.get("power_w"), metrics.get("energy_j_per_step")
+    if power and not POWER_W[0] <= power.value <= POWER_W[1]:
+        yield "energy", f"power_w is {power.value:.4g}; expected {POWER_W[0]:g} to {POWER_W[1]:,g}"
+    elif power and energy and case.step_s:
+        of_power = power.value * case.step_s
+        if not 1 / ENERGY <= energy.value / of_power <= ENERGY:
+            stated = f"energy_j_per_step is {energy.value:.4g}"
+            yield "energy", f"{stated}; its power and its steps give {of_power:.4g}"
 
 
 @functools.cache
