@@ -99,6 +99,7 @@ def left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pomology.machine.calibration.calibrate", lambda: 0.0005)
     monkeypatch.setattr("pomology.machine.calibration.calibrate_gpu", lambda device: 0.005)
     monkeypatch.setattr("pomology.machine.other_programs.contended", lambda *_: False)
+    monkeypatch.setattr("pomology.machine.other_programs.bursting", lambda *_: False)
     monkeypatch.setattr("pomology.machine.other_runs.PLACE", Path(OWN_PLACE.name))
 
 

@@ -1,5 +1,6 @@
 """CPU time of other programs during a measurement."""
 
+import numpy as np
 import psutil
 import pytest
 
@@ -25,3 +26,24 @@ def left_alone():
 def test_contended_thresholds(monkeypatch, wall_s, busy_s, own_s, contended):
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 2)
     assert other_programs.contended(wall_s, busy_s, own_s) == contended
+
+
+@pytest.mark.parametrize(
+    ("loads", "seen"),
+    [
+        ([0.0] * 20, False),
+        ([0.0] * 20 + [1.0, 1.0] + [0.0] * 20, True),  # a second of one core in twenty
+        ([0.0] * 5 + [1.0] + [0.0] * 5 + [1.0] + [0.0] * 5, False),
+        ([0.3] * 20, False),
+    ],
+)
+def test_a_burst_of_a_second_is_seen_in_a_long_timing(monkeypatch, loads, seen):
+    """This process keeps one core busy, and another program the other one, now and then."""
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
+    others_s = np.cumsum([0.0, *(0.5 * load for load in loads)])
+    read = iter([(0.5 * n, 0.5 * n + other_s, 0.5 * n) for n, other_s in enumerate(others_s)])
+    monkeypatch.setattr(other_programs, "readings", lambda: next(read))
+    bursts = other_programs.Bursts()
+    for _ in loads:
+        bursts.read()
+    assert bursts.seen == seen

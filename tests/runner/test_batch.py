@@ -437,6 +437,19 @@ def test_invalid_files(checkout, refused, place, text, words):
     refused([*RUN_R, ONLY_ZETA], words)
 
 
+@pytest.mark.parametrize("name", ["results.parquet", "zeta.jsonl"])
+def test_a_folder_in_the_place_of_a_file_is_a_line_before_anything_runs(checkout, refused, name):
+    (checkout.out() / name).mkdir(parents=True)
+    refused([*RUN_R, ONLY_ZETA], f"RUN=r: {name}: cannot be read: not a regular file; remove it")
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_run_without_a_readable_machine_is_not_resumed(checkout, refused, make):
+    checkout.out().mkdir(parents=True)
+    make(checkout.out() / "machine.json")
+    refused([*RUN_R, ONLY_ZETA], "RUN=r: has a machine.json that cannot be read; name another")
+
+
 @pytest.mark.parametrize(
     ("profile", "used", "words"),
     [

@@ -10,6 +10,9 @@ from pomology.machine import memory
 
 TICK_S = 0.01  # resolution of the counters of CPU time, on each core
 RUNNER_S = 0.02  # CPU time that the runner itself may take to record a case
+BURST_CORES = 0.5  # that others use
+BURST_S = 0.9  # a second, of which readings may miss a part at its ends
+SPACING_S = 0.2  # between two readings of a burst, of which the counters' resolution is a tenth
 
 
 def process_cpu_s() -> float:
@@ -36,6 +39,46 @@ def contended(wall_s: float, busy_s: float, used_s: float) -> bool:
     return load > max(0.1, 0.025 * cores, min(RUNNER_S / wall_s, 0.2))
 
 
+def bursting(wall_s: float, busy_s: float, used_s: float) -> bool:
+    """Return whether other programs used over `BURST_CORES`, see `contended`."""
+    cores = psutil.cpu_count() or 1
+    return (busy_s - used_s - 2 * TICK_S * cores**0.5) / wall_s > BURST_CORES
+
+
+def readings() -> tuple[float, float, float]:
+    """Return the time, and the CPU seconds of all processes and of this one with its children.
+
+    It takes about 0.5 ms.
+    """
+    times = psutil.cpu_times()._asdict()
+    # On Linux user and nice include the time of guests.
+    idle = ("idle", "iowait", "guest", "guest_nice")
+    busy_s = sum(seconds for name, seconds in times.items() if name not in idle)
+    return time.perf_counter(), busy_s, process_cpu_s()
+
+
+class Bursts:
+    """Whether other programs were busy for a second, in readings twice per second.
+
+    seen: whether they were. A long timing hides a burst in its mean load.
+    """
+
+    def __init__(self):
+        self.seen = False
+        self._burst_s = 0.0
+        self._before = readings()
+
+    def read(self) -> None:
+        """Judge the time since the reading before."""
+        now = readings()
+        grown = [new - old for new, old in zip(now, self._before, strict=True)]
+        if grown[0] < SPACING_S:
+            return
+        self._before = now
+        self._burst_s = self._burst_s + grown[0] if bursting(*grown) else 0.0
+        self.seen |= self._burst_s >= BURST_S
+
+
 class OtherPrograms:
     """Load of other programs in successive measurements. flags: one `contended` per busy one."""
 
@@ -43,12 +86,8 @@ class OtherPrograms:
         self.flags: list[str] = []
 
     def begin(self) -> None:
-        """Read the counters at the start of a measurement, which takes about 0.5 ms."""
-        times = psutil.cpu_times()._asdict()
-        # On Linux user and nice include the time of guests.
-        idle = ("idle", "iowait", "guest", "guest_nice")
-        busy_s = sum(seconds for name, seconds in times.items() if name not in idle)
-        self._began = (time.perf_counter(), busy_s, process_cpu_s())
+        """Read the counters at the start of a measurement."""
+        self._began = readings()
 
     def end(self) -> None:
         """Compare the counters at the end of a measurement, and begin the next one."""

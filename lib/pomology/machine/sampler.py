@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
-from pomology.machine import memory, sensors, snapshot
+from pomology.machine import memory, other_programs, sensors, snapshot
 from pomology.machine.energy import Absent, EnergyCounter
 from pomology.measure.estimate import Estimate
 
@@ -83,8 +83,9 @@ class Sampler:
 
     kind: "cpu" or "gpu". samples: readings to plot. After the block, metrics: values by name, with
     the number of samples and no interval. thermal_level: the highest. rails: power domains of the
-    energy. flags: `swapping`, `slept`. absent: metric -> why it is missing. Page faults are of this
-    process, the footprint also of its children. `swap_bytes` is the growth of swap in use.
+    energy. flags: `swapping`, `slept`, and `contended` by a burst of other programs. absent:
+    metric -> why it is missing. Page faults are of this process, the footprint also of its
+    children. `swap_bytes` is the growth of swap in use.
     """
 
     def __init__(self, kind: str = "cpu", clock: Callable[[], float] = time.perf_counter):
@@ -131,6 +132,7 @@ class Sampler:
                 self._gauges[name] = gauge
         self._before = self._counters()
         self._asleep_s = asleep_s()
+        self._bursts = other_programs.Bursts()
         self._start_s = self._clock()
         self._tick()
 
@@ -147,6 +149,7 @@ class Sampler:
                 gauges[name] = self._attempt((name,), read)
         if "power_w" not in self.absent:
             self._attempt(("power_w",), self._energy.watch)
+        self._attempt((), self._bursts.read)
         self.samples.append(Sample(self._clock() - self._start_s, **gauges))
 
     def _end(self) -> None:
@@ -154,6 +157,8 @@ class Sampler:
         self._tick()
         if asleep_s() - self._asleep_s > SLEEP_S:
             self.flags.append("slept")
+        if self._bursts.seen:
+            self.flags.append("contended")
         # The system's counters: their growth during the block.
         after = self._counters()
         values = {name: after[name] - self._before[name] for name in after if name in self._before}

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 import time
 from collections.abc import Container, Iterator
@@ -193,10 +194,22 @@ def of_other_code(job: Job, out: Path) -> str:
 
 
 def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
-    """Raise PomologyError if a run has another profile, parameters or code: tables never mix."""
-    if not (out / "machine.json").exists():
+    """Raise PomologyError if a run has another profile, parameters or code: tables never mix.
+
+    The same for what is no file in the place of one, before anything is measured.
+    """
+    for name in ("results.parquet", *(f"{job.notebook.name}.jsonl" for job in planned)):
+        if os.path.lexists(out / name) and not (out / name).is_file():
+            raise PomologyError(
+                f"RUN={out.name}: {name} is no file; remove it, or name another RUN"
+            )
+    if not os.path.lexists(out / "machine.json"):
         return
-    profile_before = Run(out).machine.get("profile")
+    machine = Run(out).machine
+    if not machine:
+        problem = "has a machine.json that cannot be read; name another RUN"
+        raise PomologyError(f"RUN={out.name}: {problem}")
+    profile_before = machine.get("profile")
     if profile_before != profile:
         problem = f"has PROFILE={profile_before}, not {profile}; name another RUN"
         raise PomologyError(f"RUN={out.name}: {problem}")
