@@ -308,6 +308,20 @@ def test_a_damaged_file_is_named_and_the_rest_of_the_page_is_made(tmp_path, dama
     assert page.count("7.9 s") == 1 and "vae" in page  # its records are still listed
 
 
+def test_an_empty_file_and_a_link_to_itself_are_named(tmp_path, capsys):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    Report("vae", article="003", out=out).show(table(("first", "1 s")), "article")
+    (out / "shown" / "vae" / "01-article.html").write_bytes(b"")
+    assert "lacks files that its about.json names: 01-article" in read(report_page.build(out)).text
+    contents = out / "shown" / "vae" / "about.json"
+    contents.unlink()
+    contents.symlink_to(contents)
+    assert "shown/vae/about.json cannot be read: " in read(report_page.build(out)).text
+    (out / "blas.jsonl.gz").write_bytes(b"junk")
+    report_page.build(out)
+    assert "note: run: blas.jsonl.gz: cannot be read: " in capsys.readouterr().out
+
+
 def test_a_missing_file_and_a_damaged_machine_are_named(tmp_path):
     out = write(tmp_path / "run", [record()], MACHINE)
     display = Report("vae", article="003", out=out)

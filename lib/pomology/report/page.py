@@ -6,6 +6,7 @@ Pages run and request nothing, and a content security policy forbids both. Texts
 escaped, and figures are pictures.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -179,9 +180,14 @@ def _render_notebooks(folder: Path) -> list[str]:
 
 
 def _is_there(folder: Path, file: str) -> bool:
-    """Return whether a folder has the file of an item, by a name that `Report.save` gives."""
-    named = re.fullmatch(r"[\w-]+", file)
-    return bool(named) and any((folder / f"{file}{end}").is_file() for end in (".html", ".svg"))
+    """Return whether a folder has the file of an item, by a name that `Report.save` gives.
+
+    An empty file shows nothing.
+    """
+    if not re.fullmatch(r"[\w-]+", file):
+        return False
+    paths = [folder / f"{file}{end}" for end in (".html", ".svg")]
+    return any(path.is_file() and path.stat().st_size for path in paths)
 
 
 def _shown(run: Run, problems: list[str]) -> list[dict[str, Any]]:
@@ -191,8 +197,10 @@ def _shown(run: Run, problems: list[str]) -> list[dict[str, Any]]:
     """
     best = peaks.best(run.records)
     entries = []
-    for path in sorted(run.path.glob(f"shown/[!.]*/{CONTENTS}")):
-        folder = path.parent
+    for folder in sorted(run.path.glob("shown/[!.]*")):
+        path = folder / CONTENTS
+        if not os.path.lexists(path):
+            continue
         place = one_line(folder.relative_to(run.path).as_posix())
         try:
             entry = msgspec.to_builtins(msgspec.json.decode(read_file(path), type=Contents))

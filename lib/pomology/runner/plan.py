@@ -200,9 +200,8 @@ def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
     """
     for name in ("results.parquet", *(f"{job.notebook.name}.jsonl" for job in planned)):
         if os.path.lexists(out / name) and not (out / name).is_file():
-            raise PomologyError(
-                f"RUN={out.name}: {name} is no file; remove it, or name another RUN"
-            )
+            problem = f"{name}: cannot be read: not a regular file"
+            raise PomologyError(f"RUN={out.name}: {problem}; remove it, or name another RUN")
     if not os.path.lexists(out / "machine.json"):
         return
     machine = Run(out).machine

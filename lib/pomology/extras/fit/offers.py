@@ -12,7 +12,7 @@ from pomology.extras.fit.plan import Plan
 
 FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
 ROOM = 0.85  # of what a program may use; above it, a plan is tight
-# nvidia-smi over the peak of PyTorch's allocator, medians of 101 runs on one A100, by method:
+# nvidia-smi over the peak of PyTorch's allocator, medians of 20, 19 and 62 runs on A100 80 GB:
 # https://github.com/foundation-model-stack/fms-acceleration, scripts/benchmarks/refs @876e2ed
 RESERVES = {"full": 1.11, "lora": 1.23, "qlora": 1.19}
 SHORTEST = 128  # tokens of an offered sequence

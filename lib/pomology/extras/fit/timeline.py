@@ -80,7 +80,9 @@ class Timeline:
             self._update_of_many(args, result)
             return
         for tensor in cost.tensors(result):
-            logits = tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary
+            # Labels are whole numbers, and may be as many as words.
+            words = tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary
+            logits = words and tensor.is_floating_point()
             self.allocated(tensor, "logits" if logits else "activations", self._middle())
         moved = cost.moved_bytes(function, args, kwargs, result)
         self.computed(flops_of(function, args, kwargs, result), moved)
