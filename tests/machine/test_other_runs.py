@@ -17,10 +17,13 @@ def place(tmp_path, monkeypatch):
 
 
 SCRIPT = """
+import os
 import sys
 from pathlib import Path
 from pomology.machine import other_runs
 other_runs.PLACE = Path(sys.argv[1])
+if sys.argv[2:]:
+    os.getuid = lambda: int(sys.argv[2])
 runs = other_runs.OtherRuns()
 for order in sys.stdin:
     getattr(runs, order.strip())()
@@ -28,10 +31,11 @@ for order in sys.stdin:
 """
 
 
-@pytest.fixture
-def other(place):
+@pytest.fixture(params=["same user", "another user"])
+def other(place, request):
     """Another process, a function that tells it to begin or end and returns what it noticed."""
-    command = [sys.executable, "-c", SCRIPT, str(place)]
+    user = [] if request.param == "same user" else [str(os.getuid() + 1)]
+    command = [sys.executable, "-c", SCRIPT, str(place), *user]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:
 
@@ -54,7 +58,7 @@ def alone() -> bool:
 def test_one_after_the_other_and_the_file_does_not_grow(place):
     assert [alone() for _ in range(5)] == [True] * 5
     (file,) = place.iterdir()
-    assert file.stat().st_size == 1 and file.stat().st_mode & 0o777 == 0o600
+    assert file.stat().st_size == 1 and file.stat().st_mode & 0o777 == 0o644
 
 
 def test_both_notice_each_other_whoever_begins_first(other):
