@@ -190,24 +190,27 @@ QWEN3_MOE |= {"tie_word_embeddings": False, "architectures": ["Qwen3MoeForCausal
 
 
 @pytest.mark.parametrize(
-    ("config", "plan", "backend", "parameters", "peak", "share"),
+    ("config", "plan", "backend", "parameters", "peak", "within"),
     [
         ("gpt2", Plan("full", batch=2, sequence=256, amp=True), "cpu", 124_439_808, 2.610e9, 1e-3),
         (POWERLM, Plan(**LONG), "cuda", 3_510_819_072, 20.17e9, 0.01),
         (POWERLM, Plan("qlora", upcast=True, **LONG), "cuda", 3_510_819_072, 18.17e9, 0.03),
         (MIXTRAL, Plan("qlora", **LONG), "cuda", 46_702_792_704, 36.73e9, 0.01),
-        (QWEN3_MOE, Plan("qlora", checkpointing=True), "cuda", 30_532_122_624, None, None),
+        (QWEN3_MOE, Plan("qlora", checkpointing=True), "cuda", 30_532_122_624, None, 16.7e9),
+        ("gpt-oss-20b", Plan("qlora", checkpointing=True), "cuda", 20_914_757_184, None, 13.5e9),
     ],
-    ids=["gpt2 amp", "powerlm lora", "powerlm upcast", "mixtral", "qwen3 moe"],
+    ids=["gpt2 amp", "powerlm lora", "powerlm upcast", "mixtral", "qwen3 moe", "gpt-oss"],
 )
-def test_a_count_is_near_a_measured_peak(config, plan, backend, parameters, peak, share):
-    counted = counts.count(networks.find(config) if config == "gpt2" else config, plan, backend)
+def test_a_count_is_near_a_measured_peak(config, plan, backend, parameters, peak, within):
+    """within: the share of a peak; without a peak the bytes of weights, by hand."""
+    settings = networks.find(config) if isinstance(config, str) else config
+    counted = counts.count(settings, plan, backend)
     need = counted.need(plan)
     assert need.parameters == parameters
     if peak:
-        assert need.bytes == pytest.approx(peak, rel=share)
-    else:  # 4 bits for all matrices but the output layer's
-        assert need.parts["weights"] == pytest.approx(16.7e9, rel=0.01)
+        assert need.bytes == pytest.approx(peak, rel=within)
+    else:
+        assert need.parts["weights"] == pytest.approx(within, rel=0.03)
 
 
 def test_a_short_model_stands_for_a_deep_one(tiny, tmp_path):
@@ -250,6 +253,22 @@ def test_the_table_has_the_counts_of_today(key):
     for shape in ({"batch": 1}, {"batch": 4, "sequence": 4096, "rank": 32}):
         some = plan._replace(**shape)
         assert kept.need(some).bytes == pytest.approx(now.need(some).bytes, rel=1e-3)
+
+
+def test_every_model_of_the_table_has_all_its_counts():
+    """But DeepSeek in MLX: where all matrices are asked for, peft adapts the experts, too.
+
+    The larger Whispers, whose two lists of blocks are counted whole, are counted when asked for.
+    """
+    plans = [*counts.tabled("torch"), *counts.tabled("mlx")]
+    keys = {
+        counts.key(row["name"], plan, at)
+        for row in networks.rows()
+        for at, plan in plans
+        if (row["name"], plan.framework) != ("deepseek-v2-lite", "mlx")
+    }
+    missing = {key.split()[0] for key in keys - counts.table().keys()}
+    assert counts.table().keys() <= keys and missing <= {"whisper-medium", "whisper-large-v2"}
 
 
 def test_the_answer_says_what_its_intervals_contained_as_the_page_does():
@@ -326,6 +345,12 @@ TYPED = {
     "meta-llama/Llama-3.1-8B": "llama-3.1-8b",
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3.1-8b",
     "Meta Llama 3 8B": "llama-3-8b",
+    "meta-llama/Llama-3.3-70B-Instruct": "llama-3.1-70b",
+    "Qwen/Qwen3-30B-A3B": "qwen3-30b-a3b",
+    "openai/gpt-oss-20b": "gpt-oss-20b",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
+    "google/gemma-3-12b-it": "gemma-3-12b",
+    "deepseek-ai/DeepSeek-V2-Lite-Chat": "deepseek-v2-lite",
     "meta-llama/Llama-2-7b-chat-hf": "llama-2-7b",
     "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b",
     "google/gemma-2-2b-it": "gemma-2-2b",
@@ -361,6 +386,7 @@ TAKEN = {
     "llama3.2:1b-instruct-q4_K_M": ("llama-3.2-1b", QUANTIZED),
     "Llama 3 8bit": ("llama-3-8b", f"the only size listed, {QUANTIZED}"),
     "TinyLlama": ("tinyllama-1.1b", "the only size listed"),
+    "Mixtral": ("mixtral-8x7b", "the only size listed"),
     "Phi 3": ("phi-3-mini", "the only size listed"),
     "Llama 3": ("llama-3-8b", "the only size listed"),
     "meta-llama/Llama-3.1": ("llama-3.1-8b", "the only size listed"),
@@ -386,8 +412,8 @@ TAKEN = {
 }
 # Names of other models.
 OTHERS = ["Llama 3 18B", "phi-3-mini-128k-instruct", "Qwen2.5-0.5", "Qwen2.5-Coder-0.5B", "", "/"]
-OTHERS += ["Qwen 18B", "ViT-H/14", "gpt3", "gemma 2b", "bert-base-multilingual-cased", "Mixtral"]
-OTHERS += ["Llama-3.3-70B-Instruct", "DeepSeek-R1-Distill-Qwen-1.5B", "whisper.en", "llama!x"]
+OTHERS += ["Qwen 18B", "ViT-H/14", "gpt3", "gemma 2b", "bert-base-multilingual-cased", "Mamba"]
+OTHERS += ["Mixtral-8x22B", "DeepSeek-R1-Distill-Qwen-1.5B", "whisper.en", "llama!x"]
 
 
 @pytest.mark.parametrize("name", TYPED)

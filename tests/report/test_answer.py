@@ -119,3 +119,9 @@ def test_the_answer_stands_in_the_report_and_on_top_of_the_executed_notebook(tmp
     assert [cell["id"] for cell in moved] == ["a", "answer", "b", "c"]
     assert [len(cell.get("outputs", ())) for cell in moved] == [0, 1, 1, 0]
     assert notebooks.answered({"cells": cells[:2]}) == {"cells": cells[:2]}
+
+
+def test_settings_are_words():
+    settings = {"model": "gpt2", "lora": False, "amp": True, "batch_size": 4, "sequence": 512}
+    said = answer._in_words(settings)
+    assert said == "with model gpt2 and AMP, without LoRA, at batch size 4 and sequence 512"

@@ -23,6 +23,7 @@ SMOKE = "This was a smoke run, whose shapes are tiny: it has no answer."
 # Metrics that a question is about, where a figure shows FLOP/s.
 ASKED_FOR = ("fit_s", "epoch_s", "pass_s", "kernel_s", "throughput", "step_s")
 NAMED = 2  # claims that are quoted
+SPELLED = {"lora": "LoRA", "amp": "AMP"}
 
 
 def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
@@ -89,15 +90,15 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
 
 
 def _in_words(settings: Mapping) -> str:
-    """Return settings as `with model mlp, at batch size 32`: names take with, numbers at."""
-    numbers = {
-        name: value
-        for name, value in settings.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
-    names = {name: value for name, value in settings.items() if name not in numbers}
-    parts = {"with": names, "at": numbers}
-    return ", ".join(f"{word} {cases.config_text(part)}" for word, part in parts.items() if part)
+    """Return settings as `with model mlp, without LoRA, at batch size 32`."""
+    words: dict[str, list[str]] = {"with": [], "without": [], "at": []}
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            words["with" if value else "without"].append(SPELLED.get(name, name.replace("_", " ")))
+        else:
+            word = "at" if isinstance(value, (int, float)) else "with"
+            words[word].append(cases.config_text({name: value}))
+    return ", ".join(f"{word} {' and '.join(named)}" for word, named in words.items() if named)
 
 
 def _shown_settings(declaration: Declaration, config: Mapping) -> dict:

@@ -37,8 +37,11 @@ def quantize(network: Any) -> None:
 
     kinds = _quantized_kinds()
     head = network.get_output_embeddings()
+    # OpenAI publishes these with experts in 4 bits, and all else in 16.
+    experts_alone = type(network).__name__.startswith("GptOss")
     for module in network.modules():
-        if type(module) in (torch.nn.Linear, Conv1D) and module is not head:
+        layer = type(module) in (torch.nn.Linear, Conv1D) and module is not head
+        if layer and not experts_alone:
             module.__class__ = kinds[type(module)]
             module.weight.quantized = True
         # The experts of a block are one parameter of three dimensions.
