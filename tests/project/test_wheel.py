@@ -135,9 +135,14 @@ def test_commands_that_need_the_notebooks_say_so_in_one_line(run, command):
     assert re.fullmatch(f"pomology: {command.split()[0]} {missing}; .*\n", said)
 
 
+def test_it_says_whether_a_model_of_the_table_fits(run):
+    said = run("pomology", "fit", "gpt2", "--on", "M3 Max", "--memory", "36GB")
+    assert said.startswith("fits: LoRA of gpt2 needs ")
+
+
 NEED_A_FRAMEWORK = [
     ("predict", "model.py:build", "--input", "1x1"),
-    ("fit", "gpt2", "--on", "M3 Max"),
+    ("fit", "gpt2", "--on", "M3 Max", "--precision", "fp32"),  # which the table has not
 ]
 
 

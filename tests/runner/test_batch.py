@@ -22,6 +22,7 @@ from journal_lines import ENDED, STARTED
 from jupyter_client import BlockingKernelClient
 
 from pomology import __main__ as command_line
+from pomology.machine import driver_reports
 from pomology.paths import root
 from pomology.results import journal as results_journal
 from pomology.results.run import note, note_machine
@@ -125,12 +126,12 @@ def test_the_last_words_of_a_kernel_and_its_signal_are_kept(tmp_path):
         wait_until(lambda: manager.provisioner.process.poll() is not None)
         client.stop_channels()
     assert signals == ["SIGABRT"]
-    assert batch._last_words(batch._log_lines(log, 0)) == "metal: a command buffer was lost"
+    assert driver_reports.last_words(batch._log_lines(log, 0)) == "metal: a command buffer was lost"
     log.write_text("once\nwhy\n\nFatal Python error: Aborted\n\nThread 0x1:\n  File a.py\n")
-    assert batch._last_words(batch._log_lines(log, 0)) == "why"
+    assert driver_reports.last_words(batch._log_lines(log, 0)) == "why"
     later = batch._log_lines(log, len("once\nwhy\n"))
-    assert batch._last_words(later) == "Fatal Python error: Aborted"
-    assert batch._log_lines(tmp_path / "none", 0) == [] and batch._last_words([]) == ""
+    assert driver_reports.last_words(later) == "Fatal Python error: Aborted"
+    assert batch._log_lines(tmp_path / "none", 0) == [] and driver_reports.last_words([]) == ""
     os.mkfifo(tmp_path / "pipe")
     assert batch._log_lines(tmp_path / "pipe", 0) == []
 

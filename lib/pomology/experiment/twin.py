@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from pomology.errors import NoSuchDevice, PomologyError
+from pomology.machine import driver_reports
 from pomology.measure import epochs
 from pomology.measure.estimate import total
 from pomology.results import cases
@@ -79,7 +80,7 @@ def of_case(case: dict[str, Any] | Record, samples: int, drop_last: bool = False
 
 
 def run(request: Request) -> tuple[int, str]:
-    """Run a twin, print its lines, and return its exit status and the last line of its stderr."""
+    """Run a twin, print its lines, and return its exit status and what it said of its end."""
     # -P: a file `random.py` next to the notebook is no module of Python's.
     command = [sys.executable, "-P", "-m", "pomology.experiment.twin"]
     # Not as the user's locale has it, which may lack `×` or `→`.
@@ -99,8 +100,7 @@ def run(request: Request) -> tuple[int, str]:
             process.kill()
             process.wait()
         said.seek(0)
-        lines = said.read().strip().splitlines()
-        return code, lines[-1] if lines else ""
+        return code, driver_reports.last_words(said.read().splitlines())
 
 
 def load(source: str) -> Any:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from pomology.format import one_line
@@ -39,6 +39,11 @@ MEMORY = re.compile(
 REMARK = re.compile(
     r"\bfall(s|ing)? back (to|on)\b|performance gains if more memory", re.IGNORECASE
 )
+
+FATAL = "Fatal Python error"
+WHAT = "what():"  # begins C++'s line about an exception that nobody caught
+# A line of a stack, which follows the cause.
+FRAME = re.compile(r"(frame #\d+: |#\d+ +0x|File \".*\", line \d+|Exception raised from )")
 
 
 class Reported(NamedTuple):
@@ -125,6 +130,21 @@ def report(lines: Iterator[str]) -> Reported:
         return Reported(remarks=notes)
     status = "out-of-memory" if memory else "mismatch"
     return Reported(status, f"the driver reported: {'; '.join(failures)}", notes)
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Return what a process said of its end: the cause that C++ names, or the last line.
+
+    Python then adds where each of its threads was, and PyTorch a line for each frame, which say
+    less.
+    """
+    lines = [line.strip() for line in lines if line.strip()]
+    causes = [line for line in lines if line.startswith(WHAT)]
+    fatal = next((n for n, line in enumerate(lines) if line.startswith(FATAL)), len(lines))
+    own = lines[:fatal] or lines[fatal : fatal + 1]
+    own = [line for line in own if not FRAME.match(line)] or own
+    last = causes[-1] if causes else own[-1] if own else ""
+    return redact(one_line(last, LINE_LETTERS))
 
 
 def _flush() -> None:

@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -45,10 +44,6 @@ KERNEL = {"transport_encryption": "auto"}
 TO_LOG = "--IPKernelApp.capture_fd_output=False"  # C code writes to the kernel's own stderr
 LOG_BYTES = 16384  # of a log, in which the last line is looked for
 LEFT_OPEN = "its notebook ended without ending this case"
-FATAL = "Fatal Python error"
-WHAT = "what():"  # begins C++'s line about an exception that nobody caught
-# A line of a stack, which follows the cause.
-FRAME = re.compile(r"(frame #\d+: |#\d+ +0x|File \".*\", line \d+|Exception raised from )")
 DIED = ("crashed", "out-of-memory")  # of a kernel, after which the next case has a new one
 CLIENT = "jupyter_client.asynchronous.AsyncKernelClient"  # nbclient needs this one
 
@@ -318,7 +313,7 @@ class Execution:
 def _death(signals: Sequence[str], log: Path, begin: int) -> Outcome:
     """Return how a kernel ended, from what ended it and from its log, from a byte on."""
     lines = _log_lines(log, begin)
-    words = _last_words(lines)
+    words = driver_reports.last_words(lines)
     # A driver may say why, before the library that it serves aborts.
     reported = driver_reports.report(iter(lines))
     status = "out-of-memory" if reported.status == "out-of-memory" else "crashed"
@@ -338,21 +333,6 @@ def _log_lines(log: Path, begin: int) -> list[str]:
             file.seek(max(begin, log.stat().st_size - LOG_BYTES))
             return [line for line in file.read().decode(errors="replace").splitlines() if line]
     return []
-
-
-def _last_words(lines: Sequence[str]) -> str:
-    """Return what a kernel said of its end: the cause that C++ names, or the last line.
-
-    Python then adds where each of its threads was, and PyTorch a line for each frame, which say
-    less.
-    """
-    lines = [line.strip() for line in lines if line.strip()]
-    causes = [line for line in lines if line.startswith(WHAT)]
-    fatal = next((n for n, line in enumerate(lines) if line.startswith(FATAL)), len(lines))
-    own = lines[:fatal] or lines[fatal : fatal + 1]
-    own = [line for line in own if not FRAME.match(line)] or own
-    last = causes[-1] if causes else own[-1] if own else ""
-    return redact(one_line(last, 200))
 
 
 def _ending(code: int) -> str:

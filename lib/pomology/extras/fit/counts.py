@@ -173,7 +173,7 @@ def count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
     """
     try:
         return _count(config, plan, backend)
-    except PomologyError:
+    except (PomologyError, ImportError):
         raise
     except Exception as error:  # what an architecture does on `meta` can raise any type
         reason = one_line(" ".join(str(error).split()), 120)
@@ -346,7 +346,8 @@ def _optimizer(plan: Plan, weights: list[Any], backend: str) -> Any:
     if plan.optimizer in ("adamw8bit", "paged-adamw8bit"):
         return standins.In8Bits(weights, paged=plan.optimizer != "adamw8bit")
     sgd = plan.optimizer == "sgd"
-    optimizer = torch.optim.SGD(weights, momentum=0.9) if sgd else torch.optim.AdamW(weights)
+    kind = torch.optim.SGD if sgd else torch.optim.AdamW
+    optimizer = kind(weights, fused=False, **({"momentum": 0.9} if sgd else {}))
     for group in optimizer.param_groups:
         group["foreach"] = backend == "cuda"
     # The first update creates the state.
