@@ -23,7 +23,6 @@ import pandas
 
 from pomology.articles import published
 from pomology.extras.fit import answer, counts, networks
-from pomology.extras.fit.answer import TrainingDevice
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
 
@@ -204,8 +203,7 @@ def predictions() -> pandas.DataFrame:
         if row["peak_memory_gb"]:
             result["memory"] = need.bytes / (float(row["peak_memory_gb"]) * GB)
         if device:
-            where = TrainingDevice(device.backend, device, None, "")
-            step, _ = answer.predicted(need, plan._replace(precision=row["precision"]), where)
+            step, _ = answer.predicted(need, plan._replace(precision=row["precision"]), device)
             step_s = plan.batch * float(row["sequence"]) / float(row["tokens_per_s"])
             result["ratio"] = step_s / step.value
             result["inside"] = step.low <= step_s <= step.high

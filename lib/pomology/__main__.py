@@ -81,7 +81,7 @@ def _report(options: argparse.Namespace) -> None:
     from pomology.report import page
 
     others = run_paths("WITH", options.others, options.store, options.fetch)
-    print(page.build(folder, others))
+    print(page.build(folder, others, told=True))
 
 
 def _fetch(run: str, address: str) -> Path:

@@ -213,21 +213,32 @@ def test_a_count_is_near_a_measured_peak(config, plan, backend, parameters, peak
         assert need.parts["weights"] == pytest.approx(within, rel=0.03)
 
 
-def test_a_short_model_stands_for_a_deep_one(tiny, tmp_path):
+@pytest.mark.parametrize("backend", ["cuda", "mps"])
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_short_model_stands_for_a_deep_one(method, backend):
     """Seven blocks are counted as five of which one counts three times."""
     deep = SIZES | {"num_hidden_layers": 7}
-    plan = Plan("lora", sequence=96, batch=3, checkpointing=True, precision="fp32")
-    whole = counts.ShortModel(deep, plan, "cuda")
+    plan = Plan(method, sequence=96, batch=3, checkpointing=True, precision="fp32")
+    whole = counts.ShortModel(deep, plan, backend)
     assert (whole.times, len(whole.network.get_submodule(whole.blocks))) == (3, 5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counts, "SHORT", 100)
-        every = counts.count(deep, plan, "cuda")
-    short = counts.count(deep, plan, "cuda")
+        every = counts.count(deep, plan, backend)
+    short = counts.count(deep, plan, backend)
     for shape in ({}, {"batch": 1, "sequence": 500}, {"rank": 64}):
         ours, theirs = (each.need(plan._replace(**shape)) for each in (short, every))
         assert ours.bytes == pytest.approx(theirs.bytes, rel=1e-6)
         assert ours.work == pytest.approx(theirs.work, rel=1e-6)
         assert (ours.parameters, ours.trained) == (theirs.parameters, theirs.trained)
+
+
+def test_bytes_are_of_the_passes_and_an_update_has_its_launches(tiny):
+    """A fused update moves less than its operators, and `answer.predicted` counts it."""
+    passes = {}
+    for optimizer in ("sgd", "adamw"):
+        passes[optimizer] = counts.need(tiny, SHORT._replace(optimizer=optimizer), "mps").work
+    assert passes["sgd"]["bytes"] == passes["adamw"]["bytes"]
+    assert passes["sgd"]["launches"] < passes["adamw"]["launches"]
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ def test_nvidia_gpus(monkeypatch):
     nvml.nvmlDeviceGetEnforcedPowerLimit.return_value = 700_000  # mW
     snapshot = machine_snapshot.snapshot()
     h200 = {"name": "NVIDIA H200", "memory_bytes": 141 * 2**30, "cores": None}
-    h200 |= {"driver": "580.82.07", "power_limit_w": 700.0}
+    h200 |= {"power_limit_w": 700.0}
+    assert machine_snapshot.nvidia_driver() == "580.82.07"
     assert snapshot["gpus"] == [h200, h200]
     assert "2 × NVIDIA H200 141 GB" in machine_snapshot.describe(snapshot)
     nvml.nvmlInit.side_effect = failed("Driver Not Loaded")

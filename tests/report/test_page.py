@@ -319,6 +319,8 @@ def test_an_empty_file_and_a_link_to_itself_are_named(tmp_path, capsys):
     assert "shown/vae/about.json cannot be read: " in read(report_page.build(out)).text
     (out / "blas.jsonl.gz").write_bytes(b"junk")
     report_page.build(out)
+    assert "note: " not in capsys.readouterr().out  # after each notebook of a run
+    report_page.build(out, told=True)
     assert "note: run: blas.jsonl.gz: cannot be read: " in capsys.readouterr().out
 
 

@@ -55,7 +55,10 @@ MESSAGES = (
         "RuntimeError OpError OSError",
         says=(
             "out of memory",
-            r"(can't|cannot|unable to|failed to) allocate( memory| \d|\b.*\bbytes)",
+            # Memory by its name, or by an amount of it.
+            "(can't|cannot|unable to|failed to) allocate (a |the )?(device |host |pinned )?(memory"
+            "|request|scratch|workspace|buffer|storage|space|tensor)",
+            r"(can't|cannot|unable to|failed to) allocate\b.*\d ?([KMGT]i?)?(B|bytes)\b",
             "not enough memory: you tried to allocate",
             "Dst tensor is not initialized",
             "out of shared memory",

@@ -69,8 +69,8 @@ def snapshot() -> dict[str, Any]:
     """Return hardware and software of this machine, ready for JSON; unknown values are None.
 
     cpu: see `cpu_kind`. cpu_cores: physical cores. gpus: name, memory_bytes (None if it shares the
-    machine's) and cores (Apple's only) of each, of NVIDIA's the driver's version and the limit of
-    power in watts. performance_cores, efficiency_cores: of a CPU with two kinds. translated: x86-64
+    machine's) and cores (Apple's only) of each, of NVIDIA's the limit of power in watts, too.
+    performance_cores, efficiency_cores: of a CPU with two kinds. translated: x86-64
     Python under Rosetta.
     """
     mac = sys.platform == "darwin"
@@ -332,18 +332,33 @@ def _apple_gpus() -> list[dict[str, Any]]:
     return gpus
 
 
-def _nvidia_gpus() -> list[dict[str, Any]]:
-    """Return the GPUs that NVML lists, hidden by CUDA_VISIBLE_DEVICES or not."""
+def _nvml() -> Any:
+    """Return NVML's module, initialized; None without the package or a driver."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # ImportError or NVMLError: no package or no driver
+    except Exception:  # ImportError or NVMLError
+        return None
+    return pynvml
+
+
+def nvidia_driver() -> str | None:
+    """Return the version of NVIDIA's driver; None without one."""
+    pynvml = None if sys.platform == "darwin" else _nvml()
+    if pynvml is None:
+        return None
+    with contextlib.suppress(pynvml.NVMLError):
+        return pynvml.nvmlSystemGetDriverVersion()
+    return None
+
+
+def _nvidia_gpus() -> list[dict[str, Any]]:
+    """Return the GPUs that NVML lists, hidden by CUDA_VISIBLE_DEVICES or not."""
+    pynvml = _nvml()
+    if pynvml is None:
         return []
     gpus = []
-    driver = None
-    with contextlib.suppress(pynvml.NVMLError):
-        driver = pynvml.nvmlSystemGetDriverVersion()
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         name = pynvml.nvmlDeviceGetName(handle)
@@ -355,7 +370,7 @@ def _nvidia_gpus() -> list[dict[str, Any]]:
             power_limit_w = pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000
         # CUDA cores are not comparable with Apple's GPU cores.
         facts = {"name": name, "memory_bytes": memory_bytes, "cores": None}
-        gpus.append(facts | {"driver": driver, "power_limit_w": power_limit_w})
+        gpus.append(facts | {"power_limit_w": power_limit_w})
     return gpus
 
 

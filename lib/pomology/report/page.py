@@ -65,17 +65,19 @@ MODEL_OR_STEP = re.compile(r"^class \w+\((nn|LightningModule)|^def \w*step\(", r
 IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of the reference run
 
 
-def build(folder: Path, others: Iterable[Path] = ()) -> Path:
+def build(folder: Path, others: Iterable[Path] = (), told: bool = False) -> Path:
     """Write index.html of a run's folder, and render its new notebooks; return the page.
 
+    told: whether to print a line for each file that cannot be used, too.
     others: folders or zips of other runs, whose cases follow. The articles' claims are then tested
     on all of them together. Raises PomologyError without one.
     """
     run = Run(folder)
     runs = [run, *map(Run, others)]
     problems = [problem for source in runs for problem in source.problems]
-    for source in runs:
-        source.print_problems()
+    if told:
+        for source in runs:
+            source.print_problems()
     checks = [record for record in run.records if repeats.VARIATION in record.metrics]
     problems += _render_notebooks(run.path)
     # Cases have the flag `slowed`. The last one of each device tells how the machine ended.

@@ -53,7 +53,6 @@ class _Gpu(msgspec.Struct):
     name: str
     memory_bytes: Count | None = None
     cores: Count | None = None
-    driver: str | None = None
     power_limit_w: float | None = None
 
 
@@ -313,8 +312,7 @@ def _computes_with() -> dict[str, Any]:
     software = machine_snapshot.software()
     facts = {name: software.get(name) for name in ("python", "packages", "environment")}
     facts["usable_threads"] = machine_snapshot.usable_threads()
-    drivers = {gpu.get("driver") for gpu in machine_snapshot.gpus()} - {None}
-    facts["driver"] = ", ".join(sorted(drivers)) or None
+    facts["driver"] = machine_snapshot.nvidia_driver()
     # PyTorch uses macOS's kernels.
     facts["os_version"] = (facts["packages"] or {}).pop("macOS", None)
     return {name: fact for name, fact in facts.items() if fact is not None}

@@ -93,7 +93,7 @@ def reproduce(out: Path, jobs: list[Job], profile: str, limit: float | None, min
         if left_out:
             resume = f"`make reproduce RUN={out.name}` runs them"
             print(f"notebooks that did not fit into MINUTES: {len(left_out)}; {resume}")
-        page = report_page.build(out)
+        page = report_page.build(out, told=True)
         (out / GOING).unlink(missing_ok=True)
     errors = [record for record in Run(out).records if record.status == "error"]
     for record in errors:

@@ -13,7 +13,7 @@ from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.extras.fit import counts, networks, offers
 from pomology.extras.fit.counts import Need
-from pomology.extras.fit.plan import Plan
+from pomology.extras.fit.plan import IN_8_BITS, Plan, TrainingDevice
 from pomology.extras.prediction import devices, model
 from pomology.extras.prediction.devices import Hardware
 from pomology.extras.prediction.work import Work
@@ -23,7 +23,7 @@ from pomology.measure.estimate import Estimate
 
 MEMORY = {"gb": 2.0**30, "gib": 2.0**30, "tb": 2.0**40}  # memory is sold in powers of two
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
-COVERED = "of 101 published speeds 44 % are within 30 %, 80 % in such intervals"  # docs/fit.md
+COVERED = "of 101 published speeds 44 % are within 30 %, 81 % in such intervals"  # docs/fit.md
 # Units of a measured speed: those of seconds per step, of steps per second, of tokens per second.
 PER_STEP = {"s/it": 1.0, "s/step": 1.0, "min/it": 60.0, "h/it": 3600.0}
 STEPS = ("it/s", "steps/s", "it/sec")
@@ -34,20 +34,6 @@ SLOW = "launches of small batches, data loading, other programs, a low-power mod
 # logged as recommendedMaxWorkingSetSize under macOS 15.7 and 26 (docs/fit.md).
 METAL = {16: 12.713, 24: 19.070, 36: 28.991, 48: 40.201, 64: 55.663, 128: 115.449}
 MOST = 10**9  # of a batch or a sequence
-
-
-class TrainingDevice(NamedTuple):
-    """The device of a step, and its memory.
-
-    device: with its data sheet, or None. limit: bytes that a program may use, or None. limited_by:
-    in words. note: how the device was chosen, or why it has no data sheet.
-    """
-
-    backend: str
-    device: Hardware | None
-    limit: float | None
-    limited_by: str
-    note: str = ""
 
 
 class Answer(NamedTuple):
@@ -70,7 +56,7 @@ def answer(options: argparse.Namespace) -> Answer:
     if verdict != offers.TOO_LARGE or not where.device:
         lines += _time(need, plan, where, tokens)
     if where.device and observed_s:
-        lines.append(judged(predicted(need, plan, where)[0], observed_s))
+        lines.append(judged(predicted(need, plan, where.device)[0], observed_s))
     offer = None
     if verdict == offers.TOO_LARGE:
         offer = offers.cheapest(name, plan, where)
@@ -108,7 +94,7 @@ def plan_of(options: argparse.Namespace, longest: int) -> Plan:
         raise PomologyError("--amp: expected --precision bf16 or fp16, that of the passes")
     if plan.amp and plan.method == "qlora":
         raise PomologyError("--amp: QLoRA keeps its weights in 4 bits; expected full or lora")
-    if mlx and plan.method == "full" and plan.optimizer not in ("adamw", "sgd"):
+    if mlx and plan.optimizer in IN_8_BITS:
         raise PomologyError(f"--optimizer {plan.optimizer}: mlx-lm has none in 8 bits")
     return plan
 
@@ -159,8 +145,8 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
     if options.on:
         device, name, note = devices.with_data_sheet(options.on, gpus, "--on")
         if device.backend == "mps":
-            words = f"Metal's limit of a Mac with {(stated or 0) / 2**30:g} GB"
-            return TrainingDevice("mps", device, metal, words, note)
+            size = f" with {stated / MEMORY['gb']:g} GB" if stated else ""
+            return TrainingDevice("mps", device, metal, f"Metal's limit of a Mac{size}", note)
         limit = stated or float(names.sheets()[name]["memory_gb"]) * MEMORY["gb"]
         return TrainingDevice(device.backend, device, limit, "the device's memory", note)
     device_here = find.find("auto", options.framework)[-1]
@@ -177,13 +163,14 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
     return TrainingDevice(device_here.backend, device, limit, words, note)
 
 
-def predicted(need: Need, plan: Plan, where: TrainingDevice) -> tuple[Estimate, str]:
+def predicted(need: Need, plan: Plan, device: Hardware) -> tuple[Estimate, str]:
     """Return the time of a step on a device with a data sheet, and what takes most of it."""
     # An update reads the gradient, and reads and writes the weight and each state, in one kernel.
-    state = need.parts.get("optimizer", 0.0)
-    update_bytes = (5.0 if plan.optimizer == "sgd" else 3.5) * state
+    in_fp32 = plan.amp or plan.method != "full" or plan.precision == "fp32"
+    trained_bytes = need.trained * (4 if in_fp32 else 2)  # peft's adapters are in fp32
+    update_bytes = 3 * trained_bytes + 2 * need.parts.get("optimizer", 0.0)
     work = Work(0.0, need.work["flops"], need.work["bytes"] + update_bytes, need.work["launches"])
-    return model.fitted().predict(work, where.device, plan.precision)
+    return model.fitted().predict(work, device, plan.precision)
 
 
 def _needed(name: str, plan: Plan, need: Need, where: TrainingDevice) -> str:
@@ -204,7 +191,7 @@ def _time(need: Need, plan: Plan, where: TrainingDevice, tokens: float) -> list[
     """Return the lines about time. tokens: of the whole training, or 0."""
     if not where.device:
         return [f"no time is predicted: {where.note}; --on names a device with a data sheet"]
-    step, bound = predicted(need, plan, where)
+    step, bound = predicted(need, plan, where.device)
     per_step = plan.batch * plan.sequence * plan.accumulation
     rate, least, most = (
         significant(per_step / step_s, 2) for step_s in (step.value, step.high, step.low)
@@ -249,7 +236,7 @@ def _offered(
     share = 100 * offer.need.bytes / where.limit
     words = f"{quantity(offer.need.bytes, 'B')} ({share:.0f} %)"
     if where.device:
-        step, _ = predicted(offer.need, offer.plan, where)
+        step, _ = predicted(offer.need, offer.plan, where.device)
         words += f", {seconds(step.value)} per step ({span(*step.bounds, seconds)})"
     tight = ", tight" if offer.verdict == offers.TIGHT else ""
     return [
@@ -284,9 +271,9 @@ def details(name: str, plan: Plan, need: Need, where: TrainingDevice) -> list[st
     trained = f"{need.trained:,} of {need.parameters:,} parameters trained"
     if plan.method != "full":
         matrices = ", ".join(counts.of(name, plan, where.backend).matrices)
-        blocks = "" if not plan.layers else f" of the last {plan.layers} blocks"
-        if plan.framework == "mlx" and not plan.layers:
-            blocks = f" of the last {networks.MLX_LAYERS} blocks"
+        depth = networks.depth(networks.find(name))
+        adapted = networks.adapted_layers(plan, depth)
+        blocks = f" of the last {adapted} blocks" if adapted < depth else ""
         trained = f"rank {plan.rank} on {matrices}{blocks}: {trained}"
     settings = [f"{plan.batch} × {plan.sequence:,} tokens", plan.precision]
     settings += ["autocast of fp32 weights"] * plan.amp + ["upcast"] * plan.upcast

@@ -16,7 +16,7 @@ import numpy as np
 
 from pomology.errors import PomologyError
 from pomology.extras.fit import networks, standins, timeline
-from pomology.extras.fit.plan import Plan
+from pomology.extras.fit.plan import IN_8_BITS, Plan
 from pomology.extras.fit.timeline import MIDDLE, SHORT, UPDATE, Event, Timeline
 from pomology.format import one_line
 from pomology.models import cost
@@ -31,7 +31,6 @@ TOLERANCE = 1e-3  # of the largest number, by which the terms may miss one
 # Bits per element of a matrix in 4 bits. bitsandbytes adds a scale per 64 elements, quantized
 # itself; MLX adds a scale and an offset of 16 bits each.
 QUANTIZED_BITS = {"torch": 4.127, "mlx": 4.5}
-WORK = ("flops", "bytes", "launches")
 TABLE = Path(__file__).with_name("counts.jsonl")
 
 
@@ -39,8 +38,9 @@ class Need(NamedTuple):
     """Bytes at the moment of a training step when most is allocated, and the step's work.
 
     parameters: without adapters. parts: bytes of weights, gradients, optimizer, activations (with
-    temporary tensors) and logits (tensors over the vocabulary). bytes: their sum. work: operations,
-    bytes that operators read and write, and launches of kernels, of all passes and the update.
+    temporary tensors) and logits (tensors over the vocabulary). bytes: their sum. work: operations
+    and bytes that operators read and write, of all passes, and launches of kernels, of passes and
+    update.
     """
 
     parameters: int
@@ -75,8 +75,9 @@ class Counts(NamedTuple):
             parts={kind: float(np.dot(each, values)) for kind, each in most.items()},
             bytes=float(max(sums)),
             work={
-                name: plan.accumulation * work[name] + work.get(f"{UPDATE}{name}", 0.0)
-                for name in WORK
+                "flops": plan.accumulation * work["flops"],
+                "bytes": plan.accumulation * work["bytes"],
+                "launches": plan.accumulation * work["launches"] + work[UPDATE],
             },
         )
 
@@ -191,16 +192,16 @@ def _count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
         # What has the rank as a factor follows from two shapes.
         some = shapes if rank == RANKS[0] else [shapes[0], shapes[-1]]
         steps += [model.step(batch, sequence) for batch, sequence in some]
-        matrices = model.matrices
     if len({tuple((kind, inside) for kind, _, inside in step.events) for step in steps}) > 1:
         name = config["architectures"][0]
         reason = "its operators depend on the length of the sequence"
         raise PomologyError(f"{name}: this architecture is not counted: {reason}")
     moments = _moments(steps)
-    work = {name: _solved(steps, [step.work[name] for step in steps]) for name in steps[0].work}
+    names = steps[0].work
+    work = {name: _solved(steps, [step.work[name] for step in steps]) for name in names}
     trained = _solved(steps, [step.trained for step in steps])
     return Counts(
-        matrices=matrices,
+        matrices=model.matrices,
         parameters=steps[0].parameters,
         trained=trained.tolist(),
         moments=moments,
@@ -229,7 +230,7 @@ class ShortModel:
         self.plan = plan
         self.backend = backend
         key = networks.depth_key(config)
-        depth = config[key] if key else 0
+        depth = networks.depth(config)
         adapted = networks.adapted_layers(plan, depth)
         built = min(adapted, SHORT)
         self.network = networks.build(shortened(config, key, built), plan, backend)
@@ -343,7 +344,7 @@ def _optimizer(plan: Plan, weights: list[Any], backend: str) -> Any:
     """Return a plan's optimizer, with its state."""
     import torch
 
-    if plan.optimizer in ("adamw8bit", "paged-adamw8bit"):
+    if plan.optimizer in IN_8_BITS:
         return standins.In8Bits(weights, paged=plan.optimizer != "adamw8bit")
     sgd = plan.optimizer == "sgd"
     kind = torch.optim.SGD if sgd else torch.optim.AdamW

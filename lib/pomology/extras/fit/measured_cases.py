@@ -2,7 +2,6 @@
 
 from pomology.errors import PomologyError
 from pomology.extras.fit import answer, counts, networks
-from pomology.extras.fit.answer import TrainingDevice
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
 from pomology.format import quantity, seconds, span
@@ -42,8 +41,7 @@ def table(records, name, framework):
             choice, note = _device(record.chip, gpus)
             notes[note] = None
             if choice:
-                where = TrainingDevice(choice.device.backend, choice.device, None, "")
-                step, _ = answer.predicted(need, plan, where)
+                step, _ = answer.predicted(need, plan, choice.device)
                 predicted = f"{seconds(step.value)} ({span(*step.bounds, seconds)})"
         peak = metrics.get("allocated_peak_bytes") or metrics.get("footprint_peak_bytes")
         cells = {

@@ -41,9 +41,6 @@ MLX_LAYERS = 16  # layers, from the last one on, that mlx-lm's LoRA trains by de
 ALL_LINEAR = "all-linear"  # all matrices of a block, as mlx-lm takes by default
 UNLIMITED = 10**9  # tokens
 FRAMES = 3000  # of mel spectrograms, in the input of Whisper
-# Bits per element of a matrix in 4 bits. bitsandbytes adds a scale per 64 elements, quantized
-# itself; MLX adds a scale and an offset of 16 bits each.
-QUANTIZED_BITS = {"torch": 4.127, "mlx": 4.5}
 
 
 @functools.cache
@@ -226,6 +223,12 @@ def depth_key(config: dict[str, Any]) -> str:
     keys = [key for key in ("num_hidden_layers", "n_layer", "n_layers") if key in config]
     two = "encoder_layers" in config or "decoder_layers" in config or "num_layers" in config
     return "" if two or len(keys) != 1 else keys[0]
+
+
+def depth(config: dict[str, Any]) -> int:
+    """Return the number of a model's blocks, 0 for one with two kinds of them."""
+    key = depth_key(config)
+    return config[key] if key else 0
 
 
 def adapted_layers(plan: Plan, depth: int) -> int:

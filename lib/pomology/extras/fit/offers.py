@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pomology.extras.fit import counts
 from pomology.extras.fit.counts import Need
-from pomology.extras.fit.plan import Plan
+from pomology.extras.fit.plan import Plan, TrainingDevice
 
 FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
 ROOM = 0.85  # of what a program may use; above it, a plan is tight
@@ -29,16 +29,16 @@ class Offer(NamedTuple):
     verdict: str
 
 
-def with_reserve(need: Need, plan: Plan, where: Any) -> float:
+def with_reserve(need: Need, plan: Plan, where: TrainingDevice) -> float:
     """Return the bytes of a process: those that are counted, and what CUDA takes besides.
 
-    where: a `TrainingDevice`. No measured ratio is known for other devices.
+    No measured ratio is known for other devices.
     """
     return need.bytes * (RESERVES[plan.method] if where.backend == "cuda" else 1.0)
 
 
-def verdict(need: Need, plan: Plan, where: Any) -> str:
-    """Return whether a need fits. where: a `TrainingDevice`."""
+def verdict(need: Need, plan: Plan, where: TrainingDevice) -> str:
+    """Return whether a need fits."""
     if not where.limit:
         return UNKNOWN
     if need.bytes > where.limit:
@@ -46,7 +46,7 @@ def verdict(need: Need, plan: Plan, where: Any) -> str:
     return TIGHT if with_reserve(need, plan, where) > ROOM * where.limit else FITS
 
 
-def cheapest(name: str, plan: Plan, where: Any) -> Offer | None:
+def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
     """Return the plan with the least changes that fits, else the one that is tight, or None."""
     tight = None
     for changed in _changed(plan, where):
@@ -59,14 +59,14 @@ def cheapest(name: str, plan: Plan, where: Any) -> Offer | None:
     return tight
 
 
-def _changed(plan: Plan, where: Any) -> Iterator[Plan]:
+def _changed(plan: Plan, where: TrainingDevice) -> Iterator[Plan]:
     """Yield plans with more and more changes."""
     methods = ["full", "lora", "qlora"]
     methods = methods[methods.index(plan.method) :]
-    cost_of = {plan.method: 0, "lora": LORA, "qlora": QLORA} | {plan.method: 0}
+    cost_of = {"lora": LORA, "qlora": QLORA} | {plan.method: 0}
+    has_8_bits = where.backend == "cuda" and plan.framework == "torch"
     optimizers = [plan.optimizer]
-    if where.backend == "cuda" and plan.optimizer == "adamw" and plan.framework == "torch":
-        optimizers.append("adamw8bit")
+    optimizers += ["adamw8bit"] * (has_8_bits and plan.optimizer == "adamw")
     halves = range(plan.sequence.bit_length())
     sequences = [plan.sequence >> half for half in halves if plan.sequence >> half >= SHORTEST]
     choices = itertools.product(

@@ -1,11 +1,15 @@
-"""What is trained, and how: the options that change a step's memory or work."""
+"""What is trained, how, and where: the options that change a step's memory or work."""
+
+from __future__ import annotations
 
 from typing import NamedTuple
 
+from pomology.extras.prediction.devices import Hardware
+
 METHODS = ("full", "lora", "qlora")
 PRECISIONS = ("fp32", "bf16", "fp16")
-# Bytes of an optimizer's state per weight; None: two or one tensors of the weights' type.
-OPTIMIZERS = ("adamw", "sgd", "adamw8bit", "paged-adamw8bit")
+IN_8_BITS = ("adamw8bit", "paged-adamw8bit")
+OPTIMIZERS = ("adamw", "sgd", *IN_8_BITS)
 LOSSES = ("default", "chunked", "fused")
 
 
@@ -35,3 +39,17 @@ class Plan(NamedTuple):
     dropout: float = 0.0
     loss: str = "default"
     accumulation: int = 1
+
+
+class TrainingDevice(NamedTuple):
+    """The device of a step, and its memory.
+
+    device: with its data sheet, or None. limit: bytes that a program may use, or None. limited_by:
+    in words. note: how the device was chosen, or why it has no data sheet.
+    """
+
+    backend: str
+    device: Hardware | None
+    limit: float | None
+    limited_by: str
+    note: str = ""

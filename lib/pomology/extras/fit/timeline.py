@@ -20,7 +20,7 @@ from pomology.models import cost
 # one in the middle that stands for all others.
 SHORT = 5
 MIDDLE = 2
-UPDATE = "update "  # before the name of work that an optimizer does
+UPDATE = "update launches"  # the work of an optimizer that counts: a fused one moves less
 
 
 class Event(NamedTuple):
@@ -54,9 +54,10 @@ class Timeline:
         self.times = times
         self.frozen = frozen
         self.events: list[Event] = []
-        self.work: Counter[str] = Counter()
+        self.work: Counter[str] = Counter({UPDATE: 0})
         self.in_block: int | None = None
         self.phase = "forward"
+        self._updated_times = 1  # how many weights the one stands for that is being updated
         self._storages: dict[int, _Storage] = {}  # of those that exist
 
     @contextlib.contextmanager
@@ -79,6 +80,8 @@ class Timeline:
         if function._schema.name.startswith("aten::_foreach"):
             self._update_of_many(args, result)
             return
+        if self.phase == "update":
+            self._note_updated(args)
         for tensor in cost.tensors(result):
             # Labels are whole numbers, and may be as many as words.
             words = tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary
@@ -90,12 +93,14 @@ class Timeline:
     def computed(self, flops: float, moved: float) -> None:
         """Note the work of an operator. moved: bytes, 0 if it launches no kernel."""
         factor = self.times if self._middle() else 1
+        if self.phase == "update":
+            self.work[UPDATE] += self._updated_times * (moved > 0)
+            return
         if self.phase == "forward" and self.in_block == 0:
             factor += self.frozen
-        name = UPDATE if self.phase == "update" else ""
-        self.work[f"{name}flops"] += factor * flops
-        self.work[f"{name}bytes"] += factor * moved
-        self.work[f"{name}launches"] += factor * (moved > 0)
+        self.work["flops"] += factor * flops
+        self.work["bytes"] += factor * moved
+        self.work["launches"] += factor * (moved > 0)
 
     def allocated(self, tensor: Any, kind: str, middle: bool, size: float | None = None) -> None:
         """Note a tensor's storage until it is freed, unless it is noted already.
@@ -119,13 +124,19 @@ class Timeline:
 
     def _update_of_many(self, weights: Any, results: Any) -> None:
         """Note an operator on lists, which optimizers use. Each result has its weight's block."""
-        self.work[f"{UPDATE}launches"] += 1
+        self.work[UPDATE] += 1
         if not results:
             return
         for weight, result in zip(weights[0], results, strict=True):
             owner = self._storages.get(cost.storage(weight))
             middle = owner is not None and owner.times != 1
             self.allocated(result, "activations", middle)
+
+    def _note_updated(self, args: Any) -> None:
+        """Note whose update an operator is part of; one on temporary tensors alone goes on."""
+        stored = [self._storages.get(cost.storage(tensor)) for tensor in cost.tensors(args)]
+        times = [each.times for each in stored if each and each.kind in ("weights", "optimizer")]
+        self._updated_times = max(times, default=self._updated_times)
 
     def _middle(self) -> bool:
         return self.in_block == MIDDLE and self.times != 1

@@ -12,13 +12,11 @@ def _run(options: argparse.Namespace) -> None:
     folder = run_folder(options.run)
     from pomology.extras.share import share
 
-    run = share.Run(folder)
-    run.print_problems()
     left_out: list[str] = []
     packed = share.write(folder, left_out if options.notebooks else None)
     print("\n".join(left_out), end="\n" * bool(left_out))
     print(f"{redact(str(packed))} ({packed.stat().st_size / 2**20:.1f} MB)")
-    reasons = options.obstacles(run.machine)
+    reasons = options.obstacles(share.Run(folder).machine)
     if reasons:
         print(f"for comparisons only: `pomology submit` refuses this run: {'; '.join(reasons)}")
 

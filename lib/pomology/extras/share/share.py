@@ -151,6 +151,7 @@ def known_parameter(value: Any, name: str) -> bool:
 def write(folder: Path, left_out: list[str] | None = None) -> Path:
     """Export a run as a zip next to its folder; return its path.
 
+    It prints a line for each file that cannot be used.
     left_out: adds the pages of the notebooks, and receives a line for what they lack. Raises
     PomologyError if the zip exists, or if git has no commit of the run with these pages.
     """
@@ -158,6 +159,7 @@ def write(folder: Path, left_out: list[str] | None = None) -> Path:
     target = run.path.resolve().parent / f"{run.name}.zip"
     if target.exists():
         raise PomologyError(f"{target.name}: already exists; move or delete it")
+    run.print_problems()
     files = defaultdict(str, {"machine.json": json.dumps(plain(run.machine), indent=1)})
     apart: dict[tuple[str, str], str] = {}
     for name, journal in run.journals.items():
