@@ -133,7 +133,7 @@ def test_a_gpu_without_kernels_and_a_missing_compiler_are_told_with_their_remedi
 
 FAULTS = {
     "time.sleep(600)": "it did not answer within 0.5 s",
-    "os.abort()": "loading it ended by SIGABRT: no message",
+    "os.abort()": "loading it ended by SIGABRT: Fatal Python error: Aborted",
     r"raise OSError('no\nto debug')": "loading it ended with status 1: OSError: no",
     "os.system('echo loud; echo louder >&2')": None,
 }
@@ -146,6 +146,7 @@ def test_a_failure_of_a_framework_is_a_reason_and_prints_nothing(
     lines = f"import os, time\ndef answer(name):\n    {code}\n    return {{'reason': None}}\n"
     (tmp_path / "pretended.py").write_text(lines, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONFAULTHANDLER", "1")  # as in the kernels of a run
     found = doctor.probe("torch", 0.5 if "sleep" in code else 60, "pretended:answer")
     assert found["reason"] == FAULTS[code]
     assert capfd.readouterr() == ("", "")

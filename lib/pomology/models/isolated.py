@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pomology.errors import PomologyError
+from pomology.machine import driver_reports
 
 
 def call(what: str, function: str, *arguments: Any, limit_s: float | None = None) -> Any:
@@ -39,11 +40,11 @@ def call(what: str, function: str, *arguments: Any, limit_s: float | None = None
         status = done.returncode
         if status:
             how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-            lines = done.stderr.strip().splitlines() or ["no message"]
+            lines = done.stderr.splitlines()
             # The first line of an exception of CUDA tells the fault, the others how to debug it.
             raised = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
-            last = (raised or lines)[-1]
-            raise PomologyError(f"{what} ended {how}: {last}")
+            words = raised[-1] if raised else driver_reports.last_words(lines)
+            raise PomologyError(f"{what} ended {how}: {words or 'no message'}")
         return pickle.loads(answer.read_bytes())
 
 
