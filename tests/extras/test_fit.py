@@ -15,7 +15,7 @@ from pomology.__main__ import main
 from pomology.articles import published
 from pomology.errors import PomologyError
 from pomology.extras.fit import answer, counts, listing, networks, offers
-from pomology.extras.fit.answer import TrainingDevice
+from pomology.extras.fit.offers import TrainingDevice
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
 from pomology.measure.estimate import Estimate

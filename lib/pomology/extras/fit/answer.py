@@ -13,7 +13,8 @@ from pomology.devices import find
 from pomology.errors import PomologyError
 from pomology.extras.fit import counts, networks, offers
 from pomology.extras.fit.counts import Need
-from pomology.extras.fit.plan import IN_8_BITS, Plan, TrainingDevice
+from pomology.extras.fit.offers import TrainingDevice
+from pomology.extras.fit.plan import IN_8_BITS, Plan
 from pomology.extras.prediction import devices, model
 from pomology.extras.prediction.devices import Hardware
 from pomology.extras.prediction.work import Work

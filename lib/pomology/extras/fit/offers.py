@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from pomology.extras.fit import counts
 from pomology.extras.fit.counts import Need
-from pomology.extras.fit.plan import Plan, TrainingDevice
+from pomology.extras.fit.plan import Plan
+from pomology.extras.prediction.devices import Hardware
 
 FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
 ROOM = 0.85  # of what a program may use; above it, a plan is tight
@@ -19,6 +20,20 @@ SHORTEST = 128  # tokens of an offered sequence
 # How much a change costs the user: results that stay the same, then fewer trained weights, then
 # shorter texts.
 CHECKPOINTING, BATCH, STATES, LORA, QLORA, HALF = 1, 1, 2, 4, 6, 10
+
+
+class TrainingDevice(NamedTuple):
+    """The device of a step, and its memory.
+
+    device: with its data sheet, or None. limit: bytes that a program may use, or None. limited_by:
+    in words. note: how the device was chosen, or why it has no data sheet.
+    """
+
+    backend: str
+    device: Hardware | None
+    limit: float | None
+    limited_by: str
+    note: str = ""
 
 
 class Offer(NamedTuple):

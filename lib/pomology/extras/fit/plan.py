@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pomology.extras.prediction.devices import Hardware
-
 METHODS = ("full", "lora", "qlora")
 PRECISIONS = ("fp32", "bf16", "fp16")
 IN_8_BITS = ("adamw8bit", "paged-adamw8bit")
@@ -39,17 +37,3 @@ class Plan(NamedTuple):
     dropout: float = 0.0
     loss: str = "default"
     accumulation: int = 1
-
-
-class TrainingDevice(NamedTuple):
-    """The device of a step, and its memory.
-
-    device: with its data sheet, or None. limit: bytes that a program may use, or None. limited_by:
-    in words. note: how the device was chosen, or why it has no data sheet.
-    """
-
-    backend: str
-    device: Hardware | None
-    limit: float | None
-    limited_by: str
-    note: str = ""
