@@ -156,6 +156,7 @@ def told(lie, files, other):
     return files
 
 
+@pytest.mark.long
 def test_lies_are_refused_or_marked_and_no_honest_run_is_refused(reference, tmp_path):
     some = copied(reference, SOME)
     runs = [honest(some, number, gpu=number % 5 == 4) for number in range(20)]

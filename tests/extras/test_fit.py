@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pomology.__main__ import main
 from pomology.articles import published
@@ -159,6 +160,7 @@ def test_where_nothing_fits_the_status_is_1(capsys):
     assert said.startswith("does not fit") and "\nnothing fits: not even QLoRA" in said
 
 
+@pytest.mark.long
 def test_a_change_is_offered_only_where_it_keeps_more(tiny):
     """Of changes that fit, those that keep the result; then LoRA, before shorter texts."""
     plan = Plan("full", sequence=512, batch=4, precision="fp32")
@@ -232,6 +234,29 @@ def test_a_short_model_stands_for_a_deep_one(method, backend):
         assert (ours.parameters, ours.trained) == (theirs.parameters, theirs.trained)
 
 
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_gradients_of_the_passes_before_are_there_all_the_time(tiny, monkeypatch, method):
+    """As in steps that begin with them."""
+    resident = counts.ShortModel._note_resident
+
+    def with_gradients(model, notes):
+        resident(model, notes)
+        for name, weight in model.trained.items():
+            weight.grad = torch.zeros_like(weight)
+            notes.allocated(weight.grad, "gradients", model._is_middle(name))
+
+    several = Plan(method, sequence=256, batch=2, checkpointing=True, accumulation=2)
+    derived = counts.count(networks.find(tiny), several, "mps")
+    monkeypatch.setattr(counts.ShortModel, "_note_resident", with_gradients)
+    counted = counts.count(networks.find(tiny), several, "mps")
+    for shape in ({}, {"batch": 1, "sequence": 64}, {"batch": 1, "sequence": 8192}):
+        once = several._replace(accumulation=1, **shape)
+        ours = derived.need(several._replace(**shape))
+        assert ours.bytes == pytest.approx(counted.need(once).bytes, rel=1e-3)
+        assert ours.bytes >= derived.need(once).bytes
+        assert ours.work["flops"] == 2 * derived.need(once).work["flops"]
+
+
 def test_bytes_are_of_the_passes_and_an_update_has_its_launches(tiny):
     """A fused update moves less than its operators, and `answer.predicted` counts it."""
     passes = {}
@@ -253,9 +278,15 @@ def test_a_macs_limit_is_metals(memory, limit):
 TABLED = sorted(counts.table())  # written by `setup/fit.py counts`
 
 
-@pytest.mark.parametrize("key", random.Random(1).sample(TABLED, min(5, len(TABLED))))
+LARGE = [key for key in TABLED if "whisper-large" in key or "moe" in key or "deepseek" in key]
+SAMPLE = random.Random(1).sample(sorted(set(TABLED) - set(LARGE)), min(4, len(TABLED)))
+
+
+@pytest.mark.parametrize(
+    "key", [*SAMPLE, *(pytest.param(key, marks=pytest.mark.long) for key in LARGE[:1])]
+)
 def test_the_table_has_the_counts_of_today(key):
-    """Five of its lines."""
+    """Some of its lines; a large model takes 20 s."""
     name, backend, *_ = key.split()
     plans = [*counts.tabled("torch"), *counts.tabled("mlx")]
     (plan,) = (plan for at, plan in plans if counts.key(name, plan, at) == key)

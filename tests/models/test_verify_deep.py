@@ -242,8 +242,7 @@ WRONG = {
 }
 
 
-QUICK = [name for name in WRONG if name.startswith("transformer_lm")]
-QUICK.append("resnet50: half of the deepest")
+QUICK = [name for name in WRONG if name.startswith("transformer_lm")]  # 3 s each
 
 
 @pytest.mark.parametrize("fault", QUICK)

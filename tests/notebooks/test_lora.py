@@ -17,6 +17,7 @@ from pomology.paths import root
 QWEN = {"model": "qwen2.5-0.5b", "batch_size": 2, "sequence": 48, "precision": "bf16"}
 
 
+@pytest.mark.long
 def test_mlx_computes_what_transformers_and_peft_do():
     mlx = isolated.call("MLX", "references.lora_reference:in_mlx")
     expected = isolated.call("PyTorch", "references.lora_reference:in_torch")

@@ -34,7 +34,8 @@ PROBES = {"capabilities", "device_check", "instrument_check", "whisper_finetunin
 # Ten seconds of a core each, or more.
 LARGE = {"bert_base", "capabilities", "gpt2_small", "mlp_cnn_lstm-True", "simclr"}
 LARGE |= {"whisper_pretraining", "instrument_check", "resnet50", "mlp_cnn_lstm-False"}
-LARGE |= {"rasbt_vgg16", "whisper_finetuning", "model_memory"}
+LARGE |= {"rasbt_vgg16", "whisper_finetuning", "model_memory", "prediction", "device_check"}
+LARGE |= {"memory-mlx", "gpt2_finetuning", "transformer_lm", "siamese", "gpt2_pretraining-torch"}
 
 
 def parameters() -> list:

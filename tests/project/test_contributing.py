@@ -43,6 +43,7 @@ def add_files(checkout: Path) -> None:
         file.write(of_kind["csv"])
 
 
+@pytest.mark.long
 def test_an_experiment_runs_and_the_report_shows_it_with_its_published_rows(tmp_path):
     add_files(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "lib")}

@@ -12,6 +12,7 @@ STRICTNESS = 10
 FIRST, *OTHERS = gpt2.ARCHITECTURES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "architecture", [FIRST, *(pytest.param(each, marks=pytest.mark.machines) for each in OTHERS)]
 )

@@ -128,6 +128,7 @@ def test_a_twin_makes_the_same_step(name):
     compare(result, reference, EXCEPT.get(name, "-"))
 
 
+@pytest.mark.long
 def test_a_twin_makes_the_steps_of_keras():
     place = "references.keras_reference"
     references = isolated.call("Keras", f"{place}:in_keras", KERAS, 4)

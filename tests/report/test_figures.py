@@ -183,6 +183,7 @@ for name in ("vae", "kernel_launch"):
 """
 
 
+@pytest.mark.long
 def test_a_matplotlibrc_and_a_locale_change_no_byte_of_a_figure(tmp_path):
     """The user's own file counts for JupyterLab and is not read in a run."""
     (tmp_path / "matplotlibrc").write_text(HOSTILE)

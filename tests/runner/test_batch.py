@@ -95,6 +95,7 @@ def test_a_notebook_that_breaks_dies_or_lacks_its_device_stops_no_other(checkout
     ]
 
 
+@pytest.mark.long
 def test_a_notebook_that_begins_no_case_or_leaves_one_open_has_not_finished(checkout, reproduce):
     checkout.fault("zeta", "open 2")
     checkout.fault("alpha", "no case")

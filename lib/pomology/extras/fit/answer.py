@@ -167,9 +167,8 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
 def predicted(need: Need, plan: Plan, device: Hardware) -> tuple[Estimate, str]:
     """Return the time of a step on a device with a data sheet, and what takes most of it."""
     # An update reads the gradient, and reads and writes the weight and each state, in one kernel.
-    in_fp32 = plan.amp or plan.method != "full" or plan.precision == "fp32"
-    trained_bytes = need.trained * (4 if in_fp32 else 2)  # peft's adapters are in fp32
-    update_bytes = 3 * trained_bytes + 2 * need.parts.get("optimizer", 0.0)
+    weight_bytes = need.trained * plan.gradient_bytes
+    update_bytes = 3 * weight_bytes + 2 * need.parts.get("optimizer", 0.0)
     work = Work(0.0, need.work["flops"], need.work["bytes"] + update_bytes, need.work["launches"])
     return model.fitted().predict(work, device, plan.precision)
 

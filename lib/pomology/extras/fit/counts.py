@@ -31,6 +31,8 @@ TOLERANCE = 1e-3  # of the largest number, by which the terms may miss one
 # Bits per element of a matrix in 4 bits. bitsandbytes adds a scale per 64 elements, quantized
 # itself; MLX adds a scale and an offset of 16 bits each.
 QUANTIZED_BITS = {"torch": 4.127, "mlx": 4.5}
+# What steps of the same counts may differ in.
+ANY = {"batch": 1, "sequence": 1, "rank": 1, "accumulation": 1}
 TABLE = Path(__file__).with_name("counts.jsonl")
 
 
@@ -66,14 +68,21 @@ class Counts(NamedTuple):
     def need(self, plan: Plan) -> Need:
         """Return what a step of a plan needs."""
         values = terms(plan)
-        sums = [sum(np.dot(each, values) for each in moment.values()) for moment in self.moments]
-        most = self.moments[int(np.argmax(sums))]
+        trained = round(np.dot(self.trained, values))
+        moments = [
+            {kind: float(np.dot(each, values)) for kind, each in moment.items()}
+            for moment in self.moments
+        ]
+        if plan.accumulation > 1:  # the gradients of the passes before are there all the time
+            whole = {"gradients": float(trained * plan.gradient_bytes)}
+            moments = [moment | whole for moment in moments]
+        most = max(moments, key=lambda moment: sum(moment.values()))
         work = {name: float(np.dot(each, values)) for name, each in self.work.items()}
         return Need(
             parameters=self.parameters,
-            trained=round(np.dot(self.trained, values)),
-            parts={kind: float(np.dot(each, values)) for kind, each in most.items()},
-            bytes=float(max(sums)),
+            trained=trained,
+            parts=most,
+            bytes=sum(most.values()),
             work={
                 "flops": plan.accumulation * work["flops"],
                 "bytes": plan.accumulation * work["bytes"],
@@ -95,7 +104,7 @@ def of(name: str, plan: Plan, backend: str) -> Counts:
 
     name: see `networks.find`. backend: where the step will run. Raises PomologyError.
     """
-    return _of_any_shape(name, plan._replace(batch=1, sequence=1, rank=1), backend)
+    return _of_any_shape(name, plan._replace(**ANY), backend)
 
 
 @functools.cache
@@ -111,9 +120,9 @@ def need(name: str, plan: Plan, backend: str) -> Need:
 def key(name: str, plan: Plan, backend: str) -> str:
     """Return the key of a model's counts in the table, the same for all shapes and both halves."""
     half = "bf16" if plan.precision == "fp16" else plan.precision
-    values = plan._replace(batch=1, sequence=1, rank=1, precision=half)
+    values = plan._replace(precision=half, **ANY)
     # Only what differs from the default is written.
-    default = Plan(batch=1, sequence=1, rank=1)._asdict()
+    default = Plan(**ANY)._asdict()
     changed = [
         f"{field}={value}" for field, value in values._asdict().items() if value != default[field]
     ]
@@ -283,8 +292,6 @@ class ShortModel:
 
     def _note_resident(self, notes: Timeline) -> None:
         """Note what is allocated before a step."""
-        import torch
-
         bits = QUANTIZED_BITS[self.plan.framework]
         quantized = set(map(id, networks.quantized(self.network)))
         buffers = self.network.named_buffers()
@@ -297,10 +304,6 @@ class ShortModel:
                 notes.events.append(Event("weights", self.frozen * size, False))
             for state in cost.tensors(self.optimizer.state.get(tensor, {})):
                 notes.allocated(state, "optimizer", middle)
-        if self.plan.accumulation > 1:
-            for name, weight in self.trained.items():
-                weight.grad = torch.zeros_like(weight)
-                notes.allocated(weight.grad, "gradients", self._is_middle(name))
 
     def _parameters(self) -> tuple[int, int]:
         """Return the whole model's numbers of parameters without adapters, and of trained ones."""

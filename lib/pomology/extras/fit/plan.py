@@ -37,3 +37,8 @@ class Plan(NamedTuple):
     dropout: float = 0.0
     loss: str = "default"
     accumulation: int = 1
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of a trained weight and its gradient: adapters and weights of autocast are fp32."""
+        return 4 if self.amp or self.method != "full" or self.precision == "fp32" else 2
