@@ -97,7 +97,6 @@ FAULTS = {
 SAID = {"update": "the update of", "matmul, a NaN": "is not finite"}
 
 
-@pytest.mark.long
 def test_a_device_that_computes_with_old_weights_does_not_learn(tmp_path):
     """Its gradients at the first weights are right, and so are its updates."""
     record = verified(tmp_path, {aten.addmm.default: planted.first_weights()})

@@ -181,6 +181,8 @@ def count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
     config: of transformers. backend: where the step will run. Raises PomologyError if the model is
     not counted.
     """
+    if plan.precision == "fp16":  # on `meta`, some operators are made for bf16 alone
+        plan = plan._replace(precision="bf16")
     try:
         return _count(config, plan, backend)
     except (PomologyError, ImportError):

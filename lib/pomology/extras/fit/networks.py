@@ -377,5 +377,4 @@ def loss_of(network: Any, plan: Plan, inputs: dict[str, Any], backend: str) -> A
         model = network.get_base_model() if plan.method != "full" else network
         others = {name: value for name, value in inputs.items() if name != "labels"}
         hidden = model.base_model(**others)[0]
-        function = standins.chunked_loss if plan.loss == "chunked" else standins.fused_loss
-        return function(hidden, model.get_output_embeddings().weight, inputs["labels"])
+        return standins.LOSSES[plan.loss](hidden, model.get_output_embeddings().weight, inputs["labels"])

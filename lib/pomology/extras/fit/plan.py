@@ -8,7 +8,7 @@ METHODS = ("full", "lora", "qlora")
 PRECISIONS = ("fp32", "bf16", "fp16")
 IN_8_BITS = ("adamw8bit", "paged-adamw8bit")
 OPTIMIZERS = ("adamw", "sgd", *IN_8_BITS)
-LOSSES = ("default", "chunked", "fused")
+LOSSES = ("default", "in-place", "chunked", "fused")
 
 
 class Plan(NamedTuple):
@@ -18,6 +18,7 @@ class Plan(NamedTuple):
     targets: names of LoRA's matrices, separated by commas, or "all-linear"; "": the framework's.
     layers: with LoRA, from the last one on; 0: the framework's. upcast: peft's
     `prepare_model_for_kbit_training`, which keeps in fp32 what QLoRA does not quantize. loss:
+    "in-place" overwrites the logits with their gradient;
     "chunked" computes the logits of some tokens at a time; "fused" their gradients, too.
     accumulation: passes before an update, each of `batch` sequences.
     """

@@ -138,6 +138,37 @@ class In8Bits:
         """Update nothing: a kernel per weight needs no other memory."""
 
 
+def in_place_loss(hidden: Any, head: Any, labels: Any) -> Any:
+    """Return a loss whose gradient overwrites the logits, which are there in fp32, twice.
+
+    As in Unsloth's kernel where transformers 4 upcasts and shifts the logits before it:
+    https://github.com/foundation-model-stack/fms-acceleration, plugins/accelerated-peft.
+    """
+    from torch.nn import functional
+
+    logits = functional.linear(hidden, head).float()
+    shifted = logits[:, :-1].contiguous()
+    del logits
+    return _in_place_loss().apply(shifted.flatten(0, 1))
+
+
+@functools.cache
+def _in_place_loss() -> Any:
+    import torch
+
+    class InPlaceLoss(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, logits: Any) -> Any:
+            context.save_for_backward(logits)
+            return logits.new_empty(())
+
+        @staticmethod
+        def backward(context: Any, _gradient: Any) -> Any:
+            return context.saved_tensors[0]
+
+    return InPlaceLoss
+
+
 def chunked_loss(hidden: Any, head: Any, labels: Any) -> Any:
     """Return the loss of logits that are upcast in chunks."""
     from torch.nn import functional
@@ -184,3 +215,6 @@ def _fused_loss() -> Any:
             return *context.saved_tensors, None
 
     return FusedLoss
+
+
+LOSSES = {"in-place": in_place_loss, "chunked": chunked_loss, "fused": fused_loss}
