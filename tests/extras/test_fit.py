@@ -349,7 +349,7 @@ def test_an_observed_speed_is_judged(observed, words):
         ("gpt2 --on GPU", "--on GPU: names no device; expected a model, such as 'RTX 4090'"),
         ("gpt2 --on cpu", "--on cpu: no CPU has a data sheet"),
         ("gpt2 --sequence 0", "--sequence 0: expected at least 1"),
-        ("gpt2 --on L40S", "`pomology devices` lists all"),
+        ("gpt2 --on L40", "`pomology devices` lists all"),
         ("gpt2 --memory lots", "--memory lots: expected a value such as 36GB"),
         ("gpt2 --tokens -3", "--tokens -3: expected a value such as 10M"),
         ("gpt2 --sequence 1025", "--sequence 1025: the model takes 1,024 at most"),
@@ -564,10 +564,10 @@ def test_a_time_is_predicted_for_the_machine_that_it_runs_on(tiny, monkeypatch, 
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        (("Apple M3 Max", 30, None), "this machine has 30 GPU cores; only M3 Max GPU (40 cores)"),
-        (("Apple M5", 10, None), "Apple M5: M5 GPU has no data sheet"),
+        (("Apple M5", 8, None), "this machine has 8 GPU cores; only M5 GPU (10 cores)"),
+        (("Apple M5 Pro", 16, None), "Apple M5 Pro: M5 Pro GPU has no data sheet"),
         (("NVIDIA GeForce RTX 3080 Laptop GPU", None, 16), "RTX 3080 Laptop has no data sheet"),
-        (("NVIDIA L40S", None, 48), "NVIDIA L40S: unknown device"),
+        (("NVIDIA L40", None, 48), "NVIDIA L40: unknown device"),
     ],
 )
 def test_it_says_why_no_time_is_predicted(own, words, tiny, monkeypatch, capsys):
@@ -578,7 +578,7 @@ def test_it_says_why_no_time_is_predicted(own, words, tiny, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
-    ("on", "device"), [("M4 Max", "M4 Max GPU (40 cores)"), ("rtx 4090", "RTX 4090")]
+    ("on", "device"), [("M4 Max", "M4 Max GPU (32 cores)"), ("rtx 4090", "RTX 4090")]
 )
 def test_a_device_is_named_as_people_type_it(on, device):
     place = answer.training_device(options_of(on=on))

@@ -393,12 +393,15 @@ def test_devices_are_listed_with_data_sheets_and_results(capsys):
     assert first.index("RTX 2080 Ti") < first.index("RTX 3070")
 
 
+M4_MAX = ["M4 Max CPU", "M4 Max GPU", "M4 Max GPU (32 cores)", "M4 Max GPU (40 cores)"]
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("m4 max", ["M4 Max CPU", "M4 Max GPU", "M4 Max GPU (40 cores)"]),
+        ("m4 max", M4_MAX),
         ("rtx 409", ["RTX 4090"]),
-        ("Apple M4 Max", ["M4 Max CPU", "M4 Max GPU", "M4 Max GPU (40 cores)"]),
+        ("Apple M4 Max", M4_MAX),
         ("m4", ["M4 GPU (10 cores)"]),
         ("H200", ["H200 141 GB SXM"]),
         ("RTX 4000", ["Quadro RTX 4000"]),
@@ -424,13 +427,15 @@ SENTENCES = {
         "'M2 Max GPU (38 cores)' for the other.",
         "Most published results are of M2 Max GPU: ",
     ],
-    "M3 MAX (30-core)": [
-        "No size with 30 cores has a data sheet or a published result of its own, only M3 Max GPU "
-        "and M3 Max GPU (40 cores).",
-        "No prediction for M3 MAX (30-core): only M3 Max GPU (40 cores) has a data sheet.",
+    "M3 MAX (20-core)": [
+        "No size with 20 cores has a data sheet or a published result of its own, only M3 Max GPU, "
+        "M3 Max GPU (30 cores) and M3 Max GPU (40 cores).",
+        "No prediction for M3 MAX (20-core): only M3 Max GPU (30 cores) and M3 Max GPU (40 cores) "
+        "have a data sheet.",
     ],
     "H200 PCIe": ["No size with PCIe has a data sheet or a published result"],
-    "M5": ["No prediction for M5: M5 GPU has no data sheet.", "Other models: M5 Pro GPU."],
+    "M5 Pro": ["No prediction for M5 Pro: M5 Pro GPU has no data sheet; similar "],
+    "M5": ["the only size with a data sheet.", "Other models: M5 Max GPU (40 cores), M5 Pro GPU."],
     "M1 CPU": ["No prediction for M1 CPU: no CPU has a data sheet; the GPU of this chip is M1 GPU"],
     "titan": ["take this machine's size of a model or else the smallest, and say which."],
     "": ["take this machine's size of a model or else the smallest, and say which."],

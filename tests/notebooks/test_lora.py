@@ -92,7 +92,7 @@ def test_the_prediction_of_a_case_stands_next_to_it():
     [
         ("Apple M1 Max", 32, ["Apple M1 Max: taken as M1 Max GPU (32 cores), this machine's"]),
         ("NVIDIA GeForce RTX 4090", None, []),
-        ("Apple M5", 10, ["Apple M5: M5 GPU has no data sheet"]),
+        ("Apple M5 Pro", 16, ["Apple M5 Pro: M5 Pro GPU has no data sheet"]),
     ],
 )
 def test_a_time_is_predicted_for_this_machines_gpu(chip, cores, notes, monkeypatch):
@@ -103,6 +103,6 @@ def test_a_time_is_predicted_for_this_machines_gpu(chip, cores, notes, monkeypat
     case = record("lora", {"step_s": metric(1.5)}, config, backend=backend, chip=chip)
     table = measured_cases.table([case], "qwen2.5-0.5b", "torch")
     (row,) = table.rows
-    assert row.cells["Predicted step"].endswith(" s)") == (chip != "Apple M5")
+    assert row.cells["Predicted step"].endswith(" s)") == (chip != "Apple M5 Pro")
     _, *rest = table.notes
     assert [note[: len(start)] for note, start in zip(rest, notes, strict=True)] == notes

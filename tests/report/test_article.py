@@ -140,6 +140,7 @@ def test_a_share_is_of_the_best_rate_of_the_device_in_its_precision():
 
 
 M3 = {"name": "Apple M3 Max", "memory_bytes": None, "cores": 40}
+M5 = {"name": "Apple M5", "memory_bytes": None, "cores": 10}
 # Chip, precision, settings, the machine's GPUs, and the peak of the data sheet in TFLOP/s.
 SHEETS = [
     ("NVIDIA GeForce RTX 4090", "bf16", {}, [], 165.2),
@@ -148,6 +149,8 @@ SHEETS = [
     ("Tesla T4", "fp32", {}, [], 8.1),
     ("Apple M3 Max", "fp32", {}, [M3], 14.2),
     ("Apple M3 Max", "fp32", {}, [], None),  # of which size?
+    ("Apple M5", "fp32", {}, [M5], None),  # MLX computes it in TF32
+    ("Apple M5", "fp32", {"tf32": "off"}, [M5], 4.0),
     ("Apple M9", "fp32", {}, [], None),
 ]
 

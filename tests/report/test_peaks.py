@@ -42,7 +42,8 @@ def test_a_peak_is_the_rate_of_the_fastest_block():
         ("gpu", "NVIDIA A100-SXM4-80GB", "fp32", 156e12),  # as TF32
         ("gpu", "NVIDIA H100 80GB HBM3", "fp16", 989e12),  # of its variants, SXM
         ("gpu", "NVIDIA GeForce RTX 2070 SUPER", "fp16", 36.2e12),
-        ("gpu", "Apple M3 Ultra", "fp32", float("inf")),  # no data sheet
+        ("gpu", "Apple M5", "fp32", 16.2e12),  # as TF32, at most at the rate of half precision
+        ("gpu", "Apple M9", "fp32", float("inf")),  # no data sheet
         ("cpu", "Apple M2 Max", "fp32", 100e12),  # measured
     ],
 )

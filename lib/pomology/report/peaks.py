@@ -102,10 +102,20 @@ def own_sheet(case: Any, gpus: Sequence[Mapping[str, Any]]) -> float | None:
         return None
     line = devices.sheets()[device]
     precision = {"fp16": "half", "bf16": "half"}.get(case.precision, case.precision)
-    if precision == "fp32" and line["tf32_tflops"] and case.config.get("tf32") != "off":
+    if precision == "fp32" and tf32_bound(line) and case.config.get("tf32") != "off":
         return None
     tflops = line.get(f"{precision}_tflops")
     return 1e12 * float(tflops) if tflops else None
+
+
+def tf32_bound(line: Mapping[str, str]) -> str:
+    """Return the TFLOP/s that TF32 cannot exceed by a line of datasheets.csv, "" without TF32.
+
+    No source has the TF32 rate of an M5, which computes it in its matrix units; their rate in half
+    precision bounds it.
+    """
+    units = line["maker"] == "apple" and float(line["half_tflops"]) > float(line["fp32_tflops"])
+    return line["half_tflops"] if units else line["tf32_tflops"]
 
 
 @functools.cache
@@ -115,7 +125,8 @@ def data_sheet(chip: str) -> dict[str, float]:
     lines = [devices.sheets()[name] for name in variants]
     peaks = {}
     for precision in ("fp32", "tf32", "half"):
-        texts = [line[f"{precision}_tflops"] for line in lines]
+        tf32 = precision == "tf32"
+        texts = [tf32_bound(line) if tf32 else line[f"{precision}_tflops"] for line in lines]
         tflops = [float(text) for text in texts if text]
         if tflops:
             peaks[precision] = 1e12 * max(tflops)
