@@ -24,7 +24,7 @@ from pomology.measure.estimate import Estimate
 
 MEMORY = {"gb": 2.0**30, "gib": 2.0**30, "tb": 2.0**40}  # memory is sold in powers of two
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
-COVERED = "of 101 published speeds 44 % are within 30 %, 81 % in such intervals"  # docs/fit.md
+COVERED = "of 115 published speeds 44 % are within 30 %, 91 % in such intervals"  # docs/fit.md
 # Units of a measured speed: those of seconds per step, of steps per second, of tokens per second.
 PER_STEP = {"s/it": 1.0, "s/step": 1.0, "min/it": 60.0, "h/it": 3600.0}
 STEPS = ("it/s", "steps/s", "it/sec")
