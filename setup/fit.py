@@ -1,9 +1,10 @@
-"""Count the models of `pomology fit`, and measure its errors.
+"""Count the models of `pomology fit`, fit its model of times, and measure its errors.
 
 `python setup/fit.py counts` writes counts.jsonl, which takes an hour; models that it has stay as
-they are. `python setup/fit.py` prints three Markdown tables, for docs/fit.md, in half an hour:
-memory of real steps on this CPU; speeds of finetuning.csv; its peaks of memory. Nothing of
-finetuning.csv is fitted.
+they are. `python setup/fit.py times` fits the model of times to the published runs, and writes
+times.json. `python setup/fit.py` prints three Markdown tables, for docs/fit.md, in half an hour:
+memory of real steps on this CPU; published speeds, each source predicted without its own runs;
+published peaks of memory, of which nothing is fitted.
 """
 
 import functools
@@ -15,14 +16,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas
+from scipy.optimize import least_squares
+from scipy.stats import binomtest
 
 from pomology.articles import published
-from pomology.extras.fit import answer, counts, networks
+from pomology.extras.fit import counts, networks, times
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
 
@@ -60,6 +63,24 @@ SMALL = {
 SMALL_GPT2 = {"n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 1000}
 NEEDED = ("sequence", "precision", "method", "batch", "tokens_per_s")
 LONG = 1024  # tokens of a batch
+# Software that is neither PyTorch nor MLX: shown, and not fitted.
+NOT_FITTED = ("LLMQ",)
+# Where a fit of `times` begins, and how firmly each number is held to it.
+START = {
+    "products half": 1 / 0.8,
+    "products fp32": 1 / 0.7,
+    "products Apple": 1 / 0.6,
+    "attention": 0.9,
+    "traffic": 0.8,
+    "traffic fused": 0.5,
+    "traffic MLX": 0.5,
+    "dequantized": 3.0,
+    "dequantized Apple": 3.0,
+    "launch": 10e-6,
+    "launch Apple": 30e-6,
+    "power": 2.0,
+}
+HELD = 0.1
 NO_SHEET = "no data sheet of the device"
 GB = 1e9
 # Names of the linear layers in the models of the Llama and Qwen families.
@@ -152,6 +173,11 @@ def planned(row: dict[str, str]) -> Plan:
         framework="mlx" if row["framework"] == "mlx" else "torch",
         targets=row["targets"].replace("all-linear", LINEAR),
         layers=int(row["layers"] or 0),
+        dropout=float(row["dropout"] or 0),
+        loss=row["loss"] or "default",
+        amp=row["path"] == "amp",
+        upcast=row["path"] == "k-bit",
+        accumulation=int(row["accumulation"] or 1),
     )
 
 
@@ -170,26 +196,61 @@ def obstacle(row: dict[str, str], device: Any) -> str:
     return "" if device else NO_SHEET
 
 
-@functools.cache
-def predictions() -> pandas.DataFrame:
-    """Return the rows of finetuning.csv, those that can be predicted with their errors.
+def bert_rows() -> list[dict[str, str]]:
+    """Return published trainings of BERT on GPUs as rows of finetuning.csv."""
+    empty = dict.fromkeys(published.read("finetuning.csv")[0], "")
+    rows = []
+    for row in published.other_sources():
+        if not row["source"].startswith("bert-apple-silicon") or row["role"] == "cpu":
+            continue
+        if published.SERIOUS & set(row["faults"].split()):  # memory that swaps
+            continue
+        config = json.loads(row["config"])
+        tokens = config["batch_size"] * config["sequence"] * config["steps"]
+        stated = {
+            "source": "https://github.com/lucadiliello/pytorch-apple-silicon-benchmarks",
+            "device": row["device"],
+            "device_printed": row["device"],
+            "framework": "torch",
+            "model": "bert-base",
+            "method": "full",
+            "precision": row["precision"],
+            "batch": str(config["batch_size"]),
+            "sequence": str(config["sequence"]),
+            "checkpointing": "false",
+            "path": "plain",
+            "tokens_per_s": str(tokens / float(row["value"])),
+        }
+        rows.append(empty | stated)
+    return rows
 
-    why: the reason why a row's speed is not predicted, or "". ratio: measured over predicted time
-    of a step. memory: counted over published peak, where there is one.
+
+def maker(backend: str) -> str:
+    """Return the maker of the GPUs of a backend, of those that the runs have."""
+    return "Apple" if backend == "mps" else "NVIDIA"
+
+
+@functools.cache
+def counted() -> pandas.DataFrame:
+    """Return the published runs, counted where that is possible.
+
+    why: the reason why a row's speed is not predicted, or "". step_s: measured. parts, names:
+    see `times`. memory: counted over published peak, where there is one.
     """
     sheets = devices.published_devices()
     results = []
-    for row in published.read("finetuning.csv"):
+    for row in [*published.read("finetuning.csv"), *bert_rows()]:
         device = sheets.get(row["device"])
         why = obstacle(row, device)
         all_stated = row["checkpointing"] and (row["rank"] or row["method"] == "full")
+        varies = "mean per sample" in row["note"]  # the longest, not stated, sets the peak
         result = row | {
             "why": why,
-            "ratio": np.nan,
             "memory": np.nan,
-            "inside": False,
-            "stated": "all settings stated" if all_stated else "checkpointing or rank assumed",
-            "maker": "Apple" if device and device.backend == "mps" else "NVIDIA",
+            "step_s": np.nan,
+            "author": "/".join(row["source"].split("/")[2:5]),
+            "stated": bool(all_stated and not varies),
+            "maker": maker(device.backend) if device else "",
             "length": "",
         }
         results.append(result)
@@ -197,34 +258,127 @@ def predictions() -> pandas.DataFrame:
         if why and not (why == NO_SHEET and row["peak_memory_gb"]):
             continue
         plan = planned(row)
+        backend = device.backend if device else "cuda"
         long = plan.batch * plan.sequence > LONG
         result["length"] = f"{'more than' if long else 'at most'} {LONG:,} tokens in a batch"
-        need = counts.need(row["model"], plan, device.backend if device else "cuda")
+        need = counts.need(row["model"], plan, backend)
         if row["peak_memory_gb"]:
             result["memory"] = need.bytes / (float(row["peak_memory_gb"]) * GB)
         if device:
-            step, _ = answer.predicted(need, plan._replace(precision=row["precision"]), device)
-            step_s = plan.batch * float(row["sequence"]) / float(row["tokens_per_s"])
-            result["ratio"] = step_s / step.value
-            result["inside"] = step.low <= step_s <= step.high
+            plan = plan._replace(precision=row["precision"])
+            fused = row["path"] in ("fused", "compiled")
+            tokens = plan.batch * float(row["sequence"]) * plan.accumulation
+            result["step_s"] = tokens / float(row["tokens_per_s"])
+            result["parts"] = times.parts(need, plan, device)
+            result["names"] = times.names(plan, backend, fused)
         print(row["device_printed"], row["framework"], row["model"], plan, file=sys.stderr)
-        print(f"  {result['ratio']:.2f} {result['memory']:.2f}", file=sys.stderr, flush=True)
     return pandas.DataFrame(results)
 
 
-def grouped(rows: pandas.DataFrame, line: Callable[[pandas.DataFrame], list[str]]) -> list:
+def errors_of(rows: pandas.DataFrame, numbers: dict[str, float]) -> np.ndarray:
+    """Return the logarithms of measured over predicted times."""
+    seconds = times.Parts(*np.array(rows["parts"].tolist()).T)
+    factors = [[numbers[name] if name else 1.0 for name in names] for names in rows["names"]]
+    predicted = times.total(seconds, times.Parts(*np.array(factors).T), numbers["power"])
+    return np.log(rows["step_s"].to_numpy(float) / predicted)
+
+
+def fitted(rows: pandas.DataFrame) -> dict[str, float]:
+    """Return the numbers of `times` that fit measured steps best.
+
+    The loss is the absolute logarithm of measured over predicted time, where n runs of one source
+    together weigh the root of n. Each number is held weakly to START, so that one that no run has
+    stays there.
+    """
+    rows = rows[~rows["framework"].isin(NOT_FITTED)]
+    weights = rows.groupby("author")["step_s"].transform("size").to_numpy() ** -0.5
+    start = np.log(list(START.values()))
+
+    def residuals(logarithms: np.ndarray) -> np.ndarray:
+        errors = weights * errors_of(rows, dict(zip(START, np.exp(logarithms), strict=True)))
+        # The squares of these are absolute values.
+        roots = np.sign(errors) * np.sqrt(np.abs(errors) + 1e-9)
+        return np.concatenate([roots, HELD * (logarithms - start)])
+
+    random = np.random.default_rng(0)
+    starts = [start, *(start + random.normal(0, 0.2, len(start)) for _ in range(2))]
+    best = min((least_squares(residuals, each) for each in starts), key=lambda fit: fit.cost)
+    return dict(zip(START, np.exp(best.x).tolist(), strict=True))
+
+
+def spread(rows: pandas.DataFrame) -> list[float]:
+    """Return the bounds of 90 % of the errors, where n of one source weigh the root of n."""
+    ordered = rows[~rows["framework"].isin(NOT_FITTED)].sort_values("error")
+    weights = ordered.groupby("author")["error"].transform("size") ** -0.5
+    shares = (weights.cumsum() - weights / 2) / weights.sum()
+    return [float(np.interp(share, shares, ordered["error"])) for share in (0.05, 0.95)]
+
+
+@functools.cache
+def left_out() -> pandas.DataFrame:
+    """Return the runs with a speed, each predicted from the other sources alone.
+
+    error: the logarithm of measured over predicted time. inside: whether it is in the interval that
+    the errors of the other sources give. ratio: measured over predicted time.
+    """
+    rows = counted()
+    rows = rows[rows["why"].eq("")].copy()
+    for author in rows["author"].unique():
+        own = rows["author"].eq(author)
+        rows.loc[own, "error"] = errors_of(rows[own], fitted(rows[~own]))
+    for author in rows["author"].unique():
+        own = rows["author"].eq(author)
+        low, high = spread(rows[~own])
+        rows.loc[own, "inside"] = rows.loc[own, "error"].between(low, high)
+    rows["ratio"] = np.exp(rows["error"])
+    return rows
+
+
+def write_times() -> None:
+    """Fit the numbers of `times` to all runs, and write them with what the errors were."""
+    rows = left_out()
+    known = rows[~rows["framework"].isin(NOT_FITTED)]
+    off = (1 / known["ratio"] - 1).abs()
+    kept = {
+        "numbers": {name: float(f"{number:.4g}") for name, number in fitted(rows).items()},
+        "spread": [round(end, 4) for end in spread(rows)],
+        "errors": {
+            "runs": len(known),
+            "sources": known["author"].nunique(),
+            "median": round(float(off.median()), 4),
+            "within 30 %": round(float((off <= 0.3).mean()), 4),
+            "inside": round(float(known["inside"].mean()), 4),
+        },
+    }
+    times.KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def grouped(
+    rows: pandas.DataFrame,
+    columns: Sequence[str],
+    line: Callable[[pandas.DataFrame], list[str]],
+) -> list:
     """Return a line for all rows, and one for each value of some columns."""
     lines = [["all", *line(rows)]]
-    for column in ("maker", "stated", "length", "method", "framework"):
-        lines += [[str(name), *line(part)] for name, part in rows.groupby(column, sort=False)]
+    for column in columns:
+        parts = rows[rows[column].ne("")].groupby(column, sort=False)
+        lines += [[str(name), *line(part)] for name, part in parts]
     return lines
 
 
 def speed_line(rows: pandas.DataFrame) -> list[str]:
-    """Return the cells of `speeds` for some rows: number, three shares, ratios."""
+    """Return the cells of `speeds` for some rows."""
     errors = (1 / rows["ratio"] - 1).abs()
-    shares = [errors.median(), (errors <= 0.3).mean(), rows["inside"].mean()]
-    return [str(len(rows)), *(f"{100 * share:.0f} %" for share in shares), ratios(rows["ratio"])]
+    inside = int(rows["inside"].sum())
+    chance = binomtest(inside, len(rows), 0.9, alternative="less").pvalue
+    return [
+        str(len(rows)),
+        f"{100 * errors.median():.0f} %",
+        f"{100 * (errors <= 0.3).mean():.0f} %",
+        f"{inside} ({100 * inside / len(rows):.0f} %)",
+        f"{chance:.2g}",
+        ratios(rows["ratio"]),
+    ]
 
 
 def ratios(values: pandas.Series) -> str:
@@ -234,29 +388,45 @@ def ratios(values: pandas.Series) -> str:
 
 def speeds() -> str:
     """Return the table of predicted and published speeds, and why others are not predicted."""
-    rows = predictions()
+    rows = left_out()
     head = [
-        *("runs", "n", "median error", "within 30 %", "in the 90 % interval"),
+        *("runs", "n", "median error", "within 30 %", "in the 90 % interval", "p of so few"),
         "measured over predicted time: median (range)",
     ]
-    lines = grouped(rows[rows["why"].eq("")], speed_line)
-    reasons = Counter(why for why in rows["why"] if why).most_common()
+    columns = ("maker", "method", "length", "path", "author")
+    known = rows[~rows["framework"].isin(NOT_FITTED)]
+    lines = grouped(known, columns, speed_line)
+    lines += [
+        [f"{name}, not fitted", *speed_line(rows[rows["framework"].eq(name)])]
+        for name in NOT_FITTED
+    ]
+    every = counted()
+    reasons = Counter(why for why in every["why"] if why).most_common()
     others = "; ".join(f"{count}: {why}" for why, count in reasons)
-    return f"{table(head, lines)}\n\n{len(rows)} rows; not predicted: {others}"
+    return f"{table(head, lines)}\n\n{len(every)} rows; not predicted: {others}"
 
 
 def memory_line(rows: pandas.DataFrame) -> list[str]:
     """Return the cells of `published_memory` for some rows: number, two shares, ratios."""
     errors = (rows["memory"] - 1).abs()
-    shares = [errors.median(), (errors <= 0.3).mean()]
-    return [str(len(rows)), *(f"{100 * share:.0f} %" for share in shares), ratios(rows["memory"])]
+    shares = [errors.median(), (errors <= 0.1).mean()]
+    return [str(len(rows)), *(f"{100 * share:.1f} %" for share in shares), ratios(rows["memory"])]
 
 
 def published_memory() -> str:
-    """Return the table of counted and published peaks of memory."""
-    rows = predictions()
-    head = ["runs", "n", "median error", "within 30 %", "counted over published: median (range)"]
-    return table(head, grouped(rows[rows["memory"].notna()], memory_line))
+    """Return the tables of counted and published peaks of memory.
+
+    The first has the runs whose software, method and shape are stated, by path.
+    """
+    rows = counted()
+    rows = rows[rows["memory"].notna()]
+    stated = rows[rows["path"].ne("") & rows["stated"]]
+    head = ["runs", "n", "median error", "within 10 %", "counted over published: median (range)"]
+    tables = [
+        table(head, grouped(some, columns, memory_line))
+        for some, columns in ((stated, ("path",)), (rows, ("maker", "method", "author")))
+    ]
+    return "\n\n".join(tables)
 
 
 def write_counts() -> None:
@@ -277,6 +447,8 @@ def write_counts() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["counts"]:
         write_counts()
+    elif sys.argv[1:] == ["times"]:
+        write_times()
     elif sys.argv[1:]:
         name, plan = json.loads(sys.argv[1])
         print(real_bytes(name, Plan(*plan)))

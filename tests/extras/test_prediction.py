@@ -435,7 +435,7 @@ SENTENCES = {
     ],
     "H200 PCIe": ["No size with PCIe has a data sheet or a published result"],
     "M5 Pro": ["No prediction for M5 Pro: M5 Pro GPU has no data sheet; similar "],
-    "M5": ["the only size with a data sheet.", "Other models: M5 Max GPU (40 cores), M5 Pro GPU."],
+    "M5": ["the only size with a data sheet.", "Other models: M5 Pro GPU."],
     "M1 CPU": ["No prediction for M1 CPU: no CPU has a data sheet; the GPU of this chip is M1 GPU"],
     "titan": ["take this machine's size of a model or else the smallest, and say which."],
     "": ["take this machine's size of a model or else the smallest, and say which."],

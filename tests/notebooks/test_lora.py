@@ -103,6 +103,6 @@ def test_a_time_is_predicted_for_this_machines_gpu(chip, cores, notes, monkeypat
     case = record("lora", {"step_s": metric(1.5)}, config, backend=backend, chip=chip)
     table = measured_cases.table([case], "qwen2.5-0.5b", "torch")
     (row,) = table.rows
-    assert row.cells["Predicted step"].endswith(" s)") == (chip != "Apple M5 Pro")
+    assert row.cells["Predicted step"].endswith("s)") == (chip != "Apple M5 Pro")
     _, *rest = table.notes
     assert [note[: len(start)] for note, start in zip(rest, notes, strict=True)] == notes

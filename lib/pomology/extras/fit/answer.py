@@ -11,20 +11,17 @@ from typing import NamedTuple
 from pomology.articles import devices as names
 from pomology.devices import find
 from pomology.errors import PomologyError
-from pomology.extras.fit import counts, networks, offers
+from pomology.extras.fit import counts, networks, offers, times
 from pomology.extras.fit.counts import Need
 from pomology.extras.fit.offers import TrainingDevice
 from pomology.extras.fit.plan import IN_8_BITS, Plan
-from pomology.extras.prediction import devices, model
-from pomology.extras.prediction.devices import Hardware
-from pomology.extras.prediction.work import Work
+from pomology.extras.prediction import devices
 from pomology.format import clock_time, one_line, quantity, seconds, significant, span
 from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 
 MEMORY = {"gb": 2.0**30, "gib": 2.0**30, "tb": 2.0**40}  # memory is sold in powers of two
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
-COVERED = "of 115 published speeds 44 % are within 30 %, 91 % in such intervals"  # docs/fit.md
 # Units of a measured speed: those of seconds per step, of steps per second, of tokens per second.
 PER_STEP = {"s/it": 1.0, "s/step": 1.0, "min/it": 60.0, "h/it": 3600.0}
 STEPS = ("it/s", "steps/s", "it/sec")
@@ -57,7 +54,7 @@ def answer(options: argparse.Namespace) -> Answer:
     if verdict != offers.TOO_LARGE or not where.device:
         lines += _time(need, plan, where, tokens)
     if where.device and observed_s:
-        lines.append(judged(predicted(need, plan, where.device)[0], observed_s))
+        lines.append(judged(times.predict(need, plan, where.device)[0], observed_s))
     offer = None
     if verdict == offers.TOO_LARGE:
         offer = offers.cheapest(name, plan, where)
@@ -164,13 +161,13 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
     return TrainingDevice(device_here.backend, device, limit, words, note)
 
 
-def predicted(need: Need, plan: Plan, device: Hardware) -> tuple[Estimate, str]:
-    """Return the time of a step on a device with a data sheet, and what takes most of it."""
-    # An update reads the gradient, and reads and writes the weight and each state, in one kernel.
-    weight_bytes = need.trained * plan.gradient_bytes
-    update_bytes = 3 * weight_bytes + 2 * need.parts.get("optimizer", 0.0)
-    work = Work(0.0, need.work["flops"], need.work["bytes"] + update_bytes, need.work["launches"])
-    return model.fitted().predict(work, device, plan.precision)
+def covered() -> str:
+    """Return how well times are predicted of sources that nothing was fitted to."""
+    errors = times.kept()["errors"]
+    near, inside = (f"{100 * errors[name]:.0f} %" for name in ("within 30 %", "inside"))
+    return (
+        f"of {errors['runs']} published speeds {near} are within 30 %, {inside} in such intervals"
+    )
 
 
 def _needed(name: str, plan: Plan, need: Need, where: TrainingDevice) -> str:
@@ -191,13 +188,13 @@ def _time(need: Need, plan: Plan, where: TrainingDevice, tokens: float) -> list[
     """Return the lines about time. tokens: of the whole training, or 0."""
     if not where.device:
         return [f"no time is predicted: {where.note}; --on names a device with a data sheet"]
-    step, bound = predicted(need, plan, where.device)
+    step, bound = times.predict(need, plan, where.device)
     per_step = plan.batch * plan.sequence * plan.accumulation
     rate, least, most = (
         significant(per_step / step_s, 2) for step_s in (step.value, step.high, step.low)
     )
     lines = [
-        f"takes {seconds(step.value)} per step ({span(*step.bounds, seconds)}; {COVERED}), "
+        f"takes {seconds(step.value)} per step ({span(*step.bounds, seconds)}; {covered()}), "
         f"mostly {bound}: {rate} tokens/s ({least} to {most})"
     ]
     if tokens:
@@ -236,7 +233,7 @@ def _offered(
     share = 100 * offer.need.bytes / where.limit
     words = f"{quantity(offer.need.bytes, 'B')} ({share:.0f} %)"
     if where.device:
-        step, _ = predicted(offer.need, offer.plan, where.device)
+        step, _ = times.predict(offer.need, offer.plan, where.device)
         words += f", {seconds(step.value)} per step ({span(*step.bounds, seconds)})"
     tight = ", tight" if offer.verdict == offers.TIGHT else ""
     return [

@@ -17,12 +17,13 @@ import numpy as np
 from pomology.errors import PomologyError
 from pomology.extras.fit import networks, standins, timeline
 from pomology.extras.fit.plan import IN_8_BITS, Plan
-from pomology.extras.fit.timeline import MIDDLE, SHORT, UPDATE, Event, Timeline
+from pomology.extras.fit.timeline import DEQUANTIZED, MIDDLE, SHORT, UPDATE, Event, Timeline
 from pomology.format import one_line
 from pomology.models import cost
 
 # The sizes of all tensors of a step are sums of these terms, of its batch b, sequence s and rank r.
 TERMS = ("1", "b", "s", "b s", "s s", "b s s", "r", "b s r")
+PAIRS = TERMS.index("b s s")  # of queries and keys
 BATCHES = (2, 3)
 SEQUENCES = 3  # multiples of the shortest counted one
 SHORTEST = 64
@@ -40,9 +41,10 @@ class Need(NamedTuple):
     """Bytes at the moment of a training step when most is allocated, and the step's work.
 
     parameters: without adapters. parts: bytes of weights, gradients, optimizer, activations (with
-    temporary tensors) and logits (tensors over the vocabulary). bytes: their sum. work: operations
-    and bytes that operators read and write, of all passes, and launches of kernels, of passes and
-    update.
+    temporary tensors) and logits (tensors over the vocabulary). bytes: their sum. work: of all
+    passes, flops (those of attention among them, of all queries with all keys), bytes that
+    operators read and write, elements of matrices that are dequantized, and launches; the update's
+    launches, too.
     """
 
     parameters: int
@@ -78,16 +80,20 @@ class Counts(NamedTuple):
             moments = [moment | whole for moment in moments]
         most = max(moments, key=lambda moment: sum(moment.values()))
         work = {name: float(np.dot(each, values)) for name, each in self.work.items()}
+        passes = {
+            "flops": work["flops"],
+            "attention": self.work["flops"][PAIRS] * values[PAIRS],
+            "bytes": work["bytes"],
+            "dequantized": work.get(DEQUANTIZED, 0.0),
+            "launches": work["launches"],
+        }
+        every = {name: plan.accumulation * number for name, number in passes.items()}
         return Need(
             parameters=self.parameters,
             trained=trained,
             parts=most,
             bytes=sum(most.values()),
-            work={
-                "flops": plan.accumulation * work["flops"],
-                "bytes": plan.accumulation * work["bytes"],
-                "launches": plan.accumulation * work["launches"] + work[UPDATE],
-            },
+            work=every | {"launches": every["launches"] + work[UPDATE]},
         )
 
 
@@ -195,11 +201,14 @@ def count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
 
 def _count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
     shortest = max(1, min(SHORTEST, networks.longest(config) // SEQUENCES))
-    sequences = [shortest * number for number in range(1, 1 + SEQUENCES)]
-    shapes = list(itertools.product(BATCHES, sequences))
     steps = []
     for rank in RANKS[: 1 if plan.method == "full" else None]:
         model = ShortModel(config, plan._replace(rank=rank), backend)
+        # The parts of a loss are of equal size if they divide the tokens.
+        multiple = networks.loss_parts(model.network, plan)
+        least = multiple * -(-shortest // multiple)
+        sequences = [least * number for number in range(1, 1 + SEQUENCES)]
+        shapes = list(itertools.product(BATCHES, sequences))
         # What has the rank as a factor follows from two shapes.
         some = shapes if rank == RANKS[0] else [shapes[0], shapes[-1]]
         steps += [model.step(batch, sequence) for batch, sequence in some]

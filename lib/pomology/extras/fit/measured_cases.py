@@ -1,7 +1,7 @@
 """Measured fine-tunings next to what `pomology fit` predicts for them."""
 
 from pomology.errors import PomologyError
-from pomology.extras.fit import answer, counts, networks
+from pomology.extras.fit import counts, networks, times
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
 from pomology.format import quantity, seconds, span
@@ -41,7 +41,7 @@ def table(records, name, framework):
             choice, note = _device(record.chip, gpus)
             notes[note] = None
             if choice:
-                step, _ = answer.predicted(need, plan, choice.device)
+                step, _ = times.predict(need, plan, choice.device)
                 predicted = f"{seconds(step.value)} ({span(*step.bounds, seconds)})"
         peak = metrics.get("allocated_peak_bytes") or metrics.get("footprint_peak_bytes")
         cells = {

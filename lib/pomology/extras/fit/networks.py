@@ -377,4 +377,12 @@ def loss_of(network: Any, plan: Plan, inputs: dict[str, Any], backend: str) -> A
         model = network.get_base_model() if plan.method != "full" else network
         others = {name: value for name, value in inputs.items() if name != "labels"}
         hidden = model.base_model(**others)[0]
-        return standins.LOSSES[plan.loss](hidden, model.get_output_embeddings().weight, inputs["labels"])
+        head = model.get_output_embeddings().weight
+        return standins.LOSSES[plan.loss](hidden, head, inputs["labels"])
+
+
+def loss_parts(network: Any, plan: Plan) -> int:
+    """Return in how many parts a plan's loss divides the tokens."""
+    if plan.loss == "fused":
+        return standins.fused_parts(network.get_output_embeddings().weight)
+    return standins.CHUNKS if plan.loss == "chunked" else 1

@@ -191,6 +191,11 @@ def fused_loss(hidden: Any, head: Any, labels: Any) -> Any:
     return _fused_loss().apply(hidden.flatten(0, 1), head, labels.flatten())
 
 
+def fused_parts(head: Any) -> int:
+    """Return in how many parts the fused loss divides the tokens."""
+    return -(-head.shape[0] // head.shape[1])
+
+
 @functools.cache
 def _fused_loss() -> Any:
     import torch
@@ -200,7 +205,7 @@ def _fused_loss() -> Any:
         def forward(context: Any, hidden: Any, head: Any, _labels: Any) -> Any:
             gradient = torch.empty_like(hidden)
             of_head = torch.empty_like(head) if context.needs_input_grad[1] else None
-            chunks = -(-head.shape[0] // head.shape[1])
+            chunks = fused_parts(head)
             for states in hidden.chunk(chunks):
                 logits = states @ head.t()
                 by_logits = logits.float().to(logits.dtype)

@@ -20,6 +20,7 @@ from pomology.models import cost
 # one in the middle that stands for all others.
 SHORT = 5
 MIDDLE = 2
+DEQUANTIZED = "dequantized"  # elements of matrices in 4 bits that are copied into 16 bits
 UPDATE = "update launches"  # the work of an optimizer that counts: a fused one moves less
 
 
@@ -87,17 +88,17 @@ class Timeline:
             words = tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary
             logits = words and tensor.is_floating_point()
             self.allocated(tensor, "logits" if logits else "activations", self._middle())
+        if function._schema.name == "aten::empty_like" and self.phase != "update":
+            self._note_dequantized(args[0])
         moved = cost.moved_bytes(function, args, kwargs, result)
         self.computed(flops_of(function, args, kwargs, result), moved)
 
     def computed(self, flops: float, moved: float) -> None:
         """Note the work of an operator. moved: bytes, 0 if it launches no kernel."""
-        factor = self.times if self._middle() else 1
         if self.phase == "update":
             self.work[UPDATE] += self._updated_times * (moved > 0)
             return
-        if self.phase == "forward" and self.in_block == 0:
-            factor += self.frozen
+        factor = self._factor()
         self.work["flops"] += factor * flops
         self.work["bytes"] += factor * moved
         self.work["launches"] += factor * (moved > 0)
@@ -137,6 +138,17 @@ class Timeline:
         stored = [self._storages.get(cost.storage(tensor)) for tensor in cost.tensors(args)]
         times = [each.times for each in stored if each and each.kind in ("weights", "optimizer")]
         self._updated_times = max(times, default=self._updated_times)
+
+    def _note_dequantized(self, tensor: Any) -> None:
+        """Note the copy in 16 bits of a matrix in 4 bits, see `standins.quantize`."""
+        storage = self._storages.get(cost.storage(tensor))
+        if storage and storage.kind == "weights":
+            self.work[DEQUANTIZED] += self._factor() * tensor.numel()
+
+    def _factor(self) -> int:
+        """Return how many blocks the present one stands for in this phase."""
+        factor = self.times if self._middle() else 1
+        return factor + (self.frozen if self.phase == "forward" and self.in_block == 0 else 0)
 
     def _middle(self) -> bool:
         return self.in_block == MIDDLE and self.times != 1
