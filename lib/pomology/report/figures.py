@@ -13,6 +13,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pomology.articles import published
@@ -48,6 +49,7 @@ LABEL = 30  # characters of a line of a row's label
 MANY = 8  # rows of a panel, whose labels have longer lines
 LONG_LABEL = 44
 LETTERS = 82  # of a label's size in the figure's width
+KEY_LETTERS = 70  # of a key's size in the figure's width, without its markers
 TICKS = 36  # characters of all ticks of an axis, and two between them
 REMARK = 66  # characters of a line of text below a figure
 
@@ -249,39 +251,57 @@ def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     statuses = Counter(case.status for case in measured if case.status != "ok")
     heading = declaration.headings.get(over, metrics.words(over)).lower()
     remark = f"{WITHOUT}{counts(statuses)}" if statuses else ""
-    return _draw_lines(curves, heading, scale_of(declaration), remark)
+    return draw_lines(curves, heading, scale_of(declaration), remark)
 
 
-def _draw_lines(
-    curves: dict[str, dict[tuple, list[tuple[float, Estimate]]]],
+def draw_lines(
+    curves: Mapping[str, Mapping[tuple, Sequence[tuple[float, Estimate]]]],
     label: str,
     scale: Scale,
-    remark: str,
+    remark: str = "",
+    limits: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    alike: bool = False,
 ) -> Any:
-    """Return the figure of `lines_figure`.
+    """Return a figure of values over a setting, both axes logarithmic.
 
     curves: panel -> (device, kind) -> its points. label: of the horizontal axes. remark: above the
-    key.
+    key. limits: panel -> name -> value of a horizontal line. alike: whether the horizontal axes
+    have the same ends.
     """
     if not curves:
         return nothing()
     figure, axes = grid_of(len(curves), 2.8, 1.1)
+    devices = dict.fromkeys(device for lines in curves.values() for device in lines)
+    dashes = dict(zip(devices, itertools.cycle(("-", "--", "-.", ":")), strict=False))
     handles = {}
+    covers: set[str] = set()
+    places_of = {
+        title: {place for points in lines.values() for place, _ in points}
+        for title, lines in curves.items()
+    }
+    all_places = set().union(*places_of.values())
     for axis, title in zip(axes.flat, curves, strict=False):  # the last row may have fewer
-        dashes = itertools.cycle(("-", "--", "-.", ":"))
         for (device, kind), points in curves[title].items():
             points = sorted(points, key=lambda point: point[0])
             look = LOOKS.get(kind, OTHER)
-            form = {"color": look["colour"], "marker": look["mark"], "linestyle": next(dashes)}
+            # The looks of frameworks have no marker of their own.
+            mark = look["mark"] or LOOKS["measured", kind[1]]["mark"]
+            form = {"color": look["colour"], "marker": mark, "linestyle": dashes[device, kind]}
             places = [place for place, _ in points]
             axis.plot(places, [value.value for _, value in points], **form)
             for place, value in points:
                 if value.low is not None:
                     axis.plot((place, place), value.bounds, color=look["colour"], linewidth=2)
+                    covers.add(value.covers)
             handles.setdefault(device, form)
+        for name, value in limits.get(title, {}).items():
+            form = {"color": GREY, "linestyle": "dotted"}
+            axis.axhline(value, **form)
+            handles.setdefault(name, form)
         axis.set(title=title, xscale="log", yscale="log", xlabel=label)
-        places = {place for points in curves[title].values() for place, _ in points}
-        axis.set_xticks(_apart(sorted(places)))
+        axis.set_xticks(_apart(sorted(all_places if alike else places_of[title])))
+        if alike:
+            axis.set_xlim(min(all_places) / 1.2, max(all_places) * 1.2)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axis.minorticks_off()
         axis.grid(axis="y")
@@ -289,8 +309,14 @@ def _draw_lines(
         plain_ticks(axis.yaxis, scale.unit)
     # Above all panels, since a row is too low for it.
     figure.suptitle(scale.label, x=0.01, ha="left", fontsize="medium")
-    key(figure, handles, remark)
+    key(figure, handles | _key_of_bars(covers), remark)
     return figure
+
+
+def _key_of_bars(covers: Iterable[str]) -> dict[str, dict]:
+    """Return the entry of a key for intervals. covers: what they cover, see `BARS`."""
+    bars = [words for name, words in BARS.items() if name in covers]
+    return {f"bar: {', or '.join(bars)}": {"color": GREY, "linewidth": 2}} if bars else {}
 
 
 def _apart(places: Sequence[float]) -> list[float]:
@@ -400,15 +426,12 @@ def points_figure(
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
             looks[look["name"]] = form
     drawn = [value for lines in panels.values() for line in lines for value in _values(line)]
-    covers = dict.fromkeys(value.covers for value in drawn if value.low is not None)
-    bars = [words for name, words in BARS.items() if name in covers]
     for kind, meaning in open_means.items():
         opened = [line for lines in panels.values() for line in lines if line.unfilled]
         if any(line.kind[0] == kind for line in opened):
             form = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
             looks[f"open: {meaning}"] = form
-    if bars:
-        looks[f"bar: {', or '.join(bars)}"] = {"color": GREY, "linewidth": 2}
+    looks |= _key_of_bars({value.covers for value in drawn if value.low is not None})
     centres = [value.value for value in drawn]
     ends = (min(centres) / MOST_BEYOND, max(centres) * MOST_BEYOND)
     for axis, lines in zip(axes, panels.values(), strict=True):
@@ -685,6 +708,9 @@ def key(figure: Any, looks: Mapping[str, dict], remark: str = "") -> None:
         handles.append(Patch(label=label, **look) if bar else Line2D([], [], label=label, **look))
     short = max(map(len, looks)) <= SHORT_NAME
     columns = min(KEY_COLUMNS + short, len(handles))
+    widths = [max(map(len, handle.get_label().split("\n"))) for handle in handles]
+    if columns == KEY_COLUMNS and max(widths[::2]) + max(widths[1::2]) > KEY_LETTERS:
+        columns = 1
     # matplotlib fills a key column by column, of which the first ones have a handle more.
     by_row = [handle for column in range(columns) for handle in handles[column::columns]]
     title = "\n".join(textwrap.wrap(remark, REMARK))

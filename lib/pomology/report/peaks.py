@@ -85,11 +85,14 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
     return TOO_FAST * max(rates, default=math.inf)
 
 
-def own_sheet(case: Any, gpus: Sequence[Mapping[str, Any]]) -> float | None:
+def own_sheet(
+    case: Any, gpus: Sequence[Mapping[str, Any]], true_fp32: bool = False
+) -> float | None:
     """Return the peak FLOP/s of the data sheet for a case on a GPU; None where it is not clear.
 
     gpus: the machine's, from `snapshot.gpus`, which tell sizes of one chip from each other. A GPU
-    with TF32 may compute some of fp32 in it, so there is no one peak for fp32.
+    with TF32 may compute some of fp32 in it, so there is no one peak for fp32, unless `true_fp32`
+    says that TF32 is off.
     """
     chip = case.first.chip or ""
     if case.kind != "gpu" or not chip:
@@ -102,7 +105,8 @@ def own_sheet(case: Any, gpus: Sequence[Mapping[str, Any]]) -> float | None:
         return None
     line = devices.sheets()[device]
     precision = {"fp16": "half", "bf16": "half"}.get(case.precision, case.precision)
-    if precision == "fp32" and tf32_bound(line) and case.config.get("tf32") != "off":
+    as_tf32 = tf32_bound(line) and not true_fp32 and case.config.get("tf32") != "off"
+    if precision == "fp32" and as_tf32:
         return None
     tflops = line.get(f"{precision}_tflops")
     return 1e12 * float(tflops) if tflops else None
