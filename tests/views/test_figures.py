@@ -58,6 +58,8 @@ def test_a_cell_for_every_matmul_with_its_rate_and_what_has_none_is_counted():
         cells = numpy.ma.getdata(axis.collections[0].get_array()).reshape(count, len(rates))
         assert list(cells[0]) == pytest.approx(rates)
     assert words(cpu)[0] == "1.23" and words(cpu).count(heat_map.WITHOUT) == 1
+    # A phone shows a figure's point as 0.9 pixels.
+    assert min(text.get_fontsize() for text in (*cpu.texts, *cpu.get_yticklabels())) >= 10
     assert len(words(cpu)) == 3 * 3 + 1 and len(words(gpu)) == 3 * 6
     assert bar.get_title(loc="left") == f"{heat_map.WITHOUT}: 1 too-big"
     assert bar.get_xlabel() == metrics.Metric("flops_per_s").axis.replace("FLOP", "GFLOP")
