@@ -125,8 +125,12 @@ def test_waiting_for_data_is_shown_where_it_is_resolved(loop_s, waiting):
     metrics = {}
     epoch_breakdown.record_split(SimpleNamespace(clock=steps, metric=metrics.__setitem__))
     config = {"batch_size": 128, "workers": 8}
-    case = SimpleNamespace(metrics=metrics, status="ok", backend="mps", config=config)
+    fields = {"metrics": metrics, "status": "ok", "backend": "mps", "config": config}
+    case, again = (SimpleNamespace(repeat=repeat, **fields) for repeat in (0, 1))
+    rows = epoch_breakdown.table([case, again]).rows
+    assert [row.cells["Repeat"] for row in rows] == ["1", "2"]
     (row,) = epoch_breakdown.table([case]).rows
+    assert row.cells["Repeat"] == ""
     assert re.fullmatch(r"400 s ± .+ %", row.cells["Training"])
     assert re.fullmatch(waiting, row.cells["Data-loading stall"])
     assert row.cells["Reading alone"] == "not measured"

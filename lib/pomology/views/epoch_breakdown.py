@@ -17,6 +17,7 @@ PARTS = {
 NOTES = (
     "Training: on batches that are on the device already. Data-loading stall: the additional time "
     "of the steps with the loader.",
+    "Not measured: the time budget ended before that part of the epoch.",
     "Not distinguishable: the interval includes 0, or there are fewer than 10 steps.",
     "Alone: measured without training. Reading and augmentation run in one process, the loader "
     "in its workers.",
@@ -79,8 +80,9 @@ def resolved(part):
 
 
 def table(records):
-    """Make a table of the parts of an epoch, one row per case."""
+    """Make a table of the parts of an epoch, one row per case and repeat."""
     rows = []
+    several = len({record.repeat for record in records}) > 1
     for record in records:
         times = dict(record.metrics)
         if "loop_epoch_s" in times:
@@ -93,6 +95,7 @@ def table(records):
             "Device": record.backend,
             "Batch size": str(record.config["batch_size"]),
             "Workers": str(record.config["workers"]),
+            "Repeat": str(record.repeat + 1) if several else "",
         }
         for name, part in parts.items():
             cells[PARTS[name]] = resolved(part) if part else missing
