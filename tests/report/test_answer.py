@@ -121,7 +121,58 @@ def test_the_answer_stands_in_the_report_and_on_top_of_the_executed_notebook(tmp
     assert notebooks.answered({"cells": cells[:2]}) == {"cells": cells[:2]}
 
 
+def test_the_answer_comes_after_the_question_and_replaces_what_announces_it():
+    """In every notebook: nothing of another machine is above this machine's answer."""
+    output = {"output_type": "display_data", "data": {"text/markdown": "**2 s**"}, "metadata": {}}
+    titles = {}
+    for notebook in notebooks.notebooks(skipped={}):
+        document = notebooks.read_notebook(notebook.path)
+        for cell in document["cells"]:
+            if "answer" in cell["metadata"].get("tags", ()):
+                cell["outputs"] = [output]
+        question, top, finding, *rest = notebooks.answered(document)["cells"]
+        assert top["id"] == "answer" and top["outputs"]
+        assert question["source"].startswith("# ") and "**Question.**" in question["source"]
+        assert finding["source"].startswith("**Finding.**") and "**Method.**" in finding["source"]
+        for cell in (question, finding):
+            assert "answer of this machine" not in cell["source"]
+            assert "EPYC" not in cell["source"], notebook.name
+        assert len(rest) == len(document["cells"]) - 1
+        titles[notebook.name] = question["source"]
+    assert len(titles) > 25
+
+
+def test_a_single_claim_has_its_verdict_in_the_sentence():
+    case = record("capabilities", {}, {"feature": "torch.compile"}, backend="mps", article="000")
+    said = answer.of_run(of("capabilities"), [case])
+    assert "The article's claim is contradicted on this machine: “On MPS" in said
+
+
+def test_values_have_the_unit_of_their_column():
+    config = {"batch_size": 128, "epochs": 2, "workers": 8, "persistent": "no"}
+    config |= {"augmentation": "loader"}
+    case = record("simclr", {"epoch_s": metric(120.0)}, config, article="000", backend="mps")
+    said = answer.of_run(of("simclr"), [case])
+    assert ": 2.0 min on the Apple M9 GPU" in said or ": 2.00 min on the Apple M9 GPU" in said
+    assert "to 59.3 min on M1 Pro CPU" in said
+
+
+def test_of_a_ratio_the_highest_is_named_and_only_speeds_are_compared():
+    def cases(backend, **more):
+        ratios = {"fp32": 0.99, "autocast": 1.6}
+        step = {"step_s": metric(2.0, 1.9, 2.1)}
+        for feature, ratio in ratios.items():
+            values = {"speedup": metric(ratio, unit="×")} | step
+            yield record("capabilities", values, {"feature": feature}, backend=backend, **more)
+
+    said = answer.of_run(of("capabilities"), [*cases("cpu"), *cases("mps"), *BOTH])
+    assert said.startswith("Speed-up with feature autocast: 1.60× on the")
+    assert "GPU is" not in said and "between GPU and CPU" not in said
+
+
 def test_settings_are_words():
     settings = {"model": "gpt2", "lora": False, "amp": True, "batch_size": 4, "sequence": 512}
     said = answer._in_words(settings)
     assert said == "with model gpt2 and AMP, without LoRA, at batch size 4 and sequence 512"
+    numbers = answer._in_words({"batch_size": 20, "layers": 2, "size": 200})
+    assert numbers == "at batch size 20, layers 2 and size 200"

@@ -40,3 +40,25 @@ def test_without_a_gpu_nothing_is_compared():
     assert answers.accelerators([fitted(0.001, "cpu", "cpu"), fitted(0.001, "auto", "cpu")]) == ""
     failed = record("device_check", {}, {"accelerator": "gpu"}, status="unsupported")
     assert answers.accelerators([fitted(0.001, "cpu", "cpu"), failed]) == ""
+
+
+def test_frameworks_that_trained_are_named_by_device_from_the_run_alone():
+    records = [record("vae"), record("vae", backend="mps"), record("vae", status="too-big")]
+    records.append(record("vae", backend="mlx-gpu", framework="mlx"))
+    said = "PyTorch and MLX trained on the GPU of this machine. "
+    assert answers.devices(records) == f"{said}PyTorch trained on the CPU of this machine."
+    said = "No training ran on a GPU of this machine. PyTorch trained on the CPU of this machine."
+    assert answers.devices(records[:1]) == said
+
+
+def test_features_that_work_are_listed_and_others_with_their_status():
+    def case(feature, backend="mps", **more):
+        return record("capabilities", config={"feature": feature}, backend=backend, **more)
+
+    records = [case("fp32"), case("fp16"), case("autocast"), case("GradScaler")]
+    records += [case("torch.compile", status="unsupported"), case("fp16", "cpu", status="mismatch")]
+    assert answers.features(records) == (
+        "On the GPU these features work: fp16, autocast and GradScaler; without success "
+        "torch.compile (unsupported). On the CPU these features work: none; without success fp16 "
+        "(mismatch)."
+    )

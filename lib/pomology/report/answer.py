@@ -22,6 +22,8 @@ from pomology.results.repeats import Repeats, run_to_run_by_kind
 SMOKE = "This was a smoke run, whose shapes are tiny: it has no answer."
 # Metrics that a question is about, where a figure shows FLOP/s.
 ASKED_FOR = ("fit_s", "epoch_s", "pass_s", "kernel_s", "throughput", "step_s")
+# Metrics by which a GPU and a CPU are compared; others, such as memory, are no matter of speed.
+OF_SPEED = (*ASKED_FOR, "flops_per_s")
 NAMED = 2  # claims that are quoted
 SPELLED = {"lora": "LoRA", "amp": "AMP"}
 
@@ -37,9 +39,10 @@ def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
         timed = [case for case in comparable(own) if metric in case.values]
     sentences = []
     if timed:
-        main = _main(declaration, timed)
+        main = _main(declaration, metric, timed)
         sentences.append(_values(declaration, metric, main))
-        sentences += _compared(declaration, main, run_to_run_by_kind(records))
+        if metric in OF_SPEED:
+            sentences += _compared(declaration, main, run_to_run_by_kind(records))
         sentences += _published(declaration, metric, main[0])
     sentences += _endings(comparable(own), bool(timed))
     sentences += _claims(declaration, records)
@@ -54,20 +57,22 @@ def _asked_for(declaration: Declaration) -> str:
     return next((name for name in ASKED_FOR if name in columns), declaration.metric)
 
 
-def _main(declaration: Declaration, timed: Sequence[Repeats]) -> list[Repeats]:
+def _main(declaration: Declaration, metric: str, timed: Sequence[Repeats]) -> list[Repeats]:
     """Return the cases of the settings that most devices and frameworks have a value of.
 
-    Of equal ones those with a published row come first, then the first.
+    Of equal ones those with a published row come first, of a speed-up the highest, then the first.
     """
+    relative = metrics.Metric(metric).unit == "×"
     groups = defaultdict(list)
     for case in timed:
         groups[str(case.config), case.precision].append(case)
     printed = [row["config"] for row in declaration.printed if row["si"] is not None]
 
-    def rank(group: list[Repeats]) -> tuple[int, bool]:
+    def rank(group: list[Repeats]) -> tuple[int, bool, float]:
         config = group[0].config
         published = any(row.items() <= config.items() for row in printed if row)
-        return len(group), published
+        ratio = max(case.values[metric].value for case in group) if relative else 0.0
+        return len(group), published, ratio
 
     return max(groups.values(), key=rank)  # the first of equal ones
 
@@ -81,12 +86,18 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
         achieved = value_text("flops_per_s", rate) if rate and metric != "flops_per_s" else ""
         scaled = "a smaller variant" if case.first.scaled else ""
         evidence = [achieved, scaled, _number(case, metric), *case.flags]
-        shown = value_text(metric, value, in_process=IN_PROCESS)
+        shown = value_text(metric, value, _in_minutes(declaration, metric), IN_PROCESS)
         where = f"on the {case.device} in {case.framework}"
         texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
     settings = _in_words(_shown_settings(declaration, main[0].config))
     heading = metrics.Metric(metric).heading
     return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
+
+
+def _in_minutes(declaration: Declaration, metric: str) -> str:
+    """Return the heading of the metric's column if its unit is minutes, else ""."""
+    headings = [heading for heading, name in declaration.metric_columns.items() if name == metric]
+    return next((heading for heading in headings if heading.startswith("Minutes")), "")
 
 
 def _in_words(settings: Mapping) -> str:
@@ -98,7 +109,13 @@ def _in_words(settings: Mapping) -> str:
         else:
             word = "at" if isinstance(value, (int, float)) else "with"
             words[word].append(cases.config_text({name: value}))
-    return ", ".join(f"{word} {' and '.join(named)}" for word, named in words.items() if named)
+    return ", ".join(f"{word} {listed(named)}" for word, named in words.items() if named)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as `one, two and three`."""
+    *first, last = words
+    return " and ".join(filter(None, (", ".join(first), last)))
 
 
 def _shown_settings(declaration: Declaration, config: Mapping) -> dict:
@@ -177,8 +194,9 @@ def _published(declaration: Declaration, metric: str, case: Repeats) -> list[str
         return []
     rows.sort(key=lambda row: row["si"])
     show = metrics.Metric(metric).show
+    heading = _in_minutes(declaration, metric)
     ends = [rows[0], rows[-1]] if len(rows) > 1 else rows
-    texts = [f"{show(row['si'])} on {cases.published_device(row)}" for row in ends]
+    texts = [f"{show(row['si'], heading)} on {cases.published_device(row)}" for row in ends]
     return [f"Published for these settings: {' to '.join(texts)}."]
 
 
@@ -207,7 +225,11 @@ def _claims(declaration: Declaration, records: Sequence[Record]) -> list[str]:
     decided = [row for row in rows if row["here"] in (SUPPORTED, CONTRADICTED)]
     if len(rows) == 1 and not decided:
         return [f"The article's claim is not decided on this machine: it needs {rows[0]['lacks']}."]
-    subject = "the article's claim" if len(rows) == 1 else f"the article's {len(rows)} claims"
+    if len(rows) == 1:
+        (row,) = rows
+        claim = row["claim"].rstrip(".")
+        return [f"The article's claim is {row['here']} on this machine: “{claim}”."]
+    subject = f"the article's {len(rows)} claims"
     lacking = needs(rows)
     if not decided:
         return [f"Of {subject} none is decided on this machine: {lacking}."]

@@ -34,6 +34,12 @@ from pomology.results.record import PROFILES
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")  # the relative target of a link in Markdown
 LISTED = RESOURCES / "notebooks.csv"  # written by `make docs`
 ANSWER, ON_TOP = "answer", "answer-on-top"  # tags of cells with the answer, and of its place
+# The place in a title cell before which an answer is put, and a sentence that it replaces.
+FINDING = "\n\n**Finding.**"
+PENDING = re.compile(
+    r" The answer of this machine follows when all cells have run"
+    r"(; \[[^]]*\]\([^)]*\) is in the repository)?\."
+)
 TAGS = {"study", "parameters"}  # tags of the cells with parameters
 # The types of parameters whose comment has `(> 0)`.
 ABOVE_0 = {kind.__name__: Annotated[kind, msgspec.Meta(gt=0)] for kind in (int, float)}
@@ -225,8 +231,9 @@ def relinked(document: dict[str, Any], source: Path, folder: Path) -> str:
 def answered(document: dict[str, Any]) -> dict[str, Any]:
     """Return an executed notebook whose answer is at its top.
 
-    The outputs of the cells with the tag `answer` move into a cell behind the title, which has no
-    code. document: the notebook as JSON; one without an answer is returned as it is.
+    The outputs of the cells with the tag `answer` move into a cell without code. It comes after the
+    title and the question, and before the article's finding. document: the notebook as JSON; one
+    without an answer is returned as it is.
     """
     cells = document["cells"]
     of_answer = [cell for cell in cells if ANSWER in cell["metadata"].get("tags", ())]
@@ -242,7 +249,10 @@ def answered(document: dict[str, Any]) -> dict[str, Any]:
         "source": "",
     }
     rest = [cell | {"outputs": []} if cell in of_answer else cell for cell in cells]
-    return document | {"cells": [rest[0], top, *rest[1:]]}
+    title, finding, more = PENDING.sub("", "".join(rest[0]["source"])).partition(FINDING)
+    question = rest[0] | {"source": title}
+    below = rest[0] | {"id": "finding", "source": f"{finding}{more}".strip()}
+    return document | {"cells": [question, top, *([below] if finding else []), *rest[1:]]}
 
 
 def _notebook(path: Path, *copies: Path) -> Notebook:

@@ -14,6 +14,8 @@ from pomology.results.metrics import Metric
 from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
+PLAIN = "fp32"  # the feature with which others are compared
+
 
 def answers(records, best, claims, diagnosed):
     """Return the table of questions and answers.
@@ -78,6 +80,45 @@ def checks(records):
             status = "inconclusive" if case.status == "ok" else case.status
             texts.append(f"{case.config.get('check', case.first.case)} on {case.kind}: {status}.")
     return " ".join([*texts, repeats.variation_text(pooled)])
+
+
+def devices(records):
+    """Return which frameworks trained on the GPU and on the CPU of this machine.
+
+    records: of a run.
+    """
+    trained = {}
+    for record in records:
+        if record.status == "ok" and record.parameters:
+            names = trained.setdefault(cases.kind(record.backend), {})
+            names[cases.framework_name(record.framework)] = None
+    texts = [
+        f"{answer.listed([*trained[kind]])} trained on the {kind.upper()} of this machine."
+        for kind in ("gpu", "cpu")
+        if kind in trained
+    ]
+    if "gpu" not in trained:
+        texts.insert(0, "No training ran on a GPU of this machine.")
+    return " ".join(texts)
+
+
+def features(records):
+    """Return which features work on which kind of device, and which do not, with their statuses.
+
+    records: of `capabilities`.
+    """
+    by_kind = {}
+    for case in repeats.pool(records):
+        feature = case.config.get("feature", PLAIN)
+        if feature != PLAIN and "model" not in case.config:
+            by_kind.setdefault(case.kind, {}).setdefault(case.status, []).append(feature)
+    texts = []
+    for kind, by_status in sorted(by_kind.items(), reverse=True):
+        working = answer.listed(by_status.pop("ok", ["none"]))
+        failing = [f"{answer.listed(names)} ({status})" for status, names in by_status.items()]
+        without = f"; without success {', '.join(failing)}" if failing else ""
+        texts.append(f"On the {kind.upper()} these features work: {working}{without}.")
+    return " ".join(texts)
 
 
 def accelerators(records):
