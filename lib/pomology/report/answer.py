@@ -44,7 +44,8 @@ def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
         if metric in OF_SPEED:
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
         sentences += _published(declaration, metric, main[0])
-    sentences += _endings(comparable(own), bool(timed))
+    heading = metrics.Metric(metric).heading
+    sentences += _endings(comparable(own), "" if timed else heading)
     sentences += _claims(declaration, records)
     return " ".join(sentences)
 
@@ -200,8 +201,11 @@ def _published(declaration: Declaration, metric: str, case: Repeats) -> list[str
     return [f"Published for these settings: {' to '.join(texts)}."]
 
 
-def _endings(measured: Iterable[Repeats], timed: bool) -> list[str]:
-    """Return how many cases have no value here, by status."""
+def _endings(measured: Iterable[Repeats], lacking: str) -> list[str]:
+    """Return how many cases have no value here, by status.
+
+    lacking: heading of the metric that no case has, "" if some have it.
+    """
     statuses = Counter(case.status for case in measured)
     ended = statuses.pop("ok", 0)
     total = ended + sum(statuses.values())
@@ -210,10 +214,11 @@ def _endings(measured: Iterable[Repeats], timed: bool) -> list[str]:
     counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
     if not ended:
         return [f"No case has a value on this machine: {counts}."]
-    if timed:
+    if not lacking:
         verb = "has" if total - ended == 1 else "have"
         return [f"{total - ended} of {total} cases {verb} no value: {counts}."] if counts else []
-    return [f"{ended} of {total} cases ended well{f', {counts}' if counts else ''}."]
+    ends = f"{ended} of {total} cases ended well{f', {counts}' if counts else ''}"
+    return [f"{lacking} has no value on this machine: {ends}."]
 
 
 def _claims(declaration: Declaration, records: Sequence[Record]) -> list[str]:

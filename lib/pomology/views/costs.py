@@ -238,7 +238,7 @@ def figure(offered):
                 text = significant(value / 1e9)  # its unit would take half of the width
                 lines.setdefault(name, Line(name, kind, text, [Estimate(value)]))
     panels = {title: list(lines.values()) for title, lines in panels.items()}
-    return points_figure(panels, "GFLOP/s per USD (higher is better)", 1e9)
+    return points_figure(panels, "TFLOP/s per 1,000 USD (higher is better)", 1e9)
 
 
 def _table(title, frame, texts, numbers, *notes):
