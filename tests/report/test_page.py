@@ -79,10 +79,29 @@ def test_the_page_has_what_was_shown_in_its_order(tmp_path):
     assert names == ["summary", "dcgan", "siamese", "vae"]  # what opens the report, then the rest
     assert page.text.index("first of all") < page.text.index("c0ffeec0ff, with changes")
     vae = str(page).split('id="vae"')[1]
-    places = [vae.index(text) for text in (">vae<", "Figure of vae", "<details", "all numbers")]
-    assert places == sorted(places)
+    places = [vae.index(text) for text in ("<details", "Figure of vae", "</summary>", ">vae<")]
+    assert places == sorted(places) and vae.count("data:image/svg") == 1
+    assert vae.index(">vae<") < vae.index("all numbers")
     assert {"shown/vae/01-article.csv", "vae.jsonl"} <= {link["href"] for link in page("a")}
     assert "Apple M9, 8 cores" in page.text and page.text.count("A note of all.") == 1
+
+
+def test_a_folded_part_has_its_question_answer_and_figure(tmp_path):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    title = f"# VAE\n\n**Question.** How *long* is [an epoch](x.md)? {ATTACK}\n\n**Finding.** Long."
+    notebook(out / "vae.ipynb", v4.new_markdown_cell(title))
+    display = Report("vae", article="003", out=out)
+    display.answer("It takes 7.9 s.")
+    display.show(figure(), "figure")
+    page = read(report_page.build(out))
+    assert_asks_nobody(page)
+    (summary,) = page.select("#vae > details > summary")
+    assert summary.select_one(".question").text.startswith("How long is an epoch? ")
+    assert "Finding" not in summary.text and "It takes 7.9 s." in summary.text
+    assert len(summary("img")) == len(page("img")) == 1
+    for broken in ("", "{}", "[1]", '{"cells": []}', '{"cells": [{"source": 5}]}'):
+        (out / "vae.ipynb").write_text(broken)
+        assert report_page.question(out / "vae.ipynb") == ""
 
 
 def test_all_shares_of_a_page_are_of_the_peaks_of_the_whole_run(tmp_path):

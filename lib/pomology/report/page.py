@@ -62,6 +62,9 @@ CELLS = re.compile(r'<div class="scroll"><table.*</table></div>', re.DOTALL)
 DEFINED = re.compile(r"^(?:def|class) (\w+)|^(\w+)(?= = )", re.MULTILINE)
 NAMES = 3  # of a folded cell
 MODEL_OR_STEP = re.compile(r"^class \w+\((nn|LightningModule)|^def \w*step\(", re.MULTILINE)
+QUESTION = re.compile(r"\*\*Question\.\*\* (.+)")
+MARKUP = re.compile(r"[*`]|\[|\]\([^)]*\)")  # of Markdown
+LONGEST_QUESTION = 400  # characters
 IMAGE = re.compile(r"!\[[^]]*\]\(\.\./.*?\)")  # in the text of a notebook: of the reference run
 
 
@@ -252,9 +255,21 @@ def _section(runs: Sequence[Run], contents: dict[str, Any]) -> dict[str, Any]:
     return contents | {
         "part": article.title if article else LAST.get(contents["article"], LAST[""]),
         "article": article,
+        "question": question(runs[0].path / f"{name}.ipynb"),
         "links": {path.name: quote(path.relative_to(runs[0].path).as_posix()) for path in files},
         "plain": [details_table(run.journals[name].records, run.name) for run in unshown],
     }
+
+
+def question(notebook: Path) -> str:
+    """Return the question at the top of an executed notebook, "" without a readable one."""
+    try:
+        cells = msgspec.json.decode(read_file(notebook))["cells"]
+        text = "".join(cells[0]["source"])
+    except (msgspec.MsgspecError, *UNUSABLE, TypeError, ValueError, RecursionError):
+        return ""
+    asked = QUESTION.search(text)
+    return one_line(MARKUP.sub("", asked[1]), LONGEST_QUESTION) if asked else ""
 
 
 def _item(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
