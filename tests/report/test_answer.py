@@ -138,6 +138,8 @@ def test_the_answer_comes_after_the_question_and_replaces_what_announces_it():
             assert "answer of this machine" not in cell["source"]
             assert "EPYC" not in cell["source"], notebook.name
         assert len(rest) == len(document["cells"]) - 1
+        (announced,) = [cell for cell in rest if "answer of this run" in "".join(cell["source"])]
+        assert "at the top" in announced["source"] and not announced["source"].endswith(":")
         titles[notebook.name] = question["source"]
     assert len(titles) > 25
 

@@ -40,6 +40,11 @@ PENDING = re.compile(
     r" The answer of this machine follows when all cells have run"
     r"(; \[[^]]*\]\([^)]*\) is in the repository)?\."
 )
+# How a notebook announces its answer -> the same words once the answer is at the top.
+ANNOUNCED = {
+    "The answer of this run, and its figure": "The answer of this run, with figure, is at the top",
+    "The answer of this run": "The answer of this run is at the top",
+}
 TAGS = {"study", "parameters"}  # tags of the cells with parameters
 # The types of parameters whose comment has `(> 0)`.
 ABOVE_0 = {kind.__name__: Annotated[kind, msgspec.Meta(gt=0)] for kind in (int, float)}
@@ -232,7 +237,8 @@ def answered(document: dict[str, Any]) -> dict[str, Any]:
     """Return an executed notebook whose answer is at its top.
 
     The outputs of the cells with the tag `answer` move into a cell without code. It comes after the
-    title and the question, and before the article's finding. document: the notebook as JSON; one
+    title and the question, and before the article's finding; the text in their old place says so.
+    document: the notebook as JSON; one
     without an answer is returned as it is.
     """
     cells = document["cells"]
@@ -248,11 +254,21 @@ def answered(document: dict[str, Any]) -> dict[str, Any]:
         "outputs": outputs,
         "source": "",
     }
-    rest = [cell | {"outputs": []} if cell in of_answer else cell for cell in cells]
+    rest = [cell | {"outputs": []} if cell in of_answer else _announced(cell) for cell in cells]
     title, finding, more = PENDING.sub("", "".join(rest[0]["source"])).partition(FINDING)
     question = rest[0] | {"source": title}
     below = rest[0] | {"id": "finding", "source": f"{finding}{more}".strip()}
     return document | {"cells": [question, top, *([below] if finding else []), *rest[1:]]}
+
+
+def _announced(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return a cell of text that announces the answer with the place of it, others unchanged."""
+    text = "".join(cell["source"])
+    words = next((words for words in ANNOUNCED if words in text), None)
+    if not words or cell["cell_type"] != "markdown":
+        return cell
+    moved = text.replace(words, ANNOUNCED[words], 1)
+    return cell | {"source": f"{moved[:-1]}." if moved.endswith(":") else moved}
 
 
 def _notebook(path: Path, *copies: Path) -> Notebook:
