@@ -74,3 +74,23 @@ def test_sizes_without_a_rate_are_counted_and_smoke_tests_are_left_out():
     assert len(figure.axes) == 1 and words(figure.axes[0]) == []
     smoke = matmuls("fp32", 1, profile="smoke")
     assert drawn("peaks", smoke, matmul_rates.figure).texts[0].get_text() == NOTHING
+
+
+def test_matvecs_and_gradients_are_lines_over_the_size_of_square_matrices():
+    def case(operation, shape, value, precision="fp32", **more):
+        more |= {"operation": operation, "experiment": "blas"}
+        return product(value, precision, shape, 0.9 * value, 1.1 * value, **more)
+
+    records = [case("matvec", "128x128", 1e9), case("matvec", "512x512", 4e9)]
+    records += [case("matvec", "128x4096", 9e9), case("matmul", "8x2000x2000", 9e9)]
+    left = {"about": {"wrt": "left"}}
+    records += [case("vjp", f"8x1024x{n}", n * 1e9, "fp16", **left) for n in (128, 512)]
+    records += [case("vjp", f"8x1024x{n}", n * 1e9, **left) for n in (128, 512)]
+    records.append(case("vjp", "8x1024x128", 1e9, "bf16", **left))  # one size only
+    figure = drawn("blas", records, matmul_rates.shapes_figure)
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles[0] == "matvec, fp32\nn × n"
+    assert titles[1:] == [f"vjp left, {name}\n8 × 1024 × n" for name in ("fp16", "fp32")]
+    assert curves(figure.axes[0])[0] == ([128, 512], [1e9, 4e9])
+    assert curves(figure.axes[1])[0] == ([128, 512], [128e9, 512e9])
+    assert drawn("blas", [], matmul_rates.shapes_figure).texts[0].get_text() == NOTHING

@@ -1,4 +1,4 @@
-"""Figure of the rate of a matmul over its size, in each precision."""
+"""Figures of the rates of matmuls and related operations over their size, in each precision."""
 
 from collections import Counter, defaultdict
 
@@ -6,6 +6,7 @@ from pomology.report import figures, peaks
 from pomology.report.article import comparable
 
 LABEL = "n of n × n matrices"
+LABEL_OF_SHAPES = "n"
 
 
 def figure(declaration, records, gpus=()):
@@ -33,3 +34,30 @@ def figure(declaration, records, gpus=()):
     remark = f"{figures.WITHOUT}{figures.counts(statuses)}" if statuses else ""
     scale = figures.scale_of(declaration)
     return figures.draw_lines(curves, LABEL, scale, remark, sheets, alike=True)
+
+
+def shapes_figure(declaration, records):
+    """Return a figure of matrix-vector products of n × n matrices and of gradients over n.
+
+    A panel is an operation in a precision, and a line is a device and framework. An operation that
+    was timed at one size only has no panel.
+    """
+    curves = defaultdict(dict)
+    for case in comparable(records, declaration.metric):
+        rate = case.values.get(declaration.metric)
+        operation, *sides = case.config["operation"], *case.config["shape"].split("x")
+        if not rate or operation not in ("matvec", "vjp"):
+            continue
+        if operation == "matvec" and sides[0] != sides[-1]:
+            continue
+        of_n = "n × n" if operation == "matvec" else " × ".join([*sides[:-1], "n"])
+        words = " ".join(filter(None, (operation, case.config.get("wrt"))))
+        panel = f"{words}, {case.precision}\n{of_n}"
+        line = f"{case.device}, {case.framework}", (case.first.framework, case.kind)
+        curves[panel].setdefault(line, []).append((int(sides[-1]), rate))
+    several = {
+        panel: lines
+        for panel, lines in sorted(curves.items(), key=lambda panel: panel[0].partition(",")[0])
+        if len({size for points in lines.values() for size, _ in points}) > 1
+    }
+    return figures.draw_lines(several, LABEL_OF_SHAPES, figures.scale_of(declaration))
