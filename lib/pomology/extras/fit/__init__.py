@@ -16,7 +16,7 @@ def _text(name: str, expected: str, rest: str = "", **settings: Any) -> tuple[st
 
 _MODEL = "a model, such as 'Llama 3.1 8B'"
 ARGUMENTS = (
-    _text("model", _MODEL, ", or the path of a config.json or its folder", nargs="+"),
+    _text("model", _MODEL, ", or the path of a config.json or its folder", nargs="*"),
     argument("--method", "default: lora", "lora", choices=plan.METHODS),
     argument("--rank", "rank of LoRA's matrices (default: 8)", 8, type=int),
     _text("--targets", "LoRA's matrices, such as 'q_proj,v_proj' or all-linear"),
@@ -35,6 +35,7 @@ ARGUMENTS = (
     _text("--memory", "memory of the device or Mac, such as 36GB", " (default: the data sheet's)"),
     _text("--tokens", "tokens of the whole training, such as 10M"),
     argument("--framework", "default: torch; mlx is mlx-lm", "torch", choices=("torch", "mlx")),
+    argument("--table", "all models by methods, with checkpointing", False, action="store_true"),
     _text("--observed", "a measured speed, such as '93 s/it' or '475 tokens/s'"),
 )
 
@@ -46,7 +47,12 @@ def _run(options: argparse.Namespace) -> int:
     """
     from pomology.extras.fit import answer
 
-    options.model = " ".join(options.model)
+    options.model = " ".join(options.model or ())
+    if options.table:
+        print("\n".join(answer.table(options)))
+        return 0
+    if not options.model:
+        raise PomologyError("MODEL: expected one, such as 'Llama 3.1 8B', or --table")
     said = answer.answer(options)
     print("\n".join(said.lines))
     return int(said.nothing_fits)

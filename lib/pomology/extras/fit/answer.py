@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pomology.articles import devices as names
 from pomology.devices import find
 from pomology.errors import PomologyError
-from pomology.extras.fit import counts, networks, offers, times
+from pomology.extras.fit import counts, matrix, networks, offers, times
 from pomology.extras.fit.counts import Need
 from pomology.extras.fit.offers import TrainingDevice
 from pomology.extras.fit.plan import IN_8_BITS, Plan
@@ -63,6 +63,16 @@ def answer(options: argparse.Namespace) -> Answer:
     lines += [where.note] if where.note and where.device else []
     lines += [*networks.notes(name, plan), *filter(None, [note])]
     return Answer(lines, verdict == offers.TOO_LARGE and offer is None)
+
+
+def table(options: argparse.Namespace) -> list[str]:
+    """Return the lines of `--table`. Raises PomologyError for wrong arguments."""
+    if options.observed or options.tokens:
+        raise PomologyError("--table: expected no --observed and no --tokens")
+    where = training_device(options)
+    plan = plan_of(options, longest=networks.UNLIMITED)
+    lines = str(matrix.table(plan, where, options.model)).splitlines()
+    return lines + ([where.note] if where.note and where.device else [])
 
 
 def plan_of(options: argparse.Namespace, longest: int) -> Plan:

@@ -1,0 +1,112 @@
+"""The table of `pomology fit --table`: models by methods, with memory and time on one device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pomology.articles import names
+from pomology.errors import PomologyError
+from pomology.extras.fit import counts, networks, offers, times
+from pomology.extras.fit.offers import TrainingDevice
+from pomology.extras.fit.plan import METHODS, Plan
+from pomology.format import clock_time, quantity, significant
+from pomology.report.table import Row, Table
+
+METHOD_WORDS = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
+LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel")  # ends of the names of architectures
+COUNTED = ("cuda", "mps")  # backends that counts.jsonl has
+MILLION = 1e6  # tokens of a time
+
+
+def table(plan: Plan, where: TrainingDevice, text: str = "") -> Table:
+    """Return memory, and minutes per million tokens, of the language models of the table.
+
+    plan: its method is replaced by each of METHODS, and it has checkpointing. text: words of the
+    models' names, "" for all. Raises PomologyError, in one line, where no model has such a name, or
+    for a CPU.
+    """
+    if where.backend not in COUNTED:
+        raise PomologyError("--table: expected a GPU, and this machine has none; try --on 'M4 Max'")
+    plan = plan._replace(checkpointing=True)
+    every = {row["name"]: row for row in networks.rows() if _is_language_model(row)}
+    chosen = names.containing(text, every) if text else list(every)
+    if not chosen:
+        chosen = [networks.resolve(text).name]
+    rows = sorted((every[name] for name in chosen if name in every), key=_parameters)
+    if not rows:
+        raise PomologyError(f"--table {chosen[0]}: expected a language model")
+    lines = []
+    largest: dict[str, str] = {}
+    for row in rows:
+        cells = {"Model": row["name"]}
+        for method in METHODS:
+            own = _of_method(plan, method, row["name"], where.backend)
+            if counts.key(row["name"], own, where.backend) not in counts.table():
+                cells[METHOD_WORDS[method]] = ""
+                continue
+            need = counts.need(row["name"], own, where.backend)
+            verdict = offers.verdict(need, own, where)
+            if verdict in (offers.FITS, offers.TIGHT):
+                largest[method] = row["name"]
+            cells[METHOD_WORDS[method]] = _cell(need, own, where, verdict)
+        lines.append(Row(cells))
+    return Table(_title(plan, where, largest), lines, _notes(where))
+
+
+def _is_language_model(row: dict[str, str]) -> bool:
+    return row["architecture"].endswith(LANGUAGE_MODEL)
+
+
+def _parameters(row: dict[str, str]) -> int:
+    return int(row["parameters"])
+
+
+def _of_method(plan: Plan, method: str, name: str, backend: str) -> Plan:
+    """Return the plan of a method for a model, with as many tokens as it takes."""
+    longest = networks.longest(networks.configurations()[name])
+    return plan._replace(
+        method=method,
+        sequence=min(plan.sequence, longest),
+        upcast=method == "qlora" and backend == "cuda",
+    )
+
+
+def _cell(need: counts.Need, plan: Plan, where: TrainingDevice, verdict: str) -> str:
+    if verdict == offers.TOO_LARGE:
+        return f"({quantity(need.bytes, 'B')})"
+    words = quantity(need.bytes, "B") + (", tight" if verdict == offers.TIGHT else "")
+    if not where.device:
+        return words
+    step, _ = times.predict(need, plan, where.device)
+    per_step = plan.batch * plan.sequence * plan.accumulation
+    return f"{words}, {_time(MILLION / per_step * step.value)}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{significant(seconds, 2)} s"
+    return clock_time(seconds) if seconds < 3600 else f"{significant(seconds / 3600, 2)} h"
+
+
+def _title(plan: Plan, where: TrainingDevice, largest: dict[str, str]) -> str:
+    """Return the answer: the largest model that fits, by method."""
+    steps = f"{plan.batch} × {plan.sequence:,} tokens, {plan.precision}, checkpointing"
+    if not where.limit:
+        return f"Memory of a step of {steps}"
+    fitting = [f"{METHOD_WORDS[method]} {name}" for method, name in largest.items()]
+    answer = "the largest that fit: " + ", ".join(fitting) if fitting else "nothing fits"
+    return f"In {quantity(where.limit, 'B')} ({where.limited_by}) {answer} ({steps})"
+
+
+def _notes(where: TrainingDevice) -> Sequence[str]:
+    notes = ["In brackets: does not fit." if where.limit else ""]
+    if where.device:
+        low, high = (math.exp(end) for end in times.kept()["spread"])
+        notes.append(
+            f"Times: of a million tokens on {where.device.name}; 90 % intervals reach from "
+            f"{low:.2f} to {high:.1f} times."
+        )
+    else:
+        notes.append(f"No times: {where.note}; --on names a device with a data sheet.")
+    return [note for note in notes if note]

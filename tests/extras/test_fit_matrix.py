@@ -1,0 +1,63 @@
+"""The table of models by methods."""
+
+import pytest
+
+from pomology.__main__ import main
+from pomology.extras.fit import counts, matrix, networks, times
+from pomology.extras.fit.offers import TrainingDevice
+from pomology.extras.fit.plan import Plan
+from pomology.extras.prediction import devices
+from pomology.format import quantity
+
+
+def test_each_cell_is_what_the_command_says_of_one_model(capsys):
+    assert main(["fit", "--table", "qwen3-8b", "--on=rtx 4090"]) == 0
+    said = capsys.readouterr().out
+    (line,) = (line for line in said.splitlines() if line.startswith("qwen3-8b "))
+    device = devices.with_data_sheet("rtx 4090").device
+    for method, column in (("lora", 2), ("qlora", 3)):
+        plan = Plan(method, checkpointing=True, upcast=method == "qlora")
+        need = counts.need("qwen3-8b", plan, "cuda")
+        step_s = times.predict(need, plan, device)[0].value
+        cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
+        memory, *tight, time = cells[column].split(", ")
+        assert memory == quantity(need.bytes, "B")
+        assert tight == (["tight"] if method == "lora" else [])
+        minutes, seconds = time.removesuffix(" min").split(":")
+        expected_s = 1e6 / 2048 * step_s
+        assert 60 * int(minutes) + int(seconds) == pytest.approx(expected_s, abs=1)
+    full = counts.need("qwen3-8b", Plan("full", checkpointing=True), "cuda")
+    assert cells[1] == f"({quantity(full.bytes, 'B')})"
+    assert said.startswith("In 25.8 GB (the device's memory) the largest that fit: LoRA qwen3-8b, ")
+
+
+def test_it_has_the_language_models_by_size_and_no_others():
+    where = TrainingDevice("mps", None, None, "", "no data sheet")
+    rows = matrix.table(Plan(framework="mlx", batch=4), where).rows
+    names = [row.cells["Model"] for row in rows]
+    sizes = {row["name"]: int(row["parameters"]) for row in networks.rows()}
+    assert names == sorted(names, key=sizes.__getitem__) and len(names) > 45
+    assert not {"vit-base", "bert-base", "whisper-tiny"} & set(names)
+    by_name = {row.cells["Model"]: row.cells for row in rows}
+    assert by_name["gpt2"]["full"] == ""  # mlx-lm's full fine-tuning is not counted
+    assert by_name["gpt2"]["QLoRA"].endswith("B")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--table", "expected a GPU, and this machine has none"),
+        ("--table xyz --on M4", "xyz: unknown model"),
+        ("--table vit-base --on M4", "vit-base: expected a language model"),
+        ("--table --on M4 --tokens 10M", "expected no --observed and no --tokens"),
+        ("", "MODEL: expected one, such as 'Llama 3.1 8B', or --table"),
+    ],
+)
+def test_wrong_arguments(options, words, monkeypatch, capsys):
+    here = TrainingDevice("cpu", None, 8e9, "")
+    monkeypatch.setattr("pomology.extras.fit.answer.find.find", lambda *_: pytest.skip("a GPU"))
+    if options == "--table":
+        monkeypatch.setattr("pomology.extras.fit.answer.training_device", lambda _: here)
+    assert main(["fit", *options.split()]) == 2
+    said = capsys.readouterr()
+    assert words in said.err and said.err.count("\n") == 1
