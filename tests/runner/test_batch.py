@@ -26,7 +26,7 @@ from pomology.machine import driver_reports
 from pomology.paths import root
 from pomology.results import journal as results_journal
 from pomology.results.run import note, note_machine
-from pomology.runner import batch, notebooks, plan
+from pomology.runner import batch, library, plan
 
 ONLY_ZETA = "--only=zeta"
 ZETA = "params/smoke/zeta.yaml"
@@ -481,7 +481,8 @@ def begun(checkout) -> None:
     """A run of this code with a case of zeta."""
     out = checkout.out()
     note_machine(out, "smoke", begins=True)
-    note(out, code={"zeta": notebooks.code_digits(checkout.notebooks / "zeta.ipynb")})
+    (job,) = plan.jobs("smoke", {"out": "x"}, "zeta")
+    note(out, **{fact: {"zeta": digits} for fact, digits in plan.code_of(job.notebook).items()})
     results_journal.Journal(out / "zeta.jsonl").end(ENDED | {"experiment": "zeta"})
 
 
@@ -517,6 +518,45 @@ def test_a_twin_s_code_is_its_notebook_s(checkout):
     assert plan.of_other_code(job, checkout.out()).startswith("zeta has cases of other code")
 
 
+@pytest.fixture
+def own_library(tmp_path, monkeypatch):
+    """A copy of the package's code, which a test may change."""
+    place = tmp_path / "library"
+    ignored = shutil.ignore_patterns("__pycache__", "resources", "articles")
+    shutil.copytree(library.LIBRARY, place, ignore=ignored)
+    monkeypatch.setattr(library, "LIBRARY", place)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("file", "computes"),
+    [
+        ("measure/clock.py", True),
+        ("devices/torch.py", True),
+        ("models/verify.py", True),
+        ("models/whisper.py", False),  # of another notebook
+        ("report/page.py", False),
+        ("views/ranking.py", False),
+        ("runner/plan.py", False),
+        ("extras/share/share.py", False),
+    ],
+)
+def test_a_run_is_not_resumed_with_a_library_that_computes_otherwise(
+    checkout, refused, own_library, file, computes
+):
+    begun(checkout)
+    (job,) = plan.jobs("smoke", {"out": "x"}, "zeta")
+    with (own_library / file).open("a") as opened:
+        opened.write("changed = True\n")
+    problem = plan.of_other_code(job, checkout.out())
+    assert bool(problem) is computes
+    if computes:
+        assert problem.startswith("zeta has cases of other code than lib/pomology has now; name")
+        refused(RUN_R, f"RUN=r: {problem}")
+        (checkout.out() / "zeta.jsonl").unlink()
+        assert plan.of_other_code(job, checkout.out()) == ""
+
+
 def test_a_notebook_that_is_edited_during_its_run_adds_no_case(checkout, monkeypatch):
     """Its kernel starts anew after each case that ended its own."""
     monkeypatch.setattr(batch, "_kernel", lambda *_: pytest.fail("a kernel was started"))
@@ -529,8 +569,9 @@ def test_a_notebook_that_is_edited_during_its_run_adds_no_case(checkout, monkeyp
     # What was measured under the old code is removed: the new code is noted.
     (checkout.out() / "zeta.jsonl").unlink()
     assert execution._note_code() == ""
-    code = json.loads((checkout.out() / "machine.json").read_text())["code"]
-    assert code == {"zeta": notebooks.code_digits(job.notebook.path)}
+    machine = json.loads((checkout.out() / "machine.json").read_text())
+    for fact, digits in plan.code_of(job.notebook).items():
+        assert machine[fact] == {"zeta": digits}
 
 
 @pytest.mark.parametrize("place", ["outputs/r/zeta.jsonl", NOTEBOOK, ZETA])

@@ -91,6 +91,7 @@ class _Machine(_Software):
     software: dict[str, _Software] = {}
     left_out: dict[str, str] = {}
     code: dict[str, str] = {}
+    library: dict[str, str] = {}
     profile: str | None = None
 
 

@@ -35,8 +35,8 @@ from pomology.results import cases, frame
 from pomology.results import journal as results_journal
 from pomology.results.record import Record
 from pomology.results.run import Run, check_machine, locked, note, note_machine
-from pomology.runner.notebooks import answered, code_digits, relinked
-from pomology.runner.plan import GOING, Job, of_other_code, schedule
+from pomology.runner.notebooks import answered, relinked
+from pomology.runner.plan import GOING, Job, code_of, of_other_code, schedule
 
 LIMIT_MINUTES = {"smoke": 10, "quick": 30, "article": 0}  # per notebook; 0 is no limit
 # Without encryption ipykernel warns at every start of a kernel.
@@ -283,15 +283,18 @@ class Execution:
 
     def _note_code(self) -> str:
         """Note of which code the notebook's cases are; return why they cannot be of one, or ""."""
-        name = self.job.notebook.name
+        notebook = self.job.notebook
         try:
             problem = of_other_code(self.job, self.out)
-            code = code_digits(self.job.notebook.path)
+            now = code_of(notebook)
         except PomologyError as error:
             return str(error)
-        noted = Run(self.out).machine.get("code", {})
-        if not problem and noted.get(name) != code:
-            note(self.out, code=noted | {name: code})
+        if not problem:
+            machine = Run(self.out).machine
+            noted = {fact: machine.get(fact, {}) for fact in now}
+            facts = {fact: noted[fact] | {notebook.name: now[fact]} for fact in now}
+            if facts != noted:
+                note(self.out, **facts)
         return problem
 
     def _left_open(self) -> str:

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +30,7 @@ from pomology.paths import (
     root,
 )
 from pomology.results.record import PROFILES
+from pomology.runner import library
 
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")  # the relative target of a link in Markdown
 LISTED = RESOURCES / "notebooks.csv"  # written by `make docs`
@@ -208,10 +209,30 @@ def code_digits(path: Path) -> str:
     They are of its cells, and of the Python files next to it that these name, such as its twin.
     Raises PomologyError if one cannot be read.
     """
+    return _digits(_code(path))
+
+
+def library_digits(path: Path) -> str:
+    """Return digits that tell the package's own code that a notebook measures with from any other.
+
+    Raises PomologyError if a file cannot be read.
+    """
+    files = library.files(_code(path))
+    return _digits(f"{file.relative_to(library.LIBRARY)}\0{read_text(file)}" for file in files)
+
+
+def _code(path: Path) -> list[str]:
+    """Return the code of a notebook's cells, and of the Python files next to it that they name."""
     cells = [cell for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
     texts = ["".join(cell["source"]) for cell in cells]
     words = set(re.findall(r"\w+", " ".join(texts)))
-    texts += [read_text(file) for file in sorted(path.parent.glob("*.py")) if file.stem in words]
+    return texts + [
+        read_text(file) for file in sorted(path.parent.glob("*.py")) if file.stem in words
+    ]
+
+
+def _digits(texts: Iterable[str]) -> str:
+    """Return the first hexadecimal digits of a hash of texts."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 

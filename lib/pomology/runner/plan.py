@@ -21,6 +21,7 @@ from pomology.results.run import Run
 from pomology.runner.notebooks import (
     Notebook,
     code_digits,
+    library_digits,
     notebooks,
     read_notebook,
     select,
@@ -182,15 +183,23 @@ def run_folder(run: str, profile: str) -> Path:
 
 def of_other_code(job: Job, out: Path) -> str:
     """Return why a job cannot add cases to those that its notebook has in a run; "" if it can."""
-    name = job.notebook.name
-    begun = journal.read(out / f"{name}.jsonl").records
-    noted = Run(out).machine.get("code", {}).get(name)
-    # Runs of older versions have noted none.
-    if not begun or noted in (None, code_digits(job.notebook.path)):
+    notebook = job.notebook
+    if not journal.read(out / f"{notebook.name}.jsonl").records:
         return ""
-    file = f"outputs/{out.name}/{name}.jsonl"
-    remedy = f"name another RUN, or remove {file} to measure them again"
-    return f"{name} has cases of other code than {job.notebook.path.name} has now; {remedy}"
+    noted = Run(out).machine
+    now = code_of(notebook)
+    for fact, place in (("code", notebook.path.name), ("library", "lib/pomology")):
+        # Runs of older versions have noted none.
+        if noted.get(fact, {}).get(notebook.name, now[fact]) != now[fact]:
+            file = f"outputs/{out.name}/{notebook.name}.jsonl"
+            remedy = f"name another RUN, or remove {file} to measure them again"
+            return f"{notebook.name} has cases of other code than {place} has now; {remedy}"
+    return ""
+
+
+def code_of(notebook: Notebook) -> dict[str, str]:
+    """Return digits of the code that makes a notebook's numbers: its own, and the library's."""
+    return {"code": code_digits(notebook.path), "library": library_digits(notebook.path)}
 
 
 def _check_resumable(out: Path, planned: list[Job], profile: str) -> None:
