@@ -1,8 +1,11 @@
 """Two runs that measure at the same time, each in a process of its own."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -100,6 +103,15 @@ def test_a_worker_that_lives_on_holds_no_lock():
     assert not own.noticed and alone()
     os.close(writer)
     os.waitpid(child, 0)
+
+
+def test_a_lock_that_is_lost_meanwhile_ends_no_case(monkeypatch):
+    own = OtherRuns()
+    own.begin()
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=OSError(errno.ESTALE, "gone")))
+    own.end()
+    own.end()
+    assert not own.noticed
 
 
 def test_without_a_lock_an_error_says_why(place):

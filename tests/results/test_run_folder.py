@@ -109,14 +109,46 @@ def test_copies_of_runs_take_no_new_results(tmp_path):
         run.check_machine(tmp_path)
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
+REFUSED = [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.ESTALE]
+
+
+@pytest.mark.parametrize("number", REFUSED)
 def test_a_file_system_without_locks_is_a_line(tmp_path, monkeypatch, capsys, number):
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, "as planned")))
     run.note_machine(tmp_path, "smoke")
     for _ in range(2):  # the first time leaves the file, without which the folder is a copy
         run.check_machine(tmp_path)
         with run.locked(tmp_path):
-            assert f"note: no lock in outputs/{tmp_path.name}/ (" in capsys.readouterr().out
+            words = f"note: outputs/{tmp_path.name}/.lock cannot be locked: as planned; start no"
+            assert words in capsys.readouterr().out
+
+
+def test_a_lock_has_one_holder_and_ends_with_its_block(tmp_path):
+    for _ in range(2):
+        with run.locked(tmp_path), pytest.raises(PomologyError, match=r"is running there$"):
+            run.locked(tmp_path).__enter__()
+
+
+def test_a_refused_lock_where_others_are_granted_names_the_file_and_why(tmp_path, monkeypatch):
+    """Of another user's file, and on some network volumes of one that is locked."""
+
+    def refused(file, _kind):
+        if os.path.samestat(os.fstat(file if isinstance(file, int) else file.fileno()), lock):
+            raise OSError(errno.EACCES, "Permission denied")
+
+    (tmp_path / run.LOCK).touch()
+    lock = os.stat(tmp_path / run.LOCK)
+    monkeypatch.setattr(fcntl, "flock", refused)
+    words = "cannot be locked: Permission denied; another `pomology reproduce` is running there, or"
+    with pytest.raises(PomologyError, match=words):
+        run.locked(tmp_path).__enter__()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_in_the_place_of_a_lock_makes_nobody_wait(tmp_path, capsys, make):
+    make(tmp_path / run.LOCK)
+    with run.locked(tmp_path):
+        assert make is os.mkfifo or "cannot be locked: Is a directory" in capsys.readouterr().out
 
 
 CHANGES = [{"chip": "other"}, {"packages": {"torch": "2.14.0"}}, {"profile": "smoke"}]

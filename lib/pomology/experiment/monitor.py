@@ -82,7 +82,8 @@ class Monitor:
         try:
             self._other_runs.begin()
         except OSError as error:
-            self._notes.append(f"other runs would not be noticed: {error.strerror}")
+            why = f"{self._other_runs.path} cannot be locked: {error.strerror}"
+            self._notes.append(f"other runs would not be noticed: {why}")
 
     def watch(self) -> None:
         """Start the sampler, and count CPU time of other programs from here."""

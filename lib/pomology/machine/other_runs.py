@@ -2,7 +2,8 @@
 
 CPU time does not show a second run on a GPU, which waits for the device as this one does. So each
 case holds a lock while it runs, on a file that all runs of a user on a machine share, and that the
-runs of other users may read. Containers have folders of their own, and do not see each other.
+runs of other users may read. Containers have folders of their own: a run in another one is seen by
+its CPU time only, see `other_programs`.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ class OtherRuns:
     def begin(self) -> None:
         """Begin to watch, without waiting for others. Raises OSError if no lock can be had."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._file = os.open(PLACE / self._name, flags, 0o644)
+        self._file = os.open(self.path, flags, 0o644)
         try:
             alone = self._locked(fcntl.LOCK_EX)
             if alone:
@@ -62,21 +63,23 @@ class OtherRuns:
         """End to watch, and set `noticed`."""
         if self._file is None:
             return
-        grown = os.fstat(self._file).st_size != self._bytes
-        self.noticed |= grown or not self._locked(fcntl.LOCK_EX)
-        self.noticed |= dict(self._of_other_users()) != self._others
-        # A worker that was forked meanwhile has the same lock, and may live on.
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):  # of a network's volume that is gone
+            grown = os.fstat(self._file).st_size != self._bytes
+            self.noticed |= grown or not self._locked(fcntl.LOCK_EX)
+            self.noticed |= dict(self._of_other_users()) != self._others
+            # A worker that was forked meanwhile has the same lock, and may live on.
+            fcntl.flock(self._file, fcntl.LOCK_UN)
         self._close()
 
     @property
-    def _name(self) -> str:
-        return f"pomology-{os.getuid()}.lock"
+    def path(self) -> Path:
+        """The file that all runs of this user lock."""
+        return PLACE / f"pomology-{os.getuid()}.lock"
 
     def _of_other_users(self) -> Iterator[tuple[str, int]]:
         """Yield the names of other users' files and their bytes, -1 while one of them measures."""
         for path in PLACE.glob("pomology-*.lock"):
-            if path.name == self._name:
+            if path == self.path:
                 continue
             with contextlib.suppress(OSError):  # it may not be read, or is gone
                 file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,18 +1,20 @@
 """Runs: reading their folders and zips, and choosing the folder for new results."""
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import itertools
 import json
 import math
 import os
 import re
+import tempfile
 import zipfile
 import zlib
 from codecs import BOM_UTF8
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -324,20 +326,38 @@ def _journals(out: Path) -> list[Path]:
     return [path for path in run_files(out) if path.name != MACHINE]
 
 
-def locked(out: Path) -> AbstractContextManager:
-    """Return a folder's lock, held until this process ends. Raises PomologyError if taken."""
-    import filelock  # its import takes 0.1 s, which only this function needs
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold a folder's lock. Raises PomologyError if another process has it.
 
-    try:
-        # Its own substitute for locks leaves no file, without which a folder is a copy.
-        return filelock.FileLock(out / LOCK, blocking=False, fallback_to_soft=False).acquire()
-    except filelock.Timeout:
-        text = f"RUN={out.name}: another `pomology reproduce` is running there"
-        raise PomologyError(text) from None
-    except (OSError, NotImplementedError) as error:
-        # The folder itself can be written, as `make_folder` has tried.
-        print(f"note: no lock in outputs/{out.name}/ ({error}); start no second run there")
-        return contextlib.nullcontext()
+    Where no lock can be had, a note says why.
+    """
+    with contextlib.ExitStack() as closed:
+        try:
+            # To open a pipe would wait for its other end.
+            file = os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
+            closed.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = f"RUN={out.name}: another `pomology reproduce` is running there"
+            raise PomologyError(text) from None
+        except OSError as error:
+            place, reason = f"outputs/{out.name}/{LOCK}", error.strerror
+            # Some file systems say so of a lock that another process has.
+            if error.errno == errno.EACCES and _has_locks(out):
+                why = "another `pomology reproduce` is running there, or the file is another user's"
+                raise PomologyError(f"{place}: cannot be locked: {reason}; {why}") from None
+            # The folder itself can be written, as `make_folder` has tried.
+            print(f"note: {place} cannot be locked: {reason}; start no second run there")
+        yield
+
+
+def _has_locks(folder: Path) -> bool:
+    """Return whether a new file in a folder can be locked."""
+    with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def check_machine(out: Path) -> None:
