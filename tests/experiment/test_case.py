@@ -484,6 +484,21 @@ def test_a_rate_above_the_measured_peak_has_a_flag(make):
     assert [record.flags for record in experiment.records] == [[], [], [], ["too-fast"]]
 
 
+@pytest.mark.parametrize(("kind", "name"), [("gpu", "unknown"), ("gpu", "Apple M2"), ("cpu", "")])
+def test_a_gpu_s_rate_without_a_known_peak_says_that_it_is_not_judged(
+    make, monkeypatch, kind, name
+):
+    experiment = make()
+    device = experiment.devices[0]
+    device.kind = kind
+    monkeypatch.setattr(type(device), "name", name)
+    with next(experiment.cases([{"size": 1}])) as case:
+        case.metric("flops_per_s", 1e18, "FLOP/s")
+    (record,) = experiment.records
+    assert ("not judged whether this is too fast" in record.note) is (name == "unknown")
+    assert ("too-fast" in record.flags) is (name == "Apple M2")
+
+
 def test_the_spread_of_steps_is_that_of_their_blocks():
     blocks = [clock.Block(2, 2.0 * seconds) for seconds in range(1, 101)]  # 1 to 100 s a step
     spread = epochs.spread(blocks)

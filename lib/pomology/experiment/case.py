@@ -574,7 +574,11 @@ class Case:
         software = (self.backend.framework, self.backend.backend, self.experiment.software)
         slowed = calibration.slowed_by(earlier, *software, observed.calibration)
         flags += ["slowed"] if slowed else []
-        flags += ["too-fast"] if self._too_fast(metrics, earlier) else []
+        rates = [rate.value for name, rate in metrics.items() if name.endswith("flops_per_s")]
+        most = self._plausible_rate(earlier)
+        flags += ["too-fast"] if max(rates, default=0) > most else []
+        if rates and most == math.inf and self.backend.kind == "gpu":
+            self.note("not judged whether this is too fast: no data sheet and no measured peak")
         reserved = max(self._reserved.values(), default=0)
         if self._recommended and reserved > self._recommended:
             flags.append("over-memory")
@@ -600,14 +604,12 @@ class Case:
         trained = self._model is not None and bool(self.clock.parts)
         return trained and self.backend.kind == "gpu" and "proof_s" not in self._metrics
 
-    def _too_fast(self, metrics: dict[str, Estimate], earlier: Sequence[Record]) -> bool:
-        """Return whether a rate exceeds what the run's fastest matmuls allow."""
-        rates = [rate.value for name, rate in metrics.items() if name.endswith("flops_per_s")]
+    def _plausible_rate(self, earlier: Sequence[Record]) -> float:
+        """Return the FLOP/s that the device's data sheet or the run's fastest matmuls allow."""
         alike = [record for record in earlier if record.framework == self.backend.framework]
         if "operation" in self.config:  # a case that measures peaks may exceed earlier ones
             alike = []
-        device = (self.backend.kind, self.backend.name, self.precision)
-        return bool(rates) and max(rates) > peaks.limit(alike, *device)
+        return peaks.limit(alike, self.backend.kind, self.backend.name, self.precision)
 
     def _all_metrics(self, observed: Observed) -> dict[str, Estimate]:
         """Return measured and derived metrics."""
