@@ -62,6 +62,8 @@ MESSAGES = (
             "not enough memory: you tried to allocate",
             "Dst tensor is not initialized",
             "out of shared memory",
+            # By the kernel, which ends what takes the last memory.
+            "DataLoader worker .* is killed by signal: Killed",
             "Invalid buffer size",
             "Insufficient Memory",
             r"\[metal::malloc\] (Attempting to allocate|Resource limit)",
@@ -90,7 +92,8 @@ MESSAGES = (
             "(unsupported|not (currently |yet )?(supported|implemented)) (on|for|at) (the )?MPS",
             "MPS (doesn't|does not) support",
             "to the MPS backend but it does not have support",
-            "only supported on (MPS|CUDA devices)",
+            "only supported on (MPS|MacOS|CUDA devices)",
+            "only strided tensors are supported on MPS",
             r"MPS: \w+ op with \w+ input is supported natively starting from macOS",
             "MPS supports tensors with dimensions <=",
             "only works on .* types on MPS for pre MacOS",
@@ -145,6 +148,7 @@ MESSAGES = (
             r"STATUS_\w*ARCH_MISMATCH",
             "is not defined for option 'gpu-name'",
             "invalid value for --gpu-architecture",
+            "nvcc fatal *: Unsupported gpu architecture",
         ),
         needs=(
             "a build for this GPU; PyTorch's builds for CUDA 12.6 (cu126) have sm_50 to "
@@ -298,7 +302,7 @@ MESSAGES = (
             r"fatal error: '?(Python|omp)\.h",
             "OpenMP support not found",
             "unsupported option '-fopenmp'",
-            "ld: (cannot find -l|library .*not found)",
+            "ld: ?(cannot find -l|library .*not found)",
             "unrecognized command[- ]line option",
             r"need C\+\+\d+ to compile",
             r"Command '?\['\S*(g\+\+|gcc|c\+\+|cc|clang)'.*non-zero exit status",
@@ -343,7 +347,7 @@ MESSAGES = (
             "MTLCompiler",
             "XPC_ERROR_CONNECTION",
             "MPS backend is supported on MacOS",
-            "not linked with support for mps",
+            "not (linked with support for mps|compiled with MPS enabled)",
         ),
         needs=(
             "a Metal GPU, and a macOS for which the framework is built; restart the Mac "
