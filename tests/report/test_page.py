@@ -1,6 +1,7 @@
 """The report of a run: it joins what was shown; it makes, runs and fetches nothing."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -340,7 +341,19 @@ def test_an_empty_file_and_a_link_to_itself_are_named(tmp_path, capsys):
     report_page.build(out)
     assert "note: " not in capsys.readouterr().out  # after each notebook of a run
     report_page.build(out, told=True)
-    assert "note: run: blas.jsonl.gz: cannot be read: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    for name in ("blas.jsonl.gz: ", "shown/vae/about.json "):
+        assert said.count(f"note: run: {name}cannot be read: ") == 1
+
+
+@pytest.mark.parametrize("place", ["shown", "shown/vae"])
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_what_is_no_folder_in_the_place_of_one_is_named(tmp_path, place, make):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    (out / place).parent.mkdir(exist_ok=True)
+    make(out / place)
+    page = read(report_page.build(out)).text
+    assert page.count(f"{place} cannot be read: it is no folder.") == 1 and "vae" in page
 
 
 def test_a_missing_file_and_a_damaged_machine_are_named(tmp_path):

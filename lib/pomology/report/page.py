@@ -78,11 +78,15 @@ def build(folder: Path, others: Iterable[Path] = (), told: bool = False) -> Path
     run = Run(folder)
     runs = [run, *map(Run, others)]
     problems = [problem for source in runs for problem in source.problems]
+    checks = [record for record in run.records if repeats.VARIATION in record.metrics]
+    unusable = _render_notebooks(run.path)
+    shown = _shown(run, unusable)
+    problems += unusable
     if told:
         for source in runs:
             source.print_problems()
-    checks = [record for record in run.records if repeats.VARIATION in record.metrics]
-    problems += _render_notebooks(run.path)
+        for problem in unusable:
+            print(f"note: {one_line(run.name)}: {problem}")
     # Cases have the flag `slowed`. The last one of each device tells how the machine ended.
     by_time = sorted(run.records, key=lambda record: record.started)
     lasts = {(record.framework, record.backend): record for record in by_time}
@@ -91,7 +95,7 @@ def build(folder: Path, others: Iterable[Path] = (), told: bool = False) -> Path
         fields = (last.framework, last.backend, last.software, last.calibration)
         for text in calibration.slowed_by(earlier, *fields):
             problems.append(f"{cases.chip_name(last)}, last case: {text}.")
-    sections = [_section(runs, contents) for contents in _shown(run, problems)]
+    sections = [_section(runs, contents) for contents in shown]
     notes = Counter(note for part in sections for item in part["shown"] for note in item["notes"])
     page = table.template("run.html.j2").render(
         run=run,
@@ -202,11 +206,18 @@ def _shown(run: Run, problems: list[str]) -> list[dict[str, Any]]:
     """
     best = peaks.best(run.records)
     entries = []
-    for folder in sorted(run.path.glob("shown/[!.]*")):
+    shown = run.path / "shown"
+    folders = [shown] if os.path.lexists(shown) else []
+    if shown.is_dir():
+        folders = sorted(shown.glob("[!.]*"))
+    for folder in folders:
         path = folder / CONTENTS
+        place = one_line(folder.relative_to(run.path).as_posix())
+        if not os.path.isdir(folder):
+            problems.append(f"{place} cannot be read: it is no folder.")
+            continue
         if not os.path.lexists(path):
             continue
-        place = one_line(folder.relative_to(run.path).as_posix())
         try:
             entry = msgspec.to_builtins(msgspec.json.decode(read_file(path), type=Contents))
             if entry["name"] != folder.name:
