@@ -11,6 +11,7 @@ import re
 import stat
 import tempfile
 import unicodedata
+from html.entities import codepoint2name
 from pathlib import Path
 
 from pomology.errors import PomologyError
@@ -86,6 +87,8 @@ def _codes(character: str) -> str:
     codes = [re.escape(character), rf"\\+{re.escape(character)}", f"&#0*{number};"]
     codes += [rf"&#x0*{number:x};", rf"\\+U{number:08x}", rf"\\+x{number:02x}"]
     codes += ["".join(rf"\\+u{unit}" for unit in units)]
+    codes += [f"&{codepoint2name[number]};"] if number in codepoint2name else []
+    codes += [r"\+"] if character == " " else []  # in the query of an address
     codes += ["".join(f"{sign}{octet}" for octet in octets) for sign in ("%", r"\\+x")]
     return f"(?:{'|'.join(codes)})"
 

@@ -4,13 +4,15 @@ import getpass
 import html
 import json
 import unicodedata
-from urllib.parse import quote
+from html.entities import codepoint2name as NAMES
+from urllib.parse import quote, quote_plus
 
 import pytest
 
 from pomology import paths
 
-HOMES = ("/home/jane", "/Volumes/José", "/data/Jörg Müller", "/data/李小龍", "/data/o'neil😀")
+HOMES = ("/home/jane", "/Volumes/José", "/data/Jörg Müller", "/data/李小龍")
+HOMES += ("/data/o'neil😀", "/data/R&D")
 
 
 def forms(path):
@@ -21,6 +23,8 @@ def forms(path):
         yield from (quote(each), quote(each).lower(), quote(each, safe=""), repr(each.encode()))
         yield from (html.escape(each), each.replace(" ", "\\ "), each.replace("/", "\\/"))
         yield "".join(letter if letter.isascii() else f"&#{ord(letter)};" for letter in each)
+        yield "".join(f"&{NAMES[ord(one)]};" if ord(one) in NAMES else one for one in each)
+        yield quote_plus(each, safe="/")
         yield "".join(letter if letter.isascii() else f"&#x{ord(letter):X};" for letter in each)
 
 
