@@ -75,6 +75,8 @@ HIDDEN = (V1[0], [mount_1("cpu,cpuacct"), mount_1("memory")])
         (V2, {f"{SLICE}/cpu.max": "100000 100000", "user.slice/cpu.max": "60000 20000"}, 1.0),
         (V2, {f"{SLICE}/none": "", "user.slice/none": "", "cpu.max": "20000 10000\n"}, 2.0),
         (V2, {f"{SLICE}/cpu.max": "\n"}, None),
+        # A group that is gone, and a container in which the process's own group is not shown.
+        (V2, {"user.slice/cpu.max": "60000 100000\n"}, 0.6),
         # A private namespace: the container's group is the root of what it sees.
         ((["0::/"], [mount_2()]), {"cpu.max": "150000 100000\n"}, 1.5),
         # The same, mounted without a namespace, and a path of another namespace.

@@ -38,7 +38,8 @@ def groups(controller: str) -> list[Path]:
     """Return the folders of this process's group and of its parents, for `cpu`, `memory`, ...
 
     Of a hybrid system, v1 has the controllers that are mounted there. A container may have its
-    group at the mount's root, under another name than that in /proc: then that root is its group.
+    group at the mount's root, under another name than that in /proc. Such a name has no folder, and
+    that root is the last of the parents.
     """
     paths = _paths()
     mounts = _mounts()
@@ -52,8 +53,6 @@ def groups(controller: str) -> list[Path]:
             continue
         inside = _below(path, mount.root)
         own = mount.point if inside is None else mount.point / inside
-        if not own.is_dir():
-            own = mount.point
         parents = own.relative_to(mount.point).parents
         return [own, *(mount.point / parent for parent in parents)]
     return []
