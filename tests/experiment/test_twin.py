@@ -95,6 +95,17 @@ def test_a_twin_may_write_much_to_stderr_and_its_last_words_are_kept(make, tmp_p
         make().twin(str(tmp_path / "loud_mlx.py:workload"), rows, samples=80)
 
 
+def test_a_twin_whose_memory_ends_says_so(make, tmp_path):
+    code = (
+        LINEAR + "\nimport os\ndef full(config):\n    os.write(2, b'  what():  std::bad_alloc\\n')"
+    )
+    (tmp_path / "full_mlx.py").write_text(f"{code}\n    os.abort()\n", encoding="utf-8")
+    with pytest.raises(PomologyError, match="std::bad_alloc"):
+        make().twin(str(tmp_path / "full_mlx.py:full"), [{"batch_size": 8}], samples=80)
+    (record,) = make().records
+    assert record.status == "out-of-memory" and "std::bad_alloc" in record.reason
+
+
 def test_an_epoch_of_a_twin_has_its_evaluation(make, tmp_path):
     (tmp_path / "linear_mlx.py").write_text(LINEAR, encoding="utf-8")
     source = str(tmp_path / "linear_mlx.py:workload")

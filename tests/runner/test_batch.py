@@ -144,6 +144,7 @@ Exception raised from c10_cuda_check_implementation at CUDAException.cpp:44
 frame #0: c10::Error::Error + 0x98 (0x7f in libc10.so)
 frame #25: clone + 0x44 (0x7f in libc.so.6)
 Fatal Python error: Aborted"""
+FAULT = 'Python error: Aborted\n\nCurrent thread 0x1:\n  File "x", line 1\n\nExtension modules: y'
 METAL = "[METAL] Command buffer exited: Insufficient Memory (00000008:kIOGPUCommandBuffer"
 METAL += "CallbackErrorOutOfMemory)\nlibc++abi: terminating"
 
@@ -154,7 +155,14 @@ METAL += "CallbackErrorOutOfMemory)\nlibc++abi: terminating"
         (-6, CPP, "crashed", "(SIGABRT); it said last: what(): CUDA error: an illegal memory"),
         (-40, "", "crashed", "(signal 40)"),
         (3, "bye", "crashed", "(exit 3); it said last: bye"),
+        (0, "", "crashed", "(exit 0)"),
+        (-6, f"lostFatal {FAULT}", "crashed", "(SIGABRT); it said last: lost"),
+        (-6, f"Fatal {FAULT}", "crashed", "(SIGABRT); it said last: Fatal Python error: Aborted"),
         (-6, METAL, "out-of-memory", "(SIGABRT); it said last: [METAL] Command buffer exited"),
+        (-6, "  what():  std::bad_alloc", "out-of-memory", "(SIGABRT); it said last: what():"),
+        (-6, f"CUDA error: out of memory\nFatal {FAULT}", "out-of-memory", "CUDA error: out of"),
+        # An earlier case was told of its memory, and went on.
+        (-11, "CUDA out of memory\nFatal Python error: Segmentation", "crashed", "(SIGSEGV); "),
     ],
 )
 def test_a_death_has_what_ended_the_process_and_its_cause(tmp_path, code, log, status, reason):

@@ -295,8 +295,8 @@ class Experiment:
         )
         status, reason = "interrupted", "stopped by the user"
         try:
-            code, words = twin.run(request)
-            status, reason = "crashed", f"the process of the twin ended with status {code}: {words}"
+            code, status, words = twin.run(request)
+            reason = f"the process of the twin ended with status {code}: {words}"
         finally:
             self.journal.finish_open(status, reason)
         if code == twin.NO_DEVICE:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,8 +80,11 @@ def of_case(case: dict[str, Any] | Record, samples: int, drop_last: bool = False
     return twin_case
 
 
-def run(request: Request) -> tuple[int, str]:
-    """Run a twin, print its lines, and return its exit status and what it said of its end."""
+def run(request: Request) -> tuple[int, str, str]:
+    """Run a twin, print its lines, and return its exit status and what it said of its end.
+
+    Between the two is the status of a case that it left open.
+    """
     # -P: a file `random.py` next to the notebook is no module of Python's.
     command = [sys.executable, "-P", "-m", "pomology.experiment.twin"]
     # Not as the user's locale has it, which may lack `×` or `→`.
@@ -100,7 +104,8 @@ def run(request: Request) -> tuple[int, str]:
             process.kill()
             process.wait()
         said.seek(0)
-        return code, driver_reports.last_words(said.read().splitlines())
+        aborted = code == -signal.SIGABRT
+        return code, *driver_reports.death(said.read().splitlines(), aborted)
 
 
 def load(source: str) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from pomology.format import one_line
+from pomology.machine import messages
 from pomology.paths import redact
 
 STDERR = 2
@@ -40,6 +41,7 @@ REMARK = re.compile(
     r"\bfall(s|ing)? back (to|on)\b|performance gains if more memory", re.IGNORECASE
 )
 
+REPORTED = "the driver reported: "
 FATAL = "Fatal Python error"
 WHAT = "what():"  # begins C++'s line about an exception that nobody caught
 # A line of a stack, which follows the cause.
@@ -125,11 +127,26 @@ def report(lines: Iterator[str]) -> Reported:
         told = failures if failed or short else remarks if REMARK.search(line) else None
         if told is not None and len(told) < MOST:
             told[redact(one_line(line.strip(), LINE_LETTERS))] = None
-    notes = tuple(f"the driver reported: {line}" for line in remarks)
+    notes = tuple(f"{REPORTED}{line}" for line in remarks)
     if not failures:
         return Reported(remarks=notes)
     status = "out-of-memory" if memory else "mismatch"
-    return Reported(status, f"the driver reported: {'; '.join(failures)}", notes)
+    return Reported(status, f"{REPORTED}{'; '.join(failures)}", notes)
+
+
+def death(lines: Sequence[str], aborted: bool) -> tuple[str, str]:
+    """Return the status of a case whose process died, and what was said of it last, from stderr.
+
+    aborted: whether the process ended itself, after which its last words are the cause.
+    """
+    # A driver may say why, before the library that it serves aborts.
+    reported = report(iter(lines))
+    if reported.status == "out-of-memory":
+        return "out-of-memory", reported.reason.removeprefix(REPORTED)
+    words = last_words(lines)
+    explained = messages.explain(words, {"RuntimeError"}) if aborted else None
+    memory = explained is not None and explained[0] == "out-of-memory"
+    return "out-of-memory" if memory else "crashed", words
 
 
 def last_words(lines: Sequence[str]) -> str:
@@ -140,8 +157,11 @@ def last_words(lines: Sequence[str]) -> str:
     """
     lines = [line.strip() for line in lines if line.strip()]
     causes = [line for line in lines if line.startswith(WHAT)]
-    fatal = next((n for n, line in enumerate(lines) if line.startswith(FATAL)), len(lines))
-    own = lines[:fatal] or lines[fatal : fatal + 1]
+    fatal = next((n for n, line in enumerate(lines) if FATAL in line), len(lines))
+    own = lines[:fatal]
+    if fatal < len(lines):  # which may follow words that end in no new line
+        own += filter(None, [lines[fatal].partition(FATAL)[0]])
+    own = own or lines[fatal : fatal + 1]
     own = [line for line in own if not FRAME.match(line)] or own
     last = causes[-1] if causes else own[-1] if own else ""
     return redact(one_line(last, LINE_LETTERS))

@@ -61,6 +61,7 @@ MESSAGES = (
             r"(can't|cannot|unable to|failed to) allocate\b.*\d ?([KMGT]i?)?(B|bytes)\b",
             "not enough memory: you tried to allocate",
             "Dst tensor is not initialized",
+            "std::bad_alloc",
             "out of shared memory",
             # By the kernel, which ends what takes the last memory.
             "DataLoader worker .* is killed by signal: Killed",

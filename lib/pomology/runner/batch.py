@@ -315,13 +315,8 @@ class Execution:
 
 def _death(signals: Sequence[str], log: Path, begin: int) -> Outcome:
     """Return how a kernel ended, from what ended it and from its log, from a byte on."""
-    lines = _log_lines(log, begin)
-    words = driver_reports.last_words(lines)
-    # A driver may say why, before the library that it serves aborts.
-    reported = driver_reports.report(iter(lines))
-    status = "out-of-memory" if reported.status == "out-of-memory" else "crashed"
-    if status != "crashed":
-        words = reported.reason.removeprefix("the driver reported: ")
+    aborted = "SIGABRT" in signals
+    status, words = driver_reports.death(_log_lines(log, begin), aborted)
     cause = signals[0] if signals else "killed, out of memory, or exit"
     said = f"; it said last: {words}" if words else ""
     return status, f"its kernel ended before its last cell ({cause}){said}"
@@ -340,7 +335,7 @@ def _log_lines(log: Path, begin: int) -> list[str]:
 
 def _ending(code: int) -> str:
     """Return what a process's exit code says: `SIGSEGV`, `signal 40` or `exit 3`."""
-    if code > 0:
+    if code >= 0:
         return f"exit {code}"
     try:
         return signal.Signals(-code).name
@@ -382,7 +377,7 @@ def _kernel(
     finally:
         ended.set()
         code = process.poll() if process else None
-        if code:
+        if code is not None:
             signals.append(_ending(code))
         thread.join()
         watch()
