@@ -44,6 +44,8 @@ FAILURES = {
     "Error Domain=IOGPUMetalError Code=14\n": "mismatch",
     "[W CUDAGuardImpl.h:119] Warning: CUDA warning: unspecified launch failure\n": "mismatch",
     QUERY + "failed to query event: CUDA_ERROR_ILLEGAL_ADDRESS\n": "mismatch",
+    "E could not synchronize on CUDA context: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal\n": "mismatch",
+    "F failed to synchronize the stop event: CUDA_ERROR_LAUNCH_FAILED: unspecified\n": "mismatch",
 }
 ORDINARY = """UserWarning: 'pin_memory' argument is set as true but not supported on MPS now
 warnings.warn(warn_msg)

@@ -29,7 +29,7 @@ FAILED = re.compile(
     "|MTLCommandBufferErrorDomain|IOGPUCommandQueueErrorDomain"
     "|CUDA warning: (unspecified launch failure|an illegal (memory access|instruction)"
     "|misaligned address|the launch timed out|uncorrectable |GPU is lost|device-side assert)"
-    r"|failed to synchronize\w*: CUDA_ERROR_\w+"
+    r"|(failed to|could not) synchronize\b[^:]*: CUDA_ERROR_\w+"
     "|Error polling for event status|failed to query event: "
 )
 MEMORY = re.compile(
