@@ -34,6 +34,7 @@ MACHINE = {"chip": "AMD EPYC 7B13", "cpu": {"family": 25, "model": 1, "stepping"
 MACHINE |= {"cpu_cores": 8, "cpu_threads": 16, "memory_bytes": 2**34, "gpus": [GPU, GPU]}
 MACHINE |= {"os": "Linux", "os_version": "6.1", "profile": "quick", "left_out": {"blas": "why"}}
 MACHINE |= {"architecture": "x86_64", "power_mode": None, "code": {"vae": "0a"}, **SOFTWARE}
+MACHINE |= {"library": {"vae": "0b"}}
 MACHINE |= {"software": {"a1": SOFTWARE}}
 BLOCKS = {"epoch_steps": 40.0, "first_step_s": 0.2, "warmup": [[1, 0.1]], "steady": [[4, 0.4]] * 6}
 BLOCKS |= {"ready": [[4, 0.4]], "last_step_s": None, "stopped": "budget"}
