@@ -43,7 +43,7 @@ NEEDS = {"the network", "a second machine", "a Mac", "a GPU", "over a minute"}
 PLACEHOLDERS = {"ONLY=NAME": "ONLY=vae", "<date>": "20261128", "…": "tls://host:8786"}
 # Without a terminal `submit` writes nothing; the others are named without their arguments.
 STATUS = {"pomology submit mac": 1, "pomology submit mine": 1}
-STATUS |= {"make compare": 2, "make report": 2, "make share": 2}
+STATUS |= {"make compare": 2, "make report": 2, "make share": 2, "pomology fit": 2}
 RUNS = {"mac": 1.0, "linux": 1.3, "mine": 1.1, "a": 1.0, "b": 0.8, "c d": 1.2}
 RUNS |= {"check": 1.0, "first": 1.0, "power": 1.0}  # name -> factor of the times of a real run
 MODEL = """
