@@ -225,11 +225,6 @@ def bert_rows() -> list[dict[str, str]]:
     return rows
 
 
-def maker(backend: str) -> str:
-    """Return the maker of the GPUs of a backend, of those that the runs have."""
-    return "Apple" if backend == "mps" else "NVIDIA"
-
-
 @functools.cache
 def counted() -> pandas.DataFrame:
     """Return the published runs, counted where that is possible.
@@ -250,7 +245,7 @@ def counted() -> pandas.DataFrame:
             "step_s": np.nan,
             "author": "/".join(row["source"].split("/")[2:5]),
             "stated": bool(all_stated and not varies),
-            "maker": maker(device.backend) if device else "",
+            "maker": devices.MAKERS[device.maker] if device else "",
             "length": "",
         }
         results.append(result)
@@ -337,17 +332,17 @@ def left_out() -> pandas.DataFrame:
 def write_times() -> None:
     """Fit the numbers of `times` to all runs, and write them with what the errors were."""
     rows = left_out()
-    known = rows[~rows["framework"].isin(NOT_FITTED)]
-    off = (1 / known["ratio"] - 1).abs()
+    of_kind = rows[~rows["framework"].isin(NOT_FITTED)]
+    off = (1 / of_kind["ratio"] - 1).abs()
     kept = {
         "numbers": {name: float(f"{number:.4g}") for name, number in fitted(rows).items()},
         "spread": [round(end, 4) for end in spread(rows)],
         "errors": {
-            "runs": len(known),
-            "sources": known["author"].nunique(),
+            "runs": len(of_kind),
+            "sources": of_kind["author"].nunique(),
             "median": round(float(off.median()), 4),
             "within 30 %": round(float((off <= 0.3).mean()), 4),
-            "inside": round(float(known["inside"].mean()), 4),
+            "inside": round(float(of_kind["inside"].mean()), 4),
         },
     }
     times.KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
@@ -394,8 +389,8 @@ def speeds() -> str:
         "measured over predicted time: median (range)",
     ]
     columns = ("maker", "method", "length", "path", "author")
-    known = rows[~rows["framework"].isin(NOT_FITTED)]
-    lines = grouped(known, columns, speed_line)
+    of_kind = rows[~rows["framework"].isin(NOT_FITTED)]
+    lines = grouped(of_kind, columns, speed_line)
     lines += [
         [f"{name}, not fitted", *speed_line(rows[rows["framework"].eq(name)])]
         for name in NOT_FITTED

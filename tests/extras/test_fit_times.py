@@ -1,6 +1,8 @@
 """The model of the time of a step, against sums by hand."""
 
+import json
 import math
+import re
 
 import pytest
 
@@ -8,6 +10,7 @@ from pomology.extras.fit import times
 from pomology.extras.fit.counts import Need
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction.devices import Hardware
+from pomology.paths import root
 
 GPU = Hardware("G", {"fp32": 10e12, "tf32": 20e12, "half": 40e12}, 1e12, "cuda", "")
 WORK = {
@@ -83,3 +86,16 @@ def test_more_work_takes_longer():
         longer = times.predict(more, Plan("full"), GPU)[0].value
         # Attention is part of the operations, and takes half as long here.
         assert longer < least if part == "attention" else longer > least
+
+
+def test_the_page_has_the_fitted_numbers():
+    numbers = list(json.loads(times.KEPT.read_text(encoding="utf-8"))["numbers"].values())
+    page = (root() / "docs" / "fit.md").read_text(encoding="utf-8")
+    lines = page.partition("| number | fitted | meaning |")[2].split("\n\n")[0]
+    cells = [line.split(" | ")[1] for line in lines.splitlines()[2:]]
+    shown = [float(text) for cell in cells for text in re.findall(r"[\d.]+", cell)]
+    launches = [1e6 if number < 1e-3 else 1 for number in numbers]
+    assert shown == [
+        pytest.approx(unit * number, rel=0.05)
+        for unit, number in zip(launches, numbers, strict=True)
+    ]

@@ -20,13 +20,13 @@ IMPORT = re.compile(r"^ *from (pomology[\w.]*) import (\([^)]*\)|.*)|(pomology(?
 def files(texts: Iterable[str]) -> list[Path]:
     """Return the files that code imports, directly or not. texts: the code of cells and files."""
     # `devices.find` imports all frameworks of its folder, whose names are in no text.
-    found = set((LIBRARY / "devices").glob("*.py"))
-    waiting = [*texts, *map(read_text, found)]
-    while waiting:
-        for path in _imported(waiting.pop()) - found:
-            found.add(path)
-            waiting.append(read_text(path))
-    return sorted(found)
+    imported = set((LIBRARY / "devices").glob("*.py"))
+    unread = [*texts, *map(read_text, imported)]
+    while unread:
+        for path in _imported(unread.pop()) - imported:
+            imported.add(path)
+            unread.append(read_text(path))
+    return sorted(imported)
 
 
 def _imported(text: str) -> set[Path]:
@@ -36,7 +36,7 @@ def _imported(text: str) -> set[Path]:
         modules |= {package or module, *(f"{package}.{name}" for name in re.findall(r"\w+", names))}
     paths = set()
     for module in modules:
-        place = LIBRARY.joinpath(*module.split(".")[1:])
-        paths |= {place.with_suffix(".py"), place / "__init__.py"}
-    known = {LIBRARY / "__init__.py"} | {LIBRARY / folder for folder in COMPUTING}
-    return {path for path in paths if {path, path.parent} & known and path.is_file()}
+        path = LIBRARY.joinpath(*module.split(".")[1:])
+        paths |= {path.with_suffix(".py"), path / "__init__.py"}
+    computing = {LIBRARY / "__init__.py"} | {LIBRARY / folder for folder in COMPUTING}
+    return {path for path in paths if {path, path.parent} & computing and path.is_file()}

@@ -259,8 +259,7 @@ def answered(document: dict[str, Any]) -> dict[str, Any]:
 
     The outputs of the cells with the tag `answer` move into a cell without code. It comes after the
     title and the question, and before the article's finding; the text in their old place says so.
-    document: the notebook as JSON; one
-    without an answer is returned as it is.
+    document: the notebook as JSON; one without an answer is returned as it is.
     """
     cells = document["cells"]
     of_answer = [cell for cell in cells if ANSWER in cell["metadata"].get("tags", ())]

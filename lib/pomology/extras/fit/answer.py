@@ -16,7 +16,7 @@ from pomology.extras.fit.counts import Need
 from pomology.extras.fit.offers import TrainingDevice
 from pomology.extras.fit.plan import IN_8_BITS, Plan
 from pomology.extras.prediction import devices
-from pomology.format import clock_time, one_line, quantity, seconds, significant, span
+from pomology.format import one_line, quantity, seconds, significant, span
 from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 
@@ -69,8 +69,9 @@ def table(options: argparse.Namespace) -> list[str]:
     """Return the lines of `--table`. Raises PomologyError for wrong arguments."""
     if options.observed or options.tokens:
         raise PomologyError("--table: expected no --observed and no --tokens")
-    where = training_device(options)
     plan = plan_of(options, longest=networks.UNLIMITED)
+    matrix.check(plan)
+    where = training_device(options)
     lines = str(matrix.table(plan, where, options.model)).splitlines()
     return lines + ([where.note] if where.note and where.device else [])
 
@@ -123,8 +124,7 @@ def parse(text: str | None, units: dict[str, float], option: str, example: str) 
 
 def step_time(text: str, plan: Plan) -> float:
     """Return an observed speed as seconds per step. Raises PomologyError."""
-    per_step = plan.batch * plan.sequence * plan.accumulation
-    rates = dict.fromkeys(STEPS, 1.0) | dict.fromkeys(TOKENS, 1 / per_step)
+    rates = dict.fromkeys(STEPS, 1.0) | dict.fromkeys(TOKENS, 1 / plan.tokens)
     example = "93 s/it, 0.4 it/s or 475 tokens/s"
     # mlx-lm prints `Tokens/sec 250`.
     first = re.fullmatch(r" *([a-zA-Z]+/[a-zA-Z]+)[:=]? +([\d.]+) *", text)
@@ -199,24 +199,18 @@ def _time(need: Need, plan: Plan, where: TrainingDevice, tokens: float) -> list[
     if not where.device:
         return [f"no time is predicted: {where.note}; --on names a device with a data sheet"]
     step, bound = times.predict(need, plan, where.device)
-    per_step = plan.batch * plan.sequence * plan.accumulation
     rate, least, most = (
-        significant(per_step / step_s, 2) for step_s in (step.value, step.high, step.low)
+        significant(plan.tokens / step_s, 2) for step_s in (step.value, step.high, step.low)
     )
     lines = [
         f"takes {seconds(step.value)} per step ({span(*step.bounds, seconds)}; {covered()}), "
         f"mostly {bound}: {rate} tokens/s ({least} to {most})"
     ]
     if tokens:
-        steps = tokens / per_step
-        whole, low, high = (duration(steps * step_s) for step_s in (step.value, *step.bounds))
+        steps = tokens / plan.tokens
+        whole, low, high = (times.duration(steps * step_s) for step_s in (step.value, *step.bounds))
         lines.append(f"  {tokens:,.0f} tokens: {whole} ({low} to {high})")
     return lines
-
-
-def duration(whole_s: float) -> str:
-    """Return the time of a training with no more digits than a prediction has."""
-    return f"{significant(whole_s / 3600, 2)} h" if whole_s >= 3600 else clock_time(whole_s)
 
 
 def judged(step: Estimate, observed_s: float) -> str:

@@ -110,7 +110,16 @@ def of(name: str, plan: Plan, backend: str) -> Counts:
 
     name: see `networks.find`. backend: where the step will run. Raises PomologyError.
     """
-    return _of_any_shape(name, plan._replace(**ANY), backend)
+    return _of_any_shape(name, _alike(plan), backend)
+
+
+def _alike(plan: Plan) -> Plan:
+    """Return the same plan for all that have the same counts.
+
+    fp16 is counted as bf16: on `meta`, some operators are made for that alone.
+    """
+    half = "bf16" if plan.precision == "fp16" else plan.precision
+    return plan._replace(precision=half, **ANY)
 
 
 @functools.cache
@@ -125,8 +134,7 @@ def need(name: str, plan: Plan, backend: str) -> Need:
 
 def key(name: str, plan: Plan, backend: str) -> str:
     """Return the key of a model's counts in the table, the same for all shapes and both halves."""
-    half = "bf16" if plan.precision == "fp16" else plan.precision
-    values = plan._replace(precision=half, **ANY)
+    values = _alike(plan)
     # Only what differs from the default is written.
     default = Plan(**ANY)._asdict()
     changed = [
@@ -187,8 +195,6 @@ def count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
     config: of transformers. backend: where the step will run. Raises PomologyError if the model is
     not counted.
     """
-    if plan.precision == "fp16":  # on `meta`, some operators are made for bf16 alone
-        plan = plan._replace(precision="bf16")
     try:
         return _count(config, plan, backend)
     except (PomologyError, ImportError):

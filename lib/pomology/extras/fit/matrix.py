@@ -10,21 +10,33 @@ from pomology.errors import PomologyError
 from pomology.extras.fit import counts, networks, offers, times
 from pomology.extras.fit.offers import TrainingDevice
 from pomology.extras.fit.plan import METHODS, Plan
-from pomology.format import clock_time, quantity, significant
+from pomology.format import quantity
 from pomology.report.table import Row, Table
 
 METHOD_WORDS = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
 LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel")  # ends of the names of architectures
 COUNTED = ("cuda", "mps")  # backends that counts.jsonl has
+OPTIONS = (
+    "--on, --memory, --framework, --batch, --sequence, --accumulation, --rank, --checkpointing "
+    "and --precision bf16 or fp16"
+)
 MILLION = 1e6  # tokens of a time
+
+
+def check(plan: Plan) -> None:
+    """Raise PomologyError for a plan that counts.jsonl has of no model."""
+    half = plan.precision != "fp32"
+    alike = plan._replace(precision="bf16", checkpointing=False, **counts.ANY)
+    if not half or alike != Plan(framework=plan.framework, **counts.ANY):
+        raise PomologyError(f"--table: expected no options but {OPTIONS}")
 
 
 def table(plan: Plan, where: TrainingDevice, text: str = "") -> Table:
     """Return memory, and minutes per million tokens, of the language models of the table.
 
-    plan: its method is replaced by each of METHODS, and it has checkpointing. text: words of the
-    models' names, "" for all. Raises PomologyError, in one line, where no model has such a name, or
-    for a CPU.
+    plan: see `check`; its method is replaced by each of METHODS, and it has checkpointing. text:
+    words of the models' names, "" for all. Raises PomologyError, in one line, where no model has
+    such a name, or for a CPU.
     """
     if where.backend not in COUNTED:
         raise PomologyError("--table: expected a GPU, and this machine has none; try --on 'M4 Max'")
@@ -79,14 +91,7 @@ def _cell(need: counts.Need, plan: Plan, where: TrainingDevice, verdict: str) ->
     if not where.device:
         return words
     step, _ = times.predict(need, plan, where.device)
-    per_step = plan.batch * plan.sequence * plan.accumulation
-    return f"{words}, {_time(MILLION / per_step * step.value)}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 60:
-        return f"{significant(seconds, 2)} s"
-    return clock_time(seconds) if seconds < 3600 else f"{significant(seconds / 3600, 2)} h"
+    return f"{words}, {times.duration(MILLION / plan.tokens * step.value)}"
 
 
 def _title(plan: Plan, where: TrainingDevice, largest: dict[str, str]) -> str:

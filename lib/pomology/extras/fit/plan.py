@@ -1,4 +1,4 @@
-"""What is trained, how, and where: the options that change a step's memory or work."""
+"""What is trained, and how: the options that change a step's memory or work."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ class Plan(NamedTuple):
     dropout: float = 0.0
     loss: str = "default"
     accumulation: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step, of all its passes."""
+        return self.batch * self.sequence * self.accumulation
 
     @property
     def gradient_bytes(self) -> int:

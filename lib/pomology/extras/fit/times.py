@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from pomology.extras.fit.counts import Need
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction.devices import Hardware
+from pomology.format import clock_time, significant
 from pomology.measure.estimate import Estimate
 
 KEPT = Path(__file__).with_name("times.json")
@@ -109,3 +110,8 @@ def predict(need: Need, plan: Plan, device: Hardware) -> tuple[Estimate, str]:
     launching = factors.launches * seconds.launches
     bound = "launches" if launching > sum(busy.values()) else max(busy, key=busy.__getitem__)
     return Estimate(value, "s", low, high, how="estimated"), bound
+
+
+def duration(whole_s: float) -> str:
+    """Return the time of a training with no more digits than a prediction has."""
+    return f"{significant(whole_s / 3600, 2)} h" if whole_s >= 3600 else clock_time(whole_s)
