@@ -126,6 +126,9 @@ def test_nvidia_gpus(monkeypatch):
     h200 = {"name": "NVIDIA H200", "memory_bytes": 141 * 2**30, "cores": None}
     h200 |= {"power_limit_w": 700.0}
     assert machine_snapshot.nvidia_driver() == "580.82.07"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "darwin")
+        assert machine_snapshot.nvidia_driver() is None
     assert snapshot["gpus"] == [h200, h200]
     assert "2 × NVIDIA H200 141 GB" in machine_snapshot.describe(snapshot)
     nvml.nvmlInit.side_effect = failed("Driver Not Loaded")
