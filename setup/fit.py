@@ -25,7 +25,7 @@ from scipy.optimize import least_squares
 from scipy.stats import binomtest
 
 from pomology.articles import published
-from pomology.extras.fit import counts, networks, times
+from pomology.extras.fit import counts, networks, published_runs, times
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
 
@@ -83,8 +83,6 @@ START = {
 HELD = 0.1
 NO_SHEET = "no data sheet of the device"
 GB = 1e9
-# Names of the linear layers in the models of the Llama and Qwen families.
-LINEAR = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 
 
 def train(config: dict[str, Any], plan: Plan, steps: int) -> None:
@@ -161,26 +159,6 @@ def memory_on_cpu() -> str:
     return f"{table(['configuration', 'counted', 'real', 'ratio'], lines)}\n\n{median}"
 
 
-def planned(row: dict[str, str]) -> Plan:
-    """Return the plan of a row of finetuning.csv, with the command's defaults where it is empty."""
-    return Plan(
-        method=row["method"],
-        rank=int(row["rank"] or 8),
-        sequence=round(float(row["sequence"])),
-        batch=int(row["batch"]),
-        precision="fp32" if row["precision"] == "tf32" else row["precision"],
-        checkpointing=row["checkpointing"] == "true",
-        framework="mlx" if row["framework"] == "mlx" else "torch",
-        targets=row["targets"].replace("all-linear", LINEAR),
-        layers=int(row["layers"] or 0),
-        dropout=float(row["dropout"] or 0),
-        loss=row["loss"] or "default",
-        amp=row["path"] == "amp",
-        upcast=row["path"] == "k-bit",
-        accumulation=int(row["accumulation"] or 1),
-    )
-
-
 def obstacle(row: dict[str, str], device: Any) -> str:
     """Return why the speed of a row of finetuning.csv is not predicted; "" if it is.
 
@@ -198,7 +176,7 @@ def obstacle(row: dict[str, str], device: Any) -> str:
 
 def bert_rows() -> list[dict[str, str]]:
     """Return published trainings of BERT on GPUs as rows of finetuning.csv."""
-    empty = dict.fromkeys(published.read("finetuning.csv")[0], "")
+    empty = dict.fromkeys(published_runs.rows()[0], "")
     rows = []
     for row in published.other_sources():
         if not row["source"].startswith("bert-apple-silicon") or row["role"] == "cpu":
@@ -234,7 +212,7 @@ def counted() -> pandas.DataFrame:
     """
     sheets = devices.published_devices()
     results = []
-    for row in [*published.read("finetuning.csv"), *bert_rows()]:
+    for row in [*published_runs.rows(), *bert_rows()]:
         device = sheets.get(row["device"])
         why = obstacle(row, device)
         all_stated = row["checkpointing"] and (row["rank"] or row["method"] == "full")
@@ -252,7 +230,7 @@ def counted() -> pandas.DataFrame:
         # Memory can be compared without a data sheet.
         if why and not (why == NO_SHEET and row["peak_memory_gb"]):
             continue
-        plan = planned(row)
+        plan = published_runs.planned(row)
         backend = device.backend if device else "cuda"
         long = plan.batch * plan.sequence > LONG
         result["length"] = f"{'more than' if long else 'at most'} {LONG:,} tokens in a batch"
@@ -303,10 +281,9 @@ def fitted(rows: pandas.DataFrame) -> dict[str, float]:
 
 def spread(rows: pandas.DataFrame) -> list[float]:
     """Return the bounds of 90 % of the errors, where n of one source weigh the root of n."""
-    ordered = rows[~rows["framework"].isin(NOT_FITTED)].sort_values("error")
-    weights = ordered.groupby("author")["error"].transform("size") ** -0.5
-    shares = (weights.cumsum() - weights / 2) / weights.sum()
-    return [float(np.interp(share, shares, ordered["error"])) for share in (0.05, 0.95)]
+    rows = rows[~rows["framework"].isin(NOT_FITTED)]
+    weights = rows.groupby("author")["error"].transform("size") ** -0.5
+    return weighted_ends(rows["error"].to_numpy(float), weights.to_numpy(float))
 
 
 @functools.cache
@@ -329,6 +306,34 @@ def left_out() -> pandas.DataFrame:
     return rows
 
 
+def calibrated(rows: pandas.DataFrame) -> dict[str, Any]:
+    """Return how far a run is from its prediction times the error of another run.
+
+    Both are of one source, device and framework, as on the machine where something was measured.
+    spread: the bounds of 90 % of these, as logarithms, where n runs together weigh the root of n.
+    """
+    rows = rows[~rows["framework"].isin(NOT_FITTED)]
+    differences, weights, groups = [], [], 0
+    for _, alike in rows.groupby(["author", "device", "framework"]):
+        if len(alike) < 2:
+            continue
+        groups += 1
+        errors = alike["error"].to_numpy(float)
+        between = np.subtract.outer(errors, errors)[~np.eye(len(errors), dtype=bool)]
+        differences += between.tolist()
+        weights += [len(errors) ** 0.5 / len(between)] * len(between)
+    ends = weighted_ends(np.array(differences), np.array(weights))
+    return {"spread": [round(end, 4) for end in ends], "pairs": len(weights) // 2, "groups": groups}
+
+
+def weighted_ends(values: np.ndarray, weights: np.ndarray) -> list[float]:
+    """Return the bounds of 90 % of some values with weights."""
+    order = np.argsort(values)
+    ordered, heavy = values[order], weights[order]
+    shares = (heavy.cumsum() - heavy / 2) / heavy.sum()
+    return [float(np.interp(share, shares, ordered)) for share in (0.05, 0.95)]
+
+
 def write_times() -> None:
     """Fit the numbers of `times` to all runs, and write them with what the errors were."""
     rows = left_out()
@@ -337,6 +342,7 @@ def write_times() -> None:
     kept = {
         "numbers": {name: float(f"{number:.4g}") for name, number in fitted(rows).items()},
         "spread": [round(end, 4) for end in spread(rows)],
+        "calibrated": calibrated(rows),
         "errors": {
             "runs": len(of_kind),
             "sources": of_kind["author"].nunique(),
@@ -425,7 +431,7 @@ def published_memory() -> str:
 
 
 def write_counts() -> None:
-    """Add the counts of models that the table lacks."""
+    """Add the counts that the table lacks: of models, and of published LoRA trainings."""
     kept = dict(counts.table())
     for row in networks.rows():
         for framework in ("torch", "mlx"):
@@ -435,6 +441,15 @@ def write_counts() -> None:
                     counted = counts.count(networks.find(row["name"]), plan, backend)
                     kept[key] = counts.telling(counted)
                     print(key, flush=True)
+    sheets = devices.published_devices()
+    for row in published_runs.lora():
+        if row["device"] in sheets:
+            backend, plan = sheets[row["device"]].backend, published_runs.planned(row)
+            key = counts.key(row["model"], plan, backend)
+            if key not in kept:
+                counted = counts.count(networks.find(row["model"]), counts.alike(plan), backend)
+                kept[key] = counts.telling(counted)
+                print(key, flush=True)
     lines = [json.dumps([key, *values], separators=(",", ":")) for key, values in kept.items()]
     counts.TABLE.write_text("\n".join(sorted(lines)) + "\n", encoding="utf-8")
 

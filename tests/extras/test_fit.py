@@ -15,7 +15,7 @@ import torch
 from pomology.__main__ import main
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.extras.fit import answer, counts, listing, networks, offers
+from pomology.extras.fit import answer, counts, listing, networks, offers, paces, published_runs
 from pomology.extras.fit.offers import TrainingDevice
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
@@ -309,8 +309,15 @@ def test_every_model_of_the_table_has_all_its_counts():
         for at, plan in plans
         if (row["name"], plan.framework) != ("deepseek-v2-lite", "mlx")
     }
+    sheets = devices.published_devices()
+    published_keys = {
+        counts.key(row["model"], published_runs.planned(row), sheets[row["device"]].backend)
+        for row in published_runs.lora()
+        if row["device"] in sheets
+    }
     missing = {key.split()[0] for key in keys - counts.table().keys()}
-    assert counts.table().keys() <= keys and missing <= {
+    assert counts.table().keys() <= keys | published_keys
+    assert published_keys <= counts.table().keys() and missing <= {
         "whisper-medium",
         "whisper-large-v2",
         "whisper-large-v3",
@@ -323,7 +330,7 @@ def test_the_answer_says_what_its_intervals_contained_as_the_page_does():
         r"^\| all \| (\d+) \| (\d+ %) \| (\d+ %) \| \d+ \((\d+ %)\) \|", page, re.MULTILINE
     )
     shares = f"{row[3]} are within 30 %, {row[4]} in such intervals"
-    assert f"of {row[1]} published speeds {shares}" == answer.covered()
+    assert f"of {row[1]} published speeds {shares}" == paces.covered()
     assert float(row[2].split()[0]) <= 18  # of sources that it was not fitted to
 
 
@@ -338,7 +345,8 @@ def test_the_answer_says_what_its_intervals_contained_as_the_page_does():
 )
 def test_an_observed_speed_is_judged(observed, words):
     observed_s = answer.step_time(observed, Plan(batch=2, sequence=100))
-    assert words in answer.judged(Estimate(1.0, "s", 0.5, 2.0, "estimated"), observed_s)
+    pace = paces.Pace(Estimate(1.0, "s", 0.5, 2.0, "estimated"), "")
+    assert words in answer.judged(pace, observed_s)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_it_has_the_language_models_by_size_and_no_others():
         ("--table", "expected a GPU, and this machine has none"),
         ("--table xyz --on M4", "xyz: unknown model"),
         ("--table vit-base --on M4", "vit-base: expected a language model"),
-        ("--table --on M4 --tokens 10M", "expected no --observed and no --tokens"),
+        ("--table --on M4 --tokens 10M", "expected no --observed, no --tokens and no"),
         ("--table --on M4 --dropout 0.1", "expected no options but --on, --memory, "),
         ("--table --on M4 --method full", "expected no options but --on, --memory, "),
         ("--table --on M4 --precision fp32", "--rank, --checkpointing and --precision bf16 or"),

@@ -81,9 +81,10 @@ def test_the_prediction_of_a_case_stands_next_to_it():
     )
     names = {"experiment": experiment, "measured_cases": measured_cases, "framework": "torch"}
     exec(cell, names | {"model": "qwen2.5-0.5b"})
-    (row,) = tables[0].rows
-    assert row.cells["Predicted step"] == "no data sheet"  # of a CPU
-    assert row.cells["Step"] == "1.50 s" and row.cells["Memory"] == "3.00 GB"
+    row, *others = tables[0].rows
+    assert row.cells["Predicted"] == "no data sheet"  # of a CPU
+    assert row.cells["Tokens/s"] == "10.7" and row.cells["Memory"] == "3.00 GB"
+    assert {other.kind for other in others} == {"published"}
     assert 2 < float(row.cells["Predicted memory"].removesuffix(" GB")) < 4
 
 
@@ -102,7 +103,34 @@ def test_a_time_is_predicted_for_this_machines_gpu(chip, cores, notes, monkeypat
     backend = "mps" if cores else "cuda"
     case = record("lora", {"step_s": metric(1.5)}, config, backend=backend, chip=chip)
     table = measured_cases.table([case], "qwen2.5-0.5b", "torch")
-    (row,) = table.rows
-    assert row.cells["Predicted step"].endswith("s)") == (chip != "Apple M5 Pro")
-    _, *rest = table.notes
+    row = table.rows[0]
+    assert row.cells["Predicted"].endswith(")") == (chip != "Apple M5 Pro")
+    rest = table.notes[len(measured_cases.NOTES) :]
     assert [note[: len(start)] for note, start in zip(rest, notes, strict=True)] == notes
+
+
+def test_published_rows_are_the_nearest_of_each_model_and_device():
+    config = QWEN | {"batch_size": 1, "sequence": 512, "rank": 8}
+    table = measured_cases.table([record("lora", {}, config)], "qwen2.5-0.5b", "mlx")
+    shown = [row.cells for row in table.rows if row.kind == "published"]
+    models = [(cells["Model"], cells["Device"]) for cells in shown]
+    assert len(set(models)) == len(models) and len(models) > 8
+    # Of Qwen's lengths from 256 to 8,192 tokens, 512 is this machine's.
+    (qwen,) = [cells for cells in shown if cells["Model"].startswith("qwen-7b")]
+    assert qwen["Batch"].endswith("× 512 tokens") and qwen["Source"] == "github.com/QwenLM/Qwen"
+    assert all(cells["Predicted"].endswith(")") for cells in shown)
+
+
+def test_the_figure_has_a_line_for_each_device_and_a_marker_for_each_case():
+    config = QWEN | {"batch_size": 1, "sequence": 512, "rank": 8}
+    case = record("lora", {"step_s": metric(0.5)}, config, backend="mps", chip="Apple M4 Max")
+    (axis,) = measured_cases.figure([case], "qwen2.5-0.5b").axes
+    lines = {len(line.get_xdata()): line for line in axis.lines if len(line.get_xdata()) != 2}
+    assert list(lines[1].get_xdata()) == [512] and list(lines[1].get_ydata()) == [1024]
+    long = [line for line in axis.lines if len(line.get_xdata()) == len(measured_cases.SEQUENCES)]
+    assert len(long) == len(measured_cases.OTHERS) + 1  # and this machine's own
+
+
+def test_the_table_of_models_is_of_a_gpu():
+    table = measured_cases.models("torch")
+    assert "In " in table.title and len(table.rows) > 40

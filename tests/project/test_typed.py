@@ -36,6 +36,7 @@ EXCEPTED = {
     r"DEVICE=mps|caffeinate|xcode-select": "a Mac",
     r"DEVICE=(xpu|cuda)": "a GPU",
     r"make (test|test-all|test-machines|lab)$|jupyter lab|setup/fit.py": "over a minute",
+    r"pomology fit .*--measure": "over a minute",
     r"make reproduce(?!.*PROFILE=smoke)": "over a minute",
 }
 NEEDS = {"the network", "a second machine", "a Mac", "a GPU", "over a minute"}

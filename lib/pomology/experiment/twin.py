@@ -80,13 +80,13 @@ def of_case(case: dict[str, Any] | Record, samples: int, drop_last: bool = False
     return twin_case
 
 
-def run(request: Request) -> tuple[int, str, str]:
+def run(request: msgspec.Struct, module: str = "pomology.experiment.twin") -> tuple[int, str, str]:
     """Run a twin, print its lines, and return its exit status and what it said of its end.
 
-    Between the two is the status of a case that it left open.
+    Between the two is the status of a case that it left open. module: reads the request.
     """
     # -P: a file `random.py` next to the notebook is no module of Python's.
-    command = [sys.executable, "-P", "-m", "pomology.experiment.twin"]
+    command = [sys.executable, "-P", "-m", module]
     # Not as the user's locale has it, which may lack `×` or `→`.
     environment = os.environ | {"PYTHONIOENCODING": "utf-8:replace"}
     options = {"encoding": "utf-8", "errors": "replace", "env": environment}

@@ -208,6 +208,8 @@ class StepOnBothDevices:
         """
 
         def in_fp32(weight: Any) -> Any:  # a CPU is slow in bf16
+            if not mx.issubdtype(weight.dtype, mx.floating):  # packed numbers of 4 bits
+                return weight
             weight = weight.astype(mx.float32)
             return weight * (1 + noise * mx.random.normal(weight.shape)) if noise else weight
 

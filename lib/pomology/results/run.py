@@ -34,6 +34,7 @@ from pomology.paths import (
     write_atomic,
 )
 from pomology.results import journal
+from pomology.results.cases import kind as kind_of
 from pomology.results.record import MOST, RENAMED, Record
 
 MACHINE = "machine.json"
@@ -98,11 +99,22 @@ class _Machine(_Software):
 
 
 class Run:
-    """A run in a folder or zip, read at the first access, which may raise PomologyError."""
+    """A run in a folder or zip, read at the first access, which may raise PomologyError.
+
+    kind: `cpu` or `gpu`, if only the cases of such devices are wanted, see `of_kind`.
+    """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self.name = name_of(self.path).removesuffix(".zip")
+        self.kind = ""
+
+    def of_kind(self, kind: str) -> "Run":
+        """Return the run with the cases of its CPU, or of its GPU, alone."""
+        selected = Run(self.path)
+        selected.name, selected.kind = f"{self.name} ({kind.upper()})", kind
+        selected.records = [record for record in self.records if kind_of(record.backend) == kind]
+        return selected
 
     @cached_property
     def machine(self) -> dict:
@@ -460,6 +472,16 @@ def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
         if of_others:
             write_atomic(path, b"".join(of_others))
     return folder
+
+
+def of_software(name: str) -> Path:
+    """Return the folder `outputs/<name>-<digits>` of this machine and its present software.
+
+    A run has cases of one machine and one state of its software; see `check_machine`.
+    """
+    snapshot = machine_snapshot.snapshot()
+    machine = {fact: snapshot.get(fact) for fact in ("chip", "cpu_cores", "memory_bytes", "gpus")}
+    return root() / "outputs" / f"{name}-{_digits([machine, _computes_with()], 6)}"
 
 
 def latest(names: Iterable[str], profile: str) -> Path | None:

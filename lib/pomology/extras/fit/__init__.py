@@ -1,4 +1,4 @@
-"""Answer whether a fine-tuning fits a device, and how long it takes, without training anything."""
+"""Answer whether a fine-tuning fits a device, and how long it takes."""
 
 import argparse
 import shlex
@@ -36,6 +36,7 @@ ARGUMENTS = (
     _text("--tokens", "tokens of the whole training, such as 10M"),
     argument("--framework", "default: torch; mlx is mlx-lm", "torch", choices=("torch", "mlx")),
     argument("--table", "all models by methods, with checkpointing", False, action="store_true"),
+    argument("--measure", "time a few of its blocks here", False, action="store_true"),
     _text("--observed", "a measured speed, such as '93 s/it' or '475 tokens/s'"),
 )
 

@@ -11,14 +11,15 @@ from typing import NamedTuple
 from pomology.articles import devices as names
 from pomology.devices import find
 from pomology.errors import PomologyError
-from pomology.extras.fit import counts, matrix, networks, offers, times
+from pomology.extras.fit import counts, matrix, measured, networks, offers, paces, times
 from pomology.extras.fit.counts import Need
+from pomology.extras.fit.measured import Measured
 from pomology.extras.fit.offers import TrainingDevice
+from pomology.extras.fit.paces import Pace
 from pomology.extras.fit.plan import IN_8_BITS, Plan
 from pomology.extras.prediction import devices
 from pomology.format import one_line, quantity, seconds, significant, span
 from pomology.machine import snapshot
-from pomology.measure.estimate import Estimate
 
 MEMORY = {"gb": 2.0**30, "gib": 2.0**30, "tb": 2.0**40}  # memory is sold in powers of two
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
@@ -48,13 +49,24 @@ def answer(options: argparse.Namespace) -> Answer:
     tokens = parse(options.tokens, COUNTS, "--tokens", "10M")
     observed_s = step_time(options.observed, plan) if options.observed else 0.0
     where = training_device(options)
+    if options.measure:
+        measured.check(plan, options.on)
     need = counts.need(name, plan, where.backend)
+    here = [] if options.on else measured.earlier(plan.framework, where.backend, where.chip)
+    more = []
+    if options.measure:
+        result = _measured(name, plan, where, need)
+        more = _parts(result, need)
+        need = need._replace(bytes=result.bytes)
+        here = [result]
     verdict = offers.verdict(need, plan, where)
-    lines = [f"{verdict}: {_needed(name, plan, need, where)}"]
+    lines = [f"{verdict}: {_needed(name, plan, need, where, options.measure)}"]
+    pace = paces.of(networks.title(name), plan, need, where, here)
     if verdict != offers.TOO_LARGE or not where.device:
-        lines += _time(need, plan, where, tokens)
-    if where.device and observed_s:
-        lines.append(judged(times.predict(need, plan, where.device)[0], observed_s))
+        lines += _time(pace, plan, where, tokens)
+    if pace and observed_s:
+        lines.append(judged(pace, observed_s))
+    lines += more
     offer = None
     if verdict == offers.TOO_LARGE:
         offer = offers.cheapest(name, plan, where)
@@ -67,8 +79,8 @@ def answer(options: argparse.Namespace) -> Answer:
 
 def table(options: argparse.Namespace) -> list[str]:
     """Return the lines of `--table`. Raises PomologyError for wrong arguments."""
-    if options.observed or options.tokens:
-        raise PomologyError("--table: expected no --observed and no --tokens")
+    if options.observed or options.tokens or options.measure:
+        raise PomologyError("--table: expected no --observed, no --tokens and no --measure")
     plan = plan_of(options, longest=networks.UNLIMITED)
     matrix.check(plan)
     where = training_device(options)
@@ -161,29 +173,23 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
     unified = device_here.kind == "gpu" and device_here.unified_memory
     # On the Mac itself Metal is asked.
     limit = (metal if unified else stated) or device_here.free_memory()
-    words = f"for {device_here.title} on {device_here.name or 'this machine'}"
+    chip = device_here.name
+    words = f"for {device_here.title} on {chip or 'this machine'}"
     if device_here.kind == "cpu":
-        return TrainingDevice(device_here.backend, None, limit, words, "a CPU has no data sheet")
+        note = "a CPU has no data sheet"
+        return TrainingDevice(device_here.backend, None, limit, words, note, chip)
     try:
         device, _, note = devices.with_data_sheet(device_here.name or "this GPU", gpus)
     except PomologyError as error:
         device, note = None, str(error)
-    return TrainingDevice(device_here.backend, device, limit, words, note)
+    return TrainingDevice(device_here.backend, device, limit, words, note, chip)
 
 
-def covered() -> str:
-    """Return how well times are predicted of sources that nothing was fitted to."""
-    errors = times.kept()["errors"]
-    near, inside = (f"{100 * errors[name]:.0f} %" for name in ("within 30 %", "inside"))
-    return (
-        f"of {errors['runs']} published speeds {near} are within 30 %, {inside} in such intervals"
-    )
-
-
-def _needed(name: str, plan: Plan, need: Need, where: TrainingDevice) -> str:
-    """Return what a plan needs of what there is."""
+def _needed(name: str, plan: Plan, need: Need, where: TrainingDevice, measured: bool) -> str:
+    """Return what a plan needs of what there is. measured: whether that is measured."""
     what = {"full": "training", "lora": "LoRA of", "qlora": "QLoRA of"}[plan.method]
     words = f"{what} {networks.title(name)} needs {quantity(need.bytes, 'B')}"
+    words += " (measured)" if measured else ""
     if not where.limit:
         return f"{words}; --memory tells whether that fits"
     share = 100 * need.bytes / where.limit
@@ -194,34 +200,77 @@ def _needed(name: str, plan: Plan, need: Need, where: TrainingDevice) -> str:
     return words
 
 
-def _time(need: Need, plan: Plan, where: TrainingDevice, tokens: float) -> list[str]:
+def _time(pace: Pace | None, plan: Plan, where: TrainingDevice, tokens: float) -> list[str]:
     """Return the lines about time. tokens: of the whole training, or 0."""
-    if not where.device:
-        return [f"no time is predicted: {where.note}; --on names a device with a data sheet"]
-    step, bound = times.predict(need, plan, where.device)
-    rate, least, most = (
-        significant(plan.tokens / step_s, 2) for step_s in (step.value, step.high, step.low)
-    )
-    lines = [
-        f"takes {seconds(step.value)} per step ({span(*step.bounds, seconds)}; {covered()}), "
-        f"mostly {bound}: {rate} tokens/s ({least} to {most})"
-    ]
+    if pace is None:
+        return [
+            f"no time is predicted: {where.note}; --measure times a few blocks here, and --on "
+            "names a device with a data sheet"
+        ]
+    step = pace.step
+    with_interval = step.low is not None
+    rate = significant(plan.tokens / step.value, 2)
+    line = f"takes {seconds(step.value)} per step ("
+    line += f"{span(*step.bounds, seconds)}; " if with_interval else "no interval; "
+    line += f"{pace.source}): {rate} tokens/s"
+    if with_interval:
+        line += f" ({' to '.join(_rate(plan, each) for each in (step.high, step.low))})"
+    lines = [line]
     if tokens:
         steps = tokens / plan.tokens
-        whole, low, high = (times.duration(steps * step_s) for step_s in (step.value, *step.bounds))
-        lines.append(f"  {tokens:,.0f} tokens: {whole} ({low} to {high})")
+        ends = step.bounds if with_interval else ()
+        whole, *others = (times.duration(steps * each) for each in (step.value, *ends))
+        between = f" ({' to '.join(others)})" if others else ""
+        lines.append(f"  {tokens:,.0f} tokens: {whole}{between}")
     return lines
 
 
-def judged(step: Estimate, observed_s: float) -> str:
-    """Return how an observed time of a step compares with the prediction, and usual causes."""
-    ratio = observed_s / step.value
-    line = f"observed {seconds(observed_s)} per step: {significant(ratio, 2)} times the prediction"
+def _rate(plan: Plan, step_s: float) -> str:
+    return significant(plan.tokens / step_s, 2) if step_s else "unbounded"
+
+
+def _measured(name: str, plan: Plan, where: TrainingDevice, counted: Need) -> Measured:
+    """Return what is measured now. counted: of the plan. Raises PomologyError if nothing was."""
+    records = measured.measure(name, plan, where.backend)
+    result = measured.result(records)
+    if result is None:
+        least = records[0]
+        raise PomologyError(
+            f"--measure: {least.config['blocks']} of {least.config['of_blocks']} blocks: "
+            f"{least.status}: {least.reason or 'no time'}"
+        )
+    if plan.framework == "torch":
+        peak = measured.counted_bytes(name, result, counted.bytes, where.backend)
+        result = result._replace(bytes=peak)
+    return result
+
+
+def _parts(result: Measured, counted: Need) -> list[str]:
+    """Return the lines about what was measured of a block and of the rest."""
+    lines = []
+    if result.models != [result.every]:
+        rest = f"{seconds(result.seconds.rest)} and {quantity(result.memory.rest, 'B')}"
+        block = f"{seconds(result.seconds.trained)} and {quantity(result.memory.trained, 'B')}"
+        lines.append(f"  a block takes {block}, the rest {rest}")
+    folder = measured.folder().name
+    lines.append(f"  {quantity(counted.bytes, 'B')} are counted; the cases are in outputs/{folder}")
+    if result.flags:
+        lines.append(f"  disturbed: {', '.join(result.flags)}")
+    return lines
+
+
+def judged(pace: Pace, observed_s: float) -> str:
+    """Return how an observed time of a step compares with the expected one, and usual causes."""
+    step = pace.step
+    ratio = significant(observed_s / step.value, 2)
+    line = f"observed {seconds(observed_s)} per step: {ratio} times the {pace.what}"
+    if step.low is None:
+        return line
     if observed_s < step.low:
         return f"{line}; are its sequences shorter than --sequence?"
     if observed_s <= step.high:
         return f"{line}, within the interval"
-    return f"{line}; usual causes: {SWAPS if ratio > 10 else SLOW}"
+    return f"{line}; usual causes: {SWAPS if observed_s > 10 * step.value else SLOW}"
 
 
 def _offered(

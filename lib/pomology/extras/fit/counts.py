@@ -110,10 +110,10 @@ def of(name: str, plan: Plan, backend: str) -> Counts:
 
     name: see `networks.find`. backend: where the step will run. Raises PomologyError.
     """
-    return _of_any_shape(name, _alike(plan), backend)
+    return _of_any_shape(name, alike(plan), backend)
 
 
-def _alike(plan: Plan) -> Plan:
+def alike(plan: Plan) -> Plan:
     """Return the same plan for all that have the same counts.
 
     fp16 is counted as bf16: on `meta`, some operators are made for that alone.
@@ -134,7 +134,7 @@ def need(name: str, plan: Plan, backend: str) -> Need:
 
 def key(name: str, plan: Plan, backend: str) -> str:
     """Return the key of a model's counts in the table, the same for all shapes and both halves."""
-    values = _alike(plan)
+    values = alike(plan)
     # Only what differs from the default is written.
     default = Plan(**ANY)._asdict()
     changed = [

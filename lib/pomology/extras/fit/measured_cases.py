@@ -1,30 +1,68 @@
-"""Measured fine-tunings next to what `pomology fit` predicts for them."""
+"""Measured and published LoRA trainings next to what `pomology fit` predicts for them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from pomology.errors import PomologyError
-from pomology.extras.fit import counts, networks, times
+from pomology.extras.fit import answer, counts, matrix, networks, published_runs, times
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
-from pomology.format import quantity, seconds, span
+from pomology.extras.prediction.devices import Choice, Hardware
+from pomology.format import quantity, significant
 from pomology.machine import snapshot
+from pomology.measure import epochs
+from pomology.measure.estimate import Estimate
+from pomology.report import figures
 from pomology.report.table import Row, Table
 from pomology.results import cases
+from pomology.results.record import Record
 
-NOTE = (
-    "Memory: the peak of the allocator, or of the process on a CPU. Predicted is a step of "
-    "PyTorch. A time is predicted for a device with a data sheet only."
+NOTES = (
+    "Memory: the peak of the allocator, or of the process on a CPU. Predicted: by `pomology fit`, "
+    "with its 90 % interval; a time only for a device with a data sheet.",
+    "Published: LoRA of other models, for each model and device the run whose sequence is the "
+    "nearest to this machine's first.",
 )
+# Devices whose predicted speed a figure shows next to this machine's. All compute in bf16.
+OTHERS = ("M4", "M4 Max", "RTX 4090", "A100 80 GB SXM")
+SEQUENCES = (128, 256, 512, 1024, 2048)
+TABLE_DEVICE, TABLE_MEMORY = "M4 Max", "36GB"  # of the table of models, without a GPU here
+GB = 1e9
 
 
-def table(records, name, framework):
-    """Return a table of the cases with all layers of a model, next to their prediction.
+class Trained(NamedTuple):
+    """A case of this machine: its record, its plan, and its device if that has a data sheet."""
 
-    records: of this machine. framework: of this process; MLX's has no PyTorch, which counts.
+    record: Record
+    plan: Plan
+    choice: Choice | None
+    note: str
+
+
+def table(records: Iterable[Record], name: str, framework: str) -> Table:
+    """Return a table of this machine's cases and published ones, next to their prediction.
+
+    records: of this machine. Cases with all layers of the model are in it. framework: of this
+    process; only PyTorch counts what is not in the table of counts.
     """
-    if framework == "mlx" or name not in networks.configurations():
-        return Table("", [], ["The variant in PyTorch shows the prediction of known models."])
-    rows, notes, gpus = [], {}, snapshot.gpus()
+    if name not in networks.configurations():
+        return Table("", [], ["The prediction is of known models."])
+    trained = list(_trained(records, name))
+    rows = [_measured(case, name, framework) for case in trained]
+    first = trained[0].plan.sequence if trained else SEQUENCES[-1]
+    notes = dict.fromkeys(case.note for case in trained if case.note)
+    title = "Measured here, published elsewhere, and predicted"
+    return Table(title, [*rows, *_published(first)], [*NOTES, *notes])
+
+
+def _trained(records: Iterable[Record], name: str) -> Iterator[Trained]:
+    gpus = snapshot.gpus()
     for record in records:
-        config, metrics = record.config, record.metrics
+        config = record.config
         if record.status != "ok" or config["model"] != name:
             continue
         plan = Plan(
@@ -34,32 +72,149 @@ def table(records, name, framework):
             precision=record.precision,
             layers=config.get("lora_layers", 0),
         )
-        kind = cases.kind(record.backend)
-        need = counts.need(name, plan, record.backend if kind == "gpu" else "cpu")
-        predicted = "no data sheet"
-        if kind == "gpu":
+        choice, note = None, ""
+        if cases.kind(record.backend) == "gpu":
             choice, note = _device(record.chip, gpus)
-            notes[note] = None
-            if choice:
-                step, _ = times.predict(need, plan, choice.device)
-                predicted = f"{seconds(step.value)} ({span(*step.bounds, seconds)})"
-        peak = metrics.get("allocated_peak_bytes") or metrics.get("footprint_peak_bytes")
+        yield Trained(record, plan, choice, note)
+
+
+def _measured(case: Trained, name: str, framework: str) -> Row:
+    record, plan = case.record, case.plan
+    backend = case.choice.device.backend if case.choice else "cpu"
+    needed, speed = "", "no data sheet"
+    # Whatever is not in the table is counted by PyTorch, which a process of MLX does not have.
+    if framework == "torch" or counts.key(name, plan, backend) in counts.table():
+        need = counts.need(name, plan, backend)
+        needed = quantity(need.bytes, "B")
+        if case.choice:
+            speed = _speed(plan._replace(framework=record.framework), need, case.choice.device)
+    step = record.metrics.get("step_s")
+    peak = record.metrics.get("allocated_peak_bytes") or record.metrics.get("footprint_peak_bytes")
+    cells = {
+        "Device": f"{cases.chip_name(record)}, {cases.framework_name(record.framework)}",
+        "Model": f"{name}, {record.precision}",
+        "Batch": f"{plan.batch} × {plan.sequence:,} tokens",
+        "Tokens/s": significant(plan.tokens / step.value) if step else "",
+        "Predicted": speed,
+        "Memory": quantity(peak.value, "B") if peak else "",
+        "Predicted memory": needed,
+        "Source": "this machine",
+    }
+    return Row(cells, kind="measured")
+
+
+def _published(sequence: int) -> Iterator[Row]:
+    """Yield a row for each model and device: that with the nearest length of sequences."""
+    nearest: dict[tuple[str, str], dict[str, str]] = {}
+    for row in published_runs.lora():
+        key = row["model"], row["device"]
+        before = nearest.get(key)
+        if before is None or _distance(row, sequence) < _distance(before, sequence):
+            nearest[key] = row
+    sheets = devices.published_devices()
+    for (name, device), row in sorted(nearest.items()):
+        plan = published_runs.planned(row)
+        needed, speed = "", "no data sheet"
+        hardware = sheets.get(device)
+        if hardware:
+            need = counts.need(name, plan, hardware.backend)
+            needed, speed = quantity(need.bytes, "B"), _speed(plan, need, hardware)
         cells = {
-            "Case": f"{cases.chip_name(record)}, {record.framework}, {record.precision}",
+            "Device": f"{device}, {row['framework']}",
+            "Model": f"{name}, {row['precision']}",
             "Batch": f"{plan.batch} × {plan.sequence:,} tokens",
-            "Step": seconds(metrics["step_s"].value) if "step_s" in metrics else "",
-            "Predicted step": predicted,
-            "Memory": quantity(peak.value, "B") if peak else "",
-            "Predicted memory": quantity(need.bytes, "B"),
+            "Tokens/s": significant(float(row["tokens_per_s"])),
+            "Predicted": speed,
+            "Memory": f"{row['peak_memory_gb']} GB" if row["peak_memory_gb"] else "",
+            "Predicted memory": needed,
+            "Source": "/".join(row["source"].split("/")[2:5]),
         }
-        rows.append(Row(cells))
-    return Table("What pomology fit predicts", rows, [NOTE, *filter(None, notes)])
+        yield Row(cells, kind="published")
 
 
-def _device(chip, gpus):
+def _distance(row: dict[str, str], sequence: int) -> float:
+    return abs(float(row["sequence"]) - sequence)
+
+
+def _speed(plan: Plan, need: counts.Need, device: Hardware) -> str:
+    """Return a predicted speed with its interval."""
+    step, _ = times.predict(need, plan, device)
+    rate, low, high = (
+        significant(plan.tokens / each, 2) for each in (step.value, step.high, step.low)
+    )
+    return f"{rate} ({low} to {high})"
+
+
+def figure(records: Iterable[Record], name: str) -> Any:
+    """Return a figure of tokens per second over the length of sequences, a panel for each batch.
+
+    Measured cases have markers, and this machine's GPU and OTHERS dashed lines of what is
+    predicted.
+    """
+    if name not in networks.configurations():
+        return figures.nothing()
+    curves: dict[str, dict[tuple, list[tuple[float, Estimate]]]] = {}
+    own: dict[str, Hardware] = {}
+    for case in _trained(records, name):
+        record, plan = case.record, case.plan
+        if "step_s" not in record.metrics:
+            continue
+        kind = cases.kind(record.backend)
+        device = f"{cases.chip_name(record)}, {cases.framework_name(record.framework)}, measured"
+        rate = epochs.rate(plan.tokens, record.metrics["step_s"], "tokens/s")
+        panel = curves.setdefault(_panel(plan), {})
+        panel.setdefault((device, ("measured", kind)), []).append((plan.sequence, rate))
+        if case.choice:
+            own[f"{cases.chip_name(record)}, {record.framework}"] = case.choice.device
+    for panel in curves or {_panel(Plan()): {}}:
+        lines = curves.setdefault(panel, {})
+        batch = int(panel.rpartition(" ")[2])
+        for device, hardware in own.items():
+            framework = device.rpartition(" ")[2]
+            plan = Plan(batch=batch, framework=framework)
+            key = f"{device}, predicted", ("measured", "gpu")
+            lines[key] = list(_predicted(name, plan, hardware))
+        for device in OTHERS:
+            hardware = devices.with_data_sheet(device).device
+            role = "gpu" if hardware.backend == "mps" else "rival"
+            key = f"{hardware.name}, predicted", ("published", role)
+            lines[key] = list(_predicted(name, Plan(batch=batch), hardware))
+    low, high = (math.exp(end) for end in times.kept()["spread"])
+    remark = f"predicted: LoRA in bf16; 90 % are within {1 / high:.2f} and {1 / low:.2f} times"
+    scale = figures.Scale("tokens per second (higher is better)", 1, str)
+    return figures.draw_lines(curves, "tokens of a sequence", scale, remark)
+
+
+def _panel(plan: Plan) -> str:
+    return f"Batch {plan.batch}"
+
+
+def _predicted(name: str, plan: Plan, device: Hardware) -> Iterator[tuple[float, Estimate]]:
+    """Yield lengths of sequences, and the predicted tokens per second."""
+    for sequence in SEQUENCES:
+        plan = plan._replace(sequence=sequence)
+        need = counts.need(name, plan._replace(framework="torch"), device.backend)
+        step, _ = times.predict(need, plan, device)
+        yield sequence, Estimate(plan.tokens / step.value, "tokens/s", how="estimated")
+
+
+def models(framework: str) -> Table:
+    """Return the table of `pomology fit --table` for this machine's GPU, else TABLE_DEVICE.
+
+    framework: of this process.
+    """
+    options = argparse.Namespace(on=None, memory=None, framework=framework)
+    where = answer.training_device(options)
+    if where.backend not in matrix.COUNTED:
+        options.on, options.memory = TABLE_DEVICE, TABLE_MEMORY
+        where = answer.training_device(options)
+    return matrix.table(Plan(framework=framework, batch=4 if framework == "mlx" else 1), where)
+
+
+def _device(chip: str | None, gpus: Any) -> tuple[Choice | None, str]:
     """Return the device with a data sheet, or None, and how it was chosen or why there is none."""
     try:
-        choice = devices.with_data_sheet(chip, gpus)
+        choice = devices.with_data_sheet(chip or "", gpus)
     except PomologyError as error:
         return None, str(error)
     return choice, choice.note

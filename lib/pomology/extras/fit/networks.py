@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,28 +246,15 @@ def build(config: dict[str, Any], plan: Plan, backend: str) -> Any:
     backend: where its steps will run.
     """
     import torch
-    import transformers
 
-    transformers.logging.set_verbosity_error()
-    try:
-        network_class = getattr(transformers, config["architectures"][0])
-        settings = network_class.config_class(**config)
-        if network_class._can_set_experts_implementation():
-            # The default of CUDA, and the only one that reads no values; `meta` has none.
-            settings._experts_implementation = "grouped_mm"
-        with torch.device("meta"):
-            network = network_class(settings)
-    except Exception as error:  # wrong values in a user's file raise many types
-        reason = one_line(" ".join(str(error).split()), 200)
-        raise PomologyError(f"the configuration is no model's: {reason}") from None
-    network = network.to(torch_type("fp32" if plan.amp else plan.precision)).train()
+    with torch.device("meta"):
+        # The default of CUDA, and the only one that reads no values; `meta` has none.
+        network = untrained(config, plan, experts="grouped_mm")
     if plan.checkpointing:
-        contexts = lambda: (contextlib.nullcontext(), autocast(plan, backend))  # noqa: E731
-        network.activation_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+        recompute(network, lambda: autocast(plan, backend))
     if plan.method == "full":
         return network
-    for weight in network.parameters():
-        weight.requires_grad_(False)
+    freeze(network)
     if plan.method == "qlora":
         standins.quantize(network)
     if plan.upcast:
@@ -274,7 +262,48 @@ def build(config: dict[str, Any], plan: Plan, backend: str) -> Any:
         for weight in network.parameters():
             if id(weight) not in matrices:
                 weight.data = weight.data.float()
-    return _with_lora(network, plan)
+    return with_lora(network, plan)
+
+
+def untrained(config: dict[str, Any], plan: Plan, experts: str = "") -> Any:
+    """Return a model with random weights on PyTorch's default device. Raises PomologyError.
+
+    experts: how transformers computes them, by default as it chooses.
+    """
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    try:
+        network_class = getattr(transformers, config["architectures"][0])
+        settings = network_class.config_class(**config)
+        if experts and network_class._can_set_experts_implementation():
+            settings._experts_implementation = experts
+        network = network_class(settings)
+    except Exception as error:  # wrong values in a user's file raise many types
+        reason = one_line(" ".join(str(error).split()), 200)
+        raise PomologyError(f"the configuration is no model's: {reason}") from None
+    return network.to(torch_type("fp32" if plan.amp else plan.precision)).train()
+
+
+def full_configuration(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the values that transformers has by default, as JSON types."""
+    import transformers
+
+    settings = getattr(transformers, config["architectures"][0]).config_class(**config)
+    values = json.loads(settings.to_json_string(use_diff=False))
+    return values | {"architectures": config["architectures"]}
+
+
+def recompute(network: Any, context: Callable[[], Any]) -> None:
+    """Let a model's blocks run forward once more in the backward pass, in a context."""
+    contexts = lambda: (contextlib.nullcontext(), context())  # noqa: E731
+    network.activation_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+
+
+def freeze(network: Any) -> None:
+    """Let no weight of a model be trained."""
+    for weight in network.parameters():
+        weight.requires_grad_(False)
 
 
 def quantized(network: Any) -> list[Any]:
@@ -289,8 +318,11 @@ def torch_type(precision: str) -> Any:
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
 
-def _with_lora(network: Any, plan: Plan) -> Any:
-    """Return a model whose weights are frozen, with LoRA on some matrices of its blocks."""
+def with_lora(network: Any, plan: Plan, blocks: Sequence[int] | None = None) -> Any:
+    """Return a model whose weights are frozen, with LoRA on some matrices of its blocks.
+
+    blocks: their numbers, by default all.
+    """
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
 
@@ -299,6 +331,7 @@ def _with_lora(network: Any, plan: Plan) -> Any:
         lora_alpha=2 * plan.rank,
         lora_dropout=plan.dropout,
         target_modules=targets(network, plan),
+        layers_to_transform=blocks,
         # GPT-2's matrices are transposed, which peft otherwise says in a warning.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in network.modules()),
     )

@@ -26,7 +26,8 @@ class TrainingDevice(NamedTuple):
     """The device of a step, and its memory.
 
     device: with its data sheet, or None. limit: bytes that a program may use, or None. limited_by:
-    in words. note: how the device was chosen, or why it has no data sheet.
+    in words. note: how the device was chosen, or why it has no data sheet. chip: its name in
+    records, of a device of this machine.
     """
 
     backend: str
@@ -34,6 +35,7 @@ class TrainingDevice(NamedTuple):
     limit: float | None
     limited_by: str
     note: str = ""
+    chip: str | None = None
 
 
 class Offer(NamedTuple):
