@@ -48,7 +48,10 @@ MORE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "nvidia": {
         "blas": {"matmul_shapes": ["1x512x512"]},
-        "capabilities": {"features": ["fp16", "torch.compile"], "compile_on_cpu": False},
+        "capabilities": {
+            "features": ["fp16", "torch.compile", "fused optimizer"],
+            "compile_on_cpu": False,
+        },
         "dcgan": {"saved_pictures": 1},
         "energy": {"energy_models": ["whisper-medium", "small transformer"]},
         "gpt2_finetuning": {"larger": "gpt2-smoke"},

@@ -28,6 +28,9 @@ SLOW = "too slow for MLX on a busy CPU; tests/references/test_twins.py runs it"
 OFFLOAD = "offload needs a real CUDA; tests/models/test_offload.py runs it on a CPU"
 WEIGHTS = "needs weights of the hub"
 REAL_MAC = "asks the system itself, which is no Mac here"
+ARTICLE = "the article profile alone; tests/notebooks/test_simclr_article.py runs it"
+ELSEWHERE = "tests of other folders run it"
+RARE = "what happens to no pretended machine"
 OTHER = "another kind of model; tests/notebooks/test_counts.py counts it"
 
 # File -> lines that no run reaches, by their beginnings.
@@ -40,11 +43,20 @@ UNREACHED: dict[str, dict[str, str]] = {
         "raise  # too little memory": BROKEN,
         "raise Unsupported(": BROKEN,
     },
+    "base.py": {"return None": RARE},
+    "cgroups.py": {"continue": RARE},
+    "dcgan_mlx.py": {"": SLOW},
     "device_check.ipynb": {
         "agrees = (platform.processor()": REAL_MAC,
         'case.metric("processor"': REAL_MAC,
         "except MisconfigurationException": BROKEN,
         'raise Unsupported(f"Lightning says': BROKEN,
+    },
+    "driver_reports.py": {
+        'return "out-of-memory", reported.reason': ELSEWHERE,
+        "own += filter(None": ELSEWHERE,
+        "file.close()": RARE,
+        "return None": RARE,
     },
     "energy.ipynb": {
         "experiment.budget_s = max(": WHOLE,
@@ -76,7 +88,15 @@ UNREACHED: dict[str, dict[str, str]] = {
         "load(network, path)": WEIGHTS,
         'raise Unsupported(f"no matmul in bf16': BROKEN,
     },
+    "mac_sensors.py": {"return {}": REAL_MAC, "return ctypes.CDLL(": REAL_MAC, "main()": REAL_MAC},
+    "mlx.py": {"return None": ON_CPU},
     "model_sizes_mlx.py": {"raise TooSlow(": BROKEN},
+    "other_runs.py": {
+        "except OSError:": BROKEN,
+        "self._close()": BROKEN,
+        "raise": BROKEN,
+        "time.sleep(WAIT_S)": RARE,
+    },
     "peaks.ipynb": {
         'raise Mismatch(f"the result has data type': BROKEN,
         "return once, 1, 3": ON_CPU,
@@ -89,7 +109,33 @@ UNREACHED: dict[str, dict[str, str]] = {
         "model.load_state_dict(kept)": WHOLE,
     },
     "rasbt_vgg16_mlx.py": {"": SLOW},
-    "simclr.ipynb": {"case.accuracy(bank.right / bank.tested": WHOLE},
+    "simclr.ipynb": dict.fromkeys(
+        (
+            "case.count(simclr)",
+            "seed_everything(seed",
+            "files, others = ",
+            "on_disk, test_on_disk = ",
+            "training, test = loader(case, on_disk",
+            "model = case.watch_model(",
+            "verify.workload(case, model, simclr",
+            "model.bank = bank = ",
+            'options = {"accelerator"',
+            "trainer = Trainer(",
+            "case.watch()",
+            "timed = case.occasional(",
+            "with open(Path(folder",
+            "trainer.fit(model",
+            "(fit_s,) = ",
+            "model.to(case.device)",
+            "model.trainer = model.bank = None",
+            'case.metric("fit_s"',
+            'case.metric("epoch_s"',
+            'yield from experiment.cases([row | {"epochs": 2}])',
+        ),
+        ARTICLE,
+    )
+    | {"case.accuracy(bank.right / bank.tested": WHOLE},
+    "siamese_mlx.py": {"": SLOW},
     "simclr_mlx.py": {"": SLOW},
     "whisper_pretraining.ipynb": {'return "filled" if config': SMOKE},
     "whisper_finetuning.ipynb": {'yield first | {"recompute": True}': BROKEN},
