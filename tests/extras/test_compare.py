@@ -245,7 +245,7 @@ def test_two_single_runs_of_one_machine_are_called_different_in_at_most_5_percen
         for repeat in pair:
             records = [record for record in run.records if record.repeat == repeat]
             machine = {"machine": run.machine}
-            sides.append(SimpleNamespace(name=str(repeat), records=records, **machine))
+            sides.append(SimpleNamespace(name=str(repeat), records=records, kind="", **machine))
         rows = compare.table(sides).data
         judged = [row["verdict"].split(";")[0] for row in rows if row["low"] is not None]
         assert len(judged) > 200
@@ -313,3 +313,41 @@ def test_the_command_writes_a_table_in_which_no_text_is_markup(tmp_path, monkeyp
     page = (tmp_path / "outputs" / "compare.html").read_text(encoding="utf-8")
     assert "<script" not in page and "alert(1)" in page
     assert __main__.main(["compare", str(a)]) == 2 and "at least two" in capsys.readouterr().err
+
+
+def said(monkeypatch, capsys, tmp_path, *words):
+    monkeypatch.setattr(compare, "root", lambda: tmp_path)
+    assert __main__.main(["compare", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_first_line_counts_the_cases_and_has_the_mean_of_their_ratios(
+    tmp_path, monkeypatch, capsys
+):
+    a = [*repeats(SLOW), *repeats(FAST, "siamese"), *repeats([1.0], "dcgan")]
+    b = [*repeats(FAST), *repeats(SLOW, "siamese"), *repeats([4.0], "dcgan")]
+    places = [str(write(tmp_path / name, run, MACHINE)) for name, run in (("a", a), ("b", b))]
+    text = said(monkeypatch, capsys, tmp_path, *places)
+    # 0.5, 2 and 4 times as long: the geometric mean is the third root of 4.
+    mean = f"{4 ** (1 / 3):.2f}"
+    counted = "3 cases: faster 1, slower 1, no verdict 1"
+    assert text.splitlines()[0] == f"b takes {mean} times as long as a, {counted}"
+    lines = {line.split()[1]: line.split() for line in text.splitlines() if line.startswith("b  ")}
+    assert lines["vae"][2:4] == ["1", "0.500"] and lines["dcgan"][2:4] == ["1", "4.00"]
+    assert max(map(len, text.splitlines())) < 700 and text.count("\n") < 40
+
+
+def test_the_cpu_of_one_run_is_compared_with_the_gpu_of_another(tmp_path, monkeypatch, capsys):
+    a = write(tmp_path / "a", [*repeats(SLOW), *repeats(FAST, backend="mps")], MACHINE)
+    b = write(tmp_path / "b", [*repeats(FAST, backend="cuda"), *repeats(SLOW)], MACHINE)
+    text = said(monkeypatch, capsys, tmp_path, f"{a}:cpu", f"{b}:gpu")
+    first = text.splitlines()[0]
+    assert first == "b (GPU) takes 0.500 times as long as a (CPU), 1 case: faster 1"
+    assert __main__.main(["compare", f"{a}:cpu", f"{a}:gpu"]) == 0  # of one machine, too
+
+
+def test_runs_without_a_common_case_have_a_line(tmp_path, monkeypatch, capsys):
+    a = write(tmp_path / "a", repeats(SLOW), MACHINE)
+    b = write(tmp_path / "b", repeats(FAST, "dcgan"), MACHINE)
+    text = said(monkeypatch, capsys, tmp_path, str(a), str(b))
+    assert text.splitlines()[0] == "b: no case has a time in a, too"

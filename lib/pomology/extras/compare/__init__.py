@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
     from pomology.results.run import Run
 
 
-def load(*places: str | Path) -> list[Run]:
+def load(*places: str | Path, kinds: Sequence[str] = ()) -> list[Run]:
     """Return runs, those of the same name with numbers.
 
-    Raises PomologyError for a run without a case, and for a copy of another one.
+    kinds: of each run's devices, "" for both. Raises PomologyError for a run without a case, and
+    for a copy of another one.
     """
     from pomology.results.run import read_runs
 
-    runs = read_runs(*places)
+    # One by one, since a run's CPU and its GPU are two.
+    runs = [run for place in places for run in read_runs(place)] if kinds else read_runs(*places)
+    if any(kinds):
+        runs = [run.of_kind(kind) if kind else run for run, kind in zip(runs, kinds, strict=True)]
     for run in runs:
         if not run.records:
             raise PomologyError(f"{one_line(run.name)}: no case has ended in it")
@@ -79,25 +84,63 @@ def write_claims(runs: Sequence[Run], folder: Path) -> str:
     return f"{len(claims.data)} claims of the articles on these runs together: {counted}"
 
 
+_PLACES = "names in outputs/, paths, zips; `name:cpu` or `name:gpu` for one of its devices"
 ARGUMENTS = (
-    argument("places", "names in outputs/, paths, zips", (), nargs="*", metavar="run"),
+    argument("places", _PLACES, (), nargs="*", metavar="run"),
     argument("--runs", "the same in one text, with quotes"),
     STORE,
 )
 
 
+def kinds_of(places: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names of runs without `:cpu` and `:gpu`, and these, "" for both kinds."""
+    names, kinds = [], []
+    for place in places:
+        name, _, kind = place.rpartition(":")
+        is_kind = bool(name) and kind.lower() in ("cpu", "gpu")
+        names.append(name if is_kind else place)
+        kinds.append(kind.lower() if is_kind else "")
+    return names, kinds
+
+
 def _run(options: argparse.Namespace) -> None:
-    """Compare runs, side by side."""
-    paths = run_paths("RUNS", [*options.places, options.runs], options.store, options.fetch)
+    """Compare runs: which is faster, by experiment; each case is in a file."""
+    texts = [*options.places, options.runs]
+    try:
+        places = shlex.split(" ".join(texts))
+    except ValueError as error:
+        raise PomologyError(f"RUNS={' '.join(texts)}: {error}") from None
+    names, kinds = kinds_of(places)
+    # One by one, since a run's CPU and its GPU are two.
+    found = [run_paths("RUNS", [shlex.quote(name)], options.store, options.fetch) for name in names]
+    if any(kinds):
+        if any(len(paths) > 1 for paths in found):
+            raise PomologyError("RUNS: `:cpu` and `:gpu` are of single runs, not of a folder")
+        chosen = dict.fromkeys(zip([paths[0] for paths in found], kinds, strict=True))
+        paths, kinds = [path for path, _ in chosen], [kind for _, kind in chosen]
+    else:
+        paths = list(dict.fromkeys(path for paths in found for path in paths))
     if len(paths) < 2:
         raise PomologyError("RUNS: name at least two different runs")
-    runs = load(*paths)
+    print("\n".join(lines(paths, kinds if any(kinds) else ())))
+
+
+def lines(paths: Sequence[str | Path], kinds: Sequence[str] = ()) -> list[str]:
+    """Compare runs, write the files, and return what is said of them. kinds: see `load`."""
+    from pomology.extras.compare import summary
+
+    runs = load(*paths, kinds=kinds)
     for run in runs:
         run.print_problems()
     folder = root() / "outputs" if in_checkout() else root()
     side_by_side = write(runs, folder)
-    print(f"{side_by_side}\nwritten to {redact(str(folder / 'compare.csv'))} and compare.html")
-    print(f"{write_claims(runs, folder)}; written to compare-claims.html")
+    claims = write_claims(runs, folder)
+    text = summary.headlines(side_by_side.data, [run.name for run in runs])
+    if side_by_side.rows:
+        text += ["", *str(summary.table(side_by_side.data)).splitlines()]
+    text += ["", *side_by_side.notes]
+    text.append(f"each case: {redact(str(folder / 'compare.html'))} and compare.csv")
+    return [*text, f"{claims}; written to compare-claims.html"]
 
 
 COMMANDS = {"compare": (_run, *ARGUMENTS)}

@@ -105,6 +105,7 @@ class ComparedCase:
             "ratio": times and times.ratio,
             "low": times and times.low,
             "high": times and times.high,
+            "machine": times and times.machine,
             "base_s": times and times.base_s,
             "run_s": times and times.other_s,
         }
@@ -119,16 +120,17 @@ class ComparedCase:
         return f"{times.ratio:.3g} ({times.low:.3g} to {times.high:.3g}): {self.full_verdict}"
 
 
-def same_cases(pooled: Sequence[Repeats]) -> list[list[Repeats]]:
+def same_cases(pooled: Sequence[Repeats], any_kind: bool = False) -> list[list[Repeats]]:
     """Return the cases of all runs in groups of the same one, in order of first appearance.
 
     A case is the same experiment, framework, kind of device and settings: a Mac's GPU is compared
-    with an NVIDIA GPU.
+    with an NVIDIA GPU. any_kind: a CPU is compared with a GPU, too.
     """
     groups = defaultdict(list)
     for case in pooled:
+        kind = "" if any_kind else case.kind
         settings = str(case.config)
-        groups[case.first.experiment, case.first.framework, case.kind, settings].append(case)
+        groups[case.first.experiment, case.first.framework, kind, settings].append(case)
     return list(groups.values())
 
 
@@ -285,7 +287,9 @@ def table(runs: Sequence[Run], in_turn: bool = False) -> Table:
     by_run = {run.name: pool(run.records, run.name) for run in runs}
     pooled = [case for cases in by_run.values() for case in cases]
     traits = {run.name: traits_of(run, by_run[run.name]) for run in runs}
-    groups = [(cases, pairs(cases, traits)) for cases in same_cases(pooled)]
+    # The user has named the kind of each run's devices.
+    any_kind = all(run.kind for run in runs)
+    groups = [(cases, pairs(cases, traits)) for cases in same_cases(pooled, any_kind)]
     comparisons = [comparison for _, compared in groups for comparison in compared]
     families = defaultdict(list)
     for comparison in comparisons:
