@@ -12,7 +12,8 @@ from notebook_definitions import code, definitions, parameters
 from pomology.paths import notebook_paths, root
 from pomology.results.record import PROFILES
 
-PATHS = [path for path in notebook_paths(root() / "notebooks") if path.stem != "explore"]  # no run
+OF_NO_RUN = ("explore", "versus")
+PATHS = [path for path in notebook_paths(root() / "notebooks") if path.stem not in OF_NO_RUN]
 __all__ = ["PATHS", "code", "definitions", "notebook_text", "parameters", "twin", "write_notebook"]
 
 

@@ -98,6 +98,15 @@ def test_nothing_but_mlx_twins_stands_next_to_notebooks():
 
 def test_it_shows_measured_and_published_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
-    (path,) = [each.path for each in notebooks.notebooks(run=False, skipped={})]
+    path = root() / "notebooks" / "explore.ipynb"
     text = writes(papermill.execute_notebook(path, tmp_path / "x.ipynb", cwd=path.parent))
     assert text.count('"image/png"') == 4 and "M1 Ultra GPU" in text and "AMD EPYC CPU" in text
+
+
+def test_versus_answers_in_its_first_output(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
+    path = root() / "notebooks" / "versus.ipynb"
+    document = papermill.execute_notebook(path, tmp_path / "x.ipynb", cwd=path.parent)
+    first = next(cell.outputs[0] for cell in document.cells if cell.get("outputs"))
+    assert first.text.startswith("M3 Max GPU (40 cores) is 1.68× faster than T4: 2 configurations")
+    assert writes(document).count('"image/png"') == 1

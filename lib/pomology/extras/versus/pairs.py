@@ -1,0 +1,195 @@
+"""Published times of the same work on two devices, and their ratios.
+
+A pair is one configuration: the same workload, settings, precision and metric. Where a source has
+both devices the pair is of that source, since two sources seldom measure alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from pomology.articles import devices, published
+from pomology.format import significant
+from pomology.results import cases
+
+# Metrics that are times of work, or rates of it. Others, such as memory, are no speeds.
+TIMES = ("fit_s", "epoch_s", "compute_epoch_s", "pass_s", "step_s", "kernel_s", "launch_s")
+TIMES += ("forward_s", "backward_s")
+NO_WORK = {"hardware"}  # experiments of the articles that time nothing
+
+
+class Speed(NamedTuple):
+    """A published time or rate of a device.
+
+    work: equal for the same work. title: of the workload. settings: in words. si: seconds, or work
+    per second if `is_rate`. text: as it is printed, with its unit. source: id of sources.csv, or
+    `article 003`. software: framework and version. faults: ids of faults.csv.
+    """
+
+    device: str
+    work: tuple[str, str, str, str]
+    title: str
+    settings: str
+    si: float
+    is_rate: bool
+    text: str
+    source: str
+    year: str
+    software: str
+    faults: tuple[str, ...]
+
+    @property
+    def framework(self) -> str:
+        return self.software.partition(" ")[0]
+
+    @property
+    def is_serious(self) -> bool:
+        """Whether a known problem forbids to count it."""
+        return not published.SERIOUS.isdisjoint(self.faults)
+
+
+class Pair(NamedTuple):
+    """The speeds of two devices at the same work."""
+
+    first: Speed
+    second: Speed
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast the first is."""
+        ratio = self.first.si / self.second.si
+        return ratio if self.first.is_rate else 1 / ratio
+
+    @property
+    def problems(self) -> list[str]:
+        """What makes the ratio doubtful, in words."""
+        faults = dict.fromkeys([*self.first.faults, *self.second.faults])
+        words = [published.FAULTS[fault] for fault in faults if fault in published.SERIOUS]
+        if self.first.framework != self.second.framework:
+            words.append("other software")
+        if self.first.source != self.second.source:
+            words.append("two sources")
+        return words
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is of the same software in one source, without a serious problem."""
+        return not self.problems
+
+
+def speeds(device: str) -> list[Speed]:
+    """Return all published speeds of a device. device: a name of `devices.all_names`."""
+    return _by_device().get(device, [])
+
+
+def _by_device() -> dict[str, list[Speed]]:
+    by_device: dict[str, list[Speed]] = defaultdict(list)
+    for row in (*published.rows(), *published.elsewhere()):
+        name = devices.canonical(row["device"], row["role"])
+        if name and row["si"] and not row["bound"] and row["experiment"] not in NO_WORK:
+            is_rate = row["metric"].endswith("_per_s")
+            if is_rate or row["metric"] in TIMES:
+                by_device[name].append(_speed(name, row, is_rate))
+    return by_device
+
+
+def _speed(device: str, row: dict[str, Any], is_rate: bool) -> Speed:
+    config = row["config"]
+    article = row.get("article")
+    version = row["framework_version"]
+    framework = row["framework"] if version or not article else row["framework"] or row["backend"]
+    return Speed(
+        device=device,
+        work=(
+            row["experiment"],
+            row["metric"],
+            row["precision"],
+            json.dumps(config, sort_keys=True),
+        ),
+        title=published.WORKLOADS.get(row["experiment"], row["experiment"]),
+        settings=cases.config_text({"precision": row["precision"] or "fp32"} | config),
+        si=row["si"],
+        is_rate=is_rate,
+        text=f"{row['value']:,.6g} {row['unit']}".strip(),
+        source=f"article {article}" if article else row["source"],
+        year=row["year"],
+        software=framework,
+        faults=tuple(row.get("faults", ())),
+    )
+
+
+def pairs(first: str, second: str) -> list[Pair]:
+    """Return the pairs of two devices, one for each work, those that count before others."""
+    of_second = defaultdict(list)
+    for speed in speeds(second):
+        of_second[speed.work].append(speed)
+    of_first = defaultdict(list)
+    for speed in speeds(first):
+        if speed.work in of_second:
+            of_first[speed.work].append(speed)
+    best = [_best(alike, of_second[work]) for work, alike in of_first.items()]
+    return sorted(best, key=lambda pair: (not pair.counts, pair.first.title, pair.first.work))
+
+
+def _best(alike: Iterable[Speed], others: Sequence[Speed]) -> Pair:
+    """Return the pair with the fewest problems; of several the newest, then the fastest."""
+    every = [Pair(one, other) for one in alike for other in others]
+
+    def doubtful(pair: Pair) -> tuple:
+        years = [int(speed.year or 0) for speed in pair]
+        return len(pair.problems), -min(years), abs(years[0] - years[1]), pair.second.software
+
+    return min(every, key=doubtful)
+
+
+class Summary(NamedTuple):
+    """How many times as fast a device is as another: the geometric mean, and the range."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: list[Pair]
+
+    @property
+    def words(self) -> str:
+        """What it is of: `2 configurations of BERT-base, ...`."""
+        titles = dict.fromkeys(pair.first.title for pair in self.pairs)
+        names = list(titles)[:MOST_TITLES]
+        more = len(titles) - len(names)
+        named = ", ".join(names) + (f" and {more} more" if more else "")
+        count = len(self.pairs)
+        configurations = "configuration" if count == 1 else "configurations"
+        ranged = f", {_times(self.low)} to {_times(self.high)}" if count > 1 else ""
+        years = sorted({speed.year for pair in self.pairs for speed in pair if speed.year})
+        between = f"{years[0]} to {years[-1]}" if len(years) > 2 else " and ".join(years)
+        single = all("one-run" in speed.faults for pair in self.pairs for speed in pair)
+        runs = "one run each, " if single else ""
+        return f"{count} {configurations} of {named}{ranged}, {runs}{between}; no interval"
+
+
+MOST_TITLES = 3
+
+
+def _times(ratio: float) -> str:
+    return f"{significant(ratio)}×"
+
+
+def summary(counted: Sequence[Pair]) -> Summary | None:
+    """Return what some pairs say together, None without any."""
+    if not counted:
+        return None
+    ratios = [pair.ratio for pair in counted]
+    return Summary(geometric_mean(ratios), min(ratios), max(ratios), list(counted))
+
+
+def by_workload(counted: Iterable[Pair]) -> Iterator[tuple[str, Summary]]:
+    """Yield the title of each workload, and what its pairs say, the most pairs first."""
+    groups = defaultdict(list)
+    for pair in counted:
+        groups[pair.first.title].append(pair)
+    for title, alike in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield title, summary(alike)
