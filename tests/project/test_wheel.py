@@ -101,7 +101,7 @@ def test_it_brings_no_framework(run):
 def test_it_lists_notebooks_and_compares_runs(run, tmp_path):
     assert "vae                  Variational autoencoder on MNIST" in run("pomology", "list")
     compared = run("pomology", "compare", *map(str, ZIPS))
-    assert "Runs side by side" in compared and "written to ./compare.csv" in compared
+    assert " takes " in compared and "./compare.html and compare.csv" in compared
     assert "claims of the articles on these runs together: " in compared
     files = [f"{name}.{kind}" for name in ("compare-claims", "compare") for kind in ("csv", "html")]
     assert sorted(path.name for path in tmp_path.iterdir()) == files

@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from transformers import masking_utils
 
 from pomology.extras.fit import networks, truncated
 from pomology.extras.fit.plan import Plan
@@ -59,7 +58,7 @@ def workload(config: Mapping[str, Any], plan: Plan, blocks: Blocks, kind: str) -
     return Workload(
         build=build,
         batch=functools.partial(batch, short, plan.sequence),
-        optimizer=functools.partial(optimizer, plan.optimizer),
+        optimizer=functools.partial(optimizer, plan.optimizer, kind),
         step=step,
         trained=trained(short, plan, blocks),
         optimizer_class="SGD" if plan.optimizer == "sgd" else "AdamW",
@@ -68,12 +67,17 @@ def workload(config: Mapping[str, Any], plan: Plan, blocks: Blocks, kind: str) -
     )
 
 
-def optimizer(name: str, network: Any) -> Any:
-    """Return AdamW, or SGD with momentum, of a model's trained weights, as PyTorch has them."""
+def optimizer(name: str, kind: str, network: Any) -> Any:
+    """Return AdamW, or SGD with momentum, of a model's trained weights.
+
+    On CUDA as PyTorch has it by default, which updates many tensors at once; elsewhere, where that
+    would be a loop over the tensors, fused. kind: of the device.
+    """
     weights = [weight for weight in network.parameters() if weight.requires_grad]
+    fused = kind != "cuda"
     if name == "sgd":
-        return torch.optim.SGD(weights, LR, momentum=0.9)
-    return torch.optim.AdamW(weights, LR)
+        return torch.optim.SGD(weights, LR, momentum=0.9, fused=fused)
+    return torch.optim.AdamW(weights, LR, fused=fused)
 
 
 def batch(config: Mapping[str, Any], sequence: int, count: int) -> tuple[Any, ...]:
@@ -110,6 +114,8 @@ def not_packed(inputs: Any) -> contextlib.AbstractContextManager:
     """
     if not inputs.is_meta:
         return contextlib.nullcontext()
+    from transformers import masking_utils
+
     return mock.patch.object(masking_utils, "find_packed_sequence_indices", lambda _: None)
 
 
