@@ -93,13 +93,13 @@ def measure(name: str, plan: Plan, backend: str, whole: bool = False) -> list[Re
     backend: of the device. whole: see `measuring.Request`. Raises PomologyError where the process
     ended otherwise than it should.
     """
+    request = requested(name, plan, backend)  # refuses what cannot be measured
     out = folder()
     path = out / f"{measuring.NAME}.jsonl"
     before = journal.read(path).records
     first = 1 + max((record.repeat for record in before), default=-1)
     status, reason = "interrupted", "stopped by the user"
     try:
-        request = requested(name, plan, backend)
         request.out, request.repeat, request.whole = str(out), first, whole
         request.rounds, request.budget_s = ROUNDS, BUDGET_S
         code, status, words = twin.run(request, MODULE)
