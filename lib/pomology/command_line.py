@@ -52,18 +52,39 @@ def require_checkout(command: str) -> None:
         raise PomologyError(f"{command} needs the notebooks, which are not installed; {remedy}")
 
 
+def split_names(variable: str, texts: Sequence[str]) -> list[str]:
+    """Return names that are separated by spaces, with quotes around a name with spaces."""
+    try:
+        return shlex.split(" ".join(texts))
+    except ValueError as error:
+        raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
+
+
+def name_and_kind(text: str) -> tuple[str, str]:
+    """Return the name of a run, and `cpu` or `gpu` if it ends in `:cpu` or `:gpu`, else ""."""
+    name, _, kind = text.rpartition(":")
+    is_kind = bool(name) and kind.lower() in ("cpu", "gpu")
+    return (name, kind.lower()) if is_kind else (text, "")
+
+
 def run_paths(
     variable: str, texts: Sequence[str], address: str, fetch: Callable[[str, str], Path]
 ) -> list[Path]:
     """Return the paths of runs; fetch those that are not on this machine from a store.
 
-    texts: names of runs, separated by spaces, with quotes around a name with spaces. address: of
-    the store. fetch: downloads a run, of its name and this address; `options.fetch` of a command.
+    texts: names of runs, see `split_names`. address, fetch: see `named_paths`.
     """
-    try:
-        names = shlex.split(" ".join(texts))
-    except ValueError as error:
-        raise PomologyError(f"{variable}={' '.join(texts)}: {error}") from None
+    return named_paths(variable, split_names(variable, texts), address, fetch)
+
+
+def named_paths(
+    variable: str, names: Sequence[str], address: str, fetch: Callable[[str, str], Path]
+) -> list[Path]:
+    """Return the paths of runs by their names, see `run_paths`.
+
+    address: of the store. fetch: downloads a run, of its name and this address; `options.fetch` of
+    a command.
+    """
     local_names = []
     for name in names:
         if (address or "://" in name) and not (locate(name) or Path(name).exists()):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pomology.command_line import STORE, argument, run_paths
+from pomology.command_line import STORE, argument, name_and_kind, named_paths, split_names
 from pomology.errors import PomologyError
 from pomology.format import one_line
 from pomology.paths import in_checkout, redact, root
@@ -29,9 +28,11 @@ def load(*places: str | Path, kinds: Sequence[str] = ()) -> list[Run]:
     from pomology.results.run import read_runs
 
     # One by one, since a run's CPU and its GPU are two.
-    runs = [run for place in places for run in read_runs(place)] if kinds else read_runs(*places)
-    if any(kinds):
-        runs = [run.of_kind(kind) if kind else run for run, kind in zip(runs, kinds, strict=True)]
+    if kinds:
+        every = [run for place in places for run in read_runs(place)]
+        runs = [run.of_kind(kind) if kind else run for run, kind in zip(every, kinds, strict=True)]
+    else:
+        runs = read_runs(*places)
     for run in runs:
         if not run.records:
             raise PomologyError(f"{one_line(run.name)}: no case has ended in it")
@@ -94,25 +95,15 @@ ARGUMENTS = (
 
 def kinds_of(places: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the names of runs without `:cpu` and `:gpu`, and these, "" for both kinds."""
-    names, kinds = [], []
-    for place in places:
-        name, _, kind = place.rpartition(":")
-        is_kind = bool(name) and kind.lower() in ("cpu", "gpu")
-        names.append(name if is_kind else place)
-        kinds.append(kind.lower() if is_kind else "")
-    return names, kinds
+    pairs = [name_and_kind(place) for place in places]
+    return [name for name, _ in pairs], [kind for _, kind in pairs]
 
 
 def _run(options: argparse.Namespace) -> None:
     """Compare runs: which is faster, by experiment; each case is in a file."""
-    texts = [*options.places, options.runs]
-    try:
-        places = shlex.split(" ".join(texts))
-    except ValueError as error:
-        raise PomologyError(f"RUNS={' '.join(texts)}: {error}") from None
-    names, kinds = kinds_of(places)
+    names, kinds = kinds_of(split_names("RUNS", [*options.places, options.runs]))
     # One by one, since a run's CPU and its GPU are two.
-    found = [run_paths("RUNS", [shlex.quote(name)], options.store, options.fetch) for name in names]
+    found = [named_paths("RUNS", [name], options.store, options.fetch) for name in names]
     if any(kinds):
         if any(len(paths) > 1 for paths in found):
             raise PomologyError("RUNS: `:cpu` and `:gpu` are of single runs, not of a folder")

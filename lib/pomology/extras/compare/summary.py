@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
+from pomology.extras.compare.comparison import changed
 from pomology.format import one_line, significant
 from pomology.report.table import Row, Table
 from pomology.results.comparing import FASTER, SLOWER
 
 NO_VERDICT = "no verdict"
 VERDICTS = (FASTER, SLOWER, NO_VERDICT)
-CALIBRATED = 0.02  # a smaller change of the calibrations is not told
+RATIO = "Ratio: geometric mean of the times over those of the first run, so below 1 is faster."
 
 
 def headlines(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
@@ -35,9 +36,8 @@ def _headline(first: str, name: str, rows: Sequence[dict[str, Any]]) -> str:
     line = f"{name} takes {significant(ratio)} times as long as {of}, {_counted(timed)}"
     # Each case has the calibrations of its own device.
     change = median(row["machine"] for row in timed)
-    if abs(change - 1) > CALIBRATED:
-        way, share = ("slower", change - 1) if change > 1 else ("faster", 1 / change - 1)
-        line += f"; its calibration was {100 * share:.0f} % {way}"
+    if change != 1:  # which a small change is, see `comparison`
+        line += f"; its calibration was {changed(change)}"
     return one_line(line, 300)
 
 
@@ -68,19 +68,15 @@ def table(rows: Iterable[dict[str, Any]]) -> Table:
         timed = [row for row in alike if row["ratio"]]
         counts = Counter(map(verdict, timed))
         ratios = [row["ratio"] for row in timed]
+        between = f"{significant(min(ratios))} to {significant(max(ratios))}" if timed else ""
         cells = {
             "Run": run,
             "Experiment": experiment,
             "Cases": str(len(timed)),
             "Ratio": significant(geometric_mean(ratios)) if ratios else "",
-            "Range": f"{significant(min(ratios))} to {significant(max(ratios))}"
-            if len(ratios) > 1
-            else "",
+            "Range": between if len(ratios) > 1 else "",
             **{name.capitalize(): str(counts[name] or "") for name in VERDICTS},
             "Not compared": str(len(alike) - len(timed) or ""),
         }
         lines.append(Row(cells))
     return Table("By experiment", lines, [RATIO])
-
-
-RATIO = "Ratio: geometric mean of the times over those of the first run, so below 1 is faster."

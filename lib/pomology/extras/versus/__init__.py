@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 
-from pomology.command_line import argument, stated
+from pomology.command_line import argument, name_and_kind, stated
 from pomology.errors import PomologyError
 from pomology.results import run
 
-ONE_DEVICE = re.compile(r"(?i):(cpu|gpu)$")  # after the name of a run, as in `compare`
 _EXPECTED = "devices, such as 'M3 Max' T4, or runs"
 ARGUMENTS = (
     argument("names", _EXPECTED, None, type=stated(_EXPECTED), nargs="*"),
@@ -24,7 +22,7 @@ def _run(options: argparse.Namespace) -> None:
     first, *others = options.names or ("",)
     if not others:
         raise PomologyError("versus: expected two devices or more, such as: versus 'M3 Max' T4")
-    are_runs = [run.locate(ONE_DEVICE.sub("", name)) is not None for name in options.names]
+    are_runs = [run.locate(name_and_kind(name)[0]) is not None for name in options.names]
     if any(are_runs):
         from pomology.extras.versus import runs
 

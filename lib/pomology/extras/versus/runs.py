@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pomology.articles import devices as names
 from pomology.articles import published
+from pomology.command_line import name_and_kind
 from pomology.errors import PomologyError
 from pomology.extras import compare
 from pomology.format import one_line, significant
@@ -58,7 +59,7 @@ def lines(texts: Sequence[str], are_runs: Sequence[bool]) -> list[str]:
             "versus: expected one run and one device, or runs only, or devices only"
         )
     run_text, device_text = texts if are_runs[0] else reversed(texts)
-    (named,), (kind,) = compare.kinds_of([run_text])
+    named, kind = name_and_kind(run_text)
     run = Run(locate(named))
     run.print_problems()
     device = names.resolve(device_text, names.with_results())
@@ -66,7 +67,7 @@ def lines(texts: Sequence[str], are_runs: Sequence[bool]) -> list[str]:
     text = [headline(run, device.name, found)]
     if found:
         text += ["", *str(table(found, run, device.name)).splitlines()]
-    return text + [note for note in [device.note] if note]
+    return [*text, device.note] if device.note else text
 
 
 def _kind(run: Run) -> str:
