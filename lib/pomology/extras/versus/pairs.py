@@ -6,6 +6,7 @@ both devices the pair is of that source, since two sources seldom measure alike.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from pomology.results import cases
 # Metrics that are times of work, or rates of it. Others, such as memory, are no speeds.
 TIMES = ("fit_s", "epoch_s", "compute_epoch_s", "pass_s", "step_s", "kernel_s", "launch_s")
 TIMES += ("forward_s", "backward_s")
+MOST_TITLES = 3  # of workloads in a line
 NO_WORK = {"hardware"}  # experiments of the articles that time nothing
 
 
@@ -45,11 +47,6 @@ class Speed(NamedTuple):
     @property
     def framework(self) -> str:
         return self.software.partition(" ")[0]
-
-    @property
-    def is_serious(self) -> bool:
-        """Whether a known problem forbids to count it."""
-        return not published.SERIOUS.isdisjoint(self.faults)
 
 
 class Pair(NamedTuple):
@@ -86,6 +83,7 @@ def speeds(device: str) -> list[Speed]:
     return _by_device().get(device, [])
 
 
+@functools.cache
 def _by_device() -> dict[str, list[Speed]]:
     by_device: dict[str, list[Speed]] = defaultdict(list)
     for row in (*published.rows(), *published.elsewhere()):
@@ -100,8 +98,6 @@ def _by_device() -> dict[str, list[Speed]]:
 def _speed(device: str, row: dict[str, Any], is_rate: bool) -> Speed:
     config = row["config"]
     article = row.get("article")
-    version = row["framework_version"]
-    framework = row["framework"] if version or not article else row["framework"] or row["backend"]
     return Speed(
         device=device,
         work=(
@@ -117,7 +113,7 @@ def _speed(device: str, row: dict[str, Any], is_rate: bool) -> Speed:
         text=f"{row['value']:,.6g} {row['unit']}".strip(),
         source=f"article {article}" if article else row["source"],
         year=row["year"],
-        software=framework,
+        software=row["framework"] or row["backend"],
         faults=tuple(row.get("faults", ())),
     )
 
@@ -169,9 +165,6 @@ class Summary(NamedTuple):
         single = all("one-run" in speed.faults for pair in self.pairs for speed in pair)
         runs = "one run each, " if single else ""
         return f"{count} {configurations} of {named}{ranged}, {runs}{between}; no interval"
-
-
-MOST_TITLES = 3
 
 
 def _times(ratio: float) -> str:
