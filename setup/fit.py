@@ -221,7 +221,7 @@ def counted() -> pandas.DataFrame:
             "why": why,
             "memory": np.nan,
             "step_s": np.nan,
-            "author": "/".join(row["source"].split("/")[2:5]),
+            "author": published_runs.author(row),
             "stated": bool(all_stated and not varies),
             "maker": devices.MAKERS[device.maker] if device else "",
             "length": "",

@@ -52,13 +52,14 @@ def answer(options: argparse.Namespace) -> Answer:
     if options.measure:
         measured.check(plan, options.on)
     need = counts.need(name, plan, where.backend)
-    here = [] if options.on else measured.earlier(plan.framework, where.backend, where.chip)
-    more = []
+    here, more = [], []
     if options.measure:
         result = _measured(name, plan, where, need)
         more = _parts(result, need)
         need = need._replace(bytes=result.bytes)
         here = [result]
+    elif not options.on:
+        here = measured.earlier(plan.framework, where.backend, where.chip)
     verdict = offers.verdict(need, plan, where)
     lines = [f"{verdict}: {_needed(name, plan, need, where, options.measure)}"]
     pace = paces.of(networks.title(name), plan, need, where, here)
@@ -187,8 +188,7 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
 
 def _needed(name: str, plan: Plan, need: Need, where: TrainingDevice, measured: bool) -> str:
     """Return what a plan needs of what there is. measured: whether that is measured."""
-    what = {"full": "training", "lora": "LoRA of", "qlora": "QLoRA of"}[plan.method]
-    words = f"{what} {networks.title(name)} needs {quantity(need.bytes, 'B')}"
+    words = f"{plan.of(networks.title(name))} needs {quantity(need.bytes, 'B')}"
     words += " (measured)" if measured else ""
     if not where.limit:
         return f"{words}; --memory tells whether that fits"

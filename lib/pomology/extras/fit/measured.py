@@ -33,8 +33,6 @@ BUDGET_S = 3.0  # of a case's steady steps
 LEAST_ROUNDS = 3  # of an interval between rounds
 # Half of the 90 % interval that extrapolating itself adds, as a share of the whole (docs/fit.md).
 EXTRAPOLATION = 0.1
-
-
 DEPTHS = ("blocks", "trained_blocks")  # settings in which the cases of a plan differ
 MEASURED = {"step_s", "step_peak_bytes"}
 
@@ -63,9 +61,8 @@ class Measured(NamedTuple):
     @property
     def shape(self) -> str:
         """The plan in words: `LoRA of gpt2, 2 × 256 tokens, fp32`."""
-        words = {"full": "full training", "lora": "LoRA", "qlora": "QLoRA"}[self.plan.method]
         step = f"{self.plan.batch} × {self.plan.sequence:,} tokens, {self.plan.precision}"
-        return f"{words} of {self.model}, {step}"
+        return f"{self.plan.of(self.model)}, {step}"
 
 
 def check(plan: Plan, device: str | None) -> None:

@@ -31,7 +31,6 @@ NOTES = (
 OTHERS = ("M4", "M4 Max", "RTX 4090", "A100 80 GB SXM")
 SEQUENCES = (128, 256, 512, 1024, 2048)
 TABLE_DEVICE, TABLE_MEMORY = "M4 Max", "36GB"  # of the table of models, without a GPU here
-GB = 1e9
 
 
 class Trained(NamedTuple):
@@ -127,7 +126,7 @@ def _published(sequence: int) -> Iterator[Row]:
             "Predicted": speed,
             "Memory": f"{row['peak_memory_gb']} GB" if row["peak_memory_gb"] else "",
             "Predicted memory": needed,
-            "Source": "/".join(row["source"].split("/")[2:5]),
+            "Source": published_runs.author(row),
         }
         yield Row(cells, kind="published")
 
@@ -153,40 +152,39 @@ def figure(records: Iterable[Record], name: str) -> Any:
     """
     if name not in networks.configurations():
         return figures.nothing()
-    curves: dict[str, dict[tuple, list[tuple[float, Estimate]]]] = {}
-    own: dict[str, Hardware] = {}
+    by_batch: dict[int, dict[tuple, list[tuple[float, Estimate]]]] = {}
+    own: dict[tuple[str, str], Hardware] = {}  # device and framework -> its data sheet
     for case in _trained(records, name):
         record, plan = case.record, case.plan
         if "step_s" not in record.metrics:
             continue
-        kind = cases.kind(record.backend)
-        device = f"{cases.chip_name(record)}, {cases.framework_name(record.framework)}, measured"
+        chip = cases.chip_name(record)
+        key = (
+            f"{chip}, {cases.framework_name(record.framework)}, measured",
+            ("measured", cases.kind(record.backend)),
+        )
         rate = epochs.rate(plan.tokens, record.metrics["step_s"], "tokens/s")
-        panel = curves.setdefault(_panel(plan), {})
-        panel.setdefault((device, ("measured", kind)), []).append((plan.sequence, rate))
+        lines = by_batch.setdefault(plan.batch, {})
+        lines.setdefault(key, []).append((plan.sequence, rate))
         if case.choice:
-            own[f"{cases.chip_name(record)}, {record.framework}"] = case.choice.device
-    for panel in curves or {_panel(Plan()): {}}:
-        lines = curves.setdefault(panel, {})
-        batch = int(panel.rpartition(" ")[2])
-        for device, hardware in own.items():
-            framework = device.rpartition(" ")[2]
+            own[chip, record.framework] = case.choice.device
+    if not by_batch:
+        by_batch[1] = {}
+    for batch, lines in by_batch.items():
+        for (chip, framework), hardware in own.items():
+            key = f"{chip}, {framework}, predicted", ("measured", "gpu")
             plan = Plan(batch=batch, framework=framework)
-            key = f"{device}, predicted", ("measured", "gpu")
             lines[key] = list(_predicted(name, plan, hardware))
         for device in OTHERS:
             hardware = devices.with_data_sheet(device).device
             role = "gpu" if hardware.backend == "mps" else "rival"
             key = f"{hardware.name}, predicted", ("published", role)
             lines[key] = list(_predicted(name, Plan(batch=batch), hardware))
+    curves = {f"Batch {batch}": lines for batch, lines in by_batch.items()}
     low, high = (math.exp(end) for end in times.kept()["spread"])
     remark = f"predicted: LoRA in bf16; 90 % are within {1 / high:.2f} and {1 / low:.2f} times"
     scale = figures.Scale("tokens per second (higher is better)", 1, str)
     return figures.draw_lines(curves, "tokens of a sequence", scale, remark)
-
-
-def _panel(plan: Plan) -> str:
-    return f"Batch {plan.batch}"
 
 
 def _predicted(name: str, plan: Plan, device: Hardware) -> Iterator[tuple[float, Estimate]]:

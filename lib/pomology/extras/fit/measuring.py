@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import sys
 import threading
@@ -267,7 +268,8 @@ def main() -> int:
         return 1
     experiment.limit_s = LIMIT_S
     device = experiment.devices[-1]
-    workload = (in_mlx if mlx else in_torch)(request, plan, device)
+    # Each model is made, and its step counted, once for all rounds.
+    workload = functools.cache((in_mlx if mlx else in_torch)(request, plan, device))
     every = truncated.whole(request.config, plan)
     sets = list(truncated.choices(every, truncated.period(request.config)))
     models = affordable(sets, device, plan, workload)

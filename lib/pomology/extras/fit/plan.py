@@ -44,6 +44,11 @@ class Plan(NamedTuple):
         """Tokens of a step, of all its passes."""
         return self.batch * self.sequence * self.accumulation
 
+    def of(self, model: str) -> str:
+        """Return what is done with a model, in words: `LoRA of gpt2`, `training gpt2`."""
+        words = {"full": "training", "lora": "LoRA of", "qlora": "QLoRA of"}[self.method]
+        return f"{words} {model}"
+
     @property
     def gradient_bytes(self) -> int:
         """Bytes of a trained weight and its gradient: adapters and weights of autocast are fp32."""

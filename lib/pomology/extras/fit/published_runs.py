@@ -36,6 +36,11 @@ def planned(row: dict[str, str]) -> Plan:
     )
 
 
+def author(row: dict[str, str]) -> str:
+    """Return the owner of a row's source: `github.com/QwenLM/Qwen`."""
+    return "/".join(row["source"].split("/")[2:5])
+
+
 def lora() -> list[dict[str, str]]:
     """Return the rows of LoRA that state what their prediction needs, and the device."""
     return [
