@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -299,6 +300,13 @@ def test_a_prediction_is_scaled_by_what_is_measured_here():
     assert after.step.value == pytest.approx(2 * before.value)
     assert "times 2.0 as of 1 plan measured here" in after.source
     assert paces.of("gpt2", plan, need, where, [found]).step is twice
+
+
+def test_without_glibc_memory_is_read_as_it_is(monkeypatch):
+    """As on macOS, whose C library has neither function."""
+    monkeypatch.setattr(measuring.ctypes, "CDLL", lambda _: SimpleNamespace())
+    with measuring.returned_at_once():
+        assert measuring.settled_bytes() > 2**20
 
 
 def test_the_process_says_why_nothing_was_measured(config, outputs, monkeypatch, capsys):

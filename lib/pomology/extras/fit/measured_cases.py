@@ -22,7 +22,7 @@ from pomology.results import cases
 from pomology.results.record import Record
 
 NOTES = (
-    "Memory: the peak of the allocator, or of the process on a CPU. Predicted: by `pomology fit`, "
+    "Memory: the peak of the allocator, or of the process on a CPU. Predicted: by pomology fit, "
     "with its 90 % interval; a time only for a device with a data sheet.",
     "Published: LoRA of other models, for each model and device the run whose sequence is the "
     "nearest to this machine's first.",
@@ -114,6 +114,7 @@ def _published(sequence: int) -> Iterator[Row]:
     for (name, device), row in sorted(nearest.items()):
         plan = published_runs.planned(row)
         needed, speed = "", "no data sheet"
+        peak = row["peak_memory_gb"]
         hardware = sheets.get(device)
         if hardware:
             need = counts.need(name, plan, hardware.backend)
@@ -124,7 +125,7 @@ def _published(sequence: int) -> Iterator[Row]:
             "Batch": f"{plan.batch} × {plan.sequence:,} tokens",
             "Tokens/s": significant(float(row["tokens_per_s"])),
             "Predicted": speed,
-            "Memory": f"{row['peak_memory_gb']} GB" if row["peak_memory_gb"] else "",
+            "Memory": f"{significant(float(peak))} GB" if peak else "",
             "Predicted memory": needed,
             "Source": published_runs.author(row),
         }
