@@ -148,6 +148,8 @@ def test_a_correct_device_passes_with_a_note(tmp_path, precision):
         record = verified(tmp_path, {}, precision)
     assert record.status == "ok", record.reason
     assert {"step_s", "proof_s"} <= set(record.metrics) and "unproved" not in record.flags
+    assert record.proof["rule"] == verify.RULE and 0 <= record.proof["unseen_weights"] <= 1
+    assert record.proof["samples"] == record.proof["batch_size"] and record.proof["steps_after"]
     assert record.note.startswith("verified against the CPU before it was timed")
 
 
@@ -197,7 +199,7 @@ def run():
         notes = []
         backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False)
         backend.reset_peak_memory = lambda: None
-        case = SimpleNamespace(backend=backend, config={}, precision=precision)
+        case = SimpleNamespace(backend=backend, config={}, precision=precision, proof={})
         case.experiment = SimpleNamespace(budget_s=budget_s, profile="quick")
         case.note, case.metric = lambda *note: notes.append(note), lambda *_: None
         case.at_end = (lambda check: check(10.0)) if again else lambda _: None

@@ -37,6 +37,7 @@ class Case(SimpleNamespace):
             note=lambda *note: self.notes.append(note),
             metric=lambda *_: None,
             at_end=self.checks.append,
+            proof={},
         )
 
 

@@ -101,6 +101,7 @@ class Case:
         self._losses: list[float] = []
         self._metrics: dict[str, Estimate] = {}
         self._calls: dict[str, outcome.TimedCalls] = {}
+        self.proof: dict[str, float] = {}  # see `models.verify.Verification`
         self._notes: list[str] = []
         self._flags: list[str] = []
         self._checks: list[Callable[[float], None]] = []
@@ -544,6 +545,7 @@ class Case:
             "blocks": outcome.raw_times(self.clock.parts, self._calls),
             "asides": {name: work.seconds for name, work in self.clock.occasional_work.items()},
             "canary": observed.calibration,
+            "proof": self.proof,
             "note": redact("; ".join(self._notes)),
         }
         if observed.sampled:

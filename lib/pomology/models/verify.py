@@ -25,6 +25,8 @@ import numpy as np
 from pomology.errors import Mismatch, NotLearning
 from pomology.results import cases
 
+# Number of these rules in a record's `proof`. It grows when what is compared or allowed changes.
+RULE = 1
 # Share of a norm. Sums of a million fp32 values differ by 0.00002. A value is rounded by 0.0005 in
 # TF32 and fp16, by 0.004 in bf16. Errors of some operators add up.
 TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 4e-2}
@@ -169,6 +171,8 @@ def workload(
 class Verification:
     """What is verified of a case, before its timing and after it.
 
+    It fills the case's `proof`: number of these rules; samples that were verified before the
+    timing, of those of a step; share of unseen weights; steps that were verified after it.
     first_norms: norms of the untrained model's gradients and loss. Those of a trained model may be
     near 0, while its outputs are rounded as those of any model, so a tolerance is relative to the
     larger one. unseen_weights: share of the weights whose gradient may differ by more than `SEEN`,
@@ -223,6 +227,12 @@ class Verification:
             case.note(f"not verified: {', '.join(unverified)}")
         proof_s = time.perf_counter() - began_s
         case.metric("proof_s", proof_s, "s")
+        case.proof |= {
+            "rule": RULE,
+            "samples": size,
+            "batch_size": batch_size,
+            "unseen_weights": round(self.unseen_weights, 4),
+        }
         again = functools.partial(self.after_timing, size, cpu_s / size, proof_s)
         case.at_end(again)
 
@@ -258,6 +268,7 @@ class Verification:
                 self._repeated(size)
         against = f"in {steps} steps against the CPU" if steps else "by repeating a step"
         case.note(f"verified after the timing {against}")
+        case.proof["steps_after"] = steps
         case.metric("proof_s", proof_s + time.perf_counter() - began_s, "s")
 
     def _repeated(self, size: int) -> None:

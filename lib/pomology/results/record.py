@@ -68,7 +68,8 @@ class Record(Start, kw_only=True, tag="end"):
     launches_per_step: kernels, counted in PyTorch. blocks: raw times by part, pairs of steps or
     calls and their seconds. asides: seconds of occasional work by name. note: notes of the case.
     absent: metric -> reason why it is missing.
-    rails: power domains of the energy. trace, memory_trace: samples in time order. calibration:
+    rails: power domains of the energy. proof: what a GPU's step was verified by, see
+    `models.verify.Verification`. trace, memory_trace: samples in time order. calibration:
     seconds of `calibrate` in machine/calibration.py, `before_s` and `after_s`, and of
     `calibrate_gpu`, with `device_`; `canary` in a journal.
     """
@@ -89,6 +90,7 @@ class Record(Start, kw_only=True, tag="end"):
     absent: dict[str, Any] = {}
     rails: list[str] = []
     thermal_level: int | None = None
+    proof: dict[str, float] = {}
     trace: list = []
     traceback: str = ""
     calibration: dict[str, float] = msgspec.field(name="canary", default_factory=dict)
