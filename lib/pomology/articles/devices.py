@@ -180,6 +180,41 @@ def variants(name: str, catalogue: Catalogue) -> list[str]:
     return _of_size(parts, _of_model(parts, catalogue.names))
 
 
+def order(name: str) -> tuple:
+    """Return a key that sorts Apple's chips first, and numbers in names by their value."""
+    apple = APPLE.fullmatch(parse(name).model)
+    parts = re.split(r"(\d+)", name.casefold())
+    return not apple, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def measured(chip: str, kind: str, machine: Mapping[str, Any]) -> str:
+    """Return the name of a device that a run measured, with its size: `M4 Max GPU (40 cores)`.
+
+    chip: as the system reports it, without its maker. kind: `cpu` or `gpu`. machine: the run's
+    machine.json, which has the cores of the CPU and of an Apple GPU, and the memory of a card.
+    """
+    if kind == "cpu":
+        cores = machine.get("cpu_cores")
+        return f"{_without_apple(chip)} CPU" + (f" ({cores} cores)" if cores else "")
+    gpus = [gpu for gpu in machine.get("gpus") or () if same_model(gpu["name"], chip)]
+    gpu = gpus[0] if gpus else {}
+    parts = _parts(chip)
+    memory_gb = (gpu.get("memory_bytes") or 0) / 2**30
+    parts = parts._replace(
+        cores=parts.cores or gpu.get("cores"), memory_gb=parts.memory_gb or memory_gb or None
+    )
+    if APPLE.fullmatch(parts.model):
+        return f"{_without_apple(chip)} GPU" + (f" ({parts.cores} cores)" if parts.cores else "")
+    # Of a card the data may have several sizes, of which only one is this.
+    stated = _exactly(parts, _of_model(parts, all_names()))
+    return stated[0] if len(stated) == 1 else f"{chip} GPU"
+
+
+def _without_apple(chip: str) -> str:
+    """Return the name of an Apple chip as the data has it: `M4 Max`."""
+    return chip.removeprefix("Apple ")
+
+
 def is_cpu(name: str) -> bool:
     """Return whether a name says that it is a CPU's: `M3 Max CPU`, `AMD EPYC 7B13`."""
     words = MAKERS.sub(" ", name.casefold())
@@ -203,7 +238,11 @@ def of_size(name: str, among: Sequence[str]) -> list[str]:
 
     What no device among them states, such as the bus of a V100, tells no sizes from each other.
     """
-    parts = _parts(name)
+    return _exactly(_parts(name), among)
+
+
+def _exactly(parts: Parts, among: Sequence[str]) -> list[str]:
+    """Return the devices that have a stated size, see `of_size`."""
     others = [parse(device) for device in among]
     if not any(other.cores for other in others):
         parts = parts._replace(cores=None)

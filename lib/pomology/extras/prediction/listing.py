@@ -43,7 +43,7 @@ def _everything() -> Catalogue:
 
 
 def _table(listed: list[str], notes: tuple[str, ...]) -> Table:
-    rows = [_row(name) for name in sorted(listed, key=_order)]
+    rows = [_row(name) for name in sorted(listed, key=devices.order)]
     with_sheet = len(devices.sheets().keys() & set(listed))
     with_results = len(devices.counts().keys() & set(listed))
     counts = f"{with_sheet} with a data sheet, {with_results} with published results"
@@ -59,7 +59,7 @@ def _of_other_size(text: str, sizes: list[str]) -> str:
     size = [f"{parts.cores} cores"] if parts.cores else []
     size += [f"{parts.memory_gb:.0f} GB"] if parts.memory_gb else []
     size += [{"sxm": "SXM", "pci": "PCIe"}[parts.bus]] if parts.bus else []
-    only = names.listed(sorted(sizes, key=_order), "and")
+    only = names.listed(sorted(sizes, key=devices.order), "and")
     have = f"has a data sheet or a published result of its own, only {only}"
     return f"No size with {' and '.join(size)} {have}."
 
@@ -89,7 +89,7 @@ def _other_names(text: str, sizes: list[str]) -> str:
         for name in devices.all_names()
         if name not in sizes and words <= set(re.findall(r"[\w.]+", name.casefold()))
     ]
-    return f"Other models: {', '.join(sorted(others, key=_order))}." if others else ""
+    return f"Other models: {', '.join(sorted(others, key=devices.order))}." if others else ""
 
 
 def _row(name: str) -> Row:
@@ -108,10 +108,3 @@ def _row(name: str) -> Row:
         "Results": f"{count:,}" if count else "",
     }
     return Row(cells)
-
-
-def _order(name: str) -> tuple:
-    """Return a key that sorts Apple's chips first, and numbers in names by their value."""
-    apple = devices.APPLE.fullmatch(devices.parse(name).model)
-    parts = re.split(r"(\d+)", name.casefold())
-    return not apple, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 UNCOUNTED = ("recompute", "gradient_checkpointing", "offload")
 
 
+@functools.cache
 def published() -> pandas.DataFrame:
     """Return published times without serious faults, for counted workloads and known devices.
 

@@ -11,8 +11,6 @@ from pomology.articles import devices as names
 from pomology.articles.devices import Catalogue
 from pomology.articles.names import Resolved
 from pomology.errors import PomologyError
-from pomology.extras.prediction import devices
-from pomology.extras.prediction.devices import Hardware
 from pomology.extras.versus import pairs, predicted
 from pomology.extras.versus.pairs import Pair, Summary
 from pomology.extras.versus.predicted import Ratio
@@ -106,13 +104,17 @@ def answer(first: str, second: str) -> Answer:
         raise PomologyError(f"{resolved[0].name}: expected two different devices")
     every = pairs.pairs(resolved[0].name, resolved[1].name)
     notes = [each.note for each in resolved if each.note]
-    hardware = [_hardware(each.name, notes) for each in resolved]
+    notes += [
+        f"{each.name} has no data sheet, so nothing is predicted"
+        for each in resolved
+        if each.name not in names.sheets()
+    ]
     return Answer(
         first=resolved[0].name,
         second=resolved[1].name,
         counted=[pair for pair in every if pair.counts],
         others=[pair for pair in every if not pair.counts],
-        ratios=predicted.ratios(*hardware) if all(hardware) else [],
+        ratios=predicted.ratios(resolved[0].name, resolved[1].name),
         notes=notes,
     )
 
@@ -141,15 +143,6 @@ def _resolve(first: str, second: str) -> tuple[Resolved, Resolved]:
         ordered = every._replace(names=(device, *(size for size in others if size != device)))
         resolved.append(names.resolve(name, ordered, gpus))
     return resolved[0], resolved[1]
-
-
-def _hardware(name: str, notes: list[str]) -> Hardware | None:
-    """Return a device with its data sheet, None without one, which is noted."""
-    try:
-        return devices.with_data_sheet(name).device
-    except PomologyError:
-        notes.append(f"{name} has no data sheet, so nothing is predicted")
-        return None
 
 
 def lines(found: Answer, all_pairs: bool = False) -> list[str]:

@@ -20,6 +20,7 @@ from pomology.results import cases
 # Metrics that are times of work, or rates of it. Others, such as memory, are no speeds.
 TIMES = ("fit_s", "epoch_s", "compute_epoch_s", "pass_s", "step_s", "kernel_s", "launch_s")
 TIMES += ("forward_s", "backward_s")
+SAMPLES = ("image", "sequence", "token", "text")  # words for a sample in workloads.csv
 MOST_TITLES = 3  # of workloads in a line
 NO_WORK = {"hardware"}  # experiments of the articles that time nothing
 
@@ -27,18 +28,21 @@ NO_WORK = {"hardware"}  # experiments of the articles that time nothing
 class Speed(NamedTuple):
     """A published time or rate of a device.
 
-    work: equal for the same work. title: of the workload. settings: in words. si: seconds, or work
-    per second if `is_rate`. text: as it is printed, with its unit. source: id of sources.csv, or
-    `article 003`. software: framework and version. faults: ids of faults.csv.
+    work: equal for the same work. title: of the workload. settings: `config` and the precision in
+    words. si: seconds, or work per second if `is_rate`. text: as it is printed, with its unit.
+    per_second: samples per second with their unit, "" where their number is not known. source: id
+    of sources.csv, or `article 003`. software: framework and version. faults: ids of faults.csv.
     """
 
     device: str
     work: tuple[str, str, str, str]
     title: str
     settings: str
+    config: dict[str, Any]
     si: float
     is_rate: bool
     text: str
+    per_second: str
     source: str
     year: str
     software: str
@@ -107,15 +111,49 @@ def _speed(device: str, row: dict[str, Any], is_rate: bool) -> Speed:
             json.dumps(config, sort_keys=True),
         ),
         title=published.WORKLOADS.get(row["experiment"], row["experiment"]),
+        config=config,
         settings=cases.config_text({"precision": row["precision"] or "fp32"} | config),
         si=row["si"],
         is_rate=is_rate,
         text=f"{row['value']:,.6g} {row['unit']}".strip(),
+        per_second=_per_second(row),
         source=f"article {article}" if article else row["source"],
         year=row["year"],
         software=row["framework"] or row["backend"],
         faults=tuple(row.get("faults", ())),
     )
+
+
+def _per_second(row: dict[str, Any]) -> str:
+    """Return the samples that a row processes in a second; "" where their number is not known."""
+    samples = row.get("samples")
+    if not samples:
+        return ""
+    return rate_text(row["experiment"], samples * published.rate(row), 1.0)
+
+
+def rate_text(workload: str, samples: float, seconds: float) -> str:
+    """Return the samples of a workload in a second: `246 images/s`."""
+    return f"{significant(samples / seconds)} {sample_unit(workload)}/s"
+
+
+@functools.cache
+def sample_unit(workload: str) -> str:
+    """Return what a sample of a workload is called: `images`, `sequences`, or else `samples`."""
+    words = {line["id"]: line["sample"] for line in published.read("workloads.csv")}
+    text = words.get(workload, "")
+    return next((f"{unit}s" for unit in SAMPLES if unit in text), "samples")
+
+
+def partners(device: str) -> list[str]:
+    """Return the other devices with a speed at the same work, in the order of their names."""
+    works = {speed.work for speed in speeds(device)}
+    others = (
+        name
+        for name, of_name in _by_device().items()
+        if name != device and any(speed.work in works for speed in of_name)
+    )
+    return sorted(others)
 
 
 def pairs(first: str, second: str) -> list[Pair]:
