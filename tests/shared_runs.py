@@ -3,7 +3,7 @@
 import json
 import random
 import zipfile
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from pomology.extras.collection import check
 from pomology.measure import clock
@@ -15,8 +15,10 @@ CHIPS = ("AMD Ryzen 9 5950X", "AMD EPYC 7B13", "Intel Xeon Gold 6148", "AMD Ryze
 def zipped(place, files):
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            lines = [content] if name == "machine.json" else content
-            archive.writestr(name, "\n".join(map(json.dumps, lines)))
+            if name == "machine.json":
+                archive.writestr(name, json.dumps(content, indent=1))
+            else:
+                archive.writestr(name, "".join(f"{json.dumps(line)}\n" for line in content))
     return place
 
 
@@ -91,7 +93,9 @@ def honest(files, number, gpu=False):
             record |= {"chip": chip, "seconds": record["seconds"] + more_s}
             ratio = 1 + more_s / before_s if before_s else 1
             record["trace"] = [[row[0] * ratio, *row[1:]] for row in record.get("trace", ())]
-    now = datetime(2026, 12, 1, tzinfo=UTC) + timedelta(days=number)
+    # Later than the run that it is made of, and not by more than a clock may be wrong.
+    began = min(each["started"] for each in every(files, ok=False))
+    now = datetime.fromisoformat(began) + timedelta(hours=number)
     for record in sorted(every(files, ok=False), key=lambda each: each["started"]):
         record["started"] = f"{now:%Y-%m-%dT%H:%M:%SZ}"
         now += timedelta(seconds=record["seconds"] + 0.5)

@@ -121,7 +121,7 @@ class Run:
         """Contents of machine.json; empty if it is missing or malformed."""
         file = self.path / MACHINE  # in a folder, readable without the journals
         try:
-            data = read_file(file) if file.is_file() else self._files[MACHINE]
+            data = read_file(file) if file.is_file() else self.files[MACHINE]
             data = data.removeprefix(BOM_UTF8)
             msgspec.json.decode(data, type=_Machine)  # has no NaN, and no number beyond 64 bits
             return json.loads(data)
@@ -132,7 +132,7 @@ class Run:
     def journals(self) -> dict[str, journal.Contents]:
         """Contents of the journals by experiment, of which older runs may have several each."""
         parts = defaultdict(list)
-        for file, data in self._files.items():
+        for file, data in self.files.items():
             if file != MACHINE:
                 name = file.split(".jsonl")[0]
                 parts[RENAMED.get(name, (name,))[0]].append(data)
@@ -158,7 +158,7 @@ class Run:
         sentences += [f"{one_line(path.name)} is not read: no journal." for path in paths]
         sentences += self._unread
         if not self.machine:
-            there = MACHINE in self._files or os.path.lexists(self.path / MACHINE)
+            there = MACHINE in self.files or os.path.lexists(self.path / MACHINE)
             problem = "cannot be read" if there else "is missing"
             sentences.append(f"machine.json {problem}, so the machine is unknown.")
         return sentences
@@ -169,7 +169,7 @@ class Run:
             print(f"note: {one_line(self.name)}: {problem}")
 
     @cached_property
-    def _files(self) -> dict[str, bytes]:
+    def files(self) -> dict[str, bytes]:
         """Bytes of machine.json and the journals that can be read, by name."""
         files, _ = self._read
         return files
@@ -231,7 +231,12 @@ def _unzipped(path: Path) -> dict[str, bytes]:
                 if info.file_size > remaining_bytes or len(members) > MAX_FILES:
                     raise ValueError(f"over {MAX_FILES:,} files or {MAX_UNPACKED_BYTES:,} bytes")
                 name = info.filename.rpartition("/")[2]
-                files[name] = _decompressed(name, archive.read(info))
+                # A member may unpack to more than it states: no more of it is read.
+                with archive.open(info) as member:
+                    data = member.read(info.file_size + 1)
+                if len(data) != info.file_size:
+                    raise ValueError(f"{name} has another size than it states")
+                files[name] = _decompressed(name, data)
                 remaining_bytes -= len(files[name])
             # Fewer files than members: two folders of the zip have one of the same name.
             if not 0 < len(files) == len(members):

@@ -148,17 +148,16 @@ def known_parameter(value: Any, name: str) -> bool:
     return setting(value, name) == value
 
 
-def write(folder: Path, left_out: list[str] | None = None) -> Path:
-    """Export a run as a zip next to its folder; return its path.
+def write(folder: Path, left_out: list[str] | None = None, target: Path | None = None) -> Path:
+    """Export a run as a zip, by default next to its folder; return its path.
 
     It prints a line for each file that cannot be used.
-    left_out: adds the pages of the notebooks, and receives a line for what they lack. Raises
-    PomologyError if the zip exists, or if git has no commit of the run with these pages.
+    left_out: adds the pages of the notebooks, and receives a line for what they lack. target: path
+    of the zip. Raises PomologyError if the zip exists, or if git has no commit of the run with
+    these pages.
     """
     run = Run(folder)
-    target = run.path.resolve().parent / f"{run.name}.zip"
-    if target.exists():
-        raise PomologyError(f"{target.name}: already exists; move or delete it")
+    target = target or run.path.resolve().parent / f"{run.name}.zip"
     run.print_problems()
     files = defaultdict(str, {"machine.json": json.dumps(plain(run.machine), indent=1)})
     apart: dict[tuple[str, str], str] = {}
@@ -170,7 +169,10 @@ def write(folder: Path, left_out: list[str] | None = None) -> Path:
         from pomology.extras.share.pages import pages  # with Jupyter, which checking zips lacks
 
         files |= pages(run, files, known_parameter, left_out)
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
+    try:
+        with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+    except FileExistsError:
+        raise PomologyError(f"{target.name}: already exists; move or delete it") from None
     return target
