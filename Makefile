@@ -71,6 +71,10 @@ reproduce: ready  ## run all notebooks on this machine and build the report
 	@$(PY) -P -m pomology reproduce $(SELECTION) --repeats="$${POMOLOGY_REPEATS:-1}" \
 	  --minutes="$${POMOLOGY_MINUTES:-0}" --store="$$POMOLOGY_STORE"
 
+quickcheck: ready  ## three minutes that the collection of runs accepts: RUN=name
+	@$(PY) -P -m pomology reproduce --only="instrument_check peaks vae gpt2_small" \
+	  --device="$$POMOLOGY_DEVICE" --run="$$POMOLOGY_RUN" --data="$$POMOLOGY_DATA"
+
 test: dev  ## run the tests, in a few minutes
 	@$(PY) -P -m pytest -n auto --dist=loadfile -m "not long and not machines"
 
@@ -97,8 +101,10 @@ lint: dev  ## check style, import layers, notebooks, parameter files and workflo
 	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows \
 	  .github/workflows/*.yml
 	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
-	@if command -v actionlint >/dev/null; then actionlint; \
-	  else echo "skipping actionlint, which is not installed"; fi
+	@$(ENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms \
+	  .github/ISSUE_TEMPLATE/run.yml
+	@$(ENV)/bin/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
+	@$(ENV)/bin/zizmor --offline --quiet .github
 	@$(PY) -P -m pomology check
 
 docs: ready  ## write the generated tables of docs/
@@ -144,5 +150,5 @@ audit:  ## check requirements.txt for known vulnerabilities (needs uv and the ne
 clean:  ## remove the environments and unfinished notebooks, but no results
 	rm -rf $(ENV) .venv-uv .venv-tmp .venv-matrix outputs/*/.partial
 
-.PHONY: help ready dev reproduce test test-all test-machines lab env lint docs bench report share collect compare fleet matrix
+.PHONY: help ready dev reproduce quickcheck test test-all test-machines lab env lint docs bench report share collect compare fleet matrix
 .PHONY: lock audit clean

@@ -75,9 +75,17 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
     The limit is 1.5 times the higher of the data sheet's peak and the peak that `records` of a run
     measured. fp32 may be computed as TF32, and autocast in any precision.
     """
+    return limit_of(best_of_sound(records), kind, chip, precision)
+
+
+def best_of_sound(records: Iterable[Record]) -> Peaks:
+    """Return the peaks among the cases without a doubtful flag, see `best`."""
+    return best(record for record in records if not cases.DOUBTS.intersection(record.flags))
+
+
+def limit_of(peaks: Peaks, kind: str, chip: str, precision: str) -> float:
+    """Return `limit` by measured peaks, those of `best_of_sound`."""
     names = ("fp32", "tf32") if precision == "fp32" else ("fp32", "tf32", "fp16", "bf16", "half")
-    sound = [record for record in records if not cases.DOUBTS.intersection(record.flags)]
-    peaks = best(sound)
     rates = [peaks[kind, name].rate.value for name in names if (kind, name) in peaks]
     if kind == "gpu":
         sheet = data_sheet(chip)

@@ -3,11 +3,9 @@
 import functools
 import itertools
 import math
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,10 +13,11 @@ from typing import Any, NamedTuple
 import pandas
 from msgspec import structs
 
-from pomology.errors import PomologyError
+from pomology.articles import devices as names
 from pomology.experiment import outcome
-from pomology.extras.compare.many import Broken, Traits, key_of
-from pomology.extras.doctor import locked, obstacles
+from pomology.extras.collection import expected
+from pomology.extras.compare.many import REPLACED, Broken, Traits, key_of
+from pomology.extras.doctor import committed, locked, obstacles
 from pomology.extras.share import foreign, share
 from pomology.format import one_line
 from pomology.measure import epochs, intervals
@@ -41,6 +40,9 @@ MARKS = {
     "ratio between cases",
     "same chip",
     "repeats",
+    "few cases",
+    "prediction",
+    "replaces",
 }
 CHANGING = {"flags", "work", "precision", "calibration"}
 # Checks of the instrument without which no time is valid, and those that refute times.
@@ -61,10 +63,9 @@ EQUAL = 2e-4  # relative, for the rounding of raw times
 ROUNDING_S = 3e-9  # raw times are in whole nanoseconds
 NEARLY = 0.3  # relative, for what depends on the machine
 BOOST = 1.2  # a boost clock may exceed a data sheet's peak by up to 20 %
+MOST_FILLED = 1.05  # share of the time of cases in raw times
 FILLED = 0.7  # least share of the time of cases in raw times, relative to the reference run
-UNREADABLE = (PomologyError, LookupError, AttributeError, ArithmeticError, TypeError, ValueError)
-# What zipfile raises for a damaged member, which is read only when the zip is packed again.
-UNREADABLE += (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError)
+CLOCKS = timedelta(days=1)  # by which the clock of a machine may be wrong
 # Watts of a device that trains: less than an iPhone's, more than any card's.
 POWER_W = (0.1, 2500.0)
 ENERGY = 2.0  # factor between the energy of a step and its time with the power
@@ -94,14 +95,26 @@ class Checked(NamedTuple):
 
     @property
     def refused(self) -> bool:
-        """Whether it breaks a rule that does more than mark it."""
+        """Whether it breaks a rule that does more than mark it, or another run continues it."""
         return any(rule not in self.marks for rule, _ in self.broken)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether it would be accepted, were it not for another run that continues it."""
+        rules = {rule for rule, _ in self.broken} - self.marks
+        return rules == {REPLACED}
+
+    @property
+    def marked(self) -> list[str]:
+        """The rules that mark it."""
+        return sorted({rule for rule, _ in self.broken if rule in self.marks})
 
     def lines(self) -> list[str]:
         """Return a line per broken rule, or one that the run is accepted."""
         texts: dict[str, list[str]] = defaultdict(list)
         for rule, text in sorted(self.broken, key=lambda broken: broken[0] in self.marks):
-            texts[f"{'marked' if rule in self.marks else 'refused'}: {rule}"].append(text)
+            kind = "marked" if rule in self.marks else "refused"
+            texts[f"{'left out' if rule == REPLACED else kind}: {rule}"].append(text)
         lines = []
         for rule, of_rule in texts.items():
             more = f" (and {len(of_rule) - 1:,} more)" if len(of_rule) > 1 else ""
@@ -111,9 +124,13 @@ class Checked(NamedTuple):
 
 def check(path: Path) -> Checked:
     """Check a zip by itself, the reference run and the history of this repository."""
-    run = Run(path)
-    one = Checked(one_line(path.name, 80), {}, [], [], set(), Traits(path.name))
+    one = Checked(short_name(path), {}, [], [], set(), Traits(path.name))
     try:
+        reason = foreign.unreadable(path)
+        if reason:
+            one.broken.append(("foreign", reason))
+            return one
+        run = Run(path)
         one.cases.extend(checked_case(record) for record in run.records)
         one.machine.update(run.machine)
         commit = str((one.machine.get("git") or {}).get("commit"))
@@ -121,18 +138,70 @@ def check(path: Path) -> Checked:
         one.broken.extend(("foreign", text) for text in foreign.foreign(run))
         one.broken.extend(("not reproducible", text) for text in obstacles(one.machine))
         if locked(commit) is None:
-            one.broken.append(("unknown commit", f"{commit} is not in this repository"))
+            text = f"{commit} is not in this repository, or has no requirements.txt"
+            one.broken.append(("unknown commit", text))
         for case in one.cases:
             record = case.record
             title = f"{record.experiment}, {record.case} #{record.repeat}"
             for rule, text in (*_of_machine(record, one.machine), *_values(case), *_work(case)):
                 one.broken.append((rule, f"{title}: {text}"))
-            one.broken.extend(one.traits.add(record, case.step_s))
+            device = device_name(record, one.machine)
+            one.broken.extend(one.traits.add(record, case.step_s, device))
+            one.broken.extend(("prediction", text) for text in _predicted(case, device, one.traits))
         one.broken.extend((*_instrument(one.cases), *_rates(one.cases), *_time(one.cases)))
-    # A zip is written by anybody: whatever its numbers break is its fault, and refuses it.
-    except UNREADABLE as error:
-        one.broken.append(("cannot be read", f"{type(error).__name__}: {error}"))
+        one.broken.extend(_dates(one.cases, committed(commit)))
+    # A zip is written by anybody: whatever it breaks is its fault, refuses it, and stops no other.
+    except Exception as error:
+        one.broken.append(unreadable(error))
     return one
+
+
+def unreadable(error: Exception) -> Broken:
+    """Return the rule that an error breaks, with its words."""
+    return "cannot be read", f"{type(error).__name__}: {error}"
+
+
+def short_name(path: Path) -> str:
+    """Return the name of a zip, in one line."""
+    return one_line(path.name, 80)
+
+
+def of_run(run: Run) -> Checked:
+    """Return a run of this machine in the form of a checked zip, without checking it."""
+    one = Checked(run.name, {}, [], [], set(), Traits(run.name))
+    one.machine.update(run.machine)
+    one.cases.extend(checked_case(record) for record in run.records)
+    return one
+
+
+def device_name(record: Record, machine: dict[str, Any]) -> str:
+    """Return the name of a case's device, with its size: `M4 Max GPU (40 cores)`."""
+    kind = cases.kind(record.backend)
+    return names.measured(cases.short_chip(record.chip), kind, machine)
+
+
+def _predicted(case: CheckedCase, device: str, traits: Traits) -> Iterator[str]:
+    """Yield that a step is far faster than predicted of its device. traits: counts it."""
+    record = case.record
+    prediction = expected.step(record, device) if "step_s" in case.recomputed else None
+    if prediction is None or cases.DOUBTS.intersection(record.flags):
+        return
+    traits.predicted += 1
+    low, high = prediction.bounds
+    if case.step_s < low / expected.BEYOND:
+        between = f"{low:.3g} to {high:.3g} s"
+        yield f"{record.experiment}, {record.case}: {case.step_s:.3g} s, predicted {between}"
+
+
+def _dates(checked: Sequence[CheckedCase], of_commit: datetime | None) -> Iterator[Broken]:
+    """Yield times of cases before their commit, or after now."""
+    now = datetime.now(UTC)
+    for started in sorted({case.record.started for case in checked}):
+        time = datetime.fromisoformat(started)
+        if time > now + CLOCKS:
+            yield "date", f"{started} is after now"
+        elif of_commit and time < of_commit - CLOCKS:
+            yield "date", f"{started} is before its commit, of {of_commit:%Y-%m-%d}"
 
 
 def checked_case(record: Record) -> CheckedCase:
@@ -246,8 +315,11 @@ def counted(case: CheckedCase) -> dict[str, float]:
         seconds = over.value if over else case.rate_s
         if name in ("parameters", "forward_macs", "theoretical_bytes"):
             counts[name] = metric.value
-        elif name in ("loss_first", "accuracy", "speedup"):
+        elif name in ("accuracy", "speedup"):
             counts[f"{name}, nearly"] = metric.value
+        elif name == "loss_first":
+            # A median of the first losses, whose number depends on the machine's speed.
+            counts[f"{name} of {metric.n} steps, nearly"] = metric.value
         elif name in RATES and seconds:
             counts[f"{name} × time"] = metric.value * seconds
     return counts
@@ -301,11 +373,11 @@ def _instrument(checked: Sequence[CheckedCase]) -> Iterator[Broken]:
 
 def _rates(checked: Sequence[CheckedCase]) -> Iterator[Broken]:
     """Yield rates above the peak of the device, and peaks far below its data sheet."""
-    limit = functools.cache(functools.partial(peaks.limit, [case.record for case in checked]))
+    of_run = peaks.best_of_sound(case.record for case in checked)
     shares: dict[str, list[float]] = defaultdict(list)
     for record in (case.record for case in checked if case.record.status == "ok"):
         rates = [rate.value for name, rate in record.metrics.items() if "flops_per_s" in name]
-        most = limit(cases.kind(record.backend), record.chip, record.precision)
+        most = peaks.limit_of(of_run, cases.kind(record.backend), record.chip, record.precision)
         sheet = peaks.data_sheet(str(record.chip)).get(cases.precision(record))
         if sheet and rates and record.config.get("operation") in ("matmul", "vjp"):
             most = BOOST * sheet
@@ -320,22 +392,24 @@ def _rates(checked: Sequence[CheckedCase]) -> Iterator[Broken]:
 
 
 def _time(checked: Sequence[CheckedCase]) -> Iterator[Broken]:
-    """Yield times of cases that do not fit their raw times, or the time between their starts."""
-    for experiment, part in filled(checked).items():
-        usual = reference()["filled"].get(experiment, 0.0)
-        if not FILLED * usual <= part <= 1.05:
-            yield (
-                "time",
-                f"{experiment}: raw times fill {part:.0%} of the cases, usually {usual:.0%}",
-            )
-    times = [
+    """Yield times of cases that do not fit their raw times, or the time between their starts.
+
+    A GPU's raw times fill less of a case than the reference run's, since it is verified before.
+    """
+    for kind in ("cpu", "gpu"):
+        of_kind = [case for case in checked if cases.kind(case.record.backend) == kind]
+        for experiment, part in filled(of_kind).items():
+            usual = reference()["filled"].get(experiment, 0.0)
+            least = FILLED * usual if kind == "cpu" else 0.0
+            if not least <= part <= MOST_FILLED:
+                text = f"raw times fill {part:.0%} of the cases, usually {usual:.0%}"
+                yield "time", f"{experiment}: {text}"
+    # Cases never run side by side, so those of a time fit into it.
+    times = sorted(
         (datetime.fromisoformat(case.record.started), case.record.seconds or 0.0)
         for case in checked
-    ]
-    used_s = passed_s = 0.0
-    for (start, seconds), (after, _) in itertools.pairwise(sorted(times)):
-        used_s += seconds
-        # More than a minute between two cases is the pause of a resumed run.
-        passed_s += min((after - start).total_seconds(), seconds + 60)
-    if not 0.35 * passed_s - 2 <= used_s <= 1.01 * passed_s + 2:
+    )
+    used_s = sum(seconds for _, seconds in times[:-1])
+    passed_s = (times[-1][0] - times[0][0]).total_seconds() if times else 0.0
+    if used_s > 1.01 * passed_s + 2:
         yield "time", f"cases of {used_s:.0f} s began within {passed_s:.0f} s"

@@ -1,144 +1,154 @@
-"""The page of the collection: chips and experiments, and a page for each filter."""
+"""The pages of devices: one of all, and one of each with what was measured and predicted."""
 
+import base64
 import gc
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import pandas
-
 from pomology.articles import devices as names
-from pomology.extras.collection import check
-from pomology.extras.compare.many import compare, key_of
-from pomology.extras.prediction import devices, model
-from pomology.extras.prediction.work import Work
-from pomology.format import seconds, span, with_interval
-from pomology.measure.estimate import REPEATS
-from pomology.paths import RESOURCES, read_csv, write_atomic
+from pomology.extras.collection import check, evidence, kept, shared
+from pomology.extras.collection.evidence import Device
+from pomology.extras.compare.many import compare
+from pomology.extras.versus import predicted
+from pomology.paths import write_atomic
 from pomology.report import table
-from pomology.results import cases, repeats
+from pomology.results import run as results_run
 
-CELL = ["device", "experiment", "framework", "precision"]
-MOST_DEVICES = 300  # on a page: those with most times, so that it has 3 MB at most
+REFERENCE = "RTX 3090"  # one of the devices that share most published work with others
+TEMPLATE = "devices.html.j2"
+LONG = ("Workload", "Settings", "Known problems")  # columns of long texts
+FOLDER = "devices"  # of the pages of single devices, next to the page of all
 MOST_LINES = 200  # about refused and marked zips, on a page
+# Hides the devices that have not all words of the search; without a script the list is whole.
+SCRIPT = """
+const box = document.getElementById("search");
+box.hidden = false;
+box.addEventListener("input", () => {
+  const words = box.value.toLowerCase().split(/\\s+/);
+  for (const item of document.querySelectorAll("#devices li")) {
+    const name = item.textContent.toLowerCase();
+    item.hidden = !words.every((word) => name.includes(word));
+  }
+  for (const family of document.querySelectorAll("#devices div")) {
+    family.hidden = !family.querySelector("li:not([hidden])");
+  }
+});
+"""
 
 
-def checked(paths: Sequence[Path]) -> list[tuple[check.Checked, list[dict[str, Any]]]]:
-    """Check zips by themselves and with each other; return them with the `times` of each."""
+def checked(
+    paths: Sequence[Path], folder: Path, judged: Sequence[Path] | None = None
+) -> list[kept.OneZip]:
+    """Check zips by themselves and with each other.
+
+    folder: where checks are kept. judged: the zips whose times are compared, by default all.
+    """
+    read = partial(kept.read, folder=folder)
     # Looking for garbage takes half of the time, and there is none.
     with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=gc.disable) as pool:
-        zips = list(pool.map(_checked, paths, chunksize=4))
-    sound = [one for one, _ in zips if not one.refused]
-    for one, broken in zip(sound, compare([one.traits for one in sound]), strict=True):
-        one.broken.extend(broken)
+        zips = list(pool.map(read, paths, chunksize=4))
+    sound = [(path, one) for path, one in zip(paths, zips, strict=True) if not one.checked.refused]
+    numbers = [number for number, (path, _) in enumerate(sound) if not judged or path in judged]
+    broken = compare([one.checked.traits for _, one in sound], numbers)
+    for (_, one), of_one in zip(sound, broken, strict=True):
+        one.checked.broken.extend(of_one)
     return zips
 
 
-def _checked(path: Path) -> tuple[check.Checked, list[dict[str, Any]]]:
-    """Check a zip by itself; return it without its cases, and its times."""
-    one = check.check(path)
-    return one._replace(cases=[]), times(one)
+def build(folder: Path, out: Path | None = None, own: Path | None = None) -> list[str]:
+    """Check all zips of a folder, and write the pages. Return lines about them.
 
-
-def times(one: check.Checked) -> list[dict[str, Any]]:
-    """Return a run's sound times of its largest case (that the reference run has) per CELL."""
-    machine = str([one.machine.get(name) for name in ("chip", "cpu_cores", "memory_bytes", "gpus")])
-    largest: dict[tuple, dict[str, Any]] = {}
-    for record, recomputed, *_ in one.cases:
-        metric = next((name for name in check.STEPS if name in recomputed), "")
-        if record.status != "ok" or not metric or cases.DOUBTS.intersection(record.flags):
-            continue
-        config = {name: value for name, value in record.config.items() if name != "precision"}
-        in_reference = key_of(record) in check.reference()["counted"]
-        time = {
-            "device": cases.chip_name(record),
-            "experiment": record.experiment,
-            "framework": cases.framework_name(record.framework),
-            "precision": cases.precision(record),
-            "year": record.started[:4],
-            "version": record.framework_version.partition("+")[0],
-            "case": f"{cases.TIMES[metric]}, {cases.config_text(config)}",
-            "machine": machine,
-            "work": (record.flops_per_step, record.bytes_per_step),
-            "rank": (in_reference, record.flops_per_step or 0, record.case),
-            "repeats": [],
-        }
-        best = largest.setdefault(tuple(time[name] for name in CELL), time)
-        if time["rank"] > best["rank"]:
-            best |= time
-        if time["rank"] == best["rank"]:
-            best["repeats"].append(recomputed[metric])
-    return list(largest.values())
-
-
-def build(folder: Path) -> list[str]:
-    """Check all zips of a folder; write index.html and a page per filter. Return lines."""
-    zips = checked(sorted(folder.glob("[!.]*.zip")))
-    lines = [line for one, _ in zips if one.broken for line in one.lines()]
-    accepted = [times_of_zip for one, times_of_zip in zips if not one.refused]
-    head = f"Runs accepted: {len(accepted):,}, refused: {len(zips) - len(accepted):,}"
-    frame = pandas.DataFrame([time for times_of_zip in accepted for time in times_of_zip])
-    pages = {"index": frame}
-    for name in ("framework", "precision", "year") if len(frame) else ():
-        pages |= {f"{name}-{value}".lower(): part for value, part in frame.groupby(name)}
+    out: folder of the pages, by default that of the zips. own: this machine's run, shown as `this
+    run` without being checked.
+    """
+    zips = checked(sorted(folder.glob("[!.]*.zip")), folder / kept.FOLDER)
+    lines = [line for one in zips if one.checked.broken for line in one.checked.lines()]
+    accepted = [one for one in zips if not one.checked.refused]
+    replaced = sum(one.checked.replaced for one in zips)
+    refused = len(zips) - len(accepted) - replaced
+    head = f"Runs accepted: {len(accepted):,}, replaced: {replaced:,}, refused: {refused:,}"
+    runs = [
+        shared.Run(one.checked.name, one.proof, one.checked.marked, one.times) for one in accepted
+    ]
+    if own:
+        runs.append(_own(own))
+    every = evidence.devices(shared.pool(runs))
+    out = out or folder
     facts = {
-        "pages": list(pages),
-        "head": head,
-        "lines": lines[:MOST_LINES],
-        "of": len(lines),
-        "colours": read_csv(RESOURCES / "colours.csv"),
-        "most": MOST_DEVICES,
+        "files": {device.name: device.file for device in every},
+        "own": own and own.name,
+        "workloads": len(predicted.steps(REFERENCE)),
+        "docs": "../docs/" if out == folder else "../",
+        "suffix": "md" if out == folder else "html",
     }
-    for name, part in pages.items():
-        content = facts | (_table(part) if len(part) else {})
-        text = table.template("collection.html.j2").render(content, page=name)
-        write_atomic(folder / f"{name}.html", text)
+    for device in every:
+        _write(out / FOLDER / device.file, device, every, facts)
+    _write_index(out / "index.html", every, head, lines, facts)
     return [*lines, head]
 
 
-def _table(frame: pandas.DataFrame) -> dict[str, Any]:
-    """Return a page's columns (experiment -> its most frequent case), and a row per device.
-
-    A row has texts and what they are of, by experiment; a predicted one for a device with a data
-    sheet that nobody has measured.
-    """
-    columns = frame.groupby("experiment")["case"].agg(lambda cases_of: cases_of.mode()[0]).to_dict()
-    counts = frame["device"].value_counts()
-    rows: dict[str, dict[str, list[tuple[str, str]]]] = {}
-    most_measured = frame[frame["device"].isin(counts.index[:MOST_DEVICES])]
-    for (device, experiment, *_, case), same in most_measured.groupby([*CELL, "case"]):
-        other = "" if case == columns[experiment] else f" · {case}"
-        rows.setdefault(device, {}).setdefault(experiment, []).append(_pooled(same, other))
-    steps = frame[frame["case"].str.match("step,(?!.*operation)") & frame["work"].map(all)]
-    steps = steps.query("framework == 'PyTorch' and precision == 'fp32'")
-    work = steps.drop_duplicates("experiment").set_index("experiment")["work"]
-    # A measured device of unknown size gets the predictions for the smallest one.
-    sheets = names.with_data_sheet()
-    measured = {variant: device for device in rows for variant in names.variants(device, sheets)}
-    for name in sheets.names:
-        shown_as = measured.get(name, name)
-        row = rows.setdefault(shown_as, {})
-        of = "" if shown_as == name else f" for {name}"
-        for experiment in work.index.difference(list(row)):
-            device = devices.with_data_sheet(name).device
-            step, _ = model.fitted().predict(Work(0, *work[experiment], 0), device, "fp32")
-            text = f"{seconds(step.value)} ({span(*step.bounds, seconds)})"
-            row[experiment] = [(text, f"predicted{of}, fp32")]
-    order = sorted(rows.items(), key=lambda item: (item[0] not in counts, item[0]))
-    return {"columns": columns, "rows": order, "counts": counts}
+def _own(path: Path) -> shared.Run:
+    """Return this machine's run for the pages."""
+    run = results_run.Run(path)
+    one = check.of_run(run)
+    return shared.Run(path.name, shared.proof(one), [], shared.times(one))
 
 
-def _pooled(same: pandas.DataFrame, other: str) -> tuple[str, str]:
-    """Return the mean over machines of the means of their processes, and what it is of."""
-    processes = same.explode("repeats").groupby("machine")["repeats"]
-    pooled = processes.agg(lambda times: repeats.mean_of_repeats(list(times)))
-    mean = repeats.mean_of_repeats(list(pooled))
-    if 1 < len(pooled) < REPEATS:  # too few for an interval between machines
-        values = [estimate.value for estimate in pooled]
-        mean = mean.replace(low=min(values), high=max(values), covers="seen")
-    first, versions = same.iloc[0], ", ".join(sorted(set(same["version"])))
-    source = f"{first['framework']} {versions}, {first['precision']}"
-    source += f" · machines: {len(pooled):,}, runs: {len(same):,}{other}"
-    return with_interval(mean, seconds), source
+def _write(path: Path, device: Device, every: Sequence[Device], facts: dict[str, Any]) -> None:
+    """Write the page of a device."""
+    headings = device.published[0].cells if device.published else ()
+    content = {
+        "columns": [
+            heading for heading in headings if any(row.cells[heading] for row in device.published)
+        ],
+        "rows": device.published,
+        "long": LONG,
+        "answer": evidence.answer(device.name, REFERENCE),
+    }
+    others = [
+        other.name
+        for other in every
+        if other.name != device.name and names.same_model(other.name, device.name)
+    ]
+    in_folder = facts | {"docs": f"../{facts['docs']}", "zips": "../"}
+    page = table.template(TEMPLATE).render(in_folder | content, device=device, others=others)
+    write_atomic(path, page)
+
+
+def _write_index(
+    path: Path, every: Sequence[Device], head: str, lines: Sequence[str], facts: dict[str, Any]
+) -> None:
+    """Write the page of all devices."""
+    by_name = {device.name: device for device in every}
+    by_family: dict[str, list[str]] = {title: [] for title, _ in evidence.FAMILIES}
+    for name in sorted(by_name, key=names.order):
+        by_family[evidence.family(name)].append(name)
+    with_values = sum(bool(device.published) for device in every)
+    with_runs = [device.name for device in every if device.shared]
+    values = sum(len(device.published) for device in every)
+    lead = (
+        f"{len(every)} devices: {values:,} published times and rates of {with_values}, "
+        f"shared runs of {len(with_runs)}, predictions of {len(names.sheets())}."
+    )
+    ranking = by_name[REFERENCE].relatives
+    files = {name: f"{FOLDER}/{file}" for name, file in facts["files"].items()}
+    digest = hashlib.sha256(SCRIPT.encode()).digest()
+    content = facts | {
+        "files": files,
+        "families": [(title, of_family) for title, of_family in by_family.items() if of_family],
+        "measured": with_runs,
+        "lead": lead,
+        "reference": REFERENCE,
+        "ranking": ranking,
+        "head": head,
+        "lines": lines[:MOST_LINES],
+        "of": len(lines),
+        "script": SCRIPT,
+        "hash": base64.b64encode(digest).decode(),
+    }
+    write_atomic(path, table.template(TEMPLATE).render(content, device=None))

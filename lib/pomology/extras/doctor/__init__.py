@@ -3,12 +3,14 @@
 import argparse
 import functools
 import re
+from datetime import datetime
 from typing import Any
 
 from pomology.command_line import argument
 from pomology.machine.snapshot import describe, run_command, snapshot, software
 from pomology.paths import root
 
+COMMIT = re.compile("[0-9a-f]{40}")
 ACCEPTED = ("quick", "article")  # profiles
 
 
@@ -29,7 +31,7 @@ def obstacles(machine: dict[str, Any]) -> list[str]:
     git = machine.get("git") or {}
     commit = str(git.get("commit"))
     reasons = []
-    if not re.fullmatch("[0-9a-f]{40}", commit) or git.get("dirty") is not False:
+    if not COMMIT.fullmatch(commit) or git.get("dirty") is not False:
         reasons.append("the checkout has uncommitted changes, or no commit")
     if machine.get("profile") not in ACCEPTED:
         reasons.append(f"profile {machine.get('profile')}, not {' or '.join(ACCEPTED)}")
@@ -45,9 +47,18 @@ def obstacles(machine: dict[str, Any]) -> list[str]:
 @functools.cache
 def locked(commit: str) -> str | None:
     """Return requirements.txt at a commit; None for one that is not in this repository."""
-    if not re.fullmatch("[0-9a-f]{40}", commit):
+    if not COMMIT.fullmatch(commit):
         return None
     return run_command("git", "-C", str(root()), "show", f"{commit}:requirements.txt")
+
+
+@functools.cache
+def committed(commit: str) -> datetime | None:
+    """Return the date of a commit; None for one that is not in this repository."""
+    if not COMMIT.fullmatch(commit):
+        return None
+    text = run_command("git", "-C", str(root()), "show", "--no-patch", "--format=%cI", commit)
+    return datetime.fromisoformat(text.strip()) if text else None
 
 
 def obstacles_here() -> list[str]:

@@ -1,0 +1,248 @@
+"""What is known of a device: published values, shared runs, and predictions."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pomology.articles import devices as names
+from pomology.articles import published
+from pomology.extras.collection import shared
+from pomology.extras.versus import pairs, predicted
+from pomology.format import quantity, seconds, significant, span
+
+MEMORY = ("footprint_peak_bytes", "reserved_peak_bytes", "peak_memory_bytes")
+ORDER = ("Workload", "Settings", "Year")  # of published values
+# Families of devices, by a pattern of their names, in the order of the page.
+FAMILIES = (
+    ("Apple M5", r"M5\b"),
+    ("Apple M4", r"M4\b(?!000)"),
+    ("Apple M3", r"M3\b"),
+    ("Apple M2", r"M2\b"),
+    ("Apple M1", r"M1\b"),
+    ("CPUs", r".*\bCPU\b|Core i|Ryzen|Xeon|AMD EPYC|Intel"),
+    ("AMD GPUs", r"Radeon|MI\d|Vega"),
+    ("NVIDIA GeForce and Titan", r"(RTX|GTX) \d{4}\b(?! Ada)|Titan"),
+    ("NVIDIA workstations", r"Quadro|RTX (A|PRO|\d{4} Ada)"),
+    ("NVIDIA data centers", r"[ABHKLTV]\d|G[BH]\d|P100|M60|Jetson"),
+    ("Others", r""),
+)
+
+
+class Value(NamedTuple):
+    """A published value of a device: texts by heading. link: of its source."""
+
+    cells: dict[str, str]
+    link: str
+
+
+class Predicted(NamedTuple):
+    """A predicted step of a device, with its 90 % interval."""
+
+    title: str
+    settings: str
+    time: str
+    per_second: str
+
+
+class Relative(NamedTuple):
+    """How many times as fast another device is; measured: at the same published work.
+
+    low, high: range over configurations, or over predicted workloads. words: what it is of.
+    """
+
+    device: str
+    measured: tuple[float, float, float] | None
+    words: str
+    predicted: tuple[float, float, float] | None
+
+    @property
+    def measured_text(self) -> str:
+        """The measured ratio and its range, "" without one."""
+        return _times(self.measured)
+
+    @property
+    def predicted_text(self) -> str:
+        """The predicted ratio and its range, "" without one."""
+        return _times(self.predicted)
+
+    @property
+    def order(self) -> float:
+        """The ratio by which devices are sorted: the measured one before a predicted one."""
+        best = self.measured or self.predicted
+        return -best[0] if best else math.inf
+
+
+def _times(numbers: tuple[float, float, float] | None) -> str:
+    """Return a ratio with its range as `1.68× (1.64 to 1.73)`."""
+    if numbers is None:
+        return ""
+    mean, low, high = map(significant, numbers)
+    return f"{mean}×" if low == high else f"{mean}× ({low} to {high})"
+
+
+class Device(NamedTuple):
+    """All that is known of a device. relatives: the fastest first."""
+
+    name: str
+    sheet: dict[str, str]
+    published: list[Value]
+    shared: list[shared.Pooled]
+    predicted: list[Predicted]
+    relatives: list[Relative]
+
+    @property
+    def file(self) -> str:
+        """The name of its page."""
+        return f"{slug(self.name)}.html"
+
+    @property
+    def runs(self) -> list[shared.Run]:
+        """The shared runs of it, the newest first."""
+        runs = {run.name: run for pooled in self.shared for run in pooled.runs}
+        return sorted(runs.values(), key=lambda run: run.day, reverse=True)
+
+    @property
+    def counts(self) -> str:
+        """How much is known of it, in words."""
+        sources = {value.cells["Source"] for value in self.published}
+        parts = [
+            _count(len(self.published), "published value") + f" of {_count(len(sources), 'source')}"
+            if self.published
+            else "",
+            _count(len(self.runs), "shared run") if self.runs else "",
+            f"predictions of {len(self.predicted)} workloads" if self.predicted else "",
+        ]
+        text = ", ".join(filter(None, parts))
+        return text[:1].upper() + text[1:]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def slug(name: str) -> str:
+    """Return the name of a device for addresses: `m4-max-gpu-40-cores`."""
+    return re.sub("[^a-z0-9]+", "-", name.casefold()).strip("-")
+
+
+def family(name: str) -> str:
+    """Return the title of a device's family."""
+    return next(title for title, pattern in FAMILIES if re.match(pattern, name))
+
+
+def devices(pooled: Sequence[shared.Pooled]) -> list[Device]:
+    """Return all devices of published values, data sheets and shared runs.
+
+    pooled: of the accepted runs, see `shared.pool`.
+    """
+    by_device: dict[str, list[shared.Pooled]] = defaultdict(list)
+    for each in pooled:
+        by_device[each.first.device].append(each)
+    every = dict.fromkeys([*names.all_names(), *by_device])
+    return [
+        Device(
+            name=name,
+            sheet=dict(names.sheets().get(name, {})),
+            published=_published(name),
+            shared=sorted(by_device[name], key=lambda each: (each.title, each.first.key)),
+            predicted=_predicted(name),
+            relatives=relatives(name, every),
+        )
+        for name in every
+    ]
+
+
+@functools.cache
+def _links() -> dict[str, str]:
+    """Return the address of each source, "" for one that has none."""
+    links = {line["id"]: line["url"] for line in published.read("sources.csv")}
+    links |= {
+        f"article {line['id']}": line["url_or_source"] for line in published.read("articles.csv")
+    }
+    return {name: link if link.startswith("https://") else "" for name, link in links.items()}
+
+
+@functools.cache
+def _memory() -> dict[tuple[str, str, str], dict[str, str]]:
+    """Return published memory by device, source and experiment: settings -> text."""
+    found: dict[tuple[str, str, str], dict[str, str]] = defaultdict(dict)
+    for row in (*published.rows(), *published.elsewhere()):
+        device = names.canonical(row["device"], row["role"])
+        if device and row["metric"] in MEMORY and row["si"]:
+            source = f"article {row['article']}" if row["article"] else row["source"]
+            settings = str(row["config"])
+            found[device, source, row["experiment"]][settings] = quantity(row["si"], "B")
+    return found
+
+
+def _published(name: str) -> list[Value]:
+    values = []
+    for speed in pairs.speeds(name):
+        memory = _memory().get((name, speed.source, speed.work[0]), {})
+        cells = {
+            "Workload": speed.title,
+            "Settings": speed.settings,
+            "As printed": speed.text,
+            "Per second": "" if speed.is_rate else speed.per_second,
+            "Memory": memory.get(str(speed.config), ""),
+            "Software": speed.software,
+            "Year": speed.year,
+            "Source": speed.source,
+            "Known problems": "; ".join(published.FAULTS[fault] for fault in speed.faults),
+        }
+        values.append(Value(cells, _links().get(speed.source, "")))
+    return sorted(values, key=lambda value: [value.cells[name] for name in ORDER])
+
+
+def _predicted(name: str) -> list[Predicted]:
+    return [
+        Predicted(
+            title=step.title,
+            settings=f"{step.example}, {predicted.PRECISION}",
+            time=f"{seconds(step.time.value)} ({span(*step.time.bounds, seconds)})",
+            per_second=pairs.rate_text(step.example.split()[0], step.batch_size, step.time.value),
+        )
+        for step in predicted.steps(name)
+    ]
+
+
+def answer(name: str, reference: str) -> str:
+    """Return how many times as fast a device is as another, in a sentence; "" if it is unknown."""
+    by_name = {relative.device: relative for relative in relatives(reference, [name])}
+    relative = by_name.get(name)
+    if relative is None:
+        return ""
+    if relative.measured:
+        mean = significant(relative.measured[0])
+        return f"{mean}× as fast as {reference} at published work: {relative.words}"
+    return f"Predicted, not measured: {relative.predicted_text} as fast as {reference}"
+
+
+def relatives(name: str, every: Iterable[str]) -> list[Relative]:
+    """Return how many times as fast other devices are at the work of a device, the fastest first.
+
+    every: names of the devices. The result lacks those without a common work.
+    """
+    partners = set(pairs.partners(name))
+    found = []
+    for other in every:
+        if other == name:
+            continue
+        measured, words = None, ""
+        counted = [pair for pair in pairs.pairs(other, name) if pair.counts]
+        summary = pairs.summary(counted) if other in partners else None
+        if summary:
+            measured, words = (summary.mean, summary.low, summary.high), summary.words
+        ratios = predicted.ratios(other, name)
+        by_prediction = None
+        if ratios:
+            values = [ratio.value for ratio in ratios]
+            by_prediction = (predicted.mean(ratios), min(values), max(values))
+        if measured or by_prediction:
+            found.append(Relative(other, measured, words, by_prediction))
+    return sorted(found, key=lambda relative: (relative.order, relative.device))

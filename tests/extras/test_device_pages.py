@@ -1,0 +1,240 @@
+"""The pages of devices: who measured what, what is predicted, and how devices compare."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shutil
+import zipfile
+
+import pytest
+from shared_runs import copied, every, honest, zipped
+
+from pomology.__main__ import main
+from pomology.articles import devices as names
+from pomology.extras.collection import check, evidence, page, shared
+from pomology.extras.versus import predicted
+from pomology.measure.estimate import Estimate
+from pomology.paths import root
+
+JOURNALS = ("instrument_check", "peaks", "vae", "mlp_cnn_lstm")
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def files():
+    """Return the files of a run of the collection: name -> parsed lines."""
+    zips = sorted((root() / "collection").glob("amd-epyc-*.zip"))
+    with zipfile.ZipFile(max(zips, key=lambda place: place.stat().st_size)) as archive:
+        texts = {name: archive.read(name).decode() for name in archive.namelist()}
+    machine = json.loads(texts.pop("machine.json"))
+    lines = {name: [json.loads(line) for line in text.splitlines()] for name, text in texts.items()}
+    return copied({"machine.json": machine} | lines, JOURNALS)
+
+
+def m4_max(files, cores, memory_gb, number):
+    """Return the run of an M4 Max: its GPU's cases."""
+    files = honest(files, number, gpu=True)
+    gpu = {"name": "Apple M4 Max", "memory_bytes": None, "cores": cores}
+    files["machine.json"] |= {
+        "chip": "Apple M4 Max",
+        "cpu_cores": 16 if cores == 40 else 14,
+        "memory_bytes": memory_gb * GIB,
+        "gpus": [gpu],
+        "os": "macOS",
+        "architecture": "arm64",
+    }
+    for each in every(files, ok=False):
+        each["chip"] = "Apple M4 Max"
+        each["backend"] = "mps"
+        each["case"] = each["case"].replace("-cuda", "-mps", 1)
+        if "flops_per_step" in each:
+            each["proof"] = {"rule": 1, "samples": 8, "unseen_weights": 0.02, "steps_after": 4}
+    return files
+
+
+@pytest.fixture(scope="module")
+def pages(files, tmp_path_factory):
+    """Return the folder of pages of a CPU, two sizes of an M4 Max, and this machine's run."""
+    folder = tmp_path_factory.mktemp("collection")
+    zipped(folder / "epyc.zip", files)
+    zipped(folder / "m4-32.zip", m4_max(files, 32, 36, 4))
+    zipped(folder / "m4-40.zip", m4_max(files, 40, 128, 9))
+    own = folder / "own"
+    own.mkdir()
+    for name, lines in honest(files, 6).items():
+        every_line = [lines] if name == "machine.json" else lines
+        (own / name).write_text("".join(f"{json.dumps(line)}\n" for line in every_line))
+    assert main(["collect", "--folder", str(folder), "--run", str(own)]) == 0
+    return folder
+
+
+def text_of(pages, name):
+    """Return the words of a device's page."""
+    page_text = (pages / "devices" / f"{evidence.slug(name)}.html").read_text(encoding="utf-8")
+    body = page_text[page_text.index("<body>") :]
+    return html.unescape(re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", body)))
+
+
+def test_sizes_of_a_chip_have_pages_of_their_own(pages):
+    for cores, other, zip_name in ((32, 40, "m4-32.zip"), (40, 32, "m4-40.zip")):
+        said = text_of(pages, f"M4 Max GPU ({cores} cores)")
+        assert zip_name in said and "1 machine, 1 run" in said and f"({other} cores)" in said
+        assert ("m4-40.zip" in said) != ("m4-32.zip" in said)
+
+
+def test_a_row_carries_its_proof(pages, files):
+    said = text_of(pages, "M4 Max GPU (40 cores)")
+    assert re.search(
+        r"m4-40\.zip : 2026-\d\d-\d\d, commit [0-9a-f]{8}, self-check passed, "
+        r"(\d+) of \1 GPU steps verified against the CPU by rule 1, 2 % of weights blind, "
+        r"calibration [+-]\d+ % from first to last case",
+        said,
+    ), said[:900]
+    assert "Checked for consistency, not for truth" in said
+
+
+def test_what_a_device_does_is_found_on_its_page(pages):
+    said = text_of(pages, "M3 Max GPU (40 cores)")
+    # Published, with source, year and what is wrong with it; 64 texts, 100 steps, 73 s.
+    assert "BERT-base" in said and "73 s" in said and "87.7 sequences/s" in said
+    assert "bert-apple-silicon" in said and "2023" in said and "measured once" in said
+    assert "ResNet-50 resnet50 64 224, fp32" in said and "images/s" in said
+    # The T4 took 120 s and 145 s where it took 73 s and 84 s.
+    assert "T4 0.594× (0.579 to 0.608)" in said
+    link = (pages / "devices" / "m3-max-gpu-40-cores.html").read_text(encoding="utf-8")
+    assert 'href="https://github.com/lucadiliello/' in link
+    assert "no shared run yet" in said
+
+
+def test_this_run_is_shown_next_to_the_others(pages, files):
+    chip = honest(files, 6)["machine.json"]["chip"]
+    said = text_of(pages, f"{check.cases.short_chip(chip)} CPU (8 cores)")
+    assert "this run" in said and "1 machine, 1 run" in said
+
+
+def test_the_page_of_all_has_every_device_and_works_without_a_network(pages):
+    text = (pages / "index.html").read_text(encoding="utf-8")
+    listed = text[text.index('id="devices"') : text.index("<h2>")]
+    assert listed.count("<li>") == len(list((pages / "devices").glob("*.html")))
+    assert "AMD EPYC CPU (2 cores)" in listed and "Others" in listed
+    (script,) = re.findall("<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text and "src=" not in text
+    assert "Runs accepted: 3, replaced: 0, refused: 0" in text
+    assert "Checked for consistency, not for truth" in text
+
+
+def test_no_link_between_pages_is_dead(pages):
+    for path in (pages / "index.html", *(pages / "devices").glob("*.html")):
+        for link in re.findall(r'href="([^"#:]+)"', path.read_text(encoding="utf-8")):
+            target = (path.parent / link).resolve()
+            # The folder of docs is next to that of the collection, in a checkout.
+            assert target.exists() or (root() / "docs" / target.name).exists(), (path.name, link)
+
+
+def test_every_device_is_in_a_family_that_fits():
+    families = {name: evidence.family(name) for name in names.all_names()}
+    for name, family in {
+        "M4 Max GPU (40 cores)": "Apple M4",
+        "M1 CPU": "Apple M1",
+        "Quadro M4000": "NVIDIA workstations",
+        "RTX 6000 Ada": "NVIDIA workstations",
+        "RTX A6000": "NVIDIA workstations",
+        "RTX 4090": "NVIDIA GeForce and Titan",
+        "Titan V": "NVIDIA GeForce and Titan",
+        "T4": "NVIDIA data centers",
+        "GH200": "NVIDIA data centers",
+        "H100 80 GB SXM": "NVIDIA data centers",
+        "MI100": "AMD GPUs",
+        "Radeon VII": "AMD GPUs",
+        "Core i7-8700": "CPUs",
+        "Titan V CPU": "CPUs",
+    }.items():
+        assert families[name] == family
+    assert sorted(name for name in families if families[name] == "Others") == ["Arc A770"]
+
+
+def time_of(seconds, experiment="vae"):
+    values = [Estimate(seconds, "s")]
+    common = {"settings": "batch size 64", "precision": "fp32", "framework": "PyTorch"}
+    common |= {
+        "version": "2.14.1",
+        "what": "step",
+        "samples": 64,
+        "memory": "",
+        "day": "2026-11-30",
+    }
+    return shared.Time(device="M4 CPU (10 cores)", experiment=experiment, values=values, **common)
+
+
+def run_of(name, seconds, machine, marks=()):
+    proof = shared.Proof(40 * "a", machine, 0, 0, 0, 0.0, None)
+    return shared.Run(name, proof, list(marks), [time_of(seconds)])
+
+
+def test_marked_runs_are_not_pooled_with_others():
+    runs = [run_of("a", 1.0, "x"), run_of("b", 3.0, "y"), run_of("c", 9.0, "z", ["few cases"])]
+    unmarked, marked = shared.pool(runs)
+    assert unmarked.mean.value == pytest.approx(3**0.5) and unmarked.counts == "2 machines, 2 runs"
+    assert unmarked.value == "1.73 s (1.00 to 3.00 s seen)" and unmarked.rate == "37.0 samples/s"
+    assert marked.mean.value == 9.0 and marked.marks == ["few cases"]
+
+
+def test_runs_of_one_machine_count_as_one_machine():
+    runs = [run_of("a", 1.0, "x"), run_of("b", 3.0, "x"), run_of("c", 4.0, "y")]
+    (pooled,) = shared.pool(runs)
+    # The geometric mean of a machine's runs, and then of the machines.
+    assert pooled.mean.value == pytest.approx((3**0.5 * 4) ** 0.5)
+    assert pooled.counts == "2 machines, 3 runs"
+
+
+def test_a_machine_is_the_same_by_its_gigabytes():
+    machine = {"chip": "AMD EPYC", "cpu_cores": 2, "memory_bytes": 25_276_510_208, "gpus": []}
+    other = machine | {"memory_bytes": 25_276_502_016}
+    assert shared.machine_key(machine) == shared.machine_key(other)
+    assert shared.machine_key(machine) != shared.machine_key(machine | {"memory_bytes": 2**35})
+    cores = [{"name": "Apple M4 Max", "cores": count} for count in (32, 40)]
+    keys = {shared.machine_key(machine | {"gpus": [gpu]}) for gpu in cores}
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("chip", "kind", "machine", "name"),
+    [
+        ("Apple M4 Max", "gpu", {"gpus": [{"name": "Apple M4 Max", "cores": 40}]}, "40 cores"),
+        ("Apple M4 Max", "gpu", {"gpus": [{"name": "Apple M4 Max", "cores": None}]}, "M4 Max GPU"),
+        ("Apple M4 Max", "cpu", {"cpu_cores": 16}, "M4 Max CPU (16 cores)"),
+        ("A100-SXM4-80GB", "gpu", {"gpus": []}, "A100 80 GB SXM"),
+        (
+            "Tesla V100-SXM2",
+            "gpu",
+            {"gpus": [{"name": "Tesla V100-SXM2", "memory_bytes": 16 * GIB}]},
+            "V100 16 GB",
+        ),
+        ("RTX 4090", "gpu", {"gpus": [{"name": "NVIDIA GeForce RTX 4090"}]}, "RTX 4090"),
+        ("RTX 9999", "gpu", {"gpus": [{"name": "NVIDIA GeForce RTX 9999"}]}, "RTX 9999 GPU"),
+        ("AMD EPYC 7B13", "cpu", {"cpu_cores": 8}, "AMD EPYC 7B13 CPU (8 cores)"),
+        ("AMD EPYC", "cpu", {}, "AMD EPYC CPU"),
+    ],
+)
+def test_a_measured_device_has_the_name_of_its_size(chip, kind, machine, name):
+    assert name in names.measured(chip, kind, machine)
+
+
+def test_kept_predictions_are_of_all_devices_and_current():
+    assert all(predicted.steps(device) for device in names.sheets())
+    for device in ("T4", "M3 Max GPU (40 cores)"):
+        for line, kept in zip(predicted.rows_of(device), predicted.steps(device), strict=True):
+            assert line["example"] == kept.example
+            assert float(line["step_s"]) == pytest.approx(kept.time.value, rel=0.02)
+            assert float(line["low_s"]) == pytest.approx(kept.time.low, rel=0.02)
+
+
+def test_a_page_needs_no_zip(tmp_path):
+    (tmp_path / "zips").mkdir()
+    lines = page.build(tmp_path / "zips", tmp_path / "out")
+    assert lines == ["Runs accepted: 0, replaced: 0, refused: 0"]
+    assert (tmp_path / "out" / "devices" / "t4.html").exists()
+    shutil.rmtree(tmp_path / "out")
