@@ -8,7 +8,6 @@ from records import metric, record, write
 from pomology.__main__ import main
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.extras.prediction import devices
 from pomology.extras.versus import answer, pairs, predicted
 
 
