@@ -1,7 +1,9 @@
 """Tables with texts for people and numbers for files, and the report's templates."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -11,6 +13,7 @@ from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
 from pomology.results import metrics
 
+NARROWEST = 12  # characters of a column that wraps
 PAGE = RESOURCES / "page"  # templates and the style sheet
 
 # Notes under tables of times.
@@ -87,6 +90,24 @@ class Table:
         return "\n".join([self.title, "", *lines, "", *self.notes])
 
     __repr__ = __str__
+
+    def text(self, width: int) -> str:
+        """Return the table as plain text in a width: the widest columns and the notes wrap."""
+        grid = [self.columns, *([row.cells[name] for name in self.columns] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+        between = 2 * (len(widths) - 1)
+        while sum(widths) + between > width and max(widths) > NARROWEST:
+            widths[widths.index(max(widths))] -= 1
+        lines = [line for cells in grid for line in _wrapped(cells, widths)]
+        notes = [line for note in self.notes for line in textwrap.wrap(note, width)]
+        return "\n".join([self.title, "", *lines, "", *notes])
+
+
+def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a row whose cells wrap at the widths of their columns."""
+    columns = [textwrap.wrap(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    for parts in itertools.zip_longest(*columns, fillvalue=""):
+        yield "  ".join(map(str.ljust, parts, widths)).rstrip()
 
 
 def save(table: Table, path: Path) -> None:

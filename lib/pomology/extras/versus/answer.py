@@ -151,13 +151,13 @@ def lines(found: Answer, all_pairs: bool = False) -> list[str]:
     text = textwrap.wrap(found.headline, WIDTH)
     if every:
         shown = every if all_pairs else every[:MOST_PAIRS]
-        text += ["", *str(table(found, shown)).splitlines()]
+        text += ["", *table(found, shown).text(WIDTH).splitlines()]
         if len(shown) < len(every):
             text.append(f"{len(every) - len(shown)} more pairs: --all shows them")
     if found.ratios:
         text += ["", *textwrap.wrap(found.predicted_line, WIDTH)]
-        text += ["", *str(predictions(found)).splitlines()]
-    return text + found.notes
+        text += ["", *predictions(found).text(WIDTH).splitlines()]
+    return text + [line for note in found.notes for line in textwrap.wrap(note, WIDTH)]
 
 
 def table(found: Answer, shown: Sequence[Pair]) -> Table:

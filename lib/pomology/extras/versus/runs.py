@@ -20,6 +20,7 @@ from pomology.results.run import Run, locate
 # Settings of a step. What a source prints besides, such as its number of steps, makes its speed no
 # other one.
 SIZES = ("batch_size", "sequence", "image_size")
+WIDTH = 100  # columns of a terminal
 FLAGGED = "flags: "
 NOTES = (
     "Samples or tokens per second of the same workload, batch size, size of input and precision. "
@@ -66,7 +67,7 @@ def lines(texts: Sequence[str], are_runs: Sequence[bool]) -> list[str]:
     found = list(beside(run, kind or _kind(run), device.name))
     text = [headline(run, device.name, found)]
     if found:
-        text += ["", *str(table(found, run, device.name)).splitlines()]
+        text += ["", *table(found, run, device.name).text(WIDTH).splitlines()]
     return [*text, device.note] if device.note else text
 
 
