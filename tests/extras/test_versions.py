@@ -3,12 +3,15 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from email.message import Message
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas
 import pytest
@@ -25,6 +28,8 @@ RUN = '#!/bin/sh\n"exec" "{python}" "$0" "$@"\n'
 UV = """
 import pathlib, sys
 arguments = sys.argv[1:]
+with open("uv.log", "a") as log:
+    print(*arguments, file=log)
 if arguments[0] == "venv":
     place = pathlib.Path(arguments[-1], "bin", "python")
     place.parent.mkdir(parents=True)
@@ -126,6 +131,20 @@ def test_an_interrupted_matrix_resumes(checkout):
     assert checkout.log()[-2:] == ["m-numpy-1.26.4 1", "m-numpy-1.26.3 1"]
 
 
+def test_without_repeats_each_version_runs_five_times(checkout):
+    status, output, _ = checkout.run()
+    assert status == 0 and "zeta, numpy==1.26.3, repeat 5 of 5" in output
+    assert len(checkout.log()) == 10
+
+
+def test_only_notebooks_that_are_skipped_are_refused_before_an_environment_is_made(checkout):
+    text = notebook_text("# Kappa", PARAMETERS, article="kit", seconds={"smoke": 1})
+    write_notebook(checkout.folder, "kappa", text)
+    status, output, errors = checkout.run("--only=kappa")
+    assert status == 2 and errors.startswith("pomology: ONLY=kappa: a notebook about this machine")
+    assert "preparing" not in output
+
+
 def test_wrong_options_are_refused_before_anything_runs(monkeypatch, tmp_path):
     options = argparse.Namespace(versions=TWO, profile="smoke", repeats=1)
     monkeypatch.setattr(matrix.shutil, "which", lambda *_: "uv")
@@ -142,13 +161,50 @@ def test_wrong_options_are_refused_before_anything_runs(monkeypatch, tmp_path):
         matrix.make_environment("numpy==9.9.9", str(uv))
 
 
-WRONG = """
-numpy==1.26.3, numpy=1 numpy=2, -r==1 -r==2, numpy==1.* numpy==2, numpy==1 numpy==1,
-numpy==1 torch==2, jax==1 jax==2, numpy==$(x) numpy==2
-"""
+def test_a_part_of_a_package_gets_its_version(monkeypatch, tmp_path):
+    """On Linux MLX computes in mlx-cpu; with another one both versions would be the same."""
+    about = Message()
+    needs = {
+        "cpu": 'mlx-cpu==0.32.4; platform_system != "none" and extra == "cpu"',
+        "cuda": 'mlx-cuda-13==0.32.4; extra == "cuda"',
+        "dev": 'numpy>=2; extra == "dev"',
+    }
+    for extra in needs:
+        about["Provides-Extra"] = extra
+    needs["always"] = 'mlx-metal==0.32.4; platform_system != "none"'
+    mlx = Mock(version="0.32.4", metadata=about, requires=[*needs.values(), "numpy==0.32.4"])
+    known = dict.fromkeys(("mlx", "mlx-cpu", "mlx-metal", "numpy"), "0.32.4")
+    packages = {"mlx": mlx, "torch": Mock(version="2.14.1")}
+    monkeypatch.setattr(matrix.metadata, "distribution", packages.get)
+    monkeypatch.setattr(matrix, "installed", lambda: known)
+    assert matrix.parts("mlx") == {"cpu": "mlx-cpu"}
+    uv = write_uv(tmp_path / "bin")
+    (tmp_path / "python.txt").touch()
+    monkeypatch.setattr(matrix, "root", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    matrix.make_environment("mlx==0.31.2", str(uv))
+    _, kept, version = (tmp_path / "uv.log").read_text().splitlines()
+    assert kept.endswith("--no-deps mlx-metal==0.32.4 numpy==0.32.4")
+    assert version.endswith(" mlx[cpu]==0.31.2 mlx-metal numpy")
 
 
-@pytest.mark.parametrize("text", ["", *WRONG.split(",")])
+INVALID = {
+    "": "got no version; expected two or more",
+    "numpy==1.26.3": "got 1 version; expected two or more",
+    "numpy=1 numpy=2": "got 'numpy=1'; expected PACKAGE==VERSION",
+    "-r==1 -r==2": "got '-r==1'; expected PACKAGE==VERSION",
+    "numpy==1.* numpy==2": "got 'numpy==1.*'; expected PACKAGE==VERSION",
+    "numpy==$(x) numpy==2": r"got 'numpy==$(x)'; expected PACKAGE==VERSION",
+    "numpy==1 numpy==1": "got numpy==1 twice; expected different versions",
+    "numpy==1 torch==2": "got versions of numpy and torch; expected those of one package",
+    "jax==1": "jax is not among the packages that pomology installs; expected one of these",
+    "jax==1 jax==2": "jax is not among the packages that pomology installs; expected one of these",
+    "pomology==1 pomology==2": "pomology is not among the packages that pomology installs",
+}
+
+
+@pytest.mark.parametrize("text", INVALID)
 def test_invalid_versions_are_refused(text):
-    with pytest.raises(PomologyError, match=r"^VERSIONS="):
+    message = re.escape(f"VERSIONS={text}: {INVALID[text]}")
+    with pytest.raises(PomologyError, match=f"^{message}"):
         matrix.parse(text)

@@ -14,4 +14,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 VERSIONS = argument("--versions", "versions of a package: 'torch==2.13.0 torch==2.14.1'")
-COMMANDS = {"matrix": (_run, VERSIONS, *SELECTION)}
+# One repeat, the default of the other commands, cannot be compared.
+TIMES = "times to run each notebook with each version, in a fresh process (default: 5)"
+REPEATS = argument("--repeats", TIMES, 5, type=int)
+OTHERS = (option for option in SELECTION if option[0] != REPEATS[0])
+COMMANDS = {"matrix": (_run, VERSIONS, *OTHERS, REPEATS)}

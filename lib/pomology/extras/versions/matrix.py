@@ -14,6 +14,8 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from pomology.articles import published
@@ -43,6 +45,9 @@ def run(options: argparse.Namespace, say: Callable[[str], None]) -> int:
     runs = {version: f"{name}-{folder_name(version)}" for version in versions}
     _, jobs = plan.prepare(options, runs[versions[0]])
     jobs = [job for job in jobs if job.notebook.article != published.KIT and not job.notebook.after]
+    if not jobs:
+        skipped = "a notebook about this machine, or that shows the results of others, is skipped"
+        raise PomologyError(f"ONLY={options.only}: {skipped}; expected another one, such as vae")
     for version in versions:
         say(f"{version}: preparing its environment in .venv-matrix/")
         make_environment(version, uv)
@@ -90,13 +95,26 @@ def parse(text: str) -> list[str]:
     Raises PomologyError unless these are at least two versions of one installed package.
     """
     versions = text.split()
-    right = all(map(REQUIREMENT.fullmatch, versions))
-    packages = {version.partition("==")[0] for version in versions}
-    different = 1 < len(versions) == len(set(versions)) and len(packages) == 1
-    if not (right and different and packages <= installed().keys()):
-        form = "two or more versions of one package, such as torch==2.13.0 torch==2.14.1"
-        raise PomologyError(f"VERSIONS={one_line(text)}: expected {form}")
-    return versions
+    packages = list(dict.fromkeys(version.partition("==")[0] for version in versions))
+    malformed = [version for version in versions if not REQUIREMENT.fullmatch(version)]
+    repeated = [version for version in versions if versions.count(version) > 1]
+    example = "such as torch==2.13.0 torch==2.14.1"
+    if malformed:
+        form = "PACKAGE==VERSION in small letters, such as torch==2.14.1 or mlx-lm==0.32.2"
+        problem = f"got {one_line(malformed[0])!r}; expected {form}"
+    elif len(packages) > 1:
+        names = " and ".join(packages[:2])
+        problem = f"got versions of {names}; expected those of one package, {example}"
+    elif packages and packages[0] not in installed():
+        problem = f"{packages[0]} is not among the packages that pomology installs"
+        problem += "; expected one of these, such as mlx, numpy, tensorflow or torch"
+    elif repeated:
+        problem = f"got {repeated[0]} twice; expected different versions, {example}"
+    elif len(versions) < 2:
+        problem = f"got {len(versions) or 'no'} version; expected two or more, {example}"
+    else:
+        return versions
+    raise PomologyError(f"VERSIONS={one_line(text)}: {problem}")
 
 
 def installed() -> dict[str, str]:
@@ -123,6 +141,28 @@ def variables() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(root() / "lib")}
 
 
+def parts(package: str) -> dict[str, str]:
+    """Return the packages that are parts of an installed package: its extra -> name of the part.
+
+    A part is installed, and an extra pins it to the package's own version. On Linux `mlx[cpu]` is
+    such an extra: MLX computes in mlx-cpu, which must therefore change with the version of mlx.
+    """
+    about = metadata.distribution(package)
+    own = SpecifierSet(f"=={about.version}")
+    needed = [Requirement(text) for text in about.requires or ()]
+    # What is needed without an extra, too, uv changes by itself: on a Mac mlx-metal.
+    optional = [each for each in needed if each.marker and not each.marker.evaluate({"extra": ""})]
+    known = installed()
+    found = {}
+    for extra in about.metadata.get_all("Provides-Extra") or ():
+        for each in optional:
+            name = canonicalize_name(each.name)
+            part = name in known and each.specifier == own
+            if part and each.marker.evaluate({"extra": extra}):
+                found[extra] = name
+    return found
+
+
 def make_environment(version: str, uv: str) -> None:
     """Make the environment of a version, unless it exists.
 
@@ -131,8 +171,11 @@ def make_environment(version: str, uv: str) -> None:
     version cannot be installed.
     """
     folder = environment(version)
-    others = installed()
-    del others[version.partition("==")[0]]
+    package, _, number = version.partition("==")
+    own_parts = parts(package)
+    wanted = f"{package}[{','.join(own_parts)}]=={number}" if own_parts else version
+    own = {package, *own_parts.values()}
+    others = {name: number for name, number in installed().items() if name not in own}
     kept = list(map("==".join, others.items()))
     complete = folder / "complete.txt"  # written last
     if complete.exists() and complete.read_text(encoding="utf-8").split() == kept:
@@ -142,7 +185,7 @@ def make_environment(version: str, uv: str) -> None:
     if "+cpu" in metadata.version("torch"):
         install += ["--torch-backend", "cpu"]
     make = [uv, "venv", "--quiet", "--python", sys.executable, folder]
-    for command in (make, [*install, "--no-deps", *kept], [*install, version, *others]):
+    for command in (make, [*install, "--no-deps", *kept], [*install, wanted, *others]):
         ended = subprocess.run(command, env=variables(), capture_output=True, text=True)
         if ended.returncode:
             reason = " ".join(redact(ended.stderr).split())[-700:]
