@@ -110,6 +110,9 @@ lint: dev  ## check style, import layers, notebooks, parameter files and workflo
 docs: ready  ## write the generated tables of docs/
 	@$(PY) setup/docs.py
 
+site: dev  ## build the site: docs, example report, notebooks and pages of devices
+	@$(PY) -P setup/site.py
+
 bench: dev  ## measure the overhead of the timer per step
 	@$(PY) tests/bench.py
 
@@ -147,8 +150,8 @@ audit:  ## check requirements.txt for known vulnerabilities (needs uv and the ne
 	  *) echo "make audit: pip-audit failed: $$(printf '%s\n' "$$said" | tail -n 1)" ;; \
 	esac; exit $$status
 
-clean:  ## remove the environments and unfinished notebooks, but no results
-	rm -rf $(ENV) .venv-uv .venv-tmp .venv-matrix outputs/*/.partial
+clean:  ## remove the environments, the site and unfinished notebooks, but no results
+	rm -rf site build collection/.checked $(ENV) .venv-uv .venv-tmp .venv-matrix outputs/*/.partial
 
-.PHONY: help ready dev reproduce quickcheck test test-all test-machines lab env lint docs bench report share collect compare fleet matrix
+.PHONY: help ready dev reproduce quickcheck test test-all test-machines lab env lint docs site bench report share collect compare fleet matrix
 .PHONY: lock audit clean

@@ -4,14 +4,16 @@ A page marks the place of a table: `<!-- generated: flags -->`, the table, `<!--
 and data, which no code declares, are in docs/experiments.csv.
 """
 
+import contextlib
 import csv
 import io
 import re
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pomology import paths
+from pomology import __main__, paths
 from pomology.articles import claims, devices, published
 from pomology.errors import PomologyError
 from pomology.format import clock_time
@@ -46,6 +48,8 @@ MACHINES = {
     ),
 }
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# What a command prints, on any machine: it names its devices in full.
+PRINTED = re.compile(r"(<!-- output: ([^\n]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 FOLDER = paths.root() / "docs"
 
 
@@ -115,6 +119,15 @@ def prediction_errors() -> Iterable[tuple[str, ...]]:
         yield title, *validation.cells(numbers)
 
 
+def output(command: str) -> str:
+    """Return what a command of pomology prints, as a block of Markdown."""
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with contextlib.redirect_stdout(printed):
+        __main__.main(shlex.split(command))
+    printed.seek(0)
+    return f"```text\n{printed.read()}```\n"
+
+
 def csv_text(rows: list[dict[str, str]]) -> str:
     """Return rows with the same keys as the text of a CSV file."""
     text = io.StringIO()
@@ -152,9 +165,10 @@ def pages() -> dict[Path, str]:
         "prediction": markdown(prediction_headings, prediction_errors()),
     }
     texts = {}
-    for path in sorted(FOLDER.glob("*.md")):
+    for path in sorted([*FOLDER.glob("*.md"), *FOLDER.glob("how-to/*.md")]):
         text = path.read_text(encoding="utf-8")
-        texts[path] = MARKED.sub(lambda mark: mark[1] + tables[mark[2]] + mark[3], text)
+        text = MARKED.sub(lambda mark: mark[1] + tables[mark[2]] + mark[3], text)
+        texts[path] = PRINTED.sub(lambda mark: mark[1] + output(mark[2]) + mark[3], text)
     return texts | {notebooks.LISTED: csv_text(notebooks.listed())}
 
 

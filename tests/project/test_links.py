@@ -16,6 +16,7 @@ REFERENCE = root() / "outputs" / "reference-cpu"
 # Not docs/log: its entries name files that have gone since.
 PAGES = [root() / "README.md", root() / "CONTRIBUTING.md", root() / "CHANGELOG.md"]
 PAGES += [root() / "collection" / "README.md", *sorted((root() / "docs").glob("*.md"))]
+PAGES += sorted((root() / "docs" / "how-to").glob("*.md"))
 NOTEBOOKS = [*notebook_paths(root() / "notebooks"), *notebook_paths(REFERENCE)]
 REPORT = REFERENCE / "index.html"
 MARKDOWN = re.compile(r"\]\(([^)\s]+)\)")

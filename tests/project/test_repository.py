@@ -25,6 +25,7 @@ RUNS = sorted(place for place in root().glob("outputs/reference-*") if place.is_
 README = (root() / "README.md").read_text(encoding="utf-8")
 # Not docs/log: its entries name files that have gone since.
 PAGES = [root() / "README.md", root() / "CONTRIBUTING.md", *sorted((root() / "docs").glob("*.md"))]
+PAGES += sorted((root() / "docs" / "how-to").glob("*.md"))
 EXAMPLES = [("VAE", "vae", 128), ("Siamese", "siamese", 64), ("Transformer", "transformer_lm", 20)]
 # Split so that this file does not match itself.
 FORBIDDEN = {

@@ -25,6 +25,7 @@ from pomology.paths import root
 
 PAGES = [root() / "README.md", root() / "CONTRIBUTING.md", root() / "collection" / "README.md"]
 PAGES += [root() / "environment.yml", *sorted((root() / "docs").glob("*.md"))]
+PAGES += sorted((root() / "docs" / "how-to").glob("*.md"))
 PROGRAMS = r"make|\.venv/bin/[\w-]+|pomology|python|pip|conda|git|openssl|jupyter|open|xdg-open"
 PROGRAMS += "|caffeinate|while|pre-commit|xcode-select"
 COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:{PROGRAMS}) +\S")
@@ -35,7 +36,7 @@ EXCEPTED = {
     r"make fleet|dask|HOST|while sleep": "a second machine",
     r"DEVICE=mps|caffeinate|xcode-select": "a Mac",
     r"DEVICE=(xpu|cuda)": "a GPU",
-    r"make (test|test-all|test-machines|lab)$|jupyter lab|setup/fit.py": "over a minute",
+    r"make (test|test-all|test-machines|lab|site)$|jupyter lab|setup/fit.py": "over a minute",
     r"pomology fit .*--measure": "over a minute",
     r"make reproduce(?!.*PROFILE=smoke)": "over a minute",
 }

@@ -1,0 +1,163 @@
+"""Build the site into site/: `make site`.
+
+MkDocs joins the pages of docs/ and the README with what the reference run has: its report and its
+executed notebooks, rendered as on the machine that ran them; and with the pages of devices. A link
+to a file of the repository that the site lacks leads to the repository, where its address is known,
+and is plain text else.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from pomology.errors import PomologyError
+from pomology.extras.collection import page
+from pomology.paths import root
+from pomology.report.page import rendered
+
+SOURCE = root() / "build" / "site"  # what MkDocs reads
+SITE = root() / "site"
+REFERENCE = Path("outputs/reference-cpu")
+TOP = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+}
+MARKDOWN = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s]+)\)")
+HTML = re.compile(r'<a ([^>]*)href="([^"]+)"([^>]*)>(.*?)</a>', re.DOTALL)
+ELSEWHERE = re.compile(r"\w+:|#")
+LIST = re.compile(r"(?m)^(?!\s*[-*] |\s*$|\s*\d+\. |#|\|)(.+)\n(?=[-*] )")
+
+
+def place(path: Path) -> Path | None:
+    """Return where the site has a file of the repository, None for one that it lacks."""
+    text = path.as_posix()
+    if text in TOP:
+        return Path(TOP[text])
+    if text in ("collection", "collection/README.md"):
+        return Path("collection/index.html")
+    if text == REFERENCE.as_posix():
+        return Path("report/index.html")
+    executed = root() / REFERENCE / f"{path.stem}.ipynb"
+    if path.suffix == ".ipynb":
+        return Path("report") / f"{path.stem}.html" if executed.exists() else None
+    for folder, there in ((Path("docs"), Path()), (REFERENCE, Path("report"))):
+        if path.is_relative_to(folder) and (root() / path).is_file():
+            return there / path.relative_to(folder)
+    if path.match("collection/*.zip"):
+        return path
+    return None
+
+
+def moved(target: str, origin: Path, page_in_site: Path) -> str | None:
+    """Return a link of a file of the repository as the site has it, None for a dead one.
+
+    origin: the file, from which the link goes. page_in_site: its place there.
+    """
+    if ELSEWHERE.match(target):
+        return target
+    name, _, anchor = target.partition("#")
+    path = Path(os.path.normpath(origin.parent / name))
+    there = place(path)
+    if there is None:
+        address = repository()
+        kind = "tree" if (root() / path).is_dir() else "blob"
+        return f"{address}/{kind}/main/{path.as_posix()}" if address else None
+    if page_in_site.suffix == ".html":
+        there = there.with_suffix(".html") if there.suffix == ".md" else there
+    link = Path(os.path.relpath(there, page_in_site.parent)).as_posix()
+    return f"{link}#{anchor}" if anchor else link
+
+
+def repository() -> str:
+    """Return the address of the repository, as mkdocs.yml has it; "" where it is not known."""
+    settings = yaml.load((root() / "mkdocs.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
+    return settings.get("repo_url", "").rstrip("/")
+
+
+def copy_markdown(origin: Path) -> None:
+    """Copy a page of the repository, with its links as the site has them."""
+    target = place(origin)
+
+    def link(match: re.Match) -> str:
+        image, text, address = match.groups()
+        there = moved(address, origin, target)
+        return f"{image}[{text}]({there})" if there else text
+
+    text = (root() / origin).read_text(encoding="utf-8")
+    parts = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
+    # A block of code has no links. MkDocs, unlike GitHub, wants an empty line before a list.
+    parts[::2] = [LIST.sub(r"\1\n\n", MARKDOWN.sub(link, part)) for part in parts[::2]]
+    write(target, "".join(parts))
+
+
+def copy_html(text: str, origin: Path) -> None:
+    """Write a page of the reference run, with its links as the site has them."""
+    target = place(origin)
+
+    def link(match: re.Match) -> str:
+        before, address, after, inner = match.groups()
+        there = moved(address, origin, target)
+        return f'<a {before}href="{there}"{after}>{inner}</a>' if there else inner
+
+    # These pages have no navigation of MkDocs's.
+    top = '<main>\n<nav><p><a href="../index.html">← pomology</a></p></nav>'
+    write(target.with_suffix(".html"), HTML.sub(link, text).replace("<main>", top, 1))
+
+
+def write(target: Path, text: str) -> None:
+    path = SOURCE / target
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def assemble() -> None:
+    """Write all that MkDocs reads into SOURCE."""
+    shutil.rmtree(SOURCE, ignore_errors=True)
+    docs = [path.relative_to(root()) for path in (root() / "docs").rglob("*") if path.is_file()]
+    for path in (*map(Path, TOP), *docs):
+        if path.suffix == ".md":
+            copy_markdown(path)
+        else:
+            (SOURCE / place(path)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root() / path, SOURCE / place(path))
+    print("rendering the notebooks of the reference run")
+    for path in sorted((root() / REFERENCE).iterdir()):
+        origin = path.relative_to(root())
+        if path.suffix == ".ipynb":
+            copy_html(rendered(path.read_text(encoding="utf-8"), path.stem), origin)
+        elif path.suffix == ".html":
+            text = path.read_text(encoding="utf-8")
+            copy_html(re.sub(r'(href="\w+\.ipynb">\w+)\.ipynb', r"\1", text), origin)
+        else:
+            copy = shutil.copytree if path.is_dir() else shutil.copy
+            copy(path, SOURCE / place(origin) if path.is_file() else SOURCE / "report" / path.name)
+    for path in (root() / "collection").glob("[!.]*.zip"):
+        (SOURCE / "collection").mkdir(exist_ok=True)
+        shutil.copy(path, SOURCE / "collection")
+    print("checking the shared runs, and writing the pages of devices")
+    print("\n".join(page.build(root() / "collection", SOURCE / "collection")))
+
+
+def main() -> None:
+    """Assemble and build the site. Exits with MkDocs's status, with its message."""
+    assemble()
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    # Without advice on its successor.
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=root(), check=False, env=environment)
+    if done.returncode:
+        sys.exit(done.returncode)
+    print(f"{SITE.relative_to(root())}/index.html")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except PomologyError as error:
+        sys.exit(f"make site: {error}")
