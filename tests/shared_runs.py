@@ -52,7 +52,7 @@ def retime(record, speed, steps=True, noise=lambda: 1.0):
                         raw[phase][place] *= ratio
                 if kind != "ready" and "loss_first" in metrics and "epoch_steps" in raw:
                     for name in ("loss_first", "loss_last"):
-                        metrics[name]["n"] += now - count
+                        metrics[name]["n"] = max(1, metrics[name]["n"] + now - count)
         for kind in ("first_step_s", "first_call_s", "last_step_s"):
             raw |= {kind: raw[kind] / speed} if raw.get(kind) else {}
     after = check.checked_case(checked(record))
@@ -76,13 +76,17 @@ def honest(files, number, gpu=False):
     """Return a simulated run of another machine, with a speed and noise of its own."""
     files = copied(files)
     draw = random.Random(number)
-    chip, speed = draw.choice(CHIPS), draw.uniform(0.6, 4)
+    chip = draw.choice(CHIPS)
+    # A chip has a speed, and its own ratios between experiments; its machines differ by little.
+    of_chip = random.Random(chip)
+    speed = of_chip.uniform(0.6, 4) * draw.lognormvariate(0, 0.05)
     files["machine.json"] |= {"chip": chip, "cpu_cores": 8, "memory_bytes": 2**36}
     if gpu:
         chip, speed = "NVIDIA A100-SXM4-80GB", 55
         files["machine.json"]["gpus"] = [{"name": chip, "memory_bytes": None, "cores": None}]
     for name in sorted(files.keys() - {"machine.json"}):
-        own = speed if gpu else speed * draw.lognormvariate(0, 0.2)
+        usual = of_chip.lognormvariate(0, 0.2)
+        own = speed if gpu else speed * usual * draw.lognormvariate(0, 0.05)
         for record in files[name]:
             if gpu:
                 case = record["case"].replace("-cpu", "-cuda", 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ DIGITS = 32
 READ = (".py", ".csv", ".json", ".jsonl", ".txt")  # suffixes of the package's files
 # Rules whose verdict may be another one tomorrow, or after `git fetch`.
 CHANGING = {"unknown commit", "date"}
+_TIMES = msgspec.msgpack.Decoder(list[shared.Time])
 
 
 class Kept(msgspec.Struct):
-    """A checked zip without its cases. traits: its fields in their order."""
+    """A checked zip without its cases. shown: its times, which only the pages need."""
 
     broken: list[tuple[str, str]]
     marks: set[str]
@@ -36,69 +38,89 @@ class Kept(msgspec.Struct):
     shapes: dict[int, tuple[float, str]]
     predicted: int
     proof: shared.Proof | None
-    shown: list[shared.Time]
+    shown: msgspec.Raw
 
 
-class OneZip(msgspec.Struct):
-    """A checked zip, with what the pages show of it."""
-
-    checked: check.Checked
-    proof: shared.Proof | None
-    times: list[shared.Time]
+_DECODER = msgspec.msgpack.Decoder(Kept)
 
 
-def read(path: Path, folder: Path) -> OneZip:
-    """Return a zip with its check, which is read if a folder keeps it, else made and kept there."""
-    file = folder / f"{_digest(path)}.msgpack"
+class OneZip:
+    """A checked zip, with what the pages show of it. proof: None for one that is refused."""
+
+    def __init__(self, name: str, kept: Kept):
+        traits = Traits(name, kept.times, kept.shapes, kept.predicted)
+        self.checked = check.Checked(name, kept.machine, [], list(kept.broken), kept.marks, traits)
+        self.proof = kept.proof
+        self._shown = kept.shown
+
+    @cached_property
+    def times(self) -> list[shared.Time]:
+        """Its sound times, none of one that is refused."""
+        return _TIMES.decode(self._shown)
+
+
+def find(path: Path, folder: Path) -> OneZip | None:
+    """Return a zip whose check a folder keeps, None for one that has to be checked."""
     try:
-        kept = msgspec.msgpack.decode(file.read_bytes(), type=Kept)
-    except (OSError, msgspec.MsgspecError):  # none yet, or one that was not written whole
-        kept = None
-    if kept:
-        traits = Traits(path.name, kept.times, kept.shapes, kept.predicted)
-        name = check.short_name(path)
-        one = check.Checked(name, kept.machine, [], kept.broken, kept.marks, traits)
-        return OneZip(one, kept.proof, kept.shown)
+        return OneZip(check.short_name(path), _DECODER.decode(_file(path, folder).read_bytes()))
+    except (OSError, msgspec.MsgspecError):  # none, or one that was not written whole
+        return None
+
+
+def make(path: Path, folder: Path) -> bytes:
+    """Check a zip, and keep its check in a folder; return it as it is kept."""
     one = check.check(path)
-    made = OneZip(one._replace(cases=[]), None, [])
+    proof, shown = None, []
     try:
         if not one.refused:
-            made.proof, made.times = shared.proof(one), shared.times(one)
+            proof, shown = shared.proof(one), shared.times(one)
     except Exception as error:  # see check.check
         one.broken.append(check.unreadable(error))
-    if CHANGING.isdisjoint(rule for rule, _ in one.broken):
-        _keep(file, made)
-    return made
-
-
-def _keep(file: Path, one: OneZip) -> None:
-    """Write a check; a folder that cannot be written only makes the next check slow."""
-    checked = one.checked
-    traits = checked.traits
+        proof, shown = None, []
+    traits = one.traits
     kept = Kept(
-        broken=list(checked.broken),
-        marks=checked.marks,
-        machine=checked.machine,
+        broken=list(one.broken),
+        marks=one.marks,
+        machine=one.machine,
         times=dict(traits.times),
         shapes=traits.shapes,
         predicted=traits.predicted,
-        proof=one.proof,
-        shown=one.times,
+        proof=proof,
+        shown=msgspec.Raw(msgspec.msgpack.encode(shown)),
     )
+    data = msgspec.msgpack.encode(kept)
+    if CHANGING.isdisjoint(rule for rule, _ in one.broken):
+        _keep(_file(path, folder), data)
+    return data
+
+
+def read(path: Path, folder: Path) -> OneZip:
+    """Return a zip with its check, kept or made."""
+    return find(path, folder) or decoded(path, make(path, folder))
+
+
+def decoded(path: Path, data: bytes) -> OneZip:
+    """Return a zip with a check that `make` has made."""
+    return OneZip(check.short_name(path), _DECODER.decode(data))
+
+
+def _keep(file: Path, data: bytes) -> None:
+    """Write a check; a folder that cannot be written only makes the next check slow."""
     draft = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(msgspec.msgpack.encode(kept))
+        draft.write_bytes(data)
         draft.replace(file)
     except OSError as error:
         print(f"note: {FOLDER} cannot be written, so the next check is slow: {error.strerror}")
 
 
-def _digest(path: Path) -> str:
-    """Return the digits of a zip and of what its check depends on."""
+def _file(path: Path, folder: Path) -> Path:
+    """Return where a check is kept, by the digits of the zip and of what its check depends on."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return hashlib.sha256(f"{digest} {_rules()}".encode()).hexdigest()[:DIGITS]
+    digits = hashlib.sha256(f"{digest} {_rules()}".encode()).hexdigest()[:DIGITS]
+    return folder / f"{digits}.msgpack"
 
 
 @functools.cache

@@ -48,10 +48,15 @@ def checked(
 
     folder: where checks are kept. judged: the zips whose times are compared, by default all.
     """
-    read = partial(kept.read, folder=folder)
-    # Looking for garbage takes half of the time, and there is none.
-    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=gc.disable) as pool:
-        zips = list(pool.map(read, paths, chunksize=4))
+    found = {path: kept.find(path, folder) for path in paths}
+    new = [path for path in paths if found[path] is None]
+    if new:
+        # Looking for garbage takes half of the time, and there is none.
+        context = get_context("spawn")
+        with ProcessPoolExecutor(mp_context=context, initializer=gc.disable) as pool:
+            made = pool.map(partial(kept.make, folder=folder), new, chunksize=4)
+            found |= {path: kept.decoded(path, data) for path, data in zip(new, made, strict=True)}
+    zips = [found[path] for path in paths]
     sound = [(path, one) for path, one in zip(paths, zips, strict=True) if not one.checked.refused]
     numbers = [number for number, (path, _) in enumerate(sound) if not judged or path in judged]
     broken = compare([one.checked.traits for _, one in sound], numbers)
