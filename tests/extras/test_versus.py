@@ -1,5 +1,6 @@
 """`pomology versus`: pairs of published times, known by hand, and what is predicted besides."""
 
+import math
 import re
 
 import pytest
@@ -52,6 +53,45 @@ def test_pairs_are_of_the_same_work_in_one_source(first, second, workload, expec
             assert pair.first.source == pair.second.source
             assert pair.first.framework == pair.second.framework
             assert published.SERIOUS.isdisjoint((*pair.first.faults, *pair.second.faults))
+
+
+# Ten pairs, with the ratios of what the sources print: seconds of the second over those of the
+# first, or rates of the first over those of the second.
+BY_HAND = {
+    ("M3 Max GPU (40 cores)", "T4"): [120 / 73, 145 / 84],
+    ("M3 Max GPU (40 cores)", "V100 16 GB"): [41 / 73, 47 / 84],
+    ("T4", "V100 16 GB"): [12 / 31, 47 / 145, 41 / 120],
+    ("M2 Ultra GPU (60 cores)", "M1 Max GPU (32 cores)"): [177 / 49],
+    ("M3 Max GPU (40 cores)", "M3 Pro GPU (14 cores)"): [156 / 73],
+    ("M1 Max GPU (32 cores)", "M1 Max CPU"): [149 / 63, 512 / 177, 368 / 21],
+    ("RTX 4090", "RTX 3090"): [
+        *(297 / 172, 93 / 52, 159511 / 86080, 32192491 / 25118176, 1301 / 905, 379 / 236),
+        *(32661 / 25018, 40427 / 22863, 14509 / 7821, 160816 / 97100),
+    ],
+    ("M1 Ultra GPU", "RTX 2070 Super"): [
+        *(20.538 / 15.547, 39.839 / 112.131, 47.39 / 505.52, 73.36 / 502.79),
+        *(72.54 / 137.19, 59.98 / 104.67, 6.555 / 8.76, 6.074 / 1.998),
+    ],
+    ("P100", "A100"): [],  # all have a problem that the answer names
+    ("M4 Max GPU (40 cores)", "L40S"): [],  # nobody measured both
+}
+
+
+@pytest.mark.parametrize(("first", "second"), BY_HAND)
+def test_ten_pairs_have_the_ratios_of_their_sources(first, second):
+    expected = BY_HAND[first, second]
+    found = answer.answer(first, second)
+    ratios = sorted(pair.ratio for pair in found.counted)
+    assert ratios == pytest.approx(sorted(expected), rel=1e-5)
+    if expected:
+        mean = math.prod(expected) ** (1 / len(expected))
+        assert pairs.summary(found.counted).mean == pytest.approx(mean, rel=1e-5)
+        counted = f"{len(expected)} configuration"
+        assert counted in found.headline
+    elif found.others:
+        assert found.headline.startswith("in doubt (")
+    else:
+        assert found.headline.startswith("no published work of both")
 
 
 def test_every_pair_of_devices_is_its_reverse():
