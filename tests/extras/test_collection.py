@@ -48,8 +48,42 @@ def faster(factor, steps=True):
 
 
 def loop(change):
-    """Return a lie about the raw times of a loop."""
-    return lambda each: change(each["blocks"]["training"])
+    """Return a lie about the raw times of a loop, of the records that have one."""
+
+    def lie(record):
+        if "training" in record.get("blocks", {}):
+            change(record["blocks"]["training"])
+
+    return lie
+
+
+def blocks_without(share):
+    """Return a lie that lacks the slowest blocks of each loop, and has what follows from that."""
+
+    def lie(record):
+        for raw in record.get("blocks", {}).values():
+            steady = raw.get("steady") or []
+            slow = sorted(steady, key=lambda pair: pair[1] / pair[0])
+            kept = slow[: max(1, round(len(slow) * (1 - share)))]
+            if "epoch_steps" in raw and len(steady) > 6 and not any("steady_" in n for n in raw):
+                raw["steady"] = [pair for pair in steady if pair in kept]
+        retime(record, 1)
+
+    return lie
+
+
+def called(precision, name):
+    """Return a lie about the precision of cases."""
+
+    def lie(record):
+        if record["precision"] == precision:
+            record["precision"] = name
+            if "precision" in record["config"]:
+                record["config"]["precision"] = name
+            was, now = f"precision={precision}", f"precision={name}"
+            record["case"] = record["case"].replace(was, now)
+
+    return lie
 
 
 def update(**fields):
@@ -95,6 +129,8 @@ def renamed(files, _):
 
 
 CHECKS = "instrument_check.jsonl"
+# Rules that say that times are not true. An honest run may break one by chance.
+DOUBTFUL = {"ratio between cases", "same chip", "learning", "time", "prediction", "repeats"}
 SOME = ("dcgan", "device_check", "gpt2_pretraining", "instrument_check", "peaks", "transformer_lm")
 # Of a GPU: TF32 as fp32, and a slower GPU.
 GPU_LIES = [("peaks", faster(6)), ("peaks", faster(1 / 20)), {"gpus": [{"name": "NVIDIA L4"}]}]
@@ -113,6 +149,16 @@ LIES = [
     ("dcgan", loop(lambda raw: raw.update(steady=sorted(raw["steady"])[:2]))),
     ("dcgan", loop(lambda raw: raw.update(ready=[[n, s / 3] for n, s in raw["ready"]]))),
     ("dcgan", update(blocks={})),
+    *(("gpt2_pretraining", faster(factor)) for factor in (2.5, 2.9)),
+    *(("", blocks_without(share)) for share in (0.3, 0.5)),
+    ("", loop(lambda raw: raw.update(warmup=[]))),
+    ("", loop(lambda raw: raw.update(first_step_s=raw["first_step_s"] / 3))),
+    ("peaks", called("bf16", "fp32")),
+    ("peaks", called("fp32", "bf16")),
+    {"memory_bytes": 2**60},
+    {"cpu_cores": 4915112345678},
+    ("", lambda each: each.update(started=f"2099{each['started'][4:]}")),
+    ("", lambda each: each.update(started=f"1999{each['started'][4:]}")),
     {"chip": "AMD EPYC 9654"},
     ("dcgan", update(chip="AMD EPYC 9654")),
     renamed,
@@ -165,6 +211,8 @@ def test_lies_are_refused_or_marked_and_no_honest_run_is_refused(reference, tmp_
     for one, broken in zip(found, compare([one.traits for one in found]), strict=True):
         one.broken.extend(broken)
         assert not one.refused, one.lines()
+    marked = [one.lines() for one in found if {rule for rule, _ in one.broken} & DOUBTFUL]
+    assert len(marked) <= 2, marked
     lies = [(4 + 5 * (n % 4), lie) for n, lie in enumerate(GPU_LIES)]
     lies += [(n % 20 - (n % 5 == 4), lie) for n, lie in enumerate(LIES)]
     missed = []
@@ -172,10 +220,11 @@ def test_lies_are_refused_or_marked_and_no_honest_run_is_refused(reference, tmp_
         one = check.check(zipped(tmp_path / "lie.zip", told(lie, runs[number], runs[number - 1])))
         others = [other.traits for place, other in enumerate(found) if place != number]
         before = {rule for rule, _ in found[number].broken}
-        broken = one.broken + compare([*others, one.traits])[-1]
+        broken = one.broken + compare([*others, one.traits], [len(others)])[-1]
         if not {rule for rule, _ in broken} - before:
             missed.append(n)
-    assert len(lies) >= 50 and len(missed) <= 3, missed
+    # One case, whose flag keeps it from the pages (twice); no warm-up; a GPU that is not used.
+    assert len(lies) >= 70 and len(missed) <= 4, missed
 
 
 @pytest.mark.parametrize(
