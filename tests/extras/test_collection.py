@@ -6,6 +6,7 @@ import shutil
 import time
 import tracemalloc
 import zipfile
+from datetime import datetime, timedelta
 
 import pytest
 import records
@@ -16,6 +17,7 @@ from pomology.extras.collection import check, kept
 from pomology.extras.compare.many import compare
 from pomology.extras.share import share
 from pomology.paths import root
+from pomology.results.record import checked
 
 IGNORED = shutil.ignore_patterns("*.html", "*.ipynb", "shown", "*.parquet")
 
@@ -572,3 +574,76 @@ def test_a_run_that_the_collection_has_is_a_copy_before_it_is_sent(tmp_path, cap
         archive.extractall(folder)
     assert main(["submit", str(folder), "--yes"]) == 1
     assert "refused: copy" in capsys.readouterr().out and not list(tmp_path.glob("*.zip"))
+
+
+def odd_small(files):
+    return {name: files[name] for name in files if name.split(".")[0] != "mlp_cnn_lstm"}
+
+
+def odd_resumed(files):
+    """Stopped after half of its cases, and resumed six hours later."""
+    records_of_run = sorted(every(files, ok=False), key=lambda each: each["started"])
+    for each in records_of_run[len(records_of_run) // 2 :]:
+        shifted(each, 6 * 3600)
+    return files
+
+
+def shifted(record, seconds):
+    started = datetime.fromisoformat(record["started"]) + timedelta(seconds=seconds)
+    record["started"] = f"{started:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def odd_slow_start(files):
+    """Each case begins 40 s after the one before: imports of a cold disk."""
+    for number, each in enumerate(sorted(every(files, ok=False), key=lambda e: e["started"])):
+        shifted(each, 40 * number)
+    return files
+
+
+def odd_throttled(files):
+    """The later notebooks are 1.35 times slower."""
+    for each in every(files, "vae"):
+        before_s = check.checked_case(checked(each)).spent_s
+        retime(each, 1 / 1.35)
+        each["seconds"] += check.checked_case(checked(each)).spent_s - before_s
+    return files
+
+
+def odd_verified(files):
+    """Each case has 20 s more, in which a step was verified against the CPU."""
+    for number, each in enumerate(sorted(every(files, ok=False), key=lambda e: e["started"])):
+        each["seconds"] += 20
+        shifted(each, 20 * number)
+    return files
+
+
+def odd_commit(files):
+    """A commit at which a work was counted in another way."""
+    for each in every(files, "vae"):
+        each["bytes_per_step"] += 1000
+    return files
+
+
+@pytest.mark.parametrize(
+    "odd", [odd_small, odd_resumed, odd_slow_start, odd_throttled, odd_verified, odd_commit]
+)
+def test_an_odd_honest_run_is_accepted_without_a_mark_on_its_times(reference, tmp_path, odd):
+    some = copied(reference, ("instrument_check", "peaks", "vae", "mlp_cnn_lstm"))
+    gpu = odd is odd_verified
+    # The numbers of CPUs are of one chip.
+    numbers = (4, 9) if gpu else (0, 1, 2, 3)
+    others = {tmp_path / f"{n}.zip": honest(some, n, gpu=gpu) for n in numbers}
+    run = odd(honest(some, 14 if gpu else 6, gpu=gpu))
+    if odd is odd_commit:
+        run["machine.json"]["git"]["commit"] = other_commit()
+    place = tmp_path / "odd.zip"
+    rules = judged(others | {place: run})[-1]
+    assert not rules & DOUBTFUL, rules
+    assert not check.check(place).refused, refused(place)
+
+
+def other_commit():
+    """Return a commit of the repository with the requirements of the reference run."""
+    zips = sorted((root() / "collection").glob("amd-epyc-*-2.zip"))
+    with zipfile.ZipFile(zips[0]) as archive:
+        return json.loads(archive.read("machine.json"))["git"]["commit"]
