@@ -147,10 +147,12 @@ def test_the_offer_is_a_command_that_fits(capsys):
     assert main(asked) == 0
     said = capsys.readouterr().out
     assert said.startswith("does not fit: training qwen2.5-7b needs 7")
-    (offer,) = re.findall(r"^what fits: (.*)\n  pomology (fit .*)$", said, re.MULTILINE)
-    assert offer[0].startswith("QLoRA + checkpointing: ") and "--tokens 10m" in offer[1]
-    assert main(shlex.split(offer[1])) == 0
+    pattern = r"^what fits: (.*)\n(  10,000,000 tokens: .*)\n  pomology (fit .*)$"
+    (offer,) = re.findall(pattern, said, re.MULTILINE)
+    assert offer[0].startswith("QLoRA + checkpointing: ") and "--tokens 10m" in offer[2]
+    assert main(shlex.split(offer[2])) == 0
     again = capsys.readouterr().out
+    assert offer[1] in again
     assert again.startswith("fits: QLoRA of qwen2.5-7b needs") and "what fits" not in again
 
 

@@ -20,6 +20,7 @@ from pomology.extras.fit.plan import IN_8_BITS, Plan
 from pomology.extras.prediction import devices
 from pomology.format import one_line, quantity, seconds, significant, span
 from pomology.machine import snapshot
+from pomology.measure.estimate import Estimate
 
 MEMORY = {"gb": 2.0**30, "gib": 2.0**30, "tb": 2.0**40}  # memory is sold in powers of two
 COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
@@ -71,7 +72,7 @@ def answer(options: argparse.Namespace) -> Answer:
     offer = None
     if verdict == offers.TOO_LARGE:
         offer = offers.cheapest(name, plan, where)
-        lines += _offered(offer, name, plan, where, options)
+        lines += _offered(offer, name, plan, where, options, tokens)
     lines += details(name, plan, need, where)
     lines += [where.note] if where.note and where.device else []
     lines += [*networks.notes(name, plan), *filter(None, [note])]
@@ -215,14 +216,18 @@ def _time(pace: Pace | None, plan: Plan, where: TrainingDevice, tokens: float) -
     line += f"{pace.source}): {rate} tokens/s"
     if with_interval:
         line += f" ({' to '.join(_rate(plan, each) for each in (step.high, step.low))})"
-    lines = [line]
-    if tokens:
-        steps = tokens / plan.tokens
-        ends = step.bounds if with_interval else ()
-        whole, *others = (times.duration(steps * each) for each in (step.value, *ends))
-        between = f" ({' to '.join(others)})" if others else ""
-        lines.append(f"  {tokens:,.0f} tokens: {whole}{between}")
-    return lines
+    return [line, *_whole(step, plan, tokens)]
+
+
+def _whole(step: Estimate, plan: Plan, tokens: float) -> list[str]:
+    """Return the line about a whole training of so many tokens, none for 0."""
+    if not tokens:
+        return []
+    steps = tokens / plan.tokens
+    ends = step.bounds if step.low is not None else ()
+    duration, *others = (times.duration(steps * each) for each in (step.value, *ends))
+    between = f" ({' to '.join(others)})" if others else ""
+    return [f"  {tokens:,.0f} tokens: {duration}{between}"]
 
 
 def _rate(plan: Plan, step_s: float) -> str:
@@ -279,18 +284,25 @@ def _offered(
     plan: Plan,
     where: TrainingDevice,
     options: argparse.Namespace,
+    tokens: float,
 ) -> list[str]:
-    """Return the lines about what fits instead, with the command to type."""
+    """Return the lines about what fits instead, with the command to type.
+
+    tokens: of the whole training, or 0.
+    """
     if offer is None:
         return ["nothing fits: not even QLoRA with checkpointing, one sequence and 128 tokens"]
     share = 100 * offer.need.bytes / where.limit
     words = f"{quantity(offer.need.bytes, 'B')} ({share:.0f} %)"
+    whole: list[str] = []
     if where.device:
         step, _ = times.predict(offer.need, offer.plan, where.device)
         words += f", {seconds(step.value)} per step ({span(*step.bounds, seconds)})"
+        whole = _whole(step, offer.plan, tokens)
     tight = ", tight" if offer.verdict == offers.TIGHT else ""
     return [
         f"what fits{tight}: {offers.words(plan, offer.plan)}: {words}",
+        *whole,
         f"  {command(name, offer.plan, options)}",
     ]
 
