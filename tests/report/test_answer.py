@@ -172,6 +172,19 @@ def test_of_a_ratio_the_highest_is_named_and_only_speeds_are_compared():
     assert "GPU is" not in said and "between GPU and CPU" not in said
 
 
+def test_the_whole_model_is_named_before_a_smaller_variant_of_it():
+    def case(blocks, flops, rate, **more):
+        values = {"throughput": metric(rate, unit="tokens/s")}
+        config = {"model": "qwen", "batch_size": 1, "sequence": blocks}
+        return record("lora", values, config, flops_per_step=flops, article="", **more)
+
+    variants = [case(2, 10, 900.0, scaled=True), case(24, 100, 90.0, scaled=True)]
+    said = answer.of_run(of("lora"), variants)
+    assert "sequence 24: 90.0" in said, said
+    said = answer.of_run(of("lora"), [*variants, case(12, 50, 500.0)])
+    assert "sequence 12: 500" in said, said
+
+
 def test_settings_are_words():
     settings = {"model": "gpt2", "lora": False, "amp": True, "batch_size": 4, "sequence": 512}
     said = answer._in_words(settings)

@@ -61,7 +61,8 @@ def _asked_for(declaration: Declaration) -> str:
 def _main(declaration: Declaration, metric: str, timed: Sequence[Repeats]) -> list[Repeats]:
     """Return the cases of the settings that most devices and frameworks have a value of.
 
-    Of equal ones those with a published row come first, of a speed-up the highest, then the first.
+    Of equal ones those with a published row come first, then those of the whole model, of smaller
+    variants the one with most work, of a speed-up the highest, then the first.
     """
     relative = metrics.Metric(metric).unit == "×"
     groups = defaultdict(list)
@@ -69,11 +70,13 @@ def _main(declaration: Declaration, metric: str, timed: Sequence[Repeats]) -> li
         groups[str(case.config), case.precision].append(case)
     printed = [row["config"] for row in declaration.printed if row["si"] is not None]
 
-    def rank(group: list[Repeats]) -> tuple[int, bool, float]:
+    def rank(group: list[Repeats]) -> tuple[int, bool, bool, float, float]:
         config = group[0].config
         published = any(row.items() <= config.items() for row in printed if row)
         ratio = max(case.values[metric].value for case in group) if relative else 0.0
-        return len(group), published, ratio
+        whole = not any(case.first.scaled for case in group)
+        work = 0 if whole else max(case.first.flops_per_step or 0 for case in group)
+        return len(group), published, whole, work, ratio
 
     return max(groups.values(), key=rank)  # the first of equal ones
 
