@@ -85,10 +85,10 @@ test-machines: dev  ## run all notebooks as on a Mac and an NVIDIA machine, in h
 	@$(PY) -P -m pytest -n auto --dist=loadfile -m machines
 
 lab: ready  ## open the notebooks in JupyterLab
-	@$(PY) lab/prepare.py
+	@$(PY) -P lab/prepare.py
 	@echo "JupyterLab opens in your browser; press Ctrl-C twice to stop it"
 	@JUPYTER_NO_CONFIG=1 TRAITLETS_APPLICATION_RAISE_CONFIG_FILE_ERROR=1 \
-	  $(PY) -m jupyterlab --config=lab/jupyter_lab_config.py
+	  $(PY) -P -m jupyterlab --config=lab/jupyter_lab_config.py
 
 env:  ## install the environment into .venv: EXTRAS="fleet store cuda"
 	@$(ENVIRONMENT) $$POMOLOGY_EXTRAS
@@ -108,13 +108,13 @@ lint: dev  ## check style, import layers, notebooks, parameter files and workflo
 	@$(PY) -P -m pomology check
 
 docs: ready  ## write the generated tables of docs/
-	@$(PY) setup/docs.py
+	@$(PY) -P setup/docs.py
 
 site: dev  ## build the site: docs, example report, notebooks and pages of devices
 	@$(PY) -P setup/site.py
 
 bench: dev  ## measure the overhead of the timer per step
-	@$(PY) tests/bench.py
+	@$(PY) -P tests/bench.py
 
 report: ready  ## rebuild the report of a run: RUN=name, next to other runs: WITH="b.zip 'c d.zip'"
 	@$(PY) -P -m pomology report --store="$$POMOLOGY_STORE" --with="$$POMOLOGY_WITH" -- "$$POMOLOGY_RUN"

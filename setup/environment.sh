@@ -36,6 +36,9 @@ for name in $(env | sed -n -e 's/^\(PIP_[A-Z0-9_]*\)=.*/\1/p' -e 's/^\(UV_[A-Z0-
 done
 export PYTHONNOUSERSITE=1
 
+# Programs start with -I: without the folder of the checkout in their path, where a `random.py` or a
+# `token.py` of somebody would take the place of Python's own. (-P is new in Python 3.11.)
+
 fail() {
   rm -rf .venv-tmp
   printf 'pomology: %s\n' "$*" >&2
@@ -263,7 +266,7 @@ pip_setting() {
   if [ -n "$2" ]; then
     echo "$2"
   else
-    "${python:-python3}" -m pip config get "global.$1" 2>/dev/null
+    "${python:-python3}" -I -m pip config get "global.$1" 2>/dev/null
   fi
 }
 
@@ -315,8 +318,8 @@ bootstrap_uv() {
   esac
   rm -rf .venv-uv
   {
-    "${python:-python3}" -m venv .venv-uv &&
-      .venv-uv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps \
+    "${python:-python3}" -I -m venv .venv-uv &&
+      .venv-uv/bin/python -I -m pip install --quiet --disable-pip-version-check --no-input --no-deps \
         --require-hashes --only-binary :all: -r setup/uv.txt &&
       $uv --version
   } >"$TMPDIR/uv.log" 2>&1 && return 0
@@ -355,11 +358,11 @@ elif [ "$ready_lock" != "$lock" ] || [ ! -d $ENV ]; then
       fail "uv could not use Python $python ($why); try: $(how_to_get_python)"
     without_uv "$why"
   fi
-  [ -n "$uv" ] || "$python" -m venv $ENV || fail "$python -m venv failed"
+  [ -n "$uv" ] || "$python" -I -m venv $ENV || fail "$python -m venv failed"
 fi
 rm -f $ENV/.ready
 if [ -z "$uv" ]; then
-  elsewhere=$($PY -m pip config list 2>/dev/null | grep -E "^[^.]*\.(target|prefix|root)=")
+  elsewhere=$($PY -I -m pip config list 2>/dev/null | grep -E "^[^.]*\.(target|prefix|root)=")
   [ -z "$elsewhere" ] || fail "pip is configured to install elsewhere ($elsewhere);" \
     "remove that: pip config unset ${elsewhere%%=*}"
 fi
@@ -378,7 +381,7 @@ install() {
   if [ -n "$uv" ]; then
     "$uv" pip install --python $PY "$@"
   else
-    $PY -m pip install --disable-pip-version-check --no-input --no-user "$@"
+    $PY -I -m pip install --disable-pip-version-check --no-input --no-user "$@"
   fi
 }
 
@@ -389,7 +392,7 @@ packages() {
 }
 
 log=$ENV/install.log
-version=$("$PY" -c 'import platform; print("Python " + platform.python_version())')
+version=$("$PY" -P -c 'import platform; print("Python " + platform.python_version())')
 if [ -n "$linked" ]; then
   echo "using the environment $linked ($version): adding pomology${extras:+, and packages of $extras}"
   other=${ready_lock% * * *} # the folder that used this environment before
@@ -430,11 +433,11 @@ if ! install_packages; then
 fi
 
 # --- Check the installed versions -----------------------------------------------------------------
-said=$({ "$PY" setup/installed.py "$pins" && "$PY" -c 'import pomology'; } 2>&1) ||
+said=$({ "$PY" setup/installed.py "$pins" && "$PY" -P -c 'import pomology'; } 2>&1) ||
   fail "installed packages differ from the lock ($(printf '%s\n' "$said" | tail -n 1));" \
     "check 'pip config list' and $log"
 rm -rf "$TMPDIR"
 printf '%s\n%s\n%s\n' "$lock" "$project" "$extras" >$ENV/.ready
-if [ "$system" = Darwin ] && [ "$($PY -c 'import sys; print(sys.version_info[1])')" = 13 ]; then
+if [ "$system" = Darwin ] && [ "$($PY -P -c 'import sys; print(sys.version_info[1])')" = 13 ]; then
   echo "TensorFlow has no Metal plug-in for Python 3.13 and runs on the CPU; try PYTHON=python3.12"
 fi

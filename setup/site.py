@@ -147,7 +147,7 @@ def assemble() -> None:
 def main() -> None:
     """Assemble and build the site. Exits with MkDocs's status, with its message."""
     assemble()
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    command = [sys.executable, "-P", "-m", "mkdocs", "build", "--strict", "--quiet"]
     # Without advice on its successor.
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=root(), check=False, env=environment)

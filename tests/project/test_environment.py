@@ -29,6 +29,8 @@ EXTRAS = "".join(f"{name} = [\n]\n" for name in ("dev", "fleet", "store", "cuda"
 # A mock Python: answers the probe, copies itself into virtual environments, logs its calls. Its pip
 # installs a mock uv if the test put one into the registry.
 PYTHON = """#!/bin/sh
+# Modules of the checkout's folder must not take the place of Python's own.
+case $1 in -I | -P) shift ;; -m) echo "$* can import from the checkout"; exit 1 ;; esac
 [ "$1" != -m ] || [ "$3" = config ] || echo "python $0 $*" >>"$MOCKS/calls"
 case $1 in
   -c) case $2 in

@@ -98,7 +98,7 @@ MESSAGES = (
             r"MPS: \w+ op with \w+ input is supported natively starting from macOS",
             "MPS supports tensors with dimensions <=",
             "only works on .* types on MPS for pre MacOS",
-            "MPSGraph does not support",
+            "MPSGr?aph does not support",  # PyTorch writes "MPSGaph"
             "(doesn't|does not) support (float64|complex128|bfloat16)",
             r"not implemented for '(Half|BFloat16|Float8_\w+)'",
             "Could not run '[^']+' with arguments from the",

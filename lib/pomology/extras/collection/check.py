@@ -157,8 +157,9 @@ def check(path: Path) -> Checked:
 
 
 def unreadable(error: Exception) -> Broken:
-    """Return the rule that an error breaks, with its words."""
-    return "cannot be read", f"{type(error).__name__}: {error}"
+    """Return the rule that an error breaks, with its words, without a path of this machine."""
+    words = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return "cannot be read", f"{type(error).__name__}: {words}"
 
 
 def short_name(path: Path) -> str:

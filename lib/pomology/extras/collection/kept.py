@@ -18,7 +18,7 @@ import msgspec
 import pomology
 from pomology.extras.collection import check, shared
 from pomology.extras.compare.many import Traits
-from pomology.paths import root
+from pomology.paths import require_regular, root
 
 FOLDER = ".checked"  # in the folder of the zips; git ignores it
 DIGITS = 32
@@ -89,7 +89,7 @@ def make(path: Path, folder: Path) -> bytes:
         shown=msgspec.Raw(msgspec.msgpack.encode(shown)),
     )
     data = msgspec.msgpack.encode(kept)
-    if CHANGING.isdisjoint(rule for rule, _ in one.broken):
+    if path.is_file() and CHANGING.isdisjoint(rule for rule, _ in one.broken):
         _keep(_file(path, folder), data)
     return data
 
@@ -116,7 +116,11 @@ def _keep(file: Path, data: bytes) -> None:
 
 
 def _file(path: Path, folder: Path) -> Path:
-    """Return where a check is kept, by the digits of the zip and of what its check depends on."""
+    """Return where a check is kept, by the digits of the zip and of what its check depends on.
+
+    Raises OSError for what is no file.
+    """
+    require_regular(path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     digits = hashlib.sha256(f"{digest} {_rules()}".encode()).hexdigest()[:DIGITS]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from pomology.extras.share import share
+from pomology.paths import require_regular
 from pomology.results.record import RENAMED, Record, case_name
 from pomology.results.run import MACHINE, Run
 
@@ -39,8 +40,9 @@ MOST_OF_MACHINE = 100_000
 def unreadable(path: Path) -> str:
     """Return why a zip is refused before any of its bytes are unpacked, "" for one that is read.
 
-    Raises what zipfile raises for a file that is no zip.
+    Raises PomologyError for what is no file, and what zipfile raises for a file that is no zip.
     """
+    require_regular(path)  # to open a pipe would wait for its other end
     if path.stat().st_size > MOST_PACKED_BYTES:
         return f"{path.stat().st_size:,} bytes; expected {MOST_PACKED_BYTES:,} at most"
     with zipfile.ZipFile(path) as archive:
