@@ -35,6 +35,18 @@ def verdicts(*places):
     return {(row["experiment"], row["run"]): row["verdict"] for row in table_of(*places).data}
 
 
+def test_other_drivers_and_limits_of_power_are_named(tmp_path):
+    gpu = {"name": "NVIDIA L4", "memory_bytes": 2**34, "cores": None}
+    facts = [("580.95.05", 72.0), ("590.48.01", 60.0)]
+    paths = []
+    for number, (driver, watts) in enumerate(facts):
+        machine = MACHINE | {"driver": driver, "gpus": [gpu | {"power_limit_w": watts}]}
+        paths.append(write(tmp_path / f"run{number}", repeats([10.0 + number]), machine))
+    notes = " ".join(table_of(*paths).notes)
+    assert "NVIDIA's driver 580.95.05 and 590.48.01" in notes
+    assert "limit of power of NVIDIA L4 72 W and 60 W" in notes
+
+
 def test_runs_side_by_side(tmp_path):
     slow = [*repeats(SLOW), *repeats([1.0], "siamese"), *repeats([7.0], "dcgan")]
     slow = write(tmp_path / "a" / "run", slow, MACHINE)

@@ -150,6 +150,24 @@ def test_names_of_chips_versions_and_settings_are_shared(field, texts):
     assert unknown == [] and not share.is_known("4711")
 
 
+def test_what_decides_a_gpus_speed_is_shared():
+    packages = {"nvidia-cudnn-cu13": "9.21.0.82", "triton": "3.6.0", "mlx-metal": "0.32.4"}
+    packages |= {"nvidia-cuda-runtime": "13.0.96", "secret-package": "1.0"}
+    gpu = {"name": "NVIDIA GeForce RTX 4090", "power_limit_w": 450.0}
+    machine = {"driver": "580.95.05", "packages": packages, "gpus": [gpu]}
+    shared = share.plain(machine)
+    assert shared["driver"] == "580.95.05" and shared["gpus"] == [gpu]
+    # Of four parts, which an address of a network has too, three are kept.
+    assert shared["packages"] == {
+        "nvidia-cudnn-cu13": "9.21.0",
+        "triton": "3.6.0",
+        "mlx-metal": "0.32.4",
+        "nvidia-cuda-runtime": "13.0.96",
+    }
+    assert share.plain({"driver": "10.0.0.1"}) == {"driver": "unknown"}
+    assert share.plain({"python": "10.0.0.1"}) == {"python": "unknown"}
+
+
 def test_pomologys_own_names_are_shared():
     names = [*STATUSES, *PROFILES, *cases.FLAGS, *metrics.TABLE]
     names += [*Record.__struct_fields__, *Estimate.__struct_fields__, *cases.TIMES]

@@ -341,9 +341,22 @@ def _described(run: Run) -> str:
     return one_line(f"{run.name}: {'; '.join(filter(None, [machine_of(run), versions]))}.", 400)
 
 
+def _versions(run: Run) -> dict[str, str]:
+    """Return a run's versions by name: of its packages, NVIDIA's driver, and the limit of power."""
+    machine = run.machine
+    facts = {"NVIDIA's driver": machine.get("driver")}
+    facts |= {
+        f"limit of power of {gpu['name']}": f"{gpu['power_limit_w']:g} W"
+        for gpu in machine.get("gpus") or ()
+        if gpu.get("power_limit_w")
+    }
+    known = {name: str(fact) for name, fact in facts.items() if fact}
+    return (machine.get("packages") or {}) | known
+
+
 def _packages(first: Run, second: Run) -> list[str]:
-    """Return the packages of which two runs have different versions."""
-    versions = [run.machine.get("packages") or {} for run in (first, second)]
+    """Return what two runs have different versions of, see `_versions`."""
+    versions = [_versions(run) for run in (first, second)]
     names = sorted(versions[0].keys() & versions[1].keys())
     changed = [name for name in names if versions[0][name] != versions[1][name]]
     if not changed:

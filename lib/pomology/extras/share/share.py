@@ -56,6 +56,9 @@ VERSION = re.compile(
     """,
     re.VERBOSE,
 )
+DRIVER = re.compile(r"\d{3}\.\d{1,3}(\.\d{1,3})?")  # NVIDIA's
+# A version of cuDNN has a fourth part, by which it has the form of an address of a network.
+FOUR_PARTS = re.compile(r"(\d{1,2}\.\d{1,3}\.\d{1,3})\.\d{1,3}")
 SIZES = re.compile(r"\d{1,5}(x\d{1,5}){0,3}")
 ARTICLE = re.compile(r"00\d")
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -97,6 +100,7 @@ CHECKS: dict[str, Callable[[str], bool]] = {
     "python": formed(VERSION),
     "os_version": formed(VERSION),
     "package": formed(VERSION),
+    "driver": formed(DRIVER),
     "shape": formed(SIZES),
     "size": formed(SIZES),
     "article": formed(ARTICLE),
@@ -119,6 +123,8 @@ def plain(value: Any, field: str = "") -> Any:
         return {name: plain(value[name], kind) for name, kind in kinds.items()}
     if isinstance(value, list):
         return [plain(item, field) for item in value]
+    if field == "package" and isinstance(value, str):
+        value = FOUR_PARTS.sub(r"\1", value)
     return "unknown" if isinstance(value, str) and not is_known(value, field) else value
 
 
