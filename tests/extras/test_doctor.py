@@ -6,7 +6,6 @@ from macs import SECRETS
 
 from pomology.__main__ import main
 from pomology.devices import torch as devices_torch
-from pomology.extras import doctor as doctor_extra
 from pomology.extras import doctor as extra
 from pomology.extras.doctor import doctor
 from pomology.machine import snapshot as machine_snapshot
@@ -183,8 +182,8 @@ def test_who_asks_is_told_whether_the_collection_would_accept_a_run(
 
 
 def test_three_parts_of_a_version_are_those_of_the_lock(monkeypatch):
-    monkeypatch.setattr(doctor_extra, "locked", lambda _: "nvidia-cudnn-cu13==9.21.0.82 --hash")
+    monkeypatch.setattr(extra, "locked", lambda _: "nvidia-cudnn-cu13==9.21.0.82 --hash")
     facts = {"git": {"commit": 40 * "a", "dirty": False}, "profile": "quick"}
     for version, count in (("9.21.0", 0), ("9.21.0.82", 0), ("9.2", 1), ("9.21.1", 1)):
         machine = facts | {"packages": {"nvidia-cudnn-cu13": version}}
-        assert len(doctor_extra.obstacles(machine)) == count, version
+        assert len(extra.obstacles(machine)) == count, version

@@ -108,6 +108,12 @@ def test_a_zip_of_macos_s_finder_is_readable(tmp_path, folder, comment):
     assert found.problems == []
 
 
+def test_an_empty_journal_is_named(tmp_path):
+    records.write(tmp_path / "own", [records.record()], MACHINE)
+    (tmp_path / "own" / "dcgan.jsonl").touch()
+    assert Run(tmp_path / "own").problems == ["dcgan.jsonl is empty."]
+
+
 ONE = {"vae.jsonl": JOURNAL}
 ENCRYPTED = bytearray(zipped(ONE))
 ENCRYPTED[6] = ENCRYPTED[ENCRYPTED.index(b"PK\1\2") + 8] = 1  # a flag in both headers
@@ -127,7 +133,7 @@ REFUSED = [
     (["compare", "--runs", "'a b.zip' c"], b"", "RUNS: a b.zip: no such run"),
     (["share", "gone"], b"", "RUN=gone: no such run"),
 ]
-COMPARED = ["compare", "own", "'a bad.zip'"]
+COMPARED = ["compare", "own", "a bad.zip"]
 REFUSED += [(COMPARED, data, "a bad.zip: not the zip of a run: ") for data in BAD.values()]
 
 

@@ -157,6 +157,11 @@ class Run:
         paths = sorted(journals.difference(run_files(self.path)))
         sentences += [f"{one_line(path.name)} is not read: no journal." for path in paths]
         sentences += self._unread
+        sentences += [
+            f"{one_line(name)} is empty."
+            for name, data in self.files.items()
+            if name != MACHINE and not data.strip()
+        ]
         if not self.machine:
             there = MACHINE in self.files or os.path.lexists(self.path / MACHINE)
             problem = "cannot be read" if there else "is missing"

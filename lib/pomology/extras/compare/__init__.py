@@ -101,7 +101,8 @@ def kinds_of(places: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _run(options: argparse.Namespace) -> None:
     """Compare runs: which is faster, by experiment; each case is in a file."""
-    names, kinds = kinds_of(split_names("RUNS", [*options.places, options.runs]))
+    # A shell has split the places already, so spaces in them belong to a path.
+    names, kinds = kinds_of([*options.places, *split_names("RUNS", [options.runs])])
     # One by one, since a run's CPU and its GPU are two.
     found = [named_paths("RUNS", [name], options.store, options.fetch) for name in names]
     if any(kinds):
