@@ -1,12 +1,11 @@
 """A pretended GPU of MLX: the CPU, by the name of the GPU, with what `device_info` has on a Mac.
 
-`python pretended_mlx.py MODULE ARGUMENTS` runs a module as `python -m` does, in a process that has
-this GPU: the twins of PyTorch's trainings, and what is measured in processes of its own.
+`python -P pretended_mlx.py MODULE ARGUMENTS` runs a module as `python -P -m` does, in a process
+that has this GPU: the twins of PyTorch's trainings, and what is measured in processes of its own.
 """
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
 from typing import Any
@@ -36,7 +35,6 @@ def become() -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = os.getcwd()  # as for `python -m`
     become()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -45,7 +45,7 @@ measured: list[Any] = []  # coverage.py's, if it notes the lines that run
 _until_the_end = contextlib.ExitStack()
 played: list[Rehearsal] = []  # the pretended MPS or CUDA
 TESTS = Path(__file__).parent
-# A program that runs a module as `python -m` does, where MLX is not installed.
+# A program that runs a module as `python -P -m` does, where MLX is not installed.
 WITHOUT_MLX = """
 import runpy, sys
 sys.modules["mlx"], sys.argv = None, sys.argv[1:]
@@ -178,11 +178,13 @@ def add_meter() -> None:
 
 
 def start_modules_by(*command: str) -> None:
-    """Let another command start modules of pomology, in place of `python -m MODULE ARGUMENTS`."""
+    """Let another command start modules of pomology, in place of `python -P -m MODULE`."""
     start = subprocess.Popen.__init__
 
     def popen(self: Any, arguments: Any, *more: Any, **named: Any) -> None:
         words = list(arguments) if isinstance(arguments, (list, tuple)) else []
+        if words[1:2] == ["-P"]:
+            del words[1]
         if words[:2] == [sys.executable, "-m"] and words[2].startswith("pomology."):
             arguments = [*command, *words[2:]]
         start(self, arguments, *more, **named)
@@ -201,7 +203,7 @@ def begin(own: str, machine: str = "mac") -> None:
     if own == "torch":
         note_loaders()
     if machine == "nvidia":
-        start_modules_by(sys.executable, "-c", WITHOUT_MLX)
+        start_modules_by(sys.executable, "-P", "-c", WITHOUT_MLX)
         return
     from pomology.machine import snapshot
 
@@ -214,7 +216,7 @@ def begin(own: str, machine: str = "mac") -> None:
         import pretended_mlx
 
         pretended_mlx.become()
-        start_modules_by(sys.executable, str(TESTS / "pretended_mlx.py"))
+        start_modules_by(sys.executable, "-P", str(TESTS / "pretended_mlx.py"))
 
 
 def measure(cells: str) -> None:

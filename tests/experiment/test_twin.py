@@ -1,11 +1,19 @@
 """MLX twins of a notebook's cases, in a process of their own."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import records
+import rehearsal
+import smoke
 from small_model import fit
 
 from pomology.errors import PomologyError
 from pomology.experiment import twin
+from pomology.models import isolated
+from pomology.paths import root
 
 LINEAR = """
 import mlx.core as mx
@@ -127,3 +135,50 @@ def test_an_epoch_of_a_twin_has_its_evaluation(make, tmp_path):
     assert training.blocks["evaluation"]["epoch_steps"] == 3 * 7
     assert values.keys() | {"epoch_s", "fit_s"} > training.metrics.keys()
     assert training.metrics["fit_s"].value > training.metrics["epoch_s"].value
+
+
+BACKENDS = """
+from pomology.devices import find
+
+
+def of(framework):
+    return [device.backend for device in find.find("auto", framework)]
+"""
+
+
+@pytest.fixture
+def with_a_gpu_of_mlx(monkeypatch):
+    """The processes that this one starts have MLX's mock GPU."""
+    monkeypatch.setattr(subprocess.Popen, "__init__", subprocess.Popen.__init__)
+    mock = Path(rehearsal.__file__).with_name("pretended_mlx.py")
+    rehearsal.start_modules_by(sys.executable, "-P", str(mock))
+
+
+@pytest.mark.usefixtures("with_a_gpu_of_mlx")
+def test_a_twin_and_an_isolated_call_get_mlxs_mock_gpu(make, tmp_path, monkeypatch):
+    (tmp_path / "linear_mlx.py").write_text(LINEAR, encoding="utf-8")
+    rows = [{"batch_size": 8, "sequence": 5}]
+    experiment = make(devices="auto", profile="smoke")
+    experiment.twin(str(tmp_path / "linear_mlx.py:workload"), rows, samples=80, width=3)
+    found = {record.backend: record.status for record in experiment.records}
+    assert found["mlx-gpu"] == "ok"
+    (tmp_path / "backends.py").write_text(BACKENDS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert isolated.call("MLX", "backends:of", "mlx") == ["cpu", "mlx-gpu"]
+
+
+def test_an_nvidia_machine_has_no_mlx_in_other_processes(monkeypatch):
+    monkeypatch.setattr(subprocess.Popen, "__init__", subprocess.Popen.__init__)
+    rehearsal.start_modules_by(sys.executable, "-P", "-c", rehearsal.WITHOUT_MLX)
+    with pytest.raises(PomologyError, match=r"No module named 'mlx\.core'"):
+        isolated.call("MLX", "importlib:import_module", "mlx.core")
+
+
+@pytest.mark.machines
+def test_the_twins_of_a_notebook_compute_on_mlxs_mock_gpu(tmp_path):
+    (path,) = (root() / "notebooks").glob("*/vae.ipynb")
+    execution = smoke.Execution(path, {}, tmp_path, "mac-mlx")
+    execution.run()
+    on_gpu = [record for record in execution.records if record.backend == "mlx-gpu"]
+    assert {record.status for record in on_gpu} == {"ok"}, [record.reason for record in on_gpu]
+    assert all("proof_s" in record.metrics for record in on_gpu)
