@@ -143,6 +143,22 @@ def approximate(operator):
     return compute
 
 
+def in_tf32(tensor):
+    """Return a tensor whose values have TF32's ten bits after the point, rounded to nearest."""
+    if not is_float(tensor) or tensor.dtype != torch.float32:
+        return tensor
+    bits = tensor.contiguous().view(torch.int32)
+    return ((bits + 2**12) & -(2**13)).view(torch.float32)
+
+
+def convolutions_in_tf32():
+    def compute(operator):
+        return lambda *arguments, **named: operator(*map(in_tf32, arguments), **named)
+
+    operators = (aten.convolution.default, aten.convolution_backward.default)
+    return {each: compute(each) for each in operators}
+
+
 def devices():
     """Return what each correct device computes in another way."""
     matmuls = {aten.mm.default: aten.mm.default, aten.bmm.default: aten.bmm.default}
@@ -186,8 +202,25 @@ def test_a_correct_device_is_refused_in_no_training(name, precision, device):
         accepted(name, precision, device, steps)
 
 
-def accepted(name, precision, device, steps):
-    notes = verified(name, precision, devices()[device], steps=steps)
+# Branches, batch normalization, matmuls behind convolutions, and transposed ones.
+WITH_CONVOLUTIONS = ("siamese", "dcgan", "simclr", "whisper_pretraining", "resnet50")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["model_sizes"])
+def test_a_correct_device_with_tf32_is_not_refused(name):
+    accepted(name, "fp32", "one order", tf32=True)
+
+
+@pytest.mark.machines
+@pytest.mark.parametrize("name", WITH_CONVOLUTIONS)
+def test_a_correct_device_with_tf32_is_refused_in_no_training(name):
+    accepted(name, "fp32", "one order", tf32=True)
+
+
+def accepted(name, precision, device, steps=3, tf32=False):
+    operators = devices()[device] | (convolutions_in_tf32() if tf32 else {})
+    notes = verified(name, precision, operators, steps=steps, tf32=tf32)
     assert not [note for note, *_ in notes if note.startswith("not verified after")]
 
 
@@ -222,6 +255,16 @@ def lost_word(word):
     return {aten.embedding_dense_backward.default: compute}
 
 
+def contiguous_matmuls(factor):
+    """Wrong where both factors are contiguous, as in the gradient of an input of a linear layer."""
+
+    def compute(left, right):
+        wrong = left.is_contiguous() and right.is_contiguous()
+        return aten.mm(left, right) * (factor if wrong else 1)
+
+    return {aten.mm.default: compute}
+
+
 def large(gradient):
     return gradient.numel() > 2**20
 
@@ -237,13 +280,25 @@ WRONG = {
     "resnet50 in bf16: large weights 6 %": ("resnet50", "bf16", times_if(1.06, large), False),
     "resnet50 with TF32: matmuls in bf16": ("resnet50", "fp32", half_precision_matmuls(), True),
     "transformer_lm with TF32: in bf16": ("transformer_lm", "fp32", half_precision_matmuls(), True),
+    "whisper_pretraining with TF32: matmuls": (
+        "whisper_pretraining",
+        "fp32",
+        contiguous_matmuls(1.008) | convolutions_in_tf32(),
+        True,
+    ),
+    "model_sizes with TF32: matmuls": (
+        "model_sizes",
+        "fp32",
+        contiguous_matmuls(1.008) | convolutions_in_tf32(),
+        True,
+    ),
     "bert_base: matmuls in bf16": ("bert_base", "fp32", half_precision_matmuls(), False),
     "transformer_lm: word 0": ("transformer_lm", "fp32", lost_word(0), False),
     "transformer_lm: the last word": ("transformer_lm", "fp32", lost_word(-1), False),
 }
 
 
-QUICK = [name for name in WRONG if name.startswith("transformer_lm")]  # 3 s each
+QUICK = [name for name in WRONG if name.startswith(("transformer_lm", "model_sizes"))]  # 3 s each
 
 
 @pytest.mark.parametrize("fault", QUICK)

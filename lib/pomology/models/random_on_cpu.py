@@ -1,4 +1,7 @@
-"""Random numbers of a step on a device, which the CPU draws."""
+"""Random numbers of a step on a device, which the CPU draws; and what convolutions contribute to.
+
+A device with TF32 may compute convolutions in it, but no matmul.
+"""
 
 from typing import Any
 
@@ -19,19 +22,40 @@ class RandomOnCPU(TorchDispatchMode):
 
     Each operator also draws on the device, once per shape, and its numbers are compared by their
     mean and mean magnitude. Raises Mismatch if these differ, or if the device draws the same
-    numbers twice. checked: the operators and shapes that are done. convolved: whether a convolution
-    ran since somebody set it to False.
+    numbers twice. checked: the operators and shapes that are done. traces: whether to note which
+    tensors of the CPU follow from a convolution, see `is_convolved`.
     """
 
-    def __init__(self, checked: set[tuple] | None = None):
+    def __init__(self, checked: set[tuple] | None = None, traces: bool = False):
         super().__init__()
         self.checked = set() if checked is None else checked
-        self.convolved = False
+        self.traces = traces
+        self._convolved = False  # whether a convolution ran
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
-        self.convolved |= "convolution" in name
+        result = self._run(function, name, args, kwargs)
+        if self.traces:
+            self._trace(function, name, args, kwargs, result)
+        return result
+
+    def _trace(self, function: Any, name: str, args: tuple, kwargs: dict, result: Any) -> None:
+        """Mark the results of a convolution, and what is computed from marked tensors."""
+        convolves = "convolution" in name
+        self._convolved |= convolves
+        if not self._convolved:
+            return
+        if convolves or any(map(is_convolved, pytree.tree_leaves((args, kwargs)))):
+            written: list[Any] = [result]
+            if function._schema.is_mutable:  # such an operator may return nothing
+                arguments = zip(function._schema.arguments, args, strict=False)
+                written += [value for argument, value in arguments if argument.is_write]
+            for leaf in pytree.tree_leaves(written):
+                mark_convolved(leaf)
+
+    def _run(self, function: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        """Return what an operator returns; the CPU draws its random numbers."""
         draws = torch.Tag.nondeterministic_seeded in function.tags
         if not draws or "attention" in name or "rnn" in name:  # these compute more than that
             return function(*args, **kwargs)
@@ -57,6 +81,18 @@ class RandomOnCPU(TorchDispatchMode):
             return torch.empty_like(tensor, dtype=dtype, device=device).copy_(tensor)
 
         return pytree.tree_map_only(torch.Tensor, back, drawn)
+
+
+def is_convolved(item: Any) -> bool:
+    """Return whether a tensor was marked, or one with which it shares its memory."""
+    strided = isinstance(item, torch.Tensor) and item.layout is torch.strided
+    return strided and getattr(item.untyped_storage(), "convolved", False)
+
+
+def mark_convolved(item: Any, mark: bool = True) -> None:
+    """Mark a tensor as one that follows from a convolution, or remove the mark."""
+    if isinstance(item, torch.Tensor) and item.layout is torch.strided:
+        item.untyped_storage().convolved = mark
 
 
 def _leaf(result: Any) -> torch.Tensor:

@@ -26,7 +26,7 @@ from pomology.errors import Mismatch, NotLearning
 from pomology.results import cases
 
 # Number of these rules in a record's `proof`. It grows when what is compared or allowed changes.
-RULE = 1
+RULE = 2
 # Share of a norm. Sums of a million fp32 values differ by 0.00002. A value is rounded by 0.0005 in
 # TF32 and fp16, by 0.004 in bf16. Errors of some operators add up.
 TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 4e-2}
@@ -459,7 +459,8 @@ class Reference:
 
     arrays: of the framework, or of NumPy. outputs, gradients_of: by `Key`; empty if they take more
     than `BLOCKS_BYTES`, and in Keras. bytes: of what passed. smaller: see `with_blocks`. In PyTorch
-    also convolved: keys of outputs that a convolution made. scale: of its gradients.
+    also convolved: names of tensors that a convolution contributed to since the last boundary
+    between modules. scale: of its gradients.
     """
 
     size: int
@@ -470,7 +471,7 @@ class Reference:
     gradients_of: dict[Key, Any] = field(default_factory=dict)
     bytes: int = 0
     smaller: "Reference | None" = None
-    convolved: set[Key] = field(default_factory=set)
+    convolved: set[str] = field(default_factory=set)
     scale: float = 1.0
 
     def keep(self, arrays: dict[Key, Any], key: Key, array: Any) -> Any:

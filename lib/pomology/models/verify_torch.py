@@ -15,7 +15,7 @@ from torch.nn import functional
 from pomology.errors import Mismatch
 from pomology.models import verify
 from pomology.models.blocks_torch import Noise, boundaries
-from pomology.models.random_on_cpu import RandomOnCPU
+from pomology.models.random_on_cpu import RandomOnCPU, is_convolved, mark_convolved
 from pomology.models.verify import (
     GRADIENT,
     NONE_OF_CPU,
@@ -79,19 +79,30 @@ class StepOnBothDevices:
         if self.dtypes is None:
             self.dtypes = self._output_types(min(SMALLEST, size))
 
+        def note(name: str, tensor: torch.Tensor) -> None:
+            if is_convolved(tensor):
+                reference.convolved.add(name)
+
         def on_output(key: Key, output: torch.Tensor) -> torch.Tensor:
-            if self.random_on_cpu.convolved:
-                reference.convolved.add(key)
-                self.random_on_cpu.convolved = False
-            return reference.keep(reference.outputs, key, self._rounded(key, output)).clone()
+            note(name_of(OUTPUT, key), output)
+            kept = reference.keep(reference.outputs, key, self._rounded(key, output)).clone()
+            mark_convolved(kept, False)  # the device goes on with the same values
+            return kept
 
         def on_gradient(key: Key, gradient: torch.Tensor) -> torch.Tensor:
-            self.random_on_cpu.convolved = False  # was a backward pass
-            return reference.keep(reference.gradients_of, key, self._rounded(key, gradient))
+            note(name_of(GRADIENT, key), gradient)
+            kept = reference.keep(reference.gradients_of, key, self._rounded(key, gradient))
+            mark_convolved(kept, False)
+            return kept
+
+        def keep(tensors: Tensors) -> Tensors:
+            for name, tensor in tensors.items():
+                note(name, tensor)
+            return tensors
 
         began_s = time.perf_counter()
         with boundaries(self.cpu_model, on_output, on_gradient):
-            reference.arrays = self._step(self.cpu_model, size, seed, dict)
+            reference.arrays = self._step(self.cpu_model, size, seed, keep, traces=True)
         reference.seconds = time.perf_counter() - began_s
         reference.scale = self.scale
         return reference
@@ -115,8 +126,7 @@ class StepOnBothDevices:
         reference = verify.with_blocks(reference, self.reference)
         model = self.cpu_model if noise else self.model
         errors = Noise(noise, draw) if noise else None
-        of_convolutions = {name for name, _, _ in reference.convolved}
-        compared = Compared(reference.arrays, lambda name: _module_of(name) in of_convolutions)
+        compared = Compared(reference.arrays, reference.convolved.__contains__)
 
         def replaced(recorded: torch.Tensor, like: torch.Tensor, factor: float) -> torch.Tensor:
             values = errors.on(recorded) if errors else recorded
@@ -124,15 +134,13 @@ class StepOnBothDevices:
 
         def on_output(key: Key, output: torch.Tensor) -> torch.Tensor:
             recorded = of_cpu(reference.outputs, OUTPUT, key)
-            compared.add(name_of(OUTPUT, key), output, recorded, key in reference.convolved)
+            compared.add(name_of(OUTPUT, key), output, recorded)
             return replaced(recorded, output, 1.0)
 
         def on_gradient(key: Key, gradient: torch.Tensor) -> torch.Tensor:
             recorded = of_cpu(reference.gradients_of, GRADIENT, key)
             factor = self.scale / reference.scale
-            name = name_of(GRADIENT, key)
-            # A convolution may be next, by whose gradient this one was made.
-            compared.add(name, gradient / factor, recorded, bool(reference.convolved))
+            compared.add(name_of(GRADIENT, key), gradient / factor, recorded)
             return replaced(recorded, gradient, factor)
 
         with boundaries(model, on_output, on_gradient):
@@ -158,11 +166,12 @@ class StepOnBothDevices:
         seed: int,
         keep: Callable[[Tensors], Any],
         errors: Noise | None = None,
+        traces: bool = False,
     ) -> Tensors:
         """Run a step without its update; return what `keep` makes of its tensors.
 
         The gradients are those that the optimizers get, after clipping. Raises Mismatch for wrong
-        random numbers of the device. errors: of the weights.
+        random numbers of the device. errors: of the weights. traces: see `RandomOnCPU`.
         """
         kept: Tensors = {}
 
@@ -174,7 +183,8 @@ class StepOnBothDevices:
                     copied = weight.grad.detach().to("cpu", torch.float32, copy=True)
                     kept.update(keep({f"the gradient of {name}": copied}))
 
-        loss = torch.as_tensor(self._run(model, size, seed, note, errors=errors)[-1]).detach()
+        losses = self._run(model, size, seed, note, errors=errors, traces=traces)
+        loss = torch.as_tensor(losses[-1]).detach()
         kept.update(keep({"the loss": loss.float().cpu()}))
         if loss.numel() == 1:
             kept.update(keep({"the loss by `item`": torch.tensor(loss.item())}))
@@ -296,13 +306,14 @@ class StepOnBothDevices:
         errors: Noise | None = None,
         optimizer: Any = None,
         one_batch: bool = False,
+        traces: bool = False,
     ) -> list[torch.Tensor | float]:
         """Run steps from the first weights, and return their losses.
 
         note: called in place of each update, with its number. errors: of the weights. optimizer:
-        by default a new one. one_batch: whether all steps have the same inputs. A gradient scaler
-        leaves an update out if a gradient overflows, and halves its scale; then all steps run again
-        with that scale. Raises Mismatch if no scale avoids it.
+        by default a new one. one_batch: whether all steps have the same inputs. traces: see
+        `RandomOnCPU`. A gradient scaler leaves an update out if a gradient overflows, and halves
+        its scale; then all steps run again with that scale. Raises Mismatch if no scale avoids it.
         """
         on_cpu = model is self.cpu_model
         for _ in range(SCALES):
@@ -314,7 +325,8 @@ class StepOnBothDevices:
             self.scale = scaling[0].get_scale() if scaling else 1.0
             numbers = itertools.count()
             self._restore(model, errors)
-            with before_update(self.running, _numbered(note, numbers)):
+            random_on_cpu = RandomOnCPU(self.random_checked, traces)
+            with before_update(self.running, _numbered(note, numbers)), random_on_cpu:
                 losses = self._steps(model, used, size, seed, count, one_batch)
             model.zero_grad()  # gigabytes in a large model
             if not scaling or next(numbers) == count * len(self.running):
@@ -331,9 +343,8 @@ class StepOnBothDevices:
         attention = mock.patch.object(functional, "scaled_dot_product_attention", self._attention)
         model.zero_grad()
         torch.manual_seed(seed)
-        self.random_on_cpu = RandomOnCPU(self.random_checked)
         losses = []
-        with attention, device, self.random_on_cpu:
+        with attention, device:
             for number in range(count):
                 if not (one_batch and number):
                     batch = self.workload.batch(size)
@@ -376,12 +387,10 @@ class Compared:
             if expected is None:
                 self._deviations[name] = NONE_OF_CPU
             else:
-                self.add(name, tensor, expected, self.tf32_of(name))
+                self.add(name, tensor, expected)
         return {}
 
-    def add(
-        self, name: str, tensor: torch.Tensor | None, expected: torch.Tensor, tf32: bool
-    ) -> None:
+    def add(self, name: str, tensor: torch.Tensor | None, expected: torch.Tensor) -> None:
         """Compare a tensor, on any device, with the CPU's. tensor: None if it is missing."""
         norm = _norm(expected)
         if not math.isfinite(norm):  # then the case ends by its loss
@@ -389,23 +398,19 @@ class Compared:
         difference = None
         if tensor is not None:
             difference = _norm(tensor.detach().to("cpu", torch.float32) - expected)
-        deviation = verify.deviation(name, norm, expected.numel(), difference, tf32)
+        elements, tf32 = expected.numel(), self.tf32_of(name)
+        deviation = verify.deviation(name, norm, elements, difference, tf32)
         self._deviations[name] = deviation
 
     def deviations(self) -> Deviations:
         """Return all of them; what the reference has and the step has not is missing."""
         for name in self.reference.keys() - self._deviations.keys():
-            self.add(name, None, self.reference[name], self.tf32_of(name))
+            self.add(name, None, self.reference[name])
         return self._deviations
 
 
 def _norm(tensor: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
-
-
-def _module_of(gradient: str) -> str:
-    """Return the module whose weight has a gradient, given as `the gradient of layer.weight`."""
-    return gradient.removeprefix("the gradient of ").rpartition(".")[0]
 
 
 def _on_cpu(model: Any) -> Any:
