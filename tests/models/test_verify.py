@@ -393,6 +393,8 @@ def test_words_have_the_borders_of_the_vocabulary_and_repeat():
     drawn = verify.words(500, 6, 20)
     assert drawn.shape == (6, 20) and {0, 1, 499} <= set(drawn.flatten().tolist())
     assert (drawn == drawn.roll(1, -1)).any() and drawn.max() < 500
+    _, counts = verify.words(33_000, 20, 35).unique(return_counts=True)
+    assert counts.max() > 50 and counts.sort().values[-2] <= 10  # of 700
     assert verify.words(9, 2).tolist() == [0, 1]
     with torch.device("meta"):
         assert verify.words(500, 6, 20).shape == (6, 20)

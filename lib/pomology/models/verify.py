@@ -68,6 +68,7 @@ LEARNED = 0.5
 AGAIN_S = 0.5
 AGAIN_SHARE = 0.03
 AGAIN_STEPS = 64
+OFTEN = 8  # one word fills one of so many places
 BLOCKS_BYTES = 2**30  # of the CPU's outputs and their gradients that are kept of a large step
 
 
@@ -561,13 +562,15 @@ def _of_elements(
 def words(vocabulary: int, *shape: int) -> Any:
     """Return random words in PyTorch, the first ones 0, 1 and the last one of the vocabulary.
 
-    About a quarter repeats its neighbour. Gradients of an embedding can be wrong for repeated words
-    only, or for those at the border.
+    About a quarter repeats its neighbour, and one word fills an eighth of the places, as frequent
+    words of a text do. Gradients of an embedding can be wrong for repeated words only, for those
+    that come often, or for those at the border.
     """
     import torch
 
     drawn = torch.randint(vocabulary, shape)
     drawn = torch.where(torch.randint(2, shape) > 0, drawn, drawn.roll(1, -1))
+    drawn = torch.where(torch.randint(OFTEN, shape) > 0, drawn, torch.randint(vocabulary, (1,)))
     at_border = torch.tensor([0, 1, vocabulary - 1])[: drawn.numel()]
     drawn.flatten()[: len(at_border)] = at_border
     return drawn
