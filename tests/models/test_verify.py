@@ -261,6 +261,7 @@ LEARNING = {
     "the other way": ([2.0, 1.0], [2.0, 3.0], [2.0, 1.0], False),
     "no change that tells": ([2.0, 1.91], [2.0, 2.0], [2.0, 1.91], True),
     "rounding grows": ([2.0, 1.0], [2.0, 1.9], [2.0, 1.2], True),
+    "rounding parts and meets": ([0.9, 0.6, 0.4], [0.9, 1.7, 2.8], [0.9, 2.0, 0.4], True),
     "not finite": ([2.0, 1.0], [2.0, np.nan], [2.0, 1.0], False),
 }
 
