@@ -176,10 +176,6 @@ if __name__ == "__main__":
     try:
         for path, text in pages().items():
             path.write_text(text, encoding="utf-8")
-        from pomology.extras.versus import predicted
-
-        print("predicting the steps of all devices with a data sheet, in about a minute")
-        predicted.PREDICTIONS.write_text(csv_text([*predicted.rows()]), encoding="utf-8")
         print("counting the steps that `pomology predict` knows, in about two minutes")
         import counts  # with the frameworks
 

@@ -107,7 +107,7 @@ def copy_html(text: str, origin: Path) -> None:
 
     # These pages have no navigation of MkDocs's.
     top = '<main>\n<nav><p><a href="../index.html">← pomology</a></p></nav>'
-    write(target.with_suffix(".html"), HTML.sub(link, text).replace("<main>", top, 1))
+    write(target.with_suffix(".html"), re.sub(r"<main[^>]*>", top, HTML.sub(link, text), count=1))
 
 
 def write(target: Path, text: str) -> None:
@@ -153,6 +153,7 @@ def main() -> None:
     done = subprocess.run(command, cwd=root(), check=False, env=environment)
     if done.returncode:
         sys.exit(done.returncode)
+    (SITE / "404.html").unlink()  # its links need an address, which is not known
     print(f"{SITE.relative_to(root())}/index.html")
 
 

@@ -402,7 +402,7 @@ FOREIGN = [
     (with_name("w0.jsonl"), "not as `pomology share` writes it"),
     (with_name("mac/machine.json"), "packed again"),
     (with_name("vae.html"), "rendered notebooks"),
-    (with_name("dcgan.jsonl"), "dcgan.jsonl: it is empty"),
+    (with_name("dcgan.jsonl"), "dcgan.jsonl is empty"),
     (
         lambda place, files: zipped(place, files | {"dcgan.jsonl": files["vae.jsonl"]}),
         "dcgan.jsonl: cases of vae",
@@ -545,7 +545,7 @@ def test_submitting_says_what_the_zip_holds_and_asks(mine, tmp_path, capsys):
     assert not list(tmp_path.glob("*.zip"))
     assert main(["submit", str(mine), "--yes"]) == 0
     said = capsys.readouterr().out
-    assert "The pages would show" in said and "self-check passed" in said
+    assert "The pages would show" in said and "checks passed" in said
     assert "names of chips" in said and "Nothing was sent" in said and "Send a run" in said
     (first,) = tmp_path.glob("*.zip")
     before = first.read_bytes()

@@ -14,9 +14,10 @@ from shared_runs import copied, every, honest, zipped
 from pomology.__main__ import main
 from pomology.articles import devices as names
 from pomology.extras.collection import check, evidence, page, shared
-from pomology.extras.versus import predicted
+from pomology.extras.versus import pairs, predicted
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
+from pomology.results.record import checked
 
 JOURNALS = ("instrument_check", "peaks", "vae", "mlp_cnn_lstm")
 GIB = 2**30
@@ -80,15 +81,16 @@ def text_of(pages, name):
 def test_sizes_of_a_chip_have_pages_of_their_own(pages):
     for cores, other, zip_name in ((32, 40, "m4-32.zip"), (40, 32, "m4-40.zip")):
         said = text_of(pages, f"M4 Max GPU ({cores} cores)")
-        assert zip_name in said and "1 machine, 1 run" in said and f"({other} cores)" in said
+        assert zip_name in said and "1 machine, 1 run, " in said and f"({other} cores)" in said
         assert ("m4-40.zip" in said) != ("m4-32.zip" in said)
 
 
 def test_a_row_carries_its_proof(pages, files):
     said = text_of(pages, "M4 Max GPU (40 cores)")
     assert re.search(
-        r"m4-40\.zip : 2026-\d\d-\d\d, commit [0-9a-f]{8}, self-check passed, "
-        r"(\d+) of \1 GPU steps verified against the CPU by rule 1, 2 % of weights blind, "
+        r"m4-40\.zip : 2026-\d\d-\d\d, commit [0-9a-f]{8}, profile quick, "
+        r"self-check: \d+ of \d+ checks passed(, \d+ without a verdict here)?, "
+        r"(\d+) of \2 GPU steps verified against the CPU by rule 1, 2 % of weights blind, "
         r"calibration [+-]\d+ % from first to last case",
         said,
     ), said[:900]
@@ -111,7 +113,7 @@ def test_what_a_device_does_is_found_on_its_page(pages):
 def test_this_run_is_shown_next_to_the_others(pages, files):
     chip = honest(files, 6)["machine.json"]["chip"]
     said = text_of(pages, f"{check.cases.short_chip(chip)} CPU (8 cores)")
-    assert "this run" in said and "1 machine, 1 run" in said
+    assert "this run" in said and "1 machine, 1 run, " in said
 
 
 def test_the_page_of_all_has_every_device_and_works_without_a_network(pages):
@@ -131,7 +133,9 @@ def test_no_link_between_pages_is_dead(pages):
         for link in re.findall(r'href="([^"#:]+)"', path.read_text(encoding="utf-8")):
             target = (path.parent / link).resolve()
             # The folder of docs is next to that of the collection, in a checkout.
-            assert target.exists() or (root() / "docs" / target.name).exists(), (path.name, link)
+            docs = root() / "docs"
+            there = [target, docs / target.name, docs / "how-to" / target.name]
+            assert any(each.exists() for each in there), (path.name, link)
 
 
 def test_every_device_is_in_a_family_that_fits():
@@ -165,19 +169,23 @@ def time_of(seconds, experiment="vae"):
         "samples": 64,
         "memory": "",
         "day": "2026-11-30",
+        "flops_per_s": 0.0,
     }
     return shared.Time(device="M4 CPU (10 cores)", experiment=experiment, values=values, **common)
 
 
 def run_of(name, seconds, machine, marks=()):
-    proof = shared.Proof(40 * "a", machine, 0, 0, 0, 0.0, None)
+    proof = shared.Proof(40 * "a", "quick", (9, 11, 2), machine, 0, 0, 0, 0.0, None)
     return shared.Run(name, proof, list(marks), [time_of(seconds)])
 
 
 def test_marked_runs_are_not_pooled_with_others():
     runs = [run_of("a", 1.0, "x"), run_of("b", 3.0, "y"), run_of("c", 9.0, "z", ["few cases"])]
     unmarked, marked = shared.pool(runs)
-    assert unmarked.mean.value == pytest.approx(3**0.5) and unmarked.counts == "2 machines, 2 runs"
+    assert (
+        unmarked.mean.value == pytest.approx(3**0.5)
+        and unmarked.counts == "2 machines, 2 runs, 2 processes"
+    )
     assert unmarked.value == "1.73 s (1.00 to 3.00 s seen)" and unmarked.rate == "37.0 samples/s"
     assert marked.mean.value == 9.0 and marked.marks == ["few cases"]
 
@@ -187,7 +195,7 @@ def test_runs_of_one_machine_count_as_one_machine():
     (pooled,) = shared.pool(runs)
     # The geometric mean of a machine's runs, and then of the machines.
     assert pooled.mean.value == pytest.approx((3**0.5 * 4) ** 0.5)
-    assert pooled.counts == "2 machines, 3 runs"
+    assert pooled.counts == "2 machines, 3 runs, 3 processes"
 
 
 def test_a_machine_is_the_same_by_its_gigabytes():
@@ -223,13 +231,31 @@ def test_a_measured_device_has_the_name_of_its_size(chip, kind, machine, name):
     assert name in names.measured(chip, kind, machine)
 
 
-def test_kept_predictions_are_of_all_devices_and_current():
+def test_a_larger_size_of_a_chip_is_never_predicted_to_be_slower():
+    pairs_of_sizes = [
+        ("M1 Max GPU (24 cores)", "M1 Max GPU (32 cores)"),
+        ("M3 Max GPU (30 cores)", "M3 Max GPU (40 cores)"),
+        ("RTX 4090", "RTX 5090"),
+    ]
+    for smaller, larger in pairs_of_sizes:
+        assert all(ratio.value >= 1 for ratio in predicted.ratios(larger, smaller))
     assert all(predicted.steps(device) for device in names.sheets())
-    for device in ("T4", "M3 Max GPU (40 cores)"):
-        for line, kept in zip(predicted.rows_of(device), predicted.steps(device), strict=True):
-            assert line["example"] == kept.example
-            assert float(line["step_s"]) == pytest.approx(kept.time.value, rel=0.02)
-            assert float(line["low_s"]) == pytest.approx(kept.time.low, rel=0.02)
+
+
+def test_a_ratio_is_the_inverse_of_the_reverse_one():
+    every = [*names.all_names()]
+    forth = {name: evidence.relatives(name, every) for name in ("Radeon RX 7700S", "GH200")}
+    for name, relatives in forth.items():
+        for relative in relatives:
+            if relative.measured:
+                (back,) = evidence.relatives(relative.device, [name])
+                assert back.measured[0] * relative.measured[0] == pytest.approx(1)
+
+
+def test_peaks_and_latencies_are_no_speed_of_training():
+    for name in ("RTX 4090", "Quadro RTX 4000", "M2 Ultra GPU (76 cores)"):
+        experiments = {speed.work[0] for speed in pairs.speeds(name)}
+        assert experiments.isdisjoint({"costs", "kernel_launch", "hardware"})
 
 
 def test_a_page_needs_no_zip(tmp_path):
@@ -238,3 +264,28 @@ def test_a_page_needs_no_zip(tmp_path):
     assert lines == ["Runs accepted: 0, replaced: 0, refused: 0"]
     assert (tmp_path / "out" / "devices" / "t4.html").exists()
     shutil.rmtree(tmp_path / "out")
+
+
+def test_slow_processes_with_few_steps_are_not_left_out_alone(files):
+    siamese = honest(files, 0)
+    found = {flags: [] for flags in ((), ("few-steps",))}
+    for each in every(siamese, "vae"):
+        few = each["repeat"] > 0
+        each["flags"] = ["few-steps"] if few else []
+        found[tuple(each["flags"])].append(each["metrics"]["step_s"]["value"])
+    one = check.Checked("x", siamese["machine.json"], [], [], set(), check.Traits("x"))
+    one.cases.extend(check.checked_case(checked(each)) for each in every(siamese, "vae"))
+    shown = [len(time.values) for time in shared.times(one) if time.experiment == "vae"]
+    assert shown == [3, 3]  # two batch sizes, all processes
+    for case in one.cases:
+        case.record.flags.append("few-steps")
+    assert not [time for time in shared.times(one) if time.experiment == "vae"]
+
+
+def test_a_smaller_variant_has_a_rate_of_work_and_synthetic_data_are_named(files):
+    (one, *_) = every(honest(files, 0), "vae")
+    one |= {"scaled": True, "data": "stand-in"}
+    case = check.checked_case(checked(one))
+    time = shared._time(case, {"cpu_cores": 8})
+    assert time.settings.endswith("synthetic data, a smaller variant")
+    assert not time.samples and time.flops_per_s == one["metrics"]["flops_per_s"]["value"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from pomology.extras.versus import pairs, predicted
 from pomology.format import quantity, seconds, significant, span
 
 MEMORY = ("footprint_peak_bytes", "reserved_peak_bytes", "peak_memory_bytes")
+FEW_WORKLOADS = 3  # with fewer, a ratio says little of other work
 ORDER = ("Workload", "Settings", "Year")  # of published values
 # Families of devices, by a pattern of their names, in the order of the page.
 FAMILIES = (
@@ -34,10 +34,11 @@ FAMILIES = (
 
 
 class Value(NamedTuple):
-    """A published value of a device: texts by heading. link: of its source."""
+    """A published value of a device: texts by heading. link, cited: of its source."""
 
     cells: dict[str, str]
     link: str
+    cited: str
 
 
 class Predicted(NamedTuple):
@@ -50,39 +51,43 @@ class Predicted(NamedTuple):
 
 
 class Relative(NamedTuple):
-    """How many times as fast another device is; measured: at the same published work.
+    """How many times as fast another device is.
 
-    low, high: range over configurations, or over predicted workloads. words: what it is of.
+    measured: at the same published work. predicted: mean and range over the workloads.
     """
 
     device: str
-    measured: tuple[float, float, float] | None
-    words: str
+    measured: pairs.Summary | None
     predicted: tuple[float, float, float] | None
 
     @property
     def measured_text(self) -> str:
-        """The measured ratio and its range, "" without one."""
-        return _times(self.measured)
+        """The measured ratio and its range over configurations, "" without one."""
+        if not self.measured:
+            return ""
+        mean, low, high = map(significant, self.measured[:3])
+        return f"{mean}×" if low == high else f"{mean}× ({low} to {high})"
 
     @property
     def predicted_text(self) -> str:
-        """The predicted ratio and its range, "" without one."""
-        return _times(self.predicted)
+        """The predicted ratio and its range over workloads, "" without one."""
+        if not self.predicted:
+            return ""
+        mean, low, high = map(significant, self.predicted)
+        return f"{mean}× (by workload {low} to {high})"
 
     @property
-    def order(self) -> float:
-        """The ratio by which devices are sorted: the measured one before a predicted one."""
-        best = self.measured or self.predicted
-        return -best[0] if best else math.inf
+    def words(self) -> str:
+        """What the measured ratio is of, "" without one."""
+        summary = self.measured
+        return f"{summary.work}, {summary.evidence}" if summary else ""
 
-
-def _times(numbers: tuple[float, float, float] | None) -> str:
-    """Return a ratio with its range as `1.68× (1.64 to 1.73)`."""
-    if numbers is None:
-        return ""
-    mean, low, high = map(significant, numbers)
-    return f"{mean}×" if low == high else f"{mean}× ({low} to {high})"
+    @property
+    def order(self) -> tuple:
+        """What devices are sorted by: measured ones, those of few workloads last; the fastest."""
+        if self.measured:
+            return len(self.measured.titles) < FEW_WORKLOADS, -self.measured.mean
+        return True, -self.predicted[0]
 
 
 class Device(NamedTuple):
@@ -105,6 +110,11 @@ class Device(NamedTuple):
         """The shared runs of it, the newest first."""
         runs = {run.name: run for pooled in self.shared for run in pooled.runs}
         return sorted(runs.values(), key=lambda run: run.day, reverse=True)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some of its shared runs are marked and others are not."""
+        return len({bool(run.marks) for run in self.runs}) > 1
 
     @property
     def counts(self) -> str:
@@ -158,13 +168,20 @@ def devices(pooled: Sequence[shared.Pooled]) -> list[Device]:
 
 
 @functools.cache
-def _links() -> dict[str, str]:
-    """Return the address of each source, "" for one that has none."""
-    links = {line["id"]: line["url"] for line in published.read("sources.csv")}
-    links |= {
-        f"article {line['id']}": line["url_or_source"] for line in published.read("articles.csv")
+def _sources() -> dict[str, tuple[str, str]]:
+    """Return the address of each source, "" for one without, and how it is cited."""
+    lines = {line["id"]: (line["url"], line) for line in published.read("sources.csv")}
+    lines |= {
+        f"article {line['id']}": (line["url_or_source"], line)
+        for line in published.read("articles.csv")
     }
-    return {name: link if link.startswith("https://") else "" for name, link in links.items()}
+    return {
+        name: (
+            link if link.startswith("https://") else "",
+            f"{line['author']}: {line['title']}, {line['date']}",
+        )
+        for name, (link, line) in lines.items()
+    }
 
 
 @functools.cache
@@ -195,7 +212,8 @@ def _published(name: str) -> list[Value]:
             "Source": speed.source,
             "Known problems": "; ".join(published.FAULTS[fault] for fault in speed.faults),
         }
-        values.append(Value(cells, _links().get(speed.source, "")))
+        link, cited = _sources().get(speed.source, ("", ""))
+        values.append(Value(cells, link, cited))
     return sorted(values, key=lambda value: [value.cells[name] for name in ORDER])
 
 
@@ -212,15 +230,11 @@ def _predicted(name: str) -> list[Predicted]:
 
 
 def answer(name: str, reference: str) -> str:
-    """Return how many times as fast a device is as another, in a sentence; "" if it is unknown."""
-    by_name = {relative.device: relative for relative in relatives(reference, [name])}
-    relative = by_name.get(name)
-    if relative is None:
+    """Return how many times as fast a device is as another at published work; "" if none."""
+    (relative,) = relatives(reference, [name]) or [Relative(name, None, None)]
+    if not relative.measured:
         return ""
-    if relative.measured:
-        mean = significant(relative.measured[0])
-        return f"{mean}× as fast as {reference} at published work: {relative.words}"
-    return f"Predicted, not measured: {relative.predicted_text} as fast as {reference}"
+    return f"{relative.measured_text} as fast as {reference}: {relative.words}"
 
 
 def relatives(name: str, every: Iterable[str]) -> list[Relative]:
@@ -233,16 +247,13 @@ def relatives(name: str, every: Iterable[str]) -> list[Relative]:
     for other in every:
         if other == name:
             continue
-        measured, words = None, ""
         counted = [pair for pair in pairs.pairs(other, name) if pair.counts]
-        summary = pairs.summary(counted) if other in partners else None
-        if summary:
-            measured, words = (summary.mean, summary.low, summary.high), summary.words
+        measured = pairs.summary(counted) if other in partners else None
         ratios = predicted.ratios(other, name)
         by_prediction = None
         if ratios:
             values = [ratio.value for ratio in ratios]
             by_prediction = (predicted.mean(ratios), min(values), max(values))
         if measured or by_prediction:
-            found.append(Relative(other, measured, words, by_prediction))
+            found.append(Relative(other, measured, by_prediction))
     return sorted(found, key=lambda relative: (relative.order, relative.device))

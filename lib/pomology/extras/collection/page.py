@@ -28,12 +28,16 @@ MOST_LINES = 200  # about refused and marked zips, on a page
 SCRIPT = """
 const box = document.getElementById("search");
 box.hidden = false;
+// Makers and spaces are left out: `NVIDIA RTX4090` is `RTX 4090`.
+const plain = (text) => text.toLowerCase().replace(/apple|nvidia|geforce|amd|tesla|\\s+/g, "");
 box.addEventListener("input", () => {
-  const words = box.value.toLowerCase().split(/\\s+/);
+  const words = plain(box.value);
+  let shown = 0;
   for (const item of document.querySelectorAll("#devices li")) {
-    const name = item.textContent.toLowerCase();
-    item.hidden = !words.every((word) => name.includes(word));
+    item.hidden = !plain(item.textContent).includes(words);
+    shown += !item.hidden;
   }
+  document.getElementById("none").hidden = shown > 0;
   for (const family of document.querySelectorAll("#devices div")) {
     family.hidden = !family.querySelector("li:not([hidden])");
   }
@@ -106,6 +110,8 @@ def _own(path: Path) -> shared.Run:
 
 def _write(path: Path, device: Device, every: Sequence[Device], facts: dict[str, Any]) -> None:
     """Write the page of a device."""
+    compared = [other.device for other in device.relatives if other.device == REFERENCE]
+    example = compared or [other.device for other in device.relatives[:1]]
     headings = device.published[0].cells if device.published else ()
     content = {
         "columns": [
@@ -114,9 +120,10 @@ def _write(path: Path, device: Device, every: Sequence[Device], facts: dict[str,
         "rows": device.published,
         "long": LONG,
         "answer": evidence.answer(device.name, REFERENCE),
+        "example": "".join(example[:1]),
     }
     others = [
-        other.name
+        other
         for other in every
         if other.name != device.name and names.same_model(other.name, device.name)
     ]

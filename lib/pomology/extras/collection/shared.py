@@ -18,6 +18,7 @@ from pomology.results import cases, repeats
 from pomology.results.record import Record
 
 MEMORY = ("reserved_peak_bytes", "footprint_peak_bytes")  # a GPU's, else the whole process's
+FEW_STEPS = "few-steps"
 PEAKS = "measured peaks"  # of single operators, in place of an experiment
 TRAFFIC = "memory traffic"
 
@@ -26,7 +27,8 @@ class Time(msgspec.Struct, frozen=True):
     """A case of a shared run, over its repeats.
 
     what: `step`, `epoch`, or the operator of a peak. values: seconds by repeat; of a peak its rate.
-    samples: of a step, 0 if their number is not known. memory: as text. day: of its start.
+    samples: of a step, 0 if their number is not known. flops_per_s: of a smaller variant, whose
+    seconds compare with no other's. memory: as text. day: of its start.
     """
 
     device: str
@@ -38,6 +40,7 @@ class Time(msgspec.Struct, frozen=True):
     what: str
     values: list[Estimate]
     samples: int
+    flops_per_s: float
     memory: str
     day: str
 
@@ -53,6 +56,7 @@ class Time(msgspec.Struct, frozen=True):
 class Proof(msgspec.Struct, frozen=True):
     """What makes the times of a run trustworthy; the zip has all that it follows from.
 
+    profile: of the run. checks: of the instrument that passed, of all, and without a verdict.
     machine: equal for runs of machines with the same parts. verified, steps: steps on a GPU that
     were verified against its CPU, of so many. rule: of the verification. blind: largest share of a
     model's weights whose gradient could be wrong unseen. drift: of the calibration from the first
@@ -60,6 +64,8 @@ class Proof(msgspec.Struct, frozen=True):
     """
 
     commit: str
+    profile: str
+    checks: tuple[int, int, int]
     machine: str
     verified: int
     steps: int
@@ -70,7 +76,9 @@ class Proof(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         """The proof in words, for a cell."""
-        parts = ["self-check passed"]
+        passed, total, open_ones = self.checks
+        parts = [f"profile {self.profile}", f"self-check: {passed} of {total} checks passed"]
+        parts[-1] += f", {open_ones} without a verdict here" if open_ones else ""
         if self.steps:
             by = f" by rule {self.rule}, {100 * self.blind:.0f} % of weights blind"
             verified = f"{self.verified} of {self.steps} GPU steps verified against the CPU"
@@ -97,7 +105,14 @@ def proof(one: check.Checked) -> Proof:
     )
     ends = (calibrated[0], calibrated[-1]) if calibrated else ()
     ends_s = [record.calibration.get("after_s") for record in ends]
+    instrument = [record for record in records if record.experiment == check.INSTRUMENT]
+    endings: dict[str, set[str]] = {}
+    for record in instrument:
+        endings.setdefault(record.case, set()).add(record.status)
+    passed = sum(statuses == {"ok"} for statuses in endings.values())
     return Proof(
+        profile=str(one.machine.get("profile")),
+        checks=(passed, len(endings), len(endings) - passed),
         commit=str((one.machine.get("git") or {}).get("commit")),
         machine=machine_key(one.machine),
         verified=len(proofs),
@@ -126,14 +141,22 @@ def _gigabytes(count: int | None) -> int:
 
 
 def times(one: check.Checked) -> list[Time]:
-    """Return the sound times of a run's training steps, and its measured peaks."""
+    """Return the times of a run's training steps with a sound repeat, and its measured peaks.
+
+    A repeat with few steps counts where another has enough: the fastest ones alone would not be
+    typical.
+    """
     pooled: dict[tuple, Time] = {}
+    sound = set()
     for case in one.cases:
         time = _time(case, one.machine)
         if time:
             same = pooled.setdefault(time.key, time)
             if same is not time:
                 same.values.extend(time.values)
+            if cases.DOUBTS.isdisjoint(case.record.flags):
+                sound.add(time.key)
+    pooled = {key: time for key, time in pooled.items() if key in sound}
     return [*pooled.values(), *_peaks([case.record for case in one.cases], one.machine)]
 
 
@@ -141,23 +164,28 @@ def _time(case: check.CheckedCase, machine: dict[str, Any]) -> Time | None:
     """Return a case of a training, None for one that is doubtful, or times one operator."""
     record = case.record
     metric = next((name for name in check.STEPS if name in case.recomputed), "")
-    doubtful = record.status != "ok" or cases.DOUBTS.intersection(record.flags)
+    doubtful = record.status != "ok" or cases.DOUBTS.intersection(record.flags) - {FEW_STEPS}
     if not metric or doubtful or "operation" in record.config or "check" in record.config:
         return None
     config = {name: value for name, value in record.config.items() if name != "precision"}
+    rate = record.metrics.get("flops_per_s")
+    settings = [cases.config_text(config)]
+    settings += ["synthetic data"] * (record.data not in ("real", "none"))
+    settings += ["a smaller variant"] * record.scaled
     batch_size = config.get("batch_size")
     counted = metric == "step_s" and isinstance(batch_size, int)
     memory = next((record.metrics[name] for name in MEMORY if name in record.metrics), None)
     return Time(
         device=check.device_name(record, machine),
         experiment=record.experiment,
-        settings=cases.config_text(config),
+        settings=", ".join(filter(None, settings)),
         precision=cases.precision(record),
         framework=cases.framework_name(record.framework),
         version=record.framework_version.partition("+")[0],
         what=cases.TIMES[metric],
         values=[case.recomputed[metric]],
-        samples=batch_size if counted else 0,
+        samples=batch_size if counted and not record.scaled else 0,
+        flops_per_s=rate.value if record.scaled and rate else 0.0,
         memory=quantity(memory.value, "B") if memory else "",
         day=record.started[:10],
     )
@@ -187,6 +215,7 @@ def _peaks(records: Sequence[Record], machine: dict[str, Any]) -> list[Time]:
                 what=TRAFFIC if name == TRAFFIC else "arithmetic",
                 values=[peak.rate],
                 samples=0,
+                flops_per_s=0.0,
                 memory="",
                 day=record.started[:10],
             )
@@ -218,6 +247,7 @@ class Pooled(msgspec.Struct, frozen=True):
     first: Time
     mean: Estimate
     machines: int
+    processes: int
     runs: list[Run]
     versions: list[str]
     marks: list[str]
@@ -231,8 +261,10 @@ class Pooled(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> str:
-        """Samples per second, "" where their number is not known."""
+        """Samples per second, or FLOP/s of a smaller variant; "" where they are not known."""
         time = self.first
+        if time.flops_per_s:
+            return quantity(time.flops_per_s, "FLOP/s")
         if not time.samples:
             return ""
         return pairs.rate_text(time.experiment, time.samples, self.mean.value)
@@ -245,15 +277,20 @@ class Pooled(msgspec.Struct, frozen=True):
 
     @property
     def counts(self) -> str:
-        """Of how many machines and runs it is."""
-        machines = f"{self.machines} machine{'s' if self.machines > 1 else ''}"
-        return f"{machines}, {len(self.runs)} run{'s' if len(self.runs) > 1 else ''}"
+        """Of how many machines, runs and processes it is."""
+        numbers = {"machine": self.machines, "run": len(self.runs), "process": self.processes}
+        return ", ".join(_counted(number, noun) for noun, number in numbers.items())
 
     @property
     def title(self) -> str:
         """The name of the workload; of an experiment with several models its own."""
         name = self.first.experiment
         return name if "model" in self.first.settings else published.WORKLOADS.get(name, name)
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def pool(runs: Sequence[Run]) -> list[Pooled]:
@@ -272,14 +309,18 @@ def _pooled(same: Sequence[tuple[Run, Time]]) -> Pooled:
         by_machine.setdefault(run.proof.machine, []).extend(time.values)
     means = [repeats.mean_of_repeats(values) for values in by_machine.values()]
     mean = repeats.mean_of_repeats(means)
-    if 1 < len(means) < REPEATS:  # too few for an interval between machines
-        values = [estimate.value for estimate in means]
-        mean = mean.replace(low=min(values), high=max(values), covers="seen")
+    processes = [estimate for values in by_machine.values() for estimate in values]
+    few = 1 < len(means) < REPEATS or len(processes) < REPEATS
+    if few:  # too few for an interval between machines, or processes
+        values = [estimate.value for estimate in (means if len(means) > 1 else processes)]
+        ends = (min(values), max(values)) if len(values) > 1 else (None, None)
+        mean = mean.replace(low=ends[0], high=ends[1], covers="seen" if ends[0] else "none")
     newest = max(same, key=lambda each: each[1].day)[1]
     return Pooled(
         first=newest,
         mean=mean,
         machines=len(means),
+        processes=sum(map(len, by_machine.values())),
         runs=[run for run, _ in same],
         versions=sorted({time.version for _, time in same}),
         marks=sorted({mark for run, _ in same for mark in run.marks}),

@@ -97,8 +97,6 @@ def foreign(run: Run) -> Iterator[str]:
     for name, of_journal in lines.items():
         stem = name.removesuffix(".jsonl")
         experiment = RENAMED.get(stem, (stem,))[0]
-        if not of_journal:
-            yield f"{name}: it is empty"
         for line in of_journal:
             record = _DECODER.decode(line)
             # A line may say a thing twice, or in another form, which the record does not show.

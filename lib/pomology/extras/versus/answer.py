@@ -22,13 +22,13 @@ WIDTH = 100  # columns
 MOST_SHARED = "the one with most work in common"  # why a size is taken
 MOST_PAIRS = 12  # of the table on a terminal
 NOTES = (
-    "Ratio: how many times as fast the first is. The first line counts pairs of the same software "
-    "in one source, without a known problem.",
+    "Ratio: how many times as fast the first is. The first line counts pairs of the same framework "
+    "in one source, whose versions may differ, without a known problem.",
 )
 PREDICTED_NOTES = (
-    "Predicted from data sheets and published times of other workloads, not measured; in brackets "
-    "the 90 % interval, as if the errors of both devices were independent. docs/prediction.md has "
-    "the errors of such predictions.",
+    "Predicted from data sheets alone, alike for all devices, not measured; in brackets the 90 % "
+    "interval, as if the errors of both devices were independent. `pomology predict` also takes "
+    "account of the device's own published times. docs/prediction.md has the errors.",
 )
 
 

@@ -17,9 +17,11 @@ from pomology.articles import devices, published
 from pomology.format import significant
 from pomology.results import cases
 
-# Metrics that are times of work, or rates of it. Others, such as memory, are no speeds.
-TIMES = ("fit_s", "epoch_s", "compute_epoch_s", "pass_s", "step_s", "kernel_s", "launch_s")
+# Metrics that are times of work, or rates of it. Others, such as memory, the latency of a launch or
+# the peak of a data sheet, are no speeds of a training.
+TIMES = ("fit_s", "epoch_s", "compute_epoch_s", "pass_s", "step_s", "kernel_s")
 TIMES += ("forward_s", "backward_s")
+RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
 SAMPLES = ("image", "sequence", "token", "text")  # words for a sample in workloads.csv
 MOST_TITLES = 3  # of workloads in a line
 NO_WORK = {"hardware"}  # experiments of the articles that time nothing
@@ -78,7 +80,7 @@ class Pair(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it is of the same software in one source, without a serious problem."""
+        """Whether it is of the same framework in one source, without a serious problem."""
         return not self.problems
 
 
@@ -93,7 +95,7 @@ def _by_device() -> dict[str, list[Speed]]:
     for row in (*published.rows(), *published.elsewhere()):
         name = devices.canonical(row["device"], row["role"])
         if name and row["si"] and not row["bound"] and row["experiment"] not in NO_WORK:
-            is_rate = row["metric"].endswith("_per_s")
+            is_rate = row["metric"] in RATES
             if is_rate or row["metric"] in TIMES:
                 by_device[name].append(_speed(name, row, is_rate))
     return by_device
@@ -115,13 +117,18 @@ def _speed(device: str, row: dict[str, Any], is_rate: bool) -> Speed:
         settings=cases.config_text({"precision": row["precision"] or "fp32"} | config),
         si=row["si"],
         is_rate=is_rate,
-        text=f"{row['value']:,.6g} {row['unit']}".strip(),
+        text=f"{_number(row['value'])} {row['unit']}".strip(),
         per_second=_per_second(row),
         source=f"article {article}" if article else row["source"],
         year=row["year"],
         software=row["framework"] or row["backend"],
         faults=tuple(row.get("faults", ())),
     )
+
+
+def _number(value: float) -> str:
+    """Return a printed number, with all digits of a large one."""
+    return f"{value:,.0f}" if value >= 1e6 else f"{value:,.6g}"
 
 
 def _per_second(row: dict[str, Any]) -> str:
@@ -170,12 +177,19 @@ def pairs(first: str, second: str) -> list[Pair]:
 
 
 def _best(alike: Iterable[Speed], others: Sequence[Speed]) -> Pair:
-    """Return the pair with the fewest problems; of several the newest, then the fastest."""
+    """Return the pair with the fewest problems, of the same version, the newest, in this order.
+
+    The result is the same for the reverse pair.
+    """
     every = [Pair(one, other) for one in alike for other in others]
 
     def doubtful(pair: Pair) -> tuple:
         years = [int(speed.year or 0) for speed in pair]
-        return len(pair.problems), -min(years), abs(years[0] - years[1]), pair.second.software
+        versions = sorted(speed.software for speed in pair)
+        differs = versions[0] != versions[1]
+        apart = abs(years[0] - years[1])
+        texts = sorted(speed.text for speed in pair)
+        return len(pair.problems), differs, -min(years), apart, versions, texts
 
     return min(every, key=doubtful)
 
@@ -189,20 +203,35 @@ class Summary(NamedTuple):
     pairs: list[Pair]
 
     @property
+    def titles(self) -> list[str]:
+        """The workloads that it is of."""
+        return list(dict.fromkeys(pair.first.title for pair in self.pairs))
+
+    @property
     def words(self) -> str:
-        """What it is of: `2 configurations of BERT-base, ...`."""
-        titles = dict.fromkeys(pair.first.title for pair in self.pairs)
-        names = list(titles)[:MOST_TITLES]
+        """What it is of, with the range: `2 configurations of BERT-base, 1.64× to 1.73×, ...`."""
+        ranged = f", {_times(self.low)} to {_times(self.high)}" if len(self.pairs) > 1 else ""
+        return f"{self.work}{ranged}, {self.evidence}"
+
+    @property
+    def work(self) -> str:
+        """What it is of: `2 configurations of BERT-base`."""
+        titles = self.titles
+        names = titles[:MOST_TITLES]
         more = len(titles) - len(names)
         named = ", ".join(names) + (f" and {more} more" if more else "")
         count = len(self.pairs)
         configurations = "configuration" if count == 1 else "configurations"
-        ranged = f", {_times(self.low)} to {_times(self.high)}" if count > 1 else ""
+        return f"{count} {configurations} of {named}"
+
+    @property
+    def evidence(self) -> str:
+        """On what it rests: `one run each, 2022 and 2023; no interval`."""
         years = sorted({speed.year for pair in self.pairs for speed in pair if speed.year})
         between = f"{years[0]} to {years[-1]}" if len(years) > 2 else " and ".join(years)
         single = all("one-run" in speed.faults for pair in self.pairs for speed in pair)
         runs = "one run each, " if single else ""
-        return f"{count} {configurations} of {named}{ranged}, {runs}{between}; no interval"
+        return f"{runs}{between}; no interval"
 
 
 def _times(ratio: float) -> str:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
 from pomology.articles import devices as names
-from pomology.extras.prediction import devices, model, times, workloads
+from pomology.extras.prediction import devices, model, workloads
 from pomology.measure.estimate import Estimate
-from pomology.paths import read_csv
 
-PREDICTIONS = Path(__file__).with_name("predictions.csv")  # `make docs` writes it
 PRECISION = "fp32"  # without TF32, which Apple's GPUs lack
 
 
@@ -56,42 +52,22 @@ class Step(NamedTuple):
 
 
 @functools.cache
-def _kept() -> dict[str, tuple[Step, ...]]:
-    """Return the steps of `predictions.csv` by device."""
-    by_device: dict[str, list[Step]] = defaultdict(list)
-    titles = {row["example"]: row["title"] for row in workloads.rows()}
-    for line in read_csv(PREDICTIONS):
-        time = Estimate(float(line["step_s"]), "s", float(line["low_s"]), float(line["high_s"]))
-        example = line["example"]
-        batch_size = workloads.parse(example).batch_size
-        by_device[line["device"]].append(Step(example, titles[example], batch_size, time))
-    return {device: tuple(of_device) for device, of_device in by_device.items()}
-
-
 def steps(device: str) -> tuple[Step, ...]:
-    """Return the predicted steps of all workloads on a device, none without a data sheet."""
-    return _kept().get(device, ())
+    """Return the predicted steps of all workloads on a device, none without a data sheet.
 
-
-def rows() -> Iterator[dict[str, str]]:
-    """Yield the rows of predictions.csv, of all devices with a data sheet; this takes a minute."""
-    for device in names.sheets():
-        yield from rows_of(device)
-
-
-def rows_of(device: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of predictions.csv of a device."""
-    measured = times.published()
+    They are not calibrated by the device's own times, as `pomology predict` does: only some devices
+    have such times, of other work, and a ratio needs both sides made alike.
+    """
+    if device not in names.sheets():
+        return ()
     hardware = devices.with_data_sheet(device).device
+    predicted = []
     for row in workloads.rows():
         step = workloads.parse(row["example"])
-        # As `pomology predict` does: the device's times at other workloads calibrate it.
-        fit = model.fitted().calibrated(hardware, measured, step.workload)
         work = workloads.count(step, PRECISION, hardware.backend)
-        time = fit.predict(work, hardware, PRECISION)[0]
-        numbers = {"step_s": time.value, "low_s": time.low, "high_s": time.high}
-        texts = {name: f"{number:.5g}" for name, number in numbers.items()}
-        yield {"device": device, "example": row["example"]} | texts
+        time = model.fitted().predict(work, hardware, PRECISION)[0]
+        predicted.append(Step(row["example"], row["title"], step.batch_size, time))
+    return tuple(predicted)
 
 
 def ratios(first: str, second: str) -> list[Ratio]:
