@@ -18,6 +18,8 @@ from pomology.experiment.outcome import drift, of_exception
 from pomology.machine import snapshot
 from pomology.measure.clock import Block
 from pomology.models.cost import Cost
+from pomology.paths import root
+from pomology.results.run import Run
 
 
 @pytest.mark.parametrize("allocate", [torch.empty, np.empty])
@@ -176,6 +178,70 @@ def test_a_stopped_process_is_a_flag_and_a_clock_that_goes_back_an_error(make):
     assert record.status == "error"
     assert record.reason.startswith("the part 'training': ")
     assert record.reason.endswith(" s: the clock stood still or went back")
+
+
+def epoch(case, pause=lambda place: None):
+    """Compute an epoch: 7 steps, the last of them smaller, a checkpoint, and 3 of evaluation."""
+    batches = torch.utils.data.DataLoader(range(13), batch_size=2)
+    for number, _ in enumerate(case.steps(batches, ready=False)):
+        spin(0.05)
+        pause(f"step {number}")
+    with case.occasional("checkpoint", per_epoch=1):
+        spin(0.05)
+        pause("checkpoint")
+    for number, _ in enumerate(case.steps(range(3), "evaluation")):
+        spin(0.05)
+        pause(f"evaluation {number}")
+
+
+PLACES = ("step 0", "step 1", "step 3", "step 6", "checkpoint", "evaluation 0", "evaluation 2")
+
+
+def test_a_pause_is_seen_at_every_place_of_an_epoch(make):
+    """First step, warm-up, few steady steps, the smaller last one, a checkpoint, evaluation."""
+    experiment = make(budget_s=5.0)
+    for number, place in enumerate(PLACES):
+        pause = lambda here, place=place: time.sleep(1.5 * (here == place))  # noqa: E731
+        record = run(experiment, functools.partial(epoch, pause=pause), batch_size=[number + 1])
+        assert (record.status, "paused" in record.flags) == ("ok", True), place
+        assert record.metrics["epoch_s"].value > 1.5
+    record = run(experiment, epoch, batch_size=[99])
+    assert (record.status, "paused" in record.flags) == ("ok", False)
+
+
+@pytest.mark.parametrize(
+    ("block", "single", "once"),
+    [
+        (Block(1, 3.1, cpu_s=0.1), True, True),
+        (Block(1, 0.5, cpu_s=0.1), True, False),  # a disk may take so long
+        (Block(1, 0.5, cpu_s=0.3), False, False),  # it computed more than half of it
+        (Block(1, 0.25, cpu_s=0.0), False, False),
+        (Block(1, 9.0, cpu_s=None), False, False),  # as in a journal
+        (Block(1, 3.0, cpu_s=5.7), False, False),  # on two threads
+    ],
+)
+def test_a_block_alone_shows_a_pause_by_its_idle_time(block, single, once):
+    flags = lambda backend, **blocks: outcome.flags(None, [], backend, **blocks)  # noqa: E731
+    assert ("paused" in flags("cpu", single=[block]), "paused" in flags("cpu", once=[block])) == (
+        single,
+        once,
+    )
+    assert "paused" not in flags("mps", single=[block], once=[block])
+
+
+def test_fewer_than_one_in_a_hundred_undisturbed_cases_is_called_paused():
+    """Of the reference run, by its blocks alone: all parts, warm-up and pre-loaded batches."""
+    records = Run(root() / "outputs" / "reference-cpu").records
+    timed = [record for record in records if record.status == "ok" and record.blocks]
+    assert len(timed) > 700
+    called = 0
+    for record in timed:
+        series = [raw.get(name) for raw in record.blocks.values() for name in KINDS]
+        called += any(outcome.paused(outcome.blocks_of(pairs or ()), "cpu") for pairs in series)
+    assert called < 0.01 * len(timed)
+
+
+KINDS = ("warmup", "steady", "ready")
 
 
 def test_a_case_whose_limit_left_the_first_step_alone_is_too_slow(make):

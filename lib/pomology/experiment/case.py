@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,8 +23,8 @@ from pomology.errors import Mismatch, TooBig, TooSlow, Unsupported
 from pomology.experiment import outcome, preparing
 from pomology.experiment.monitor import Monitor, Observed
 from pomology.format import clock_time, seconds
-from pomology.machine import memory, snapshot
-from pomology.measure import calls, clock, epochs
+from pomology.machine import memory, other_programs, snapshot
+from pomology.measure import calls, clock, epochs, intervals
 from pomology.measure.estimate import Estimate
 from pomology.models import cost, workload
 from pomology.paths import redact
@@ -65,6 +65,42 @@ class Shared(Protocol):
 
     def ended(self, backend: str, status: str) -> None:
         """Note the end of a case."""
+
+
+class CaseClock(clock.StepClock):
+    """The clock of a case, which also counts CPU time where few blocks say what is usual.
+
+    single: the blocks of which a part has few. once: first steps, and occasional work. Their
+    `cpu_s` is that of the process and its children.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **named)
+        self.single: list[clock.Block] = []
+        self.once: list[clock.Block] = []
+
+    @contextlib.contextmanager
+    def occasional(self, name: str, per_epoch: float) -> Iterator[None]:
+        """Time work that an epoch does `per_epoch` times, and exclude it from the steps."""
+        began_s = other_programs.process_cpu_s()
+        with super().occasional(name, per_epoch):
+            yield
+        seconds = self.occasional_work[name].seconds[-1]
+        cpu_s = other_programs.process_cpu_s() - began_s
+        self.once.append(clock.Block(1, seconds, cpu_s=cpu_s))
+
+    def _block(self, source: Iterator, size: int) -> Generator[Any, None, clock.Block]:
+        part = self.running
+        first = part.first_step_s is None
+        series = part.ready_blocks if self.on_ready else part.blocks
+        few = len(series) < intervals.VALUES_LEAST or not (part.remaining or self.on_ready)
+        began_s = other_programs.process_cpu_s() if few else None
+        block = yield from super()._block(source, size)
+        if began_s is not None:
+            cpu_s = other_programs.process_cpu_s() - began_s
+            alone = clock.Block(block.steps, block.seconds, cpu_s=cpu_s)
+            (self.once if first else self.single).append(alone)
+        return block
 
 
 class Case:
@@ -231,7 +267,7 @@ class Case:
         self._updated_s = self._start_s
         experiment.journal.start(self._start())
         self._monitor.begin()
-        self.clock = clock.StepClock(
+        self.clock = CaseClock(
             self.backend.synchronize,
             whole=experiment.profile == "article",
             budget_s=experiment.budget_s,
@@ -571,7 +607,9 @@ class Case:
         """Return the case's warning flags without duplicates, and note what explains them."""
         flags = [*self._conditions["flags"], *self._flags, *observed.flags]
         call_blocks = [timed.blocks for timed in self._calls.values()]
-        flags += outcome.flags(self._training, call_blocks, self.backend.backend)
+        others = list(self.clock.parts.values())[1:]
+        times = (self._training, call_blocks, self.backend.backend, others)
+        flags += outcome.flags(*times, self.clock.single, self.clock.once)
         earlier = self.experiment.earlier()  # reads all journals of the run
         software = (self.backend.framework, self.backend.backend, self.experiment.software)
         slowed = calibration.slowed_by(earlier, *software, observed.calibration)

@@ -26,6 +26,8 @@ DRIFT_S = 1.0  # in shorter times other programs cause temporary changes
 PAUSE_S = 0.3
 PAUSE_DEVIATIONS = 8
 PAUSE_IDLE = 0.5
+# What comes once may wait for a disk or for processes that start.
+PAUSE_ONCE_S = 1.0
 FEW_TRACED = 8  # with fewer steps after the warm-up, a memory trace excludes only the first step
 
 
@@ -153,12 +155,26 @@ def paused(blocks: Sequence[clock.Block], kind: str) -> bool:
     return False
 
 
+def idle(block: clock.Block, least_s: float = PAUSE_S) -> bool:
+    """Return whether half of a block, and so many seconds, passed without CPU time."""
+    if block.cpu_s is None:
+        return False
+    return block.seconds - block.cpu_s >= max(least_s, PAUSE_IDLE * block.seconds)
+
+
 def flags(
-    training: clock.Part | None, calls: Iterable[Sequence[clock.Block]], backend: str
+    training: clock.Part | None,
+    calls: Iterable[Sequence[clock.Block]],
+    backend: str,
+    others: Iterable[clock.Part] = (),
+    single: Iterable[clock.Block] = (),
+    once: Iterable[clock.Block] = (),
 ) -> list[str]:
     """Return the warning flags of a case's times, see `results.cases.FLAGS`.
 
-    calls: the steady blocks of each metric that is no loop.
+    calls: the steady blocks of each metric that is no loop. others: the parts after `training`.
+    single: blocks that have too few others to know what is usual, with the CPU time of all
+    processes of the case. once: such ones that may wait, as a first step and a checkpoint do.
     """
     series = list(calls)
     few = any(len(blocks) < cases.LEAST_CALLS for blocks in series)
@@ -171,7 +187,12 @@ def flags(
     drifts = max(map(abs, changes), default=0) > DRIFT_THRESHOLD
     doubts = {"few-steps": few, "drift": drifts, "fallback-enabled": falls_back}
     timed = [*series, *([training.ready_blocks] if training else [])]
-    doubts["paused"] = any(paused(blocks, cases.kind(backend)) for blocks in timed)
+    timed += [part.blocks for part in others]
+    kind = cases.kind(backend)
+    stood_still = any(paused(blocks, kind) for blocks in timed)
+    if kind == "cpu":  # a process that waits for a GPU computes little
+        stood_still |= any(map(idle, single)) or any(idle(block, PAUSE_ONCE_S) for block in once)
+    doubts["paused"] = stood_still
     return [flag for flag, holds in doubts.items() if holds]
 
 
