@@ -103,6 +103,74 @@ def test_a_model_at_its_longest_sequence_has_an_answer(sizes, tmp_path, capsys):
     assert "longest sequence at batch 1: 96 tokens" in said
 
 
+# Sizes of text models in files of models of texts and images -> their parameters, by hand.
+QWEN3_VL = {"hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36}
+QWEN3_VL |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+QWEN3_VL |= {"vocab_size": 151936, "max_position_embeddings": 262144}
+QWEN3_VL |= {"rope_scaling": {"mrope_section": [24, 20, 20], "rope_type": "default"}}
+QWEN25_VL = {"hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36}
+QWEN25_VL |= {"num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size": 151936}
+QWEN25_VL |= {"max_position_embeddings": 128000}
+QWEN25_VL |= {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
+FOUR, THREE = 4_022_468_096, 3_085_938_688
+TIED = {"tie_word_embeddings": True, "vision_config": {"depth": 24, "hidden_size": 1024}}
+WITH_IMAGES = {
+    "nested": (
+        "Qwen3VLForConditionalGeneration",
+        {"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text"} | QWEN3_VL},
+        FOUR,
+    ),
+    "nested 2.5": (
+        "Qwen2_5_VLForConditionalGeneration",
+        {"model_type": "qwen2_5_vl", "text_config": {"model_type": "qwen2_5_vl_text"} | QWEN25_VL},
+        THREE,
+    ),
+    "flat": (
+        "Qwen2_5_VLForConditionalGeneration",
+        {"model_type": "qwen2_5_vl"} | QWEN25_VL,
+        THREE,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_IMAGES)
+def test_of_a_model_of_texts_and_images_the_text_model_is_counted(kind, tmp_path, capsys):
+    architecture, sizes, parameters = WITH_IMAGES[kind]
+    config = {"architectures": [architecture]} | TIED | sizes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["fit", str(tmp_path), "--on=rtx 4090", "--checkpointing"]) == 0
+    said = capsys.readouterr()
+    assert f" of {parameters:,} parameters trained" in said.out and not said.err
+    assert "counted: the text model alone, without images" in said.out
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes", "text"),
+    [
+        ("MllamaForConditionalGeneration", {"text_config": {}}, "without a model_type"),
+        (
+            "MllamaForConditionalGeneration",
+            {"text_config": {"model_type": "mllama_text_model"}},
+            "mllama_text_model",
+        ),
+        (
+            "Glm4vForConditionalGeneration",
+            {"text_config": {"model_type": "glm4v_text"}},
+            "glm4v_text",
+        ),
+        ("Phi4MultimodalForCausalLM", {"vision_config": {}}, "Phi4MultimodalForCausalLM"),
+        ("Qwen2_5OmniForConditionalGeneration", {"thinker_config": {}}, "Qwen2_5Omni"),
+    ],
+)
+def test_a_text_model_without_a_class_is_one_line(architecture, sizes, text, tmp_path, capsys):
+    """No other model is counted in its place."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]} | sizes))
+    assert main(["fit", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert text in said and "has no class for its text model alone" in said
+    assert said.count("\n") == 1
+
+
 ARCHITECTURES = {row["architecture"]: row["name"] for row in reversed(networks.rows())}
 
 

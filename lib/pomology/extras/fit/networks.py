@@ -41,6 +41,17 @@ MOST = 3  # names of other sizes in a note
 MLX_LAYERS = 16  # layers, from the last one on, that mlx-lm's LoRA trains by default
 ALL_LINEAR = "all-linear"  # all matrices of a block, as mlx-lm takes by default
 UNLIMITED = 10**9  # tokens
+# Text models inside others, which transformers has no class for, and the class with the same
+# weights and operators. Their positions differ for images alone.
+SAME_TEXT_MODEL = {
+    "qwen2_vl_text": "Qwen2ForCausalLM",
+    "qwen2_5_vl_text": "Qwen2ForCausalLM",
+    "qwen3_vl_text": "Qwen3ForCausalLM",
+    "qwen3_vl_moe_text": "Qwen3MoeForCausalLM",
+}
+# Kinds of models whose older files have the text model's sizes next to those of the other parts.
+FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
+OTHER_PARTS = ("vision_config", "audio_config", "thinker_config")  # keys next to a text model
 FRAMES = 3000  # of mel spectrograms, in the input of Whisper
 
 
@@ -159,18 +170,48 @@ def find(name: str) -> dict[str, Any]:
 
     path = expanded(name)
     config = _read_config(path)
-    if isinstance(config.get("text_config"), dict):
-        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-        text = config["text_config"]
-        by_type = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        architecture = by_type.get(text.get("model_type"), config["architectures"][0])
-        config = text | {"architectures": [architecture]}
+    if _has_other_parts(config):
+        config = _text_model(config, path)
     architecture = config["architectures"][0]
     if not hasattr(transformers, architecture):
         reason = f"transformers {transformers.__version__} has no {one_line(architecture)}"
         raise PomologyError(f"{one_line(path.name)}: {reason}, which may have code of its own")
     return config
+
+
+def _has_other_parts(config: dict[str, Any]) -> bool:
+    """Return whether a configuration has a text model and another one, of images or sounds."""
+    return any(isinstance(config.get(key), dict) for key in ("text_config", *OTHER_PARTS))
+
+
+def _text_model(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the configuration of the text model of a larger one. Raises PomologyError."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    flat = FLAT.get(config.get("model_type", ""))
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        others = ("model_type", *OTHER_PARTS)
+        text = {key: value for key, value in config.items() if key not in others}
+        text["model_type"] = flat or config["architectures"][0]
+    kind = str(text.get("model_type") or flat or "without a model_type")
+    architecture = SAME_TEXT_MODEL.get(kind) or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    if architecture is None:
+        reason = f"transformers {transformers.__version__} has no class for its text model alone"
+        raise PomologyError(f"{one_line(path.name)}: {one_line(kind)} is not counted: {reason}")
+    # Whether the output matrix is the input's may be stated of the whole model only.
+    tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+    # A rotation in sections, for images, has the sizes of the plain one.
+    rotated = [
+        key
+        for key in ("rope_scaling", "rope_parameters")
+        if isinstance(text.get(key), dict) and "mrope_section" in text[key]
+    ]
+    text = {key: value for key, value in text.items() if key not in rotated}
+    if kind in SAME_TEXT_MODEL:
+        del text["model_type"]
+    return tied | text | {"architectures": [architecture]}
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -198,7 +239,7 @@ def notes(name: str, plan: Plan) -> list[str]:
     lines = []
     if name not in configurations():
         whole = _read_config(expanded(name))
-        if isinstance(whole.get("text_config"), dict):
+        if _has_other_parts(whole):
             lines.append("counted: the text model alone, without images")
         if {"quantization", "quantization_config"} & whole.keys() and plan.method != "qlora":
             lines.append("its weights are quantized; `--method qlora` keeps them in 4 bits")
