@@ -73,6 +73,7 @@ def outputs(tmp_path, monkeypatch):
     monkeypatch.setattr(measured, "folder", lambda: tmp_path / "outputs" / "fit-1")
     monkeypatch.setattr(measured, "root", lambda: tmp_path)
     monkeypatch.setattr(measured, "BUDGET_S", 0.2)
+    monkeypatch.setattr(measured, "STEADY", 100.0)  # such short steps vary much
     return tmp_path / "outputs" / "fit-1"
 
 
@@ -122,24 +123,40 @@ def test_models_keep_the_pattern_of_their_kinds_of_blocks():
 
 
 def test_the_whole_model_follows_from_the_medians_of_the_rounds():
-    # 0.1 s and 20 MB of a block, 0.3 s and 100 MB of the rest; one time is disturbed.
+    # 0.1 s and 20 MB of a block, 0.3 s and 100 MB of the rest.
     records = []
-    for repeat in range(3):
-        records += [
-            case(5, 0.8 + (3.0 if repeat == 1 else 0.0), 200e6, repeat),
-            case(15, 1.8, 400e6, repeat),
-        ]
+    for repeat, more in enumerate((0.0, 0.1, -0.1)):
+        records += [case(5, 0.8 + more, 200e6, repeat), case(15, 1.8, 400e6, repeat)]
     result = measured.result(records)
     assert result.models == [Blocks(5), Blocks(15)] and result.rounds == 3
     assert result.step.value == pytest.approx(3.3)
     assert result.seconds == pytest.approx(Linear(0.3, 0.1))
     assert (result.bytes, result.flops) == pytest.approx((700e6, 32e9))
-    # Three rounds say 3.3, -4.2 and 3.3 s, so the interval is wide.
-    assert result.step.low == 0 and result.step.high > 7
-    calm = measured.result([each for each in records if each.repeat != 1])
-    # The two cases of a round have ± 10 %: of the whole, 1.5 · 0.08 and 2.5 · 0.18 s; and 5 %.
+    # Three rounds say 3.3, 3.15 and 3.45 s: t of two degrees of freedom is 2.92.
+    half = ((2.92 * 0.15 / 3**0.5) ** 2 + (measured.EXTRAPOLATION * 3.3) ** 2) ** 0.5
+    assert result.step.bounds == pytest.approx((3.3 - half, 3.3 + half), rel=1e-3)
+    calm = measured.result(records[:2])
+    # The two cases of a round have ± 10 %: of the whole, 1.5 · 0.08 and 2.5 · 0.18 s; and 10 %.
     half = ((1.5 * 0.08) ** 2 + (2.5 * 0.18) ** 2 + (measured.EXTRAPOLATION * 3.3) ** 2) ** 0.5
     assert calm.step.bounds == pytest.approx((3.3 - half, 3.3 + half))
+
+
+def test_a_disturbed_round_is_left_out_and_two_of_three_are_no_result():
+    calm = [case(5, 0.8, 1e8, 0), case(15, 1.8, 2e8, 0)]
+    one = [*calm, case(5, 4.0, 1e8, 1), case(15, 1.8, 2e8, 1)]
+    three = [*one, case(5, 0.82, 1e8, 2), case(15, 1.8, 2e8, 2)]
+    result = measured.result(three)
+    assert result.rounds == 2 and result.step.value == pytest.approx(3.3, rel=0.01)
+    assert measured.result(one) is None
+    said = measured.why_none(one)
+    assert "times of one model differ by up to 5.0 times; repeat it on an idle machine" in said
+
+
+def test_a_rest_of_less_than_no_time_is_no_result():
+    negative = [case(5, 0.5, 1e8), case(15, 1.8, 2e8)]
+    assert measured.result(negative) is None
+    assert "would take less than no time; repeat it on an idle" in measured.why_none(negative)
+    assert list(measured.results(negative)) == []  # nor is it of a later answer
 
 
 def test_frozen_blocks_have_a_time_of_their_own():
@@ -282,6 +299,23 @@ def test_a_gpu_is_measured_after_its_step_is_verified(tmp_path, framework, machi
     assert {each.device for each in records} == {"gpu"}
     assert all("proof_s" in each.metrics for each in records)
     assert "unproved" not in {flag for each in records for flag in each.flags}
+
+
+def test_an_answer_from_a_disturbed_measurement_says_so():
+    plan = Plan("lora", sequence=512)
+    device = devices.with_data_sheet("m4 max").device
+    where = TrainingDevice("mps", device, None, "", "")
+    need = counts.need("gpt2", plan, "mps")
+    other = measured.result([case(5, 0.8, 1e8, flags=["busy"]), case(15, 1.8, 2e8)])
+    busy = other._replace(model="gpt2", plan=plan)
+    assert busy.disturbed == "busy"
+    calm = busy._replace(flags=[], step=busy.step.replace(value=1.0))
+    for here, step, word in (([busy], busy, True), ([calm, busy], calm, False)):
+        same = paces.of("gpt2", plan, need, where, here)
+        assert same.step is step.step and ("disturbed: busy" in same.source) is word
+        scaled = paces.of("gpt2", plan._replace(sequence=256), need, where, here)
+        assert "1 plan measured here" in scaled.source
+        assert ("disturbed: busy" in scaled.source) is word
 
 
 def test_a_prediction_is_scaled_by_what_is_measured_here():

@@ -239,11 +239,7 @@ def _measured(name: str, plan: Plan, where: TrainingDevice, counted: Need) -> Me
     records = measured.measure(name, plan, where.backend)
     result = measured.result(records)
     if result is None:
-        least = records[0]
-        raise PomologyError(
-            f"--measure: {least.config['blocks']} of {least.config['of_blocks']} blocks: "
-            f"{least.status}: {least.reason or 'no time'}"
-        )
+        raise PomologyError(f"--measure: {measured.why_none(records)}")
     if plan.framework == "torch":
         peak = measured.counted_bytes(name, result, counted.bytes, where.backend)
         result = result._replace(bytes=peak)

@@ -21,9 +21,10 @@ from pomology.extras.fit import counts, measuring, networks, truncated
 from pomology.extras.fit.plan import Plan
 from pomology.extras.fit.truncated import Blocks, Linear
 from pomology.measure import intervals
+from pomology.format import significant
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
-from pomology.results import journal, run
+from pomology.results import cases, journal, run
 from pomology.results.record import Record
 
 MODULE = "pomology.extras.fit.measuring"
@@ -31,6 +32,10 @@ CONFIDENCE = 0.9
 ROUNDS = 3
 BUDGET_S = 3.0  # of a case's steady steps
 LEAST_ROUNDS = 3  # of an interval between rounds
+# Times the fastest round of each model. What is slower was disturbed: whole models differed by up to
+# 1.41 times here (docs/fit.md).
+STEADY = 1.5
+LEAST_STEADY = 2  # rounds, of several
 # Half of the 90 % interval that extrapolating itself adds, as a share of the whole (docs/fit.md).
 EXTRAPOLATION = 0.1
 DEPTHS = ("blocks", "trained_blocks")  # settings in which the cases of a plan differ
@@ -57,6 +62,11 @@ class Measured(NamedTuple):
     rounds: int
     record: Record
     flags: list[str]
+
+    @property
+    def disturbed(self) -> str:
+        """The flags of a moment that a case has, in words, or ""."""
+        return ", ".join(flag for flag in self.flags if flag in cases.DISTURBED)
 
     @property
     def shape(self) -> str:
@@ -149,7 +159,10 @@ def results(records: Iterable[Record]) -> Iterator[Measured]:
 
 
 def result(records: Sequence[Record]) -> Measured | None:
-    """Return what follows from the cases of one plan; None if they do not suffice."""
+    """Return what follows from the cases of one plan; None if they do not suffice.
+
+    Disturbed rounds are left out. `why_none` says why there is no result.
+    """
     config = records[0].config
     plan = measuring.planned(config, records[0].framework)
     depth = config["of_blocks"]
@@ -160,10 +173,14 @@ def result(records: Sequence[Record]) -> Measured | None:
         if record.status == "ok" and record.metrics.keys() >= MEASURED:
             rounds.setdefault(record.repeat, {})[measuring.blocks(record.config)] = record
     complete = [models for models in rounds.values() if truncated.suffices(list(models), every)]
-    if not complete:
+    every_round = len(complete)
+    complete = steady(complete)
+    if len(complete) < min(LEAST_STEADY, max(1, every_round)):
         return None
     last = list(complete[-1])
     times = truncated.fitted(last, medians(complete, last, "step_s"))
+    if min(times) < 0:
+        return None
     memory = truncated.fitted(last, medians(complete, last, "step_peak_bytes"))
     flops = [float(complete[-1][blocks].flops_per_step or 0) for blocks in last]
     flags = {flag for models in complete for record in models.values() for flag in record.flags}
@@ -183,6 +200,40 @@ def result(records: Sequence[Record]) -> Measured | None:
     )
 
 
+def steady(rounds: Sequence[dict[Blocks, Record]]) -> list[dict[Blocks, Record]]:
+    """Return the rounds in which no model took much longer than in its fastest round."""
+    fastest: dict[Blocks, float] = {}
+    for models in rounds:
+        for blocks, record in models.items():
+            time = record.metrics["step_s"].value
+            fastest[blocks] = min(time, fastest.get(blocks, time))
+    return [
+        models
+        for models in rounds
+        if all(
+            record.metrics["step_s"].value <= STEADY * fastest[blocks]
+            for blocks, record in models.items()
+        )
+    ]
+
+
+def why_none(records: Sequence[Record]) -> str:
+    """Return why nothing follows from the cases of one plan."""
+    for record in records:
+        if record.status != "ok" or not record.metrics.keys() >= MEASURED:
+            which = f"{record.config['blocks']} of {record.config['of_blocks']} blocks"
+            return f"{which}: {record.status}: {record.reason or 'no time'}"
+    by_model: dict[Blocks, list[float]] = {}
+    for record in records:
+        times = by_model.setdefault(measuring.blocks(record.config), [])
+        times.append(record.metrics["step_s"].value)
+    apart = max(max(times) / min(times) for times in by_model.values())
+    what = "a block or the rest would take less than no time"
+    if apart > STEADY:
+        what = f"times of one model differ by up to {significant(apart, 2)} times"
+    return f"no result, because {what}; repeat it on an idle machine"
+
+
 def medians(
     rounds: Sequence[dict[Blocks, Record]], models: Sequence[Blocks], metric: str
 ) -> list[float]:
@@ -196,15 +247,16 @@ def medians(
 def step(rounds: Sequence[dict[Blocks, Record]], value: float, every: Blocks) -> Estimate:
     """Return the time of a step of the whole model, `value`, with its 90 % interval.
 
-    It has the spread between the rounds, or with few rounds that within the cases, and the error of
-    extrapolating itself, which was measured with whole models (docs/fit.md).
+    It has the spread between the rounds, or with few rounds also that within the cases, and the
+    error of extrapolating itself, which was measured with whole models (docs/fit.md).
     """
     if len(rounds) >= LEAST_ROUNDS:
         values = [truncated.fitted(list(each), seconds_of(each)).at(every) for each in rounds]
         spread = float(np.std(values, ddof=1)) / math.sqrt(len(values))
         half = intervals.t_quantile(CONFIDENCE, len(values) - 1) * spread
     else:
-        half = max(within(models, every) for models in rounds)
+        values = [truncated.fitted(list(each), seconds_of(each)).at(every) for each in rounds]
+        half = max(*(within(models, every) for models in rounds), (max(values) - min(values)) / 2)
     is_whole = list(rounds[-1]) == [every]
     half = math.hypot(half, 0.0 if is_whole else EXTRAPOLATION * value)
     low, high = max(0.0, value - half), value + half

@@ -37,7 +37,9 @@ def of(
     Else it is the prediction from the data sheet, times what measured plans take of theirs. On a
     device without a data sheet it is the work at the rate of measured plans.
     """
-    same = [each for each in here if each.model == name and each.plan == plan]
+    of_plan = [each for each in here if each.model == name and each.plan == plan]
+    same = [each for each in of_plan if not each.disturbed] or of_plan
+    here = [each for each in here if not each.disturbed] or here
     if same:
         return Pace(same[-1].step, _measured(same[-1]), "measured time")
     if where.device:
@@ -48,12 +50,21 @@ def of(
 def _measured(found: Measured) -> str:
     lengths = " and ".join(str(blocks.total) for blocks in found.models)
     share = f"{lengths} of {found.every.total} blocks, " if found.models != [found.every] else ""
-    return f"measured: {share}{found.rounds} times, {found.record.started[:10]}"
+    often = f"{found.rounds} times" if found.rounds > 1 else "once"
+    when = f"{often}, {found.record.started[:10]}"
+    return f"measured: {share}{when}{_disturbed([found])}"
+
+
+def _disturbed(found: Sequence[Measured]) -> str:
+    """Return the words that measurements were disturbed, or ""."""
+    flags = dict.fromkeys(each.disturbed for each in found if each.disturbed)
+    return f", disturbed: {', '.join(flags)}" if flags else ""
 
 
 def _predicted(plan: Plan, need: Need, where: TrainingDevice, here: Sequence[Measured]) -> Pace:
     step, bound = times.predict(need, plan, where.device)
-    ratios = list(filter(None, (_ratio(each, where) for each in here)))
+    used = [each for each in here if _ratio(each, where)]
+    ratios = [_ratio(each, where) for each in used]
     if not ratios:
         return Pace(step, f"{covered()}, mostly {bound}")
     ratio = float(np.exp(np.mean(np.log(ratios))))
@@ -62,6 +73,7 @@ def _predicted(plan: Plan, need: Need, where: TrainingDevice, here: Sequence[Mea
     step = Estimate(value, "s", low * value, high * value, how="estimated")
     plans = "plan" if len(ratios) == 1 else "plans"
     source = f"predicted, times {significant(ratio, 2)} as of {len(ratios)} {plans} measured here"
+    source += _disturbed(used)
     return Pace(step, f"{source}, mostly {bound}")
 
 
@@ -82,7 +94,7 @@ def _at_rate(plan: Plan, need: Need, here: Sequence[Measured]) -> Pace | None:
     step = Estimate(need.work["flops"] / rate, "s", how="estimated")
     source = f"{quantity(need.work['flops'], 'FLOP')} at {quantity(rate, 'FLOP/s')}, the rate of"
     of = alike[0].shape if len(alike) == 1 else f"{len(alike)} plans"
-    return Pace(step, f"{source} {of} measured here")
+    return Pace(step, f"{source} {of} measured here{_disturbed(alike)}")
 
 
 def covered() -> str:
