@@ -318,6 +318,14 @@ def test_an_answer_from_a_disturbed_measurement_says_so():
         assert ("disturbed: busy" in scaled.source) is word
 
 
+def test_a_later_undisturbed_measurement_replaces_a_disturbed_one():
+    first = [case(5, 0.8, 1e8, 0, flags=["busy"]), case(15, 2.2, 2e8, 0)]
+    later = [each for n in (1, 2) for each in (case(5, 0.8, 1e8, n), case(15, 1.8, 2e8, n))]
+    (result,) = measured.results(first + later)
+    assert not result.disturbed and result.rounds == 2
+    assert result.step.value == pytest.approx(3.3)
+
+
 def test_a_prediction_is_scaled_by_what_is_measured_here():
     plan = Plan("lora", sequence=512)
     device = devices.with_data_sheet("m4 max").device

@@ -20,8 +20,8 @@ from pomology.experiment import twin
 from pomology.extras.fit import counts, measuring, networks, truncated
 from pomology.extras.fit.plan import Plan
 from pomology.extras.fit.truncated import Blocks, Linear
-from pomology.measure import intervals
 from pomology.format import significant
+from pomology.measure import intervals
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
 from pomology.results import cases, journal, run
@@ -32,8 +32,7 @@ CONFIDENCE = 0.9
 ROUNDS = 3
 BUDGET_S = 3.0  # of a case's steady steps
 LEAST_ROUNDS = 3  # of an interval between rounds
-# Times the fastest round of each model. What is slower was disturbed: whole models differed by up to
-# 1.41 times here (docs/fit.md).
+# Times the fastest round of each model; whole models differed by up to 1.41 times (docs/fit.md).
 STEADY = 1.5
 LEAST_STEADY = 2  # rounds, of several
 # Half of the 90 % interval that extrapolating itself adds, as a share of the whole (docs/fit.md).
@@ -174,7 +173,7 @@ def result(records: Sequence[Record]) -> Measured | None:
             rounds.setdefault(record.repeat, {})[measuring.blocks(record.config)] = record
     complete = [models for models in rounds.values() if truncated.suffices(list(models), every)]
     every_round = len(complete)
-    complete = steady(complete)
+    complete = undisturbed(steady(complete))
     if len(complete) < min(LEAST_STEADY, max(1, every_round)):
         return None
     last = list(complete[-1])
@@ -215,6 +214,16 @@ def steady(rounds: Sequence[dict[Blocks, Record]]) -> list[dict[Blocks, Record]]
             for blocks, record in models.items()
         )
     ]
+
+
+def undisturbed(rounds: list[dict[Blocks, Record]]) -> list[dict[Blocks, Record]]:
+    """Return the rounds without a flag of other work, if there are enough, else all."""
+    calm = [
+        models
+        for models in rounds
+        if not any(cases.DISTURBED & set(record.flags) for record in models.values())
+    ]
+    return calm if len(calm) >= LEAST_STEADY else rounds
 
 
 def why_none(records: Sequence[Record]) -> str:
