@@ -39,13 +39,23 @@ def call(what: str, function: str, *arguments: Any, limit_s: float | None = None
         done = subprocess.run(command, timeout=limit_s, **options)
         status = done.returncode
         if status:
-            how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+            how = _how(status)
             lines = done.stderr.splitlines()
             # The first line of an exception of CUDA tells the fault, the others how to debug it.
             raised = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
             words = raised[-1] if raised else driver_reports.last_words(lines)
             raise PomologyError(f"{what} ended {how}: {words or 'no message'}")
         return pickle.loads(answer.read_bytes())
+
+
+def _how(status: int) -> str:
+    """Return how a process ended: `by SIGABRT`, `by signal 40` or `with status 1`."""
+    if status > 0:
+        return f"with status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"by signal {-status}"
 
 
 if __name__ == "__main__":
