@@ -58,7 +58,13 @@ SMALLEST = 2  # samples that are verified at least; batch normalization needs tw
 # Updates of the first verification, by profile: least and most, and weights times updates.
 UPDATES = {"smoke": (2, 2), "quick": (2, 12), "article": (2, 12)}
 UPDATED_WEIGHTS = 2e8
-MAX_CPU_S = 3.0  # for a step, and for the steps that show whether a model learns
+MAX_CPU_S = 3.0  # for a step
+# The CPU's share of the budget, by profile: for all comparisons of gradients before the timing, and
+# as much for the steps that show whether a model learns. Only the smallest ones may take longer.
+CHECK_SHARE = {"smoke": 1.0, "quick": 0.25, "article": 1.0}
+SIZES = 3  # numbers of samples that are compared before the timing, at most
+CPU_STEPS = 128  # of a case, at most; a comparison takes up to LOOK of them
+LOOK = 1 + 3 + 1 + 3  # a step, its draws of rounding, and the same of blocks
 # Change of the loss in these steps that says whether a model learns: a share of the first loss. The
 # device's may differ from it by this share of the change.
 TELLING = 0.05
@@ -173,11 +179,12 @@ class Verification:
     """What is verified of a case, before its timing and after it.
 
     It fills the case's `proof`: number of these rules; samples that were verified before the
-    timing, of those of a step; share of unseen weights; steps that were verified after it.
+    timing, of those of a step; share of unseen weights; steps that were verified after it; all
+    steps that the CPU made.
     first_norms: norms of the untrained model's gradients and loss. Those of a trained model may be
     near 0, while its outputs are rounded as those of any model, so a tolerance is relative to the
     larger one. unseen_weights: share of the weights whose gradient may differ by more than `SEEN`,
-    in the last comparison.
+    in the last comparison. cpu_steps: that the CPU has made so far.
     """
 
     def __init__(self, case: Any, step: Step):
@@ -188,6 +195,7 @@ class Verification:
         self.tf32 = case.backend.tf32 and case.config.get("tf32") != "off"
         self.first_norms: dict[str, float] = {}
         self.unseen_weights = 0.0
+        self.cpu_steps = 0
 
     def before_timing(self, most: int, batch_size: int, inference: bool) -> None:
         """Verify gradients, updates and learning. most: samples at most.
@@ -196,20 +204,28 @@ class Verification:
         """
         case, step = self.case, self.step
         began_s = time.perf_counter()
-        limit_s = min(MAX_CPU_S, case.experiment.budget_s)
+        profile, budget_s = case.experiment.profile, case.experiment.budget_s
+        share_s = CHECK_SHARE[profile] * budget_s
+        left_s = share_s  # of the CPU's; the device may compile at first
         norms: dict[str, float] = {}
         with step:
             size, larger = 0, min(SMALLEST, most)
-            while larger == most > size or larger >= 2 * size:
+            for _ in range(SIZES):
                 size = larger
+                made = self.cpu_steps
                 cpu_s = self._gradients(size, 0, norms)
-                larger = min(most, int(size * limit_s / cpu_s))
+                look_s = (self.cpu_steps - made) * cpu_s
+                left_s -= look_s
+                factor = min(MAX_CPU_S / cpu_s, left_s / look_s)
+                larger = min(most, int(size * factor))
+                if larger < 2 * size and not larger == most > size:
+                    break
             updates = UPDATED_WEIGHTS / max(1, step.parameters)
-            updates = int(np.clip(updates, *UPDATES[case.experiment.profile]))
+            updates = int(np.clip(updates, *UPDATES[profile]))
             self._updates(updates)
             smallest = min(SMALLEST, size)
-            affordable = int(MAX_CPU_S * size / cpu_s / smallest)
-            self._learning(smallest, min(updates, affordable))
+            affordable = int(min(MAX_CPU_S, share_s) * size / cpu_s / smallest)
+            self._learning(smallest, min(updates, max(1, affordable)))
         self.first_norms = norms
         case.backend.reset_peak_memory()
         note = "verified against the CPU before it was timed, so its kernels were already compiled"
@@ -256,7 +272,11 @@ class Verification:
         look_s = size * sample_s
         steps = 0
         with step:
-            while steps < AGAIN_STEPS and time.perf_counter() + look_s < end_s:
+            while (
+                steps < AGAIN_STEPS
+                and self.cpu_steps + LOOK <= CPU_STEPS
+                and time.perf_counter() + look_s < end_s
+            ):
                 look_began_s = time.perf_counter()
                 self._gradients(size, 1 + steps, {}, thorough=not steps)
                 if not steps:
@@ -269,7 +289,7 @@ class Verification:
                 self._repeated(size)
         against = f"in {steps} steps against the CPU" if steps else "by repeating a step"
         case.note(f"verified after the timing {against}")
-        case.proof["steps_after"] = steps
+        case.proof |= {"steps_after": steps, "cpu_steps": self.cpu_steps}
         case.metric("proof_s", proof_s + time.perf_counter() - began_s, "s")
 
     def _repeated(self, size: int) -> None:
@@ -296,6 +316,7 @@ class Verification:
         thorough: whether to compare in blocks, too, where the whole step allows much.
         """
         reference = self.step.reference(size, seed)
+        self.cpu_steps += 1
         deviations, allowed = self._compared("step", reference)
         norms |= {name: each.norm for name, each in deviations.items()}
         self.unseen_weights = self._unseen_weights(deviations, allowed)
@@ -306,6 +327,7 @@ class Verification:
         unclear = not precise or self.unseen_weights > UNSEEN_WEIGHTS
         if self.step.in_blocks and (share > 1 or (thorough and unclear)):
             deviations, allowed_in_blocks = self._compared("blocks", reference)
+            self.cpu_steps += getattr(reference, "smaller", None) is not None
             norms |= {name: each.norm for name, each in deviations.items()}
             self.unseen_weights = self._unseen_weights(deviations, allowed_in_blocks)
             self._refuse(deviations, allowed_in_blocks, size)
@@ -339,6 +361,7 @@ class Verification:
         for draw in range(DRAWS):
             if _largest(deviations, allowed)[0] <= 1:
                 break
+            self.cpu_steps += 1
             for name, rounded in compare(reference, noise, draw).items():
                 if math.isfinite(rounded.difference) and name in allowed:
                     allowed[name] = max(allowed[name], FACTOR[way] * rounded.difference)
@@ -376,7 +399,11 @@ class Verification:
         """
         if not self.step.optimizers or not updates:
             return
-        run = functools.partial(self.step.losses, size, 1 + updates)
+
+        def run(cpu: bool, noise: float = 0.0) -> list[float]:
+            self.cpu_steps += (1 + updates) * cpu
+            return self.step.losses(size, 1 + updates, cpu, noise)
+
         expected = run(True)
         change = expected[-1] - expected[0]
         if not abs(change) >= TELLING * abs(expected[0]):
