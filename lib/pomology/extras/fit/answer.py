@@ -33,6 +33,13 @@ SLOW = "launches of small batches, data loading, other programs, a low-power mod
 # What Metal lets a program use of a Mac's memory: GB of the Mac, and 10^9 bytes that llama.cpp
 # logged as recommendedMaxWorkingSetSize under macOS 15.7 and 26 (docs/fit.md).
 METAL = {16: 12.713, 24: 19.070, 36: 28.991, 48: 40.201, 64: 55.663, 128: 115.449}
+# What a program gets of a card's memory, as a share: PyTorch's "total capacity", in GiB, of a T4
+# (14.56 of 16), an L40S (44.42 of 48) and an RTX 4090 (23.52 to 23.68 of 24); the driver has the
+# rest, and with GDDR6 the error correction of a data center's card. nvidia-smi has 23,028 MiB of an
+# A10. Of the memory that GB10 shares with its CPU, 102 GiB were free (docs/fit.md).
+OF_CARD = {"T4": 0.91, "L40S": 0.925, "A40": 0.925, "A10": 0.92, "A10G": 0.92, "L4": 0.92}
+OF_CARD |= {"GB10": 0.8}
+OF_OTHER_CARDS = 0.98
 MOST = 10**9  # of a batch or a sequence
 
 
@@ -169,8 +176,10 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
         if device.backend == "mps":
             size = f" with {stated / MEMORY['gb']:g} GB" if stated else ""
             return TrainingDevice("mps", device, metal, f"Metal's limit of a Mac{size}", note)
-        limit = stated or float(names.sheets()[name]["memory_gb"]) * MEMORY["gb"]
-        return TrainingDevice(device.backend, device, limit, "the device's memory", note)
+        whole = stated or float(names.sheets()[name]["memory_gb"]) * MEMORY["gb"]
+        limit = OF_CARD.get(name, OF_OTHER_CARDS) * whole
+        words = f"what a program gets of {whole / MEMORY['gb']:g} GB"
+        return TrainingDevice(device.backend, device, limit, words, note)
     device_here = find.find("auto", options.framework)[-1]
     unified = device_here.kind == "gpu" and device_here.unified_memory
     # On the Mac itself Metal is asked.
@@ -193,12 +202,11 @@ def _needed(name: str, plan: Plan, need: Need, where: TrainingDevice, measured: 
     words += " (measured)" if measured else ""
     if not where.limit:
         return f"{words}; --memory tells whether that fits"
-    share = 100 * need.bytes / where.limit
-    words += f", {share:.0f} % of {quantity(where.limit, 'B')} ({where.limited_by})"
     reserved = offers.with_reserve(need, plan, where)
     if reserved > need.bytes:
-        words += f"; about {quantity(reserved, 'B')} with CUDA's context and fragmentation"
-    return words
+        words += f", about {quantity(reserved, 'B')} with CUDA's context and fragmentation"
+    share = 100 * offers.share_of(need, plan, where)
+    return f"{words}, {share:.0f} % of {quantity(where.limit, 'B')} ({where.limited_by})"
 
 
 def _time(pace: Pace | None, plan: Plan, where: TrainingDevice, tokens: float) -> list[str]:
@@ -288,8 +296,10 @@ def _offered(
     """
     if offer is None:
         return ["nothing fits: not even QLoRA with checkpointing, one sequence and 128 tokens"]
-    share = 100 * offer.need.bytes / where.limit
-    words = f"{quantity(offer.need.bytes, 'B')} ({share:.0f} %)"
+    share = 100 * offers.share_of(offer.need, offer.plan, where)
+    reserved = offers.with_reserve(offer.need, offer.plan, where)
+    with_cuda = f"about {quantity(reserved, 'B')} with CUDA's, " * (reserved > offer.need.bytes)
+    words = f"{quantity(offer.need.bytes, 'B')} ({with_cuda}{share:.0f} %)"
     whole: list[str] = []
     if where.device:
         step, _ = times.predict(offer.need, offer.plan, where.device)
@@ -355,11 +365,12 @@ def details(name: str, plan: Plan, need: Need, where: TrainingDevice) -> list[st
 
 
 def largest(name: str, plan: Plan, where: TrainingDevice, field: str) -> int:
-    """Return the largest batch or sequence whose counted bytes fit, or 0. field: which of both."""
+    """Return the largest batch or sequence that fits, or is tight, or 0. field: which of both."""
 
     def fits(size: int) -> bool:
         changed = plan._replace(**{field: size})
-        return counts.need(name, changed, where.backend).bytes <= where.limit
+        need = counts.need(name, changed, where.backend)
+        return offers.verdict(need, changed, where) != offers.TOO_LARGE
 
     most = MOST
     if field == "sequence":  # a model with learned positions runs no longer one

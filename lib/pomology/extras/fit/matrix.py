@@ -106,6 +106,9 @@ def _title(plan: Plan, where: TrainingDevice, largest: dict[str, str]) -> str:
 
 def _notes(where: TrainingDevice) -> Sequence[str]:
     notes = ["In brackets: does not fit." if where.limit else ""]
+    if where.limit and where.backend == "cuda":
+        ratios = ", ".join(f"{METHOD_WORDS[name]} {offers.RESERVES[name]}" for name in METHODS)
+        notes.append(f"CUDA's context and fragmentation take more: {ratios} times the memory.")
     if where.device:
         low, high = (math.exp(end) for end in times.kept()["spread"])
         notes.append(

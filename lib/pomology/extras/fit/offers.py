@@ -58,9 +58,13 @@ def verdict(need: Need, plan: Plan, where: TrainingDevice) -> str:
     """Return whether a need fits."""
     if not where.limit:
         return UNKNOWN
-    if need.bytes > where.limit:
-        return TOO_LARGE
-    return TIGHT if with_reserve(need, plan, where) > ROOM * where.limit else FITS
+    share = share_of(need, plan, where)
+    return TOO_LARGE if share > 1 else TIGHT if share > ROOM else FITS
+
+
+def share_of(need: Need, plan: Plan, where: TrainingDevice) -> float:
+    """Return what a process takes of what it may use."""
+    return with_reserve(need, plan, where) / where.limit
 
 
 def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
