@@ -208,8 +208,13 @@ ANSWERS = {
 # 23.52 to 23.68, A100 79.14 to 79.25.
 @pytest.mark.parametrize(
     ("on", "reported"),
-    [("T4", (15.6, 15.7)), ("L40S", (47.6, 47.8)), ("rtx 4090", (25.2, 25.5))]
-    + [("A100 80 GB SXM", (84.1, 85.1)), ("GB10", (108, 110))],
+    [
+        ("T4", (15.6, 15.7)),
+        ("L40S", (47.6, 47.8)),
+        ("rtx 4090", (25.2, 25.5)),
+        ("A100 80 GB SXM", (84.1, 85.1)),
+        ("GB10", (108, 110)),
+    ],
 )
 def test_a_program_gets_of_a_card_what_a_system_reports(on, reported):
     where = answer.training_device(options_of(on=on))
@@ -247,6 +252,22 @@ def test_the_offer_is_a_command_that_fits(capsys):
     again = capsys.readouterr().out
     assert offer[1] in again
     assert again.startswith("fits: QLoRA of qwen2.5-7b needs") and "what fits" not in again
+
+
+def test_experts_are_in_16_bits_where_the_installed_software_leaves_them_so(capsys):
+    """In the answer, in what is offered, and in the table; MLX has them in 4 bits."""
+    assert main(["fit", "qwen3-30b-a3b", "--method=qlora", "--checkpointing", "--on=L40S"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("does not fit: ") and networks.EXPERTS_IN_16_BITS in said
+    assert main(["fit", "gpt-oss-20b", "--on=A100 80 GB", "--batch=8"]) == 0
+    said = capsys.readouterr().out
+    assert "what fits" in said and "experts have no adapters" in said
+    for framework, is_16 in (("torch", True), ("mlx", False)):
+        words = f"--table mixtral --on=M4 --memory=128GB --framework={framework}"
+        assert main(["fit", *words.split()]) == 0
+        said = capsys.readouterr().out
+        assert (networks.EXPERTS_IN_16_BITS in said) is is_16
+    assert "QLoRA mixtral-8x7b" in said
 
 
 def test_where_nothing_fits_the_status_is_1(capsys):
@@ -292,11 +313,16 @@ QWEN3_MOE |= {"tie_word_embeddings": False, "architectures": ["Qwen3MoeForCausal
         ("gpt2", Plan("full", batch=2, sequence=256, amp=True), "cpu", 124_439_808, 2.610e9, 1e-3),
         (POWERLM, Plan(**LONG), "cuda", 3_510_819_072, 20.17e9, 0.01),
         (POWERLM, Plan("qlora", upcast=True, **LONG), "cuda", 3_510_819_072, 18.17e9, 0.03),
-        (MIXTRAL, Plan("qlora", **LONG), "cuda", 46_702_792_704, 36.73e9, 0.01),
-        (QWEN3_MOE, Plan("qlora", checkpointing=True), "cuda", 30_532_122_624, None, 16.7e9),
-        ("gpt-oss-20b", Plan("qlora", checkpointing=True), "cuda", 20_914_757_184, None, 13.5e9),
+        (MIXTRAL, Plan("qlora", small_experts=True, **LONG), "cuda", 46_702_792_704, 36.73e9, 0.01),
+        (QWEN3_MOE, Plan("qlora", small_experts=True), "cuda", 30_532_122_624, None, 16.7e9),
+        (QWEN3_MOE, Plan("qlora"), "cuda", 30_532_122_624, None, 59.7e9),
+        (QWEN3_MOE, Plan("qlora", upcast=True), "cuda", 30_532_122_624, None, 60.9e9),
+        ("gpt-oss-20b", Plan("qlora", small_experts=True), "cuda", 20_914_757_184, None, 13.5e9),
     ],
-    ids=["gpt2 amp", "powerlm lora", "powerlm upcast", "mixtral", "qwen3 moe", "gpt-oss"],
+    ids=[
+        *("gpt2 amp", "powerlm lora", "powerlm upcast", "mixtral"),
+        *("qwen3 moe", "qwen3 moe today", "qwen3 moe upcast", "gpt-oss"),
+    ],
 )
 def test_a_count_is_near_a_measured_peak(config, plan, backend, parameters, peak, within):
     """within: the share of a peak; without a peak the bytes of weights, by hand."""

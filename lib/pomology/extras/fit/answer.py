@@ -82,7 +82,9 @@ def answer(options: argparse.Namespace) -> Answer:
         lines += _offered(offer, name, plan, where, options, tokens)
     lines += details(name, plan, need, where)
     lines += [where.note] if where.note and where.device else []
-    lines += [*networks.notes(name, plan), *filter(None, [note])]
+    plans = [plan, *([offer.plan] if offer else [])]
+    notes = dict.fromkeys(each for one in plans for each in networks.notes(name, one))
+    lines += [*notes, *filter(None, [note])]
     return Answer(lines, verdict == offers.TOO_LARGE and offer is None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from pomology.articles import names
 from pomology.errors import PomologyError
@@ -63,11 +62,18 @@ def table(plan: Plan, where: TrainingDevice, text: str = "") -> Table:
                 largest[method] = row["name"]
             cells[METHOD_WORDS[method]] = _cell(need, own, where, verdict)
         lines.append(Row(cells))
-    return Table(_title(plan, where, largest), lines, _notes(where))
+    notes = _notes(where)
+    if plan.framework == "torch" and any(map(networks.has_experts, map(_name, rows))):
+        notes.append(f"QLoRA of mixtures: {networks.EXPERTS_IN_16_BITS}.")
+    return Table(_title(plan, where, largest), lines, notes)
 
 
 def _is_language_model(row: dict[str, str]) -> bool:
     return row["architecture"].endswith(LANGUAGE_MODEL)
+
+
+def _name(row: dict[str, str]) -> str:
+    return row["name"]
 
 
 def _parameters(row: dict[str, str]) -> int:
@@ -104,7 +110,7 @@ def _title(plan: Plan, where: TrainingDevice, largest: dict[str, str]) -> str:
     return f"In {quantity(where.limit, 'B')} ({where.limited_by}) {answer} ({steps})"
 
 
-def _notes(where: TrainingDevice) -> Sequence[str]:
+def _notes(where: TrainingDevice) -> list[str]:
     notes = ["In brackets: does not fit." if where.limit else ""]
     if where.limit and where.backend == "cuda":
         ratios = ", ".join(f"{METHOD_WORDS[name]} {offers.RESERVES[name]}" for name in METHODS)

@@ -23,6 +23,10 @@ HUB = "https://huggingface.co/"
 COMMAND = "pomology models"  # lists all names
 CONFIG = "config.json"
 EXPERTS = {"num_experts", "num_local_experts", "n_routed_experts"}  # keys of mixtures of experts
+EXPERTS_IN_16_BITS = (
+    "experts are counted in 16 bits: bitsandbytes leaves them so under transformers 5, where they "
+    "are no Linear layers"
+)
 # Words of a name that do not change the sizes of a model. `base` is a size of BERT and Whisper.
 ROLES = re.compile(
     r"(?i)\b(meta|google|openai|microsoft)[-_ ]"
@@ -235,7 +239,6 @@ def title(name: str) -> str:
 
 def notes(name: str, plan: Plan) -> list[str]:
     """Return what the user should know of how a model was counted."""
-    config = find(name)
     lines = []
     if name not in configurations():
         whole = _read_config(expanded(name))
@@ -243,15 +246,17 @@ def notes(name: str, plan: Plan) -> list[str]:
             lines.append("counted: the text model alone, without images")
         if {"quantization", "quantization_config"} & whole.keys() and plan.method != "qlora":
             lines.append("its weights are quantized; `--method qlora` keeps them in 4 bits")
-    if EXPERTS & config.keys():
+    if has_experts(name):
         if plan.method == "qlora" and plan.framework == "torch":
-            lines.append(
-                "experts are counted in 4 bits; transformers 5 with bitsandbytes leaves them in "
-                "16 bits, since they are no Linear layers"
-            )
+            lines.append(EXPERTS_IN_16_BITS)
         if plan.method != "full":
             lines.append("experts have no adapters")
     return lines
+
+
+def has_experts(name: str) -> bool:
+    """Return whether a model is a mixture of experts."""
+    return bool(EXPERTS & find(name).keys())
 
 
 def longest(config: dict[str, Any]) -> int:
@@ -297,9 +302,10 @@ def build(config: dict[str, Any], plan: Plan, backend: str) -> Any:
         return network
     freeze(network)
     if plan.method == "qlora":
-        standins.quantize(network)
+        standins.quantize(network, experts=plan.framework == "mlx" or plan.small_experts)
     if plan.upcast:
-        matrices = set(map(id, quantized(network)))
+        # peft casts experts, too, which takes twice the memory of the 16 bits that are counted.
+        matrices = set(map(id, quantized(network) + standins.experts_of(network)))
         for weight in network.parameters():
             if id(weight) not in matrices:
                 weight.data = weight.data.float()

@@ -20,7 +20,8 @@ class Plan(NamedTuple):
     `prepare_model_for_kbit_training`, which keeps in fp32 what QLoRA does not quantize. loss:
     "in-place" overwrites the logits with their gradient;
     "chunked" computes the logits of some tokens at a time; "fused" their gradients, too.
-    accumulation: passes before an update, each of `batch` sequences.
+    accumulation: passes before an update, each of `batch` sequences. small_experts: with QLoRA in
+    PyTorch, experts are in 4 bits, as in transformers 4, where each was a Linear layer; MLX's are.
     """
 
     method: str = "lora"
@@ -38,6 +39,7 @@ class Plan(NamedTuple):
     dropout: float = 0.0
     loss: str = "default"
     accumulation: int = 1
+    small_experts: bool = False
 
     @property
     def tokens(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pomology.articles import published
+from pomology.extras.fit import networks
 from pomology.extras.fit.plan import Plan
 
 FILE = "finetuning.csv"
@@ -33,6 +34,10 @@ def planned(row: dict[str, str]) -> Plan:
         amp=row["path"] == "amp",
         upcast=row["path"] == "k-bit",
         accumulation=int(row["accumulation"] or 1),
+        # All are of transformers 4.
+        small_experts=row["method"] == "qlora"
+        and row["framework"] != "mlx"
+        and networks.has_experts(row["model"]),
     )
 
 

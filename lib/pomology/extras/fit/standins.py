@@ -27,10 +27,11 @@ SMALLEST_8BIT = 4096
 CHUNKS = 8  # of a loss in chunks, as in torchtune
 
 
-def quantize(network: Any) -> None:
+def quantize(network: Any, experts: bool) -> None:
     """Let the matrices of a network's layers work as in 4 bits, and mark them as `quantized`.
 
-    Their tensors keep their type. The output layer stays as it is, as in bitsandbytes.
+    Their tensors keep their type. The output layer stays as it is, as in bitsandbytes. experts:
+    whether those of a mixture are in 4 bits, too.
     """
     import torch
     from transformers.pytorch_utils import Conv1D
@@ -38,16 +39,25 @@ def quantize(network: Any) -> None:
     kinds = _quantized_kinds()
     head = network.get_output_embeddings()
     # OpenAI publishes these with experts in 4 bits, and all else in 16.
-    experts_alone = type(network).__name__.startswith("GptOss")
+    experts_alone = experts and type(network).__name__.startswith("GptOss")
     for module in network.modules():
         layer = type(module) in (torch.nn.Linear, Conv1D) and module is not head
         if layer and not experts_alone:
             module.__class__ = kinds[type(module)]
             module.weight.quantized = True
-        # The experts of a block are one parameter of three dimensions.
-        if type(module).__name__.endswith("Experts"):
-            for weight in module.parameters(recurse=False):
-                weight.quantized = weight.dim() == 3
+    for weight in experts_of(network) if experts else ():
+        weight.quantized = True
+
+
+def experts_of(network: Any) -> list[Any]:
+    """Return the matrices of a network's experts: those of a block are one parameter."""
+    return [
+        weight
+        for module in network.modules()
+        if type(module).__name__.endswith("Experts")
+        for weight in module.parameters(recurse=False)
+        if weight.dim() == 3
+    ]
 
 
 @functools.cache
