@@ -85,6 +85,26 @@ def test_a_wrong_operator_is_told_by_its_block():
         verified("lora", "bf16", wrong)
 
 
+def test_a_wrong_gradient_of_words_that_come_often_is_seen():
+    def look_up(embedding, words):
+        rows = embedding.weight[words]
+        _, numbers, counts = np.unique(np.array(words), return_inverse=True, return_counts=True)
+        often = mx.array(counts[numbers] >= 4).reshape(words.shape)[..., None]
+        return mx.where(often, 0.5 * rows + mx.stop_gradient(0.5 * rows), rows)
+
+    with pytest.raises(Mismatch, match=r"the gradient of embedding\.weight"):
+        verified("transformer_lm", operators=[(nn.Embedding, "__call__", look_up)])
+
+
+def test_only_inputs_of_words_get_a_frequent_word():
+    classes, images = mx.arange(900), mx.random.normal((30, 30))
+    words = mx.arange(900).reshape(30, 30)
+    changed = [verify_mlx._with_a_frequent_word(each) for each in (classes, images, words)]
+    assert changed[0] is classes and changed[1] is images
+    first = int((changed[2] == 0).sum())
+    assert 60 < first < 170 and int((changed[2] == words).sum()) == 901 - first
+
+
 # Correct devices.
 
 
