@@ -164,6 +164,7 @@ class Sides:
     """
 
     in_blocks = None
+    traces = False
 
     def __init__(self, clock, wrong_above=99, seconds=0.02, late=0.0, rounding=0.0, wrong=0.1):
         self.clock, self.wrong_above, self.sizes = clock, wrong_above, []

@@ -62,7 +62,7 @@ MAX_CPU_S = 3.0  # for a step
 # The CPU's share of the budget, by profile: for all comparisons of gradients before the timing, and
 # as much for the steps that show whether a model learns. Only the smallest ones may take longer.
 CHECK_SHARE = {"smoke": 1.0, "quick": 0.25, "article": 1.0}
-SIZES = 3  # numbers of samples that are compared before the timing, at most
+SIZES = 8  # numbers of samples that are compared before the timing, at most
 CPU_STEPS = 128  # of a case, at most; a comparison takes up to LOOK of them
 LOOK = 1 + 3 + 1 + 3  # a step, its draws of rounding, and the same of blocks
 # Change of the loss in these steps that says whether a model learns: a share of the first loss. The
@@ -106,14 +106,15 @@ class Step(Protocol):
 
     optimizers: of the step. unverified: names of what is not compared. parameters: of the model.
     in_blocks: compares as `deviations` does, where each module gets the CPU's inputs and gradients;
-    None where a step is only compared as a whole. The CPU's step, which `reference` returns, has
-    its time in `seconds`.
+    None where a step is only compared as a whole. traces: whether each number of samples needs a
+    graph of its own. The CPU's step, which `reference` returns, has its time in `seconds`.
     """
 
     optimizers: list[Any]
     unverified: set[str]
     parameters: int
     in_blocks: Callable[..., Deviations] | None
+    traces: bool
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *_: object) -> None: ...
@@ -217,6 +218,8 @@ class Verification:
                 look_s = (self.cpu_steps - made) * cpu_s
                 left_s -= look_s
                 factor = min(MAX_CPU_S / cpu_s, left_s / look_s)
+                if step.traces:  # which takes as long for few samples
+                    factor = min(MAX_CPU_S, budget_s) / cpu_s
                 larger = min(most, int(size * factor))
                 if larger < 2 * size and not larger == most > size:
                     break

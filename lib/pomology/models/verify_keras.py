@@ -25,6 +25,7 @@ class StepOnBothDevices:
     """
 
     in_blocks = None
+    traces = True
 
     def __init__(self, case: Any, model: Any, workload: Workload, source: Workload):
         self.case = case

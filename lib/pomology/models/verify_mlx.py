@@ -37,6 +37,8 @@ class StepOnBothDevices:
     one.
     """
 
+    traces = False
+
     def __init__(self, case: Any, model: Any, workload: Workload, timed: Any):
         self.backend = case.backend
         self.model = model

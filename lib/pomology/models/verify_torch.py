@@ -41,6 +41,8 @@ class StepOnBothDevices:
     optimizer, so that the timed one keeps its state. timed: that one.
     """
 
+    traces = False
+
     def __init__(self, case: Any, model: Any, workload: Workload, timed: Any):
         self.device = case.device
         self.model = model
