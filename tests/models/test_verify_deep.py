@@ -326,9 +326,21 @@ def test_a_device_that_is_wrong_in_a_deep_network_is_refused(fault):
 
 
 def refused(fault):
+    """The gradients show it, and not the single product that is compared before."""
     name, precision, operators, tf32 = WRONG[fault]
-    with pytest.raises(Mismatch):
-        verified(name, precision, operators, tf32=tf32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "PRODUCT_TOLERANCE", 1.0)
+        with pytest.raises(Mismatch):
+            verified(name, precision, operators, tf32=tf32)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_matmul_in_tf32_that_is_called_fp32_is_refused(tf32):
+    """In PyTorch the kit lets no matmul be in TF32; its error is below that of a gradient."""
+    compute = lambda left, right: aten.mm(in_tf32(left), in_tf32(right))  # noqa: E731
+    operators = {aten.mm.default: compute, aten.addmm.default: with_bias(compute)}
+    with pytest.raises(Mismatch, match=r"a matmul of 512 × 512 in fp32 differs by 0\.029 %"):
+        verified("transformer_lm", "fp32", operators, tf32=tf32)
 
 
 SHAPES = {

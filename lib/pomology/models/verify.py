@@ -30,6 +30,10 @@ RULE = 2
 # Share of a norm. Sums of a million fp32 values differ by 0.00002. A value is rounded by 0.0005 in
 # TF32 and fp16, by 0.004 in bf16. Errors of some operators add up.
 TOLERANCE = {"fp32": 5e-4, "tf32": 1e-2, "fp16": 2e-2, "bf16": 4e-2}
+# Of the norm of one product of random matrices in fp32, next to float64: sums of fp32 differ by
+# 0.0000003 there, TF32 by 0.0003, which a gradient's tolerance would hide. Rows of these matrices.
+PRODUCT_TOLERANCE = 2e-5
+PRODUCT_ROWS = 512
 # Relative error of the CPU's second step; in fp32 that of a sum of a thousand values.
 ROUNDING = {"fp32": 2.0**-19, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8}
 DRAWS = 3  # of that error, at most; the largest difference counts
@@ -128,6 +132,9 @@ class Step(Protocol):
     def repeated(self, size: int) -> Deviations:
         """Compare the device's step with itself."""
 
+    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+        """Multiply two matrices on the device; return None where fp32 may be TF32 there."""
+
     def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
         """Train on one batch of so many samples, from the first weights; return each step's loss.
 
@@ -209,6 +216,7 @@ class Verification:
         share_s = CHECK_SHARE[profile] * budget_s
         left_s = share_s  # of the CPU's; the device may compile at first
         norms: dict[str, float] = {}
+        self._product()
         with step:
             size, larger = 0, min(SMALLEST, most)
             for _ in range(SIZES):
@@ -384,6 +392,24 @@ class Verification:
         )
         where = self.case.backend.backend
         raise Mismatch(f"{name} {words}, in a step of {size} samples on the {where}")
+
+    def _product(self) -> None:
+        """Verify that a matmul called fp32 is computed in fp32. Raises Mismatch."""
+        if self.precision != "fp32":
+            return
+        draw = np.random.default_rng(0).standard_normal
+        left, right = (draw((PRODUCT_ROWS, PRODUCT_ROWS), np.float32) for _ in range(2))
+        found = self.step.product(left, right)
+        if found is None:
+            return
+        expected = left.astype(np.float64) @ right.astype(np.float64)
+        difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+        if not difference <= PRODUCT_TOLERANCE:
+            rows = f"{PRODUCT_ROWS} × {PRODUCT_ROWS}"
+            raise Mismatch(
+                f"a matmul of {rows} in fp32 differs by {100 * difference:.2g} % from that in "
+                f"fp64; {100 * PRODUCT_TOLERANCE:.2g} % is allowed, and TF32 differs by 0.03 %"
+            )
 
     def _updates(self, count: int, timed: bool = False) -> None:
         """Verify updates by equal gradients. Raises Mismatch."""

@@ -76,6 +76,13 @@ class StepOnBothDevices:
         names = [f"the gradient of {weight.path}" for weight in self.model.trainable_variables]
         return dict(zip(names, gradients, strict=True)) | {"the loss": np.asarray(loss)}
 
+    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+        """See `verify.Step`."""
+        if self.case.backend.tf32:
+            return None
+        with self._device(on_cpu=False):
+            return np.array(devices_tensorflow.load().linalg.matmul(left, right))
+
     def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
         """See `verify.Step`."""
         tensorflow = devices_tensorflow.load()

@@ -135,6 +135,13 @@ class StepOnBothDevices:
         arrays["the loss"] = loss
         return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
 
+    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+        """See `verify.Step`."""
+        if self.backend.tf32:
+            return None
+        with self.backend.context():
+            return np.array(mx.matmul(mx.array(left), mx.array(right)))
+
     def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
         """See `verify.Step`."""
 

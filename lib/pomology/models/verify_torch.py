@@ -192,6 +192,11 @@ class StepOnBothDevices:
             kept.update(keep({"the loss by `item`": torch.tensor(loss.item())}))
         return kept
 
+    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+        """See `verify.Step`; only convolutions may be in TF32."""
+        factors = (torch.from_numpy(each).to(self.device) for each in (left, right))
+        return _array(torch.mm(*factors))
+
     def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
         """See `verify.Step`."""
 
