@@ -193,7 +193,7 @@ ANSWERS = {
     "gpt2 --method full --precision fp32 --sequence 256 --on T4": "256 tokens: 27;",
     "llama-3.1-8b --method full --on H100": "does not fit: training llama-3.1-8b needs 80.3 GB, "
     "about 89.1 GB with CUDA's context and fragmentation, 106 % of 84.2 GB",
-    "llama-3.1-8b --on 'M4 Pro' --memory 24GB": "what fits: QLoRA + checkpointing: 9.47 GB",
+    "llama-3.1-8b --on 'M4 Pro' --memory 24GB": "what fits: QLoRA in MLX + checkpointing: ",
     "Mistral-7B-v0.1 --method full --batch 4 --sequence 4096 --checkpointing --on 'A100 80 GB'": (
         "tight: training mistral-7b needs 72.4 GB"
     ),
@@ -274,6 +274,53 @@ def test_where_nothing_fits_the_status_is_1(capsys):
     assert main(["fit", "qwen-72b", "--on=T4"]) == 1
     said = capsys.readouterr().out
     assert said.startswith("does not fit") and "\nnothing fits: not even QLoRA" in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "offer"),
+    [
+        # Checkpointing alone fits, too, and is slower; so does a batch of one.
+        ("bert-large --method full --batch 128", "batch 16 with 8 passes an update: "),
+        ("vit-large --batch 256", "batch 64 with 4 passes an update: "),
+        ("gpt2 --batch 300", "batch 6 with 50 passes an update: "),
+    ],
+)
+def test_the_offer_is_the_fastest_of_the_least_changes(asked, offer, capsys):
+    assert main(["fit", *asked.split(), "--on=T4"]) == 0
+    assert f"what fits: {offer}" in capsys.readouterr().out
+
+
+def test_other_software_is_offered_before_a_shorter_sequence(tiny):
+    """Liger's loss, and no casts to fp32."""
+    Path(tiny).write_text(json.dumps(SIZES | {"vocab_size": 20_000}))
+    plan = Plan("qlora", sequence=8192, checkpointing=True, upcast=True)
+    where = TrainingDevice("cuda", None, 0.9 * counts.need(tiny, plan, "cuda").bytes, "")
+    offer = offers.cheapest(tiny, plan, where)
+    assert offer.verdict == offers.FITS and offer.plan.sequence == 8192
+    assert offers.words(plan, offer.plan) == "fused loss"
+    assert offers.words(plan, plan._replace(upcast=False)) == "no casts to fp32"
+
+
+def test_on_a_mac_qlora_is_mlx_lms_which_the_offered_command_says(capsys):
+    asked = ["fit", "qwen2.5-7b", "--on=M4", "--memory=16GB"]
+    assert main(asked) == 0
+    said = capsys.readouterr().out
+    (offer,) = re.findall(r"^what fits: (QLoRA in MLX .*): .*\n  pomology (fit .*)$", said, re.M)
+    assert "--framework mlx" in offer[1] and "--no-upcast" not in offer[1]
+    assert main(shlex.split(offer[1])) == 0
+    assert capsys.readouterr().out.startswith("fits: QLoRA of qwen2.5-7b ")
+    assert main([*asked, "--method=qlora"]) == 0
+    said = capsys.readouterr().out
+    assert offers.NO_KERNELS in said and "what fits: QLoRA in MLX" in said
+    assert main(["fit", "--table", "gpt2", "--on=M4", "--memory=16GB"]) == 0
+    assert offers.NO_KERNELS in capsys.readouterr().out
+    # mlx-lm has no model of images.
+    assert main(["fit", "vit-large", "--on=M4", "--memory=16GB", "--batch=512"]) == 0
+    assert "MLX" not in capsys.readouterr().out
+
+
+def test_divisors_are_all_batches_that_keep_the_sequences_of_an_update():
+    assert offers.divisors(12) == [12, 6, 4, 3, 2, 1] and offers.divisors(1) == [1]
 
 
 @pytest.mark.long

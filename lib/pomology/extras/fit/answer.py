@@ -84,6 +84,8 @@ def answer(options: argparse.Namespace) -> Answer:
     lines += [where.note] if where.note and where.device else []
     plans = [plan, *([offer.plan] if offer else [])]
     notes = dict.fromkeys(each for one in plans for each in networks.notes(name, one))
+    if (where.backend, plan.framework, plan.method) == ("mps", "torch", "qlora"):
+        lines.append(offers.NO_KERNELS)
     lines += [*notes, *filter(None, [note])]
     return Answer(lines, verdict == offers.TOO_LARGE and offer is None)
 

@@ -13,7 +13,6 @@ from pomology.format import quantity
 from pomology.report.table import Row, Table
 
 METHOD_WORDS = {"full": "full", "lora": "LoRA", "qlora": "QLoRA"}
-LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel")  # ends of the names of architectures
 COUNTED = ("cuda", "mps")  # backends that counts.jsonl has
 OPTIONS = (
     "--on, --memory, --framework, --batch, --sequence, --accumulation, --rank, --checkpointing "
@@ -63,13 +62,15 @@ def table(plan: Plan, where: TrainingDevice, text: str = "") -> Table:
             cells[METHOD_WORDS[method]] = _cell(need, own, where, verdict)
         lines.append(Row(cells))
     notes = _notes(where)
+    if (where.backend, plan.framework) == ("mps", "torch"):
+        notes.append(f"QLoRA: {offers.NO_KERNELS}.")
     if plan.framework == "torch" and any(map(networks.has_experts, map(_name, rows))):
         notes.append(f"QLoRA of mixtures: {networks.EXPERTS_IN_16_BITS}.")
     return Table(_title(plan, where, largest), lines, notes)
 
 
 def _is_language_model(row: dict[str, str]) -> bool:
-    return row["architecture"].endswith(LANGUAGE_MODEL)
+    return row["architecture"].endswith(networks.LANGUAGE_MODEL)
 
 
 def _name(row: dict[str, str]) -> str:

@@ -45,6 +45,7 @@ MOST = 3  # names of other sizes in a note
 MLX_LAYERS = 16  # layers, from the last one on, that mlx-lm's LoRA trains by default
 ALL_LINEAR = "all-linear"  # all matrices of a block, as mlx-lm takes by default
 UNLIMITED = 10**9  # tokens
+LANGUAGE_MODEL = ("ForCausalLM", "LMHeadModel")  # ends of the names of architectures
 # Text models inside others, which transformers has no class for, and the class with the same
 # weights and operators. Their positions differ for images alone.
 SAME_TEXT_MODEL = {
@@ -252,6 +253,11 @@ def notes(name: str, plan: Plan) -> list[str]:
         if plan.method != "full":
             lines.append("experts have no adapters")
     return lines
+
+
+def is_language_model(config: dict[str, Any]) -> bool:
+    """Return whether a model's outputs are the next words of its input."""
+    return config["architectures"][0].endswith(LANGUAGE_MODEL)
 
 
 def has_experts(name: str) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pomology.extras.fit import counts
+from pomology.extras.fit import counts, networks, times
 from pomology.extras.fit.counts import Need
-from pomology.extras.fit.plan import Plan
+from pomology.extras.fit.plan import IN_8_BITS, Plan
 from pomology.extras.prediction.devices import Hardware
 
 FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
@@ -16,10 +17,11 @@ ROOM = 0.85  # of what a program may use; above it, a plan is tight
 # nvidia-smi over the peak of PyTorch's allocator, medians of 20, 19 and 62 runs on A100 80 GB:
 # https://github.com/foundation-model-stack/fms-acceleration, scripts/benchmarks/refs @876e2ed
 RESERVES = {"full": 1.11, "lora": 1.23, "qlora": 1.19}
+NO_KERNELS = "bitsandbytes has no kernels for Metal; `--framework mlx` is mlx-lm's QLoRA"
 SHORTEST = 128  # tokens of an offered sequence
 # How much a change costs the user: results that stay the same, then fewer trained weights, then
-# shorter texts.
-CHECKPOINTING, BATCH, STATES, LORA, QLORA, HALF = 1, 1, 2, 4, 6, 10
+# other software, then shorter texts.
+CHECKPOINTING, BATCH, STATES, LORA, QLORA, SOFTWARE, HALF = 1, 1, 2, 4, 6, 12, 40
 
 
 class TrainingDevice(NamedTuple):
@@ -68,20 +70,37 @@ def share_of(need: Need, plan: Plan, where: TrainingDevice) -> float:
 
 
 def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
-    """Return the plan with the least changes that fits, else the one that is tight, or None."""
-    tight = None
-    for changed in _changed(plan, where):
-        need = counts.need(name, changed, where.backend)
-        found = verdict(need, changed, where)
-        if found == FITS:
-            return Offer(changed, need, FITS)
-        if found == TIGHT and tight is None:
-            tight = Offer(changed, need, TIGHT)
-    return tight
+    """Return the plan with the least changes that fits, else the one that is tight, or None.
+
+    Of plans with equally large changes it is the fastest, else the one with the largest batch.
+    """
+    tight: list[Offer] = []
+    is_text = networks.is_language_model(networks.find(name))
+    for _, same_cost in itertools.groupby(_changed(plan, where, is_text), key=lambda pair: pair[0]):
+        found = []
+        for _, changed in same_cost:
+            need = counts.need(name, changed, where.backend)
+            found.append(Offer(changed, need, verdict(need, changed, where)))
+        fitting = [offer for offer in found if offer.verdict == FITS]
+        if fitting:
+            return _fastest(fitting, where)
+        tight = tight or [offer for offer in found if offer.verdict == TIGHT]
+    return _fastest(tight, where) if tight else None
 
 
-def _changed(plan: Plan, where: TrainingDevice) -> Iterator[Plan]:
-    """Yield plans with more and more changes."""
+def _fastest(offers: Sequence[Offer], where: TrainingDevice) -> Offer:
+    """Return the offer with the least time, without a data sheet with the largest batch."""
+    if not where.device:
+        return max(offers, key=lambda offer: offer.plan.batch)
+    step_s = [times.predict(each.need, each.plan, where.device)[0].value for each in offers]
+    return offers[step_s.index(min(step_s))]
+
+
+def _changed(plan: Plan, where: TrainingDevice, is_text: bool) -> Iterator[tuple[int, Plan]]:
+    """Yield plans with more and more changes, and how much they cost.
+
+    is_text: whether the model is one of language, whose loss has kernels of its own.
+    """
     methods = ["full", "lora", "qlora"]
     methods = methods[methods.index(plan.method) :]
     cost_of = {"lora": LORA, "qlora": QLORA} | {plan.method: 0}
@@ -93,17 +112,22 @@ def _changed(plan: Plan, where: TrainingDevice) -> Iterator[Plan]:
     choices = itertools.product(
         methods,
         sorted({plan.checkpointing, True}),
-        sorted({plan.batch, 1}, reverse=True),
+        divisors(plan.batch),
         optimizers,
         enumerate(sequences or [plan.sequence]),
     )
-    upcast = plan.upcast if plan.method == "qlora" else where.backend == "cuda"
+    # bitsandbytes has no kernels for Metal; mlx-lm has QLoRA of its own, of language models.
+    framework = "mlx" if where.backend == "mps" else plan.framework
+    if framework == "mlx" and not is_text:
+        methods = [method for method in methods if method != "qlora"] or [plan.method]
+    upcast = where.backend == "cuda" and (plan.upcast or plan.method != "qlora")
     priced = []
     for method, checkpointing, batch, optimizer, (halvings, sequence) in choices:
         if optimizer != plan.optimizer and method != "full":
             continue  # LoRA's states are small
         changed = plan._replace(
             method=method,
+            framework=framework if method == "qlora" else plan.framework,
             checkpointing=checkpointing,
             batch=batch,
             # As many sequences as before in an update.
@@ -113,21 +137,60 @@ def _changed(plan: Plan, where: TrainingDevice) -> Iterator[Plan]:
             upcast=upcast if method == "qlora" else plan.upcast,
             amp=plan.amp and method != "qlora",
         )
+        if changed.framework != plan.framework:
+            changed = changed._replace(optimizer=in_mlx(plan.optimizer), loss="default")
         cost = cost_of[method] + CHECKPOINTING * (checkpointing != plan.checkpointing)
         cost += BATCH * (batch != plan.batch) + STATES * (optimizer != plan.optimizer)
         cost += HALF * halvings
         if changed != plan:
             priced.append((cost, changed))
-    yield from (changed for _, changed in sorted(priced, key=lambda pair: pair[0]))
+        # The last plan before a shorter sequence also has other software.
+        if (method, checkpointing, batch) == ("qlora", True, 1):
+            for other in _other_software(changed, where, is_text):
+                parts = (other.loss != changed.loss) + (other.upcast != changed.upcast)
+                priced.append((cost + SOFTWARE * parts, other))
+    yield from sorted(priced, key=lambda pair: pair[0])
+
+
+def _other_software(plan: Plan, where: TrainingDevice, is_text: bool) -> list[Plan]:
+    """Return plans that take less memory by another loss, or without peft's casts to fp32."""
+    if plan.framework != "torch":
+        return []
+    loss = "fused" if where.backend == "cuda" else "chunked"  # Liger's kernels are CUDA's
+    losses = [plan.loss, loss] if plan.loss == "default" and is_text else [plan.loss]
+    casts = [True, False] if plan.upcast else [False]
+    plans = [plan._replace(loss=loss, upcast=cast) for loss in losses for cast in casts]
+    return [each for each in plans if each != plan]
+
+
+def in_mlx(optimizer: str) -> str:
+    """Return the optimizer of mlx-lm, which has none in 8 bits."""
+    return "adamw" if optimizer in IN_8_BITS else optimizer
+
+
+def divisors(number: int) -> list[int]:
+    """Return the numbers that divide a number, the largest first."""
+    small = [each for each in range(1, math.isqrt(number) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)}, reverse=True)
 
 
 def words(plan: Plan, changed: Plan) -> str:
     """Return what a changed plan has instead of a plan."""
     methods = {"full": "all weights", "lora": "LoRA", "qlora": "QLoRA"}
-    parts = [methods[changed.method]] if changed.method != plan.method else []
+    framework = " in MLX" * (changed.framework != plan.framework)
+    is_other = changed.method != plan.method or framework
+    parts = [methods[changed.method] + framework] if is_other else []
     parts += ["checkpointing"] if changed.checkpointing != plan.checkpointing else []
     if changed.batch != plan.batch:
         parts.append(f"batch {changed.batch} with {changed.accumulation} passes an update")
     parts += ["AdamW in 8 bits"] if changed.optimizer != plan.optimizer else []
+    parts += [f"{changed.loss} loss"] if changed.loss != plan.loss else []
+    if changed.method == "qlora" and changed.framework == "torch" and _casts(plan) > changed.upcast:
+        parts.append("no casts to fp32")
     parts += [f"{changed.sequence:,} tokens"] if changed.sequence != plan.sequence else []
     return " + ".join(parts)
+
+
+def _casts(plan: Plan) -> bool:
+    """Return whether a plan has peft's casts to fp32, or would have them with QLoRA."""
+    return plan.upcast or plan.method != "qlora"
