@@ -228,6 +228,7 @@ def test_a_step_of_several_passes_has_the_gradient_of_one(config):
         ("gpt2 --framework mlx --accumulation 2", "expected no --amp and no --accumulation"),
         ("whisper-tiny --sequence 64", "expected a model with one list of equal blocks"),
         ("--table", "expected no --observed, no --tokens and no --measure"),
+        ("gpt2 --memory 1GB", "does not fit: LoRA of gpt2 needs 3.21 GB, 299 % of 1.07 GB"),
     ],
 )
 def test_what_is_not_measured_is_one_line(words, message, capsys):
