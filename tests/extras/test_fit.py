@@ -171,6 +171,30 @@ def test_a_text_model_without_a_class_is_one_line(architecture, sizes, text, tmp
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("architecture", "kind", "words"),
+    [
+        ("GPT2LMHeadModel", "gpt2", "longest sequence at batch 1: 1,024 tokens"),
+        ("BertForMaskedLM", "bert", "longest sequence at batch 1: 512 tokens"),
+        ("ViTForImageClassification", "vit", "1 × 197 tokens"),
+    ],
+)
+def test_a_file_without_sizes_has_those_of_its_class(architecture, kind, words, tmp_path, capsys):
+    config = {"architectures": [architecture], "model_type": kind}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["fit", str(tmp_path), "--on=T4"]) == 0
+    assert words in capsys.readouterr().out
+
+
+def test_the_sequence_of_an_image_is_its_patches(capsys):
+    """A ViT with patches of 16 pixels: 14 by 14, and the class token."""
+    assert main(["fit", "vit-base", "--on=T4"]) == 0
+    said = capsys.readouterr().out
+    assert "1 × 197 tokens" in said and "longest sequence" not in said
+    assert main(["fit", "vit-base", "--on=T4", "--sequence=100"]) == 2
+    assert "--sequence 100: an image is 197 patches here" in capsys.readouterr().err
+
+
 ARCHITECTURES = {row["architecture"]: row["name"] for row in reversed(networks.rows())}
 
 

@@ -53,7 +53,11 @@ class Answer(NamedTuple):
 def answer(options: argparse.Namespace) -> Answer:
     """Return the answer to the command's options. Raises PomologyError for wrong arguments."""
     name, note = networks.resolve(options.model)
-    plan = plan_of(options, longest=networks.longest(networks.find(name)))
+    config = networks.find(name)
+    fixed = networks.fixed_sequence(config)
+    if fixed and options.sequence not in (None, fixed):
+        raise PomologyError(f"--sequence {options.sequence}: an image is {fixed} patches here")
+    plan = plan_of(options, longest=fixed or networks.longest(config))
     tokens = parse(options.tokens, COUNTS, "--tokens", "10M")
     observed_s = step_time(options.observed, plan) if options.observed else 0.0
     where = training_device(options)
@@ -61,6 +65,11 @@ def answer(options: argparse.Namespace) -> Answer:
         measured.check(plan, options.on)
     need = counts.need(name, plan, where.backend)
     here, more = [], []
+    if options.measure and offers.verdict(need, plan, where) == offers.TOO_LARGE:
+        needed = _needed(name, plan, need, where, measured=False)
+        raise PomologyError(
+            f"--measure: does not fit: {needed}; without --measure it says what does"
+        )
     if options.measure:
         result = _measured(name, plan, where, need)
         more = _parts(result, need)
@@ -360,11 +369,11 @@ def details(name: str, plan: Plan, need: Need, where: TrainingDevice) -> list[st
     ]
     if where.limit:
         batch = largest(name, plan, where, "batch")
-        sequence = largest(name, plan, where, "sequence")
-        lines.append(
-            f"  largest batch of {plan.sequence:,} tokens: {batch:,}; longest sequence at batch "
-            f"{plan.batch}: {sequence:,} tokens"
-        )
+        line = f"  largest batch of {plan.sequence:,} tokens: {batch:,}"
+        if not networks.fixed_sequence(networks.find(name)):
+            sequence = largest(name, plan, where, "sequence")
+            line += f"; longest sequence at batch {plan.batch}: {sequence:,} tokens"
+        lines.append(line)
     return lines
 
 

@@ -181,6 +181,18 @@ def find(name: str) -> dict[str, Any]:
     if not hasattr(transformers, architecture):
         reason = f"transformers {transformers.__version__} has no {one_line(architecture)}"
         raise PomologyError(f"{one_line(path.name)}: {reason}, which may have code of its own")
+    if longest(config) == UNLIMITED:
+        config = _with_default_positions(config)
+    return config
+
+
+def _with_default_positions(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the longest sequence, or image, that its class has by default."""
+    with contextlib.suppress(PomologyError):
+        whole = full_configuration(config)
+        names = ("max_target_positions", "max_position_embeddings", "n_positions")
+        names += ("image_size", "patch_size")
+        return {name: whole[name] for name in names if whole.get(name)} | config
     return config
 
 
@@ -267,8 +279,16 @@ def has_experts(name: str) -> bool:
 
 def longest(config: dict[str, Any]) -> int:
     """Return the most tokens that a model takes, UNLIMITED if its configuration does not say."""
-    names = ("max_target_positions", "max_position_embeddings", "n_positions")
-    return next((config[name] for name in names if name in config), UNLIMITED)
+    names = ("max_target_positions", "max_position_embeddings", "n_positions", "n_ctx")
+    return next((config[name] for name in names if isinstance(config.get(name), int)), UNLIMITED)
+
+
+def fixed_sequence(config: dict[str, Any]) -> int:
+    """Return the patches of an image and the class token, which are its sequence; 0 for texts."""
+    image, patch = config.get("image_size"), config.get("patch_size")
+    if not isinstance(image, int) or not isinstance(patch, int):
+        return 0
+    return (image // patch) ** 2 + 1
 
 
 def depth_key(config: dict[str, Any]) -> str:
@@ -333,16 +353,23 @@ def untrained(config: dict[str, Any], plan: Plan, experts: str = "") -> Any:
             settings._experts_implementation = experts
         network = network_class(settings)
     except Exception as error:  # wrong values in a user's file raise many types
-        reason = one_line(" ".join(str(error).split()), 200)
-        raise PomologyError(f"the configuration is no model's: {reason}") from None
+        raise _no_model(error) from None
     return network.to(torch_type("fp32" if plan.amp else plan.precision)).train()
+
+
+def _no_model(error: Exception) -> PomologyError:
+    reason = one_line(" ".join(str(error).split()), 200)
+    return PomologyError(f"the configuration is no model's: {reason}")
 
 
 def full_configuration(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration with the values that transformers has by default, as JSON types."""
     import transformers
 
-    settings = getattr(transformers, config["architectures"][0]).config_class(**config)
+    try:
+        settings = getattr(transformers, config["architectures"][0]).config_class(**config)
+    except Exception as error:  # wrong values in a user's file raise many types
+        raise _no_model(error) from None
     values = json.loads(settings.to_json_string(use_diff=False))
     return values | {"architectures": config["architectures"]}
 

@@ -75,8 +75,11 @@ def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
     Of plans with equally large changes it is the fastest, else the one with the largest batch.
     """
     tight: list[Offer] = []
-    is_text = networks.is_language_model(networks.find(name))
-    for _, same_cost in itertools.groupby(_changed(plan, where, is_text), key=lambda pair: pair[0]):
+    config = networks.find(name)
+    changes = _changed(plan, where, networks.is_language_model(config))
+    if networks.fixed_sequence(config):
+        changes = (pair for pair in changes if pair[1].sequence == plan.sequence)
+    for _, same_cost in itertools.groupby(changes, key=lambda pair: pair[0]):
         found = []
         for _, changed in same_cost:
             need = counts.need(name, changed, where.backend)
