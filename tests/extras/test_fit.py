@@ -343,6 +343,34 @@ def test_on_a_mac_qlora_is_mlx_lms_which_the_offered_command_says(capsys):
     assert "MLX" not in capsys.readouterr().out
 
 
+def test_mlx_trains_weights_in_4_bits_as_they_are(tmp_path, capsys):
+    asked = ["--framework=mlx", "--on=M4", "--memory=24GB", "--batch=1"]
+    assert main(["fit", "mlx-community/Qwen3-8B-4bit", *asked]) == 0
+    said = capsys.readouterr().out
+    assert "QLoRA of qwen3-8b needs" in said and "in 4 bits, as mlx-lm trains it" in said
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | {"quantization": {"bits": 4}}))
+    assert main(["fit", str(tmp_path), *asked]) == 0
+    assert capsys.readouterr().out.startswith("fits: QLoRA of ")
+    assert main(["fit", "mlx-community/Qwen3-8B-8bit", *asked]) == 0
+    assert " LoRA of qwen3-8b needs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("on", "without"),
+    [("T4", True), ("M1", True), ("M2 Max", True), ("M4", False), ("A100 40 GB", False)],
+)
+def test_a_chip_without_bf16_is_named(on, without, capsys):
+    assert main(["fit", "gpt2", f"--on={on}"]) == 0
+    assert ("has no arithmetic in bf16" in capsys.readouterr().out) is without
+    assert main(["fit", "gpt2", "--precision=fp16", f"--on={on}"]) == 0
+    assert "bf16" not in capsys.readouterr().out
+
+
+def test_a_training_has_at_least_one_step(capsys):
+    assert main(["fit", "gpt2", "--on=T4", "--tokens=1"]) == 0
+    assert "  1 tokens: 0 s" not in capsys.readouterr().out
+
+
 def test_divisors_are_all_batches_that_keep_the_sequences_of_an_update():
     assert offers.divisors(12) == [12, 6, 4, 3, 2, 1] and offers.divisors(1) == [1]
 
@@ -538,7 +566,8 @@ def test_the_answer_says_what_its_intervals_contained_as_the_page_does():
 def test_an_observed_speed_is_judged(observed, words):
     observed_s = answer.step_time(observed, Plan(batch=2, sequence=100))
     pace = paces.Pace(Estimate(1.0, "s", 0.5, 2.0, "estimated"), "")
-    assert words in answer.judged(pace, observed_s)
+    assert words in answer.judged(pace, observed_s, "mps")
+    assert "PYTORCH_ENABLE_MPS_FALLBACK" not in answer.judged(pace, observed_s, "cuda")
 
 
 @pytest.mark.parametrize(
@@ -548,6 +577,20 @@ def test_an_observed_speed_is_judged(observed, words):
         ("banana", "banana: unknown model, and no path of a config.json; `pomology models` lists"),
         ("distilbert", "similar names: bert-base, bert-large; `pomology models` lists all"),
         ("CONFIG", " has no NoSuchModel, which may have code of its own"),
+        ("BROKEN", "broken.json: no JSON: "),
+        ("KEYLESS", "keyless.json: expected the key `architectures`, a list with the name of a"),
+        ("HEADLESS", "headless.json: LlamaModel has no loss; expected a class such as Llama"),
+        ("MAMBA", "MambaForCausalLM: this architecture is not counted: its operators depend on"),
+        ("gpt2 --layers 100", "--layers 100: the model has 12 blocks"),
+        ("gpt2 --no-upcast", "--no-upcast: expected --method qlora in PyTorch"),
+        ("gpt2 --method full --rank 16", "--rank 16: expected --method lora or qlora, not full"),
+        ("gpt2 --framework mlx --on T4", "--framework mlx: expected an Apple chip, not --on T4"),
+        ("gpt2 --framework mlx --amp", "--framework mlx: mlx-lm has no --amp and no other --loss"),
+        ("gpt2 --framework mlx --loss fused", "mlx-lm has no --amp and no other --loss"),
+        ("bert-base --framework mlx --on M4", "mlx-lm trains language models, no BertFor"),
+        ("vit-base --framework mlx --on M4", "mlx-lm trains language models, no ViTFor"),
+        ("whisper-tiny --framework mlx --on M4", "mlx-lm trains language models, no Whisper"),
+        ("deepseek-v2-lite --framework mlx --on M4", "DeepseekV2ForCausalLM: its experts' adap"),
         ("gpt2 --on M9", "--on M9: unknown device; `pomology devices` lists all"),
         ("gpt2 --on GPU", "--on GPU: names no device; expected a model, such as 'RTX 4090'"),
         ("gpt2 --on cpu", "--on cpu: no CPU has a data sheet"),
@@ -568,8 +611,13 @@ def test_an_observed_speed_is_judged(observed, words):
 )
 def test_a_wrong_argument_is_one_line(arguments, words, tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"architectures": ["NoSuchModel"]}')
-    config = str(tmp_path / "config.json")
-    given = [config if each == "CONFIG" else each for each in arguments.split()]
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "keyless.json").write_text("{}")
+    (tmp_path / "headless.json").write_text('{"architectures": ["LlamaModel"]}')
+    mamba = {"architectures": ["MambaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64}
+    (tmp_path / "mamba.json").write_text(json.dumps(mamba | {"vocab_size": 100}))
+    files = {each.stem.upper(): str(each) for each in tmp_path.glob("*.json")}
+    given = [files.get(each, each) for each in arguments.split()]
     assert main(["fit", *given]) == 2
     said = capsys.readouterr().err.strip()
     assert words in said and "\n" not in said

@@ -28,7 +28,8 @@ COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 PER_STEP = {"s/it": 1.0, "s/step": 1.0, "min/it": 60.0, "h/it": 3600.0}
 STEPS = ("it/s", "steps/s", "it/sec")
 TOKENS = ("tokens/s", "tok/s", "tokens/sec", "tok/sec", "t/s")
-SWAPS = "memory that swaps, or operators that run on the CPU (PYTORCH_ENABLE_MPS_FALLBACK)"
+SWAPS = "memory that swaps, or operators that run on the CPU"
+FALLBACK = " (PYTORCH_ENABLE_MPS_FALLBACK)"
 SLOW = "launches of small batches, data loading, other programs, a low-power mode, heat"
 # What Metal lets a program use of a Mac's memory: GB of the Mac, and 10^9 bytes that llama.cpp
 # logged as recommendedMaxWorkingSetSize under macOS 15.7 and 26 (docs/fit.md).
@@ -40,6 +41,11 @@ METAL = {16: 12.713, 24: 19.070, 36: 28.991, 48: 40.201, 64: 55.663, 128: 115.44
 OF_CARD = {"T4": 0.91, "L40S": 0.925, "A40": 0.925, "A10": 0.92, "A10G": 0.92, "L4": 0.92}
 OF_CARD |= {"GB10": 0.8}
 OF_OTHER_CARDS = 0.98
+# NVIDIA's chips before Ampere, and Apple's before M3, compute bf16 by conversions.
+WITHOUT_BF16 = re.compile(r"(T4|V100|P100|K80|M60|GTX|Titan|Quadro|RTX 20\d\d|M1|M2)\b")
+SLOW_BF16 = (
+    "{} has no arithmetic in bf16, so that it is slower than predicted; --precision fp16 is not"
+)
 MOST = 10**9  # of a batch or a sequence
 
 
@@ -58,6 +64,10 @@ def answer(options: argparse.Namespace) -> Answer:
     if fixed and options.sequence not in (None, fixed):
         raise PomologyError(f"--sequence {options.sequence}: an image is {fixed} patches here")
     plan = plan_of(options, longest=fixed or networks.longest(config))
+    plan, note = _in_mlx(name, plan, note, options)
+    depth = networks.depth(config)
+    if depth and plan.layers > depth:
+        raise PomologyError(f"--layers {plan.layers}: the model has {depth} blocks")
     tokens = parse(options.tokens, COUNTS, "--tokens", "10M")
     observed_s = step_time(options.observed, plan) if options.observed else 0.0
     where = training_device(options)
@@ -83,7 +93,7 @@ def answer(options: argparse.Namespace) -> Answer:
     if verdict != offers.TOO_LARGE or not where.device:
         lines += _time(pace, plan, where, tokens)
     if pace and observed_s:
-        lines.append(judged(pace, observed_s))
+        lines.append(judged(pace, observed_s, where.backend))
     lines += more
     offer = None
     if verdict == offers.TOO_LARGE:
@@ -93,10 +103,33 @@ def answer(options: argparse.Namespace) -> Answer:
     lines += [where.note] if where.note and where.device else []
     plans = [plan, *([offer.plan] if offer else [])]
     notes = dict.fromkeys(each for one in plans for each in networks.notes(name, one))
+    if where.device and plan.precision == "bf16" and WITHOUT_BF16.match(where.device.name):
+        lines.append(SLOW_BF16.format(where.device.name))
     if (where.backend, plan.framework, plan.method) == ("mps", "torch", "qlora"):
         lines.append(offers.NO_KERNELS)
     lines += [*notes, *filter(None, [note])]
     return Answer(lines, verdict == offers.TOO_LARGE and offer is None)
+
+
+def _in_mlx(name: str, plan: Plan, note: str, options: argparse.Namespace) -> tuple[Plan, str]:
+    """Return a plan, and a model's note, as mlx-lm trains it; others as they are.
+
+    Raises PomologyError for what mlx-lm cannot train, or is not counted.
+    """
+    if plan.framework != "mlx":
+        return plan, note
+    config = networks.find(name)
+    architecture = config["architectures"][0]
+    if not networks.is_language_model(config):
+        raise PomologyError(f"--framework mlx: mlx-lm trains language models, no {architecture}")
+    if architecture.startswith("Deepseek") and plan.targets in ("", networks.ALL_LINEAR):
+        why = "its experts' adapters are not counted; try --targets q_proj,o_proj"
+        raise PomologyError(f"--framework mlx: {architecture}: {why}")
+    if plan.method == "lora" and networks.in_4_bits(options.model):
+        plan = plan._replace(method="qlora")
+        of_mlx = "in 4 bits, as mlx-lm trains it"
+        note = note.replace(networks.NOT_QUANTIZED, of_mlx) if note else f"{name}: {of_mlx}"
+    return plan, note
 
 
 def table(options: argparse.Namespace) -> list[str]:
@@ -137,9 +170,23 @@ def plan_of(options: argparse.Namespace, longest: int) -> Plan:
         raise PomologyError("--amp: expected --precision bf16 or fp16, that of the passes")
     if plan.amp and plan.method == "qlora":
         raise PomologyError("--amp: QLoRA keeps its weights in 4 bits; expected full or lora")
+    _refuse_ignored(options)
+    if mlx and (plan.amp or plan.loss != "default"):
+        raise PomologyError("--framework mlx: mlx-lm has no --amp and no other --loss")
     if mlx and plan.optimizer in IN_8_BITS:
         raise PomologyError(f"--optimizer {plan.optimizer}: mlx-lm has none in 8 bits")
     return plan
+
+
+def _refuse_ignored(options: argparse.Namespace) -> None:
+    """Raise PomologyError for an option that another one makes useless."""
+    if options.no_upcast and (options.method != "qlora" or options.framework == "mlx"):
+        raise PomologyError("--no-upcast: expected --method qlora in PyTorch, which casts to fp32")
+    default = Plan()
+    for field in ("rank", "targets", "layers", "dropout"):
+        value = getattr(options, field)
+        if options.method == "full" and value and value != getattr(default, field):
+            raise PomologyError(f"--{field} {value}: expected --method lora or qlora, not full")
 
 
 def parse(text: str | None, units: dict[str, float], option: str, example: str) -> float:
@@ -189,6 +236,8 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
         if device.backend == "mps":
             size = f" with {stated / MEMORY['gb']:g} GB" if stated else ""
             return TrainingDevice("mps", device, metal, f"Metal's limit of a Mac{size}", note)
+        if options.framework == "mlx":
+            raise PomologyError(f"--framework mlx: expected an Apple chip, not --on {options.on}")
         whole = stated or float(names.sheets()[name]["memory_gb"]) * MEMORY["gb"]
         limit = OF_CARD.get(name, OF_OTHER_CARDS) * whole
         words = f"what a program gets of {whole / MEMORY['gb']:g} GB"
@@ -244,7 +293,7 @@ def _whole(step: Estimate, plan: Plan, tokens: float) -> list[str]:
     """Return the line about a whole training of so many tokens, none for 0."""
     if not tokens:
         return []
-    steps = tokens / plan.tokens
+    steps = math.ceil(tokens / plan.tokens)
     ends = step.bounds if step.low is not None else ()
     duration, *others = (times.duration(steps * each) for each in (step.value, *ends))
     between = f" ({' to '.join(others)})" if others else ""
@@ -281,8 +330,9 @@ def _parts(result: Measured, counted: Need) -> list[str]:
     return lines
 
 
-def judged(pace: Pace, observed_s: float) -> str:
+def judged(pace: Pace, observed_s: float, backend: str) -> str:
     """Return how an observed time of a step compares with the expected one, and usual causes."""
+    swaps = SWAPS + FALLBACK * (backend == "mps")
     step = pace.step
     ratio = significant(observed_s / step.value, 2)
     line = f"observed {seconds(observed_s)} per step: {ratio} times the {pace.what}"
@@ -292,7 +342,7 @@ def judged(pace: Pace, observed_s: float) -> str:
         return f"{line}; are its sequences shorter than --sequence?"
     if observed_s <= step.high:
         return f"{line}, within the interval"
-    return f"{line}; usual causes: {SWAPS if observed_s > 10 * step.value else SLOW}"
+    return f"{line}; usual causes: {swaps if observed_s > 10 * step.value else SLOW}"
 
 
 def _offered(

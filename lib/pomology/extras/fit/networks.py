@@ -7,7 +7,7 @@ import functools
 import json
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ QUANTIZED = re.compile(
     r"(?i)[-_: ](bnb|gptq|awq|gguf|dwq|hqq|qat|quantized|q[2-8](_\w+)?|[2-8][-_ ]?bits?"
     r"|(u?int|fp|mxfp|nvfp|nf)[48])\b"
 )
+NOT_QUANTIZED = "not quantized; `fit --method qlora` keeps its weights in 4 bits"
+IN_4_BITS = re.compile(r"(?i)(4[-_ ]?bits?|(int|fp|mxfp|nvfp|nf)4|q4(_\w+)?)$")
 WORDS = re.compile(r"[a-z]+|\d[\w.]*")
 # An entry of the column `also`: a name, and where its vocabulary differs, the tokens of that.
 ALSO = re.compile(r"(.+?)(?: \(vocab_size (\d+)\))?")
@@ -119,10 +121,18 @@ def resolve(name: str) -> Resolved:
     if not chosen:
         kind = "model, and no path of a config.json"
         raise names.unknown(name, kind, configurations(), COMMAND)
-    quantized = "not quantized; `fit --method qlora` keeps its weights in 4 bits"
-    notes = [note, quantized if QUANTIZED.search(name) else ""]
+    notes = [note, NOT_QUANTIZED if QUANTIZED.search(name) else ""]
     taken = [f"{one_line(name)}: taken as {chosen}", *filter(None, notes)]
     return Resolved(chosen, ", ".join(taken) if any(notes) else "")
+
+
+def in_4_bits(name: str) -> bool:
+    """Return whether a name, or the file of a path, says that weights are in 4 bits."""
+    found = resolve(name).name
+    if found in configurations():
+        return bool(IN_4_BITS.search(name))
+    quantization = _read_config(expanded(found)).get("quantization")
+    return isinstance(quantization, dict) and quantization.get("bits") == 4
 
 
 def _forms(name: str) -> list[str]:
@@ -181,6 +191,10 @@ def find(name: str) -> dict[str, Any]:
     if not hasattr(transformers, architecture):
         reason = f"transformers {transformers.__version__} has no {one_line(architecture)}"
         raise PomologyError(f"{one_line(path.name)}: {reason}, which may have code of its own")
+    if architecture.endswith("Model") and not architecture.endswith(LANGUAGE_MODEL):
+        head = f"{architecture.removesuffix('Model')}ForCausalLM"
+        reason = f"{architecture} has no loss; expected a class such as {head}"
+        raise PomologyError(f"{one_line(path)}: {reason}")
     if longest(config) == UNLIMITED:
         config = _with_default_positions(config)
     return config
@@ -235,10 +249,12 @@ def _read_config(path: Path) -> dict[str, Any]:
     """Return what a config.json has. Raises PomologyError for other files."""
     try:
         config = json.loads(read_file(path))
-        if not isinstance(config["architectures"][0], str):
-            raise TypeError
-    except (ValueError, LookupError, TypeError):
-        raise PomologyError(f"{one_line(path.name)}: expected JSON with `architectures`") from None
+    except ValueError as error:
+        raise PomologyError(f"{one_line(path)}: no JSON: {one_line(error)}") from None
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    if not isinstance(architectures, list) or not isinstance((*architectures, None)[0], str):
+        expected = "expected the key `architectures`, a list with the name of a class"
+        raise PomologyError(f"{one_line(path)}: {expected} of transformers")
     return config
 
 
@@ -348,13 +364,22 @@ def untrained(config: dict[str, Any], plan: Plan, experts: str = "") -> Any:
     transformers.logging.set_verbosity_error()
     try:
         network_class = getattr(transformers, config["architectures"][0])
-        settings = network_class.config_class(**config)
+        with _without_warnings():
+            settings = network_class.config_class(**config)
         if experts and network_class._can_set_experts_implementation():
             settings._experts_implementation = experts
         network = network_class(settings)
     except Exception as error:  # wrong values in a user's file raise many types
         raise _no_model(error) from None
     return network.to(torch_type("fp32" if plan.amp else plan.precision)).train()
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Say nothing of a file's older keys, which transformers reads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 def _no_model(error: Exception) -> PomologyError:
@@ -367,7 +392,8 @@ def full_configuration(config: dict[str, Any]) -> dict[str, Any]:
     import transformers
 
     try:
-        settings = getattr(transformers, config["architectures"][0]).config_class(**config)
+        with _without_warnings():
+            settings = getattr(transformers, config["architectures"][0]).config_class(**config)
     except Exception as error:  # wrong values in a user's file raise many types
         raise _no_model(error) from None
     values = json.loads(settings.to_json_string(use_diff=False))

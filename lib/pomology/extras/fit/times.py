@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from pomology.extras.fit.counts import Need
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction.devices import Hardware
-from pomology.format import clock_time, significant
+from pomology.format import clock_time, seconds, significant
 from pomology.measure.estimate import Estimate
 
 KEPT = Path(__file__).with_name("times.json")
@@ -103,15 +103,17 @@ def predict(need: Need, plan: Plan, device: Hardware) -> tuple[Estimate, str]:
     numbers = kept()["numbers"]
     which = names(plan, device.backend, plan.loss in WITH_FUSED_KERNELS)
     factors = Parts(*(numbers[name] if name else 1.0 for name in which))
-    seconds = parts(need, plan, device)
-    value = total(seconds, factors, numbers["power"])
+    ideal = parts(need, plan, device)
+    value = total(ideal, factors, numbers["power"])
     low, high = (value * math.exp(end) for end in kept()["spread"])
-    busy = on_device(seconds, factors)
-    launching = factors.launches * seconds.launches
+    busy = on_device(ideal, factors)
+    launching = factors.launches * ideal.launches
     bound = "launches" if launching > sum(busy.values()) else max(busy, key=busy.__getitem__)
     return Estimate(value, "s", low, high, how="estimated"), bound
 
 
 def duration(whole_s: float) -> str:
     """Return the time of a training with no more digits than a prediction has."""
+    if whole_s < 1:
+        return seconds(whole_s)
     return f"{significant(whole_s / 3600, 2)} h" if whole_s >= 3600 else clock_time(whole_s)
