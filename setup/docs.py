@@ -4,6 +4,7 @@ A page marks the place of a table: `<!-- generated: flags -->`, the table, `<!--
 and data, which no code declares, are in docs/experiments.csv.
 """
 
+import argparse
 import contextlib
 import csv
 import io
@@ -47,6 +48,11 @@ MACHINES = {
         MAC | CUDA,
     ),
 }
+# Macs of docs/how-to/fine-tune-on-a-mac.md by memory, and its models.
+MACS = dict.fromkeys(("36 GB", "48 GB", "64 GB", "128 GB"), "M4 Max GPU (40 cores)")
+MACS["36 GB"] = "M4 Max GPU (32 cores)"
+FINE_TUNED = ("llama-3.2-1b", "qwen3-4b", "llama-3.1-8b", "qwen3-14b", "gemma-3-27b")
+FINE_TUNED += ("qwen3-30b-a3b", "qwen3-32b", "llama-3.1-70b")
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # What a command prints, on any machine: it names its devices in full.
 PRINTED = re.compile(r"(<!-- output: ([^\n]*) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -119,6 +125,28 @@ def prediction_errors() -> Iterable[tuple[str, ...]]:
         yield title, *validation.cells(numbers)
 
 
+def macs() -> Iterable[tuple[str, ...]]:
+    """Yield for models what fits Macs of MACS in MLX, as `pomology fit --table` has it."""
+    from pomology.extras.fit import answer, matrix
+    from pomology.extras.fit.plan import Plan
+
+    columns = []
+    for memory, on in MACS.items():
+        options = argparse.Namespace(on=on, memory=memory, framework="mlx")
+        rows = matrix.table(Plan(framework="mlx"), answer.training_device(options)).rows
+        columns.append({row.cells["Model"]: row.cells for row in rows})
+    for model in FINE_TUNED:
+        cells = []
+        for by_model in columns:
+            fitting = [
+                f"{method} {by_model[model][method]}"
+                for method in ("LoRA", "QLoRA")
+                if not by_model[model][method].startswith("(")
+            ]
+            cells.append(fitting[0] if fitting else "does not fit")
+        yield f"`{model}`", *cells
+
+
 def output(command: str) -> str:
     """Return what a command of pomology prints, as a block of Markdown."""
     printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
@@ -155,6 +183,7 @@ def pages() -> dict[Path, str]:
     prediction_headings = (
         "prediction | n | devices | median error | mean | within 30 % | in the 90 % interval"
     )
+    mac_headings = f"model | {' | '.join(MACS)}"
     headings = "notebook | source | model | data | frameworks | time"
     tables = {
         "flags": markdown("flag | meaning | allows a verdict", flags),
@@ -162,6 +191,7 @@ def pages() -> dict[Path, str]:
         "metrics": markdown("metric | heading | unit | note", metric_rows),
         "experiments": markdown(headings, experiments()),
         "claims": markdown("machines | claims that their numbers can decide", claims_by_machine()),
+        "macs": markdown(mac_headings, macs()),
         "prediction": markdown(prediction_headings, prediction_errors()),
     }
     texts = {}
