@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -157,7 +158,8 @@ def _changed(plan: Plan, where: TrainingDevice, is_text: bool) -> Iterator[tuple
 
 def _other_software(plan: Plan, where: TrainingDevice, is_text: bool) -> list[Plan]:
     """Return plans that take less memory by another loss, or without peft's casts to fp32."""
-    if plan.framework != "torch":
+    # These steps are not in counts.jsonl, and peft is needed to count them.
+    if plan.framework != "torch" or importlib.util.find_spec("peft") is None:
         return []
     loss = "fused" if where.backend == "cuda" else "chunked"  # Liger's kernels are CUDA's
     losses = [plan.loss, loss] if plan.loss == "default" and is_text else [plan.loss]
