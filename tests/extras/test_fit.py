@@ -362,6 +362,8 @@ def test_mlx_trains_weights_in_4_bits_as_they_are(tmp_path, capsys):
 def test_a_chip_without_bf16_is_named(on, without, capsys):
     assert main(["fit", "gpt2", f"--on={on}"]) == 0
     assert ("has no arithmetic in bf16" in capsys.readouterr().out) is without
+    assert main(["fit", "--table", "gpt2", f"--on={on}"]) == 0
+    assert ("has no arithmetic in bf16" in capsys.readouterr().out) is without
     assert main(["fit", "gpt2", "--precision=fp16", f"--on={on}"]) == 0
     assert "bf16" not in capsys.readouterr().out
 

@@ -41,11 +41,6 @@ METAL = {16: 12.713, 24: 19.070, 36: 28.991, 48: 40.201, 64: 55.663, 128: 115.44
 OF_CARD = {"T4": 0.91, "L40S": 0.925, "A40": 0.925, "A10": 0.92, "A10G": 0.92, "L4": 0.92}
 OF_CARD |= {"GB10": 0.8}
 OF_OTHER_CARDS = 0.98
-# NVIDIA's chips before Ampere, and Apple's before M3, compute bf16 by conversions.
-WITHOUT_BF16 = re.compile(r"(T4|V100|P100|K80|M60|GTX|Titan|Quadro|RTX 20\d\d|M1|M2)\b")
-SLOW_BF16 = (
-    "{} has no arithmetic in bf16, so that it is slower than predicted; --precision fp16 is not"
-)
 MOST = 10**9  # of a batch or a sequence
 
 
@@ -103,8 +98,7 @@ def answer(options: argparse.Namespace) -> Answer:
     lines += [where.note] if where.note and where.device else []
     plans = [plan, *([offer.plan] if offer else [])]
     notes = dict.fromkeys(each for one in plans for each in networks.notes(name, one))
-    if where.device and plan.precision == "bf16" and WITHOUT_BF16.match(where.device.name):
-        lines.append(SLOW_BF16.format(where.device.name))
+    lines += times.slow_precision(plan, where.device)
     if (where.backend, plan.framework, plan.method) == ("mps", "torch", "qlora"):
         lines.append(offers.NO_KERNELS)
     lines += [*notes, *filter(None, [note])]

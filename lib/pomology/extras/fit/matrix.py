@@ -61,7 +61,7 @@ def table(plan: Plan, where: TrainingDevice, text: str = "") -> Table:
                 largest[method] = row["name"]
             cells[METHOD_WORDS[method]] = _cell(need, own, where, verdict)
         lines.append(Row(cells))
-    notes = _notes(where)
+    notes = _notes(where) + times.slow_precision(plan, where.device)
     if (where.backend, plan.framework) == ("mps", "torch"):
         notes.append(f"QLoRA: {offers.NO_KERNELS}.")
     if plan.framework == "torch" and any(map(networks.has_experts, map(_name, rows))):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from pomology.format import clock_time, seconds, significant
 from pomology.measure.estimate import Estimate
 
 KEPT = Path(__file__).with_name("times.json")
+# NVIDIA's chips before Ampere, and Apple's before M3, compute bf16 by conversions.
+WITHOUT_BF16 = re.compile(r"(T4|V100|P100|K80|M60|GTX|Titan|Quadro|RTX 20\d\d|M1|M2)\b")
 DEQUANTIZED_BYTES = 0.5 + 2  # of an element, read and written
 # Losses of kernels that fuse norms, rotations and activations, too: Unsloth's and Liger's.
 WITH_FUSED_KERNELS = ("in-place", "fused")
@@ -110,6 +113,14 @@ def predict(need: Need, plan: Plan, device: Hardware) -> tuple[Estimate, str]:
     launching = factors.launches * ideal.launches
     bound = "launches" if launching > sum(busy.values()) else max(busy, key=busy.__getitem__)
     return Estimate(value, "s", low, high, how="estimated"), bound
+
+
+def slow_precision(plan: Plan, device: Hardware | None) -> list[str]:
+    """Return the line that a device has no arithmetic in a plan's precision, if so."""
+    if device is None or plan.precision != "bf16" or not WITHOUT_BF16.match(device.name):
+        return []
+    words = "so that it is slower than predicted; --precision fp16 is not"
+    return [f"{device.name} has no arithmetic in bf16, {words}"]
 
 
 def duration(whole_s: float) -> str:
