@@ -29,6 +29,7 @@ from drawings import (
 from notebook_code import PATHS
 from records import metric, rate, record
 
+from pomology.measure.estimate import Estimate
 from pomology.paths import root
 from pomology.report import figures
 from pomology.report.article import Declaration
@@ -57,7 +58,7 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     # What has no value has no line, and is counted below.
     assert lines(second) == [CPU, GPU, RIVAL] and words(second) == ["1.93 s", "2.00 s", "6.07 s"]
     remark = "cases of this machine without a value: 1 out-of-memory"
-    assert third.get_xlabel().endswith(f"\n{remark}")
+    assert third.get_xlabel().replace("\n", " ").endswith(f" {remark}")
     # Repeats are one line at their mean.
     assert (lines(third), words(third)) == (["Apple M9 CPU, PyTorch"], ["2.20 ms"])
     assert [x for x, *_ in marks(third)] == pytest.approx([0.0022]) and len(intervals(third)) == 1
@@ -225,15 +226,86 @@ def crossed():
 
 def test_all_text_of_a_drawing_has_a_halo_in_light_and_dark_mode():
     drawing = svg(drawn("vae", MACHINE))
-    style, *_ = BeautifulSoup(drawing, "html.parser").find_all("style")
+    (style,) = BeautifulSoup(drawing, "html.parser").find_all("style")
     texts = BeautifulSoup(drawing, "html.parser").find_all("text")
     assert "4.50 s" in [text.get_text() for text in texts]
-    assert all(f"fill: {figures.INK}" in text["style"] for text in texts)
     light, dark = style.get_text().split("@media screen and (prefers-color-scheme: dark)")
-    for mode in (light, dark):
-        assert re.search(rf'text\[style\*="fill: {figures.INK}"\] {{[^}}]* stroke: #', mode)
+    for name in {name for text in texts for name in text["class"]}:
+        assert re.search(rf"\.{name} {{[^}}]*fill: {figures.INK}", light)
+        for mode in (light, dark):
+            assert re.search(rf"text\.{name}\b[^{{]*{{[^}}]* stroke: #", mode)
     assert "paint-order: stroke" in light and "stroke: #ffffff" in light
     assert "#ffffff" not in dark
+
+
+def test_a_drawing_is_compact_and_has_all_its_words_and_marks():
+    hostile = 'x" style="fill: red" id="i0" 0.123456 url(#i1)'
+    figure = drawn("vae", [record(metrics=TIMES, chip=hostile)])
+    drawing = svg(figure)
+    whole = io.StringIO()
+    figure.savefig(whole, format="svg")
+    original = whole.getvalue()[whole.getvalue().index("<svg") :]
+    assert len(drawing) < len(original) / 2
+    compact, plain = (BeautifulSoup(text, "html.parser") for text in (drawing, original))
+    for name in ("text", "path", "use", "clippath"):
+        assert len(compact.find_all(name)) == len(plain.find_all(name)) > 0
+    words = [text.get_text() for text in compact.find_all("text")]
+    assert words == [text.get_text() for text in plain.find_all("text")]
+    assert any("0.123456" in text for text in words)
+    names = {one["id"] for one in compact.find_all(id=True)}
+    assert names == set(re.findall(r'(?:href="|url\()#(\w+)', re.sub(r">[^<]*<", "><", drawing)))
+    styled = {name for one in compact.find_all(class_=True) for name in one["class"]}
+    assert styled == set(re.findall(r"^\.(\w+) {", drawing, re.MULTILINE))
+
+
+def test_a_drawing_leaves_out_what_xml_cannot_have():
+    axis = (figure := figures.figure_of(3, 1)).subplots()
+    axis.set_title("a \x1b[31mchip\x00 of 2 GB")
+    with pytest.warns(UserWarning, match="Glyph"):
+        drawing = svg(figure)
+    assert "a [31mchip of 2 GB" in drawing
+
+
+def test_on_a_dark_page_lines_are_brighter_but_no_cell_of_a_heat_map():
+    figure, axis = crossed()
+    axis.pcolormesh([[0.0, 1.0]], cmap="viridis")
+    axis.plot([0, 1], [0, 1], color=HERE_CPU)
+    light, dark = svg(figure).split("@media screen and (prefers-color-scheme: dark)")
+    (line,) = re.findall(rf"^\.(\w+) {{.*stroke: {HERE_CPU.lower()}", light, re.MULTILINE)
+    assert f".{line} {{ stroke: #ff7f00 }}" in dark
+    cells = re.findall(r"^\.(\w+) { fill: #(?:440154|fde725) }", light, re.MULTILINE)
+    assert len(cells) == 2 and not any(f".{cell} " in dark for cell in cells)
+
+
+def test_long_labels_stand_above_their_rows_and_short_ones_left_of_them():
+    short, long = "Apple M9 CPU, PyTorch", "a workload with a long name, batch size 128, context 64"
+    bounds = {}
+    for label in (short, long):
+        line = figures.Line(label, ("measured", "cpu"), "1.00 s", [Estimate(1.0)])
+        figure = figures.points_figure({"A title": [line, line]}, "seconds")
+        figure.draw_without_rendering()
+        (axis,) = figure.axes
+        texts = axis.get_yticklabels()
+        assert [text.get_text().replace("\n", " ") for text in texts] == [label, label]
+        bounds[label] = [text.get_window_extent() for text in texts], axis.get_window_extent()
+    (first, second), axis = bounds[short]
+    assert first.x1 < axis.x0 and second.x1 < axis.x0
+    (first, second), axis = bounds[long]
+    assert first.x0 >= axis.x0 - 1 and first.y0 > second.y1
+    assert first.y1 < axis.y1 + 6 and second.y0 > axis.y0  # the title begins 8 above the axis
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "lines"),
+    [
+        ("", 9, [""]),
+        ("short", 9, ["short"]),
+        ("Model whisper-tiny, batch size 4", 30, ["Model whisper-tiny,", "batch size 4"]),
+        ("a-word-that-is-too-long b", 9, ["a-word-that-is-too-long", "b"]),
+    ],
+)
+def test_lines_of_a_text_are_few_and_of_about_equal_length(text, most, lines):
+    assert figures.wrapped(text, most).split("\n") == lines
 
 
 def test_words_of_a_picture_have_a_white_halo_and_a_white_ground():

@@ -50,7 +50,7 @@ def remark(figure):
 
 
 def names(figure):
-    return {text.get_text() for text in figure.legends[0].get_texts()}
+    return {text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()}
 
 
 def test_computing_and_loading_by_hand():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pomology.articles import published
 from pomology.format import LARGE
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
+from pomology.report import compact_svg
 from pomology.report.article import Declaration, comparable
 from pomology.results import cases, metrics
 from pomology.results.record import Record
@@ -37,38 +37,30 @@ NEAREST = 3  # devices on each side of this machine's that a crowded panel keeps
 MOST_BEYOND = 3.0  # factor beyond the values at which intervals are cut
 LEAST_POINTS = 3  # of a curve
 NARROW = 4.0  # ratio of the ends of an axis
-COLUMNS = 3  # of a grid of panels
+COLUMNS = 2  # of a grid of panels
 KEY_COLUMNS = 2  # one more for short names
-SHORT_NAME, LONG_NAME = 18, 40  # characters; longer ones have several lines
+SHORT_NAME, LONG_NAME = 13, 26  # characters; longer ones have several lines
 WITHOUT = "cases of this machine without a value: "
-# Inches. Text of 10 points is as large as the page's on 640 pixels, and can be read on a phone's
-# 375 pixels and on 75 % of a sheet's width.
-WIDTH = 5.8
-LEAST_ROW = 0.24  # inches
-LABEL = 30  # characters of a line of a row's label
-MANY = 8  # rows of a panel, whose labels have longer lines
-LONG_LABEL = 44
-LETTERS = 82  # of a label's size in the figure's width
-KEY_LETTERS = 70  # of a key's size in the figure's width, without its markers
-TICKS = 36  # characters of all ticks of an axis, and two between them
-REMARK = 66  # characters of a line of text below a figure
-
+SIZE = 9  # points of all text; titles have one more
+# Inches. On a phone of 375 pixels a figure is 336 pixels wide, and this text 9.1 pixels high.
+WIDTH = 4.6
+EDGE = 0.04  # left of titles
+LINE = 0.15  # of text
+LEAST_ROW, BETWEEN = 0.24, 0.06  # height of a row; distance of two labels
+BELOW_LABEL, UNDER_MARK = 0.1, 0.16  # from the middle of a row to its label, and to the next one's
+BAR = 0.16  # height
+PANEL, LOW_PANEL = 1.6, 1.4  # heights of panels with curves
+# Characters of a line.
+LABEL, LABEL_LINES = 22, 2  # of a row; a figure with longer labels has them above its rows
+MANY, LONG_LABEL = 8, 31  # rows of a panel, whose labels have longer lines
+FULL_WIDTH = 52  # of the figure's width
+TITLE = 42  # of a title, which is bold
+TICKS = 26  # of all ticks of an axis, with two between them
 # Colours and markers by kind (`published`, `measured`, or `other` for another run) and role, and by
 # framework and kind of device. Their shades also differ in greyscale.
 LOOKS = {(line["kind"], line["role"]): line for line in read_csv(RESOURCES / "colours.csv")}
 OTHER = LOOKS["published", ""]  # the default colour and marker
 DASHES = {"footprint": "-", "resident": "-.", "allocated": "--", "reserved": ":"}
-
-
-# The text of a drawing. matplotlib writes the colour into each text's own style. On a dark page the
-# style sheet makes drawings brighter by 1.35, so that #101113 there is the page's #15171a.
-STYLE = f"""<style>
-text[style*="fill: {INK}"] {{ paint-order: stroke; stroke: #ffffff; stroke-width: {HALO}px;
- stroke-linejoin: round }}
-@media screen and (prefers-color-scheme: dark) {{
-text[style*="fill: {INK}"] {{ fill: #a6aab0 !important; stroke: #101113 }}
-}}
-</style>"""
 # Share of the colour, and hatch, of the first, second, ... part of a bar.
 SHADES = ((0.8, ""), (0.35, "////"), (0.12, ""), (0.12, "...."), (0.5, "xxxx"))
 LEAST_SHARE = 0.1  # of the longest bar: a part that has room for its percentage
@@ -270,7 +262,7 @@ def draw_lines(
     """
     if not curves:
         return nothing()
-    figure, axes = grid_of(len(curves), 2.8, 1.1)
+    figure, axes = grid_of(len(curves), PANEL)
     devices = dict.fromkeys(device for lines in curves.values() for device in lines)
     dashes = dict(zip(devices, itertools.cycle(("-", "--", "-.", ":")), strict=False))
     handles = {}
@@ -310,6 +302,7 @@ def draw_lines(
     # Above all panels, since a row is too low for it.
     figure.suptitle(scale.label, x=0.01, ha="left", fontsize="medium")
     key(figure, handles | _key_of_bars(covers), remark)
+    fit_height(figure, axes[:, 0], PANEL * len(axes))
     return figure
 
 
@@ -409,18 +402,14 @@ def points_figure(
     """
     if not panels:
         return nothing()
-    labels = {title: _labels(lines) for title, lines in panels.items()}
-    heights = [_height(texts) for texts in labels.values()]
-    margin = 1.0 + 0.18 * math.ceil(len(remark) / REMARK)
-    figure = figure_of(WIDTH, margin + sum(heights))
-    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    rows = _Rows(panels)
+    figure = figure_of(WIDTH, _enough(rows.heights))
+    ratios = {"height_ratios": rows.heights}
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, **ratios)[:, 0]
     looks = {}
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
-        axis.set(ylim=(len(lines) - 0.4, -0.6), xscale="log")
-        axis.set_title(_title(title, labels[title]))
-        axis.set_yticks(range(len(lines)), labels[title], fontsize="small")
-        axis.tick_params(axis="y", length=0, pad=6)
-        axis.grid(axis="x")
+        axis.set_xscale("log")
+        rows.draw(axis, title)
         for line in lines:
             look = LOOKS.get(line.kind, OTHER)
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
@@ -444,49 +433,126 @@ def points_figure(
         for axis in axes:
             axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed", zorder=1)
     axes[0].set_xlim(left, right)
-    below = "\n".join([label, *textwrap.wrap(remark, REMARK)])
-    axes[-1].set_xlabel(below, loc="right")  # where it may be as wide as the figure
+    below = [wrapped(text, FULL_WIDTH) for text in (label, remark) if text]
+    # On the right it may be as wide as the figure.
+    axes[-1].set_xlabel("\n".join(below), loc="right")
     plain_ticks(axes[-1].xaxis, unit)
     key(figure, looks)
-    _fit_words(figure, axes)
+    fit_height(figure, axes, sum(rows.heights))
+    _fit_words(axes)
     plain_ticks(axes[-1].xaxis, unit)
     return figure
 
 
-def _labels(rows: Sequence[Line | Bar]) -> list[str]:
-    """Return the labels of a panel's rows, in lines."""
-    most = LONG_LABEL if len(rows) > MANY else LABEL
-    return ["\n".join(textwrap.wrap(row.label, most, break_long_words=False)) for row in rows]
+class _Rows:
+    """The rows of a figure's panels.
+
+    Labels are left of their rows, or above them if one has more than LABEL_LINES lines. heights: of
+    the panels in inches, without titles and ticks.
+    """
+
+    def __init__(self, panels: Mapping[str, Sequence[Line | Bar]]):
+        self._labels = {
+            title: [wrapped(row.label, LONG_LABEL if len(rows) > MANY else LABEL) for row in rows]
+            for title, rows in panels.items()
+        }
+        self._above = any(
+            label.count("\n") >= LABEL_LINES for labels in self._labels.values() for label in labels
+        )
+        if self._above:
+            self._labels = {
+                title: [wrapped(row.label, FULL_WIDTH) for row in rows]
+                for title, rows in panels.items()
+            }
+        self.heights = [len(labels) * self._height(labels) for labels in self._labels.values()]
+
+    def bar(self, title: str) -> float:
+        """Return the height of a bar, of which a row's is 1."""
+        return BAR / self._height(self._labels[title])
+
+    def _height(self, labels: Sequence[str]) -> float:
+        """Return the inches of a row. All rows of a panel have the same."""
+        inches = [LINE * (1 + label.count("\n")) for label in labels]
+        if self._above:
+            return BELOW_LABEL + UNDER_MARK + max(inches)
+        # No two neighbouring labels meet.
+        distances = [(one + other) / 2 for one, other in itertools.pairwise(inches)]
+        return max(LEAST_ROW, BETWEEN + max(distances or inches))
+
+    def draw(self, axis: Any, title: str) -> None:
+        """Set a panel's title, labels and limits. Its first row is at 0, the next at 1."""
+        from matplotlib.transforms import blended_transform_factory
+
+        labels = self._labels[title]
+        height = self._height(labels)
+        raised = BELOW_LABEL / height if self._above else 0
+        bottom = len(labels) - 1 + (UNDER_MARK / height if self._above else 0.5)
+        axis.set_ylim(bottom, bottom - len(labels))
+        axis.set_yticks([row - raised for row in range(len(labels))], labels)
+        axis.tick_params(axis="y", length=0, pad=0 if self._above else 6)
+        if self._above:
+            for label in axis.get_yticklabels():
+                label.set(horizontalalignment="left", verticalalignment="bottom")
+            axis.spines["left"].set_visible(False)  # it would touch them
+        # The title begins at the figure's edge, above the labels of rows.
+        heading = axis.set_title(wrapped(title, TITLE), x=EDGE / WIDTH)
+        upwards = axis.transAxes + axis.titleOffsetTrans
+        heading.set_transform(blended_transform_factory(axis.figure.transFigure, upwards))
+        axis.grid(axis="x")
 
 
-def _title(title: str, labels: Sequence[str]) -> str:
-    """Return the title of a panel in lines, which begin after the labels of its rows."""
-    most = max(len(line) for label in labels for line in label.split("\n"))
-    # A bold letter is a quarter wider than one of a label.
-    return "\n".join(textwrap.wrap(title, int((LETTERS - most) / 1.3)))
+def wrapped(text: str, most: int) -> str:
+    """Return a text in as few lines of so many characters as it needs, of about equal length."""
+    form = {"break_long_words": False, "break_on_hyphens": False}
+    lines = textwrap.wrap(text, most, **form)
+    for width in range(most - 1, 0, -1):
+        narrower = textwrap.wrap(text, width, **form)
+        if len(narrower) > len(lines):
+            break
+        lines = narrower
+    return "\n".join(lines)
 
 
-def _height(labels: Sequence[str]) -> float:
-    """Return the inches of a panel with these labels of rows, and its title."""
-    inches = [0.06 + 0.14 * (1 + label.count("\n")) for label in labels]
-    # Rows have equal distances, at which no two neighbouring labels meet.
-    distances = [(one + other) / 2 for one, other in itertools.pairwise(inches)]
-    return 0.32 + len(labels) * max(LEAST_ROW, *distances, inches[0] if len(labels) == 1 else 0)
+def _enough(heights: Sequence[float]) -> float:
+    """Return inches with room for panels, their titles and ticks, and a key: see `fit_height`."""
+    return 3 + sum(heights) + len(heights)
 
 
-def _fit_words(figure: Any, axes: Sequence[Any]) -> None:
-    """Widen the common logarithmic axis until the words after markers end within it."""
-    figure.draw_without_rendering()  # sizes of texts and axes are known only then
-    left, right = axes[0].get_xlim()
+def fit_height(figure: Any, axes: Sequence[Any], inches: float) -> None:
+    """Change a figure's height until its axes, one below the other, have so many inches together.
+
+    Titles, ticks and the key take the rest.
+    """
+    figure.draw_without_rendering()  # the sizes of texts and axes are known only then
+    drawn = sum(axis.get_window_extent().height for axis in axes) / figure.dpi
+    figure.set_figheight(figure.get_figheight() + inches - drawn)
+
+
+def _fit_words(axes: Sequence[Any]) -> None:
+    """Widen the common horizontal axis until the words after markers or bars end within it.
+
+    The figure has been drawn, so that the sizes of texts are known.
+    """
+    scale = axes[0].xaxis.get_transform()  # the logarithm, or none
+    start, end = scale.transform(axes[0].get_xlim())
     span = axes[0].get_window_extent().width
-    wanted = math.log(right / left)
-    for text in [text for axis in axes for text in axis.texts]:
-        place = text.xy[0]  # of the marker, or of the end of its interval
+    wanted = end - start
+    for text in [text for axis in axes for text in axis.texts if not text.get_in_layout()]:
+        place = text.xy[0]  # of the marker, or of the end of its interval or bar
         offset = text.get_window_extent().x1 - axes[0].transData.transform((place, 0))[0]
         # The offset stays the same while the scale is compressed.
         room = max(span - offset, span / 4)
-        wanted = max(wanted, math.log(place / left) * span / room)
-    axes[0].set_xlim(left, left * math.exp(wanted))
+        wanted = max(wanted, (scale.transform(place) - start) * span / room)
+    axes[0].set_xlim(right=scale.inverted().transform(start + wanted))
+
+
+def _write(axis: Any, words: str, place: float, row: float) -> None:
+    """Write the words of a row after its last marker, or after its bar.
+
+    place: the right end of these. `_fit_words` gives the words their room.
+    """
+    form = {"textcoords": "offset points", "va": "center", "size": SIZE}
+    axis.annotate(words, (place, row), (6, 0), **form).set_in_layout(False)
 
 
 def _values(line: Line) -> list[Estimate]:
@@ -517,7 +583,7 @@ def _draw(
                     axis.plot(end, height, arrow, color=colour, markersize=4)
         axis.plot(value.value, height, mark, color=colour, markerfacecolor=fill)
     right = max(min(value.high or value.value, ends[1]) for value, *_ in marks)
-    axis.annotate(line.words, (right, row), (8, 0), textcoords="offset points", va="center", size=9)
+    _write(axis, line.words, right, row)
 
 
 class Bar(NamedTuple):
@@ -544,45 +610,52 @@ def parts_figure(
     """
     if not panels:
         return nothing()
-    labels = {title: _labels(bars) for title, bars in panels.items()}
-    heights = [_height(texts) + 0.25 for texts in labels.values()]
-    margin = 0.8 + 0.16 * math.ceil(len(remark) / REMARK)
-    figure = figure_of(WIDTH, margin + sum(heights))
-    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    rows = _Rows(panels)
+    figure = figure_of(WIDTH, _enough(rows.heights))
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=rows.heights)[:, 0]
     names = dict.fromkeys(name for bars in panels.values() for bar in bars for name in bar.parts)
     shades = dict(zip(names, itertools.cycle(SHADES), strict=False))
     for axis, (title, bars) in zip(axes, panels.items(), strict=True):
-        axis.set(title=_title(title, labels[title]), ylim=(len(bars) - 0.4, -0.6))
-        axis.set_yticks(range(len(bars)), labels[title], fontsize="small")
-        axis.tick_params(axis="y", length=0, pad=6)
-        axis.grid(axis="x")
+        rows.draw(axis, title)
         longest = max(sum(bar.parts.values()) for bar in bars) / unit
         for row, bar in enumerate(bars):
-            _draw_bar(axis, row, bar, shades, unit, longest)
-        axis.set_xlim(0, 1.25 * longest)  # with room for the totals
+            _draw_bar(axis, (row, rows.bar(title)), bar, shades, unit, longest)
+        axis.set_xlim(0, longest)
         axis.locator_params(axis="x", nbins=5)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes[-1].set_xlabel(label, loc="right")
     key(figure, {name: _shaded(GREY, *shades[name]) for name in names}, remark)
+    fit_height(figure, axes, sum(rows.heights))
+    for axis in axes:
+        _fit_words([axis])
     return figure
 
 
 def _draw_bar(
-    axis: Any, row: int, bar: Bar, shades: Mapping[str, tuple], unit: float, longest: float
+    axis: Any,
+    place: tuple[float, float],
+    bar: Bar,
+    shades: Mapping[str, tuple],
+    unit: float,
+    longest: float,
 ) -> None:
-    """Draw a bar with the shares of its parts. longest: bar of the panel, in units of the axis."""
+    """Draw a bar with the shares of its parts.
+
+    place: its middle and its height. longest: bar of the panel, in units of the axis.
+    """
+    row, height = place
     colour = LOOKS.get(bar.kind, OTHER)["colour"]
     whole = sum(bar.parts.values())
     left = 0.0
     for name, length in bar.parts.items():
         width = length / unit
-        axis.barh(row, width, 0.66, left, **_shaded(colour, *shades[name]))
+        axis.barh(row, width, height, left, **_shaded(colour, *shades[name]))
         if width > LEAST_SHARE * longest and len(bar.parts) > 1:
             percent = 100 * length / whole
             share = f"{percent:.0f} %" if percent < 99.5 else "> 99 %"
-            axis.text(left + width / 2, row, share, ha="center", va="center", fontsize="small")
+            axis.text(left + width / 2, row, share, ha="center", va="center", size=SIZE)
         left += width
-    axis.annotate(bar.words, (left, row), (6, 0), textcoords="offset points", va="center", size=9)
+    _write(axis, bar.words, left, row)
 
 
 def _shaded(colour: str, share: float, hatch: str) -> dict[str, Any]:
@@ -609,7 +682,7 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
     panels = {quantity: curves for quantity, curves in curves_of.items() if curves}
     if not panels:
         return nothing()
-    figure = figure_of(WIDTH, 1 + 1.6 * len(panels))
+    figure = figure_of(WIDTH, _enough([LOW_PANEL] * len(panels)))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     looks = {}
     for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
@@ -620,23 +693,24 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
             looks[f"{cases.framework_name(record.framework)}, {record.backend}"] = {"color": colour}
             if name:
                 looks[name] = {"color": GREY, "linestyle": DASHES[name]}
-        axis.set(ylabel=quantity, ylim=(0, 1.08 * axis.get_ylim()[1]))
+        axis.set(ylabel=wrapped(quantity, LABEL), ylim=(0, 1.08 * axis.get_ylim()[1]))
         axis.grid(axis="y")
     axes[-1].set_xlabel(label)
     axes[-1].locator_params(axis="x", integer=label == "step")
     remark = f"fewer than {LEAST_POINTS} points: {'; '.join(short)}" if short else ""
     key(figure, looks, remark)
+    fit_height(figure, axes, LOW_PANEL * len(panels))
     return figure
 
 
-def grid_of(count: int, height: float, margin: float, columns: int = COLUMNS) -> tuple[Any, Any]:
+def grid_of(count: int, height: float) -> tuple[Any, Any]:
     """Return a figure of so many panels in rows, with one vertical axis, and the array of axes.
 
-    height: of a row, in inches. margin: above and below all rows.
+    height: of a panel in inches, about; see `fit_height`.
     """
-    columns = min(columns, count)
+    columns = min(COLUMNS, count)
     rows = -(-count // columns)
-    figure = figure_of(WIDTH, margin + height * rows)
+    figure = figure_of(WIDTH, _enough([height] * rows))
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
     for axis in axes.flat[count:]:
         axis.remove()
@@ -703,17 +777,14 @@ def key(figure: Any, looks: Mapping[str, dict], remark: str = "") -> None:
 
     handles = []
     for name, look in looks.items():
-        label = "\n".join(textwrap.wrap(name, LONG_NAME))
+        label = wrapped(name, LONG_NAME if len(looks) > 1 else FULL_WIDTH)
         bar = "facecolor" in look
         handles.append(Patch(label=label, **look) if bar else Line2D([], [], label=label, **look))
     short = max(map(len, looks)) <= SHORT_NAME
     columns = min(KEY_COLUMNS + short, len(handles))
-    widths = [max(map(len, handle.get_label().split("\n"))) for handle in handles]
-    if columns == KEY_COLUMNS and max(widths[::2]) + max(widths[1::2]) > KEY_LETTERS:
-        columns = 1
     # matplotlib fills a key column by column, of which the first ones have a handle more.
     by_row = [handle for column in range(columns) for handle in handles[column::columns]]
-    title = "\n".join(textwrap.wrap(remark, REMARK))
+    title = wrapped(remark, FULL_WIDTH)
     place = {"loc": "outside lower center", "ncols": columns}
     figure.legend(handles=by_row, title=title, **place)
 
@@ -726,8 +797,7 @@ def svg(figure: Any) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     drawing = text.getvalue()[text.getvalue().index("<svg") :]
-    start = drawing.index(">") + 1
-    return f"{drawing[:start]}\n{STYLE}{drawing[start:]}"
+    return compact_svg.compact(drawing, INK, HALO)
 
 
 def png(figure: Any) -> Any:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pomology.format import seconds
 from pomology.measure.intervals import VALUES_LEAST
-from pomology.report.figures import GREY, LOOKS, OTHER, grid_of, key, plain_ticks
+from pomology.report.figures import (
+    GREY,
+    LOOKS,
+    OTHER,
+    SIZE,
+    fit_height,
+    grid_of,
+    key,
+    plain_ticks,
+    wrapped,
+)
 from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool
 
 MOST = 12  # panels; the journal has the blocks of all cases
-COLUMNS = 2
-HEIGHT = 1.8  # inches of a row of panels
-TITLE = 38  # characters of a line of a panel's title
+HEIGHT = 1.2  # inches of a panel
+TITLE = 27  # characters of a line of a panel's title
 LEAST_RANGE = (0.45, 2.2)  # of the axis, so that a few percent of noise look like it
 CAPTION = (
     "Each point is a block of steps: its mean time per step relative to the median of its process, "
@@ -36,7 +44,7 @@ def figure(records: Iterable[Record]) -> tuple[Any, str] | None:
     if not drawn:
         return None
     panels, omitted = drawn[:MOST], len(drawn[MOST:])
-    form, axes = grid_of(len(panels), HEIGHT, 0.9, COLUMNS)
+    form, axes = grid_of(len(panels), HEIGHT)
     looks = {}
     for axis, case in zip(axes.flat, panels, strict=False):  # the last row may have fewer
         look = LOOKS.get(("measured", case.kind), OTHER)
@@ -50,6 +58,7 @@ def figure(records: Iterable[Record]) -> tuple[Any, str] | None:
     for axis in axes.flat[max(0, len(panels) - axes.shape[1]) : len(panels)]:
         axis.set_xlabel("seconds of the training")
     key(form, looks)
+    fit_height(form, axes[:, 0], HEIGHT * len(axes))
     return form, CAPTION + (OMITTED.format(omitted) if omitted else "")
 
 
@@ -78,8 +87,8 @@ def _draw(axis: Any, case: Repeats, colour: str) -> None:
     axis.axhline(1, color=GREY, linewidth=0.8, linestyle="dashed")
     software = cases.framework_name(case.first.framework)
     name = ", ".join(filter(None, [case.device, software, cases.config_text(case.config)]))
-    title = [*textwrap.wrap(name, TITLE), f"median {seconds(statistics.median(medians_s))}"]
-    axis.set_title("\n".join(title), fontsize="small", fontweight="normal")
+    title = [wrapped(name, TITLE), f"median {seconds(statistics.median(medians_s))}"]
+    axis.set_title("\n".join(title), fontsize=SIZE, fontweight="normal")
     axis.grid(axis="y")
     axis.set_xlim(left=0)
 

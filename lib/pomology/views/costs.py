@@ -229,7 +229,8 @@ def figure(offered):
     panels = {"Peak": {}, "Achieved in training GPT-2-large, table 4": {}}
     for row in offered[offered.price_usd.notna()].itertuples():
         kind = ("measured" if row.maker == "here" else "published", row.role)
-        names = (row.device, f"{row.device}: {row.work}, batch {row.batch_size:.0f}")
+        work = str(row.work).removeprefix("gpt2-large, ")  # the title has it
+        names = (row.device, f"{row.device}: {work}, batch {row.batch_size:.0f}")
         for lines, name, rate in zip(
             panels.values(), names, (row.peak_flops_per_s, row.flops_per_s), strict=True
         ):

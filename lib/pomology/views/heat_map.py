@@ -1,6 +1,6 @@
 """Heat map of matrix products: their rates by shape, device and precision."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from pomology.format import significant
 from pomology.report import figures
@@ -9,7 +9,8 @@ from pomology.report.article import comparable
 SCALE = 1e9  # of the numbers in the cells
 LABEL = "achieved GFLOP/s (higher is better)"
 ROW_INCHES = 0.22
-CELL_SIZE, LABEL_SIZE = 11, 10  # points, of which a phone of 375 pixels shows 0.9 pixels each
+LEAST = 0.01  # a smaller number would be wider than its cell
+LINE_POINTS = 15  # from one line of labels to the next
 WITHOUT = "–"  # in a cell without a value
 
 
@@ -29,9 +30,11 @@ def figure(declaration, records):
         config = case.config
         operation = " ".join(filter(None, (config["operation"], config.get("wrt"))))
         row = f"{operation} {config['shape'].replace('x', '×')}"
-        column = f"{case.framework}\n{case.precision}"
+        column = f"{case.framework} {case.precision}"
         value = rate.value / SCALE if rate else None
-        words = significant(value) if rate else WITHOUT
+        words = WITHOUT
+        if rate:
+            words = significant(value) if value >= LEAST else f"< {LEAST}"
         statuses.update([] if rate else [case.status])
         cells.append((config["operation"], case.kind.upper(), row, column, value, words))
     names = ["operation", "kind", "row", "column", "value", "words"]
@@ -68,10 +71,10 @@ def _draw(axis, kind, grid, norm):
     import seaborn
 
     # PyTorch's columns are next to each other, and so are those of MLX.
-    order = sorted(grid["value"].columns, key=lambda column: column.split("\n")[0], reverse=True)
+    order = sorted(grid["value"].columns, key=lambda column: column.split()[0], reverse=True)
     values = grid["value"][order].astype(float)
     words = grid["words"][order]
-    form = {"ha": "center", "va": "center", "fontsize": CELL_SIZE}
+    form = {"ha": "center", "va": "center", "fontsize": figures.SIZE}
     annotated = {"annot": words, "fmt": "", "annot_kws": form}
     seaborn.heatmap(values, norm=norm, cmap="viridis", cbar=False, ax=axis, **annotated)
     # seaborn leaves cells without a value empty.
@@ -79,4 +82,14 @@ def _draw(axis, kind, grid, norm):
     for row, column in zip(*without_value.to_numpy().nonzero(), strict=True):
         axis.text(column + 0.5, row + 0.5, words.iloc[row, column], **form)
     axis.set(xlabel=None, ylabel=None, title=kind)
-    axis.tick_params(length=0, labelsize=LABEL_SIZE, rotation=0)
+    # The precision of each column, and the framework below the middle of its columns.
+    places = [column + 0.5 for column in range(len(order))]
+    of_framework = defaultdict(list)
+    for place, column in zip(places, order, strict=True):
+        of_framework[column.split()[0]].append(place)
+    axis.set_xticks(places, [column.split()[1] for column in order])
+    middles = [sum(each) / len(each) for each in of_framework.values()]
+    axis.xaxis.remove_overlapping_locs = False  # a middle may be that of a column
+    axis.set_xticks(middles, of_framework, minor=True)
+    axis.tick_params(length=0, rotation=0)
+    axis.tick_params(axis="x", which="minor", length=0, pad=LINE_POINTS)

@@ -15,48 +15,49 @@ from pomology.views.roofline.roofs import Roofs
 from pomology.views.roofline.table import points
 
 LABELLED = 8  # points of a panel with the highest rates; the table has all
-PANEL_INCHES = 3.4
-KEY_INCHES = 0.085  # of an entry; two of them are in a row
+PANEL_INCHES = 2.8
 NEAR = 1.6  # ratio of two roofs that share a label
 # Where the number of a point may be: the middle of it, in points from the middle of the point.
-PLACES = [(x, y) for radius in (9, 15) for x in (radius, 0, -radius) for y in (radius, 0, -radius)]
+PLACES = [
+    (x, y) for radius in (9, 15, 21) for x in (radius, 0, -radius) for y in (radius, 0, -radius)
+]
 PLACES = [place for place in PLACES if place != (0, 0)]
-SIZE_POINTS = (330, 190)  # of a panel, about
+# Points from the middle of a number to that of a point, and of another number. More is no better.
+FROM_POINT, FROM_NUMBER = 9, 13
+NAMES = 60  # characters of a line of names
+NO_BREAK = "\u00a0"
+SIZE_POINTS = (275, 200)  # of a panel, about
 
 
 def roofline_figure(records: Iterable[Record], best: Roofs) -> Any:
     """Return a matplotlib Figure with a panel for each kind of device, both axes logarithmic.
 
     Sloping roofs are memory bandwidths, flat roofs are peak FLOP/s by precision. A framework has a
-    colour. The fastest points have a number, and the key their names.
+    colour. The fastest points have a number, and their names are below the axis.
     """
     table = points(records, best)
     table = table[table["intensity"].gt(0)]
     if table.empty:
         return figures.nothing()
     panels = table.groupby("kind")
-    entries = sum(4 + min(LABELLED, len(rows)) for _, rows in panels)
-    height = PANEL_INCHES * len(panels) + KEY_INCHES * entries
-    figure = figures.figure_of(figures.WIDTH, height)
+    figure = figures.figure_of(figures.WIDTH, 2 + PANEL_INCHES * len(panels))
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     looks: dict[str, dict] = {}
-    numbered: list[str] = []
     for axis, (kind, rows) in zip(axes, panels, strict=True):
-        looks |= _draw(axis, kind, rows, best, numbered)
-    looks |= {name: {"linestyle": "none"} for name in numbered}
+        looks |= _draw(axis, kind, rows, best)
     figures.key(figure, looks, "%: the share of its roof that a case reaches")
+    figures.fit_height(figure, axes, PANEL_INCHES * len(panels))
     return figure
 
 
-def _draw(
-    axis: Any, kind: str, rows: pandas.DataFrame, best: Roofs, numbered: list[str]
-) -> dict[str, dict]:
+def _draw(axis: Any, kind: str, rows: pandas.DataFrame, best: Roofs) -> dict[str, dict]:
     """Draw a panel, and return the looks of its frameworks and bandwidths.
 
-    rows: its `points`. numbered: receives the names of the points with a number.
+    rows: its `points`.
     """
     looks: dict[str, dict] = {}
     fastest = []
+    names = []
     for rank, point in enumerate(rows.sort_values("value", ascending=False).itertuples()):
         text = f"{point.name}, {point.precision}"
         if point.limit:
@@ -66,11 +67,12 @@ def _draw(
         looks[f"{point.case.framework}, {kind.upper()}"] = form
         axis.plot(point.intensity, point.value, markersize=5, **form)
         if rank < LABELLED:
-            number = str(len(numbered) + 1)
-            numbered.append(f"{number}  {text}")
+            number = str(rank + 1)
+            names.append(f"{number} {text}".replace(" ", NO_BREAK))
             fastest.append((number, point.intensity, point.value))
+    below = ["operations per byte (estimated)", figures.wrapped("; ".join(names), NAMES)]
     axis.set(xscale="log", yscale="log", title=kind.upper())
-    axis.set(xlabel="operations per byte (estimated)", ylabel="FLOP/s")
+    axis.set(xlabel="\n".join(below), ylabel="FLOP/s")
     ends = np.array(axis.get_xlim()) * (0.5, 2)
     peaks = {name: peak.rate.value for (of, name), peak in best.rates.items() if of == kind}
     memory = {name: peak.rate.value for (of, name), peak in best.bandwidths.items() if of == kind}
@@ -90,7 +92,11 @@ def _draw(
         middle = np.sqrt(ends[0] * ends[1])
         # On the side with fewer points.
         right = near.gt(middle).sum() < near.lt(middle).sum()
-        form = {"textcoords": "offset points", "ha": "right" if right else "left", "size": 9}
+        form = {
+            "textcoords": "offset points",
+            "ha": "right" if right else "left",
+            "size": figures.SIZE,
+        }
         axis.annotate(text, (ends[int(right)], rate), (-3 if right else 3, 3), **form)
     _draw_numbers(axis, fastest, rows)
     axis.grid()
@@ -107,14 +113,15 @@ def _draw_numbers(
     fastest: number, operations per byte and FLOP/s. rows: all points of the panel.
     """
     low, high = np.log([axis.get_xlim(), axis.get_ylim()]).T
+    needed = [FROM_POINT] * len(rows)
     taken = (np.log(rows[["intensity", "value"]]) - low) / (high - low) * SIZE_POINTS
     taken = taken.to_numpy(dtype=float)
     for number, intensity, value in fastest:
         point = (np.log([intensity, value]) - low) / (high - low) * SIZE_POINTS
-        free = [np.hypot(*(taken - point - place).T).min() for place in PLACES]
-        place = PLACES[int(np.argmax(np.minimum(free, 9)))]  # farther than 9 is no better
-        taken = np.vstack([taken, point + place])
-        form = {"textcoords": "offset points", "ha": "center", "va": "center", "size": 8}
+        free = [(np.hypot(*(taken - point - place).T) / needed).min() for place in PLACES]
+        place = PLACES[int(np.argmax(np.minimum(free, 1)))]
+        taken, needed = np.vstack([taken, point + place]), [*needed, FROM_NUMBER]
+        form = {"textcoords": "offset points", "ha": "center", "va": "center", "size": figures.SIZE}
         axis.annotate(number, (intensity, value), place, **form)
 
 
