@@ -63,6 +63,17 @@ def workload(name, image_size, lr=0.01):
     )
 
 
+def prepare(case, work, limit_s):
+    """Return a model on the case's device and its optimizer, if its steps end within `limit_s`."""
+    require_time(case, work, limit_s)
+    return case.prepare(work)
+
+
+def tensors(images, labels):
+    """Return the inputs of a step as they are: in MLX channels are the last axis."""
+    return images, labels
+
+
 def require_time(case, wanted, limit_s):
     """End the case as too-slow if its fewest steps would take longer, by the time of a small step.
 

@@ -48,6 +48,10 @@ def batch(count):
     return mx.random.normal((count, WIDTH)), mx.random.randint(0, CLASSES, (count,))
 
 
+def tensors(numbers, labels):
+    return mx.array(numbers), mx.array(labels.astype("int32"))
+
+
 def adamw(model, lr):
     return initialized(optim.AdamW(lr), model)
 

@@ -137,6 +137,14 @@ def workload(size, blocks, precision, *, rank, sequence, lr, trained, cost):
     )
 
 
+def prepare(case, training, seed):
+    """Return a function that makes a step of a verified model, and returns its loss."""
+    mx.random.seed(seed)
+    network, optimizer = case.prepare(training)
+    case.note("random weights")
+    return compiled(case, training, network, optimizer)
+
+
 def compiled(case, training, network, optimizer):
     """Return a function that makes a step, compiled into one graph as in mlx-lm."""
     step = workload_mlx.compiled(case, training, network, optimizer, always=True)
