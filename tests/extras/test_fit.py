@@ -94,7 +94,12 @@ WHISPER |= {"decoder_attention_heads": 4, "vocab_size": 100, "max_target_positio
 WHISPER |= {"pad_token_id": 0, "architectures": ["WhisperForConditionalGeneration"]}
 
 
-@pytest.mark.parametrize("sizes", [BERT, WHISPER], ids=["bert", "whisper"])
+OPT = {"hidden_size": 64, "ffn_dim": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+OPT |= {"vocab_size": 100, "word_embed_proj_dim": 64, "max_position_embeddings": 96}
+OPT |= {"architectures": ["OPTForCausalLM"]}
+
+
+@pytest.mark.parametrize("sizes", [BERT, WHISPER, OPT], ids=["bert", "whisper", "opt"])
 def test_a_model_at_its_longest_sequence_has_an_answer(sizes, tmp_path, capsys):
     """No longer one is counted, which such a model does not run."""
     (tmp_path / "config.json").write_text(json.dumps(sizes))
@@ -583,6 +588,7 @@ def test_an_observed_speed_is_judged(observed, words):
         ("KEYLESS", "keyless.json: expected the key `architectures`, a list with the name of a"),
         ("HEADLESS", "headless.json: LlamaModel has no loss; expected a class such as Llama"),
         ("MAMBA", "MambaForCausalLM: this architecture is not counted: its operators depend on"),
+        ("deepseek-v2-lite --layers 4 --on T4", "its first blocks are of another kind; expected"),
         ("gpt2 --layers 100", "--layers 100: the model has 12 blocks"),
         ("gpt2 --no-upcast", "--no-upcast: expected --method qlora in PyTorch"),
         ("gpt2 --method full --rank 16", "--rank 16: expected --method lora or qlora, not full"),
@@ -592,7 +598,7 @@ def test_an_observed_speed_is_judged(observed, words):
         ("bert-base --framework mlx --on M4", "mlx-lm trains language models, no BertFor"),
         ("vit-base --framework mlx --on M4", "mlx-lm trains language models, no ViTFor"),
         ("whisper-tiny --framework mlx --on M4", "mlx-lm trains language models, no Whisper"),
-        ("deepseek-v2-lite --framework mlx --on M4", "DeepseekV2ForCausalLM: its experts' adap"),
+        ("deepseek-v2-lite --framework mlx --on M4", "DeepseekV2ForCausalLM: its first blocks"),
         ("gpt2 --on M9", "--on M9: unknown device; `pomology devices` lists all"),
         ("gpt2 --on GPU", "--on GPU: names no device; expected a model, such as 'RTX 4090'"),
         ("gpt2 --on cpu", "--on cpu: no CPU has a data sheet"),

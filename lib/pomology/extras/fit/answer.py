@@ -116,8 +116,8 @@ def _in_mlx(name: str, plan: Plan, note: str, options: argparse.Namespace) -> tu
     architecture = config["architectures"][0]
     if not networks.is_language_model(config):
         raise PomologyError(f"--framework mlx: mlx-lm trains language models, no {architecture}")
-    if architecture.startswith("Deepseek") and plan.targets in ("", networks.ALL_LINEAR):
-        why = "its experts' adapters are not counted; try --targets q_proj,o_proj"
+    if config.get("first_k_dense_replace"):
+        why = "its first blocks are of another kind, which is not counted in MLX"
         raise PomologyError(f"--framework mlx: {architecture}: {why}")
     if plan.method == "lora" and networks.in_4_bits(options.model):
         plan = plan._replace(method="qlora")

@@ -269,6 +269,8 @@ class ShortModel:
             self.network = networks.build(config, plan, backend)
         self.times = adapted - SHORT + 1 if self.blocks and built == SHORT else 1
         self.frozen = depth - adapted if self.blocks else 0
+        if self.frozen:
+            self._refuse_other_first_blocks(config)
         self.trained = {
             name: weight for name, weight in self.network.named_parameters() if weight.requires_grad
         }
@@ -277,6 +279,18 @@ class ShortModel:
             dict.fromkeys(name.split(".lora_A")[0].split(".")[-1] for name in adapters)
         )
         self.optimizer = _optimizer(plan, list(self.trained.values()), backend)
+
+    def _refuse_other_first_blocks(self, config: Mapping[str, Any]) -> None:
+        """Raise PomologyError where the first block, which stands for others, has other sizes."""
+        first, *_, last = self.network.get_submodule(self.blocks)
+        sizes = [
+            sum(weight.numel() for name, weight in block.named_parameters() if "lora_" not in name)
+            for block in (first, last)
+        ]
+        if sizes[0] != sizes[1]:
+            name = config["architectures"][0]
+            why = "its first blocks are of another kind; expected adapters on all (no --layers)"
+            raise PomologyError(f"{name}: {why}")
 
     def step(self, batch: int, sequence: int) -> Step:
         """Return what a step of so many sequences of so many tokens does."""

@@ -497,6 +497,8 @@ def inputs_of(network: Any, plan: Plan) -> dict[str, Any]:
             sound = torch.rand(batch, config.num_mel_bins, FRAMES, dtype=network.dtype)
             return {name: sound, "decoder_attention_mask": mask, "labels": labels}
     inputs = {name: tokens, "labels": labels}
+    if config.model_type == "opt":  # it would read positions from the mask
+        inputs["position_ids"] = tokens
     # State-space models have no attention.
     return inputs | {"attention_mask": mask} if hasattr(config, "num_attention_heads") else inputs
 
