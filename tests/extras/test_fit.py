@@ -330,6 +330,15 @@ def test_other_software_is_offered_before_a_shorter_sequence(tiny):
     assert offers.words(plan, plan._replace(upcast=False)) == "no casts to fp32"
 
 
+def test_without_pytorch_the_offer_is_of_the_stored_counts(monkeypatch):
+    def missing(*_):
+        raise ImportError
+
+    monkeypatch.setattr(counts, "count", missing)
+    where = answer.training_device(options_of(on="rtx 5080"))
+    assert offers.cheapest("gemma-3-12b", Plan(), where).plan.sequence == 512
+
+
 def test_on_a_mac_qlora_is_mlx_lms_which_the_offered_command_says(capsys):
     asked = ["fit", "qwen2.5-7b", "--on=M4", "--memory=16GB"]
     assert main(asked) == 0

@@ -282,12 +282,12 @@ class ShortModel:
 
     def _refuse_other_first_blocks(self, config: Mapping[str, Any]) -> None:
         """Raise PomologyError where the first block, which stands for others, has other sizes."""
-        first, *_, last = self.network.get_submodule(self.blocks)
+        blocks = list(self.network.get_submodule(self.blocks))
         sizes = [
             sum(weight.numel() for name, weight in block.named_parameters() if "lora_" not in name)
-            for block in (first, last)
+            for block in (blocks[0], blocks[-1])
         ]
-        if sizes[0] != sizes[1]:
+        if sizes[0] != sizes[1] or config.get("first_k_dense_replace"):
             name = config["architectures"][0]
             why = "its first blocks are of another kind; expected adapters on all (no --layers)"
             raise PomologyError(f"{name}: {why}")

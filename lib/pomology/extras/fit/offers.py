@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -83,7 +82,10 @@ def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
     for _, same_cost in itertools.groupby(changes, key=lambda pair: pair[0]):
         found = []
         for _, changed in same_cost:
-            need = counts.need(name, changed, where.backend)
+            try:
+                need = counts.need(name, changed, where.backend)
+            except ImportError:  # without PyTorch there are the steps of counts.jsonl alone
+                continue
             found.append(Offer(changed, need, verdict(need, changed, where)))
         fitting = [offer for offer in found if offer.verdict == FITS]
         if fitting:
@@ -158,8 +160,7 @@ def _changed(plan: Plan, where: TrainingDevice, is_text: bool) -> Iterator[tuple
 
 def _other_software(plan: Plan, where: TrainingDevice, is_text: bool) -> list[Plan]:
     """Return plans that take less memory by another loss, or without peft's casts to fp32."""
-    # These steps are not in counts.jsonl, and peft is needed to count them.
-    if plan.framework != "torch" or importlib.util.find_spec("peft") is None:
+    if plan.framework != "torch":
         return []
     loss = "fused" if where.backend == "cuda" else "chunked"  # Liger's kernels are CUDA's
     losses = [plan.loss, loss] if plan.loss == "default" and is_text else [plan.loss]
