@@ -37,6 +37,8 @@ EXCEPTED = {
     r"DEVICE=mps|caffeinate|xcode-select": "a Mac",
     r"DEVICE=(xpu|cuda)": "a GPU",
     r"make (test|test-all|test-machines|lab|site)$|jupyter lab|setup/fit.py": "over a minute",
+    r"make quickcheck": "over a minute",
+    r"tests/models/unseen.py": "over a minute",
     r"pomology fit .*--measure": "over a minute",
     r"make reproduce(?!.*PROFILE=smoke)": "over a minute",
 }
