@@ -103,6 +103,9 @@ MESSAGES = (
             r"not implemented for '(Half|BFloat16|Float8_\w+)'",
             "Could not run '[^']+' with arguments from the",
             "only supports Ampere GPUs or newer",
+            "cutlassF: no kernel found to launch",
+            "FlashAttention .*only supports head dimension",
+            "Unable to find a valid cuDNN algorithm",
         ),
     ),
     # The same of Triton: data types, and blocks that exceed a GPU's shared memory.
