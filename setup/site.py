@@ -34,7 +34,7 @@ ELSEWHERE = re.compile(r"\w+:|#")
 LIST = re.compile(r"(?m)^(?!\s*[-*] |\s*$|\s*\d+\. |#|\|)(.+)\n(?=[-*] )")
 
 
-def place(path: Path) -> Path | None:
+def in_site(path: Path) -> Path | None:
     """Return where the site has a file of the repository, None for one that it lacks."""
     text = path.as_posix()
     if text in TOP:
@@ -57,13 +57,13 @@ def place(path: Path) -> Path | None:
 def moved(target: str, origin: Path, page_in_site: Path) -> str | None:
     """Return a link of a file of the repository as the site has it, None for a dead one.
 
-    origin: the file, from which the link goes. page_in_site: its place there.
+    origin: the file, from which the link goes. page_in_site: where it is there.
     """
     if ELSEWHERE.match(target):
         return target
     name, _, anchor = target.partition("#")
     path = Path(os.path.normpath(origin.parent / name))
-    there = place(path)
+    there = in_site(path)
     if there is None:
         address = repository()
         kind = "tree" if (root() / path).is_dir() else "blob"
@@ -82,7 +82,7 @@ def repository() -> str:
 
 def copy_markdown(origin: Path) -> None:
     """Copy a page of the repository, with its links as the site has them."""
-    target = place(origin)
+    target = in_site(origin)
 
     def link(match: re.Match) -> str:
         image, text, address = match.groups()
@@ -98,7 +98,7 @@ def copy_markdown(origin: Path) -> None:
 
 def copy_html(text: str, origin: Path) -> None:
     """Write a page of the reference run, with its links as the site has them."""
-    target = place(origin)
+    target = in_site(origin)
 
     def link(match: re.Match) -> str:
         before, address, after, inner = match.groups()
@@ -124,8 +124,8 @@ def assemble() -> None:
         if path.suffix == ".md":
             copy_markdown(path)
         else:
-            (SOURCE / place(path)).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(root() / path, SOURCE / place(path))
+            (SOURCE / in_site(path)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root() / path, SOURCE / in_site(path))
     print("rendering the notebooks of the reference run")
     for path in sorted((root() / REFERENCE).iterdir()):
         origin = path.relative_to(root())
@@ -136,12 +136,14 @@ def assemble() -> None:
             copy_html(re.sub(r'(href="\w+\.ipynb">\w+)\.ipynb', r"\1", text), origin)
         else:
             copy = shutil.copytree if path.is_dir() else shutil.copy
-            copy(path, SOURCE / place(origin) if path.is_file() else SOURCE / "report" / path.name)
+            copy(
+                path, SOURCE / in_site(origin) if path.is_file() else SOURCE / "report" / path.name
+            )
     for path in (root() / "collection").glob("[!.]*.zip"):
         (SOURCE / "collection").mkdir(exist_ok=True)
         shutil.copy(path, SOURCE / "collection")
     print("checking the shared runs, and writing the pages of devices")
-    print("\n".join(page.build(root() / "collection", SOURCE / "collection")))
+    print("\n".join(page.build(root() / "collection", SOURCE / "collection", site=True)))
 
 
 def main() -> None:

@@ -141,4 +141,4 @@ def test_a_browser_shows_it(site, width, scheme):
 )
 def test_links_lead_to_their_place_in_the_site(target, origin, there):
     origin = Path(origin)
-    assert SITE["moved"](target, origin, SITE["place"](origin)) == there
+    assert SITE["moved"](target, origin, SITE["in_site"](origin)) == there

@@ -3,6 +3,7 @@
 import base64
 import gc
 import hashlib
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -15,7 +16,7 @@ from pomology.extras.collection import check, evidence, kept, shared
 from pomology.extras.collection.evidence import Device
 from pomology.extras.compare.many import compare
 from pomology.extras.versus import predicted
-from pomology.paths import write_atomic
+from pomology.paths import root, write_atomic
 from pomology.report import table
 from pomology.results import run as results_run
 
@@ -52,15 +53,16 @@ def checked(
 
     folder: where checks are kept. judged: the zips whose times are compared, by default all.
     """
-    found = {path: kept.find(path, folder) for path in paths}
-    new = [path for path in paths if found[path] is None]
+    by_path = {path: kept.find(path, folder) for path in paths}
+    new = [path for path in paths if by_path[path] is None]
     if new:
         # Looking for garbage takes half of the time, and there is none.
         context = get_context("spawn")
         with ProcessPoolExecutor(mp_context=context, initializer=gc.disable) as pool:
             made = pool.map(partial(kept.make, folder=folder), new, chunksize=4)
-            found |= {path: kept.decoded(path, data) for path, data in zip(new, made, strict=True)}
-    zips = [found[path] for path in paths]
+            for path, data in zip(new, made, strict=True):
+                by_path[path] = kept.decoded(path, data)
+    zips = [by_path[path] for path in paths]
     sound = [(path, one) for path, one in zip(paths, zips, strict=True) if not one.checked.refused]
     numbers = [number for number, (path, _) in enumerate(sound) if not judged or path in judged]
     broken = compare([one.checked.traits for _, one in sound], numbers)
@@ -69,11 +71,14 @@ def checked(
     return zips
 
 
-def build(folder: Path, out: Path | None = None, own: Path | None = None) -> list[str]:
+def build(
+    folder: Path, out: Path | None = None, own: Path | None = None, site: bool = False
+) -> list[str]:
     """Check all zips of a folder, and write the pages. Return lines about them.
 
     out: folder of the pages, by default that of the zips. own: this machine's run, shown as `this
-    run` without being checked.
+    run` without being checked. site: whether the pages of docs/ and the zips are next to these, as
+    in the site; otherwise links go to the files of the checkout.
     """
     zips = checked(sorted(folder.glob("[!.]*.zip")), folder / kept.FOLDER)
     lines = [line for one in zips if one.checked.broken for line in one.checked.lines()]
@@ -92,13 +97,19 @@ def build(folder: Path, out: Path | None = None, own: Path | None = None) -> lis
         "files": {device.name: device.file for device in every},
         "own": own and own.name,
         "workloads": len(predicted.steps(REFERENCE)),
-        "docs": "../docs/" if out == folder else "../",
-        "suffix": "md" if out == folder else "html",
+        "docs": "../" if site else _link(root() / "docs", out),
+        "zips": "./" if site else _link(folder, out),
+        "suffix": "html" if site else "md",
     }
     for device in every:
         _write(out / FOLDER / device.file, device, every, facts)
     _write_index(out / "index.html", every, head, lines, facts)
     return [*lines, head]
+
+
+def _link(folder: Path, out: Path) -> str:
+    """Return the link to a folder from a page in another one."""
+    return f"{Path(os.path.relpath(folder, out)).as_posix()}/"
 
 
 def _own(path: Path) -> shared.Run:
@@ -127,7 +138,7 @@ def _write(path: Path, device: Device, every: Sequence[Device], facts: dict[str,
         for other in every
         if other.name != device.name and names.same_model(other.name, device.name)
     ]
-    in_folder = facts | {"docs": f"../{facts['docs']}", "zips": "../"}
+    in_folder = facts | {name: f"../{facts[name]}" for name in ("docs", "zips")}
     page = table.template(TEMPLATE).render(in_folder | content, device=device, others=others)
     write_atomic(path, page)
 
