@@ -78,9 +78,10 @@ def limit(records: Iterable[Record], kind: str, chip: str, precision: str) -> fl
     return limit_of(best_of_sound(records), kind, chip, precision)
 
 
-def best_of_sound(records: Iterable[Record]) -> Peaks:
-    """Return the peaks among the cases without a doubtful flag, see `best`."""
-    return best(record for record in records if not cases.DOUBTS.intersection(record.flags))
+def best_of_sound(records: Iterable[Record], *chosen: Any) -> Peaks:
+    """Return the peaks among the cases without a doubtful flag. chosen: arguments of `best`."""
+    sound = (record for record in records if not cases.DOUBTS.intersection(record.flags))
+    return best(sound, *chosen)
 
 
 def limit_of(peaks: Peaks, kind: str, chip: str, precision: str) -> float:

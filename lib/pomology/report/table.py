@@ -84,17 +84,20 @@ class Table:
 
     def __str__(self) -> str:
         """Return the table as plain text with aligned columns."""
-        grid = [self.columns, *([row.cells[name] for name in self.columns] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+        grid, widths = self._grid_and_widths()
         lines = ["  ".join(map(str.ljust, cells, widths)).rstrip() for cells in grid]
         return "\n".join([self.title, "", *lines, "", *self.notes])
 
     __repr__ = __str__
 
+    def _grid_and_widths(self) -> tuple[list[list[str]], list[int]]:
+        """Return the cells of each line, headings first, and the width of each column."""
+        grid = [self.columns, *([row.cells[name] for name in self.columns] for row in self.rows)]
+        return grid, [max(map(len, column)) for column in zip(*grid, strict=True)]
+
     def text(self, width: int) -> str:
         """Return the table as plain text in a width: the widest columns and the notes wrap."""
-        grid = [self.columns, *([row.cells[name] for name in self.columns] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+        grid, widths = self._grid_and_widths()
         between = 2 * (len(widths) - 1)
         while sum(widths) + between > width and max(widths) > NARROWEST:
             widths[widths.index(max(widths))] -= 1

@@ -93,6 +93,11 @@ class Checked(NamedTuple):
     marks: set[str]
     traits: Traits
 
+    def read(self, run: Run) -> None:
+        """Add the cases and the machine of a run."""
+        self.cases.extend(checked_case(record) for record in run.records)
+        self.machine.update(run.machine)
+
     @property
     def refused(self) -> bool:
         """Whether it breaks a rule that does more than mark it, or another run continues it."""
@@ -131,8 +136,7 @@ def check(path: Path) -> Checked:
             one.broken.append(("foreign", reason))
             return one
         run = Run(path)
-        one.cases.extend(checked_case(record) for record in run.records)
-        one.machine.update(run.machine)
+        one.read(run)
         commit = str((one.machine.get("git") or {}).get("commit"))
         one.marks.update(MARKS if commit == reference()["commit"] else MARKS | CHANGING)
         one.broken.extend(("foreign", text) for text in foreign.foreign(run))
@@ -170,8 +174,7 @@ def short_name(path: Path) -> str:
 def of_run(run: Run) -> Checked:
     """Return a run of this machine in the form of a checked zip, without checking it."""
     one = Checked(run.name, {}, [], [], set(), Traits(run.name))
-    one.machine.update(run.machine)
-    one.cases.extend(checked_case(record) for record in run.records)
+    one.read(run)
     return one
 
 

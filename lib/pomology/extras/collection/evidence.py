@@ -120,19 +120,14 @@ class Device(NamedTuple):
     def counts(self) -> str:
         """How much is known of it, in words."""
         sources = {value.cells["Source"] for value in self.published}
+        published_values = shared.counted(len(self.published), "published value")
         parts = [
-            _count(len(self.published), "published value") + f" of {_count(len(sources), 'source')}"
-            if self.published
-            else "",
-            _count(len(self.runs), "shared run") if self.runs else "",
+            f"{published_values} of {shared.counted(len(sources), 'source')}" if sources else "",
+            shared.counted(len(self.runs), "shared run") if self.runs else "",
             f"predictions of {len(self.predicted)} workloads" if self.predicted else "",
         ]
         text = ", ".join(filter(None, parts))
         return text[:1].upper() + text[1:]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def slug(name: str) -> str:
@@ -187,14 +182,14 @@ def _sources() -> dict[str, tuple[str, str]]:
 @functools.cache
 def _memory() -> dict[tuple[str, str, str], dict[str, str]]:
     """Return published memory by device, source and experiment: settings -> text."""
-    found: dict[tuple[str, str, str], dict[str, str]] = defaultdict(dict)
+    texts: dict[tuple[str, str, str], dict[str, str]] = defaultdict(dict)
     for row in (*published.rows(), *published.elsewhere()):
         device = names.canonical(row["device"], row["role"])
         if device and row["metric"] in MEMORY and row["si"]:
             source = f"article {row['article']}" if row["article"] else row["source"]
             settings = str(row["config"])
-            found[device, source, row["experiment"]][settings] = quantity(row["si"], "B")
-    return found
+            texts[device, source, row["experiment"]][settings] = quantity(row["si"], "B")
+    return texts
 
 
 def _published(name: str) -> list[Value]:
@@ -231,10 +226,10 @@ def _predicted(name: str) -> list[Predicted]:
 
 def answer(name: str, reference: str) -> str:
     """Return how many times as fast a device is as another at published work; "" if none."""
-    (relative,) = relatives(reference, [name]) or [Relative(name, None, None)]
-    if not relative.measured:
-        return ""
-    return f"{relative.measured_text} as fast as {reference}: {relative.words}"
+    for relative in relatives(reference, [name]):
+        if relative.measured:
+            return f"{relative.measured_text} as fast as {reference}: {relative.words}"
+    return ""
 
 
 def relatives(name: str, every: Iterable[str]) -> list[Relative]:
@@ -242,18 +237,17 @@ def relatives(name: str, every: Iterable[str]) -> list[Relative]:
 
     every: names of the devices. The result lacks those without a common work.
     """
-    partners = set(pairs.partners(name))
-    found = []
+    common = []
     for other in every:
         if other == name:
             continue
         counted = [pair for pair in pairs.pairs(other, name) if pair.counts]
-        measured = pairs.summary(counted) if other in partners else None
+        measured = pairs.summary(counted)
         ratios = predicted.ratios(other, name)
         by_prediction = None
         if ratios:
             values = [ratio.value for ratio in ratios]
             by_prediction = (predicted.mean(ratios), min(values), max(values))
         if measured or by_prediction:
-            found.append(Relative(other, measured, by_prediction))
-    return sorted(found, key=lambda relative: (relative.order, relative.device))
+            common.append(Relative(other, measured, by_prediction))
+    return sorted(common, key=lambda relative: (relative.order, relative.device))

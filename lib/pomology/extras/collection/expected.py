@@ -6,12 +6,9 @@ import functools
 
 from pomology.articles import devices as names
 from pomology.errors import PomologyError
-from pomology.extras.prediction import devices, model
+from pomology.extras.prediction import devices, model, times
 from pomology.extras.prediction.devices import Hardware
-from pomology.extras.prediction.times import UNCOUNTED
-from pomology.extras.prediction.work import Work
 from pomology.measure.estimate import Estimate
-from pomology.results import cases
 from pomology.results.record import Record
 
 # Factor below the 90 % interval: models and software of a run are not those of the fitted times.
@@ -24,15 +21,11 @@ def step(record: Record, device: str) -> Estimate | None:
     None for another step, one without counts, or a device without a data sheet. A device with TF32
     is predicted in it, since PyTorch computes its convolutions so.
     """
-    counted = all(record.config.get(name) in (None, False, "none") for name in UNCOUNTED)
-    in_fp32 = (cases.precision(record), record.framework) == ("fp32", "torch")
-    if not (counted and in_fp32 and record.flops_per_step and record.bytes_per_step):
-        return None
-    hardware = with_data_sheet(device)
+    work = times.recorded(record)
+    hardware = with_data_sheet(device) if work else None
     if hardware is None:
         return None
-    launches = record.launches_per_step or 0
-    work = Work(0, record.flops_per_step, record.bytes_per_step, launches)
+    work = work._replace(launches=record.launches_per_step or 0)
     precision = "tf32" if hardware.flops_per_s.get("tf32") else "fp32"
     return model.fitted().predict(work, hardware, precision)[0]
 

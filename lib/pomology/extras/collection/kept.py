@@ -94,11 +94,6 @@ def make(path: Path, folder: Path) -> bytes:
     return data
 
 
-def read(path: Path, folder: Path) -> OneZip:
-    """Return a zip with its check, kept or made."""
-    return find(path, folder) or decoded(path, make(path, folder))
-
-
 def decoded(path: Path, data: bytes) -> OneZip:
     """Return a zip with a check that `make` has made."""
     return OneZip(check.short_name(path), _DECODER.decode(data))

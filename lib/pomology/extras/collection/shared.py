@@ -193,18 +193,17 @@ def _time(case: check.CheckedCase, machine: dict[str, Any]) -> Time | None:
 
 def _peaks(records: Sequence[Record], machine: dict[str, Any]) -> list[Time]:
     """Return the highest rates of matrix products, and of memory traffic, of a run."""
-    sound = [record for record in records if not cases.DOUBTS.intersection(record.flags)]
     best = [
-        *peaks.best(sound).items(),
-        *peaks.best(sound, "bytes_per_s", lambda _: TRAFFIC).items(),
+        *peaks.best_of_sound(records).items(),
+        *peaks.best_of_sound(records, "bytes_per_s", lambda _: TRAFFIC).items(),
     ]
-    found = []
+    times_of_peaks = []
     for (_, name), peak in best:
         record = peak.record
         config = {
             key: value for key, value in record.config.items() if key not in ("precision", "peak")
         }
-        found.append(
+        times_of_peaks.append(
             Time(
                 device=check.device_name(record, machine),
                 experiment=PEAKS,
@@ -220,7 +219,7 @@ def _peaks(records: Sequence[Record], machine: dict[str, Any]) -> list[Time]:
                 day=record.started[:10],
             )
         )
-    return found
+    return times_of_peaks
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -279,7 +278,7 @@ class Pooled(msgspec.Struct, frozen=True):
     def counts(self) -> str:
         """Of how many machines, runs and processes it is."""
         numbers = {"machine": self.machines, "run": len(self.runs), "process": self.processes}
-        return ", ".join(_counted(number, noun) for noun, number in numbers.items())
+        return ", ".join(counted(number, noun) for noun, number in numbers.items())
 
     @property
     def title(self) -> str:
@@ -288,9 +287,10 @@ class Pooled(msgspec.Struct, frozen=True):
         return name if "model" in self.first.settings else published.WORKLOADS.get(name, name)
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 run`, `2 processes`."""
     plural = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{'' if number == 1 else plural}"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def pool(runs: Sequence[Run]) -> list[Pooled]:
@@ -320,7 +320,7 @@ def _pooled(same: Sequence[tuple[Run, Time]]) -> Pooled:
         first=newest,
         mean=mean,
         machines=len(means),
-        processes=sum(map(len, by_machine.values())),
+        processes=len(processes),
         runs=[run for run, _ in same],
         versions=sorted({time.version for _, time in same}),
         marks=sorted({mark for run, _ in same for mark in run.marks}),

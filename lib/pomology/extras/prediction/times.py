@@ -11,6 +11,7 @@ from pomology.extras.prediction import devices
 from pomology.extras.prediction.devices import Hardware
 from pomology.extras.prediction.model import COLUMNS, columns
 from pomology.extras.prediction.work import Work
+from pomology.results import cases
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool
 
@@ -70,14 +71,18 @@ def _published_step(line: Mapping[str, str], batch: int, updated: bool) -> Work:
     return Work(convolutions, products, moved, launches)
 
 
-def sums(case: Repeats) -> Work | None:
-    """Return a case's step as its recorded operations and bytes; None unless in fp32."""
-    first = case.first
-    counted = all(case.config.get(name) in (None, False, "none") for name in UNCOUNTED)
-    alike = counted and (case.precision, first.framework) == ("fp32", "torch")
-    if not (alike and first.flops_per_step and first.bytes_per_step):
+def recorded(record: Record) -> Work | None:
+    """Return a step as its recorded operations and bytes; None unless in fp32 by PyTorch."""
+    counted = all(record.config.get(name) in (None, False, "none") for name in UNCOUNTED)
+    alike = counted and (cases.precision(record), record.framework) == ("fp32", "torch")
+    if not (alike and record.flops_per_step and record.bytes_per_step):
         return None
-    return Work(0, first.flops_per_step, first.bytes_per_step, 0)
+    return Work(0, record.flops_per_step, record.bytes_per_step, 0)
+
+
+def sums(case: Repeats) -> Work | None:
+    """Return the step of a case, see `recorded`."""
+    return recorded(case.first)
 
 
 def workload_of(case: Repeats) -> str:

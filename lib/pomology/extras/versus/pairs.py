@@ -24,7 +24,6 @@ TIMES += ("forward_s", "backward_s")
 RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
 SAMPLES = ("image", "sequence", "token", "text")  # words for a sample in workloads.csv
 MOST_TITLES = 3  # of workloads in a line
-NO_WORK = {"hardware"}  # experiments of the articles that time nothing
 
 
 class Speed(NamedTuple):
@@ -94,7 +93,7 @@ def _by_device() -> dict[str, list[Speed]]:
     by_device: dict[str, list[Speed]] = defaultdict(list)
     for row in (*published.rows(), *published.elsewhere()):
         name = devices.canonical(row["device"], row["role"])
-        if name and row["si"] and not row["bound"] and row["experiment"] not in NO_WORK:
+        if name and row["si"] and not row["bound"]:
             is_rate = row["metric"] in RATES
             if is_rate or row["metric"] in TIMES:
                 by_device[name].append(_speed(name, row, is_rate))
@@ -150,17 +149,6 @@ def sample_unit(workload: str) -> str:
     words = {line["id"]: line["sample"] for line in published.read("workloads.csv")}
     text = words.get(workload, "")
     return next((f"{unit}s" for unit in SAMPLES if unit in text), "samples")
-
-
-def partners(device: str) -> list[str]:
-    """Return the other devices with a speed at the same work, in the order of their names."""
-    works = {speed.work for speed in speeds(device)}
-    others = (
-        name
-        for name, of_name in _by_device().items()
-        if name != device and any(speed.work in works for speed in of_name)
-    )
-    return sorted(others)
 
 
 def pairs(first: str, second: str) -> list[Pair]:

@@ -11,6 +11,7 @@ from pomology.articles import published
 from pomology.command_line import name_and_kind
 from pomology.errors import PomologyError
 from pomology.extras import compare
+from pomology.extras.versus.answer import WIDTH
 from pomology.format import one_line, significant
 from pomology.report.table import Row, Table
 from pomology.results import cases
@@ -20,7 +21,6 @@ from pomology.results.run import Run, locate
 # Settings of a step. What a source prints besides, such as its number of steps, makes its speed no
 # other one.
 SIZES = ("batch_size", "sequence", "image_size")
-WIDTH = 100  # columns of a terminal
 FLAGGED = "flags: "
 NOTES = (
     "Samples or tokens per second of the same workload, batch size, size of input and precision. "
