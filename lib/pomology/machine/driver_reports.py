@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -202,3 +203,11 @@ def _write_all(descriptor: int, text: bytes) -> None:
     with contextlib.suppress(OSError):
         while text:
             text = text[os.write(descriptor, text) :]
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal that ended a process: `SIGSEGV`, or `signal 40`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"

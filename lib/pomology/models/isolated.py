@@ -4,7 +4,6 @@ import os
 import pickle
 import pkgutil
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -50,12 +49,7 @@ def call(what: str, function: str, *arguments: Any, limit_s: float | None = None
 
 def _how(status: int) -> str:
     """Return how a process ended: `by SIGABRT`, `by signal 40` or `with status 1`."""
-    if status > 0:
-        return f"with status {status}"
-    try:
-        return f"by {signal.Signals(-status).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"by signal {-status}"
+    return f"by {driver_reports.signal_name(-status)}" if status < 0 else f"with status {status}"
 
 
 if __name__ == "__main__":

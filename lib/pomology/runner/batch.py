@@ -335,12 +335,7 @@ def _log_lines(log: Path, begin: int) -> list[str]:
 
 def _ending(code: int) -> str:
     """Return what a process's exit code says: `SIGSEGV`, `signal 40` or `exit 3`."""
-    if code >= 0:
-        return f"exit {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {-code}"
+    return driver_reports.signal_name(-code) if code < 0 else f"exit {code}"
 
 
 @contextlib.contextmanager
