@@ -99,6 +99,9 @@ def test_a_folder_for_all_datasets_may_lack_some(tmp_path, network, monkeypatch)
         assert data.kind == "stand-in" and "; POMOLOGY_DATA_FOLDER lacks it" in data.origin
         real = functools.partial(load, "real", "", 20)
         one_line_error(real, "no real data", "POMOLOGY_DATA_FOLDER lacks it")
+        assert str(tmp_path) not in data.origin
+    expected = "train-images-idx3-ubyte and train-labels-idx1-ubyte (unpacked or .gz) in it"
+    assert f"lacks it, expected {expected}" in images.mnist("auto", "", 20).origin
     (tmp_path / "other").mkdir()
     named = str(tmp_path / "other")
     one_line_error(lambda: text.corpus(small, "auto", named), f"{named} lacks it; expected train/")

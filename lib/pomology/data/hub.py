@@ -19,7 +19,11 @@ class Unavailable(Exception):
 
 
 class Missing(PomologyError):
-    """A folder does not have the dataset."""
+    """A folder does not have the dataset. expected: what it would have, without its path."""
+
+    def __init__(self, message: str, expected: str = "") -> None:
+        super().__init__(f"{message}; expected {expected}" if expected else message)
+        self.expected = expected
 
 
 @dataclass(frozen=True)
@@ -87,15 +91,17 @@ def _read(read: Callable[..., Any], root: Path | None, shared: bool) -> Any:
     # A folder that was named for this dataset must have it. One for all datasets may lack it.
     try:
         return read(root)
-    except Missing:
+    except Missing as error:
         if not shared:
             raise
+        # The origin of data is published, so it has no path.
+        lacks = f"{FOLDER} lacks it" + (f", expected {error.expected}" if error.expected else "")
     except OSError as error:  # macOS can deny a program to look into ~/Documents, for example
         raise PomologyError(f"{redacted(root)}: cannot be read: {error.strerror}") from error
     try:
         return read(None)
     except Unavailable as error:
-        raise Unavailable(f"{error}; {FOLDER} lacks it") from error
+        raise Unavailable(f"{error}; {lacks}") from error
 
 
 def find(dataset: Dataset, split: str, root: Path | None) -> tuple[Path, str]:
@@ -121,7 +127,7 @@ def missing(dataset: Dataset, split: str, root: Path, other: str = "") -> Missin
     """Return the error for a folder without the dataset. other: another layout that would do."""
     file = f"{dataset.file.format(split)} of huggingface.co/datasets/{dataset.repository}"
     expected = ", or ".join(filter(None, (other, file)))
-    return Missing(f"{dataset.name}: {redacted(root)} lacks it; expected {expected}")
+    return Missing(f"{dataset.name}: {redacted(root)} lacks it", expected)
 
 
 def _from_hub(repository: str, file: str, revision: str) -> tuple[Path, str]:
