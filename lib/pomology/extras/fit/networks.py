@@ -25,7 +25,8 @@ CONFIG = "config.json"
 EXPERTS = {"num_experts", "num_local_experts", "n_routed_experts"}  # keys of mixtures of experts
 EXPERTS_IN_16_BITS = (
     "experts are counted in 16 bits: bitsandbytes leaves them so under transformers 5, where they "
-    "are no Linear layers"
+    "are no Linear layers; peft's prepare_model_for_kbit_training casts them to fp32, which takes "
+    "twice as much and is not counted"
 )
 # Words of a name that do not change the sizes of a model. `base` is a size of BERT and Whisper.
 ROLES = re.compile(
