@@ -11,7 +11,7 @@ import warnings
 # transformers warns on import if notebooks cannot show progress bars.
 warnings.filterwarnings("ignore", message="IProgress not found")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Name -> its module, which is imported at the first use of the name.
 _MODULES = {
