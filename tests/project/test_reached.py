@@ -57,6 +57,10 @@ UNREACHED: dict[str, dict[str, str]] = {
         "own += filter(None": ELSEWHERE,
         "file.close()": RARE,
         "return None": RARE,
+        "try:": ELSEWHERE,
+        "return signal.Signals(number).name": ELSEWHERE,
+        "except ValueError:  # a real-time signal": ELSEWHERE,
+        'return f"signal {number}"': ELSEWHERE,
     },
     "energy.ipynb": {
         "experiment.budget_s = max(": WHOLE,
