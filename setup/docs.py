@@ -1,4 +1,4 @@
-"""Write the generated tables of docs/ and of the package: `make docs`. Tests compare them.
+"""Write the generated tables of the pages and of the package: `make docs`. Tests compare them.
 
 A page marks the place of a table: `<!-- generated: flags -->`, the table, `<!-- end -->`. Models
 and data, which no code declares, are in docs/experiments.csv.
@@ -14,11 +14,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import pandas
+
 from pomology import __main__, paths
 from pomology.articles import claims, devices, published
 from pomology.errors import PomologyError
-from pomology.format import clock_time
-from pomology.results import cases, metrics
+from pomology.format import clock_time, seconds, significant
+from pomology.results import cases, metrics, repeats
+from pomology.results.run import Run
 from pomology.runner import notebooks, plan
 
 SOURCES = {
@@ -53,6 +56,10 @@ MACS = dict.fromkeys(("36 GB", "48 GB", "64 GB", "128 GB"), "M4 Max GPU (40 core
 MACS["36 GB"] = "M4 Max GPU (32 cores)"
 FINE_TUNED = ("llama-3.2-1b", "qwen3-4b", "llama-3.1-8b", "qwen3-14b", "gemma-3-27b")
 FINE_TUNED += ("qwen3-30b-a3b", "qwen3-32b", "llama-3.1-70b")
+# Trainings of the README's example: notebook and batch size.
+EXAMPLES = {"VAE": ("vae", 128), "Siamese": ("siamese", 64), "Transformer": ("transformer_lm", 20)}
+DATA = {"real": "real", "stand-in": "*synthetic*"}
+REFERENCE = paths.root() / "outputs" / "reference-cpu"
 MARKED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # What a command prints, on any machine: it names its devices in full.
 PRINTED = re.compile(r"(<!-- output: ([^\n]*) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -147,6 +154,39 @@ def macs() -> Iterable[tuple[str, ...]]:
         yield f"`{model}`", *cells
 
 
+def example() -> str:
+    """Return the README's table of epochs, published and of the reference run, and a sentence."""
+    records = Run(REFERENCE).records
+    lines = []
+    for model, (name, batch) in EXAMPLES.items():
+        (path,) = REFERENCE.glob(f"shown/{name}/*-article.csv")
+        rows = pandas.read_csv(path)
+        of_batch = rows["batch_size"].eq(batch) & rows["epoch_s"].notna()
+        # The first size of the Transformer; PyTorch's rows come before those of MLX.
+        rows = rows[of_batch].drop_duplicates("device").fillna({"flags": ""})
+        published_s = rows[rows["source"] == "published"].set_index("device")["epoch_s"]
+        (here,) = rows[rows["source"] != "published"].itertuples()
+        if name == "vae":
+            loading = f"{1 - here.compute_share:.0%}".replace("%", " %")
+        bounds = f" ({significant(here.epoch_s_low)} to {significant(here.epoch_s_high)})"
+        kinds = {record.data for record in records if record.experiment == name}
+        (kind,) = kinds & DATA.keys()
+        how = ", ".join(filter(None, (here.epoch_s_how, f"{DATA[kind]} data", here.flags)))
+        times = [*map(seconds, published_s), f"{seconds(here.epoch_s)}{bounds}, {how}"]
+        lines.append((f"{model}, batch {batch}", *times))
+    table = markdown(f"model | {' | '.join(published_s.index)} | {here.device}", lines)
+    return f"{table}\nThe VAE's epoch includes {loading} of loading.\n"
+
+
+def variation() -> str:
+    """Return the README's sentences on the run-to-run variation of the reference run's machine."""
+    text = repeats.variation_text(repeats.pool(Run(REFERENCE).records))
+    return (
+        f"**What a difference means.** On the machine of the example {text} Your report states "
+        "that of your machine; the ± within one process is too small for this.\n"
+    )
+
+
 def output(command: str) -> str:
     """Return what a command of pomology prints, as a block of Markdown."""
     printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
@@ -166,7 +206,7 @@ def csv_text(rows: list[dict[str, str]]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return the pages of docs/ and the generated table of the package, by path."""
+    """Return the README, the pages of docs/ and the generated table of the package, by path."""
     flags = [
         (f"`{flag}`", meaning, "no" if flag in cases.DOUBTS else "yes")
         for flag, meaning in cases.FLAGS.items()
@@ -191,11 +231,14 @@ def pages() -> dict[Path, str]:
         "metrics": markdown("metric | heading | unit | note", metric_rows),
         "experiments": markdown(headings, experiments()),
         "claims": markdown("machines | claims that their numbers can decide", claims_by_machine()),
+        "example": example(),
         "macs": markdown(mac_headings, macs()),
         "prediction": markdown(prediction_headings, prediction_errors()),
+        "variation": variation(),
     }
     texts = {}
-    for path in sorted([*FOLDER.glob("*.md"), *FOLDER.glob("how-to/*.md")]):
+    docs = sorted([*FOLDER.glob("*.md"), *FOLDER.glob("how-to/*.md")])
+    for path in (paths.root() / "README.md", *docs):
         text = path.read_text(encoding="utf-8")
         text = MARKED.sub(lambda mark: mark[1] + tables[mark[2]] + mark[3], text)
         texts[path] = PRINTED.sub(lambda mark: mark[1] + output(mark[2]) + mark[3], text)

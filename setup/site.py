@@ -131,10 +131,10 @@ def assemble() -> None:
         origin = path.relative_to(root())
         if path.suffix == ".ipynb":
             copy_html(rendered(path.read_text(encoding="utf-8"), path.stem), origin)
-        elif path.suffix == ".html":
+        elif path.suffix == ".html" and not path.with_suffix(".ipynb").exists():
             text = path.read_text(encoding="utf-8")
             copy_html(re.sub(r'(href="\w+\.ipynb">\w+)\.ipynb', r"\1", text), origin)
-        else:
+        elif path.suffix != ".html":
             copy = shutil.copytree if path.is_dir() else shutil.copy
             copy(
                 path, SOURCE / in_site(origin) if path.is_file() else SOURCE / "report" / path.name

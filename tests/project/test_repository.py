@@ -1,5 +1,6 @@
 """Public files: the committed runs, the pages that link them, and no personal data."""
 
+import gzip
 import re
 import runpy
 import subprocess
@@ -63,17 +64,18 @@ def test_files_that_a_page_names_exist(page):
 
 def test_the_readme_leads_to_a_run_without_a_gpu_and_shows_its_numbers():
     assert RUNS and all(f"outputs/{folder.name}/" in README for folder in RUNS)
-    lines = []
+    lines = [line.split(" | ") for line in README.splitlines() if line.startswith("| ")]
+    rows_of_page = {line[0].removeprefix("| "): line[1:] for line in lines}
     for model, name, batch in EXAMPLES:
-        rows = pandas.read_csv(root() / f"outputs/reference-cpu/shown/{name}/01-article.csv")
-        rows = rows[rows.batch_size.eq(batch)].drop_duplicates("device").fillna("")
-        here = rows.iloc[-1]
-        bounds = f"{significant(here.epoch_s_low)} to {significant(here.epoch_s_high)}"
-        how = ", ".join(filter(None, (here.epoch_s_how, here["flags"])))
-        times = " | ".join(map(seconds, rows.epoch_s))
-        lines.append(f"| {model}, batch {batch} | {times} ({bounds}), {how} |\n")
-    table = f"| model | {' | '.join(rows.device)} |\n{'| --- ' * 5}|\n{''.join(lines)}"
-    assert table in README, table
+        (path,) = (root() / "outputs" / "reference-cpu").glob(f"shown/{name}/*-article.csv")
+        rows = pandas.read_csv(path)
+        rows = rows[rows.batch_size.eq(batch) & rows.epoch_s.notna()].drop_duplicates("device")
+        assert " | ".join(rows_of_page["model"]) == " | ".join(rows.device) + " |"
+        *published, here = rows_of_page[f"{model}, batch {batch}"]
+        assert published == [*map(seconds, rows.epoch_s[:-1])]
+        measured = rows.iloc[-1]
+        bounds = f"{significant(measured.epoch_s_low)} to {significant(measured.epoch_s_high)}"
+        assert here.startswith(f"{seconds(measured.epoch_s)} ({bounds}), {measured.epoch_s_how}")
 
 
 def test_the_readme_counts_the_published_results():
@@ -134,3 +136,23 @@ class TestReference:
             text = place.read_text(encoding="utf-8")
             named = {*names_in(text)} - {"/root", *paths.USUAL_NAMES}
             assert not named, place.name
+
+
+def test_a_published_run_has_every_file_to_which_its_report_leads(tmp_path):
+    run, target = tmp_path / "run", tmp_path / "reference"
+    files = ("machine.json", "vae.ipynb", "vae.html", "vae.jsonl", "shown/vae/01-article.csv")
+    for name in (*files, "shown/vae/01-article.html", "results.parquet", ".lock", ".partial/x"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(name)
+    links = ("vae.html", "shown/vae/01-article.csv", "vae.jsonl")
+    page = "".join(f'<a href="{name}">{Path(name).name}</a>' for name in links)
+    (run / "index.html").write_text(page)
+    target.mkdir()
+    (target / "of_an_earlier_run.ipynb").touch()
+    runpy.run_path(str(root() / "setup" / "reference.py"))["publish"](run, target)
+    published = (target / "index.html").read_text()
+    assert '<a href="vae.jsonl.gz">vae.jsonl.gz</a>' in published
+    assert all((target / link).is_file() for link in re.findall('href="([^"]+)"', published))
+    names = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert names == {*files, "index.html", "vae.jsonl.gz"} - {"vae.jsonl"}
+    assert gzip.decompress((target / "vae.jsonl.gz").read_bytes()) == b"vae.jsonl"
