@@ -281,8 +281,10 @@ def test_flags_contended_and_slowed(make, monkeypatch):
         with case:
             case.measure("kernel_s", lambda: None, budget_s=0.01)
     first, second, third = experiment.records
-    assert first.flags == third.flags == []
-    assert second.flags == ["contended", "slowed"]
+    # A busy machine may add the flag of few steps.
+    of_others = {"contended", "slowed"}
+    assert of_others.isdisjoint([*first.flags, *third.flags])
+    assert of_others <= {*second.flags}
     assert second.calibration == {"before_s": 1.4, "after_s": 1.5}
     monkeypatch.setattr(other_programs, "contended", lambda *_: False)
     experiment = make(profile="smoke", out=str(experiment.out / "smoke"))

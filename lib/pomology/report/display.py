@@ -1,5 +1,6 @@
 """Display the tables, figures and claims of a notebook, and save them in the run's folder."""
 
+import dataclasses
 import inspect
 import json
 import shutil
@@ -84,7 +85,7 @@ class Report:
         """Display a `Table` or a matplotlib figure, and save it for the report.
 
         name: of its numbered files in shown/<notebook>/, HTML and CSV for a table, SVG for a
-        figure. caption: text under it. folded: the report hides it at first.
+        figure. caption: text under it. folded: the report hides it at first; the notebook a table.
         """
         self._displayed(self.save(table_or_figure, name, caption, folded))
 
@@ -93,11 +94,11 @@ class Report:
         folder = self._folder()
         item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
         item = self._items.setdefault(name, item)  # keeps the number if its cell runs again
-        displayed = table_or_figure
         if isinstance(table_or_figure, Table):
             item |= {"heading": table_or_figure.title, "notes": list(table_or_figure.notes)}
             item |= shares.kept(table_or_figure)
             table.save(table_or_figure, folder / item["file"])
+            displayed = dataclasses.replace(table_or_figure, folded=folded)
         else:
             write_atomic(folder / f"{item['file']}.svg", figures.svg(table_or_figure))
             displayed = figures.png(table_or_figure)

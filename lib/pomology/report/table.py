@@ -56,13 +56,14 @@ class Table:
 
     rows: all with the same headings in the same order. notes: sentences under the table. rates:
     number of a row -> device kind, precision and FLOP/s of its case, of which `shares.filled` makes
-    shares of the measured peaks.
+    shares of the measured peaks. folded: whether a notebook shows its title only, until a click.
     """
 
     title: str
     rows: Sequence[Row]
     notes: Sequence[str] = ()
     rates: Mapping[int, tuple[str, str, Estimate]] = field(default_factory=dict)
+    folded: bool = False
 
     def __post_init__(self):
         self.data = [row.data for row in self.rows if row.data]  # numbers for a file
