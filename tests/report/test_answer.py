@@ -169,6 +169,11 @@ def test_of_a_ratio_the_highest_is_named_and_only_speeds_are_compared():
 
     said = answer.of_run(of("capabilities"), [*cases("cpu"), *cases("mps"), *BOTH])
     assert said.startswith("Speed-up with feature autocast: 1.60× on the")
+    # The plain step is what others are compared with, also where all others are slower.
+    slower = [record("capabilities", {"speedup": metric(0.1, unit="×")}, {"feature": "fp16"})]
+    said = answer.of_run(of("capabilities"), [*slower, *list(cases("cpu"))[:1]])
+    assert said.startswith("Speed-up with feature fp16: 0.100× on the")
+    said = answer.of_run(of("capabilities"), [*cases("cpu"), *cases("mps"), *BOTH])
     assert "GPU is" not in said and "between GPU and CPU" not in said
 
 

@@ -62,3 +62,12 @@ def test_features_that_work_are_listed_and_others_with_their_status():
         "torch.compile (unsupported). On the CPU these features work: none; without success fp16 "
         "(mismatch)."
     )
+    ratios = {"fp16": 1.2, "autocast": 1.52, "GradScaler": 0.98}
+    timed = [
+        record("capabilities", {"speedup": metric(ratio)}, {"feature": feature}, backend="mps")
+        for feature, ratio in ratios.items()
+    ]
+    assert answers.features(timed) == (
+        "On the GPU these features work (speed relative to plain fp32): autocast (1.52×), fp16 "
+        "(1.20×) and GradScaler (0.980×)."
+    )

@@ -26,6 +26,8 @@ ASKED_FOR = ("fit_s", "epoch_s", "pass_s", "kernel_s", "throughput", "step_s")
 OF_SPEED = (*ASKED_FOR, "flops_per_s")
 NAMED = 2  # claims that are quoted
 SPELLED = {"lora": "LoRA", "amp": "AMP"}
+# The setting to which speed-ups are relative; its own ratio tells the spread, not a speed-up.
+PLAIN = {"feature": "fp32"}
 
 
 def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
@@ -70,13 +72,14 @@ def _main(declaration: Declaration, metric: str, timed: Sequence[Repeats]) -> li
         groups[str(case.config), case.precision].append(case)
     printed = [row["config"] for row in declaration.printed if row["si"] is not None]
 
-    def rank(group: list[Repeats]) -> tuple[int, bool, bool, float, float]:
+    def rank(group: list[Repeats]) -> tuple[bool, int, bool, bool, float, float]:
         config = group[0].config
+        plain = PLAIN.items() <= config.items()
         published = any(row.items() <= config.items() for row in printed if row)
         ratio = max(case.values[metric].value for case in group) if relative else 0.0
         whole = not any(case.first.scaled for case in group)
         work = 0 if whole else max(case.first.flops_per_step or 0 for case in group)
-        return len(group), published, whole, work, ratio
+        return not plain, len(group), published, whole, work, ratio
 
     return max(groups.values(), key=rank)  # the first of equal ones
 

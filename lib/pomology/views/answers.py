@@ -103,21 +103,27 @@ def devices(records):
 
 
 def features(records):
-    """Return which features work on which kind of device, and which do not, with their statuses.
+    """Return which features work on which kind of device and how fast, and which do not, and why.
 
     records: of `capabilities`.
     """
+
+    def speed(case):
+        return case.values["speedup"].value if "speedup" in case.values else 0.0
+
     by_kind = {}
-    for case in repeats.pool(records):
+    for case in sorted(repeats.pool(records), key=speed, reverse=True):
         feature = case.config.get("feature", PLAIN)
         if feature != PLAIN and "model" not in case.config:
-            by_kind.setdefault(case.kind, {}).setdefault(case.status, []).append(feature)
+            words = f"{feature} ({significant(speed(case))}×)" if speed(case) else feature
+            by_kind.setdefault(case.kind, {}).setdefault(case.status, []).append(words)
     texts = []
     for kind, by_status in sorted(by_kind.items(), reverse=True):
         working = answer.listed(by_status.pop("ok", ["none"]))
         failing = [f"{answer.listed(names)} ({status})" for status, names in by_status.items()]
         without = f"; without success {', '.join(failing)}" if failing else ""
-        texts.append(f"On the {kind.upper()} these features work: {working}{without}.")
+        speeds = " (speed relative to plain fp32)" if "×" in working else ""
+        texts.append(f"On the {kind.upper()} these features work{speeds}: {working}{without}.")
     return " ".join(texts)
 
 
