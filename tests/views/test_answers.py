@@ -71,3 +71,17 @@ def test_features_that_work_are_listed_and_others_with_their_status():
         "On the GPU these features work (speed relative to plain fp32): autocast (1.52×), fp16 "
         "(1.20×) and GradScaler (0.980×)."
     )
+
+
+def test_checks_that_did_not_pass_are_named():
+    def check(name, backend="cpu", **more):
+        return record("instrument_check", config={"check": name}, backend=backend, **more)
+
+    records = [check("clock"), check("fence", "mps", status="mismatch")]
+    records.append(check("against another clock", flags=["too-noisy"]))
+    said = answers.checks(records)
+    assert said.startswith(
+        "1 of 3 checks passed; not: fence on the GPU (mismatch), against another clock on the CPU "
+        "(inconclusive). Not measured"
+    )
+    assert answers.checks(records[:1]).startswith("1 of 1 checks passed. Not measured")

@@ -74,12 +74,15 @@ def checks(records):
     """
     pooled = repeats.pool(records)
     passed = [case for case in pooled if case.status == "ok" and "too-noisy" not in case.flags]
-    texts = [f"{len(passed)} of {len(pooled)} checks passed."]
+    others = []
     for case in pooled:
         if case not in passed:
             status = "inconclusive" if case.status == "ok" else case.status
-            texts.append(f"{case.config.get('check', case.first.case)} on {case.kind}: {status}.")
-    return " ".join([*texts, repeats.variation_text(pooled)])
+            name = case.config.get("check", case.first.case)
+            others.append(f"{name} on the {case.kind.upper()} ({status})")
+    without = f"; not: {', '.join(others)}" if others else ""
+    passed_text = f"{len(passed)} of {len(pooled)} checks passed{without}."
+    return f"{passed_text} {repeats.variation_text(pooled)}"
 
 
 def devices(records):
