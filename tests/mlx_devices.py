@@ -29,7 +29,8 @@ class Case(SimpleNamespace):
 
     def __init__(self, precision, device, tf32=False):
         self.notes, self.checks = [], []
-        backend = SimpleNamespace(kind="gpu", backend="mlx-gpu", framework="mlx", tf32=tf32)
+        backend = SimpleNamespace(kind="gpu", backend="mlx-gpu", framework="mlx")
+        backend.tf32 = backend.tf32_products = tf32
         backend.reset_peak_memory = lambda: None
         backend.context = device.context
         super().__init__(
@@ -268,17 +269,19 @@ def in_half(batch, kind):
 
 
 def verified(name, precision="fp32", operators=(), gradient=None, seed=1, tf32=False, seeds=(0,)):
-    """Verify the gradients of a twin's step; return the `Verification`. Raises Mismatch.
+    """Verify products, gradients and updates of a twin's step; return the `Verification`.
 
-    seeds: of the inputs.
+    seeds: of the inputs. Raises Mismatch.
     """
     training, model, size = prepared(name, precision, seed)
     case = Case(precision, Device(operators, gradient, precision), tf32)
     step = verify_mlx.StepOnBothDevices(case, model, training, ())
     verification = verify.Verification(case, step)
+    verification._product()
     with step:
         for number in seeds:
             verification._gradients(size, number, {})
+        verification._updates(2)
     return verification
 
 

@@ -1,6 +1,7 @@
 """Drift, and cases that cannot fit or end in time, which are not tried."""
 
 import functools
+import math
 import time
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from pomology.experiment import case as experiment_case
 from pomology.experiment import outcome
 from pomology.experiment.outcome import drift, of_exception
 from pomology.machine import snapshot
-from pomology.measure.clock import Block
+from pomology.measure.clock import Block, Part
 from pomology.models.cost import Cost
 from pomology.paths import root
 from pomology.results.run import Run
@@ -142,7 +143,10 @@ def computing(count=40, seconds=0.025, **changed):
         (computing(seconds=4.0), False, False),  # 3 % of it are 0.12 s
         (computing(seconds=4.0, _9=(0.4, 0.0)), False, False),  # within 8 deviations
         (computing(seconds=4.0, _9=(3.0, 0.0)), True, True),
-        (computing(4, _3=(0.4, 0.0)), False, False),  # too few to know what is usual
+        (computing(4, _3=(0.4, 0.0)), True, True),  # 17 times a usual block of 25 ms
+        (computing(4, seconds=4.0, _3=(7.0, 0.0)), False, False),  # of few blocks twice a usual one
+        (computing(4, seconds=4.0, _3=(60.0, 0.0)), True, True),
+        (computing(2, _1=(0.4, 0.0)), False, False),  # too few to know what is usual
     ],
 )
 def test_a_block_that_lasts_long_without_cpu_time_shows_a_pause(blocks, on_cpu, on_gpu):
@@ -295,3 +299,13 @@ def test_a_step_that_this_run_knows_to_exceed_the_limit_is_not_waited_for(
             "a step takes about 11.0 s at 1 GFLOP/s, the highest rate of this experiment here; 390 "
             "of them take 1:11:30 h, and the limit of the case is 10.0 s"
         )
+
+
+@pytest.mark.parametrize("seconds", [0.0, -2.76, math.nan, math.inf])
+def test_a_time_that_is_no_time_is_named(seconds):
+    part = Part("training", 4.0, first_step_s=0.1)
+    part.blocks += [Block(1, 0.1), Block(2, seconds)]
+    said = outcome.wrong_clock([part], [])
+    assert said.startswith("the part 'training': 2 steps or calls took ")
+    part.blocks.pop()
+    assert outcome.wrong_clock([part], []) is None

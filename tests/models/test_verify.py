@@ -98,7 +98,7 @@ FAULTS = {
     "a loss that is late": {aten._local_scalar_dense.default: planted.previous()},
 }
 SAID = {"update": "the update of", "matmul, a NaN": "a matmul of 512"}
-SAID |= {"matmul": "a matmul of 512 × 512 in fp32 differs by 1 % from that in fp64"}
+SAID |= {"matmul": "a matmul of 512 × 512 in fp32 (mm) differs by 1 % from that in fp64"}
 
 
 def test_a_device_that_computes_with_old_weights_does_not_learn(tmp_path):
@@ -190,8 +190,8 @@ class Sides:
         self.sizes.append(size)
         return {}
 
-    def product(self, left, right):
-        return None
+    def products(self, left, right):
+        return {}
 
     def __enter__(self):
         return self
@@ -206,7 +206,7 @@ def run():
 
     def run(sides, budget_s=1.0, batch_size=64, again=False, precision="fp32"):
         notes = []
-        backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False)
+        backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False, tf32_products=False)
         backend.reset_peak_memory = lambda: None
         case = SimpleNamespace(backend=backend, config={}, precision=precision, proof={})
         case.experiment = SimpleNamespace(budget_s=budget_s, profile="quick")
@@ -406,7 +406,7 @@ def test_a_difference_is_allowed_if_six_times_the_rounding_explains_it(run, roun
 @pytest.mark.parametrize(("first_norm", "accepted"), [(0.69, True), (0.01, False)])
 def test_a_trained_loss_near_0_is_compared_relative_to_the_first_one(run, first_norm, accepted):
     """0.0112 and 0.01 differ by 12 %, and by 0.2 % of the untrained loss of two classes."""
-    backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False)
+    backend = SimpleNamespace(kind="gpu", backend="mps", tf32=False, tf32_products=False)
     verification = verify.Verification(
         SimpleNamespace(backend=backend, config={}, precision="bf16"), Sides([0.0])
     )

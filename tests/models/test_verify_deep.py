@@ -26,6 +26,7 @@ class Case(SimpleNamespace):
     def __init__(self, precision, tf32=False):
         self.notes, self.checks = [], []
         backend = SimpleNamespace(kind="gpu", backend="mps", framework="torch", tf32=tf32)
+        backend.tf32_products = False
         backend.reset_peak_memory = lambda: None
         experiment = SimpleNamespace(budget_s=10.0, profile="quick")
         super().__init__(
@@ -329,17 +330,23 @@ def refused(fault):
     """The gradients show it, and not the single product that is compared before."""
     name, precision, operators, tf32 = WRONG[fault]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "PRODUCT_TOLERANCE", 1.0)
+        patch.setattr(verify, "PRODUCT_TOLERANCE", {"fp32": 1.0})
         with pytest.raises(Mismatch):
             verified(name, precision, operators, tf32=tf32)
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_a_matmul_in_tf32_that_is_called_fp32_is_refused(tf32):
+@pytest.mark.parametrize("operator", ["mm", "addmm", "bmm"])
+def test_a_matmul_in_tf32_that_is_called_fp32_is_refused(operator, tf32):
     """In PyTorch the kit lets no matmul be in TF32; its error is below that of a gradient."""
-    compute = lambda left, right: aten.mm(in_tf32(left), in_tf32(right))  # noqa: E731
-    operators = {aten.mm.default: compute, aten.addmm.default: with_bias(compute)}
-    with pytest.raises(Mismatch, match=r"a matmul of 512 × 512 in fp32 differs by 0\.029 %"):
+
+    def rounded(*factors, **named):
+        *bias, left, right = factors
+        return getattr(aten, operator)(*bias, in_tf32(left), in_tf32(right), **named)
+
+    operators = {getattr(aten, operator).default: rounded}
+    said = rf"a matmul of 512 × 512 in fp32 \({operator}\) differs by 0\.029 %"
+    with pytest.raises(Mismatch, match=said):
         verified("transformer_lm", "fp32", operators, tf32=tf32)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pomology.devices import find
+from pomology.devices.mlx import MLXDevice
 from pomology.errors import Mismatch
 from pomology.models import verify
 
@@ -145,6 +146,30 @@ def test_a_case_is_verified_before_its_timing_and_after_it(fault):
     with pytest.raises(Mismatch, match=r"q_proj\.lora_A differs by"):
         case_of_a_run()
     assert bool(case.notes) == (fault == "after it")
+
+
+def in_bf16(left, right):
+    product = mlx_devices.MATMUL(left.astype(mx.bfloat16), right.astype(mx.bfloat16))
+    return product.astype(mx.float32)
+
+
+@pytest.mark.parametrize(("tf32", "called"), [(False, "fp32"), (True, "TF32")])
+def test_a_matmul_in_bf16_is_seen_whatever_it_is_called(tf32, called):
+    operators = mlx_devices.matmuls(in_bf16)
+    with pytest.raises(Mismatch, match=rf"a matmul of 512 × 512 in {called} \(matmul\) differs by"):
+        verified("lora", "fp32", operators, tf32=tf32)
+
+
+def test_only_tf32_that_was_asked_for_is_tf32(monkeypatch):
+    """A matmul in bf16 drops the bits of the probe, too; it must not be taken for TF32."""
+    monkeypatch.setattr(mx.array, "__matmul__", in_bf16)
+    answers = {}
+    for asked in ("0", "1"):
+        monkeypatch.setattr(MLXDevice, "_tf32", asked)
+        monkeypatch.setenv("MLX_ENABLE_TF32", asked)
+        device = MLXDevice("cpu")
+        answers[asked] = (device.tf32, device.tf32_products)
+    assert answers == {"0": (False, False), "1": (True, True)}
 
 
 @pytest.mark.parametrize("name", ["lora", "gpt2_pretraining"])

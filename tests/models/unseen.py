@@ -82,7 +82,9 @@ def in_tensorflow(names: list[str]) -> Iterator[tuple[str, str, float, float]]:
     from pomology.models import verify_keras
 
     network = definitions("mlp_cnn_lstm")["network"]
-    backend = SimpleNamespace(kind="gpu", backend="metal", framework="tensorflow", tf32=False)
+    backend = SimpleNamespace(
+        kind="gpu", backend="metal", framework="tensorflow", tf32=False, tf32_products=False
+    )
     for name in names or ("mlp", "cnn", "lstm"):
         declared = network(name, "cpu")
         case = SimpleNamespace(backend=backend, config={}, precision="fp32")

@@ -31,6 +31,7 @@ class Device(abc.ABC):
     threads: int | None  # CPU threads of an operator; None if the framework has no such setting
 
     tf32 = False  # fp32 convolutions (in MLX: matmuls) run in TF32
+    tf32_products = False  # fp32 matmuls run in TF32, as was asked for
     counts_on_cpu = False  # the memory counters also count on the CPU
     counters_failed = False
 

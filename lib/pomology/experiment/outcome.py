@@ -26,6 +26,9 @@ DRIFT_S = 1.0  # in shorter times other programs cause temporary changes
 PAUSE_S = 0.3
 PAUSE_DEVIATIONS = 8
 PAUSE_IDLE = 0.5
+# Of fewer than 6 blocks, and of 3 at least: the pause as a multiple of a usual block.
+FEWEST_BLOCKS = 3
+PAUSE_OF_FEW = 2
 # What comes once may wait for a disk or for processes that start.
 PAUSE_ONCE_S = 1.0
 FEW_TRACED = 8  # with fewer steps after the warm-up, a memory trace excludes only the first step
@@ -114,7 +117,7 @@ def first_step_alone(training: clock.Part | None) -> str | None:
 
 
 def wrong_clock(parts: Iterable[clock.Part], calls: Iterable[Sequence[clock.Block]]) -> str | None:
-    """Return which time is 0 or negative, None if none is."""
+    """Return which time is 0, negative or no number, None if none is."""
     series = [(f"a call of {len(blocks)} blocks", blocks) for blocks in calls]
     for part in parts:
         times_s = [part.first_step_s, part.last_step_s]
@@ -123,7 +126,7 @@ def wrong_clock(parts: Iterable[clock.Part], calls: Iterable[Sequence[clock.Bloc
         series.append((f"the part {part.name!r}", blocks))
     for name, blocks in series:
         for block in blocks:
-            if block.seconds <= 0:
+            if not 0 < block.seconds < math.inf:
                 took = f"{block.steps} steps or calls took {block.seconds:.3g} s"
                 return f"{name}: {took}: the clock stood still or went back"
     return None
@@ -135,17 +138,19 @@ def paused(blocks: Sequence[clock.Block], kind: str) -> bool:
     kind: of the device, `cpu` or `gpu`. On a CPU the block must also lack CPU time: a block that
     computes more takes longer, too.
     """
-    if len(blocks) < intervals.VALUES_LEAST:
+    if len(blocks) < FEWEST_BLOCKS:
         return False
     usual_s = statistics.median(block.step_s for block in blocks)
     excesses_s = [block.seconds - block.steps * usual_s for block in blocks]
     # 1.48 median absolute deviations are a standard deviation of normal noise.
     deviation_s = 1.48 * statistics.median(map(abs, excesses_s))
     least_s = max(PAUSE_S, PAUSE_DEVIATIONS * deviation_s)
+    # A few blocks do not tell their noise, so that a pause must be longer than usual blocks.
+    usual_blocks = PAUSE_OF_FEW if len(blocks) < intervals.VALUES_LEAST else 0
     shares = [block.cpu_s / block.seconds for block in blocks if block.cpu_s is not None]
     busy = statistics.median(shares) if shares else 0.0
     for block, excess_s in zip(blocks, excesses_s, strict=True):
-        if excess_s < least_s:
+        if excess_s < max(least_s, usual_blocks * block.steps * usual_s):
             continue
         if kind == "gpu" or block.cpu_s is None or not busy:
             return True

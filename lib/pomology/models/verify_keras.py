@@ -76,12 +76,13 @@ class StepOnBothDevices:
         names = [f"the gradient of {weight.path}" for weight in self.model.trainable_variables]
         return dict(zip(names, gradients, strict=True)) | {"the loss": np.asarray(loss)}
 
-    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    def products(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
         """See `verify.Step`."""
-        if self.case.backend.tf32:
-            return None
+        multiply = devices_tensorflow.load().linalg.matmul
+        batches = (np.stack([each, each]) for each in (left, right))
         with self._device(on_cpu=False):
-            return np.array(devices_tensorflow.load().linalg.matmul(left, right))
+            made = {"matmul": multiply(left, right), "batched": multiply(*batches)[0]}
+        return {operator: np.array(product) for operator, product in made.items()}
 
     def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
         """See `verify.Step`."""

@@ -12,7 +12,6 @@ from mlx.utils import tree_flatten, tree_map
 from pomology.models import verify
 from pomology.models.blocks_mlx import Change, Noise, boundaries
 from pomology.models.verify import (
-    FP32_EPS,
     GRADIENT,
     OFTEN,
     OUTPUT,
@@ -135,12 +134,18 @@ class StepOnBothDevices:
         arrays["the loss"] = loss
         return {name: np.array(array.astype(mx.float32)) for name, array in arrays.items()}
 
-    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    def products(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
         """See `verify.Step`."""
-        if self.backend.tf32:
-            return None
         with self.backend.context():
-            return np.array(mx.matmul(mx.array(left), mx.array(right)))
+            factors = [mx.array(each) for each in (left, right)]
+            # Equal matrices, of which a kernel for batches multiplies each.
+            batches = [mx.stack([each, each]) for each in factors]
+            made = {
+                "matmul": mx.matmul(*factors),
+                "addmm": mx.addmm(mx.zeros(right.shape[1]), *factors),
+                "batched": mx.matmul(*batches)[0],
+            }
+            return {operator: np.array(product) for operator, product in made.items()}
 
     def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
         """See `verify.Step`."""
@@ -166,19 +171,22 @@ class StepOnBothDevices:
 
         size = min(SMALL, self.size)
         self.model.update(self.weights)
-        before = _flat(self.model.trainable_parameters())
+        weights = self.model.trainable_parameters()
+        # The optimizer's state has the type of its weight.
+        eps = count * max(mx.finfo(weight.dtype).eps for _, weight in tree_flatten(weights))
+        before = _flat(weights)
         _, optimizers = self._run(size, 0, False, on_device, count, states=states)
         device, device_states = _flat(self.model.trainable_parameters()), _slots(optimizers)
         _, optimizers = self._run(size, 0, True, on_cpu, count, states=states)
         cpu, cpu_states = _flat(self.model.trainable_parameters()), _slots(optimizers)
         deviations = {}
         for name, array in before.items():
-            deviation = verify.of_update(array, device[name], cpu[name], count * FP32_EPS)
+            deviation = verify.of_update(array, device[name], cpu[name], eps)
             deviations[f"the update of {name}"] = deviation
         for name, array in cpu_states.items():
             deviations[f"the {name}"] = Deviation(math.inf, 0.0, what="is missing")
             if name in device_states:
-                deviation = verify.of_state(device_states[name], array, count * FP32_EPS)
+                deviation = verify.of_state(device_states[name], array, eps)
                 deviations[f"the {name}"] = deviation
         return deviations
 

@@ -192,10 +192,14 @@ class StepOnBothDevices:
             kept.update(keep({"the loss by `item`": torch.tensor(loss.item())}))
         return kept
 
-    def product(self, left: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    def products(self, left: np.ndarray, right: np.ndarray) -> dict[str, np.ndarray]:
         """See `verify.Step`; only convolutions may be in TF32."""
-        factors = (torch.from_numpy(each).to(self.device) for each in (left, right))
-        return _array(torch.mm(*factors))
+        factors = [torch.from_numpy(each).to(self.device) for each in (left, right)]
+        bias = torch.zeros(right.shape[1], device=self.device)
+        # Equal matrices, of which a kernel for batches multiplies each.
+        batch = torch.bmm(*(torch.stack([each, each]) for each in factors))
+        made = {"mm": torch.mm(*factors), "addmm": torch.addmm(bias, *factors), "bmm": batch[0]}
+        return {operator: _array(product) for operator, product in made.items()}
 
     def losses(self, size: int, count: int, cpu: bool, noise: float = 0.0) -> list[float]:
         """See `verify.Step`."""
