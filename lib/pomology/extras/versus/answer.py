@@ -8,22 +8,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pomology.articles import devices as names
-from pomology.articles.devices import Catalogue
-from pomology.articles.names import Resolved
 from pomology.errors import PomologyError
-from pomology.extras.versus import pairs, predicted
+from pomology.extras.versus import pairs, predicted, variants
 from pomology.extras.versus.pairs import Pair, Summary
 from pomology.extras.versus.predicted import Ratio
 from pomology.format import seconds, significant
-from pomology.machine import snapshot
 from pomology.report.table import Row, Table
 
 WIDTH = 100  # columns
-MOST_SHARED = "the one with most work in common"  # why a size is taken
 MOST_PAIRS = 12  # of the table on a terminal
 NOTES = (
-    "Ratio: how many times as fast the first is. The first line counts pairs of the same framework "
-    "in one source, whose versions may differ, without a known problem.",
+    "The first line counts pairs of the same framework in one source, whose versions may differ, "
+    "without a known problem. Parts of a timed whole, such as the forward pass of a step, are no "
+    "pairs of their own.",
 )
 PREDICTED_NOTES = (
     "Predicted from data sheets alone, alike for all devices, not measured; in brackets the 90 % "
@@ -35,8 +32,9 @@ PREDICTED_NOTES = (
 class Answer(NamedTuple):
     """What is known of two devices.
 
-    first, second: their names. counted: pairs that the first line counts. others: pairs with a
-    problem. ratios: predicted. notes: how the names were taken, and why nothing is predicted.
+    first, second: their names, the faster one first. counted: pairs that the first line counts.
+    others: pairs with a problem. ratios: predicted. notes: how the names were taken, and why
+    nothing is predicted.
     """
 
     first: str
@@ -47,14 +45,27 @@ class Answer(NamedTuple):
     notes: list[str]
 
     @property
+    def direction(self) -> str:
+        """What all ratios are, in words."""
+        return direction(self.first, self.second)
+
+    @property
+    def mean(self) -> float:
+        """The ratio of the answer: of the pairs that count, or of others, or the predicted one."""
+        summary = pairs.summary(self.counted or self.others)
+        if summary:
+            return summary.mean
+        return predicted.mean(self.ratios) if self.ratios else 1.0
+
+    @property
     def headline(self) -> str:
         """The answer in one line."""
         summary = pairs.summary(self.counted)
         if summary:
-            return f"{_faster(self.first, self.second, summary)}: {summary.words}"
+            return f"{faster(self.first, self.second, summary)}: {summary.words}"
         doubtful = pairs.summary(self.others)
         if doubtful:
-            words = f"{_faster(self.first, self.second, doubtful)}: {doubtful.words}"
+            words = f"{faster(self.first, self.second, doubtful)}: {doubtful.words}"
             problems = dict.fromkeys(problem for pair in self.others for problem in pair.problems)
             return f"in doubt ({', '.join(problems)}): {words}"
         nothing = f"no published work of both {self.first} and {self.second}"
@@ -63,9 +74,9 @@ class Answer(NamedTuple):
         low = min(ratio.value for ratio in self.ratios)
         high = max(ratio.value for ratio in self.ratios)
         mean = predicted.mean(self.ratios)
-        words = _faster(self.first, self.second, Summary(mean, low, high, []))
+        words = faster(self.first, self.second, Summary(mean, low, high, []))
         count = len(self.ratios)
-        between = f"{significant(low)} to {significant(high)}×"
+        between = f"{significant(low)}× to {significant(high)}×"
         return f"{nothing}; predicted, not measured: {words}: {count} workloads, {between}"
 
     @property
@@ -81,7 +92,12 @@ class Answer(NamedTuple):
         )
 
 
-def _faster(first: str, second: str, summary: Summary) -> str:
+def direction(first: str, second: str) -> str:
+    """Return in words what the ratios of two devices are."""
+    return f"how many times as fast {first} is as {second}"
+
+
+def faster(first: str, second: str, summary: Summary) -> str:
     """Return which of both is faster; where their order differs, by how much it does."""
     if summary.low <= 1 <= summary.high and summary.low != summary.high:
         ranged = f"{significant(summary.low)} to {significant(summary.high)}"
@@ -89,8 +105,9 @@ def _faster(first: str, second: str, summary: Summary) -> str:
         return f"it depends: {first} is {ranged} times as fast as {second}, {mean} on average"
     if summary.mean == 1:
         return f"{first} and {second} are equally fast"
+    # Never turned round: the range beside it is of the same ratio.
     if summary.mean < 1:
-        return f"{second} is {significant(1 / summary.mean)}× faster than {first}"
+        return f"{first} is {significant(summary.mean)} times as fast as {second}"
     return f"{first} is {significant(summary.mean)}× faster than {second}"
 
 
@@ -99,50 +116,54 @@ def answer(first: str, second: str) -> Answer:
 
     Raises PomologyError, in one line, for an unknown device, or the same one twice.
     """
-    resolved = _resolve(first, second)
-    if resolved[0].name == resolved[1].name:
-        raise PomologyError(f"{resolved[0].name}: expected two different devices")
-    every = pairs.pairs(resolved[0].name, resolved[1].name)
-    notes = [each.note for each in resolved if each.note]
+    chosen, notes = _resolve(first, second)
     notes += [
-        f"{each.name} has no data sheet, so nothing is predicted"
-        for each in resolved
-        if each.name not in names.sheets()
+        f"{device} has no data sheet, so nothing is predicted"
+        for device in chosen
+        if device not in names.sheets()
     ]
+    as_typed = _of_devices(*chosen, notes)
+    # All ratios are those of the faster device, so that each reads as the first line does.
+    if as_typed.mean < 1:
+        return _of_devices(*reversed(chosen), notes)
+    return as_typed
+
+
+def _of_devices(first: str, second: str, notes: list[str]) -> Answer:
+    every = pairs.pairs(first, second)
     return Answer(
-        first=resolved[0].name,
-        second=resolved[1].name,
+        first=first,
+        second=second,
         counted=[pair for pair in every if pair.counts],
         others=[pair for pair in every if not pair.counts],
-        ratios=predicted.ratios(resolved[0].name, resolved[1].name),
+        ratios=predicted.ratios(first, second),
         notes=notes,
     )
 
 
-def _resolve(first: str, second: str) -> tuple[Resolved, Resolved]:
-    """Return the devices that two names mean.
+def _resolve(first: str, second: str) -> tuple[tuple[str, str], list[str]]:
+    """Return the devices that two names mean, and how they were chosen.
 
-    Of the sizes that a name leaves open, those are taken of which most pairs count.
+    Of the sizes that a name leaves open, those are taken of which most pairs count. Where nothing
+    is in common, sizes with a data sheet are taken, which have a prediction.
     """
-    gpus = snapshot.gpus()
-    every = Catalogue(names.all_names(), MOST_SHARED, "published time or data sheet")
-    usual = [names.resolve(name, every, gpus).name for name in (first, second)]
-    sizes = [
-        list(dict.fromkeys([device, *names.variants(name, every)]))
-        for name, device in zip((first, second), usual, strict=True)
+    sizes = [variants.variants(name) for name in (first, second)]
+    if set(sizes[0]) == set(sizes[1]):
+        raise PomologyError(f"{sizes[0][0]}: expected two different devices")
+
+    def shared(chosen: tuple[str, str]) -> tuple[int, int, int]:
+        every = pairs.pairs(*chosen)
+        with_sheet = sum(device in names.sheets() for device in chosen)
+        return sum(pair.counts for pair in every), len(every), with_sheet
+
+    different = [chosen for chosen in itertools.product(*sizes) if chosen[0] != chosen[1]]
+    best = max(different, key=shared)
+    is_shared = bool(pairs.pairs(*best))
+    notes = [
+        variants.note(name, device, others, is_shared)
+        for name, device, others in zip((first, second), best, sizes, strict=True)
     ]
-
-    def shared(chosen: tuple[str, str]) -> tuple[int, int]:
-        found = pairs.pairs(*chosen)
-        return sum(pair.counts for pair in found), len(found)
-
-    best = max(itertools.product(*sizes), key=shared)
-    resolved = []
-    for name, device, others in zip((first, second), best, sizes, strict=True):
-        # The one that was taken stands first, so the note names the others.
-        ordered = every._replace(names=(device, *(size for size in others if size != device)))
-        resolved.append(names.resolve(name, ordered, gpus))
-    return resolved[0], resolved[1]
+    return best, list(filter(None, notes))
 
 
 def lines(found: Answer, all_pairs: bool = False) -> list[str]:
@@ -151,13 +172,19 @@ def lines(found: Answer, all_pairs: bool = False) -> list[str]:
     text = textwrap.wrap(found.headline, WIDTH)
     if every:
         shown = every if all_pairs else every[:MOST_PAIRS]
-        text += ["", *table(found, shown).text(WIDTH).splitlines()]
+        text += ["", *text_of(table(found, shown))]
         if len(shown) < len(every):
             text.append(f"{len(every) - len(shown)} more pairs: --all shows them")
     if found.ratios:
         text += ["", *textwrap.wrap(found.predicted_line, WIDTH)]
-        text += ["", *predictions(found).text(WIDTH).splitlines()]
+        text += ["", *text_of(predictions(found))]
     return text + [line for note in found.notes for line in textwrap.wrap(note, WIDTH)]
+
+
+def text_of(shown: Table) -> list[str]:
+    """Return the lines of a table on a terminal, its heading wrapped, too."""
+    heading, *rest = shown.text(WIDTH).splitlines()
+    return [*textwrap.wrap(heading, WIDTH), *rest]
 
 
 def table(found: Answer, shown: Sequence[Pair]) -> Table:
@@ -166,7 +193,7 @@ def table(found: Answer, shown: Sequence[Pair]) -> Table:
     for pair in shown:
         sources = dict.fromkeys(speed.source for speed in pair)
         cells = {
-            "Work": f"{pair.first.title}, {pair.first.settings}",
+            "Work": f"{pair.first.title}, {pair.first.timed}, {pair.first.settings}",
             found.first: _cell(pair.first),
             found.second: _cell(pair.second),
             "Ratio": f"{significant(pair.ratio)}×",
@@ -194,7 +221,7 @@ def table(found: Answer, shown: Sequence[Pair]) -> Table:
             "second_software": second.software,
         }
         rows.append(Row(cells, data, "published" if pair.counts else "plain"))
-    return Table("Published times of the same work", rows, NOTES)
+    return Table(f"Published times of the same work: {found.direction}", rows, NOTES)
 
 
 def _cell(speed: pairs.Speed) -> str:
@@ -213,4 +240,5 @@ def predictions(found: Answer) -> Table:
             "Ratio": f"{significant(ratio.value)}× ({low} to {high})",
         }
         rows.append(Row(cells))
-    return Table(f"Predicted times of a step, {predicted.PRECISION}", rows, PREDICTED_NOTES)
+    heading = f"Predicted times of a step, {predicted.PRECISION}: {found.direction}"
+    return Table(heading, rows, PREDICTED_NOTES)

@@ -26,9 +26,8 @@ def figure(found: Answer) -> Any:
             for ratio in found.ratios
         ],
     }
-    label = f"speed of {found.first} over that of {found.second}"
     drawn = {title: lines for title, lines in panels.items() if lines}
-    return figures.points_figure(drawn, label, remark=REMARK, equal=True)
+    return figures.points_figure(drawn, found.direction, remark=REMARK, equal=True)
 
 
 def _line(

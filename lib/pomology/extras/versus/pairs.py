@@ -1,6 +1,7 @@
 """Published times of the same work on two devices, and their ratios.
 
-A pair is one configuration: the same workload, settings, precision and metric. Where a source has
+A pair is one configuration: the same workload, settings, precision and metric. Of the times of one
+run, such as a step and its forward pass, only the whole makes a pair. Where a source has
 both devices the pair is of that source, since two sources seldom measure alike.
 """
 
@@ -19,9 +20,19 @@ from pomology.results import cases
 
 # Metrics that are times of work, or rates of it. Others, such as memory, the latency of a launch or
 # the peak of a data sheet, are no speeds of a training.
-TIMES = ("fit_s", "epoch_s", "compute_epoch_s", "pass_s", "step_s", "kernel_s")
-TIMES += ("forward_s", "backward_s")
-RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
+# Each is before its parts.
+TIMES = {
+    "fit_s": "whole training",
+    "epoch_s": "epoch",
+    "compute_epoch_s": "epoch without loading",
+    "step_s": "training step",
+    "pass_s": "forward and backward pass",
+    "forward_s": "forward pass",
+    "backward_s": "backward pass",
+    "kernel_s": "call of an operator",
+}
+RATES = dict.fromkeys(("samples_per_s", "tokens_per_s", "steps_per_s"), "training throughput")
+METRICS = [*RATES, *TIMES]
 SAMPLES = ("image", "sequence", "token", "text")  # words for a sample in workloads.csv
 MOST_TITLES = 3  # of workloads in a line
 
@@ -52,6 +63,11 @@ class Speed(NamedTuple):
     @property
     def framework(self) -> str:
         return self.software.partition(" ")[0]
+
+    @property
+    def timed(self) -> str:
+        """What was timed: `training step`, `forward pass`."""
+        return (TIMES | RATES)[self.work[1]]
 
 
 class Pair(NamedTuple):
@@ -152,7 +168,10 @@ def sample_unit(workload: str) -> str:
 
 
 def pairs(first: str, second: str) -> list[Pair]:
-    """Return the pairs of two devices, one for each work, those that count before others."""
+    """Return the pairs of two devices, one for each work, those that count before others.
+
+    The result is the same for the reverse pair, with the inverse ratios.
+    """
     of_second = defaultdict(list)
     for speed in speeds(second):
         of_second[speed.work].append(speed)
@@ -161,7 +180,21 @@ def pairs(first: str, second: str) -> list[Pair]:
         if speed.work in of_second:
             of_first[speed.work].append(speed)
     best = [_best(alike, of_second[work]) for work, alike in of_first.items()]
-    return sorted(best, key=lambda pair: (not pair.counts, pair.first.title, pair.first.work))
+    return sorted(
+        _wholes(best), key=lambda pair: (not pair.counts, pair.first.title, pair.first.work)
+    )
+
+
+def _wholes(every: Iterable[Pair]) -> list[Pair]:
+    """Return of each run the pair of the whole that it timed, without those of parts of it."""
+    wholes: dict[tuple, Pair] = {}
+    for pair in sorted(
+        every, key=lambda pair: (not pair.counts, METRICS.index(pair.first.work[1]))
+    ):
+        workload, _, precision, config = pair.first.work
+        run = (workload, precision, config, pair.first.source, pair.second.source)
+        wholes.setdefault(run, pair)
+    return list(wholes.values())
 
 
 def _best(alike: Iterable[Speed], others: Sequence[Speed]) -> Pair:

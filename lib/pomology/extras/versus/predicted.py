@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pomology.articles import devices as names
 from pomology.extras.prediction import devices, model, workloads
+from pomology.extras.prediction.workloads import Target
 from pomology.measure.estimate import Estimate
 
 PRECISION = "fp32"  # without TF32, which Apple's GPUs lack
@@ -60,14 +61,19 @@ def steps(device: str) -> tuple[Step, ...]:
     """
     if device not in names.sheets():
         return ()
-    hardware = devices.with_data_sheet(device).device
     predicted = []
     for row in workloads.rows():
-        step = workloads.parse(row["example"])
-        work = workloads.count(step, PRECISION, hardware.backend)
-        time = model.fitted().predict(work, hardware, PRECISION)[0]
-        predicted.append(Step(row["example"], row["title"], step.batch_size, time))
+        target = workloads.parse(row["example"])
+        predicted_time = time(device, target)
+        predicted.append(Step(row["example"], row["title"], target.batch_size, predicted_time))
     return tuple(predicted)
+
+
+def time(device: str, target: Target) -> Estimate:
+    """Return the predicted time of a step on a device with a data sheet."""
+    hardware = devices.with_data_sheet(device).device
+    work = workloads.count(target, PRECISION, hardware.backend)
+    return model.fitted().predict(work, hardware, PRECISION)[0]
 
 
 def ratios(first: str, second: str) -> list[Ratio]:
