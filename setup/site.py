@@ -6,6 +6,8 @@ to a file of the repository that the site lacks leads to the repository, where i
 and is plain text else.
 """
 
+import html
+import json
 import os
 import re
 import shutil
@@ -29,6 +31,12 @@ TOP = {
     "CHANGELOG.md": "CHANGELOG.md",
 }
 MARKDOWN = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s]+)\)")
+# Of docs/: pages that the search leaves out, since their many short entries hide the answers.
+UNSEARCHED = Path("docs/log")
+NO_SEARCH = "---\nsearch:\n  exclude: true\n---\n\n"
+INDEX = SITE / "search" / "search_index.json"
+HEADING = re.compile("<h1>(.*?)</h1>")
+LEAD = re.compile('<p class="lead">(.*?)</p>')
 HTML = re.compile(r'<a ([^>]*)href="([^"]+)"([^>]*)>(.*?)</a>', re.DOTALL)
 ELSEWHERE = re.compile(r"\w+:|#")
 LIST = re.compile(r"(?m)^(?!\s*[-*] |\s*$|\s*\d+\. |#|\|)(.+)\n(?=[-*] )")
@@ -93,7 +101,8 @@ def copy_markdown(origin: Path) -> None:
     parts = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
     # A block of code has no links. MkDocs, unlike GitHub, wants an empty line before a list.
     parts[::2] = [LIST.sub(r"\1\n\n", MARKDOWN.sub(link, part)) for part in parts[::2]]
-    write(target, "".join(parts))
+    front = NO_SEARCH if origin.is_relative_to(UNSEARCHED) else ""
+    write(target, front + "".join(parts))
 
 
 def copy_html(text: str, origin: Path) -> None:
@@ -146,6 +155,27 @@ def assemble() -> None:
     print("\n".join(page.build(root() / "collection", SOURCE / "collection", site=True)))
 
 
+def add_devices_to_search() -> None:
+    """Add the pages of devices to MkDocs's search, which reads Markdown only."""
+    pages = [SITE / "collection" / "index.html", *(SITE / "collection" / "devices").glob("*.html")]
+    index = json.loads(INDEX.read_text(encoding="utf-8"))
+    for path in sorted(pages):
+        text = path.read_text(encoding="utf-8")
+        entry = {
+            "location": path.relative_to(SITE).as_posix(),
+            "title": first(HEADING, text),
+            "text": first(LEAD, text),
+        }
+        index["docs"].append(entry)
+    INDEX.write_text(json.dumps(index), encoding="utf-8")
+
+
+def first(pattern: re.Pattern, text: str) -> str:
+    """Return the words of a page's first element of a pattern."""
+    words = html.unescape(re.sub("<[^>]+>", "", pattern.search(text)[1]))
+    return html.escape(words, quote=False)
+
+
 def main() -> None:
     """Assemble and build the site. Exits with MkDocs's status, with its message."""
     assemble()
@@ -155,6 +185,7 @@ def main() -> None:
     done = subprocess.run(command, cwd=root(), check=False, env=environment)
     if done.returncode:
         sys.exit(done.returncode)
+    add_devices_to_search()
     (SITE / "404.html").unlink()  # its links need an address, which is not known
     print(f"{SITE.relative_to(root())}/index.html")
 

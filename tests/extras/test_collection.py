@@ -7,13 +7,15 @@ import time
 import tracemalloc
 import zipfile
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 import records
 from shared_runs import copied, every, honest, retime, zipped
 
 from pomology.__main__ import main
-from pomology.extras.collection import check, kept
+from pomology.articles import published
+from pomology.extras.collection import check, expected, kept, page, shared, submit
 from pomology.extras.compare.many import compare
 from pomology.extras.share import share
 from pomology.paths import root
@@ -207,7 +209,7 @@ def told(lie, files, other):
 @pytest.mark.long
 def test_lies_are_refused_or_marked_and_no_honest_run_is_refused(reference, tmp_path):
     some = copied(reference, SOME)
-    runs = [honest(some, number, gpu=number % 5 == 4) for number in range(20)]
+    runs = [simulated(some, number, number % 5 == 4) for number in range(20)]
     zips = [zipped(tmp_path / f"{number}.zip", files) for number, files in enumerate(runs)]
     found = [check.check(place) for place in zips]
     for one, broken in zip(found, compare([one.traits for one in found]), strict=True):
@@ -257,6 +259,27 @@ def read(place, folder):
     return kept.find(place, folder) or kept.decoded(place, kept.make(place, folder))
 
 
+SHORT_S = 2e-3  # a GPU's step of a workload takes its hundreds of launches, however small it is
+
+
+def simulated(files, number, gpu):
+    """Return an honest run of another machine, whose GPU does no step faster than its launches."""
+    files = honest(files, number, gpu)
+    if not gpu:
+        return files
+    for each in every(files):
+        case = check.checked_case(checked(each))
+        if "step_s" in case.recomputed and case.step_s < SHORT_S:
+            retime(each, case.step_s / SHORT_S)
+            each["seconds"] += check.checked_case(checked(each)).spent_s - case.spent_s
+    in_order = sorted(every(files, ok=False), key=lambda each: each["started"])
+    now = datetime.fromisoformat(in_order[0]["started"])
+    for each in in_order:
+        each["started"] = f"{now:%Y-%m-%dT%H:%M:%SZ}"
+        now += timedelta(seconds=each["seconds"] + 0.5)
+    return files
+
+
 SOUND = {}  # texts of honest runs, which take a second to simulate
 
 
@@ -264,7 +287,7 @@ def sound(reference, *journals, number=0, gpu=False):
     """Return the files of an honest run with some journals."""
     key = (journals, number, gpu)
     if key not in SOUND:
-        run = honest(copied(reference, ("instrument_check", *journals)), number, gpu)
+        run = simulated(copied(reference, ("instrument_check", *journals)), number, gpu)
         SOUND[key] = json.dumps(run)
     return json.loads(SOUND[key])
 
@@ -489,6 +512,98 @@ def test_a_step_that_a_data_sheet_cannot_explain_is_marked(reference, tmp_path):
     assert "prediction" in judged({tmp_path / "1.zip": files})[0]
 
 
+def m4_max(files):
+    """Make a run of a GPU that of an M4 Max."""
+    gpu = {"name": "Apple M4 Max", "memory_bytes": None, "cores": 40}
+    files["machine.json"] |= {
+        "chip": "Apple M4 Max",
+        "cpu_cores": 16,
+        "gpus": [gpu],
+        "os": "macOS",
+        "architecture": "arm64",
+    }
+    for each in every(files, ok=False):
+        case = each["case"].replace("-cuda", "-mps", 1)
+        each |= {"chip": "Apple M4 Max", "backend": "mps", "case": case}
+    return files
+
+
+@pytest.mark.parametrize("launches", [None, 1])
+def test_a_small_run_55_times_as_fast_as_a_cpu_is_marked(reference, tmp_path, launches):
+    """Its VAE is faster than its launches, and its 12 times are of four cases or fewer."""
+    some = copied(reference, ("instrument_check", "vae", "siamese"))
+    files = m4_max(honest(some, 4, gpu=True))
+    for each in [*every(files, "vae"), *every(files, "siamese")]:
+        each["launches_per_step"] = launches
+    rules = judged({tmp_path / "0.zip": files})[0]
+    assert {"prediction", "few cases"} <= rules
+    one = check.check(tmp_path / "0.zip")
+    assert not one.refused and 0 < one.traits.predicted <= 4
+
+
+def test_a_step_of_an_unknown_workload_is_not_compared(reference, tmp_path):
+    files = m4_max(sound(reference, "gpt2_small", number=4, gpu=True))
+    one = check.check(zipped(tmp_path / "0.zip", files))
+    assert one.traits.predicted == 0 and "prediction" not in {rule for rule, _ in one.broken}
+
+
+def test_a_gpu_that_launches_as_fast_as_published_ones_is_not_marked(reference):
+    """A VAE's step takes its launches, and more."""
+    launches_s = {
+        row["device"]: row["si"]
+        for row in published.rows()
+        if row["metric"] == "launch_s" and row["device"] in ("RTX 4090", "M2 Ultra")
+    }
+    # Kernels of a step, counted on the meta device.
+    names = {"RTX 4090": ("RTX 4090", 83), "M2 Ultra": ("M2 Ultra GPU (76 cores)", 145)}
+    (case, *_) = every(sound(reference, "vae", number=4, gpu=True), "vae")
+    assert launches_s.keys() == names.keys()
+    for name, launch_s in launches_s.items():
+        device, count = names[name]
+        low, _ = expected.step(checked(case), device).bounds
+        assert low / expected.BEYOND < count * launch_s
+
+
+@pytest.mark.parametrize(
+    ("chip", "marked"),
+    [
+        ("AMD EPYC", False),
+        ("Intel Xeon Processor (Skylake, IBRS)", False),
+        ("Intel(R) Xeon(R) CPU @ 2.20GHz", False),
+        ("AMD EPYC 7B13", True),
+        ("Apple M4 Max", True),
+    ],
+)
+def test_a_speed_is_compared_with_a_chip_of_the_same_model_only(
+    reference, tmp_path, monkeypatch, chip, marked
+):
+    # A pool of processes costs more than two small checks.
+    monkeypatch.setattr(page, "ProcessPoolExecutor", InThisProcess)
+    some = copied(reference, ("instrument_check", "vae", "mlp_cnn_lstm"))
+    runs = [of_chip(some, chip, 1), of_chip(some, chip, 2)]
+    for each in every(runs[1]):
+        retime(each, 0.5)
+    paths = [zipped(tmp_path / f"{n}.zip", files) for n, files in enumerate(runs)]
+    zips = page.checked(paths, tmp_path / "kept")
+    assert all(("same chip" in one.checked.marked) == marked for one in zips)
+
+
+class InThisProcess:
+    """A stand-in for a pool of processes."""
+
+    def __init__(self, **_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def map(self, function, items, chunksize):
+        return map(function, items)
+
+
 def test_a_loss_is_compared_at_the_same_number_of_steps_only(reference, tmp_path):
     files = sound(reference, "vae")
     for each in every(files, "vae"):
@@ -554,13 +669,30 @@ def test_submitting_says_what_the_zip_holds_and_asks(mine, tmp_path, capsys):
     assert "names of chips" in said and "Nothing was sent" in said and "Send a run" in said
     (first,) = tmp_path.glob("*.zip")
     before = first.read_bytes()
-    # A second one of this day has another name, and replaces none.
+    # The same run is written once; what is no zip stops nothing.
+    (tmp_path / "0.zip").write_bytes(b"PK")
+    assert main(["submit", str(mine), "--yes"]) == 0
+    said = capsys.readouterr().out
+    assert f"This run is already in {first}, so nothing was written." in said
+    assert "Attach that zip to the form" in said
+    (tmp_path / "0.zip").unlink()
+    assert list(tmp_path.glob("*.zip")) == [first]
+    # Another one of this day has another name, and replaces none.
+    (mine / "peaks.jsonl").unlink()
     assert main(["submit", str(mine), "--yes"]) == 0
     assert first.read_bytes() == before
     assert {place.name for place in tmp_path.glob("*.zip")} == {
         first.name,
         f"{first.stem}-2.zip",
     }
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 time of training on"), (3, "3 times of")])
+def test_a_summary_counts_in_english(count, words):
+    time = shared.Time("M4 CPU", "vae", "", "fp32", "PyTorch", "2.14", "step", [], 0, 0, "", "")
+    proof = shared.Proof(40 * "a", "quick", (9, 11, 2), "x", 0, 0, 0, 0.0, None)
+    said = submit.summary(SimpleNamespace(times=count * [time], proof=proof))
+    assert f"The pages would show {words}" in said
 
 
 def test_what_is_not_accepted_is_not_written(mine, tmp_path, capsys):

@@ -5,7 +5,9 @@ import hashlib
 import html
 import json
 import re
+import shutil
 import zipfile
+from collections import Counter
 
 import pytest
 from shared_runs import copied, every, honest, zipped
@@ -20,6 +22,8 @@ from pomology.results.record import checked
 
 JOURNALS = ("instrument_check", "peaks", "vae", "mlp_cnn_lstm")
 GIB = 2**30
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +129,108 @@ def test_the_page_of_all_has_every_device_and_works_without_a_network(pages):
     assert f"script-src 'sha256-{digest}'" in text and "src=" not in text
     assert "Runs accepted: 3, replaced: 0, refused: 0" in text
     assert "Checked for consistency, not for truth" in text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser: " + " or ".join(BROWSERS))
+def test_the_search_wants_all_words_and_ignores_hyphens_and_case(pages):
+    playwright = pytest.importorskip("playwright.sync_api")
+    named = {
+        "h100 sxm": "H100 80 GB SXM",
+        "SXM H100": "H100 80 GB SXM",
+        "RTX-3090": "RTX 3090",
+        "nvidia rtx4090": "RTX 4090",
+        "m4-max 40 cores": "M4 Max GPU (40 cores)",
+        "i7 8700": "Core i7-8700",
+    }
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        window = browser.new_page()
+        window.goto((pages / "index.html").as_uri())
+        for words, name in named.items():
+            window.fill("#search", words)
+            shown = window.locator("#devices li:visible a").all_inner_texts()
+            assert name in shown and len(shown) < 8, (words, shown)
+        window.fill("#search", "h100 epyc")
+        assert window.locator("#devices li:visible").count() == 0
+        assert window.is_visible("#none")
+        browser.close()
+
+
+def shared_rows(text):
+    """Return the rows of a page's shared times: the words, and the numbers of the linked runs."""
+    table = text[text.index('id="shared"') :]
+    table = table[: table.index("</table>")]
+    rows = re.findall("<tr><td>(.*?)</tr>", table, re.DOTALL)
+    return [(row.partition("<")[0], re.findall(r'href="#run-(\d+)"', row)) for row in rows]
+
+
+def test_a_shared_time_links_to_its_runs(files, tmp_path):
+    """The truth is which of two zips has which journal."""
+    runs = {"full.zip": honest(files, 1), "small.zip": honest(files, 2)}
+    del runs["small.zip"]["mlp_cnn_lstm.jsonl"]
+    for name, run in runs.items():
+        run["machine.json"] |= {"chip": "AMD Ryzen 9 5950X"}
+        for each in every(run, ok=False):
+            each["chip"] = "AMD Ryzen 9 5950X"
+        zipped(tmp_path / name, run)
+    page.build(tmp_path)
+    text = (tmp_path / "devices" / "amd-ryzen-9-5950x-cpu-8-cores.html").read_text("utf-8")
+    items = re.findall(r'<li id="run-(\d+)"><a href="[^"]*?(\w+\.zip)">.*?</a>: (.*?)</li>', text)
+    zips = {number: name for number, name, _ in items}
+    assert sorted(zips.values()) == ["full.zip", "small.zip"]
+    assert all(re.match(r"2026-\d\d-\d\d, commit [0-9a-f]{8}", words) for *_, words in items)
+    linked = [(workload, {zips[number] for number in of}) for workload, of in shared_rows(text)]
+    of_vae = [names for workload, names in linked if "autoencoder" in workload.casefold()]
+    others = [names for workload, names in linked if workload == "mlp_cnn_lstm"]
+    assert set().union(*of_vae) == {"full.zip", "small.zip"}, linked
+    assert others and all(names == {"full.zip"} for names in others), linked
+
+
+def test_many_runs_of_a_time_are_folded():
+    runs = [run_of(f"{n:02}.zip", 1.0 + n / 100, str(n)) for n in range(14)]
+    (pooled,) = shared.pool(runs)
+    device = evidence.Device("x", {}, [], [pooled], [], [])
+    assert device.numbers(pooled) == list(range(1, 15))
+
+
+def printed(name):
+    """Return the cells of a device's published values without their numbers."""
+    return [
+        tuple(text for heading, text in row.cells.items() if heading not in NUMBERS)
+        for row in evidence._published(name)
+    ]
+
+
+NUMBERS = ("As printed", "Per second")
+
+
+def test_rows_of_published_values_differ_in_a_cell():
+    for name in names.all_names():
+        # Values in other units, of which a range has no unit, may share the other cells.
+        (_, most) = (Counter(printed(name)).most_common(1) or [("", 1)])[0]
+        assert most == 1, name
+        values = evidence._published(name)
+        assert sum(row.count for row in values) == len(pairs.speeds(name))
+
+
+def test_values_that_differ_in_the_number_alone_are_a_range(pages):
+    """The source has 877, 875, 866, 864 and 858 samples per second."""
+    said = text_of(pages, "H100 80 GB SXM")
+    assert "858 to 877 samples/s (5 values)" in said
+    assert "818 to 863 samples/s (38 values)" in said
+
+
+def test_a_long_page_has_links_to_its_workloads(pages):
+    text = (pages / "devices" / "h100-80-gb-sxm.html").read_text(encoding="utf-8")
+    links = re.findall(r'<a href="#(published-[^"]+)">(.*?)</a> \((\d+)\)', text)
+    assert len(links) > 10 and text.index(links[0][0]) < text.index('<h2 id="published">')
+    assert sum(int(count) for *_, count in links) == len(pairs.speeds("H100 80 GB SXM"))
+    for anchor, title, _ in links:
+        assert re.search(
+            f'<tbody id="{anchor}">\\s*<tr class="published"><td[^>]*>{re.escape(title)}<', text
+        )
+    anchors = re.findall(r'\bid="([^"]+)"', text)
+    assert len(set(anchors)) == len(anchors)
 
 
 def test_no_link_between_pages_is_dead(pages):

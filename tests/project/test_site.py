@@ -1,13 +1,16 @@
 """The site: all is in it, no link is dead, and a browser shows it on a screen and on a phone."""
 
 import html
+import json
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
-from functools import cache
+import threading
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -124,6 +127,41 @@ def test_a_browser_shows_it(site, width, scheme):
         page.click("text=M3 Max GPU (40 cores)")
         assert "BERT-base" in page.inner_text("main")
         browser.close()
+
+
+def test_the_search_has_device_pages_and_no_log(site):
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    places = [entry["location"] for entry in index["docs"]]
+    assert (site / "log").is_dir() and not [place for place in places if place.startswith("log/")]
+    assert any(place.startswith("how-to/") for place in places)
+    titles = {entry["title"]: entry["location"] for entry in index["docs"]}
+    assert titles["M4 Max GPU (40 cores)"] == "collection/devices/m4-max-gpu-40-cores.html"
+    assert titles["Training speed of devices"] == "collection/index.html"
+    assert all((site / place.partition("#")[0]).exists() for place in places)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser: " + " or ".join(BROWSERS))
+def test_a_search_for_a_chip_leads_to_its_page(site):
+    """In a browser with a server, since a search from a file is not allowed."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+        page.click("input.md-search__input")
+        page.type("input.md-search__input", "M4 Max", delay=20)
+        page.wait_for_selector(".md-search-result__item")
+        links = page.locator(".md-search-result__link").evaluate_all("all => all.map(e => e.href)")
+        browser.close()
+    server.shutdown()
+    assert all("/collection/devices/m4-max-" in link for link in links[:2]), links[:5]
 
 
 @pytest.mark.parametrize(

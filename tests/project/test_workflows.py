@@ -191,6 +191,50 @@ def test_the_check_runs_for_the_form_and_for_the_code_that_decides():
     assert FIELDS["license"]["options"][0]["required"] is True
 
 
+def matched(path, patterns):
+    """Return whether a path filter has a file of the repository."""
+    expressions = [
+        re.escape(each).replace(r"\*\*", ".*").replace(r"\*", "[^/]*") for each in patterns
+    ]
+    return any(re.fullmatch(expression, path) for expression in expressions)
+
+
+def test_the_check_runs_for_all_extras_that_decide():
+    """The modules are those that Python loads for a check."""
+    program = (
+        "import sys, pomology.extras.collection.page\n"
+        "print(*(name for name in sys.modules if name.startswith('pomology.extras.')))"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    environment = os.environ | {"PYTHONPATH": str(root() / "lib")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    patterns = WORKFLOWS["collection"][True]["pull_request"]["paths"]
+    modules = [name for name in done.stdout.split() if name.count(".") > 2]
+    assert "pomology.extras.prediction.model" in modules
+    for name in modules:
+        assert matched(f"lib/{name.replace('.', '/')}.py", patterns), name
+    # The fitted numbers and the data sheets.
+    assert matched("lib/pomology/articles/data/prediction.json", patterns)
+
+
+def test_the_pages_are_published_after_a_change_of_what_makes_them():
+    patterns = WORKFLOWS["pages"][True]["push"]["paths"]
+    source = (root() / "setup" / "site.py").read_text(encoding="utf-8")
+    top = re.findall(r'^    "(\w+\.md)": ', source, re.MULTILINE)
+    assert "README.md" in top
+    made_of = (
+        *top,
+        "mkdocs.yml",
+        "setup/site.py",
+        "docs/how-to/cite.md",
+        "outputs/reference-cpu/index.html",
+        "collection/a.zip",
+        "lib/pomology/resources/page/devices.html.j2",
+        "lib/pomology/articles/data/elsewhere/a.csv",
+    )
+    assert [path for path in made_of if not matched(path, patterns)] == []
+
+
 def test_the_form_names_commands_that_exist():
     text = FORM["body"][0]["attributes"]["value"]
     makefile = (root() / "Makefile").read_text(encoding="utf-8")

@@ -3,8 +3,9 @@
 import functools
 import itertools
 import math
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +70,7 @@ CLOCKS = timedelta(days=1)  # by which the clock of a machine may be wrong
 # Watts of a device that trains: less than an iPhone's, more than any card's.
 POWER_W = (0.1, 2500.0)
 ENERGY = 2.0  # factor between the energy of a step and its time with the power
+SIZE = re.compile(r"\(.*?\)")  # of a chip, in the name of a device
 _same = functools.partial(math.isclose, rel_tol=EQUAL, abs_tol=ROUNDING_S)
 
 
@@ -144,6 +146,7 @@ def check(path: Path) -> Checked:
         if locked(commit) is None:
             text = f"{commit} is not in this repository, or has no requirements.txt"
             one.broken.append(("unknown commit", text))
+        predicted: set[str] = set()
         for case in one.cases:
             record = case.record
             title = f"{record.experiment}, {record.case} #{record.repeat}"
@@ -151,7 +154,8 @@ def check(path: Path) -> Checked:
                 one.broken.append((rule, f"{title}: {text}"))
             device = device_name(record, one.machine)
             one.broken.extend(one.traits.add(record, case.step_s, device))
-            one.broken.extend(("prediction", text) for text in _predicted(case, device, one.traits))
+            one.broken.extend(("prediction", text) for text in _predicted(case, device, predicted))
+        one.traits.predicted = len(predicted)
         one.broken.extend((*_instrument(one.cases), *_rates(one.cases), *_time(one.cases)))
         one.broken.extend(_dates(one.cases, committed(commit)))
     # A zip is written by anybody: whatever it breaks is its fault, refuses it, and stops no other.
@@ -184,13 +188,35 @@ def device_name(record: Record, machine: dict[str, Any]) -> str:
     return names.measured(cases.short_chip(record.chip), kind, machine)
 
 
-def _predicted(case: CheckedCase, device: str, traits: Traits) -> Iterator[str]:
-    """Yield that a step is far faster than predicted of its device. traits: counts it."""
+def applicable(broken: Sequence[Broken], devices: Iterable[str]) -> list[Broken]:
+    """Return the broken rules of a comparison that apply to a run. devices: of its traits.
+
+    Machines whose chip's name has no model number may have different chips, so nothing follows from
+    their speeds: `AMD EPYC` is any virtual one.
+    """
+    generic = tuple(f"{device}: " for device in devices if not has_model_number(device))
+    return [
+        (rule, text)
+        for rule, text in broken
+        if not (rule == "same chip" and text.startswith(generic))
+    ]
+
+
+def has_model_number(device: str) -> bool:
+    """Return whether a device's name has a digit, apart from its size: `M4 Max GPU (40 cores)`."""
+    return bool(re.search(r"\d", SIZE.sub("", device)))
+
+
+def _predicted(case: CheckedCase, device: str, predicted: set[str]) -> Iterator[str]:
+    """Yield that a step is far faster than predicted of its device.
+
+    predicted: takes the name of the case, which is equal for its repeats.
+    """
     record = case.record
     prediction = expected.step(record, device) if "step_s" in case.recomputed else None
     if prediction is None or cases.DOUBTS.intersection(record.flags):
         return
-    traits.predicted += 1
+    predicted.add(key_of(record))
     low, high = prediction.bounds
     if case.step_s < low / expected.BEYOND:
         between = f"{low:.3g} to {high:.3g} s"

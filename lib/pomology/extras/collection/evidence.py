@@ -6,6 +6,7 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from pomology.articles import devices as names
@@ -13,10 +14,12 @@ from pomology.articles import published
 from pomology.extras.collection import shared
 from pomology.extras.versus import pairs, predicted
 from pomology.format import quantity, seconds, significant, span
+from pomology.results import cases
 
 MEMORY = ("footprint_peak_bytes", "reserved_peak_bytes", "peak_memory_bytes")
 FEW_WORKLOADS = 3  # with fewer, a ratio says little of other work
-ORDER = ("Workload", "Settings", "Year")  # of published values
+TIMES = cases.TIMES | {"compute_epoch_s": "epoch without loading"}
+ORDER = ("Workload", "Settings", "Time of", "Year")  # of published values
 # Families of devices, by a pattern of their names, in the order of the page.
 FAMILIES = (
     ("Apple M5", r"M5\b"),
@@ -34,11 +37,23 @@ FAMILIES = (
 
 
 class Value(NamedTuple):
-    """A published value of a device: texts by heading. link, cited: of its source."""
+    """A published value of a device: texts by heading. link, cited: of its source.
+
+    count: of the values that differ in nothing but the number, which share a row.
+    """
 
     cells: dict[str, str]
     link: str
     cited: str
+    count: int
+
+
+class Section(NamedTuple):
+    """The published values of a workload. id: of its place on the page."""
+
+    title: str
+    id: str
+    rows: list[Value]
 
 
 class Predicted(NamedTuple):
@@ -106,10 +121,26 @@ class Device(NamedTuple):
         return f"{slug(self.name)}.html"
 
     @property
+    def values(self) -> int:
+        """How many published values it has, each of a row counted."""
+        return sum(value.count for value in self.published)
+
+    @property
+    def sections(self) -> list[Section]:
+        """Its published values by workload."""
+        by_title = groupby(self.published, key=lambda value: value.cells["Workload"])
+        return [Section(title, f"published-{slug(title)}", list(rows)) for title, rows in by_title]
+
+    @property
     def runs(self) -> list[shared.Run]:
         """The shared runs of it, the newest first."""
         runs = {run.name: run for pooled in self.shared for run in pooled.runs}
         return sorted(runs.values(), key=lambda run: run.day, reverse=True)
+
+    def numbers(self, pooled: shared.Pooled) -> list[int]:
+        """Return the numbers of the runs of a shared time, in the list of `runs` from 1."""
+        of_time = {run.name for run in pooled.runs}
+        return [number for number, run in enumerate(self.runs, 1) if run.name in of_time]
 
     @property
     def mixed(self) -> bool:
@@ -120,7 +151,7 @@ class Device(NamedTuple):
     def counts(self) -> str:
         """How much is known of it, in words."""
         sources = {value.cells["Source"] for value in self.published}
-        published_values = shared.counted(len(self.published), "published value")
+        published_values = shared.counted(self.values, "published value")
         parts = [
             f"{published_values} of {shared.counted(len(sources), 'source')}" if sources else "",
             shared.counted(len(self.runs), "shared run") if self.runs else "",
@@ -193,23 +224,48 @@ def _memory() -> dict[tuple[str, str, str], dict[str, str]]:
 
 
 def _published(name: str) -> list[Value]:
-    values = []
+    alike: dict[tuple, list[pairs.Speed]] = defaultdict(list)
     for speed in pairs.speeds(name):
-        memory = _memory().get((name, speed.source, speed.work[0]), {})
-        cells = {
-            "Workload": speed.title,
-            "Settings": speed.settings,
-            "As printed": speed.text,
-            "Per second": "" if speed.is_rate else speed.per_second,
-            "Memory": memory.get(str(speed.config), ""),
-            "Software": speed.software,
-            "Year": speed.year,
-            "Source": speed.source,
-            "Known problems": "; ".join(published.FAULTS[fault] for fault in speed.faults),
-        }
-        link, cited = _sources().get(speed.source, ("", ""))
-        values.append(Value(cells, link, cited))
+        _, _, unit = speed.text.partition(" ")
+        alike[unit, *_cells(name, speed).items()].append(speed)
+    values = []
+    for of_row in alike.values():
+        of_row.sort(key=lambda speed: speed.si)
+        count = f" ({len(of_row)} values)" if len(of_row) > 1 else ""
+        rates = [speed.per_second for speed in of_row if speed.per_second and not speed.is_rate]
+        cells = _cells(name, of_row[0])
+        cells["As printed"] = between([speed.text for speed in of_row]) + count
+        cells["Per second"] = between(rates[::-1])
+        link, cited = _sources().get(of_row[0].source, ("", ""))
+        values.append(Value(cells, link, cited, len(of_row)))
     return sorted(values, key=lambda value: [value.cells[name] for name in ORDER])
+
+
+def _cells(name: str, speed: pairs.Speed) -> dict[str, str]:
+    """Return the cells of a published value, with empty ones for its number."""
+    memory = _memory().get((name, speed.source, speed.work[0]), {})
+    return {
+        "Workload": speed.title,
+        "Settings": speed.settings,
+        "Time of": TIMES.get(speed.work[1], ""),
+        "As printed": "",
+        "Per second": "",
+        "Memory": memory.get(str(speed.config), ""),
+        "Software": speed.software,
+        "Year": speed.year,
+        "Source": speed.source,
+        "Known problems": "; ".join(published.FAULTS[fault] for fault in speed.faults),
+    }
+
+
+def between(texts: Sequence[str]) -> str:
+    """Return the ends of sorted quantities with one unit, "" for none: `858 to 877 images/s`."""
+    if not texts:
+        return ""
+    first, last = texts[0], texts[-1]
+    if first == last:
+        return first
+    return f"{first.partition(' ')[0]} to {last}"
 
 
 def _predicted(name: str) -> list[Predicted]:

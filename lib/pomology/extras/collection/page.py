@@ -24,18 +24,20 @@ REFERENCE = "RTX 3090"  # one of the devices that share most published work with
 TEMPLATE = "devices.html.j2"
 LONG = ("Workload", "Settings", "Known problems")  # columns of long texts
 FOLDER = "devices"  # of the pages of single devices, next to the page of all
+MOST_LINKS = 10  # to runs, in a cell; others are folded
 MOST_LINES = 200  # about refused and marked zips, on a page
 # Hides the devices that have not all words of the search; without a script the list is whole.
 SCRIPT = """
 const box = document.getElementById("search");
 box.hidden = false;
-// Makers and spaces are left out: `NVIDIA RTX4090` is `RTX 4090`.
-const plain = (text) => text.toLowerCase().replace(/apple|nvidia|geforce|amd|tesla|\\s+/g, "");
+// Makers, spaces and hyphens are left out: `NVIDIA RTX4090` and `rtx-4090` are `RTX 4090`.
+const plain = (text) => text.toLowerCase().replace(/apple|nvidia|geforce|amd|tesla|[\\s-]+/g, "");
 box.addEventListener("input", () => {
-  const words = plain(box.value);
+  const words = box.value.split(/[\\s-]+/).map(plain);
   let shown = 0;
   for (const item of document.querySelectorAll("#devices li")) {
-    item.hidden = !plain(item.textContent).includes(words);
+    const name = plain(item.textContent);
+    item.hidden = !words.every((word) => name.includes(word));
     shown += !item.hidden;
   }
   document.getElementById("none").hidden = shown > 0;
@@ -67,7 +69,8 @@ def checked(
     numbers = [number for number, (path, _) in enumerate(sound) if not judged or path in judged]
     broken = compare([one.checked.traits for _, one in sound], numbers)
     for (_, one), of_one in zip(sound, broken, strict=True):
-        one.checked.broken.extend(of_one)
+        devices = one.checked.traits.times
+        one.checked.broken.extend(check.applicable(of_one, devices))
     return zips
 
 
@@ -128,8 +131,9 @@ def _write(path: Path, device: Device, every: Sequence[Device], facts: dict[str,
         "columns": [
             heading for heading in headings if any(row.cells[heading] for row in device.published)
         ],
-        "rows": device.published,
+        "sections": device.sections,
         "long": LONG,
+        "most_links": MOST_LINKS,
         "answer": evidence.answer(device.name, REFERENCE),
         "example": "".join(example[:1]),
     }
@@ -153,7 +157,7 @@ def _write_index(
         by_family[evidence.family(name)].append(name)
     with_values = sum(bool(device.published) for device in every)
     with_runs = [device.name for device in every if device.shared]
-    values = sum(len(device.published) for device in every)
+    values = sum(device.values for device in every)
     lead = (
         f"{len(every)} devices: {values:,} published times and rates of {with_values}, "
         f"shared runs of {len(with_runs)}, predictions of {len(names.sheets())}."

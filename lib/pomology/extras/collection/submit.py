@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,8 +28,9 @@ In the collection it is public, under the license of this repository."""
 def submit(folder: Path, yes: bool) -> int:
     """Say whether a run is accepted; write its zip if it is and `yes`, or the person agrees.
 
-    Return the status of the command: 1 if nothing was written. Raises PomologyError for a run that
-    cannot be accepted, before anything is packed.
+    Return the status of the command: 1 if there is no zip to send. A zip that has the same run is
+    named, and no second one is written. Raises PomologyError for a run that cannot be accepted,
+    before anything is packed.
     """
     run = Run(folder)
     if not run.records:
@@ -46,6 +48,11 @@ def submit(folder: Path, yes: bool) -> int:
             print("Nothing was written: the collection would refuse this run.")
             return 1
         print(summary(one))
+        written = same_zip(draft, folder.resolve().parent)
+        if written:
+            print(f"This run is already in {redact(str(written))}, so nothing was written.")
+            print(f"Nothing was sent. Attach that zip to the form “Send a run”{_form()}")
+            return 0
         print(HOLDS.format(cases=len(run.records), names=", ".join(sorted(run.journals))))
         if not yes and not (sys.stdin.isatty() and input("Write it? [y/N] ") in ("y", "yes")):
             print("nothing was written; the answer y or the option --yes writes it")
@@ -67,6 +74,26 @@ def free_name(run: Run, folders: tuple[Path, ...]) -> str:
     )
 
 
+def same_zip(draft: Path, folder: Path) -> Path | None:
+    """Return the zip of a folder that has the same files as a draft, None without one."""
+    written = _files(draft)
+    return next(
+        (path for path in sorted(folder.glob("[!.]*.zip")) if _files(path) == written), None
+    )
+
+
+def _files(path: Path) -> list[tuple[str, int, int]]:
+    """Return the names, sizes and checksums of a zip's files, none of what is no zip.
+
+    The bytes of two zips of a run differ, since a zip has the times at which it was written.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [(info.filename, info.file_size, info.CRC) for info in archive.infolist()]
+    except (OSError, zipfile.BadZipFile):
+        return []
+
+
 def _numbered(stem: str) -> Iterator[str]:
     yield f"{stem}.zip"
     number = 2
@@ -79,7 +106,8 @@ def summary(one: kept.OneZip) -> str:
     """Return what the pages would show of an accepted run, and its proof, in a line."""
     devices = dict.fromkeys(time.device for time in one.times)
     training = [time for time in one.times if time.experiment != shared.PEAKS]
-    times = f"{len(training)} times of training on {' and '.join(devices)}" if training else "peaks"
+    count = shared.counted(len(training), "time")
+    times = f"{count} of training on {' and '.join(devices)}" if training else "peaks"
     return f"The pages would show {times}; {one.proof.text}."
 
 
