@@ -264,6 +264,16 @@ def test_a_case_whose_limit_left_the_first_step_alone_is_too_slow(make):
     record = run(make(), functools.partial(body, 30.0), batch_size=[2])
     assert record.status == "ok" and record.metrics["epoch_s"].value == pytest.approx(4095.0)
 
+    def from_a_rate_of_0(limit_s, case):
+        """A schedule begins with a learning rate of 0, so the first step changes no weight."""
+        case.watch_model(torch.nn.Linear(2, 1))
+        body(limit_s, case)
+
+    record = run(make(), functools.partial(from_a_rate_of_0, 10.0), batch_size=[3])
+    assert (record.status, record.reason) == ("too-slow", expected)
+    record = run(make(), functools.partial(from_a_rate_of_0, 30.0), batch_size=[4])
+    assert (record.status, record.reason) == ("not-learning", "no step changed the weights")
+
 
 @pytest.mark.parametrize(
     ("flops", "settings", "refused"),

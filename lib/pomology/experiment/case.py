@@ -521,14 +521,15 @@ class Case:
         timed = [part for part in self.clock.parts.values() if part.first_step_s is not None]
         if not self._metrics and not timed:
             return "error", "nothing was timed"
-        trained = self._model is not None and bool(self.clock.parts)
+        first_step = outcome.first_step_alone(self._training)
+        # A first step alone may have a learning rate of 0, from which a schedule begins.
+        trained = self._model is not None and bool(self.clock.parts) and not first_step
         if trained and self.backend.weight_sample(self._model) == self._weights:
             return "not-learning", "no step changed the weights"
         problem = outcome.not_learning(self._losses, self.experiment.expects_learning)
         if problem:
             return "not-learning", problem
         # A number that the notebook has recorded itself is one, too.
-        first_step = outcome.first_step_alone(self._training)
         times = [name for name, metric in self._metrics.items() if metric.unit == "s"]
         if first_step and times in ([], ["proof_s"]):
             return "too-slow", first_step
