@@ -13,7 +13,6 @@ from pomology.report.figures import article_figure
 
 COLOURS = {kind: look["colour"] for kind, look in figures.LOOKS.items()}
 HERE_CPU, HERE_GPU = COLOURS["measured", "cpu"], COLOURS["measured", "gpu"]
-NOTHING = "Nothing was measured that can be drawn"
 TIMES = {"epoch_s": metric(4.5, 3.6, 5.4), "compute_epoch_s": metric(0.9, 0.8, 1.0)}
 MACHINE = [
     record(metrics=TIMES, chip="AMD $\\frac{$"),
@@ -29,8 +28,10 @@ BOTH = ({}, {"backend": "mps"}, {"backend": "mlx-gpu", "framework": "mlx"})
 
 
 def drawn(experiment, records=(), draw=article_figure):
-    """Return the figure with its layout."""
+    """Return the figure with its layout, None without values."""
     figure = draw(declared.of(experiment), list(records))
+    if figure is None:
+        return None
     figure.draw_without_rendering()
     # A notebook would display pyplot's figures twice, and a Mac would open a window for them.
     assert not _pylab_helpers.Gcf.figs

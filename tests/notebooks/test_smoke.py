@@ -176,11 +176,12 @@ def test_it_draws_and_saves_the_articles_table_and_figure(execution):
     if execution.about["article"] == "kit":
         pytest.skip("repeats no article")
     shown = execution.out / "shown" / execution.path.stem
-    (figure,) = shown.glob("[0-9][0-9]-figure.svg")
-    text = figure.read_text(encoding="utf-8")
-    # In so short a run there may be nothing.
-    assert text.count(' d="') >= 4 or "Nothing was measured that can be drawn" in text
-    assert any("image/png" in each.get("data", {}) for each in execution.outputs)
+    # In so short a run there may be nothing to draw.
+    figures = [*shown.glob("[0-9][0-9]-figure.svg")]
+    for figure in figures:
+        assert figure.read_text(encoding="utf-8").count(' d="') >= 4
+    pictures = sum("image/png" in each.get("data", {}) for each in execution.outputs)
+    assert pictures >= len(figures)
     assert list(shown.glob("*-article.html"))
 
 

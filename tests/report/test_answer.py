@@ -196,3 +196,26 @@ def test_settings_are_words():
     assert said == "with model gpt2 and AMP, without LoRA, at batch size 4 and sequence 512"
     numbers = answer._in_words({"batch_size": 20, "layers": 2, "size": 200})
     assert numbers == "at batch size 20, layers 2 and size 200"
+
+
+def test_values_of_other_settings_are_named_where_one_differs():
+    """`What does LoRA change?` needs both values; many batch sizes are left to the table."""
+
+    def case(step_s, lora=False, batch_size=1, **more):
+        config = {"model": "gpt2", "batch_size": batch_size, "lora": lora}
+        values = {"step_s": metric(step_s, unit="s")}
+        return record("gpt2_finetuning", values, config, article="001", **more)
+
+    named = "With one setting changed: 8.00 s with LoRA."
+    declared = of("gpt2_finetuning")
+    said = answer.of_run(declared, [case(21.0), case(8.0, True), case(9.0, True, 2)])
+    assert "21.0 s on the" in said and named in said and "9.00 s" not in said
+    said = answer.of_run(declared, [case(21.0), case(8.0, True, flags=["drift"])])
+    assert "With one setting changed: 8.00 s with LoRA (drift)." in said
+    batches = [case(3.0, batch_size=size) for size in (2, 4, 8, 16, 32)]
+    assert named in answer.of_run(declared, [case(21.0), case(8.0, True), *batches])
+    many = answer.of_run(declared, [case(21.0), *batches])
+    assert many.count("at batch size") == 6
+    # Another device, framework or a smaller variant is no other setting.
+    said = answer.of_run(declared, [case(21.0), case(8.0, True, backend="mps", scaled=True)])
+    assert "With one setting" not in said

@@ -76,6 +76,7 @@ def test_a_table_has_the_committed_numbers(name, monkeypatch):
     # That version took disturbed repeats into its means.
     monkeypatch.setattr(repeats, "LEAST_CLEAN", math.inf)
     monkeypatch.setattr(repeats, "EPOCHS", frozenset())  # and had ranges of estimated epochs
+    monkeypatch.setattr(repeats, "REPEATS", 2)  # and Student's t of two repeats
     made = article.article_table(of(name), RUN.journals[name].records)
     kept = list(map(numbers, read_csv(TABLES[name])))
     # That version had a row for forward and one for backward where both are only in an image.

@@ -50,3 +50,15 @@ def test_a_notebook_folds_the_tables_that_its_report_folds(tmp_path, monkeypatch
     assert "<td>M3</td>" in rest and "A note." in rest
     saved = (tmp_path / "run" / "shown" / "vae" / "02-details.html").read_text()
     assert "<details" not in saved
+
+
+def test_a_figure_without_values_is_a_sentence_and_no_picture(tmp_path):
+    shown = []
+    report = display.Report("vae", out=str(tmp_path / "run"), receive=shown.append)
+    report.show(None, "figure")
+    report.show(Table("Numbers", [Row({"Device": "M3"})]), "numbers")
+    assert shown[0].data == "*Nothing was measured that this figure could show.*"
+    assert sorted(path.name for path in (tmp_path / "run" / "shown" / "vae").iterdir()) == [
+        "01-numbers.html",
+        "about.json",
+    ]

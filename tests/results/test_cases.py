@@ -131,3 +131,13 @@ def test_a_disturbed_repeat_is_in_no_mean_where_two_others_are_clean():
     (few,) = repeats.pool(runs[:2])
     assert few.values["step_s"].value == pytest.approx((0.0050 * 0.189) ** 0.5)
     assert few.left_out == {} and few.flags == ["contended", "few-steps"]
+
+
+def test_two_repeats_have_their_range_and_three_an_interval():
+    """With one degree of freedom Student's t is 12.7 standard errors: from 0.1 ms to 160 days."""
+    estimates = [Estimate(seconds, "s", seconds, seconds) for seconds in (16.8, 123.0)]
+    mean = repeats.mean_of_repeats(estimates)
+    assert mean.value == pytest.approx((16.8 * 123.0) ** 0.5)
+    assert (mean.low, mean.high, mean.n, mean.covers) == (16.8, 123.0, 2, "seen")
+    mean = repeats.mean_of_repeats([*estimates, Estimate(40.0, "s", 39.0, 41.0)])
+    assert mean.covers == "repeats" and mean.low < 16.8

@@ -25,6 +25,7 @@ ASKED_FOR = ("fit_s", "epoch_s", "pass_s", "kernel_s", "throughput", "step_s")
 # Metrics by which a GPU and a CPU are compared; others, such as memory, are no matter of speed.
 OF_SPEED = (*ASKED_FOR, "flops_per_s")
 NAMED = 2  # claims that are quoted
+OTHERS = 5  # other settings whose values are named
 SPELLED = {"lora": "LoRA", "amp": "AMP"}
 # The setting to which speed-ups are relative; its own ratio tells the spread, not a speed-up.
 PLAIN = {"feature": "fp32"}
@@ -46,6 +47,7 @@ def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
         if metric in OF_SPEED:
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
         sentences += _published(declaration, metric, main[0])
+        sentences += _other_settings(declaration, metric, main[0], timed)
     heading = metrics.Metric(metric).heading
     sentences += _endings(comparable(own), "" if timed else heading)
     sentences += _claims(declaration, records)
@@ -101,6 +103,35 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
     return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
 
 
+def _other_settings(
+    declaration: Declaration, metric: str, main: Repeats, timed: Sequence[Repeats]
+) -> list[str]:
+    """Return the values of what differs from the main case in one setting, on the same device.
+
+    A setting with more values than fit into a sentence is left to figure and table. A speed-up has
+    none, since its notebook names all.
+    """
+    if metrics.Metric(metric).unit == "×":
+        return []
+    by_setting: dict[str, list[Repeats]] = defaultdict(list)
+    for case in timed:
+        same_device = (case.kind, case.framework) == (main.kind, main.framework)
+        same_kind = case.first.scaled == main.first.scaled
+        alike = same_device and same_kind and case.config.keys() == main.config.keys()
+        changed = [key for key in case.config if case.config[key] != main.config.get(key)]
+        if alike and len(changed) == 1:
+            by_setting[changed[0]].append(case)
+    texts: list[str] = []
+    for setting, others in sorted(by_setting.items(), key=lambda item: len(item[1])):
+        if len(texts) + len(others) > OTHERS:
+            break
+        for case in others:
+            shown = value_text(metric, case.values[metric], _in_minutes(declaration, metric))
+            flags = f" ({', '.join(case.flags)})" if case.flags else ""
+            texts.append(f"{shown} {_in_words({setting: case.config[setting]})}{flags}")
+    return [f"With one setting changed: {'; '.join(texts)}."] if texts else []
+
+
 def _in_minutes(declaration: Declaration, metric: str) -> str:
     """Return the heading of the metric's column if its unit is minutes, else ""."""
     headings = [heading for heading, name in declaration.metric_columns.items() if name == metric]
@@ -134,7 +165,7 @@ def _shown_settings(declaration: Declaration, config: Mapping) -> dict:
 def _number(case: Repeats, metric: str) -> str:
     """Return on what a value rests: repeats, or steps of one process."""
     value = case.values[metric]
-    if value.covers == "repeats":
+    if len(case.used) > 1:
         return f"{len(case.used)} repeats"
     if metric in TRAININGS:
         steps = sum(steps for steps, _ in case.last.steady())

@@ -22,6 +22,7 @@ from pomology.results.repeats import run_to_run_by_kind
 from pomology.results.run import Run, by_hand, latest, note_machine
 
 MOST_ROWS = 40  # of a table that the report does not fold
+NOTHING = "*Nothing was measured that this figure could show.*"
 CONTENTS = "about.json"  # the ordered contents of the folder shown/<notebook>/
 
 
@@ -90,8 +91,13 @@ class Report:
         self._displayed(self.save(table_or_figure, name, caption, folded))
 
     def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:
-        """Save a table or figure as `show` does, and return an object for Jupyter to display."""
+        """Save a table or figure as `show` does, and return an object for Jupyter to display.
+
+        None, of a drawing function without values, is a sentence, and nothing for the report.
+        """
         folder = self._folder()
+        if table_or_figure is None:
+            return Markdown(NOTHING)
         item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
         item = self._items.setdefault(name, item)  # keeps the number if its cell runs again
         if isinstance(table_or_figure, Table):

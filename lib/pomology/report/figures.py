@@ -254,14 +254,14 @@ def draw_lines(
     limits: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
     alike: bool = False,
 ) -> Any:
-    """Return a figure of values over a setting, both axes logarithmic.
+    """Return a figure of values over a setting, both axes logarithmic; None without any.
 
     curves: panel -> (device, kind) -> its points. label: of the horizontal axes. remark: above the
     key. limits: panel -> name -> value of a horizontal line. alike: whether the horizontal axes
     have the same ends.
     """
     if not curves:
-        return nothing()
+        return None
     figure, axes = grid_of(len(curves), PANEL)
     devices = dict.fromkeys(device for lines in curves.values() for device in lines)
     dashes = dict(zip(devices, itertools.cycle(("-", "--", "-.", ":")), strict=False))
@@ -395,13 +395,13 @@ def points_figure(
     remark: str = "",
     equal: bool = False,
 ) -> Any:
-    """Return a figure of panels below each other.
+    """Return a figure of panels below each other, None without values.
 
     label: of the axis. unit: of its numbers. open_means: what an open marker is, by kind of line.
     remark: below the axis. equal: of ratios, which get a dashed line at 1.
     """
     if not panels:
-        return nothing()
+        return None
     rows = _Rows(panels)
     figure = figure_of(WIDTH, _enough(rows.heights))
     ratios = {"height_ratios": rows.heights}
@@ -602,14 +602,14 @@ class Bar(NamedTuple):
 def parts_figure(
     panels: dict[str, list[Bar]], label: str, unit: float = 1.0, remark: str = ""
 ) -> Any:
-    """Return a figure of stacked bars in panels below each other, each with an axis of its own.
+    """Return a figure of stacked bars in panels, each with an axis of its own; None without any.
 
     A part has the same shade and hatch in all bars, which also differ in greyscale, and its share
     of the bar in percent where there is room. label: of the axes. unit: of their numbers. remark:
     above the key, for what has no bar.
     """
     if not panels:
-        return nothing()
+        return None
     rows = _Rows(panels)
     figure = figure_of(WIDTH, _enough(rows.heights))
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=rows.heights)[:, 0]
@@ -668,7 +668,7 @@ def _shaded(colour: str, share: float, hatch: str) -> dict[str, Any]:
 
 
 def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
-    """Return a figure of panels below each other, one for each quantity.
+    """Return a figure of a panel for each quantity, None without any.
 
     panels: quantity -> curves; a curve is a record, a pandas Series, and a key of DASHES or "".
     label: of the common horizontal axis. Curves of fewer than 3 points are left out, and panels
@@ -681,7 +681,7 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
     short = [quantity for quantity, curves in curves_of.items() if panels[quantity] and not curves]
     panels = {quantity: curves for quantity, curves in curves_of.items() if curves}
     if not panels:
-        return nothing()
+        return None
     figure = figure_of(WIDTH, _enough([LOW_PANEL] * len(panels)))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     looks = {}
@@ -730,13 +730,6 @@ def figure_of(width: float, height: float) -> Any:
 
     matplotlib.style.use(["default", RESOURCES / "figures.mplstyle"])
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def nothing() -> Any:
-    """Return a figure that says that there are no values to draw."""
-    figure = figure_of(WIDTH, 0.5)
-    figure.text(0.01, 0.5, "Nothing was measured that can be drawn", va="center")
-    return figure
 
 
 def plain_ticks(axis: Any, unit: float = 1.0) -> None:

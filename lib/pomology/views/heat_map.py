@@ -40,7 +40,7 @@ def figure(declaration, records):
     names = ["operation", "kind", "row", "column", "value", "words"]
     cells = pandas.DataFrame(cells, columns=names)
     if not cells["value"].notna().any():
-        return figures.nothing()
+        return None
     # Group the rows of an operation, in order of first appearance.
     cells = pandas.concat(rows for _, rows in cells.groupby("operation", sort=False))
     # A kind of device without any value has no panel.

@@ -18,7 +18,7 @@ from pomology.articles import devices, published
 from pomology.errors import PomologyError
 from pomology.format import significant
 from pomology.measure.estimate import REPEATS, Estimate
-from pomology.report.figures import Line, nothing, points_figure
+from pomology.report.figures import Line, points_figure
 from pomology.report.table import SOFTWARE, Row, Table
 from pomology.results import cases, repeats
 from pomology.results.run import Run
@@ -325,7 +325,7 @@ def _years(years: Any) -> str:
 
 
 def ranking_figure(runs: Sequence[Run], against: str = "") -> Any:
-    """Return a matplotlib Figure: a row per device, the fastest on top, a marker per model.
+    """Return a Figure or None: a row per device, the fastest on top, a marker per model.
 
     A marker is open where one of the two times has a fault. Devices with few models are in the
     table only.
@@ -336,7 +336,7 @@ def ranking_figure(runs: Sequence[Run], against: str = "") -> Any:
     order = sorted(models.index, key=lambda device: (device not in first, -models[device]))
     drawn = order[:MOST_ROWS]
     if len(drawn) < 2:
-        return nothing()
+        return None
     lines = []
     for device, of_device in rows[rows["device"].isin(drawn)].groupby("device", sort=False):
         text, sound, doubtful = ITSELF, [Estimate(1.0)], []

@@ -146,13 +146,13 @@ def _speed(plan: Plan, need: counts.Need, device: Hardware) -> str:
 
 
 def figure(records: Iterable[Record], name: str) -> Any:
-    """Return a figure of tokens per second over the length of sequences, a panel for each batch.
+    """Return a figure of tokens/s over the length of sequences, a panel a batch; None without any.
 
     Measured cases have markers, and this machine's GPU and OTHERS dashed lines of what is
     predicted.
     """
     if name not in networks.configurations():
-        return figures.nothing()
+        return None
     by_batch: dict[int, dict[tuple, list[tuple[float, Estimate]]]] = {}
     own: dict[tuple[str, str], Hardware] = {}  # device and framework -> its data sheet
     for case in _trained(records, name):

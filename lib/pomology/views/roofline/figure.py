@@ -30,7 +30,7 @@ SIZE_POINTS = (275, 200)  # of a panel, about
 
 
 def roofline_figure(records: Iterable[Record], best: Roofs) -> Any:
-    """Return a matplotlib Figure with a panel for each kind of device, both axes logarithmic.
+    """Return a Figure with a panel for each kind of device, both axes logarithmic, or None.
 
     Sloping roofs are memory bandwidths, flat roofs are peak FLOP/s by precision. A framework has a
     colour. The fastest points have a number, and their names are below the axis.
@@ -38,7 +38,7 @@ def roofline_figure(records: Iterable[Record], best: Roofs) -> Any:
     table = points(records, best)
     table = table[table["intensity"].gt(0)]
     if table.empty:
-        return figures.nothing()
+        return None
     panels = table.groupby("kind")
     figure = figures.figure_of(figures.WIDTH, 2 + PANEL_INCHES * len(panels))
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
