@@ -427,20 +427,37 @@ def published_memory() -> str:
         table(head, grouped(some, columns, memory_line))
         for some, columns in ((stated, ("path",)), (rows, ("maker", "method", "author")))
     ]
-    return "\n\n".join(tables)
+    return "\n\n".join([tables[0], few(rows), tables[1]])
+
+
+def few(rows: pandas.DataFrame) -> str:
+    """Return the table of the peaks of MLX and of mixtures of experts, each row on its own.
+
+    Of these there are too few for a summary.
+    """
+    lines = []
+    for row in rows.to_dict("records"):
+        if row["framework"] != "mlx" and not networks.has_experts(row["model"]):
+            continue
+        plan = published_runs.planned(row)
+        published_gb = float(row["peak_memory_gb"])
+        kind = "MLX" if row["framework"] == "mlx" else f"{row['path']}, {row['precision']}"
+        training = f"{row['model']}, {plan.method}, {kind}, {plan.batch} × {plan.sequence:,}"
+        sizes = [f"{published_gb:.2f}", f"{row['memory'] * published_gb:.2f}"]
+        lines.append([training, row["device"], *sizes, f"{row['memory']:.2f}"])
+    return table(["run", "device", "published GB", "counted GB", "ratio"], lines)
 
 
 def write_counts() -> None:
     """Add the counts that the table lacks: of models, and of published LoRA trainings."""
     kept = dict(counts.table())
     for row in networks.rows():
-        for framework in ("torch", "mlx"):
-            for backend, plan in counts.tabled(framework):
-                key = counts.key(row["name"], plan, backend)
-                if key not in kept:
-                    counted = counts.count(networks.find(row["name"]), plan, backend)
-                    kept[key] = counts.telling(counted)
-                    print(key, flush=True)
+        for backend, plan in counts.tabled(row):
+            key = counts.key(row["name"], plan, backend)
+            if key not in kept:
+                counted = counts.count(networks.find(row["name"]), plan, backend)
+                kept[key] = counts.telling(counted)
+                print(key, flush=True)
     sheets = devices.published_devices()
     for row in published_runs.lora():
         if row["device"] in sheets:

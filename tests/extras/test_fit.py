@@ -67,10 +67,97 @@ def test_lora_trains_two_small_matrices_for_each_and_qlora_keeps_the_rest_in_4_b
     assert lora.parts["optimizer"] == 8 * adapters + 4 * LAYERS * 4
     last = SHORT._replace(method="lora", rank=4, layers=1, targets="o_proj,down_proj")
     assert counts.need(tiny, last, "cpu").trained == 4 * (2 * WIDTH + MLP + WIDTH)
-    for framework, bits in counts.QUANTIZED_BITS.items():
+    # bitsandbytes leaves embedding and output; mlx-lm leaves norms alone.
+    norms = (2 * LAYERS + 1) * WIDTH
+    for framework, bits, others in (("torch", 4.127, PARAMETERS - MATRICES), ("mlx", 4.5, norms)):
         plan = SHORT._replace(method="qlora", rank=4, framework=framework, targets="q_proj,v_proj")
-        weights = 4 * (PARAMETERS - MATRICES + adapters) + MATRICES * bits / 8
+        weights = 4 * (others + adapters) + (PARAMETERS - others) * bits / 8
         assert counts.need(tiny, plan, "cpu").parts["weights"] == pytest.approx(weights, abs=256)
+
+
+# Adapters of rank 8 of a block in mlx-lm 0.32.2, by hand: 8 · (in + out) of each matrix, of each
+# expert; and all in the last 16 blocks.
+QWEN3_BLOCK = 8 * (2048 + 4096) * 2 + 8 * (2048 + 512) * 2 + 8 * (2048 + 128)
+QWEN3_BLOCK += 3 * 128 * 8 * (2048 + 768)
+GPT_OSS_BLOCK = 8 * (2880 + 4096) * 2 + 8 * (2880 + 512) * 2 + 8 * (2880 + 32)
+GPT_OSS_BLOCK += 3 * 32 * 8 * (2880 + 2880)
+MIXTRAL_BLOCK = 8 * (4096 + 4096) * 2 + 8 * (4096 + 1024) * 2 + 8 * (4096 + 8)
+MIXTRAL_BLOCK += 3 * 8 * 8 * (4096 + 14336)
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "router"),
+    [
+        ("qwen3-30b-a3b", QWEN3_BLOCK, "gate"),
+        ("gpt-oss-20b", GPT_OSS_BLOCK, "router"),
+        ("mixtral-8x7b", MIXTRAL_BLOCK, "gate"),
+    ],
+)
+def test_in_mlx_routers_and_experts_have_adapters(name, block, router, capsys):
+    assert QWEN3_BLOCK == 8_650_752 + 17_408 + 139_264
+    asked = ["fit", name, "--on=M3 Max", "--memory=64GB", "--framework=mlx", "--method=qlora"]
+    assert main(asked) in (0, 1)
+    said = capsys.readouterr().out
+    assert f" of the last 16 blocks: {16 * block:,} of " in said
+    assert router in re.search(r"rank 8 on (.*) of the last", said)[1].split(", ")
+    assert "experts have no adapters" not in said
+    need = counts.need(name, Plan("qlora", framework="mlx"), "mps")
+    # Two states in fp32, and a number of steps for each of the tensors.
+    assert need.parts["optimizer"] == pytest.approx(8 * 16 * block, rel=1e-4)
+
+
+# Bytes of weights in mlx-lm's 4 bits, by hand: 4.5 bits an element, routers 8.5 (not Mixtral's),
+# experts of gpt-oss 4.25, norms and biases 16; adapters of rank 8 in fp32.
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("llama-3.1-8b", 8_030_261_248 * 4.5 / 8 + 4 * 10_485_760),
+        ("gemma-3-4b", 3_880_099_328 * 4.5 / 8 + 4 * 7_012_352),
+        ("qwen3-30b-a3b", 30_532_122_624 * 4.5 / 8 + 4 * 16 * QWEN3_BLOCK),
+        (
+            "gpt-oss-20b",
+            24 * 32 * 3 * 2880 * 2880 * 4.25 / 8
+            + (20_914_757_184 - 24 * 32 * 3 * 2880 * 2880) * 4.5 / 8
+            + 4 * 16 * GPT_OSS_BLOCK,
+        ),
+    ],
+)
+def test_mlx_quantizes_embeddings_and_the_output_too(name, weights):
+    need = counts.need(name, Plan("qlora", framework="mlx"), "mps")
+    assert need.parts["weights"] == pytest.approx(weights, rel=2e-3)
+
+
+SMALL_MOE = {"hidden_size": 128, "intermediate_size": 192, "moe_intermediate_size": 64}
+SMALL_MOE |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+SMALL_MOE |= {"head_dim": 32, "vocab_size": 256, "tie_word_embeddings": False}
+SMALL_MOE |= {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+BUILT = """
+import json, sys
+sys.modules["torch"] = None
+from mlx.utils import tree_flatten
+from pomology.extras.fit import training_mlx
+from pomology.extras.fit.plan import Plan
+from pomology.extras.fit.truncated import Blocks
+network = training_mlx.build(json.loads(sys.argv[1]), Plan("qlora", framework="mlx"), Blocks(2))
+print(sum(each.size for _, each in tree_flatten(network.trainable_parameters())))
+print(sum(each.nbytes for _, each in tree_flatten(network.parameters())))
+"""
+
+
+@pytest.mark.parametrize(
+    "architecture", ["Qwen3MoeForCausalLM", "MixtralForCausalLM", "GptOssForCausalLM"]
+)
+def test_what_is_measured_in_mlx_has_the_weights_that_are_counted(architecture):
+    """mlx-lm's own model, its adapters and its quantization."""
+    pytest.importorskip("mlx_lm")
+    config = networks.full_configuration(SMALL_MOE | {"architectures": [architecture]})
+    command = [sys.executable, "-P", "-c", BUILT, json.dumps(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    trained, weights = map(int, done.stdout.split())
+    plan = Plan("qlora", framework="mlx")
+    need = counts.count(config, plan, "mps").need(plan)
+    assert need.trained == trained
+    assert need.parts["weights"] == pytest.approx(weights, abs=1000)  # and RoPE's buffers
 
 
 @pytest.mark.parametrize("method", ["full", "lora"])
@@ -291,9 +378,8 @@ def test_experts_are_in_16_bits_where_the_installed_software_leaves_them_so(caps
     assert main(["fit", "gpt-oss-20b", "--on=A100 80 GB", "--batch=8"]) == 0
     said = capsys.readouterr().out
     assert "what fits" in said and "experts have no adapters" in said
-    for framework, is_16 in (("torch", True), ("mlx", False)):
-        words = f"--table mixtral --on=M4 --memory=128GB --framework={framework}"
-        assert main(["fit", *words.split()]) == 0
+    for options, is_16 in (("--on=H200", True), ("--on=M4 --memory=128GB --framework=mlx", False)):
+        assert main(["fit", "--table", "mixtral", *options.split()]) == 0
         said = capsys.readouterr().out
         assert (networks.EXPERTS_IN_16_BITS in said) is is_16
     assert "QLoRA mixtral-8x7b" in said
@@ -336,7 +422,13 @@ def test_without_pytorch_the_offer_is_of_the_stored_counts(monkeypatch):
 
     monkeypatch.setattr(counts, "count", missing)
     where = answer.training_device(options_of(on="rtx 5080"))
-    assert offers.cheapest("gemma-3-12b", Plan(), where).plan.sequence == 512
+    offer = offers.cheapest("gemma-3-12b", Plan(), where).plan
+    assert (offer.sequence, offer.loss, offer.upcast) == (2048, "fused", False)
+    # Of smaller models the counts have no other loss, so that the sequence becomes shorter.
+    stored = Plan("qlora", checkpointing=True, upcast=True)
+    limit = counts.need("gemma-3-1b", stored, "cuda").bytes
+    offer = offers.cheapest("gemma-3-1b", Plan(), TrainingDevice("cuda", None, limit, "")).plan
+    assert (offer.sequence, offer.loss) == (1024, "default")
 
 
 def test_on_a_mac_qlora_is_mlx_lms_which_the_offered_command_says(capsys):
@@ -349,12 +441,68 @@ def test_on_a_mac_qlora_is_mlx_lms_which_the_offered_command_says(capsys):
     assert capsys.readouterr().out.startswith("fits: QLoRA of qwen2.5-7b ")
     assert main([*asked, "--method=qlora"]) == 0
     said = capsys.readouterr().out
-    assert offers.NO_KERNELS in said and "what fits: QLoRA in MLX" in said
+    assert said.startswith("does not run: QLoRA of qwen2.5-7b in PyTorch on a Mac: ")
+    assert offers.NO_KERNELS in said.splitlines()[0] and "\nwhat fits: QLoRA in MLX" in said
     assert main(["fit", "--table", "gpt2", "--on=M4", "--memory=16GB"]) == 0
     assert offers.NO_KERNELS in capsys.readouterr().out
     # mlx-lm has no model of images.
     assert main(["fit", "vit-large", "--on=M4", "--memory=16GB", "--batch=512"]) == 0
     assert "MLX" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "offer"),
+    [
+        ("llama-3.1-8b --method qlora --memory 128GB", "what fits: QLoRA in MLX: "),
+        ("gpt2 --method full --optimizer adamw8bit --memory 16GB", "what fits: plain AdamW: "),
+        ("gpt2 --method full --optimizer paged-adamw8bit", "what runs: plain AdamW: "),
+        ("vit-base --method qlora --memory 16GB", "what fits: LoRA: "),
+        ("deepseek-v2-lite --method qlora --memory 128GB", "what fits: LoRA: "),
+    ],
+)
+def test_what_needs_bitsandbytes_does_not_run_on_a_mac(typed, offer, capsys):
+    """The first line says so, and the offered command runs."""
+    assert main(["fit", *shlex.split(typed), "--on=M4 Max"]) == 0
+    said = capsys.readouterr().out
+    first, second = said.splitlines()[:2]
+    assert first.startswith("does not run: ") and first.endswith(offers.NO_KERNELS)
+    assert second.startswith(offer) and "fits: QLoRA of" not in said
+    (command,) = re.findall(r"^  pomology (fit .*)$", said, re.MULTILINE)
+    assert main(shlex.split(command)) == 0
+    again = capsys.readouterr().out
+    assert again.startswith(("fits: ", "unknown: ", "tight: ")), again
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("unsloth/Meta-Llama-3.1-8B-bnb-4bit", "--method=qlora --on=A100"),
+        ("mlx-community/gemma-3-4b-it-4bit", "--method=qlora --framework=mlx --on=M4"),
+    ],
+)
+def test_with_qlora_the_note_on_quantized_weights_advises_nothing(name, options, capsys):
+    assert main(["fit", name, *options.split()]) in (0, 1)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"{name}: taken as ") and last.endswith(", in 4 bits")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_said"),
+    [("google/gemma-3-4b-it", True), ("gemma-3-12b", True), ("gemma-3-1b", False)],
+)
+def test_the_text_model_alone_is_named(name, is_said, capsys):
+    assert main(["fit", name, "--on=A100 80 GB"]) == 0
+    assert (networks.TEXT_ALONE in capsys.readouterr().out) is is_said
+
+
+@pytest.mark.parametrize("on", ["m4 max 128gb", "Apple M4 Max 128 GB", "MacBook Pro M4 Max 128GB"])
+def test_the_memory_of_a_mac_may_stand_in_its_name(on, capsys):
+    where = answer.training_device(options_of(on=on))
+    assert where.limit == answer.metal_limit(128 * 2**30)
+    assert where.device.name == "M4 Max GPU (32 cores)"
+    assert answer.training_device(options_of(on=on, memory="128GB")).limit == where.limit
+    with pytest.raises(PomologyError, match="expected one memory"):
+        answer.training_device(options_of(on=on, memory="64GB"))
 
 
 def test_mlx_trains_weights_in_4_bits_as_they_are(tmp_path, capsys):
@@ -524,8 +672,8 @@ SAMPLE = random.Random(1).sample(sorted(set(TABLED) - set(LARGE)), min(4, len(TA
 def test_the_table_has_the_counts_of_today(key):
     """Some of its lines; a large model takes 20 s."""
     name, backend, *_ = key.split()
-    plans = [*counts.tabled("torch"), *counts.tabled("mlx")]
-    (plan,) = (plan for at, plan in plans if counts.key(name, plan, at) == key)
+    (row,) = (row for row in networks.rows() if row["name"] == name)
+    (plan,) = (plan for at, plan in counts.tabled(row) if counts.key(name, plan, at) == key)
     kept, now = counts.table()[key], counts.count(networks.find(name), plan, backend)
     assert kept.parameters == now.parameters and kept.matrices == now.matrices
     for shape in ({"batch": 1}, {"batch": 4, "sequence": 4096, "rank": 32}):
@@ -534,16 +682,11 @@ def test_the_table_has_the_counts_of_today(key):
 
 
 def test_every_model_of_the_table_has_all_its_counts():
-    """But DeepSeek in MLX: where all matrices are asked for, peft adapts the experts, too.
-
-    The larger Whispers, whose two lists of blocks are counted whole, are counted when asked for.
-    """
-    plans = [*counts.tabled("torch"), *counts.tabled("mlx")]
+    """The larger Whispers, whose two lists of blocks are counted whole, are when asked for."""
     keys = {
         counts.key(row["name"], plan, at)
         for row in networks.rows()
-        for at, plan in plans
-        if (row["name"], plan.framework) != ("deepseek-v2-lite", "mlx")
+        for at, plan in counts.tabled(row)
     }
     sheets = devices.published_devices()
     published_keys = {
@@ -558,6 +701,32 @@ def test_every_model_of_the_table_has_all_its_counts():
         "whisper-large-v2",
         "whisper-large-v3",
     }
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "'Qwen3 8B' --on 'RTX 3060'",
+        "gpt-oss-20b --on 'RTX 5090' --method qlora",
+        "gemma3:12b --on 'RTX 5080'",
+        "Mixtral --on H100 --method qlora",
+        "'DeepSeek V2 Lite' --on L40S",
+        "'Llama 3.1 70B' --on 'M4 Max' --memory 128GB --method qlora",
+        "gpt2 --method qlora --on 'M4 Max' --memory 128GB",
+    ],
+)
+def test_nothing_is_counted_for_a_model_of_the_table(typed, monkeypatch, capsys):
+    """Neither for the plan, nor for what is offered in its place, nor for that command."""
+
+    def missing(config, plan, backend):
+        raise AssertionError(plan)
+
+    monkeypatch.setattr(counts, "count", missing)
+    counts._of_any_shape.cache_clear()
+    assert main(["fit", *shlex.split(typed)]) in (0, 1)
+    offered = re.findall(r"^  pomology (fit .*)$", capsys.readouterr().out, re.MULTILINE)
+    for command in offered:
+        assert main(shlex.split(command)) == 0
 
 
 def test_the_answer_says_what_its_intervals_contained_as_the_page_does():
@@ -609,6 +778,9 @@ def test_an_observed_speed_is_judged(observed, words):
         ("whisper-tiny --framework mlx --on M4", "mlx-lm trains language models, no Whisper"),
         ("deepseek-v2-lite --framework mlx --on M4", "DeepseekV2ForCausalLM: its first blocks"),
         ("gpt2 --on M9", "--on M9: unknown device; `pomology devices` lists all"),
+        ("gpt2 --on MI300X", "--on MI300X: MI300X has no data sheet; similar names: MI100"),
+        ("gpt2 --on M5_Max", "--on M5_Max: M5 Max GPU has no data sheet"),
+        ("gpt2 --on MacBook", "--on MacBook: names no device; expected a model, such as"),
         ("gpt2 --on GPU", "--on GPU: names no device; expected a model, such as 'RTX 4090'"),
         ("gpt2 --on cpu", "--on cpu: no CPU has a data sheet"),
         ("gpt2 --sequence 0", "--sequence 0: expected at least 1"),
@@ -617,6 +789,8 @@ def test_an_observed_speed_is_judged(observed, words):
         ("gpt2 --tokens -3", "--tokens -3: expected a value such as 10M"),
         ("gpt2 --sequence 1025", "--sequence 1025: the model takes 1,024 at most"),
         ("gpt2 --rank 0", "--rank 0: expected at least 1"),
+        ("gpt2 --rank 100000000", "--rank 100000000: expected at most 768, the model's width"),
+        ("gpt2 --rank 769 --on M4", "--rank 769: expected at most 768, the model's width"),
         ("gpt2 --batch 1000000000000000000000000000000", "expected at most 1,000,000,000"),
         ("gpt2 --layers -1", "--layers -1: expected 0, for all blocks, or more"),
         ("gpt2 --dropout 1", "--dropout 1: expected a share from 0 to below 1"),
@@ -689,7 +863,10 @@ TYPED = {
     "microsoft phi 4": "phi-4",
     "openai/whisper-large": "whisper-large-v2",
     "mlx-community/Meta-Llama-3.1-8B-Instruct-bf16": "llama-3.1-8b",
+    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "llama-3.1-8b",
 }
+LONGER = "which takes 40,960 tokens instead of 262,144"
 QUANTIZED = "not quantized; `fit --method qlora` keeps its weights in 4 bits"
 # A name of a model with other weights or of several models -> the model, and the end of the note.
 TAKEN = {
@@ -721,6 +898,13 @@ TAKEN = {
     "google-bert/bert-base-cased": (
         "bert-base",
         "whose vocabulary has 30,522 tokens instead of 28,996",
+    ),
+    "Qwen3-4B-Instruct-2507": ("qwen3-4b", LONGER),
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": ("qwen3-30b-a3b", LONGER),
+    "mlx-community/Qwen3-4B-Instruct-2507-4bit": ("qwen3-4b", f"{LONGER}, {QUANTIZED}"),
+    "google/vit-base-patch16-224-in21k": (
+        "vit-base",
+        "whose output has 1,000 classes instead of 2",
     ),
     "openai/whisper-small.en": (
         "whisper-small",
@@ -846,7 +1030,13 @@ def test_it_says_why_no_time_is_predicted(own, words, tiny, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
-    ("on", "device"), [("M4 Max", "M4 Max GPU (32 cores)"), ("rtx 4090", "RTX 4090")]
+    ("on", "device"),
+    [
+        ("M4 Max", "M4 Max GPU (32 cores)"),
+        ("rtx 4090", "RTX 4090"),
+        ("MacBook Pro M4", "M4 GPU (10 cores)"),
+        ("MacBook Pro (M4 Pro)", "M4 Pro GPU (16 cores)"),
+    ],
 )
 def test_a_device_is_named_as_people_type_it(on, device):
     place = answer.training_device(options_of(on=on))

@@ -46,6 +46,17 @@ def test_it_has_the_language_models_by_size_and_no_others():
     assert by_name["gpt2"]["QLoRA"].endswith("B")
 
 
+def test_on_a_mac_qlora_is_mlx_lms_also_without_the_option():
+    """bitsandbytes has no kernels for Metal."""
+    where = TrainingDevice("mps", None, 115e9, "")
+    (cells,) = (row.cells for row in matrix.table(Plan(), where, "llama-3.1-8b").rows)
+    plan = Plan("qlora", checkpointing=True, framework="mlx")
+    need = counts.need("llama-3.1-8b", plan, "mps")
+    assert cells["QLoRA in MLX"] == quantity(need.bytes, "B") and "QLoRA" not in cells
+    notes = str(matrix.table(Plan(), where, "llama-3.1-8b"))
+    assert "QLoRA is mlx-lm's: bitsandbytes has no kernels for Metal." in notes
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

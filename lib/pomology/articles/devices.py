@@ -24,6 +24,7 @@ COMMAND = "pomology devices"  # lists all names
 MAKERS = re.compile(r"\b(apple|nvidia|geforce|tesla|amd|instinct|intel|corporation)\b|\((r|tm)\)")
 FILLERS = re.compile(r"\b(generation|graphics|processor|chip|with|design|hbm\d\w?)\b|@.*")
 SAME_WORDS = {"mobile": "laptop", "notebook": "laptop"}
+MACS = re.compile(r"\b(macbook( pro| air)?|mac ?mini|mac studio|mac pro|imac( pro)?)\b")
 CORES = re.compile(r"(\d+)[ -]*(?:gpu[ -]*)?cores?\b")
 CORES_OF_CPU = re.compile(r"\d+[ -]*cores?[ -]*cpu\b")
 MEMORY = re.compile(r"(\d+) ?gi?b\b")
@@ -34,6 +35,8 @@ CPUS = re.compile(r"\b(cpu|epyc|ryzen|threadripper|xeon|core *(i\d|ultra)|i[3579
 APPLE = re.compile(r"m\d(pro|max|ultra)?")  # an M60 is NVIDIA's
 # Words at the beginning of a name that people leave out: `4090`, `RX 6800`, `RTX 8000`.
 SERIES = {"quadro", "radeon", "rtx", "gtx", "rx"}
+# Devices of which there is neither a data sheet nor a published value here.
+WITHOUT_DATA = ("M5 Max GPU", "MI300X", "MI325X")
 # Systems report 0.93 times (K80) to all of the memory of a data sheet, without what ECC takes.
 REPORTED_MEMORY = (0.9, 1.05)
 
@@ -73,6 +76,7 @@ class Catalogue(NamedTuple):
 def parse(name: str) -> Parts:
     """Return the parts of a name in any of the forms that people, systems and sources write."""
     text = MAKERS.sub(" ", re.sub("[_,]", " ", name.casefold()))
+    text = MACS.sub(" ", text)
     if "gpu" in text:
         text = CORES_OF_CPU.sub(" ", text)  # `M1 Ultra (20-core CPU, 64-core GPU)`
     # What a pattern finds is taken out of the name, so that the model is left.
@@ -97,6 +101,12 @@ def parse(name: str) -> Parts:
         memory_gb=float(memory) if memory else None,
         bus=bus,
     )
+
+
+def mac_memory_gb(name: str) -> float | None:
+    """Return the memory of a Mac that a name states: 128 of `M4 Max 128GB`; None without."""
+    match = MEMORY.search(name.casefold())
+    return float(match[1]) if match and APPLE.fullmatch(parse(name).model) else None
 
 
 def resolve(name: str, catalogue: Catalogue, gpus: Sequence[Mapping[str, Any]] = ()) -> Resolved:
@@ -167,7 +177,7 @@ def _missing(
         expected = "expected a model, such as 'RTX 4090' or 'M3 Max'"
         return PomologyError(f"{typed}: names no device; {expected}{remedy}")
     # A device of which other data are there: published times without a data sheet, or the reverse.
-    elsewhere = _of_size(parts, _of_model(parts, all_names()))
+    elsewhere = _of_size(parts, _of_model(parts, [*all_names(), *WITHOUT_DATA]))
     if elsewhere:
         hint = names.hint(typed, catalogue.names, _model)
         return PomologyError(f"{typed}: {elsewhere[0]} has no {catalogue.has}{hint}{remedy}")

@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pomology.articles import devices as names
@@ -58,8 +59,9 @@ def answer(options: argparse.Namespace) -> Answer:
     fixed = networks.fixed_sequence(config)
     if fixed and options.sequence not in (None, fixed):
         raise PomologyError(f"--sequence {options.sequence}: an image is {fixed} patches here")
-    plan = plan_of(options, longest=fixed or networks.longest(config))
-    plan, note = _in_mlx(name, plan, note, options)
+    longest = fixed or networks.longest(config)
+    plan = plan_of(options, longest, networks.width(config) or MOST)
+    plan, note = _quantized(name, plan, note, options)
     depth = networks.depth(config)
     if depth and plan.layers > depth:
         raise PomologyError(f"--layers {plan.layers}: the model has {depth} blocks")
@@ -68,6 +70,8 @@ def answer(options: argparse.Namespace) -> Answer:
     where = training_device(options)
     if options.measure:
         measured.check(plan, options.on)
+    if offers.obstacle(plan, where):
+        return _otherwise(name, plan, where, options, tokens, note)
     need = counts.need(name, plan, where.backend)
     here, more = [], []
     if options.measure and offers.verdict(need, plan, where) == offers.TOO_LARGE:
@@ -96,33 +100,56 @@ def answer(options: argparse.Namespace) -> Answer:
         lines += _offered(offer, name, plan, where, options, tokens)
     lines += details(name, plan, need, where)
     lines += [where.note] if where.note and where.device else []
-    plans = [plan, *([offer.plan] if offer else [])]
-    notes = dict.fromkeys(each for one in plans for each in networks.notes(name, one))
-    lines += times.slow_precision(plan, where.device)
-    if (where.backend, plan.framework, plan.method) == ("mps", "torch", "qlora"):
-        lines.append(offers.NO_KERNELS)
-    lines += [*notes, *filter(None, [note])]
+    lines += _notes(name, [plan, *([offer.plan] if offer else [])], where, note)
     return Answer(lines, verdict == offers.TOO_LARGE and offer is None)
 
 
-def _in_mlx(name: str, plan: Plan, note: str, options: argparse.Namespace) -> tuple[Plan, str]:
-    """Return a plan, and a model's note, as mlx-lm trains it; others as they are.
+def _otherwise(
+    name: str,
+    plan: Plan,
+    where: TrainingDevice,
+    options: argparse.Namespace,
+    tokens: float,
+    note: str,
+) -> Answer:
+    """Return the answer for a plan that cannot run on a device: the nearest one that can."""
+    why = offers.obstacle(plan, where)
+    what = plan.of(networks.title(name))
+    what += f" with {plan.optimizer}" * (plan.method != "qlora")
+    lines = [f"does not run: {what} in PyTorch on a Mac: {why}"]
+    offer = offers.cheapest(name, plan, where)
+    lines += _offered(offer, name, plan, where, options, tokens)
+    plans = [offer.plan] if offer else []
+    for each in plans:
+        lines += details(name, each, offer.need, where)
+    lines += [where.note] if where.note and where.device else []
+    lines += _notes(name, plans, where, note)
+    return Answer(lines, offer is None)
 
-    Raises PomologyError for what mlx-lm cannot train, or is not counted.
+
+def _notes(name: str, plans: Sequence[Plan], where: TrainingDevice, note: str) -> list[str]:
+    """Return the last lines of an answer about some plans. note: on the model's name, or ""."""
+    of_model = dict.fromkeys(each for plan in plans for each in networks.notes(name, plan))
+    slow = times.slow_precision(plans[0], where.device) if plans else []
+    return [*slow, *of_model, *filter(None, [note])]
+
+
+def _quantized(name: str, plan: Plan, note: str, options: argparse.Namespace) -> tuple[Plan, str]:
+    """Return a plan, and a model's note, where the name says that weights are quantized.
+
+    mlx-lm trains weights in 4 bits as they are. Raises PomologyError for what mlx-lm cannot train,
+    or is not counted.
     """
-    if plan.framework != "mlx":
-        return plan, note
-    config = networks.find(name)
-    architecture = config["architectures"][0]
-    if not networks.is_language_model(config):
-        raise PomologyError(f"--framework mlx: mlx-lm trains language models, no {architecture}")
-    if config.get("first_k_dense_replace"):
-        why = "its first blocks are of another kind, which is not counted in MLX"
-        raise PomologyError(f"--framework mlx: {architecture}: {why}")
-    if plan.method == "lora" and networks.in_4_bits(options.model):
-        plan = plan._replace(method="qlora")
-        of_mlx = "in 4 bits, as mlx-lm trains it"
-        note = note.replace(networks.NOT_QUANTIZED, of_mlx) if note else f"{name}: {of_mlx}"
+    if plan.framework == "mlx":
+        reason = networks.not_in_mlx(networks.find(name))
+        if reason:
+            raise PomologyError(f"--framework mlx: {reason}")
+        if plan.method == "lora" and networks.in_4_bits(options.model):
+            plan = plan._replace(method="qlora")
+            of_mlx = "in 4 bits, as mlx-lm trains it"
+            note = note.replace(networks.NOT_QUANTIZED, of_mlx) if note else f"{name}: {of_mlx}"
+    if plan.method == "qlora":
+        note = note.replace(networks.NOT_QUANTIZED, "in 4 bits")
     return plan, note
 
 
@@ -137,8 +164,10 @@ def table(options: argparse.Namespace) -> list[str]:
     return lines + ([where.note] if where.note and where.device else [])
 
 
-def plan_of(options: argparse.Namespace, longest: int) -> Plan:
-    """Return what the command's options train. longest: the most tokens that the model takes.
+def plan_of(options: argparse.Namespace, longest: int, widest: int = MOST) -> Plan:
+    """Return what the command's options train.
+
+    longest: the most tokens that the model takes. widest: the largest rank of a block's matrices.
 
     Raises PomologyError for numbers that are too small or too large.
     """
@@ -154,6 +183,8 @@ def plan_of(options: argparse.Namespace, longest: int) -> Plan:
             raise PomologyError(f"--{field} {values[field]}: expected at least 1")
         if values[field] > MOST:
             raise PomologyError(f"--{field} {values[field]}: expected at most {MOST:,}")
+    if options.method != "full" and plan.rank > widest:
+        raise PomologyError(f"--rank {plan.rank}: expected at most {widest:,}, the model's width")
     if plan.sequence > longest:
         raise PomologyError(f"--sequence {plan.sequence}: the model takes {longest:,} at most")
     if plan.layers < 0:
@@ -223,6 +254,12 @@ def metal_limit(memory_bytes: float) -> float:
 def training_device(options: argparse.Namespace) -> TrainingDevice:
     """Return the device of the command's options, by default this machine's."""
     stated = parse(options.memory, MEMORY, "--memory", "36GB") or None
+    in_name = names.mac_memory_gb(options.on or "")
+    if in_name:
+        in_name *= MEMORY["gb"]
+        if stated not in (None, in_name):
+            raise PomologyError(f"--on {options.on} --memory {options.memory}: expected one memory")
+        stated = in_name
     metal = metal_limit(stated) if stated else None
     gpus = snapshot.gpus()
     if options.on:
@@ -353,10 +390,12 @@ def _offered(
     """
     if offer is None:
         return ["nothing fits: not even QLoRA with checkpointing, one sequence and 128 tokens"]
-    share = 100 * offers.share_of(offer.need, offer.plan, where)
-    reserved = offers.with_reserve(offer.need, offer.plan, where)
-    with_cuda = f"about {quantity(reserved, 'B')} with CUDA's, " * (reserved > offer.need.bytes)
-    words = f"{quantity(offer.need.bytes, 'B')} ({with_cuda}{share:.0f} %)"
+    words = quantity(offer.need.bytes, "B")
+    if where.limit:
+        share = 100 * offers.share_of(offer.need, offer.plan, where)
+        reserved = offers.with_reserve(offer.need, offer.plan, where)
+        with_cuda = f"about {quantity(reserved, 'B')} with CUDA's, " * (reserved > offer.need.bytes)
+        words += f" ({with_cuda}{share:.0f} %)"
     whole: list[str] = []
     if where.device:
         step, _ = times.predict(offer.need, offer.plan, where.device)
@@ -364,7 +403,8 @@ def _offered(
         whole = _whole(step, offer.plan, tokens)
     tight = ", tight" if offer.verdict == offers.TIGHT else ""
     return [
-        f"what fits{tight}: {offers.words(plan, offer.plan)}: {words}",
+        f"what {'fits' if where.limit else 'runs'}{tight}: "
+        f"{offers.words(plan, offer.plan)}: {words}",
         *whole,
         f"  {command(name, offer.plan, options)}",
     ]

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from pomology.errors import PomologyError
-from pomology.extras.fit import networks, standins, timeline
+from pomology.extras.fit import experts, networks, standins, timeline
 from pomology.extras.fit.plan import IN_8_BITS, Plan
 from pomology.extras.fit.timeline import DEQUANTIZED, MIDDLE, SHORT, UPDATE, Event, Timeline
 from pomology.format import one_line
@@ -29,11 +29,9 @@ SEQUENCES = 3  # multiples of the shortest counted one
 SHORTEST = 64
 RANKS = (8, 16)
 TOLERANCE = 1e-3  # of the largest number, by which the terms may miss one
-# Bits per element of a matrix in 4 bits. bitsandbytes adds a scale per 64 elements, quantized
-# itself; MLX adds a scale and an offset of 16 bits each.
-QUANTIZED_BITS = {"torch": 4.127, "mlx": 4.5}
 # What steps of the same counts may differ in.
 ANY = {"batch": 1, "sequence": 1, "rank": 1, "accumulation": 1}
+LARGE = 2.5e9  # parameters, from which on a step does not fit some cards
 TABLE = Path(__file__).with_name("counts.jsonl")
 
 
@@ -143,19 +141,32 @@ def key(name: str, plan: Plan, backend: str) -> str:
     return " ".join([name, backend, *changed])
 
 
-def tabled(framework: str) -> Iterator[tuple[str, Plan]]:
-    """Yield the backends and plans of which the table has the counts."""
+def tabled(row: Mapping[str, str]) -> Iterator[tuple[str, Plan]]:
+    """Yield the backends and plans of which the table has a model's counts.
+
+    row: of models.csv. Of large language models these are also the plans that are offered where
+    QLoRA with checkpointing does not fit; of smaller ones also LoRA on a CPU.
+    """
+    config = networks.configurations()[row["name"]]
+    is_text = networks.is_language_model(config)
+    is_large = int(row["parameters"]) >= LARGE
     for checkpointing in (False, True):
-        plan = Plan(framework=framework, checkpointing=checkpointing)
-        if framework == "mlx":
-            yield from (("mps", plan._replace(method=method)) for method in ("lora", "qlora"))
-            continue
+        plan = Plan(checkpointing=checkpointing)
         for backend in ("cuda", "mps"):
             yield backend, plan
             yield backend, plan._replace(method="full")
-            if backend == "cuda":
-                yield backend, plan._replace(method="full", optimizer="adamw8bit")
-            yield backend, plan._replace(method="qlora", upcast=backend == "cuda")
+        yield "cuda", plan._replace(method="full", optimizer="adamw8bit")
+        yield "cuda", plan._replace(method="qlora", upcast=True)
+        if not networks.not_in_mlx(config):
+            yield "mps", plan._replace(framework="mlx")
+            yield "mps", plan._replace(framework="mlx", method="qlora")
+    if is_text and not is_large:
+        yield "cpu", Plan()
+    if is_text and is_large:
+        other = Plan("qlora", checkpointing=True)
+        yield "cuda", other
+        yield "cuda", other._replace(loss="fused")
+        yield "cuda", other._replace(loss="fused", upcast=True)
 
 
 @functools.cache
@@ -276,7 +287,7 @@ class ShortModel:
         }
         adapters = [name for name in self.trained if "lora_A" in name]
         self.matrices = list(
-            dict.fromkeys(name.split(".lora_A")[0].split(".")[-1] for name in adapters)
+            dict.fromkeys(experts.matrix(name.split(".lora_A")[0]) for name in adapters)
         )
         self.optimizer = _optimizer(plan, list(self.trained.values()), backend)
 
@@ -327,12 +338,11 @@ class ShortModel:
 
     def _note_resident(self, notes: Timeline) -> None:
         """Note what is allocated before a step."""
-        bits = QUANTIZED_BITS[self.plan.framework]
-        quantized = set(map(id, networks.quantized(self.network)))
         buffers = self.network.named_buffers()
         for name, tensor in itertools.chain(self.network.named_parameters(), buffers):
             middle = self._is_middle(name)
-            size = tensor.numel() * bits / 8 if id(tensor) in quantized else None
+            bits = getattr(tensor, "bits", None)
+            size = tensor.numel() * bits / 8 if bits else None
             notes.allocated(tensor, "weights", middle, size)
             if self.frozen and name.startswith(f"{self.blocks}.0.") and "lora_" not in name:
                 size = tensor.nbytes if size is None else size

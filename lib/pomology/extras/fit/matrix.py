@@ -48,25 +48,33 @@ def table(plan: Plan, where: TrainingDevice, text: str = "") -> Table:
         raise PomologyError(f"--table {chosen[0]}: expected a language model")
     lines = []
     largest: dict[str, str] = {}
+    words = (
+        METHOD_WORDS | {"qlora": "QLoRA in MLX"} if _in_mlx(plan, where.backend) else METHOD_WORDS
+    )
     for row in rows:
         cells = {"Model": row["name"]}
         for method in METHODS:
             own = _of_method(plan, method, row["name"], where.backend)
             if counts.key(row["name"], own, where.backend) not in counts.table():
-                cells[METHOD_WORDS[method]] = ""
+                cells[words[method]] = ""
                 continue
             need = counts.need(row["name"], own, where.backend)
             verdict = offers.verdict(need, own, where)
             if verdict in (offers.FITS, offers.TIGHT):
                 largest[method] = row["name"]
-            cells[METHOD_WORDS[method]] = _cell(need, own, where, verdict)
+            cells[words[method]] = _cell(need, own, where, verdict)
         lines.append(Row(cells))
     notes = _notes(where) + times.slow_precision(plan, where.device)
-    if (where.backend, plan.framework) == ("mps", "torch"):
-        notes.append(f"QLoRA: {offers.NO_KERNELS}.")
-    if plan.framework == "torch" and any(map(networks.has_experts, map(_name, rows))):
+    if _in_mlx(plan, where.backend):
+        notes.append(f"QLoRA is mlx-lm's: {offers.NO_KERNELS}.")
+    if where.backend == "cuda" and any(map(networks.has_experts, map(_name, rows))):
         notes.append(f"QLoRA of mixtures: {networks.EXPERTS_IN_16_BITS}.")
-    return Table(_title(plan, where, largest), lines, notes)
+    return Table(_title(plan, where, largest, words), lines, notes)
+
+
+def _in_mlx(plan: Plan, backend: str) -> bool:
+    """Return whether QLoRA, and only that, is mlx-lm's."""
+    return (backend, plan.framework) == ("mps", "torch")
 
 
 def _is_language_model(row: dict[str, str]) -> bool:
@@ -84,8 +92,10 @@ def _parameters(row: dict[str, str]) -> int:
 def _of_method(plan: Plan, method: str, name: str, backend: str) -> Plan:
     """Return the plan of a method for a model, with as many tokens as it takes."""
     longest = networks.longest(networks.configurations()[name])
+    in_mlx = method == "qlora" and backend == "mps"
     return plan._replace(
         method=method,
+        framework="mlx" if in_mlx else plan.framework,
         sequence=min(plan.sequence, longest),
         upcast=method == "qlora" and backend == "cuda",
     )
@@ -101,12 +111,12 @@ def _cell(need: counts.Need, plan: Plan, where: TrainingDevice, verdict: str) ->
     return f"{words}, {times.duration(MILLION / plan.tokens * step.value)}"
 
 
-def _title(plan: Plan, where: TrainingDevice, largest: dict[str, str]) -> str:
-    """Return the answer: the largest model that fits, by method."""
+def _title(plan: Plan, where: TrainingDevice, largest: dict[str, str], words: dict) -> str:
+    """Return the answer: the largest model that fits, by method, which has the given words."""
     steps = f"{plan.batch} × {plan.sequence:,} tokens, {plan.precision}, checkpointing"
     if not where.limit:
         return f"Memory of a step of {steps}"
-    fitting = [f"{METHOD_WORDS[method]} {name}" for method, name in largest.items()]
+    fitting = [f"{words[method]} {name}" for method, name in largest.items()]
     answer = "the largest that fit: " + ", ".join(fitting) if fitting else "nothing fits"
     return f"In {quantity(where.limit, 'B')} ({where.limited_by}) {answer} ({steps})"
 

@@ -14,6 +14,7 @@ from typing import Any
 from pomology.articles import names
 from pomology.articles.names import Resolved
 from pomology.errors import PomologyError
+from pomology.extras.fit import experts as mixtures
 from pomology.extras.fit import standins
 from pomology.extras.fit.plan import Plan
 from pomology.format import one_line
@@ -42,8 +43,13 @@ QUANTIZED = re.compile(
 NOT_QUANTIZED = "not quantized; `fit --method qlora` keeps its weights in 4 bits"
 IN_4_BITS = re.compile(r"(?i)(4[-_ ]?bits?|(int|fp|mxfp|nvfp|nf)4|q4(_\w+)?)$")
 WORDS = re.compile(r"[a-z]+|\d[\w.]*")
-# An entry of the column `also`: a name, and where its vocabulary differs, the tokens of that.
-ALSO = re.compile(r"(.+?)(?: \(vocab_size (\d+)\))?")
+# An entry of the column `also`: a name, and where a number of its configuration differs, that one.
+ALSO = re.compile(r"(.+?)(?: \((\w+) (\d+)\))?")
+DIFFERS = {
+    "vocab_size": "whose vocabulary has {ours:,} tokens instead of {theirs:,}",
+    "max_position_embeddings": "which takes {ours:,} tokens instead of {theirs:,}",
+    "num_labels": "whose output has {ours:,} classes instead of {theirs:,}",
+}
 MOST = 3  # names of other sizes in a note
 MLX_LAYERS = 16  # layers, from the last one on, that mlx-lm's LoRA trains by default
 ALL_LINEAR = "all-linear"  # all matrices of a block, as mlx-lm takes by default
@@ -60,6 +66,7 @@ SAME_TEXT_MODEL = {
 # Kinds of models whose older files have the text model's sizes next to those of the other parts.
 FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 OTHER_PARTS = ("vision_config", "audio_config", "thinker_config")  # keys next to a text model
+TEXT_ALONE = "counted: the text model alone, without images"
 FRAMES = 3000  # of mel spectrograms, in the input of Whisper
 
 
@@ -78,6 +85,12 @@ def configurations() -> dict[str, dict[str, Any]]:
     return models
 
 
+@functools.cache
+def _row(name: str) -> dict[str, str]:
+    """Return the row of models.csv of a model."""
+    return {row["name"]: row for row in rows()}[name]
+
+
 def hub_name(row: dict[str, str]) -> str:
     """Return the name of a row's model on the Hugging Face Hub, such as `Qwen/Qwen3-8B`, or ""."""
     address, _, _ = row["source"].partition("/blob/")
@@ -94,10 +107,12 @@ def _spellings() -> dict[str, tuple[str, str]]:
         for name in (row["name"], on_hub, ROLES.sub("", on_hub)):
             spellings.setdefault(names.spelling(name), (row["name"], ""))
         for entry in filter(None, row["also"].split("; ")):
-            name, tokens = ALSO.fullmatch(entry).groups()
-            size = configurations()[row["name"]].get("vocab_size", 0)
-            differs = f"whose vocabulary has {size:,} tokens instead of {int(tokens or 0):,}"
-            spellings[names.spelling(name)] = (row["name"], differs if tokens else "")
+            name, key, theirs = ALSO.fullmatch(entry).groups()
+            differs = ""
+            if key:
+                ours = configurations()[row["name"]][key]
+                differs = DIFFERS[key].format(ours=ours, theirs=int(theirs))
+            spellings[names.spelling(name)] = (row["name"], differs)
     del spellings[""]  # of models that are not on the Hub
     return spellings
 
@@ -270,16 +285,18 @@ def title(name: str) -> str:
 def notes(name: str, plan: Plan) -> list[str]:
     """Return what the user should know of how a model was counted."""
     lines = []
+    if name in configurations() and _row(name)["part"] == "text":
+        lines.append(TEXT_ALONE)
     if name not in configurations():
         whole = _read_config(expanded(name))
         if _has_other_parts(whole):
-            lines.append("counted: the text model alone, without images")
+            lines.append(TEXT_ALONE)
         if {"quantization", "quantization_config"} & whole.keys() and plan.method != "qlora":
             lines.append("its weights are quantized; `--method qlora` keeps them in 4 bits")
     if has_experts(name):
         if plan.method == "qlora" and plan.framework == "torch":
             lines.append(EXPERTS_IN_16_BITS)
-        if plan.method != "full":
+        if plan.method != "full" and plan.framework == "torch":
             lines.append("experts have no adapters")
     return lines
 
@@ -287,6 +304,16 @@ def notes(name: str, plan: Plan) -> list[str]:
 def is_language_model(config: dict[str, Any]) -> bool:
     """Return whether a model's outputs are the next words of its input."""
     return config["architectures"][0].endswith(LANGUAGE_MODEL)
+
+
+def not_in_mlx(config: dict[str, Any]) -> str:
+    """Return why mlx-lm does not train a model, or its training is not counted; "" if it is."""
+    architecture = config["architectures"][0]
+    if not is_language_model(config):
+        return f"mlx-lm trains language models, no {architecture}"
+    if config.get("first_k_dense_replace"):
+        return f"{architecture}: its first blocks are of another kind, which is not counted in MLX"
+    return ""
 
 
 def has_experts(name: str) -> bool:
@@ -298,6 +325,12 @@ def longest(config: dict[str, Any]) -> int:
     """Return the most tokens that a model takes, UNLIMITED if its configuration does not say."""
     names = ("max_target_positions", "max_position_embeddings", "n_positions", "n_ctx")
     return next((config[name] for name in names if isinstance(config.get(name), int)), UNLIMITED)
+
+
+def width(config: dict[str, Any]) -> int:
+    """Return the numbers of a token between blocks: one side of a block's matrices; 0: unknown."""
+    names = ("hidden_size", "n_embd", "d_model")
+    return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
 
 
 def fixed_sequence(config: dict[str, Any]) -> int:
@@ -344,8 +377,10 @@ def build(config: dict[str, Any], plan: Plan, backend: str) -> Any:
     if plan.method == "full":
         return network
     freeze(network)
-    if plan.method == "qlora":
-        standins.quantize(network, experts=plan.framework == "mlx" or plan.small_experts)
+    if plan.method == "qlora" and plan.framework == "mlx":
+        standins.quantize_in_mlx(network)
+    elif plan.method == "qlora":
+        standins.quantize(network, experts=plan.small_experts)
     if plan.upcast:
         # peft casts experts, too, which takes twice the memory of the 16 bits that are counted.
         matrices = set(map(id, quantized(network) + standins.experts_of(network)))
@@ -414,8 +449,8 @@ def freeze(network: Any) -> None:
 
 
 def quantized(network: Any) -> list[Any]:
-    """Return the matrices that are counted in 4 bits."""
-    return [weight for weight in network.parameters() if getattr(weight, "quantized", False)]
+    """Return the matrices that are counted in 4 or 8 bits."""
+    return [weight for weight in network.parameters() if hasattr(weight, "bits")]
 
 
 def torch_type(precision: str) -> Any:
@@ -433,11 +468,13 @@ def with_lora(network: Any, plan: Plan, blocks: Sequence[int] | None = None) -> 
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
 
+    chosen = targets(network, plan)
+    layers = [name for name in chosen if name in _linear(network)]
     settings = LoraConfig(
         r=plan.rank,
         lora_alpha=2 * plan.rank,
         lora_dropout=plan.dropout,
-        target_modules=targets(network, plan),
+        target_modules=layers,
         layers_to_transform=blocks,
         # GPT-2's matrices are transposed, which peft otherwise says in a warning.
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in network.modules()),
@@ -445,28 +482,27 @@ def with_lora(network: Any, plan: Plan, blocks: Sequence[int] | None = None) -> 
     with warnings.catch_warnings():
         # peft reads a property that transformers 5 has renamed; nothing here can change that.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
-        return get_peft_model(network, settings)
+        adapted = get_peft_model(network, settings) if layers else network
+    if plan.framework == "mlx":
+        mixtures.adapt(adapted, plan, chosen)
+    return adapted
 
 
 def targets(network: Any, plan: Plan) -> list[str]:
     """Return the last names of the matrices that LoRA adapts. Raises PomologyError.
 
     Without a choice these are peft's for the kind of model, or else those of queries and values, or
-    all; mlx-lm's are all matrices of a block. Experts that are one parameter have no adapters.
+    all; mlx-lm's are all matrices of a block, routers and experts too. In PyTorch experts that are
+    one parameter have no adapters.
     """
     from peft.utils import constants
-    from torch.nn import Linear
-    from transformers.pytorch_utils import Conv1D
 
-    head = network.get_output_embeddings()
-    linear = {
-        name.rpartition(".")[2]: None
-        for name, module in network.named_modules()
-        if isinstance(module, (Linear, Conv1D)) and module is not head
-    }
+    linear = _linear(network)
+    if plan.framework == "mlx":
+        linear = list(dict.fromkeys([*linear, *mixtures.names(network)]))
     by_kind = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     if plan.targets == ALL_LINEAR or (plan.framework == "mlx" and not plan.targets):
-        return list(linear)
+        return linear
     if plan.targets:
         chosen = plan.targets.split(",")
         unknown = [one_line(name) for name in chosen if name not in linear]
@@ -477,7 +513,21 @@ def targets(network: Any, plan: Plan) -> list[str]:
             )
         return chosen
     chosen = [*by_kind.get(network.config.model_type, ()), "q_proj", "v_proj"]
-    return list(dict.fromkeys(name for name in chosen if name in linear)) or list(linear)
+    return list(dict.fromkeys(name for name in chosen if name in linear)) or linear
+
+
+def _linear(network: Any) -> list[str]:
+    """Return the last names of a network's layers that are PyTorch's, but the output's."""
+    from torch.nn import Linear
+    from transformers.pytorch_utils import Conv1D
+
+    head = network.get_output_embeddings()
+    names = [
+        name.rpartition(".")[2]
+        for name, module in network.named_modules()
+        if isinstance(module, (Linear, Conv1D)) and module is not head
+    ]
+    return list(dict.fromkeys(names))
 
 
 def inputs_of(network: Any, plan: Plan) -> dict[str, Any]:

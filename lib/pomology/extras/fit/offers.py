@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pomology.extras.fit import counts, networks, times
 from pomology.extras.fit.counts import Need
@@ -17,7 +17,7 @@ ROOM = 0.85  # of what a program may use; above it, a plan is tight
 # nvidia-smi over the peak of PyTorch's allocator, medians of 20, 19 and 62 runs on A100 80 GB:
 # https://github.com/foundation-model-stack/fms-acceleration, scripts/benchmarks/refs @876e2ed
 RESERVES = {"full": 1.11, "lora": 1.23, "qlora": 1.19}
-NO_KERNELS = "bitsandbytes has no kernels for Metal; `--framework mlx` is mlx-lm's QLoRA"
+NO_KERNELS = "bitsandbytes has no kernels for Metal"
 SHORTEST = 128  # tokens of an offered sequence
 # How much a change costs the user: results that stay the same, then fewer trained weights, then
 # other software, then shorter texts.
@@ -48,6 +48,13 @@ class Offer(NamedTuple):
     verdict: str
 
 
+def obstacle(plan: Plan, where: TrainingDevice) -> str:
+    """Return why a plan cannot run on a device, whatever its memory; "" if it can."""
+    needs_bitsandbytes = plan.method == "qlora" or plan.optimizer in IN_8_BITS
+    on_metal = where.backend == "mps" and plan.framework == "torch"
+    return NO_KERNELS if on_metal and needs_bitsandbytes else ""
+
+
 def with_reserve(need: Need, plan: Plan, where: TrainingDevice) -> float:
     """Return the bytes of a process: those that are counted, and what CUDA takes besides.
 
@@ -72,11 +79,12 @@ def share_of(need: Need, plan: Plan, where: TrainingDevice) -> float:
 def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
     """Return the plan with the least changes that fits, else the one that is tight, or None.
 
-    Of plans with equally large changes it is the fastest, else the one with the largest batch.
+    Of a device with unknown memory it is the one with the least changes that runs. Of plans with
+    equally large changes it is the fastest, else the one with the largest batch.
     """
     tight: list[Offer] = []
     config = networks.find(name)
-    changes = _changed(plan, where, networks.is_language_model(config))
+    changes = _changed(plan, where, config)
     if networks.fixed_sequence(config):
         changes = (pair for pair in changes if pair[1].sequence == plan.sequence)
     for _, same_cost in itertools.groupby(changes, key=lambda pair: pair[0]):
@@ -87,7 +95,7 @@ def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
             except ImportError:  # without PyTorch there are the steps of counts.jsonl alone
                 continue
             found.append(Offer(changed, need, verdict(need, changed, where)))
-        fitting = [offer for offer in found if offer.verdict == FITS]
+        fitting = [offer for offer in found if offer.verdict in (FITS, UNKNOWN)]
         if fitting:
             return _fastest(fitting, where)
         tight = tight or [offer for offer in found if offer.verdict == TIGHT]
@@ -102,19 +110,27 @@ def _fastest(offers: Sequence[Offer], where: TrainingDevice) -> Offer:
     return offers[step_s.index(min(step_s))]
 
 
-def _changed(plan: Plan, where: TrainingDevice, is_text: bool) -> Iterator[tuple[int, Plan]]:
-    """Yield plans with more and more changes, and how much they cost.
+def _changed(
+    plan: Plan, where: TrainingDevice, config: Mapping[str, Any]
+) -> Iterator[tuple[int, Plan]]:
+    """Yield plans with more and more changes that can run, and how much they cost.
 
-    is_text: whether the model is one of language, whose loss has kernels of its own.
+    config: of the model. Losses of language models have kernels of their own.
     """
+    is_text = networks.is_language_model(config)
     methods = ["full", "lora", "qlora"]
     methods = methods[methods.index(plan.method) :]
     cost_of = {"lora": LORA, "qlora": QLORA} | {plan.method: 0}
     has_8_bits = where.backend == "cuda" and plan.framework == "torch"
-    optimizers = [plan.optimizer]
+    optimizers = [plan.optimizer if has_8_bits else in_mlx(plan.optimizer)]
     optimizers += ["adamw8bit"] * (has_8_bits and plan.optimizer == "adamw")
     halves = range(plan.sequence.bit_length())
     sequences = [plan.sequence >> half for half in halves if plan.sequence >> half >= SHORTEST]
+    # bitsandbytes has no kernels for Metal; mlx-lm has QLoRA of its own, of language models.
+    framework = "mlx" if where.backend == "mps" else plan.framework
+    if framework == "mlx" and networks.not_in_mlx(config):
+        methods = [method for method in methods if method != "qlora"] or ["lora"]
+        cost_of.setdefault("lora", LORA)
     choices = itertools.product(
         methods,
         sorted({plan.checkpointing, True}),
@@ -122,14 +138,10 @@ def _changed(plan: Plan, where: TrainingDevice, is_text: bool) -> Iterator[tuple
         optimizers,
         enumerate(sequences or [plan.sequence]),
     )
-    # bitsandbytes has no kernels for Metal; mlx-lm has QLoRA of its own, of language models.
-    framework = "mlx" if where.backend == "mps" else plan.framework
-    if framework == "mlx" and not is_text:
-        methods = [method for method in methods if method != "qlora"] or [plan.method]
     upcast = where.backend == "cuda" and (plan.upcast or plan.method != "qlora")
     priced = []
     for method, checkpointing, batch, optimizer, (halvings, sequence) in choices:
-        if optimizer != plan.optimizer and method != "full":
+        if optimizer != optimizers[0] and method != "full":
             continue  # LoRA's states are small
         changed = plan._replace(
             method=method,
@@ -140,15 +152,15 @@ def _changed(plan: Plan, where: TrainingDevice, is_text: bool) -> Iterator[tuple
             accumulation=plan.accumulation * (plan.batch // batch),
             optimizer=optimizer,
             sequence=sequence,
-            upcast=upcast if method == "qlora" else plan.upcast,
+            upcast=upcast if method == "qlora" else False,
             amp=plan.amp and method != "qlora",
         )
         if changed.framework != plan.framework:
             changed = changed._replace(optimizer=in_mlx(plan.optimizer), loss="default")
         cost = cost_of[method] + CHECKPOINTING * (checkpointing != plan.checkpointing)
-        cost += BATCH * (batch != plan.batch) + STATES * (optimizer != plan.optimizer)
+        cost += BATCH * (batch != plan.batch) + STATES * (optimizer != optimizers[0])
         cost += HALF * halvings
-        if changed != plan:
+        if changed != plan and not obstacle(changed, where):
             priced.append((cost, changed))
         # The last plan before a shorter sequence also has other software.
         if (method, checkpointing, batch) == ("qlora", True, 1):
@@ -189,7 +201,8 @@ def words(plan: Plan, changed: Plan) -> str:
     parts += ["checkpointing"] if changed.checkpointing != plan.checkpointing else []
     if changed.batch != plan.batch:
         parts.append(f"batch {changed.batch} with {changed.accumulation} passes an update")
-    parts += ["AdamW in 8 bits"] if changed.optimizer != plan.optimizer else []
+    if changed.optimizer != plan.optimizer:
+        parts.append("AdamW in 8 bits" if changed.optimizer in IN_8_BITS else "plain AdamW")
     parts += [f"{changed.loss} loss"] if changed.loss != plan.loss else []
     if changed.method == "qlora" and changed.framework == "torch" and _casts(plan) > changed.upcast:
         parts.append("no casts to fp32")

@@ -25,28 +25,85 @@ ON_GPU = ON_CPU | {
 STATE_8BIT = 2 * (1 + 4 / 256)
 SMALLEST_8BIT = 4096
 CHUNKS = 8  # of a loss in chunks, as in torchtune
+# Bits per element of a matrix in 4 bits. bitsandbytes adds a scale per 64 elements, quantized
+# itself. MLX adds a scale and an offset of 16 bits per GROUP, or to MXFP4 a scale of 8 bits per 32.
+BITSANDBYTES, MLX, MLX_IN_8_BITS, MXFP4 = 4.127, 4.5, 8.5, 4.25
+GROUP = 64
+# Matrices that mlx-lm quantizes to 8 bits, by class: `quant_predicate` in
+# https://github.com/ml-explore/mlx-lm/tree/v0.32.2/mlx_lm/models.
+IN_8_BITS = {
+    "GptOssForCausalLM": ("router",),
+    "GraniteForCausalLM": ("o_proj", "down_proj", "lm_head"),
+    "Lfm2MoeForCausalLM": ("gate",),
+    "MiniMaxForCausalLM": ("gate",),
+    "Qwen3MoeForCausalLM": ("gate",),
+    "Qwen3NextForCausalLM": ("gate", "shared_expert_gate"),
+}
 
 
 def quantize(network: Any, experts: bool) -> None:
-    """Let the matrices of a network's layers work as in 4 bits, and mark them as `quantized`.
+    """Let the matrices of a network's layers work as in 4 bits, and note their `bits`.
 
     Their tensors keep their type. The output layer stays as it is, as in bitsandbytes. experts:
     whether those of a mixture are in 4 bits, too.
     """
-    import torch
+    # OpenAI publishes these with experts in 4 bits, and all else in 16.
+    if not (experts and type(network).__name__.startswith("GptOss")):
+        for _, module in _layers(network):
+            if module is not network.get_output_embeddings():
+                module.__class__ = _quantized_kinds()[type(module)]
+                module.weight.bits = BITSANDBYTES
+    for weight in experts_of(network) if experts else ():
+        weight.bits = BITSANDBYTES
+
+
+def quantize_in_mlx(network: Any) -> None:
+    """Do the same as mlx-lm's `quantize_model`: also of embeddings, routers and the output.
+
+    Matrices whose rows are no multiple of GROUP stay as they are. Experts of gpt-oss are in MXFP4,
+    in which OpenAI publishes them.
+    """
+    from torch.nn import Embedding
     from transformers.pytorch_utils import Conv1D
 
-    kinds = _quantized_kinds()
-    head = network.get_output_embeddings()
-    # OpenAI publishes these with experts in 4 bits, and all else in 16.
-    experts_alone = experts and type(network).__name__.startswith("GptOss")
-    for module in network.modules():
-        layer = type(module) in (torch.nn.Linear, Conv1D) and module is not head
-        if layer and not experts_alone:
-            module.__class__ = kinds[type(module)]
-            module.weight.quantized = True
-    for weight in experts_of(network) if experts else ():
-        weight.quantized = True
+    in_8_bits = IN_8_BITS.get(type(network).__name__, ())
+    embeddings = [
+        (name, module) for name, module in network.named_modules() if isinstance(module, Embedding)
+    ]
+    layers = _layers(network)
+    for name, module in [*embeddings, *layers, *routers_of(network)]:
+        width = module.weight.shape[0 if isinstance(module, Conv1D) else -1]
+        if width % GROUP == 0:
+            is_8 = name.rpartition(".")[2] in in_8_bits
+            module.weight.bits = MLX_IN_8_BITS if is_8 else MLX
+    for _, module in layers:
+        # The output's product has no copy of its matrix in 16 bits.
+        if module is not network.get_output_embeddings() and hasattr(module.weight, "bits"):
+            module.__class__ = _quantized_kinds()[type(module)]
+    for weight in experts_of(network):
+        weight.bits = MXFP4 if type(network).__name__.startswith("GptOss") else MLX
+
+
+def _layers(network: Any) -> list[tuple[str, Any]]:
+    """Return the names and layers of a network that are a product with a matrix."""
+    from torch.nn import Linear
+    from transformers.pytorch_utils import Conv1D
+
+    return [
+        (name, module)
+        for name, module in network.named_modules()
+        if type(module) in (Linear, Conv1D)
+    ]
+
+
+def routers_of(network: Any) -> list[tuple[str, Any]]:
+    """Return the names and routers of a network's mixtures, which have a matrix of their own."""
+    return [
+        (name, module)
+        for name, module in network.named_modules()
+        if type(module).__name__.endswith("Router")
+        and getattr(getattr(module, "weight", None), "ndim", 0) == 2
+    ]
 
 
 def experts_of(network: Any) -> list[Any]:

@@ -30,6 +30,7 @@ from pomology.models.workload_mlx import initialized, one_update
 LR = 1e-5
 SCALE = 20.0  # mlx-lm's default of LoRA
 GROUP, BITS = 64, 4  # of mlx-lm's quantized weights
+MXFP4 = {"group_size": 32, "bits": 4, "mode": "mxfp4"}
 
 
 def workload(
@@ -67,11 +68,12 @@ def build(config: dict[str, Any], plan: Plan, blocks: Blocks) -> Any:
 
     Raises ValueError for a kind of model that mlx-lm lacks.
     """
+    config = _with_older_names(config)
     model_class, arguments_class = _get_classes(dict(config))
     network = model_class(arguments_class.from_dict(config))
     network.set_dtype(getattr(mx, DTYPES[plan.precision]))
     if plan.method == "qlora":
-        nn.quantize(network, GROUP, BITS)
+        nn.quantize(network, GROUP, BITS, class_predicate=_predicate(network))
     if plan.method != "full":
         network.freeze()
         settings = {"rank": plan.rank, "scale": SCALE, "dropout": plan.dropout}
@@ -85,6 +87,34 @@ def build(config: dict[str, Any], plan: Plan, blocks: Blocks) -> Any:
     if plan.checkpointing and type(block).__call__.__name__ != "checkpointed_fn":
         grad_checkpoint(block)
     return network
+
+
+def _with_older_names(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration that also has the names that transformers 5 has changed."""
+    older = {}
+    rotation = config.get("rope_parameters")
+    if isinstance(rotation, dict) and "rope_theta" in rotation:
+        older["rope_theta"] = rotation["rope_theta"]
+    if "num_local_experts" in config:
+        older["num_experts"] = config["num_local_experts"]
+    return older | config
+
+
+def _predicate(network: Any) -> Callable[[str, Any], bool | dict[str, Any]]:
+    """Return how mlx-lm's `quantize_model` quantizes each layer of a model, by its path.
+
+    Experts of gpt-oss are in MXFP4, as OpenAI publishes them.
+    """
+    own = getattr(network, "quant_predicate", None) or (lambda _path, _layer: True)
+
+    def predicate(path: str, layer: Any) -> bool | dict[str, Any]:
+        if not hasattr(layer, "to_quantized") or layer.weight.shape[-1] % GROUP:
+            return False
+        if network.model_type == "gpt_oss" and ".experts." in path:
+            return MXFP4
+        return own(path, layer)
+
+    return predicate
 
 
 def _keys(network: Any, plan: Plan) -> dict[str, set[str]]:
