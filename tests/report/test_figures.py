@@ -119,6 +119,26 @@ def test_over_a_setting_each_device_is_a_line():
     assert {"M1 Ultra CPU", "2070 Super CUDA", "Apple M9 CPU, PyTorch"} <= {*names}
 
 
+def test_of_two_frameworks_on_a_device_the_second_has_open_markers():
+    """A single point has no line whose dashes would tell it."""
+    about = Declaration("vae", over="batch_size", columns=["epoch_s"])
+    both = [
+        record("vae", {"epoch_s": metric(2.0)}, {"batch_size": 128}, framework=framework)
+        for framework in ("torch", "mlx")
+    ]
+    figure = article_figure(about, both)
+    own = [line for line in figure.axes[0].lines if line.get_color() == HERE_CPU]
+    assert [line.get_markerfacecolor() for line in own] == [HERE_CPU, "none"]
+    key = {text.get_text(): handle for text, handle in zip(*keys_of(figure), strict=True)}
+    assert key["Apple M9 CPU, MLX"].get_markerfacecolor() == "none"
+
+
+def keys_of(figure):
+    """Return the texts and the handles of a figure's key."""
+    legend = figure.legends[0]
+    return legend.get_texts(), legend.legend_handles
+
+
 def test_a_framework_without_a_loader_has_an_open_marker_and_says_so():
     epoch = {"compute_epoch_s": metric(2.0, 1.9, 2.1)}
     mlx = record(metrics=epoch, backend="mlx-gpu", framework="mlx")

@@ -255,6 +255,12 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     (image,) = page("img")
     assert image["src"].startswith("data:image/svg+xml,")
     assert "out = './outputs/run'" in page.text and "jane" not in str(page)
+    # Only what is open is called so.
+    assert "step are open" not in page.text
+    model = v4.new_code_cell("class VAE(nn.Module):\n    pass")
+    notebook(out / "vae.ipynb", parameters, code, model)
+    report_page.build(out)
+    assert "Model and step are open. Click" in " ".join(read(out / "vae.html").text.split())
     # A notebook that cannot be rendered is a line, and does not keep the page of an older one.
     (out / "vae.ipynb").write_text(json.dumps({"cells": 1}))
     index = read(report_page.build(out))

@@ -265,6 +265,12 @@ def draw_lines(
     figure, axes = grid_of(len(curves), PANEL)
     devices = dict.fromkeys(device for lines in curves.values() for device in lines)
     dashes = dict(zip(devices, itertools.cycle(("-", "--", "-.", ":")), strict=False))
+    # This machine's second framework on a kind of device has open markers: a point alone has no
+    # line whose dashes tell it.
+    of_kind: dict[tuple, list[tuple]] = defaultdict(list)
+    for device, kind in devices:
+        of_kind[kind].append((device, kind))
+    opened = {each for kind, own in of_kind.items() if kind[0] == "measured" for each in own[1::2]}
     handles = {}
     covers: set[str] = set()
     places_of = {
@@ -279,6 +285,8 @@ def draw_lines(
             # The looks of frameworks have no marker of their own.
             mark = look["mark"] or LOOKS["measured", kind[1]]["mark"]
             form = {"color": look["colour"], "marker": mark, "linestyle": dashes[device, kind]}
+            if (device, kind) in opened:
+                form["markerfacecolor"] = "none"
             places = [place for place, _ in points]
             axis.plot(places, [value.value for _, value in points], **form)
             for place, value in points:

@@ -37,7 +37,8 @@ NOTES = (
     "Parentheses: the number of those models and the range of their ratios. One model does not "
     "generalize.",
     "Times in brackets have a known problem, for example that data loading took longer than "
-    "computing, or that other programs disturbed the case. No mean includes them.",
+    "computing, or that other programs disturbed the case. No mean includes them, unless a device "
+    "has no others.",
     SOFTWARE,
 )
 NOTHING = (
