@@ -12,6 +12,7 @@ import pytest
 import torch
 from notebook_code import definitions
 from PIL import Image
+from records import metric, record
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
@@ -134,6 +135,38 @@ def test_waiting_for_data_is_shown_where_it_is_resolved(loop_s, waiting):
     assert re.fullmatch(r"400 s ± .+ %", row.cells["Training"])
     assert re.fullmatch(waiting, row.cells["Data-loading stall"])
     assert row.cells["Reading alone"] == "not measured"
+
+
+def epoch(loop_s=None, training_s=400.0, batch_size=128, steps=20, **more):
+    metrics = {}
+    if loop_s:
+        times = {"loop_epoch_s": loop_s, "training_epoch_s": training_s, "epoch_s": 1000.0}
+        metrics = {
+            name: metric(each, each - 5, each + 5).replace(n=steps) for name, each in times.items()
+        }
+    config = {"batch_size": batch_size, "workers": 8}
+    return record("simclr", metrics, config, **more)
+
+
+def test_the_share_of_loading_opens_the_answer_or_says_why_it_has_no_value():
+    loading = epoch_breakdown.loading
+    assert loading([epoch(520.0, backend="mps")]) == (
+        "The data-loading stall is 12 % (11 to 13 % in this process) of an epoch on the Apple M9 "
+        "GPU at batch size 128 with 8 workers."
+    )
+    unknown = "The share of data loading has no value on the Apple M9 CPU at batch size"
+    assert loading([epoch(402.0)]) == (
+        f"{unknown} 128: it is not distinguishable from 0 (20 steps)."
+    )
+    slow = epoch(status="too-slow", reason="a step takes 9 s")
+    assert loading([slow]) == f"{unknown} 128: too-slow (a step takes 9 s)."
+    small = epoch(batch_size=2, scaled=True)
+    why = "the time budget ended before all parts of an epoch were timed"
+    assert loading([slow, small]) == f"{unknown} 2: {why}."
+    whole = record("simclr", {}, {"batch_size": 128, "workers": 8, "epochs": 2})
+    in_mlx = epoch(status="ok", framework="mlx")
+    assert loading([whole, in_mlx]) == ""
+    assert loading([epoch(520.0, profile="smoke")]) == ""
 
 
 def test_vgg16_trains_on_the_images_and_batches_of_the_published_script():

@@ -1,4 +1,4 @@
-"""Answers of one line: how Lightning's step on a GPU compares with that on the CPU."""
+"""Answers of one line, and sentences that open the answer of a notebook."""
 
 import pytest
 from records import metric, record
@@ -85,3 +85,67 @@ def test_checks_that_did_not_pass_are_named():
         "(inconclusive). Not measured"
     )
     assert answers.checks(records[:1]).startswith("1 of 1 checks passed. Not measured")
+
+
+def launched(backend="cpu", repeat=0, **more):
+    counts = {"launch_cold_s": (9e-5, 5), "launch_s": (7e-6, 1000), "launch_paused_s": (2e-4, 10)}
+    times = {name: metric(value).replace(n=n) for name, (value, n) in counts.items()}
+    return record("kernel_launch", times, {}, backend=backend, repeat=repeat, **more)
+
+
+def test_first_following_and_paused_launches_have_units_and_counts():
+    said = answers.launches([launched()])
+    assert said == (
+        "On the Apple M9 CPU in PyTorch the first launch of a process takes 90.0 µs (n = 5), a "
+        "follow-up launch 7.00 µs (n = 1,000) and a launch after a pause 0.200 ms (n = 10). Those "
+        "of a CPU are function calls."
+    )
+    on_gpu = answers.launches([launched("mps", repeat) for repeat in (0, 1)])
+    assert "On the Apple M9 GPU in PyTorch" in on_gpu and "function calls" not in on_gpu
+    assert "takes 90.0 µs (n = 5 in each of 2 repeats)" in on_gpu
+    both = answers.launches([launched(), launched("mps")])
+    assert both.startswith("On the Apple M9 GPU")
+    assert answers.launches([launched(profile="smoke")]) == ""
+    assert answers.launches([record("kernel_launch", {}, {}, status="error")]) == ""
+
+
+def test_a_case_without_joules_has_the_reason():
+    why = "on Linux only root may read the energy counters of a CPU"
+    config = {"model": "small transformer", "batch_size": 4}
+    unread = record("energy", {"step_s": metric(0.1)}, config, absent={"power_w": why})
+    large = record("energy", {}, {"model": "whisper-medium", "batch_size": 4}, status="too-big")
+    assert answers.without_joules([large, unread]) == (
+        f"There are no joules of the Apple M9 CPU: {why}."
+    )
+    joules = {"energy_j_per_step": metric(3.0, unit="J")}
+    assert answers.without_joules([large, record("energy", joules, config)]) == ""
+    rare = "its counter updates every 2 s, too rarely for 3 s"
+    seldom = record("energy", {}, config, absent={"energy_j_per_step": rare, "power_w": "other"})
+    assert answers.without_joules([seldom]) == f"There are no joules of the Apple M9 CPU: {rare}."
+    assert answers.without_joules([large]) == ""
+
+
+def offloaded(kind, step_s=None, **more):
+    config = {"model": "whisper-medium", "batch_size": 4, "offload": kind, "recompute": False}
+    times = {"step_s": metric(step_s, 0.99 * step_s, 1.01 * step_s)} if step_s else {}
+    more = {"chip": "NVIDIA A1", "status": "ok" if step_s else "too-big"} | more
+    return record("whisper_finetuning", times, config, **more)
+
+
+def test_what_offload_costs_is_a_ratio_or_has_a_reason():
+    cost = answers.offload_cost
+    needs = "What offload costs is not answered here: it needs an NVIDIA GPU."
+    assert cost([offloaded("none", 2.0)]) == needs
+    failed = [offloaded("none", 2.0, backend="cuda"), offloaded("fsdp", backend="cuda")]
+    no_case = "no case with offload has a value (1 too-big)."
+    assert cost(failed) == f"What offload costs is not answered here: {no_case}"
+    timed = offloaded("fsdp", 6.0, backend="cuda")
+    assert cost([offloaded("none", backend="cuda"), timed]) == (
+        "With offload a step of whisper-medium at batch size 4 takes 6.00 s on the A1 CUDA; "
+        "without offload it has no value (too-big), so there is no ratio."
+    )
+    assert cost([offloaded("none", 2.0, backend="cuda"), timed]) == (
+        "With offload a step of whisper-medium at batch size 4 takes 3.0× (2.9 to 3.1× in this "
+        "process) the time without it on the A1 CUDA: 6.00 s and 2.00 s."
+    )
+    assert cost([offloaded("none", 2.0, profile="smoke")]) == ""

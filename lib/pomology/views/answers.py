@@ -4,7 +4,7 @@ from collections import Counter
 from statistics import geometric_mean, median
 
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
-from pomology.format import significant
+from pomology.format import IN_PROCESS, seconds, significant, with_interval
 from pomology.report import answer
 from pomology.report.claims import needs
 from pomology.report.table import Row, Table
@@ -15,6 +15,12 @@ from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
 PLAIN = "fp32"  # the feature with which others are compared
+LAUNCHES = {
+    "launch_cold_s": "the first launch of a process takes",
+    "launch_s": "a follow-up launch",
+    "launch_paused_s": "a launch after a pause",
+}
+JOULES = ("energy_gpu_j_per_step", "energy_j_per_step")
 
 
 def answers(records, best, claims, diagnosed):
@@ -144,6 +150,91 @@ def accelerators(records):
     variations = repeats.run_to_run_by_kind(records)
     verdict = answer.gpu_against_cpu(fitted["gpu"], fitted["cpu"], "step_s", variations)
     return f"With the same Trainer, {verdict}." if verdict else ""
+
+
+def launches(records):
+    """Return how long the first launch, one that follows and one after a pause take, by device.
+
+    records: of `kernel_launch`. "" for smoke runs.
+    """
+    pooled = [case for case in _whole_runs(records) if LAUNCHES.keys() <= case.values.keys()]
+    texts = []
+    for case in sorted(pooled, key=lambda case: case.kind, reverse=True):  # GPUs first
+        parts = []
+        for name, words in LAUNCHES.items():
+            count = f"n = {case.last.metrics[name].n:,}"
+            if len(case.used) > 1:
+                count += f" in each of {len(case.used)} repeats"
+            parts.append(f"{words} {seconds(case.values[name].value)} ({count})")
+        texts.append(f"On the {case.device} in {case.framework} {answer.listed(parts)}.")
+    if any(case.kind == "cpu" for case in pooled):
+        texts.append("Those of a CPU are function calls.")
+    return " ".join(texts)
+
+
+def without_joules(records):
+    """Return why cases that ended well have no joules, by device; "" if they have, or of smoke.
+
+    records: of `energy`.
+    """
+    reasons = {}
+    for case in _whole_runs(records):
+        if case.status == "ok" and case.values.keys().isdisjoint(JOULES):
+            absent = case.last.absent
+            known = (str(absent[name]) for name in (*JOULES, "power_w") if name in absent)
+            reasons[case.device] = next(known, "the journal has no reason")
+    texts = [f"There are no joules of the {device}: {why}." for device, why in reasons.items()]
+    return " ".join(texts)
+
+
+def offload_cost(records):
+    """Return how much longer a step takes with offload than without, or why that is not known.
+
+    records: of `whisper_finetuning`. "" for smoke runs.
+    """
+    pooled = _whole_runs(records)
+    if not pooled:
+        return ""
+    offloaded = [case for case in pooled if case.config.get("offload", "none") != "none"]
+    timed = [case for case in offloaded if "step_s" in case.values]
+    unknown = "What offload costs is not answered here"
+    if not offloaded:
+        return f"{unknown}: it needs an NVIDIA GPU."
+    if not timed:
+        counts = Counter(case.status for case in offloaded)
+        ends = ", ".join(f"{count} {status}" for status, count in counts.items())
+        return f"{unknown}: no case with offload has a value ({ends})."
+    return " ".join(_against_plain(case, pooled) for case in timed)
+
+
+def _against_plain(case, pooled):
+    """Return how a step with offload compares with the same step without it."""
+    config = case.config
+    step = f"a step of {config['model']} at batch size {config['batch_size']}"
+    step += " with recompute" if config.get("recompute") else ""
+    alike = [
+        other
+        for other in pooled
+        if (other.framework, other.device) == (case.framework, case.device)
+        and other.config == config | {"offload": "none"}
+    ]
+    took = seconds(case.values["step_s"].value)
+    where = f"on the {case.device}"
+    plain = next((other for other in alike if "step_s" in other.values), None)
+    if plain is None:
+        why = alike[0].status if alike else "not run"
+        without = f"without offload it has no value ({why}), so there is no ratio"
+        return f"With offload {step} takes {took} {where}; {without}."
+    ratio = repeats.speed_ratio(plain, case, "step_s")
+    ratio = ratio or case.values["step_s"] / plain.values["step_s"]
+    longer = with_interval(ratio, lambda factor: f"{significant(factor, 2)}×", IN_PROCESS)
+    times = f"{took} and {seconds(plain.values['step_s'].value)}"
+    return f"With offload {step} takes {longer} the time without it {where}: {times}."
+
+
+def _whole_runs(records):
+    """Return the cases of records over their repeats, without smoke runs, which have no answer."""
+    return repeats.pool(record for record in records if record.profile != "smoke")
 
 
 def bounds(diagnosed):

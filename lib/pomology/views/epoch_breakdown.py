@@ -2,10 +2,12 @@
 
 import itertools
 
-from pomology.format import seconds, with_interval
+from pomology.format import IN_PROCESS, seconds, significant, with_interval
 from pomology.measure import calls, clock, epochs
 from pomology.report.table import Row, Table
+from pomology.results import repeats
 
+LEAST_STEPS = 10  # with fewer, a part of an epoch is not distinguished from 0
 PARTS = {
     "training": "Training",
     "waiting": "Data-loading stall",
@@ -74,9 +76,66 @@ def resolved(part):
     It is distinguishable if its interval is above 0 and it has 10 steps or more.
     """
     steps = part.n or 0
-    if part.bounds[0] <= 0 or steps < 10:
+    if part.bounds[0] <= 0 or steps < LEAST_STEPS:
         return f"not distinguishable ({steps:,} step{'s' * (steps != 1)})"
     return with_interval(part, seconds)
+
+
+def loading(records):
+    """Return the share of loading in an epoch by device, or why it has no value.
+
+    records: of `simclr`. "" for smoke runs.
+    """
+    by_device = {}
+    timed = (
+        record
+        for record in records
+        if record.framework == "torch"
+        and record.profile != "smoke"
+        and "epochs" not in record.config  # such a case is timed as a whole
+    )
+    for case in repeats.pool(timed):
+        by_device.setdefault(case.device, []).append(case)
+    texts = []
+    for device, of_device in by_device.items():
+        # Cases that ended well come first, and of these the ones with a share.
+        case = min(of_device, key=lambda case: (case.status != "ok", not _shares(case)))
+        where = f"on the {device} at batch size {case.config['batch_size']}"
+        why = _unknown(case)
+        if why:
+            texts.append(f"The share of data loading has no value {where}: {why}.")
+            continue
+        mean = repeats.mean_of_repeats(_shares(case))
+        share = with_interval(mean, lambda percent: f"{significant(percent, 2)} %", IN_PROCESS)
+        workers = f"{case.config['workers']} workers"
+        texts.append(f"The data-loading stall is {share} of an epoch {where} with {workers}.")
+    return " ".join(texts)
+
+
+def _shares(case):
+    """Return the percentage of an epoch that its training waits for data, of each repeat."""
+    shares = []
+    for values in case.used.values():
+        if {"loop_epoch_s", "training_epoch_s", "epoch_s"} <= values.keys():
+            waiting = values["loop_epoch_s"] + -1 * values["training_epoch_s"]
+            percent = waiting * (100 / values["epoch_s"].value)
+            shares.append(percent.replace(unit="%"))
+    return shares
+
+
+def _unknown(case):
+    """Return why the share of loading has no value; "" if it has one."""
+    if case.status != "ok":
+        reason = case.last.reason
+        return f"{case.status} ({reason})" if reason else case.status
+    shares = _shares(case)
+    if not shares:
+        return "the time budget ended before all parts of an epoch were timed"
+    steps = min(share.n or 0 for share in shares)
+    known = [*shares, repeats.mean_of_repeats(shares)]
+    if steps < LEAST_STEPS or any(share.bounds[0] <= 0 for share in known):
+        return f"it is not distinguishable from 0 ({steps:,} step{'s' * (steps != 1)})"
+    return ""
 
 
 def table(records):

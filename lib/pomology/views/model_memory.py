@@ -2,7 +2,10 @@
 
 from pomology.articles import published
 from pomology.data.speech import TOKENS
+from pomology.format import quantity
+from pomology.report import answer
 from pomology.report.table import Row, Table
+from pomology.results import repeats
 
 GIB = 2**30
 
@@ -39,6 +42,34 @@ def theoretical_table():
         cells.append(f"+{100 * (gib * GIB / together - 1):.1f} %")
         rows.append(Row(dict(zip(columns, cells, strict=True))))
     return Table("Table 2: origin of its numbers", rows)
+
+
+def fitting(records):
+    """Return which models fit the free memory of each device by count, and which do not.
+
+    records: of `model_memory`. Free memory is that of the last repeat. "" for smoke runs.
+    """
+    by_device = {}
+    for case in repeats.pool(record for record in records if record.profile != "smoke"):
+        if {"needed_bytes", "free_bytes"} <= case.values.keys():
+            by_device.setdefault(case.device, []).append(case)
+    texts = []
+    for device, of_device in by_device.items():
+        fit, others = [], []
+        for case in of_device:
+            needed, free = (case.last.metrics[f"{name}_bytes"].value for name in ("needed", "free"))
+            sizes = f"needs {quantity(needed, 'B')}, {quantity(free, 'B')} free"
+            words = f"{case.config['model']} at batch size {case.config['batch_size']} ({sizes})"
+            (fit if needed <= free else others).append(words)
+        models = "model" if len(of_device) == 1 else "models"
+        verb = "fit" if len(fit) > 1 else "fits"
+        count = f"{len(fit) or 'none'} of {len(of_device)} {models} {verb}"
+        text = f"By count {count} the free memory of the {device}"
+        text += f": {answer.listed(fit)}." if fit else "."
+        if others:
+            text += f" Too large {'is' if len(others) == 1 else 'are'} {answer.listed(others)}."
+        texts.append(text)
+    return " ".join(texts)
 
 
 def _ways(name, nvidia):

@@ -1,9 +1,13 @@
-"""Figure of a long training: throughput, temperature, clock and power over time."""
+"""Sustained load: its first and last part, how long it lasted, and its throughput over time."""
 
+from itertools import accumulate
+
+from pomology.format import clock_time, span
 from pomology.machine.sampler import Sample
 from pomology.report.figures import curves_figure
+from pomology.results import repeats
 
-RATE = "% of the first minute's\nthroughput"
+MINUTE_S = 60.0
 HEAT = {
     "Temperature (°C)": ("temperature_c", 1),
     "Clock (GHz)": ("clock_hz", 1e9),
@@ -13,18 +17,72 @@ HEAT = {
 }
 
 
+def ends(windows):
+    """Return the windows of the first and of the last minute, of a load below two its halves.
+
+    windows: blocks of steps without a pause between them. The middle of a window decides.
+    """
+    ended_s = list(accumulate(window.seconds for window in windows))
+    total_s = ended_s[-1]
+    # A window longer than a minute is a part of its own.
+    part_s = min(max(MINUTE_S, *(window.seconds for window in windows)), total_s / 2)
+    first, last = [], []
+    for window, end_s in zip(windows, ended_s, strict=True):
+        middle_s = end_s - window.seconds / 2
+        if middle_s <= part_s:
+            first.append(window)
+        if middle_s >= total_s - part_s:
+            last.append(window)
+    return first, last
+
+
+def duration_s(record):
+    """Return the seconds that the windows of a load lasted."""
+    return sum(seconds for _, seconds in record.steady("step_s"))
+
+
+def duration_text(records):
+    """Return how long each load lasted, and which of its parts are compared; "" for smoke runs."""
+    texts = []
+    for case in repeats.pool(record for record in records if record.profile != "smoke"):
+        used = [record for record in case.records if record.repeat in case.used]
+        lasted = sorted(map(duration_s, used))
+        if not lasted or not lasted[0]:
+            continue
+        part = _part(lasted)
+        texts.append(
+            f"The load lasted {span(lasted[0], lasted[-1], clock_time)} on the {case.device} in "
+            f"{case.framework}; the throughput retained is that of its last {part} as a share of "
+            f"its first {part}."
+        )
+    return " ".join(texts)
+
+
+def _part(lasted):
+    """Return which parts of loads are compared. lasted: their seconds."""
+    long = [seconds >= 2 * MINUTE_S for seconds in lasted]
+    if all(long):
+        return "minute"
+    return "minute or half" if any(long) else "half"
+
+
 def figure(_, records):
-    """Return a figure of the throughput in % of the first minute's, and of the thermal traces."""
+    """Return a figure of the throughput in % of the first part's, and of the thermal traces."""
     import pandas  # late, so that its memory does not count in the footprint
 
-    panels = {name: [] for name in (RATE, *HEAT)}
-    for record in records:
-        if "rate_left" not in record.metrics or record.profile == "smoke" or record.scaled:
-            continue
+    shown = [
+        record
+        for record in records
+        if "rate_left" in record.metrics and record.profile != "smoke" and not record.scaled
+    ]
+    lasted = sorted(map(duration_s, shown)) or [0.0]
+    rate_axis = f"% of the first {_part(lasted)}'s\nthroughput"
+    panels = {name: [] for name in (rate_axis, *HEAT)}
+    for record in shown:
         windows = pandas.DataFrame(record.steady("step_s"), columns=["steps", "seconds"])
         middles = (windows["seconds"].cumsum() - windows["seconds"] / 2) / 60
         rate = 100 * record.metrics["step_first_s"].value * windows["steps"] / windows["seconds"]
-        panels[RATE].append((record, rate.set_axis(middles), ""))
+        panels[rate_axis].append((record, rate.set_axis(middles), ""))
         # Older runs have no load in their samples.
         samples = pandas.DataFrame(record.trace or []).reindex(columns=range(len(Sample._fields)))
         samples.columns = Sample._fields
@@ -32,4 +90,5 @@ def figure(_, records):
             values = samples.set_index(samples["t_s"] / 60)[name].dropna() / unit
             if len(values):
                 panels[quantity].append((record, values, ""))
-    return curves_figure(panels, "minutes")
+    together = span(lasted[0], lasted[-1], clock_time)
+    return curves_figure(panels, f"minutes; the load lasted {together}")

@@ -1,0 +1,36 @@
+"""Sentences that open the answers of notebooks, and texts that agree with what is shown."""
+
+import nbformat
+import pytest
+from notebook_code import PATHS, code
+
+OPENINGS = {
+    "sustained_load": "throttling.duration_text",
+    "kernel_launch": "answers.launches",
+    "energy": "answers.without_joules",
+    "whisper_finetuning": "answers.offload_cost",
+    "model_memory": "model_memory.fitting",
+    "simclr": "epoch_breakdown.loading",
+}
+
+
+def document(name):
+    (path,) = [path for path in PATHS if path.stem == name]
+    return nbformat.read(path, 4)
+
+
+@pytest.mark.parametrize("name", OPENINGS)
+def test_the_answer_opens_with_what_was_asked(name):
+    opened = f"experiment.answer(opening={OPENINGS[name]}(experiment.records))"
+    assert opened in code(document(name))
+
+
+def test_the_rows_of_a_cpu_are_said_to_be_in_table_6():
+    cells = document("kernel_launch").cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    assert "not in table 6" not in text and "no launch to compare" not in text
+    assert "Its rows in the figure and in table 6 are the times of a function call" in text
+
+
+def test_whisper_shows_its_step_and_builder_and_not_the_whole_module():
+    assert "show(whisper.step, whisper.build)" in code(document("whisper_finetuning"))
