@@ -289,7 +289,9 @@ def page_of(files):
 
 
 def tables(page):
-    return re.findall('<p class="title">(.*?)</p>', page)
+    opened = re.findall('<p class="title">(.*?)</p>', page)
+    folded = re.findall('<details class="more"><summary>(.*?): [0-9]+ rows?</summary>', page)
+    return [*opened, *folded]
 
 
 def test_the_page_of_a_clean_run_has_all_its_results(packed, capsys):
