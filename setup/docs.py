@@ -7,6 +7,7 @@ and data, which no code declares, are in docs/experiments.csv.
 import argparse
 import contextlib
 import csv
+import functools
 import io
 import re
 import shlex
@@ -21,6 +22,7 @@ from pomology.articles import claims, devices, published
 from pomology.errors import PomologyError
 from pomology.format import clock_time, seconds, significant
 from pomology.results import cases, metrics, repeats
+from pomology.results.record import Record
 from pomology.results.run import Run
 from pomology.runner import notebooks, plan
 
@@ -154,9 +156,14 @@ def macs() -> Iterable[tuple[str, ...]]:
         yield f"`{model}`", *cells
 
 
+@functools.cache
+def reference() -> list[Record]:
+    """Return the cases of the reference run."""
+    return Run(REFERENCE).records
+
+
 def example() -> str:
     """Return the README's table of epochs, published and of the reference run, and a sentence."""
-    records = Run(REFERENCE).records
     lines = []
     for model, (name, batch) in EXAMPLES.items():
         (path,) = REFERENCE.glob(f"shown/{name}/*-article.csv")
@@ -169,7 +176,7 @@ def example() -> str:
         if name == "vae":
             loading = f"{1 - here.compute_share:.0%}".replace("%", " %")
         bounds = f" ({significant(here.epoch_s_low)} to {significant(here.epoch_s_high)})"
-        kinds = {record.data for record in records if record.experiment == name}
+        kinds = {record.data for record in reference() if record.experiment == name}
         (kind,) = kinds & DATA.keys()
         how = ", ".join(filter(None, (here.epoch_s_how, f"{DATA[kind]} data", here.flags)))
         times = [*map(seconds, published_s), f"{seconds(here.epoch_s)}{bounds}, {how}"]
@@ -180,7 +187,7 @@ def example() -> str:
 
 def variation() -> str:
     """Return the README's sentences on the run-to-run variation of the reference run's machine."""
-    text = repeats.variation_text(repeats.pool(Run(REFERENCE).records))
+    text = repeats.variation_text(repeats.pool(reference()))
     return (
         f"**What a difference means.** On the machine of the example {text} Your report states "
         "that of your machine; the ± within one process is too small for this.\n"

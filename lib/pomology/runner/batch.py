@@ -239,7 +239,8 @@ class Execution:
         os.environ.update(figures.VARIABLES)  # ignores a user's matplotlibrc
         os.environ.pop("MPLBACKEND", None)  # a kernel has its own
         os.environ["PYTHONFAULTHANDLER"] = "1"  # a process that dies says where
-        os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # advice of tqdm, no result
+        # pomology's own filter is too late where a notebook imports transformers before it.
+        os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
         if not os.access(os.path.expanduser("~"), os.W_OK):  # no home, for example in a container
             os.environ["HOME"] = str(partial.parent)
         try:

@@ -6,6 +6,7 @@ from statistics import geometric_mean, median
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from pomology.format import IN_PROCESS, seconds, significant, with_interval
 from pomology.report import answer
+from pomology.report.article import comparable
 from pomology.report.claims import needs
 from pomology.report.table import Row, Table
 from pomology.results import cases, repeats
@@ -157,7 +158,7 @@ def launches(records):
 
     records: of `kernel_launch`. "" for smoke runs.
     """
-    pooled = [case for case in _whole_runs(records) if LAUNCHES.keys() <= case.values.keys()]
+    pooled = [case for case in comparable(records) if LAUNCHES.keys() <= case.values.keys()]
     texts = []
     for case in sorted(pooled, key=lambda case: case.kind, reverse=True):  # GPUs first
         parts = []
@@ -178,7 +179,7 @@ def without_joules(records):
     records: of `energy`.
     """
     reasons = {}
-    for case in _whole_runs(records):
+    for case in comparable(records):
         if case.status == "ok" and case.values.keys().isdisjoint(JOULES):
             absent = case.last.absent
             known = (str(absent[name]) for name in (*JOULES, "power_w") if name in absent)
@@ -192,7 +193,7 @@ def offload_cost(records):
 
     records: of `whisper_finetuning`. "" for smoke runs.
     """
-    pooled = _whole_runs(records)
+    pooled = comparable(records)
     if not pooled:
         return ""
     offloaded = [case for case in pooled if case.config.get("offload", "none") != "none"]
@@ -230,11 +231,6 @@ def _against_plain(case, pooled):
     longer = with_interval(ratio, lambda factor: f"{significant(factor, 2)}×", IN_PROCESS)
     times = f"{took} and {seconds(plain.values['step_s'].value)}"
     return f"With offload {step} takes {longer} the time without it {where}: {times}."
-
-
-def _whole_runs(records):
-    """Return the cases of records over their repeats, without smoke runs, which have no answer."""
-    return repeats.pool(record for record in records if record.profile != "smoke")
 
 
 def bounds(diagnosed):

@@ -4,6 +4,7 @@ import itertools
 
 from pomology.format import IN_PROCESS, seconds, significant, with_interval
 from pomology.measure import calls, clock, epochs
+from pomology.report.article import comparable
 from pomology.report.table import Row, Table
 from pomology.results import repeats
 
@@ -77,7 +78,7 @@ def resolved(part):
     """
     steps = part.n or 0
     if part.bounds[0] <= 0 or steps < LEAST_STEPS:
-        return f"not distinguishable ({steps:,} step{'s' * (steps != 1)})"
+        return f"not distinguishable ({_counted(steps)})"
     return with_interval(part, seconds)
 
 
@@ -87,14 +88,13 @@ def loading(records):
     records: of `simclr`. "" for smoke runs.
     """
     by_device = {}
+    # A case of whole epochs is timed as one.
     timed = (
         record
         for record in records
-        if record.framework == "torch"
-        and record.profile != "smoke"
-        and "epochs" not in record.config  # such a case is timed as a whole
+        if record.framework == "torch" and "epochs" not in record.config
     )
-    for case in repeats.pool(timed):
+    for case in comparable(timed):
         by_device.setdefault(case.device, []).append(case)
     texts = []
     for device, of_device in by_device.items():
@@ -112,13 +112,21 @@ def loading(records):
     return " ".join(texts)
 
 
+def _waiting(times):
+    """Return how long an epoch waits for its data: what its loop takes beyond its training."""
+    return times["loop_epoch_s"] + -1 * times["training_epoch_s"]
+
+
+def _counted(steps):
+    return f"{steps:,} step{'s' * (steps != 1)}"
+
+
 def _shares(case):
     """Return the percentage of an epoch that its training waits for data, of each repeat."""
     shares = []
     for values in case.used.values():
         if {"loop_epoch_s", "training_epoch_s", "epoch_s"} <= values.keys():
-            waiting = values["loop_epoch_s"] + -1 * values["training_epoch_s"]
-            percent = waiting * (100 / values["epoch_s"].value)
+            percent = _waiting(values) * (100 / values["epoch_s"].value)
             shares.append(percent.replace(unit="%"))
     return shares
 
@@ -134,7 +142,7 @@ def _unknown(case):
     steps = min(share.n or 0 for share in shares)
     known = [*shares, repeats.mean_of_repeats(shares)]
     if steps < LEAST_STEPS or any(share.bounds[0] <= 0 for share in known):
-        return f"it is not distinguishable from 0 ({steps:,} step{'s' * (steps != 1)})"
+        return f"it is not distinguishable from 0 ({_counted(steps)})"
     return ""
 
 
@@ -145,7 +153,7 @@ def table(records):
     for record in records:
         times = dict(record.metrics)
         if "loop_epoch_s" in times:
-            times["waiting_epoch_s"] = times["loop_epoch_s"] + -1 * times["training_epoch_s"]
+            times["waiting_epoch_s"] = _waiting(times)
         if "views_epoch_s" in times:
             times["augmentation_epoch_s"] = times["views_epoch_s"] + -1 * times["reading_epoch_s"]
         parts = {name: times.get(f"{name}_epoch_s") for name in PARTS}

@@ -4,8 +4,8 @@ from pomology.articles import published
 from pomology.data.speech import TOKENS
 from pomology.format import quantity
 from pomology.report import answer
+from pomology.report.article import comparable
 from pomology.report.table import Row, Table
-from pomology.results import repeats
 
 GIB = 2**30
 
@@ -50,7 +50,7 @@ def fitting(records):
     records: of `model_memory`. Free memory is that of the last repeat. "" for smoke runs.
     """
     by_device = {}
-    for case in repeats.pool(record for record in records if record.profile != "smoke"):
+    for case in comparable(records):
         if {"needed_bytes", "free_bytes"} <= case.values.keys():
             by_device.setdefault(case.device, []).append(case)
     texts = []

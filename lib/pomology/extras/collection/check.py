@@ -3,9 +3,8 @@
 import functools
 import itertools
 import math
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,7 +69,6 @@ CLOCKS = timedelta(days=1)  # by which the clock of a machine may be wrong
 # Watts of a device that trains: less than an iPhone's, more than any card's.
 POWER_W = (0.1, 2500.0)
 ENERGY = 2.0  # factor between the energy of a step and its time with the power
-SIZE = re.compile(r"\(.*?\)")  # of a chip, in the name of a device
 _same = functools.partial(math.isclose, rel_tol=EQUAL, abs_tol=ROUNDING_S)
 
 
@@ -186,25 +184,6 @@ def device_name(record: Record, machine: dict[str, Any]) -> str:
     """Return the name of a case's device, with its size: `M4 Max GPU (40 cores)`."""
     kind = cases.kind(record.backend)
     return names.measured(cases.short_chip(record.chip), kind, machine)
-
-
-def applicable(broken: Sequence[Broken], devices: Iterable[str]) -> list[Broken]:
-    """Return the broken rules of a comparison that apply to a run. devices: of its traits.
-
-    Machines whose chip's name has no model number may have different chips, so nothing follows from
-    their speeds: `AMD EPYC` is any virtual one.
-    """
-    generic = tuple(f"{device}: " for device in devices if not has_model_number(device))
-    return [
-        (rule, text)
-        for rule, text in broken
-        if not (rule == "same chip" and text.startswith(generic))
-    ]
-
-
-def has_model_number(device: str) -> bool:
-    """Return whether a device's name has a digit, apart from its size: `M4 Max GPU (40 cores)`."""
-    return bool(re.search(r"\d", SIZE.sub("", device)))
 
 
 def _predicted(case: CheckedCase, device: str, predicted: set[str]) -> Iterator[str]:

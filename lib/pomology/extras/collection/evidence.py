@@ -224,16 +224,16 @@ def _memory() -> dict[tuple[str, str, str], dict[str, str]]:
 
 
 def _published(name: str) -> list[Value]:
-    alike: dict[tuple, list[pairs.Speed]] = defaultdict(list)
+    alike: dict[tuple, tuple[dict[str, str], list[pairs.Speed]]] = {}
     for speed in pairs.speeds(name):
         _, _, unit = speed.text.partition(" ")
-        alike[unit, *_cells(name, speed).items()].append(speed)
+        cells = _cells(name, speed)
+        alike.setdefault((unit, *cells.items()), (cells, []))[1].append(speed)
     values = []
-    for of_row in alike.values():
+    for cells, of_row in alike.values():
         of_row.sort(key=lambda speed: speed.si)
         count = f" ({len(of_row)} values)" if len(of_row) > 1 else ""
         rates = [speed.per_second for speed in of_row if speed.per_second and not speed.is_rate]
-        cells = _cells(name, of_row[0])
         cells["As printed"] = between([speed.text for speed in of_row]) + count
         cells["Per second"] = between(rates[::-1])
         link, cited = _sources().get(of_row[0].source, ("", ""))

@@ -69,8 +69,7 @@ def checked(
     numbers = [number for number, (path, _) in enumerate(sound) if not judged or path in judged]
     broken = compare([one.checked.traits for _, one in sound], numbers)
     for (_, one), of_one in zip(sound, broken, strict=True):
-        devices = one.checked.traits.times
-        one.checked.broken.extend(check.applicable(of_one, devices))
+        one.checked.broken.extend(of_one)
     return zips
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ BY_CHANCE_S = 1e-3  # shorter times, or fewer than six, may be the same by chanc
 LEAST_TAKEN = 2  # raw times of another run, or this share of all: more are a copy
 TAKEN = 0.02
 CONTAINED = 0.98  # share of an earlier run's raw times that makes a run its continuation
+SIZE = re.compile(r"\(.*?\)")  # of a chip, in the name of a device
 REPLACED = "replaced"  # the rule of an earlier run that another one continues
 
 Broken = tuple[str, str]  # a rule, and what breaks it
@@ -154,6 +156,15 @@ def _cases(differences: pandas.DataFrame) -> int:
     return _without_repeat(differences.index[differences.notna().any(axis=1)]).nunique()
 
 
+def has_model_number(device: str) -> bool:
+    """Return whether a device's name has a digit, apart from its size: `M4 Max GPU (40 cores)`.
+
+    Machines without one may have different chips, so nothing follows from their speeds: `AMD EPYC`
+    is any virtual one.
+    """
+    return bool(re.search(r"\d", SIZE.sub("", device)))
+
+
 def _unlike_own(device: str, differences: pandas.DataFrame) -> Iterator[Broken]:
     """Yield what is far from the runs of the same device.
 
@@ -169,7 +180,7 @@ def _unlike_own(device: str, differences: pandas.DataFrame) -> Iterator[Broken]:
     else:
         beyond = nearest
         limit = SAME_CHIP
-    if beyond > math.log(limit):
+    if beyond > math.log(limit) and has_model_number(device):
         yield "same chip", f"{device}: its speed differs {math.exp(nearest):.2g}-fold"
     residuals = differences.sub(levels)
     experiments = residuals.index.str.partition(",").get_level_values(0)

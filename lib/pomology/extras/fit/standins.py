@@ -31,7 +31,7 @@ BITSANDBYTES, MLX, MLX_IN_8_BITS, MXFP4 = 4.127, 4.5, 8.5, 4.25
 GROUP = 64
 # Matrices that mlx-lm quantizes to 8 bits, by class: `quant_predicate` in
 # https://github.com/ml-explore/mlx-lm/tree/v0.32.2/mlx_lm/models.
-IN_8_BITS = {
+KEPT_IN_8_BITS = {
     "GptOssForCausalLM": ("router",),
     "GraniteForCausalLM": ("o_proj", "down_proj", "lm_head"),
     "Lfm2MoeForCausalLM": ("gate",),
@@ -66,7 +66,7 @@ def quantize_in_mlx(network: Any) -> None:
     from torch.nn import Embedding
     from transformers.pytorch_utils import Conv1D
 
-    in_8_bits = IN_8_BITS.get(type(network).__name__, ())
+    in_8_bits = KEPT_IN_8_BITS.get(type(network).__name__, ())
     embeddings = [
         (name, module) for name, module in network.named_modules() if isinstance(module, Embedding)
     ]

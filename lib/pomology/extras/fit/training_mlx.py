@@ -21,6 +21,7 @@ from mlx_lm.utils import _get_classes
 from pomology.devices.base import DTYPES
 from pomology.extras.fit import truncated
 from pomology.extras.fit.plan import Plan
+from pomology.extras.fit.standins import GROUP
 from pomology.extras.fit.truncated import Blocks
 from pomology.models import workload_mlx
 from pomology.models.cost import Cost
@@ -29,7 +30,7 @@ from pomology.models.workload_mlx import initialized, one_update
 
 LR = 1e-5
 SCALE = 20.0  # mlx-lm's default of LoRA
-GROUP, BITS = 64, 4  # of mlx-lm's quantized weights
+BITS = 4  # of mlx-lm's quantized weights
 MXFP4 = {"group_size": 32, "bits": 4, "mode": "mxfp4"}
 
 
