@@ -52,6 +52,10 @@ USUAL = 2  # further repetitions that tell by how much a device's steps usually 
 # A difference that blocks do not explain has to be there in one of these, at this share of it. A
 # device that adds in changing order does not differ by as much each time.
 AGAIN = 0.1
+# Or in one of so many steps of the CPU with its rounding. In a small network a value next to the
+# bend of a ReLU changed its side in 3 of 40 equal steps of a correct device, and in 11 of 30 of the
+# CPU: a gradient then differs by 5 %, or not at all.
+RARE_DRAWS = 32
 # Share of a gradient's norm: a weight whose gradient may differ by more is not verified. Where this
 # is so for more than a hundredth of a model's weights, the step is compared in blocks.
 SEEN = {"fp32": 0.02, "tf32": 0.02, "fp16": 0.05, "bf16": 0.05}
@@ -346,10 +350,20 @@ class Verification:
             self.unseen_weights = self._unseen_weights(deviations, allowed_in_blocks)
             self._refuse(deviations, allowed_in_blocks, size)
         if share > 1:
-            others = [self.step.deviations(reference)[tensor] for _ in range(USUAL)]
-            if max(other.difference for other in others) < AGAIN * share * allowed[tensor]:
-                raise Mismatch(f"{tensor} differs from the CPU's in one of {1 + USUAL} equal steps")
+            self._refuse_once(tensor, share * allowed[tensor], reference)
         return reference.seconds
+
+    def _refuse_once(self, tensor: str, difference: float, reference: Any) -> None:
+        """Raise Mismatch if a difference that blocks do not explain is there this time only."""
+        others = [self.step.deviations(reference)[tensor] for _ in range(USUAL)]
+        if max(other.difference for other in others) >= AGAIN * difference:
+            return
+        for draw in range(DRAWS, DRAWS + RARE_DRAWS):
+            self.cpu_steps += 1
+            rounded = self.step.deviations(reference, self._rounding(), draw)[tensor].difference
+            if FACTOR["step"] * rounded >= difference:
+                return
+        raise Mismatch(f"{tensor} differs from the CPU's in one of {1 + USUAL} equal steps")
 
     def _coarse(self, deviations: Deviations, allowed: dict) -> dict[str, float]:
         """Return the differences of a whole step that are refused at once; see `COARSE`."""
@@ -449,7 +463,7 @@ class Verification:
         if abs(losses[-1] - expected[-1]) > allowed:
             # In some models, such as a GAN, the smallest difference grows from step to step. Two of
             # these may end near each other by chance, after they went different ways.
-            rounded = run(True, ROUNDING["tf32" if self.tf32 else self.precision])
+            rounded = run(True, self._rounding())
             apart = max(abs(own - other) for own, other in zip(rounded, expected, strict=True))
             allowed = max(allowed, FACTOR["step"] * apart)
         if not abs(losses[-1] - expected[-1]) <= allowed:
@@ -457,6 +471,11 @@ class Verification:
                 f"the loss went from {losses[0]:.4g} to {losses[-1]:.4g} in {1 + updates} steps on "
                 f"one batch; on the CPU it went to {expected[-1]:.4g}"
             )
+
+    def _rounding(self) -> float:
+        """Return the relative error of a step as a whole, of which a part may be in TF32."""
+        tf32 = self.precision == "fp32" and self.tf32
+        return ROUNDING["tf32" if tf32 else self.precision]
 
     def _precision(self, deviation: Deviation) -> str:
         """Return the precision in which the device computes a tensor."""
