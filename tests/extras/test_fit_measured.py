@@ -279,9 +279,9 @@ def test_memory_is_that_of_tensors(config, outputs, flag, capsys):
     [
         ("torch", "mac", "lora"),
         pytest.param("torch", "nvidia", "full", marks=pytest.mark.long),
-        pytest.param("mlx", "mac-mlx", "lora", marks=pytest.mark.long),
+        pytest.param("mlx", "mac-mlx", "lora", marks=pytest.mark.machines),
         pytest.param("mlx", "mac-mlx", "qlora", marks=pytest.mark.long),
-        pytest.param("mlx", "mac-mlx", "full", marks=pytest.mark.long),
+        pytest.param("mlx", "mac-mlx", "full", marks=pytest.mark.machines),
     ],
 )
 def test_a_gpu_is_measured_after_its_step_is_verified(tmp_path, framework, machine, method):

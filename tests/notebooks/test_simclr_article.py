@@ -8,7 +8,7 @@ from pomology.paths import root
 PARAMETERS = {"profile": "article", "samples": 32, "batch_size": 8, "workers": 0, "budget_s": 0.1}
 
 
-@pytest.mark.long
+@pytest.mark.machines
 def test_the_run_of_two_epochs_is_timed_as_a_whole(tmp_path):
     path = root() / "notebooks" / "m1_and_m2_ssl" / "simclr.ipynb"
     run = smoke.Execution(path, PARAMETERS, tmp_path)

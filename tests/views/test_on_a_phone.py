@@ -80,9 +80,14 @@ def redrawn(folder: Path) -> Path:
     return page.build(folder)
 
 
-@pytest.mark.long
 @pytest.mark.skipif(not BROWSER, reason="none of these browsers is here")
-@pytest.mark.parametrize("machine", ["reference", "mac"])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param("reference", marks=pytest.mark.long),
+        pytest.param("mac", marks=pytest.mark.machines),
+    ],
+)
 def test_every_figure_can_be_read(tmp_path, monkeypatch, machine):
     from playwright.sync_api import sync_playwright
 
