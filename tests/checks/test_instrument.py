@@ -220,6 +220,8 @@ CHECKS = [
     # One disturbed pair is no difference.
     (lambda: agreement([1.01, 0.99, 1.0, 5.0, 0.99, 1.01, 1.0, 1.0]), "ok", "matmul 1.0"),
     (lambda: agreement([0.5, 2.0] * 4), "ok", "too wide for a verdict"),
+    (lambda: agreement([0.825, 0.87, 0.92, 0.94, 0.93, 0.958]), "ok", "too wide for a verdict"),
+    (lambda: agreement([1.9, 2.2, 2.0, 2.1, 2.0, 1.95]), "mismatch", "it should be 1"),
     (lambda: agreement([1.05] * 8), "mismatch", "it should be 1"),
     (lambda: parity(), "ok", "14 outputs and gradients agree"),
     (lambda: parity(product=in_tf32), "mismatch", "matmul keeps 10"),

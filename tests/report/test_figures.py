@@ -86,13 +86,15 @@ def test_a_wide_interval_is_cut_with_an_arrow_and_no_panel_is_empty():
 
 
 def test_a_crowded_panel_has_this_machine_between_its_neighbours():
-    around = record("resnet50", rate(230e9), {"batch_size": 64, "precision": "fp32"})
+    images = {"throughput": metric(9.5, 9.4, 9.6, "images/s")}
+    around = record("resnet50", images, {"batch_size": 64, "precision": "fp32"})
     figure = drawn("resnet50", [around])
     (axis,) = figure.axes
     names, values = lines(axis), [x for x, *_ in marks(axis)]
     assert len(names) <= MOST_LINES and values == sorted(values, reverse=True)
     own = names.index("Apple M9 CPU, PyTorch, batch size 64")
-    assert 0 < own < len(names) - 1 and values[own] == 230e9
+    assert 0 < own < len(names) - 1 and values[own] == 9.5
+    assert "9.50 images/s" in words(axis) and "images per second" in axis.get_xlabel()
     assert "more devices in the table" in axis.get_xlabel()
 
 

@@ -8,6 +8,7 @@ from records import run_of
 
 from pomology import format
 from pomology.paths import read_csv, root
+from pomology.report import peaks
 from pomology.report.article import Declaration
 from pomology.results import repeats
 from pomology.results.run import Run
@@ -47,6 +48,8 @@ def same(rows, kept, names):
 
 def test_roofline(run):
     shown, kept = table.roofline_table(*run).data, committed("roofline", "article")
+    # That version took the peak of matrix products, which a matrix times a vector exceeds in fp16.
+    shown, kept = ([row for row in rows if "fp16" not in row["case"]] for rows in (shown, kept))
     same(shown, kept, ["flops_per_s", "flops_per_byte", "share_of_roof"])
     # That version gave memory-bound operators a share of the best product, too.
     with_share = {row["flops_per_s"] for row in shown if row["share_of_best"]}
@@ -58,7 +61,8 @@ def test_roofline(run):
     shown = [row for row in shown if row["share_of_best"]]
     same(shown, kept, ["flops_per_s", "share_of_best"])
     names = ["flops_per_s", "bytes_per_s", "blocks"]
-    same(table.peaks_table(run[1]).data, committed("roofline", "peaks"), names)
+    best = run[1]._replace(rates=peaks.best(run[0]))
+    same(table.peaks_table(best).data, committed("roofline", "peaks"), names)
 
 
 def test_ranking(run):

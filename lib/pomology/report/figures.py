@@ -139,6 +139,10 @@ def scale_of(declaration: Declaration) -> Scale:
     if heading.startswith("Minutes"):
         label = label.replace("seconds", "minutes")
         return Scale(label, 60, lambda value: metric.show(value, heading))
+    if declaration.metric == "throughput":
+        samples = heading.lower()
+        unit = f"{samples}/s"
+        return Scale(f"{samples} per second", 1, lambda value: metric.show(value, unit=unit))
     if heading.endswith("(ms)"):
         return Scale(label, metric.scale, lambda value: f"{metric.show(value, heading)} ms")
     return Scale(label, metric.scale, metric.show)
@@ -351,11 +355,12 @@ def _setting(heading: str, value: Any) -> str:
 
 
 def _published(declaration: Declaration, row: dict) -> Line | None:
-    """Return the line of a published value; a time becomes FLOP/s if the metric is FLOP/s."""
-    if declaration.metric == "flops_per_s" and row["flops_per_s"]:
+    """Return the line of a published value; a time becomes a rate if the metric is one."""
+    rates = {"flops_per_s": row["flops_per_s"], "throughput": row.get("samples_per_s")}
+    if rates.get(declaration.metric):
         # The version, which the table has, would make the label too long.
         label = cases.with_software(row["device"], row["framework"], "", row["year"])
-        value = row["flops_per_s"]
+        value = rates[declaration.metric]
     elif row["metric"] in (declaration.metric, "status"):
         label, value = row["device"] or "the article", row["si"]
     else:

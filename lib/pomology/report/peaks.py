@@ -32,16 +32,19 @@ def best(
     records: Iterable[Record],
     metric: str = "flops_per_s",
     group: Callable[[Record], str] = cases.precision,
+    memory_bound: bool = False,
 ) -> Peaks:
     """Return the peaks among the cases that time one operator (with a setting `operation`).
 
     A rate is that of the fastest timing block, as in STREAM, or the median without raw times.
     group: returns the precision or traffic of a case, or "" to exclude it, as smoke tests are.
+    memory_bound: whether the FLOP/s of memory-bound operators count, too.
     """
     peaks: Peaks = {}
     for record in records:
         operation = record.config.get("operation")
-        timed = metric in record.metrics and (operation in DENSE or metric != "flops_per_s")
+        counts = operation in DENSE or memory_bound or metric != "flops_per_s"
+        timed = metric in record.metrics and counts
         sound = record.status == "ok" and "too-fast" not in record.flags
         if not (operation and timed and sound) or record.profile == "smoke":
             continue

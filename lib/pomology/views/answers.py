@@ -284,7 +284,8 @@ def _faster_framework(where, rows):
     parts = [f"MLX faster in {mlx} of {len(rows)} cases, PyTorch in {other}"]
     parts += [f"{len(doubtful)} disturbed"] if doubtful else []
     parts += [f"{verdicts[SINGLE]} of unknown variation"] if verdicts[SINGLE] else []
-    evidence = f"{models_text}; {', '.join(parts)}"
+    counts = ", ".join(parts)
+    evidence = f"{models_text}; {counts}"
     most = len(rows) / 2
     if (mlx > most and not other and mean > 1) or (other > most and not mlx and mean < 1):
         name = "MLX" if mean > 1 else "PyTorch"
@@ -292,11 +293,11 @@ def _faster_framework(where, rows):
         return f"{name} is {factor}× faster {where} ({evidence})."
     shorter, longer = ("MLX", "PyTorch") if mean > 1 else ("PyTorch", "MLX")
     factor = significant(max(mean, 1 / mean), 2)
-    ratio = f"{longer}'s time is {factor}× {shorter}'s {where}"
+    ratio = f"{longer}'s time is {factor}× {shorter}'s"
     if verdicts[SINGLE] == len(rows):
         why = "instrument_check has not measured what two equal runs differ by"
-        return f"{ratio}, without a verdict, since {why} ({evidence})."
-    return f"{ratio}; neither is faster in most cases ({evidence})."
+        return f"{ratio} {where}, without a verdict, since {why} ({evidence})."
+    return f"Neither is faster in most cases {where}: {counts}. Over all, {ratio} ({models_text})."
 
 
 def contradicted(claims):

@@ -25,7 +25,8 @@ def rows(workload):
     """Return table rows by precision, the fastest first.
 
     A measurement at several batch sizes becomes one row, the fastest; of LoRA each has a row. Its
-    `flops_per_s` is the printed speed times the FLOP count, or None without a count.
+    `flops_per_s` is the printed speed times the FLOP count, or None without a count;
+    `samples_per_s` the samples of that speed, or None if their number is not known.
     """
     table_rows = [_row(row) for row in published.elsewhere(workload)]
     axes = {"precision"} if workload == "lora" else AXES
@@ -60,6 +61,7 @@ def _row(row, axes=AXES, **settings):
         "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
         "line": (label, row["precision"], row["faults"], setting),
         "flops_per_s": flops * published.rate(row) if flops else None,
+        "samples_per_s": row["samples"] * published.rate(row) or None,
         "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
         "remark": "; ".join(filter(None, remarks)),
         "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
