@@ -1,7 +1,7 @@
 """Answers of one line, and sentences that open the answer of a notebook."""
 
 import pytest
-from records import metric, record
+from records import metric, product, record
 
 from pomology.views import answers
 
@@ -149,3 +149,70 @@ def test_what_offload_costs_is_a_ratio_or_has_a_reason():
         "process) the time without it on the A1 CUDA: 6.00 s and 2.00 s."
     )
     assert cost([offloaded("none", 2.0, profile="smoke")]) == ""
+
+
+def test_of_each_operation_and_precision_the_highest_rate_is_told():
+    rates = {"1x2x2": 3e9, "1x4x4": 5e9}
+    records = [product(rate, shape=shape, experiment="blas") for shape, rate in rates.items()]
+    records += [product(9e9, "bf16", experiment="blas")]
+    records += [product(2e9, operation="vjp", experiment="blas")]
+    records += [product(7e9, shape="1x8x8", operation="vjp", flags=["too-fast"])]
+    records += [product(4e9, operation="matvec", profile="smoke")]
+    assert answers.rates(records) == (
+        "On the Apple M9 CPU in PyTorch the highest rates are: matmul 5.00 GFLOP/s in fp32, 9.00 "
+        "GFLOP/s in bf16; vjp 2.00 GFLOP/s in fp32."
+    )
+
+
+@pytest.mark.parametrize(
+    ("slope", "words"),
+    [
+        (metric(1000.0, 500.0, 1500.0, "B"), "the memory grows by 1.00 kB (500 B to 1.50 kB) per"),
+        (metric(100.0, -500.0, 700.0, "B"), "no change of the memory is established: 100 B (-500"),
+        (metric(-100.0, -120.0, -80.0, "B"), "the memory shrinks by -100 B"),
+        (metric(100.0, unit="B"), "no change of the memory is established"),
+    ],
+)
+def test_growth_is_told_where_its_interval_excludes_zero(slope, words):
+    said = answers.growth([record("memory", {"footprint_slope_bytes": slope}, {"load": "easy"})])
+    assert said.startswith("On the Apple M9 CPU in PyTorch, with load easy,") and words in said
+
+
+def test_growth_in_two_repeats_is_of_the_past():
+    slopes = (metric(value, 0.9 * value, 1.1 * value, "B") for value in (100.0, 200.0))
+    records = [
+        record("memory", {"footprint_slope_bytes": slope}, {"load": "easy"}, repeat=repeat)
+        for repeat, slope in enumerate(slopes)
+    ]
+    assert "the memory grew by" in answers.growth(records)
+
+
+def test_models_have_their_sizes_and_images_per_second():
+    values = {"parameters": metric(11.69e6, unit=""), "throughput": metric(12.3, unit="pictures/s")}
+    of_224 = values | {"forward_macs": metric(1.81e9, unit="")}
+    config = {"model": "resnet18", "batch_size": 8}
+    records = [
+        record("model_sizes", of_224, config | {"image_size": 224}, flags=["few-steps"]),
+        record("model_sizes", values, config | {"image_size": 64}),
+    ]
+    assert answers.sizes_and_speeds(records) == (
+        "On the Apple M9 CPU in PyTorch a training step processes: resnet18 (11.7 million "
+        "parameters, 1.81 GMAC per image) 12.3 images/s (batch size 8, few-steps)."
+    )
+
+
+def passes(forward_s, backward_s, lora, model="gpt2"):
+    times = {"forward_s": metric(forward_s), "backward_s": metric(backward_s)}
+    config = {"model": model, "lora": lora, "offload": "none", "batch_size": 1}
+    return record("gpt2_finetuning", times, config)
+
+
+def test_passes_with_lora_are_compared_with_those_of_the_same_model_without_it():
+    said = answers.lora_effect([passes(1.0, 2.0, False), passes(1.1, 1.0, True)])
+    assert said == (
+        "With LoRA the forward pass takes 1.1× and the backward pass takes 0.50× as long as "
+        "without it (gpt2 at batch size 1 on the Apple M9 CPU in PyTorch)."
+    )
+    alone = answers.lora_effect([passes(1.0, 2.0, False), passes(1.1, 1.0, True, "gpt2-medium")])
+    assert alone.startswith("What LoRA changes is not answered here")
+    assert answers.lora_effect([]) == ""

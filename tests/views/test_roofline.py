@@ -3,6 +3,7 @@
 import pytest
 from records import cached, matvec, product, rate, record, stream
 
+from pomology.views import answers
 from pomology.views.roofline import figure, table
 from pomology.views.roofline.roofs import roofs
 
@@ -80,3 +81,21 @@ def test_a_case_without_a_share_says_why():
     rows = table.roofline_table(cases, roofs(cases)).rows
     shares = {row.cells["Experiment"]: row.cells["Share of best"] for row in rows}
     assert shares["vae"] == "too fast to be one" and shares["blas matvec"] == "memory-bound"
+
+
+def test_the_answer_counts_the_lower_roofs():
+    work = {"flops_per_step": 10**11, "bytes_per_step": 10**9}
+    cases = [matvec(400, 9e9), record(metrics=rate(50e9), **work)]
+    cases.append(record("siamese", rate(25e9), **work))
+    best = roofs([product(100e9), stream(6e9), cached(10e9, "sum", 32)])
+    assert answers.limits(cases, best) == (
+        "Of 3 best cases on the CPU 2 have the peak FLOP/s as their lower roof, and reach 38 % "
+        "(median, 25 to 50 %); 1 have the memory bandwidth, and reach 90 % (median, 90 to 90 %)."
+    )
+
+
+def test_a_matrix_times_a_vector_may_be_the_peak_of_a_precision():
+    slow = product(2e9, "fp16")
+    fast = product(9e9, "fp16", shape="400x1", operation="matvec")
+    assert roofs([slow, fast]).rates["cpu", "fp16"].rate.value == 9e9
+    assert roofs([fast]).rates == {}

@@ -27,6 +27,8 @@ OF_SPEED = (*ASKED_FOR, "flops_per_s")
 NAMED = 2  # claims that are quoted
 OTHERS = 5  # other settings whose values are named
 SPELLED = {"lora": "LoRA", "amp": "AMP"}
+PEAKS_OF_MEMORY = ("allocated_peak_bytes", "footprint_peak_bytes", "peak_memory_bytes")
+PASSES = {"forward_s": "forward", "backward_s": "backward"}
 # The setting to which speed-ups are relative; its own ratio tells the spread, not a speed-up.
 PLAIN = {"feature": "fp32"}
 
@@ -48,6 +50,9 @@ def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
         sentences += _published(declaration, metric, main[0])
         sentences += _other_settings(declaration, metric, main[0], timed)
+        sentences += _ends_of_settings(declaration, metric, main[0], timed)
+        if metric in OF_SPEED and {case.kind for case in comparable(own)} == {"cpu"}:
+            sentences.append("No case ran on a GPU.")
     heading = metrics.Metric(metric).heading
     sentences += _endings(comparable(own), "" if timed else heading)
     sentences += _claims(declaration, records)
@@ -94,13 +99,29 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
         rate = case.values.get("flops_per_s") if declaration.metric == "flops_per_s" else None
         achieved = value_text("flops_per_s", rate) if rate and metric != "flops_per_s" else ""
         scaled = "a smaller variant" if case.first.scaled else ""
-        evidence = [achieved, scaled, _number(case, metric), *case.flags]
+        passes = [
+            f"{words} {value_text(name, case.values[name])}"
+            for name, words in PASSES.items()
+            if name in case.values and name != metric
+        ]
+        memory = _memory(declaration, case)
+        evidence = [*passes, achieved, memory, scaled, _number(case, metric), *case.flags]
         shown = value_text(metric, value, _in_minutes(declaration, metric), IN_PROCESS)
         where = f"on the {case.device} in {case.framework}"
         texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
     settings = _in_words(_shown_settings(declaration, main[0].config))
     heading = metrics.Metric(metric).heading
     return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
+
+
+def _memory(declaration: Declaration, case: Repeats) -> str:
+    """Return a case's peak memory if its table has a column of it, else ""."""
+    columns = declaration.metric_columns.values()
+    names = [name for name in PEAKS_OF_MEMORY if name in columns and name in case.values]
+    if not names:
+        return ""
+    heading = metrics.Metric(names[0]).heading.lower()
+    return f"{heading} {value_text(names[0], case.values[names[0]])}"
 
 
 def _other_settings(
@@ -132,6 +153,33 @@ def _other_settings(
     return [f"With one setting changed: {'; '.join(texts)}."] if texts else []
 
 
+def _ends_of_settings(
+    declaration: Declaration, metric: str, main: Repeats, timed: Sequence[Repeats]
+) -> list[str]:
+    """Return the shortest and the longest training of the device, where more settings differ.
+
+    Other metrics, such as a call's time, are of different work in each setting.
+    """
+    if metric not in TRAININGS:
+        return []
+    alike = [
+        case
+        for case in timed
+        if (case.kind, case.framework) == (main.kind, main.framework)
+        and case.first.scaled == main.first.scaled
+    ]
+    if len(alike) <= 1 + OTHERS:
+        return []
+    alike.sort(key=lambda case: case.values[metric].value)
+    heading = _in_minutes(declaration, metric)
+    shortest, longest = (
+        f"{value_text(metric, case.values[metric], heading)} "
+        f"{_in_words(_shown_settings(declaration, case.config))}"
+        for case in (alike[0], alike[-1])
+    )
+    return [f"Of its {len(alike)} settings the shortest takes {shortest}; the longest, {longest}."]
+
+
 def _in_minutes(declaration: Declaration, metric: str) -> str:
     """Return the heading of the metric's column if its unit is minutes, else ""."""
     headings = [heading for heading, name in declaration.metric_columns.items() if name == metric]
@@ -140,10 +188,13 @@ def _in_minutes(declaration: Declaration, metric: str) -> str:
 
 def _in_words(settings: Mapping) -> str:
     """Return settings as `with model mlp, without LoRA, at batch size 32`."""
-    words: dict[str, list[str]] = {"with": [], "without": [], "at": []}
+    words: dict[str, list[str]] = {"with": [], "without": [], "at": [], "after": []}
     for name, value in settings.items():
-        if isinstance(value, bool):
-            words["with" if value else "without"].append(SPELLED.get(name, name.replace("_", " ")))
+        if isinstance(value, bool) or value == "none":
+            has = value is True
+            words["with" if has else "without"].append(SPELLED.get(name, name.replace("_", " ")))
+        elif name == "minutes":
+            words["after"].append(f"{value:g} min")
         else:
             word = "at" if isinstance(value, (int, float)) else "with"
             words[word].append(cases.config_text({name: value}))

@@ -4,11 +4,11 @@ from collections import Counter
 from statistics import geometric_mean, median
 
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
-from pomology.format import IN_PROCESS, seconds, significant, with_interval
+from pomology.format import IN_PROCESS, quantity, seconds, significant, with_interval
 from pomology.report import answer
 from pomology.report.article import comparable
 from pomology.report.claims import needs
-from pomology.report.table import Row, Table
+from pomology.report.table import Row, Table, value_text
 from pomology.results import cases, repeats
 from pomology.results.comparing import FASTER, SINGLE, SLOWER
 from pomology.results.metrics import Metric
@@ -22,6 +22,12 @@ LAUNCHES = {
     "launch_paused_s": "a launch after a pause",
 }
 JOULES = ("energy_gpu_j_per_step", "energy_j_per_step")
+# Words for a number of cases by their lower roof, the `limit` of `roofline.table.points`.
+LIMITS = {
+    "compute": "{} have the peak FLOP/s as their lower roof, and reach",
+    "memory": "{} have the memory bandwidth, and reach",
+    "cache-resident": "{} fit the cache and have no memory roof; of the peak FLOP/s they reach",
+}
 
 
 def answers(records, best, claims, diagnosed):
@@ -170,6 +176,136 @@ def launches(records):
         texts.append(f"On the {case.device} in {case.framework} {answer.listed(parts)}.")
     if any(case.kind == "cpu" for case in pooled):
         texts.append("Those of a CPU are function calls.")
+    return " ".join(texts)
+
+
+def rates(records):
+    """Return the highest FLOP/s of each operation and precision, by device.
+
+    records: of `blas`. "" for smoke runs.
+    """
+    highest = {}
+    for case in comparable(records):
+        rate = case.values.get("flops_per_s")
+        if rate and "too-fast" not in case.flags:
+            of_device = highest.setdefault((case.device, case.framework), {})
+            of_operation = of_device.setdefault(case.config["operation"], {})
+            other = of_operation.get(case.precision)
+            if other is None or rate.value > other.value:
+                of_operation[case.precision] = rate
+    texts = []
+    for (device, framework), by_operation in highest.items():
+        parts = []
+        for operation, by_precision in by_operation.items():
+            rated = [
+                f"{quantity(rate.value, 'FLOP/s')} in {name}" for name, rate in by_precision.items()
+            ]
+            parts.append(f"{operation} {', '.join(rated)}")
+        texts.append(f"On the {device} in {framework} the highest rates are: {'; '.join(parts)}.")
+    return " ".join(texts)
+
+
+def growth(records):
+    """Return whether the memory of a process grows with each step, by device and framework.
+
+    records: of `memory`. "" for smoke runs.
+    """
+    texts = []
+    for case in comparable(records):
+        slope = case.values.get("footprint_slope_bytes")
+        if slope is None:
+            continue
+        where = f"On the {case.device} in {case.framework}, with {cases.config_text(case.config)},"
+        shown = value_text("footprint_slope_bytes", slope)
+        if slope.low is None or slope.low <= 0 <= slope.high:
+            verdict = f"no change of the memory is established: {shown} per step"
+        else:
+            verb = "grows" if slope.value > 0 else "shrinks"
+            if slope.covers == "seen":  # of two repeats, which have no interval
+                verb = "grew" if slope.value > 0 else "shrank"
+            thousand = quantity(1000 * abs(slope.value), "B")
+            verdict = f"the memory {verb} by {shown} per step, {thousand} in 1,000 steps"
+        texts.append(f"{where} {verdict}.")
+    return " ".join(texts)
+
+
+def sizes_and_speeds(records):
+    """Return of each model its parameters, MACs and images per second, by device.
+
+    records: of `model_sizes`. "" for smoke runs.
+    """
+    by_device = {}
+    for case in comparable(records):
+        speed = case.values.get("throughput")
+        macs = case.values.get("forward_macs")
+        if not (speed and macs):  # MACs are of 224 pixels
+            continue
+        millions = significant(case.values["parameters"].value / 1e6)
+        size = f"{millions} million parameters, {significant(macs.value / 1e9)} GMAC per image"
+        how = ", ".join([f"batch size {case.config['batch_size']}", *case.flags])
+        text = f"{case.config['model']} ({size}) {significant(speed.value)} images/s ({how})"
+        by_device.setdefault((case.device, case.framework), []).append(text)
+    return " ".join(
+        f"On the {device} in {framework} a training step processes: {'; '.join(texts)}."
+        for (device, framework), texts in by_device.items()
+    )
+
+
+def lora_effect(records):
+    """Return how the passes with LoRA compare with those without it, or that they do not.
+
+    records: of `gpt2_finetuning`. "" for smoke runs.
+    """
+    pooled = [case for case in comparable(records) if "lora" in case.config]
+    if not pooled:
+        return ""
+    texts = []
+    for case in pooled:
+        plain = next((other for other in pooled if _without(case, other, "lora")), None)
+        if plain is None or not case.config["lora"]:
+            continue
+        parts = []
+        for name, words in (("forward_s", "forward"), ("backward_s", "backward")):
+            ratio = repeats.speed_ratio(plain, case, name)
+            if ratio is None and name in case.values and name in plain.values:
+                ratio = case.values[name] / plain.values[name]
+            if ratio:
+                shown = with_interval(ratio, lambda one: f"{significant(one, 2)}×", IN_PROCESS)
+                parts.append(f"the {words} pass takes {shown}")
+        if parts:
+            model = f"{case.config['model']} at batch size {case.config['batch_size']}"
+            where = f"on the {case.device} in {case.framework}"
+            texts.append(
+                f"With LoRA {answer.listed(parts)} as long as without it ({model} {where})."
+            )
+    return " ".join(texts) or (
+        "What LoRA changes is not answered here: no model has times both with it and without it."
+    )
+
+
+def _without(case, other, setting):
+    """Return whether another case is the same one without a setting, on the same device."""
+    same = (other.framework, other.device) == (case.framework, case.device)
+    return same and other.config == case.config | {setting: False}
+
+
+def limits(records, best):
+    """Return which roof is the lower one for the best cases of the experiments, by kind of device.
+
+    records: of one run. best: its `roofs`.
+    """
+    table = points(records, best)
+    texts = []
+    for kind, rows in table[table["limit"] != ""].groupby("kind"):
+        parts = []
+        for limit, words in LIMITS.items():
+            shares = 100 * rows.loc[rows["limit"] == limit, "share_of_roof"].clip(upper=1)
+            if len(shares):
+                ends = (shares.median(), shares.min(), shares.max())
+                middle, low, high = (significant(share, 2) for share in ends)
+                reached = f"{middle} % (median, {low} to {high} %)"
+                parts.append(f"{words.format(len(shares))} {reached}")
+        texts.append(f"Of {len(rows)} best cases on the {kind.upper()} {'; '.join(parts)}.")
     return " ".join(texts)
 
 
