@@ -48,13 +48,15 @@ def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
         sentences.append(_values(declaration, metric, main))
         if metric in OF_SPEED:
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
-        sentences += _published(declaration, metric, main[0])
-        sentences += _other_settings(declaration, metric, main[0], timed)
-        sentences += _ends_of_settings(declaration, metric, main[0], timed)
+        # The articles trained in other frameworks than MLX, except where they compare it.
+        lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
+        sentences += _published(declaration, metric, lead)
+        sentences += _other_settings(declaration, metric, lead, timed)
+        sentences += _ends_of_settings(declaration, metric, lead, timed)
         if metric in OF_SPEED and {case.kind for case in comparable(own)} == {"cpu"}:
             sentences.append("No case ran on a GPU.")
     heading = metrics.Metric(metric).heading
-    sentences += _endings(comparable(own), "" if timed else heading)
+    sentences += _endings(comparable(own), metric, "" if timed else heading)
     sentences += _claims(declaration, records)
     return " ".join(sentences)
 
@@ -98,14 +100,15 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
         value = case.values[metric]
         rate = case.values.get("flops_per_s") if declaration.metric == "flops_per_s" else None
         achieved = value_text("flops_per_s", rate) if rate and metric != "flops_per_s" else ""
-        scaled = "a smaller variant" if case.first.scaled else ""
+        scaled = "smaller than published" if case.first.scaled else ""
+        data = "synthetic data" if case.first.data == "stand-in" else ""
         passes = [
             f"{words} {value_text(name, case.values[name])}"
             for name, words in PASSES.items()
             if name in case.values and name != metric
         ]
         memory = _memory(declaration, case)
-        evidence = [*passes, achieved, memory, scaled, _number(case, metric), *case.flags]
+        evidence = [*passes, achieved, memory, scaled, data, _number(case, metric), *case.flags]
         shown = value_text(metric, value, _in_minutes(declaration, metric), IN_PROCESS)
         where = f"on the {case.device} in {case.framework}"
         texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
@@ -150,7 +153,9 @@ def _other_settings(
             shown = value_text(metric, case.values[metric], _in_minutes(declaration, metric))
             flags = f" ({', '.join(case.flags)})" if case.flags else ""
             texts.append(f"{shown} {_in_words({setting: case.config[setting]})}{flags}")
-    return [f"With one setting changed: {'; '.join(texts)}."] if texts else []
+    several = len({case.framework for case in timed}) > 1
+    where = f" in {main.framework}" if several else ""
+    return [f"With one setting changed{where}: {'; '.join(texts)}."] if texts else []
 
 
 def _ends_of_settings(
@@ -289,14 +294,19 @@ def _published(declaration: Declaration, metric: str, case: Repeats) -> list[str
     return [f"Published for these settings: {' to '.join(texts)}."]
 
 
-def _endings(measured: Iterable[Repeats], lacking: str) -> list[str]:
-    """Return how many cases have no value here, by status.
+def _endings(measured: Iterable[Repeats], metric: str, lacking: str) -> list[str]:
+    """Return how many cases have no value of a metric here, by status.
 
     lacking: heading of the metric that no case has, "" if some have it.
     """
+    measured = list(measured)
     statuses = Counter(case.status for case in measured)
     ended = statuses.pop("ok", 0)
     total = ended + sum(statuses.values())
+    if not lacking:
+        ended = sum(case.status == "ok" and metric in case.values for case in measured)
+        without = total - ended - sum(statuses.values())
+        statuses |= {"ended without it": without} if without else {}
     if not total:
         return ["Nothing was measured on this machine yet."]
     counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())

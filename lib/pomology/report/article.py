@@ -12,7 +12,7 @@ from pomology.articles import published
 from pomology.format import IN_PROCESS, quantity, seconds, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
-from pomology.report.table import INTERVALS, YEARS, Row, Table, numbers, value_text
+from pomology.report.table import YEARS, Row, Table, intervals, numbers, value_text
 from pomology.results import cases, metrics
 from pomology.results.comparing import bounded
 from pomology.results.record import Record
@@ -32,7 +32,10 @@ TIMED = ("device", "framework", "backend")
 TRAININGS = ("epoch_s", "fit_s")  # times whose note says how they were measured
 SMOKE = "Smoke tests have tiny shapes; this table leaves them out."
 NUMBER = "n: the steps, calls or samples behind a value; without it, one."
-SCALED = "scaled: a smaller variant of the model; compare only FLOP/s. The details have its times."
+SCALED = (
+    "scaled: a smaller model or batch than published; compare only FLOP/s. The details have its "
+    "times."
+)
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,8 @@ def article_table(
         for heading, metric in declaration.metric_columns.items()
         if any(row.cells[heading] for row in rows)
     ]
-    notes = _notes(declaration, records, measured, filled)
+    notes = intervals([row for row in rows if row.kind == "measured"])
+    notes += _notes(declaration, records, measured, filled)
     return Table(declaration.title or declaration.name, rows, notes, rates)
 
 
@@ -347,9 +351,8 @@ def _notes(
     measured: Sequence[Repeats],
     filled: Sequence[str],
 ) -> list[str]:
-    """Return the notes under a table: intervals, metrics, data, published values and flags."""
-    notes = [INTERVALS] if any(case.good_repeats for case in measured) else []
-    notes += filter(None, (metrics.Metric(metric).meaning for metric in filled))
+    """Return the notes under a table: metrics, data, published values and flags."""
+    notes = [*filter(None, (metrics.Metric(metric).meaning for metric in filled))]
     origins = dict.fromkeys(record.data_origin for record in records if record.data_origin)
     notes += [f"Data: {origin}." for origin in origins]
     notes += [SMOKE] if any(record.profile == "smoke" for record in records) else []
@@ -411,7 +414,7 @@ def details_table(records: Iterable[Record], title: str = "All measured values")
             by_repeat = {f"Repeat {repeat + 1}": texts.get(repeat, "") for repeat in repeats}
             rows.append(Row(cells | {"Quantity": name} | by_repeat))
     zero = {name for case in pooled for name in case.in_repeats} - nonzero - metrics.HIDDEN
-    notes = [INTERVALS, NUMBER] if rows else []
+    notes = [*intervals(rows), NUMBER] if rows else []
     if zero:
         headings = sorted(metrics.words(metrics.Metric(name).heading) for name in zero)
         notes.append(f"Zero in all cases: {', '.join(headings)}.")

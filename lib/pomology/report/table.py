@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,15 +23,20 @@ SOFTWARE = (
     "chip the faster one."
 )
 YEARS = f"In brackets after a device: the version of its framework, and the year. {SOFTWARE}"
-INTERVALS = (
-    "± is half of a 95 % confidence interval. With several repeats, each in its own process, it "
-    "is the interval of the typical process, made from the differences between processes "
-    "(Student's t); a rare slow process may lie outside it. A disturbed repeat is left out where "
-    "two others are clean. With one repeat ± is the variation within that process; another process "
-    "differs by more (REPEATS=5 measures that), and ratios have the bounds of run-to-run "
-    "variation, or none. “seen”: the lowest and highest of fewer than 20 single steps or calls. "
-    "“about”: an estimate without an interval."
-)
+# Mark in a cell -> what it means.
+INTERVALS = {
+    "±": (
+        "± is half of a 95 % confidence interval. With several repeats, each in its own process, "
+        "it is the interval of the typical process, made from the differences between processes "
+        "(Student's t); a rare slow process may lie outside it. A disturbed repeat is left out "
+        "where two others are clean. With one repeat ± is the variation within that process; "
+        "another process differs by more (REPEATS=5 measures that), and ratios have the bounds of "
+        "run-to-run variation, or none. Wide or one-sided intervals have their ends in brackets."
+    ),
+    " seen)": "“seen”: the lowest and highest of fewer than 20 single steps or calls.",
+    "about ": "“about”: an estimate without an interval.",
+}
+ENDS = re.compile(r"\(\S.* to \S.*\)")  # in brackets, another form of ±
 
 
 @functools.cache
@@ -105,6 +111,15 @@ class Table:
         lines = [line for cells in grid for line in _wrapped(cells, widths)]
         notes = [line for note in self.notes for line in textwrap.wrap(note, width)]
         return "\n".join([self.title, "", *lines, "", *notes])
+
+
+def intervals(rows: Sequence[Row]) -> list[str]:
+    """Return what the marks of intervals mean that the cells of rows have."""
+    texts = [text for row in rows for text in row.cells.values()]
+    marks = {mark for mark in INTERVALS if any(mark in text for text in texts)}
+    if any(ENDS.search(text) and " seen)" not in text for text in texts):
+        marks.add("±")
+    return [words for mark, words in INTERVALS.items() if mark in marks]
 
 
 def _wrapped(cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:

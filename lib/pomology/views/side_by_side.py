@@ -16,7 +16,7 @@ from pomology.measure.estimate import Estimate
 from pomology.report import figures
 from pomology.report.article import Declaration
 from pomology.report.figures import Line
-from pomology.report.table import INTERVALS, Row, Table, numbers, value_text
+from pomology.report.table import Row, Table, intervals, numbers, value_text
 from pomology.results import cases, metrics
 from pomology.results.comparing import (
     FASTER,
@@ -73,7 +73,7 @@ def side_by_side(records: Iterable[Record], declaration: Declaration) -> Table:
         _row(declaration, pair, note, each)
         for pair, (note, _), each in zip(pairs, notes, compared, strict=True)
     ]
-    return Table("PyTorch and MLX", rows, [MEANING, RULE, counts(compared), INTERVALS])
+    return Table("PyTorch and MLX", rows, [MEANING, RULE, counts(compared), *intervals(rows)])
 
 
 def counts(compared: Iterable[Compared | None]) -> str:
@@ -124,7 +124,7 @@ def joined(records: Iterable[Record]) -> Table:
     compared = [training.compared for training in trainings]
     judge([each for each in compared if each])
     rows = [_joined_row(training) for training in trainings]
-    notes = [JOINED, RULE, counts(compared), INTERVALS]
+    notes = [JOINED, RULE, counts(compared), *intervals(rows)]
     return Table("MLX and the other framework of each experiment", rows, notes)
 
 

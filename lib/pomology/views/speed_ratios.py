@@ -13,7 +13,7 @@ from pomology.format import with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import figures
 from pomology.report.article import Declaration, cases_by_work, comparable, relative_speed
-from pomology.report.table import INTERVALS, Row, Table, numbers
+from pomology.report.table import Row, Table, intervals, numbers
 from pomology.results import metrics
 from pomology.results.record import Record
 from pomology.results.repeats import run_to_run_by_kind
@@ -56,7 +56,7 @@ def table(records: Iterable[Record], declaration: Declaration) -> Table:
                 ratio for ratio in printed if (ratio.model, ratio.batch_size) == (model, size)
             ]
             rows.append(_row(model, size, pairs, ratios, measured))
-    notes = [MEANING, *([INTERVALS] if measured else [NO_GPU])]
+    notes = [MEANING, *(intervals(rows) if measured else [NO_GPU])]
     return Table("Speed ratios", rows, notes)
 
 
