@@ -219,3 +219,44 @@ def test_values_of_other_settings_are_named_where_one_differs():
     # Another device, framework or a smaller variant is no other setting.
     said = answer.of_run(declared, [case(21.0), case(8.0, True, backend="mps", scaled=True)])
     assert "With one setting" not in said
+
+
+def test_settings_of_one_framework_are_named_with_it_where_another_has_values():
+    plain = [epoch(4.0, "cpu"), epoch(3.0, "cpu", batch_size=5120)]
+    assert "With one setting changed: 3.00 s" in answer_of(*plain)
+    other = epoch(9.0, "cpu", framework="mlx")
+    assert "With one setting changed in PyTorch: 3.00 s" in answer_of(other, *plain)
+
+
+def test_a_case_that_ended_without_the_value_is_counted():
+    without = record("vae", {"step_s": metric(0.1)}, {"batch_size": 5120}, **CHIP)
+    assert "1 of 2 cases has no value: 1 ended without it." in answer_of(epoch(4.0, "cpu"), without)
+
+
+def test_synthetic_data_and_a_missing_gpu_are_told():
+    said = answer_of(epoch(4.0, "cpu", data="stand-in"))
+    assert "(synthetic data, one run)" in said and "No case ran on a GPU." in said
+    assert "No case ran on a GPU." not in answer_of(epoch(4.0, "cpu"), epoch(2.0))
+
+
+def test_an_opening_may_tell_the_values():
+    said = answer.of_run(of("vae"), [epoch(4.0, "cpu")], values=False)
+    assert "4.00 s" not in said and said.startswith("Published for these settings")
+
+
+def test_the_shortest_and_the_longest_of_many_settings_are_told():
+    sizes = (8, 16, 32, 64, 128, 256, 512)
+    said = answer_of(*(epoch(100 / size, "cpu", batch_size=size) for size in sizes))
+    assert "Of its 7 settings the shortest takes 0.195 s ± 1.0 % at batch size 512; " in said
+    assert said.count("the longest, 12.5 s ± 1.0 % at batch size 8.") == 1
+
+
+def test_passes_and_minutes_are_in_words():
+    times = {name: metric(seconds) for name, seconds in (("forward_s", 1.0), ("backward_s", 2.0))}
+    config = {"model": "gpt2", "lora": True, "offload": "none", "batch_size": 1}
+    case = record("gpt2_finetuning", times | {"step_s": metric(3.5)}, config)
+    said = answer.of_run(of("gpt2_finetuning"), [case])
+    assert "with model gpt2 and LoRA, without offload, at batch size 1: 3.50 s" in said
+    assert "(forward 1.00 s, backward 2.00 s, " in said
+    load = record("sustained_load", {"rate_left": metric(1.01, unit="%")}, {"minutes": 1.0})
+    assert "after 1 min: " in answer.of_run(of("sustained_load"), [load])

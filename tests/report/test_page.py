@@ -256,11 +256,12 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     assert image["src"].startswith("data:image/svg+xml,")
     assert "out = './outputs/run'" in page.text and "jane" not in str(page)
     # Only what is open is called so.
-    assert "step are open" not in page.text
+    assert "is timed is open" not in page.text
     model = v4.new_code_cell("class VAE(nn.Module):\n    pass")
     notebook(out / "vae.ipynb", parameters, code, model)
     report_page.build(out)
-    assert "Model and step are open. Click" in " ".join(read(out / "vae.html").text.split())
+    said = " ".join(read(out / "vae.html").text.split())
+    assert "The code of what is timed is open. Click" in said
     # A notebook that cannot be rendered is a line, and does not keep the page of an older one.
     (out / "vae.ipynb").write_text(json.dumps({"cells": 1}))
     index = read(report_page.build(out))
@@ -271,7 +272,12 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
 def test_a_folded_step_is_named_by_what_it_defines_and_the_model_is_open():
     step = "def train_step(model):\n    pass\n\n\nrate = 1"
     assert report_page.code_label(step) == "code: train_step, rate"
-    assert report_page.code_label("experiment.table()") == "code"
+    assert report_page.code_label("experiment.table()") == "code: the table"
+    loop = "for case in to_run():\n    with case:\n        pass"
+    assert report_page.code_label(loop) == "code: runs the cases"
+    assert report_page.code_label("import torch") == "code: imports"
+    assert report_page.code_label("digits = mnist(data)\nprint(digits)") == "code: digits"
+    assert report_page.code_label("x.y = 1") == "code"
     opened = [step, "class VAE(nn.Module):\n    pass", "class P(LightningModule):\n    pass"]
     assert all(map(report_page.is_experiment, opened))
     closed = ["def train(case):\n    pass", "import torch", "x = step(1)"]

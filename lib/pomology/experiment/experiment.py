@@ -142,13 +142,13 @@ class Experiment:
         """Return a table of the machine, its software, the timed devices and the run's folder."""
         return self.report.machine()
 
-    def answer(self, text: str = "", opening: str = "") -> None:
+    def answer(self, text: str = "", opening: str = "", values: bool = True) -> None:
         """Display the answer to the notebook's question, made from this run, and save it.
 
         text: in place of the sentences that the declaration and the records make. opening: before
-        them.
+        them. values: whether these name the value of a case, which an opening may have told.
         """
-        self.report.answer(text, opening)
+        self.report.answer(text, opening, values)
 
     def table(self) -> Table:
         """Save and return the table of published values and this machine's."""

@@ -33,8 +33,11 @@ PASSES = {"forward_s": "forward", "backward_s": "backward"}
 PLAIN = {"feature": "fp32"}
 
 
-def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
-    """Return the answer of a run. records: of the whole run."""
+def of_run(declaration: Declaration, records: Sequence[Record], values: bool = True) -> str:
+    """Return the answer of a run.
+
+    records: of the whole run. values: whether to name the values of this machine's cases.
+    """
     own = [record for record in records if record.experiment == declaration.name]
     if own and all(record.profile == "smoke" for record in own):
         return SMOKE
@@ -45,14 +48,15 @@ def of_run(declaration: Declaration, records: Sequence[Record]) -> str:
     sentences = []
     if timed:
         main = _main(declaration, metric, timed)
-        sentences.append(_values(declaration, metric, main))
+        sentences += [_values(declaration, metric, main)] if values else []
         if metric in OF_SPEED:
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
         sentences += _published(declaration, metric, lead)
-        sentences += _other_settings(declaration, metric, lead, timed)
-        sentences += _ends_of_settings(declaration, metric, lead, timed)
+        if values:
+            sentences += _other_settings(declaration, metric, lead, timed)
+            sentences += _ends_of_settings(declaration, metric, lead, timed)
         if metric in OF_SPEED and {case.kind for case in comparable(own)} == {"cpu"}:
             sentences.append("No case ran on a GPU.")
     heading = metrics.Metric(metric).heading

@@ -160,14 +160,15 @@ class Report:
         rows = [Row({"Property": name, "Value": text}) for name, text in texts.items() if text]
         return Table("This machine", rows)
 
-    def answer(self, text: str = "", opening: str = "") -> None:
+    def answer(self, text: str = "", opening: str = "", values: bool = True) -> None:
         """Display the answer to the notebook's question, and save it for the report.
 
-        text: by default that of `answer.of_run`. opening: sentences before it. A run moves the
-        outputs of the cells with the tag `answer` to the top of the executed notebook.
+        text: by default that of `answer.of_run`. opening: sentences before it. values: whether that
+        names the value of a case. A run moves the outputs of the cells with the tag `answer` to the
+        top of the executed notebook.
         """
         self._folder()
-        text = text or answer.of_run(self.declaration, self.run.records)
+        text = text or answer.of_run(self.declaration, self.run.records, values)
         self._answer = " ".join(filter(None, (opening.strip(), text)))
         self._note()
         self._displayed(Markdown(f"**On this machine.** {self._answer}"))

@@ -385,6 +385,12 @@ def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
         series = (declaration.metric,)
     values = {metric: case.values[metric] for metric in series if metric in case.values}
     show = scale_of(declaration).show
+
+    def shown(value: Estimate) -> str:
+        # An estimate without an interval is rough.
+        rough = value.how == "estimated" and value.low is None
+        return f"about {show(value.value)}" if rough else show(value.value)
+
     for metric, whole in values.items():
         if whole.value > 0:
             part_of_step = "step" if metric == declaration.metric else metric.split("_")[0]
@@ -392,10 +398,10 @@ def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
             # Compute only has a marker of its own where it is below the whole time for sure.
             part = case.values.get(f"compute_{metric}")
             parts = [part] if part and part.high and part.high < whole.value else []
-            yield Line(name, kind, show(whole.value), [whole], parts)
+            yield Line(name, kind, shown(whole), [whole], parts)
     computing = case.values.get(f"compute_{declaration.metric}")
     if not values and computing:  # of MLX, which has no loader
-        yield Line(label, kind, f"{show(computing.value)}, compute only", [], [computing])
+        yield Line(label, kind, f"{shown(computing)}, compute only", [], [computing])
     elif not values and case.status != "ok":
         yield Line(label, kind, case.status)
 

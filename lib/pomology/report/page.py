@@ -61,7 +61,26 @@ LAST = {published.KIT: "This machine", "": "Other notebooks"}
 CELLS = re.compile(r'<div class="scroll"><table.*</table></div>', re.DOTALL)
 DEFINED = re.compile(r"^(?:def|class) (\w+)|^(\w+)(?= = )", re.MULTILINE)
 NAMES = 3  # of a folded cell
-MODEL_OR_STEP = re.compile(r"^class \w+\((nn|LightningModule)|^def \w*step\(", re.MULTILINE)
+# Cells that a reader came for: the model, and what the clock times.
+TIMED = re.compile(
+    r"^class (Trainer\b|\w+\((nn|LightningModule))"
+    r"|^ {0,4}def (\w*step|build|network|random_model|mlp|lstm|one_pass|multiply|convolve)\("
+    r"|^def (cold|follow_up)\(",
+    re.MULTILINE,
+)
+# What a cell does, by what it calls; by the second ones if it defines no names.
+CALLS = {
+    ".answer(": "the answer",
+    ".figure(": "a figure",
+    ".table(": "the table",
+    ".claims(": "the claims",
+    ".details(": "all measured values",
+    ".printed(": "other published values",
+    ".twin(": "the same step in MLX",
+    "with case": "runs the cases",
+    ".show(": "a table or figure",
+}
+OTHER_CALLS = {"show(": "source of the kit", "display(": "pictures", "print(": "prints counts"}
 QUESTION = re.compile(r"\*\*Question\.\*\* (.+)")
 MARKUP = re.compile(r"[*`]|\[|\]\([^)]*\)")  # of Markdown
 LONGEST_QUESTION = 400  # characters
@@ -141,14 +160,20 @@ def address(svg: str) -> str:
 
 
 def code_label(source: str) -> str:
-    """Return the summary of a folded cell of code: the first names that it defines."""
-    names = [first or second for first, second in DEFINED.findall(source)][:NAMES]
-    return f"code: {', '.join(names)}" if names else "code"
+    """Return the summary of a folded cell of code: what it does, or the names that it defines."""
+    names = dict.fromkeys(first or second for first, second in DEFINED.findall(source))
+    calls = CALLS if names else CALLS | OTHER_CALLS
+    does = next((words for call, words in calls.items() if call in source), "")
+    if does and not source.startswith(("def ", "class ")):
+        return f"code: {does}"
+    if names:
+        return f"code: {', '.join([*names][:NAMES])}"
+    return "code: imports" if re.search(r"^(import|from) ", source, re.MULTILINE) else "code"
 
 
 def is_experiment(source: str) -> bool:
-    """Return whether a cell is what a reader came for: the model, or the step."""
-    return bool(MODEL_OR_STEP.search(source))
+    """Return whether a cell is what a reader came for: the model, or what is timed."""
+    return bool(TIMED.search(source))
 
 
 def rendered(notebook: str, name: str, shared: bool = False) -> str:
@@ -163,7 +188,11 @@ def rendered(notebook: str, name: str, shared: bool = False) -> str:
         template_name=table.PAGE.name,
         extra_template_basedirs=[str(table.PAGE.parent)],
         exclude_anchor_links=True,
-        filters={"address": address, "code_label": code_label, "is_experiment": is_experiment},
+        filters={
+            "address": address,
+            "code_label": code_label,
+            "is_experiment": is_experiment,
+        },
     )
     document = nbformat.reads(IMAGE.sub("", notebook), as_version=4)
     resources = {"metadata": {"name": name}, "shared": shared}

@@ -86,11 +86,17 @@ def checks(records):
     records: of `instrument_check`.
     """
     pooled = repeats.pool(records)
-    passed = [case for case in pooled if case.status == "ok" and "too-noisy" not in case.flags]
+    failed = [[status for status, _ in case.endings.values()] for case in pooled]
+    passed = [
+        case
+        for case, statuses in zip(pooled, failed, strict=True)
+        if not statuses and "too-noisy" not in case.flags
+    ]
     others = []
-    for case in pooled:
+    for case, statuses in zip(pooled, failed, strict=True):
         if case not in passed:
-            status = "inconclusive" if case.status == "ok" else case.status
+            # One repeat that fails is enough, as in the table.
+            status = next(iter(statuses), "inconclusive")
             name = case.config.get("check", case.first.case)
             others.append(f"{name} on the {case.kind.upper()} ({status})")
     without = f"; not: {', '.join(others)}" if others else ""
@@ -128,7 +134,8 @@ def features(records):
         return case.values["speedup"].value if "speedup" in case.values else 0.0
 
     by_kind = {}
-    for case in sorted(repeats.pool(records), key=speed, reverse=True):
+    pooled = repeats.pool(records)
+    for case in sorted(pooled, key=speed, reverse=True):
         feature = case.config.get("feature", PLAIN)
         if feature != PLAIN and "model" not in case.config:
             words = f"{feature} ({significant(speed(case))}×)" if speed(case) else feature
@@ -140,7 +147,20 @@ def features(records):
         without = f"; without success {', '.join(failing)}" if failing else ""
         speeds = " (speed relative to plain fp32)" if "×" in working else ""
         texts.append(f"On the {kind.upper()} these features work{speeds}: {working}{without}.")
+        texts += _control(pooled, kind)
     return " ".join(texts)
+
+
+def _control(pooled, kind):
+    """Return what plain fp32 has relative to itself on a kind of device, in a list; or none."""
+    for case in pooled:
+        ratio = case.values.get("speedup")
+        plain = case.config.get("feature") == PLAIN and "model" not in case.config
+        if ratio and plain and case.kind == kind:
+            shown = with_interval(ratio, lambda one: f"{significant(one)}×", IN_PROCESS)
+            noise = f"Plain fp32 relative to itself has {shown}"
+            return [f"{noise}; a gain that does not exceed this is no gain."]
+    return []
 
 
 def accelerators(records):
@@ -172,7 +192,9 @@ def launches(records):
             count = f"n = {case.last.metrics[name].n:,}"
             if len(case.used) > 1:
                 count += f" in each of {len(case.used)} repeats"
-            parts.append(f"{words} {seconds(case.values[name].value)} ({count})")
+            shown = with_interval(case.values[name], seconds)
+            shown = f"{shown[:-1]}, " if shown.endswith(")") else f"{shown} ("
+            parts.append(f"{words} {shown}{count})")
         texts.append(f"On the {case.device} in {case.framework} {answer.listed(parts)}.")
     if any(case.kind == "cpu" for case in pooled):
         texts.append("Those of a CPU are function calls.")

@@ -6,7 +6,7 @@ A part that was not measured has no bar; the line above the key says why.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pomology.format import seconds
@@ -63,7 +63,7 @@ def epoch_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     for case in comparable(records, "epoch_s"):
         parts, reason = _epoch(case)
         _add(case, declaration, scale, "epoch_s", (parts, reason), panels, absent)
-    return parts_figure(panels, _axis(scale, "epoch"), scale.unit, _remark(absent))
+    return parts_figure(panels, _axis(scale, "epoch", panels), scale.unit, _remark(absent))
 
 
 def step_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
@@ -74,7 +74,7 @@ def step_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     for case in comparable(records):
         parts, reason = _step(case)
         _add(case, declaration, scale, "step_s", (parts, reason), panels, absent)
-    return parts_figure(panels, _axis(scale, "step"), scale.unit, _remark(absent))
+    return parts_figure(panels, _axis(scale, "step", panels), scale.unit, _remark(absent))
 
 
 def _add(
@@ -97,10 +97,11 @@ def _add(
         absent[reason].append(f"{device}, {label[:1].lower()}{label[1:]}")
 
 
-def _axis(scale: Scale, what: str) -> str:
-    """Return the label of the axis; the percentages in the bars are shares of the whole."""
+def _axis(scale: Scale, what: str, panels: Mapping[str, Sequence[Bar]]) -> str:
+    """Return the label of the axis; the percentages in bars of several parts are shares."""
     unit = "minutes" if scale.unit == 60 else "seconds"
-    return f"{unit} per {what}; %: share of the {what}"
+    several = any(len(bar.parts) > 1 for bars in panels.values() for bar in bars)
+    return f"{unit} per {what}" + (f"; %: share of the {what}" if several else "")
 
 
 def _remark(absent: dict[str, list[str]]) -> str:

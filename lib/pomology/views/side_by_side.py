@@ -198,7 +198,7 @@ def _time_text(case: Repeats, metric: str) -> str:
 def _computed_alike(mlx: Repeats, other: Repeats, metric: str) -> tuple[str, bool]:
     """Return a note on whether the two times are of the same computation, and whether they are."""
     if not metric:
-        return "one has no time", False
+        return "one or both have no time", False
     keras = other.first.framework == "tensorflow"
     if "epoch_s" in other.values and metric != "compute_epoch_s" and not keras:
         return NO_LOADER, False
@@ -218,8 +218,10 @@ def joined_figure(table: Table) -> Any:
     panels: dict[str, list[Line]] = {}
     for row in table.rows:
         if row.data["ratio"]:
-            bounds = row.data.get("ratio_low"), row.data.get("ratio_high")
-            ratio = Estimate(row.data["ratio"], "", *bounds)
+            low, high = row.data.get("ratio_low"), row.data.get("ratio_high")
+            # The bounds of single runs are those of run-to-run variation, too.
+            covers = "none" if low is None else "repeats"
+            ratio = Estimate(row.data["ratio"], "", low, high, covers=covers)
             label = f"{row.cells['Experiment']}, {row.cells['Case']}"
             kind = ("measured", row.data["device"])
             words = metrics.Metric("speedup").show(ratio.value)
@@ -256,7 +258,7 @@ def sameness(pair: dict[str, Repeats]) -> tuple[str, bool]:
     if len(pair) < 2:
         return "not run with the other framework", False
     if not all(case.good_repeats for case in pair.values()):
-        return "one has no time", False
+        return "one or both have no time", False
     inputs = set()
     for case in pair.values():
         good = case.good.values()
