@@ -712,7 +712,8 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
             looks[f"{cases.framework_name(record.framework)}, {record.backend}"] = {"color": colour}
             if name:
                 looks[name] = {"color": GREY, "linestyle": DASHES[name]}
-        axis.set(ylabel=wrapped(quantity, LABEL), ylim=(0, 1.08 * axis.get_ylim()[1]))
+        bottom, top = axis.get_ylim()
+        axis.set(ylabel=wrapped(quantity, LABEL), ylim=(min(0, bottom), 1.08 * top))
         axis.grid(axis="y")
     axes[-1].set_xlabel(label)
     axes[-1].locator_params(axis="x", integer=label == "step")

@@ -11,12 +11,17 @@ def _of_load(config):
     return f"load {config['load']}"
 
 
-def figure(_, records, panel=_of_load, timed=False):
+def growth_figure(declaration, records):
+    """Return the figure of memory as its change since the first step, which shows small growth."""
+    return figure(declaration, records, change=True)
+
+
+def figure(_, records, panel=_of_load, timed=False, change=False):
     """Return a figure of memory after each step, and of page faults since the first step.
 
     panel: returns the name of a case's panels from its settings. timed: whether to add a panel with
-    the time of each step. Quantities that were not read in every step are omitted, and so are smoke
-    tests and cases of one step.
+    the time of each step. change: whether memory is that since the first step. Quantities that were
+    not read in every step are omitted, and so are smoke tests and cases of one step.
     """
     import pandas  # imported late, because it would count as memory of the training
 
@@ -34,7 +39,12 @@ def figure(_, records, panel=_of_load, timed=False):
             if apart < SAME:
                 drawn.remove("resident")
         for name in drawn:
-            panels[f"GB, {words}"].append((record, trace[f"{name}_bytes"] / 1e9, name))
+            values = trace[f"{name}_bytes"]
+            if change:
+                since = (values - values.iloc[0]) / 1e6
+                panels[f"MB since step {trace.index[0]}, {words}"].append((record, since, name))
+            else:
+                panels[f"GB, {words}"].append((record, values / 1e9, name))
         if "page_faults" in trace:
             faults = (trace["page_faults"] - trace["page_faults"].iloc[0]) / 1e3
             panels[f"1,000 faults, {words}"].append((record, faults, ""))
