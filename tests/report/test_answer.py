@@ -231,6 +231,8 @@ def test_settings_of_one_framework_are_named_with_it_where_another_has_values():
 def test_a_case_that_ended_without_the_value_is_counted():
     without = record("vae", {"step_s": metric(0.1)}, {"batch_size": 5120}, **CHIP)
     assert "1 of 2 cases has no value: 1 ended without it." in answer_of(epoch(4.0, "cpu"), without)
+    alone = record("vae", {"compute_epoch_s": metric(1.0)}, {"batch_size": 128}, framework="mlx")
+    assert "1 of 2 cases has no value: 1 compute only." in answer_of(epoch(4.0, "cpu"), alone)
 
 
 def test_synthetic_data_and_a_missing_gpu_are_told():

@@ -308,9 +308,13 @@ def _endings(measured: Iterable[Repeats], metric: str, lacking: str) -> list[str
     ended = statuses.pop("ok", 0)
     total = ended + sum(statuses.values())
     if not lacking:
-        ended = sum(case.status == "ok" and metric in case.values for case in measured)
-        without = total - ended - sum(statuses.values())
-        statuses |= {"ended without it": without} if without else {}
+        without = [case for case in measured if case.status == "ok" and metric not in case.values]
+        ended -= len(without)
+        parts = (
+            "compute only" if f"compute_{metric}" in case.values else "ended without it"
+            for case in without
+        )
+        statuses += Counter(parts)
     if not total:
         return ["Nothing was measured on this machine yet."]
     counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())

@@ -356,7 +356,7 @@ def _setting(heading: str, value: Any) -> str:
 
 def _published(declaration: Declaration, row: dict) -> Line | None:
     """Return the line of a published value; a time becomes a rate if the metric is one."""
-    rates = {"flops_per_s": row["flops_per_s"], "throughput": row.get("samples_per_s")}
+    rates = {"flops_per_s": row["flops_per_s"], "throughput": row.get("throughput")}
     if rates.get(declaration.metric):
         # The version, which the table has, would make the label too long.
         label = cases.with_software(row["device"], row["framework"], "", row["year"])

@@ -26,7 +26,7 @@ def rows(workload):
 
     A measurement at several batch sizes becomes one row, the fastest; of LoRA each has a row. Its
     `flops_per_s` is the printed speed times the FLOP count, or None without a count;
-    `samples_per_s` the samples of that speed, or None if their number is not known.
+    `throughput` in samples/s, or in tokens/s if the source counts these, None if not known.
     """
     table_rows = [_row(row) for row in published.elsewhere(workload)]
     axes = {"precision"} if workload == "lora" else AXES
@@ -55,13 +55,14 @@ def _row(row, axes=AXES, **settings):
     setting = cases.config_text({key: config[key] for key in config if key not in axes})
     remarks = [row["source"], setting, *(published.FAULTS[fault] for fault in row["faults"])]
     flops = work(row)
+    per_s = published.rate(row) * (1 if row["unit"].startswith("tokens") else row["samples"])
     source = SOURCES[row["source"]]
     return row | {
         "config": config,
         "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
         "line": (label, row["precision"], row["faults"], setting),
         "flops_per_s": flops * published.rate(row) if flops else None,
-        "samples_per_s": row["samples"] * published.rate(row) or None,
+        "throughput": per_s or None,
         "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
         "remark": "; ".join(filter(None, remarks)),
         "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
