@@ -385,6 +385,41 @@ def test_experts_are_in_16_bits_where_the_installed_software_leaves_them_so(caps
     assert "QLoRA mixtral-8x7b" in said
 
 
+@pytest.fixture
+def counted(monkeypatch):
+    """The plans that are counted, and not stored."""
+    plans = []
+    count = counts.count
+
+    def counting(config, plan, backend):
+        plans.append(plan)
+        return count(config, plan, backend)
+
+    monkeypatch.setattr(counts, "count", counting)
+    return plans
+
+
+def test_default_matrices_that_are_named_are_not_counted_anew(counted, capsys):
+    assert main(["fit", "llama-3.1-8b", "--on=RTX4090", "--targets=q_proj, v_proj"]) == 0
+    named = capsys.readouterr().out
+    assert counted == [] and "rank 8 on q_proj, v_proj: 3,407,872 of" in named
+    assert main(["fit", "llama-3.1-8b", "--on=RTX4090"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == named.splitlines()[0]
+
+
+def test_a_change_whose_weights_alone_do_not_fit_is_not_counted(counted, capsys):
+    assert main(["fit", "gpt-oss-20b", "--on=RTX4090", "--dropout=0.2"]) == 1
+    said = capsys.readouterr().out
+    assert [plan.method for plan in counted] == ["lora"] and "nothing fits" in said
+    assert networks.EXPERTS_IN_16_BITS in said
+
+
+def test_no_model_of_the_table_is_refused_as_recurrent():
+    for config in networks.configurations().values():
+        words = [config["architectures"][0], *config]
+        assert not [word for word in words if any(r in word.lower() for r in counts.RECURRENT)]
+
+
 def test_where_nothing_fits_the_status_is_1(capsys):
     assert main(["fit", "qwen-72b", "--on=T4"]) == 1
     said = capsys.readouterr().out
@@ -766,6 +801,8 @@ def test_an_observed_speed_is_judged(observed, words):
         ("KEYLESS", "keyless.json: expected the key `architectures`, a list with the name of a"),
         ("HEADLESS", "headless.json: LlamaModel has no loss; expected a class such as Llama"),
         ("MAMBA", "MambaForCausalLM: this architecture is not counted: its operators depend on"),
+        ("JAMBA", "JambaForCausalLM: this architecture is not counted: its operators depend on"),
+        ("RWKV", "RwkvForCausalLM: this architecture is not counted: its operators depend on"),
         ("deepseek-v2-lite --layers 4 --on T4", "its first blocks are of another kind; expected"),
         ("gpt2 --layers 100", "--layers 100: the model has 12 blocks"),
         ("gpt2 --no-upcast", "--no-upcast: expected --method qlora in PyTorch"),
@@ -807,6 +844,9 @@ def test_a_wrong_argument_is_one_line(arguments, words, tmp_path, capsys):
     (tmp_path / "headless.json").write_text('{"architectures": ["LlamaModel"]}')
     mamba = {"architectures": ["MambaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64}
     (tmp_path / "mamba.json").write_text(json.dumps(mamba | {"vocab_size": 100}))
+    for name in ("Jamba", "Rwkv"):
+        other = mamba | {"architectures": [f"{name}ForCausalLM"]}
+        (tmp_path / f"{name.lower()}.json").write_text(json.dumps(other))
     files = {each.stem.upper(): str(each) for each in tmp_path.glob("*.json")}
     given = [files.get(each, each) for each in arguments.split()]
     assert main(["fit", *given]) == 2

@@ -41,7 +41,8 @@ def test_the_duration_is_the_measured_one():
     said = throttling.duration_text([load(5.0, 5.0, 5.0)])
     assert said == (
         "The load lasted 15 s on the Apple M9 CPU in PyTorch; the throughput retained is that of "
-        "its last half as a share of its first half."
+        "its last half as a share of its first half. A machine may take longer than this load to "
+        "become hot."
     )
     assert "its last minute as a share" in throttling.duration_text([load(*[5.0] * 24)])
     repeats = [load(30.0, 31.0, repeat=0), load(30.0, 33.0, repeat=1)]

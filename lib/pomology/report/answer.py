@@ -26,7 +26,7 @@ ASKED_FOR = ("fit_s", "epoch_s", "pass_s", "kernel_s", "throughput", "step_s")
 OF_SPEED = (*ASKED_FOR, "flops_per_s")
 NAMED = 2  # claims that are quoted
 OTHERS = 5  # other settings whose values are named
-SPELLED = {"lora": "LoRA", "amp": "AMP"}
+SPELLED = {"lora": "LoRA", "amp": "AMP", "persistent": "persistent workers"}
 PEAKS_OF_MEMORY = ("allocated_peak_bytes", "footprint_peak_bytes", "peak_memory_bytes")
 PASSES = {"forward_s": "forward", "backward_s": "backward"}
 # The setting to which speed-ups are relative; its own ratio tells the spread, not a speed-up.
@@ -48,6 +48,10 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     sentences = []
     if timed:
         main = _main(declaration, metric, timed)
+        if values and declaration.printed and all(case.first.scaled for case in timed):
+            sentences.append(
+                "Nothing of the published size was timed here; what follows is smaller."
+            )
         sentences += [_values(declaration, metric, main)] if values else []
         if metric in OF_SPEED:
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
@@ -199,8 +203,8 @@ def _in_words(settings: Mapping) -> str:
     """Return settings as `with model mlp, without LoRA, at batch size 32`."""
     words: dict[str, list[str]] = {"with": [], "without": [], "at": [], "after": []}
     for name, value in settings.items():
-        if isinstance(value, bool) or value == "none":
-            has = value is True
+        if isinstance(value, bool) or value in ("none", "no", "yes"):
+            has = value in (True, "yes")
             words["with" if has else "without"].append(SPELLED.get(name, name.replace("_", " ")))
         elif name == "minutes":
             words["after"].append(f"{value:g} min")

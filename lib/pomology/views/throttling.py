@@ -8,6 +8,7 @@ from pomology.report.figures import curves_figure
 from pomology.results import repeats
 
 MINUTE_S = 60.0
+HOT_S = 590.0  # of a load that may heat a laptop: about the ten minutes of the profile `article`
 HEAT = {
     "Temperature (°C)": ("temperature_c", 1),
     "Clock (GHz)": ("clock_hz", 1e9),
@@ -55,6 +56,11 @@ def duration_text(records):
             f"{case.framework}; the throughput retained is that of its last {part} as a share of "
             f"its first {part}."
         )
+        kept = case.values.get("rate_left")
+        if kept and kept.value > 1:
+            texts.append("Above 100 % it was no slower at the end.")
+        if lasted[0] < HOT_S:
+            texts.append("A machine may take longer than this load to become hot.")
     return " ".join(texts)
 
 

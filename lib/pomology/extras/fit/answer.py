@@ -100,7 +100,10 @@ def answer(options: argparse.Namespace) -> Answer:
         lines += _offered(offer, name, plan, where, options, tokens)
     lines += details(name, plan, need, where)
     lines += [where.note] if where.note and where.device else []
-    lines += _notes(name, [plan, *([offer.plan] if offer else [])], where, note)
+    # Where nothing fits, QLoRA was tried, of which there may be something to know.
+    others = [offer.plan if offer else plan._replace(method="qlora")]
+    others = others if verdict == offers.TOO_LARGE else []
+    lines += _notes(name, [plan, *others], where, note)
     return Answer(lines, verdict == offers.TOO_LARGE and offer is None)
 
 
@@ -175,7 +178,8 @@ def plan_of(options: argparse.Namespace, longest: int, widest: int = MOST) -> Pl
     values["sequence"] = min(2048, longest) if options.sequence is None else options.sequence
     mlx = options.framework == "mlx"
     values["batch"] = (4 if mlx else 1) if options.batch is None else options.batch
-    values["targets"] = options.targets or ""
+    targets = (part.strip() for part in (options.targets or "").split(","))
+    values["targets"] = ",".join(filter(None, targets))
     values["upcast"] = options.method == "qlora" and not mlx and not options.no_upcast
     plan = Plan(**values)
     for field in ("rank", "batch", "sequence", "accumulation"):

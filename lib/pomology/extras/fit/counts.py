@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ RANKS = (8, 16)
 TOLERANCE = 1e-3  # of the largest number, by which the terms may miss one
 # What steps of the same counts may differ in.
 ANY = {"batch": 1, "sequence": 1, "rank": 1, "accumulation": 1}
+# Parts of names of architectures, or of their settings, of blocks with a loop over the words.
+RECURRENT = ("mamba", "jamba", "ssm_", "rwkv", "xlstm", "linear_conv")
+DEPENDS = "its operators depend on the length of the sequence"
 LARGE = 2.5e9  # parameters, from which on a step does not fit some cards
 TABLE = Path(__file__).with_name("counts.jsonl")
 
@@ -122,7 +126,13 @@ def alike(plan: Plan) -> Plan:
 
 @functools.cache
 def _of_any_shape(name: str, plan: Plan, backend: str) -> Counts:
-    return table().get(key(name, plan, backend)) or count(networks.find(name), plan, backend)
+    stored = table().get(key(name, plan, backend))
+    if stored is None and plan.targets:
+        # The default matrices may be named, too.
+        default = table().get(key(name, plan._replace(targets=""), backend))
+        names = {matrix.rpartition(".")[2] for matrix in default.matrices} if default else set()
+        stored = default if names == set(plan.targets.split(",")) else None
+    return stored or count(networks.find(name), plan, backend)
 
 
 def need(name: str, plan: Plan, backend: str) -> Need:
@@ -145,7 +155,7 @@ def tabled(row: Mapping[str, str]) -> Iterator[tuple[str, Plan]]:
     """Yield the backends and plans of which the table has a model's counts.
 
     row: of models.csv. Of large language models these are also the plans that are offered where
-    QLoRA with checkpointing does not fit; of smaller ones also LoRA on a CPU.
+    QLoRA with checkpointing does not fit, and on a CPU those that are where LoRA does not fit.
     """
     config = networks.configurations()[row["name"]]
     is_text = networks.is_language_model(config)
@@ -160,9 +170,12 @@ def tabled(row: Mapping[str, str]) -> Iterator[tuple[str, Plan]]:
         if not networks.not_in_mlx(config):
             yield "mps", plan._replace(framework="mlx")
             yield "mps", plan._replace(framework="mlx", method="qlora")
-    if is_text and not is_large:
+    if is_text:
         yield "cpu", Plan()
+        yield "cpu", Plan(checkpointing=True)
     if is_text and is_large:
+        yield "cpu", Plan("qlora")
+        yield "cpu", Plan("qlora", checkpointing=True)
         other = Plan("qlora", checkpointing=True)
         yield "cuda", other
         yield "cuda", other._replace(loss="fused")
@@ -206,17 +219,24 @@ def count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
     config: of transformers. backend: where the step will run. Raises PomologyError if the model is
     not counted.
     """
+    name = config["architectures"][0]
+    if any(word in key.lower() for key in (name, *config) for word in RECURRENT):
+        raise PomologyError(f"{name}: this architecture is not counted: {DEPENDS}")
     try:
-        return _count(config, plan, backend)
+        # peft warns of adapters that a model may have and this one lacks.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _count(config, plan, backend)
     except (PomologyError, ImportError):
         raise
     except Exception as error:  # what an architecture does on `meta` can raise any type
         reason = one_line(" ".join(str(error).split()), 120)
-        name = config["architectures"][0]
-        if "Mamba" in name:
-            reason = "its operators depend on the length of the sequence"
-        else:
-            reason = f"its step fails on PyTorch's device `meta` ({reason})"
+        if plan.precision == "fp32" and "BFloat16" in reason:
+            raise PomologyError(
+                f"{name}: not counted in fp32: on PyTorch's device `meta` its experts run in half "
+                "precision alone; expected --precision bf16"
+            ) from None
+        reason = f"its step fails on PyTorch's device `meta` ({reason})"
         raise PomologyError(f"{name}: this architecture is not counted: {reason}") from None
 
 
@@ -235,8 +255,7 @@ def _count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
         steps += [model.step(batch, sequence) for batch, sequence in some]
     if len({tuple((kind, inside) for kind, _, inside in step.events) for step in steps}) > 1:
         name = config["architectures"][0]
-        reason = "its operators depend on the length of the sequence"
-        raise PomologyError(f"{name}: this architecture is not counted: {reason}")
+        raise PomologyError(f"{name}: this architecture is not counted: {DEPENDS}")
     moments = _moments(steps)
     names = steps[0].work
     work = {name: _solved(steps, [step.work[name] for step in steps]) for name in names}

@@ -282,6 +282,11 @@ def title(name: str) -> str:
     return one_line(path.parent.name if path.name == CONFIG else path.stem)
 
 
+def parameters(name: str) -> int:
+    """Return the number of a model's parameters by the table, 0 for another model."""
+    return _parameters(_row(name)) if name in configurations() else 0
+
+
 def notes(name: str, plan: Plan) -> list[str]:
     """Return what the user should know of how a model was counted."""
     lines = []

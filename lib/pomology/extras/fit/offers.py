@@ -90,6 +90,8 @@ def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
     for _, same_cost in itertools.groupby(changes, key=lambda pair: pair[0]):
         found = []
         for _, changed in same_cost:
+            if where.limit and _weights(name, changed) > where.limit:
+                continue
             try:
                 need = counts.need(name, changed, where.backend)
             except ImportError:  # without PyTorch there are the steps of counts.jsonl alone
@@ -100,6 +102,19 @@ def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
             return _fastest(fitting, where)
         tight = tight or [offer for offer in found if offer.verdict == TIGHT]
     return _fastest(tight, where) if tight else None
+
+
+def _weights(name: str, plan: Plan) -> float:
+    """Return bytes of weights, and of gradients with all of them: less than any step needs.
+
+    0 for a model that is none of the table's.
+    """
+    width = 4 if plan.precision == "fp32" or plan.amp else 2
+    if plan.method == "qlora":
+        # In PyTorch experts stay in 16 bits; they are over 0.8 of such a model.
+        whole = networks.has_experts(name) and plan.framework == "torch"
+        width = 1.6 if whole else 0.5
+    return networks.parameters(name) * width * (2 if plan.method == "full" else 1)
 
 
 def _fastest(offers: Sequence[Offer], where: TrainingDevice) -> Offer:
