@@ -449,6 +449,7 @@ def test_other_software_is_offered_before_a_shorter_sequence(tiny):
     assert offer.verdict == offers.FITS and offer.plan.sequence == 8192
     assert offers.words(plan, offer.plan) == "fused loss"
     assert offers.words(plan, plan._replace(upcast=False)) == "no casts to fp32"
+    assert offers.words(plan, plan._replace(upcast=False), "cpu") == ""
 
 
 def test_without_pytorch_the_offer_is_of_the_stored_counts(monkeypatch):

@@ -408,7 +408,7 @@ def _offered(
     tight = ", tight" if offer.verdict == offers.TIGHT else ""
     return [
         f"what {'fits' if where.limit else 'runs'}{tight}: "
-        f"{offers.words(plan, offer.plan)}: {words}",
+        f"{offers.words(plan, offer.plan, where.backend)}: {words}",
         *whole,
         f"  {command(name, offer.plan, options)}",
     ]

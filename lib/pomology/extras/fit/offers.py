@@ -207,8 +207,8 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // each for each in small)}, reverse=True)
 
 
-def words(plan: Plan, changed: Plan) -> str:
-    """Return what a changed plan has instead of a plan."""
+def words(plan: Plan, changed: Plan, backend: str = "cuda") -> str:
+    """Return what a changed plan has instead of a plan. Only CUDA's QLoRA casts to fp32."""
     methods = {"full": "all weights", "lora": "LoRA", "qlora": "QLoRA"}
     framework = " in MLX" * (changed.framework != plan.framework)
     is_other = changed.method != plan.method or framework
@@ -219,7 +219,8 @@ def words(plan: Plan, changed: Plan) -> str:
     if changed.optimizer != plan.optimizer:
         parts.append("AdamW in 8 bits" if changed.optimizer in IN_8_BITS else "plain AdamW")
     parts += [f"{changed.loss} loss"] if changed.loss != plan.loss else []
-    if changed.method == "qlora" and changed.framework == "torch" and _casts(plan) > changed.upcast:
+    qlora = changed.method == "qlora" and changed.framework == "torch" and backend == "cuda"
+    if qlora and _casts(plan) > changed.upcast:
         parts.append("no casts to fp32")
     parts += [f"{changed.sequence:,} tokens"] if changed.sequence != plan.sequence else []
     return " + ".join(parts)
