@@ -11,6 +11,11 @@ OPENINGS = {
     "whisper_finetuning": "answers.offload_cost",
     "model_memory": "model_memory.fitting",
     "simclr": "epoch_breakdown.loading",
+    "blas": "answers.rates",
+    "memory": "answers.growth",
+    "model_sizes": "answers.sizes_and_speeds",
+    "gpt2_finetuning": "answers.lora_effect",
+    "capabilities": "answers.features",
 }
 
 
@@ -21,8 +26,8 @@ def document(name):
 
 @pytest.mark.parametrize("name", OPENINGS)
 def test_the_answer_opens_with_what_was_asked(name):
-    opened = f"experiment.answer(opening={OPENINGS[name]}(experiment.records))"
-    assert opened in code(document(name))
+    opened = f"experiment.answer(opening={OPENINGS[name]}(experiment.records)"
+    assert [cell for cell in code(document(name)) if cell.startswith(opened)]
 
 
 def test_the_rows_of_a_cpu_are_said_to_be_in_table_6():
