@@ -92,6 +92,12 @@ def span(low: float, high: float, show: Callable[[float], str]) -> str:
 IN_PROCESS = " in this process"  # what an interval of a single run is of
 
 
+def with_about(estimate: Estimate, text: str) -> str:
+    """Return the text of a value, with `about` before that of an estimate without an interval."""
+    rough = estimate.how == "estimated" and estimate.covers == "none"
+    return f"about {text}" if rough else text
+
+
 def with_interval(
     estimate: Estimate, show: Callable[[float], str] = significant, in_process: str = ""
 ) -> str:
@@ -102,8 +108,7 @@ def with_interval(
     """
     text = show(estimate.value)
     if estimate.low == estimate.high:  # no interval, or a count that is the same in all repeats
-        rough = estimate.how == "estimated" and estimate.covers == "none"
-        return f"about {text}" if rough else text
+        return with_about(estimate, text)
     within = in_process if estimate.covers == "run" else ""
     percent = 50 * (estimate.high - estimate.low) / abs(estimate.value or 1e-99)
     if percent <= EVEN and estimate.covers != "seen" and estimate.unit not in RATIOS:

@@ -414,6 +414,14 @@ def test_a_change_whose_weights_alone_do_not_fit_is_not_counted(counted, capsys)
     assert networks.EXPERTS_IN_16_BITS in said
 
 
+def test_the_weights_alone_are_less_than_any_counted_step_needs():
+    for row in networks.rows():
+        for backend, plan in counts.tabled(row):
+            stored = counts.table().get(counts.key(row["name"], plan, backend))
+            least = plan._replace(batch=1, sequence=1, rank=1)
+            assert not stored or offers._weights(row["name"], plan) < stored.need(least).bytes
+
+
 def test_no_model_of_the_table_is_refused_as_recurrent():
     for config in networks.configurations().values():
         words = [config["architectures"][0], *config]

@@ -74,7 +74,8 @@ MAX_CPU_S = 3.0  # for a step
 # as much for the steps that show whether a model learns. Only the smallest ones may take longer.
 CHECK_SHARE = {"smoke": 1.0, "quick": 0.25, "article": 1.0}
 SIZES = 8  # numbers of samples that are compared before the timing, at most
-CPU_STEPS = 128  # of a case, at most; a comparison takes up to LOOK of them
+# Of a case, at most, but for the draws of a rare difference; a comparison takes up to LOOK of them.
+CPU_STEPS = 128
 LOOK = 1 + 3 + 1 + 3  # a step, its draws of rounding, and the same of blocks
 # Change of the loss in these steps that says whether a model learns: a share of the first loss. The
 # device's may differ from it by this share of the change.

@@ -7,7 +7,7 @@ Its main case is the one that most devices have a value of. Devices are compared
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pomology.articles.claims import CONTRADICTED, SUPPORTED
 from pomology.format import IN_PROCESS, significant
@@ -43,8 +43,9 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         return SMOKE
     metric = _asked_for(declaration)
     timed = [case for case in comparable(own, metric) if metric in case.values]
+    measured = comparable(own)
     if not timed:  # smaller variants, which the sentence names as such
-        timed = [case for case in comparable(own) if metric in case.values]
+        timed = [case for case in measured if metric in case.values]
     sentences = []
     if timed:
         main = _main(declaration, metric, timed)
@@ -61,10 +62,10 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         if values:
             sentences += _other_settings(declaration, metric, lead, timed)
             sentences += _ends_of_settings(declaration, metric, lead, timed)
-        if metric in OF_SPEED and {case.kind for case in comparable(own)} == {"cpu"}:
+        if metric in OF_SPEED and {case.kind for case in measured} == {"cpu"}:
             sentences.append("No case ran on a GPU.")
     heading = metrics.Metric(metric).heading
-    sentences += _endings(comparable(own), metric, "" if timed else heading)
+    sentences += _endings(measured, metric, "" if timed else heading)
     sentences += _claims(declaration, records)
     return " ".join(sentences)
 
@@ -146,10 +147,8 @@ def _other_settings(
     if metrics.Metric(metric).unit == "×":
         return []
     by_setting: dict[str, list[Repeats]] = defaultdict(list)
-    for case in timed:
-        same_device = (case.kind, case.framework) == (main.kind, main.framework)
-        same_kind = case.first.scaled == main.first.scaled
-        alike = same_device and same_kind and case.config.keys() == main.config.keys()
+    for case in _on_the_same_device(main, timed):
+        alike = case.config.keys() == main.config.keys()
         changed = [key for key in case.config if case.config[key] != main.config.get(key)]
         if alike and len(changed) == 1:
             by_setting[changed[0]].append(case)
@@ -166,6 +165,16 @@ def _other_settings(
     return [f"With one setting changed{where}: {'; '.join(texts)}."] if texts else []
 
 
+def _on_the_same_device(main: Repeats, timed: Sequence[Repeats]) -> list[Repeats]:
+    """Return the cases of a case's device and framework, smaller than published if it is."""
+    return [
+        case
+        for case in timed
+        if (case.kind, case.framework) == (main.kind, main.framework)
+        and case.first.scaled == main.first.scaled
+    ]
+
+
 def _ends_of_settings(
     declaration: Declaration, metric: str, main: Repeats, timed: Sequence[Repeats]
 ) -> list[str]:
@@ -175,12 +184,7 @@ def _ends_of_settings(
     """
     if metric not in TRAININGS:
         return []
-    alike = [
-        case
-        for case in timed
-        if (case.kind, case.framework) == (main.kind, main.framework)
-        and case.first.scaled == main.first.scaled
-    ]
+    alike = _on_the_same_device(main, timed)
     if len(alike) <= 1 + OTHERS:
         return []
     alike.sort(key=lambda case: case.values[metric].value)
@@ -302,12 +306,11 @@ def _published(declaration: Declaration, metric: str, case: Repeats) -> list[str
     return [f"Published for these settings: {' to '.join(texts)}."]
 
 
-def _endings(measured: Iterable[Repeats], metric: str, lacking: str) -> list[str]:
+def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str]:
     """Return how many cases have no value of a metric here, by status.
 
     lacking: heading of the metric that no case has, "" if some have it.
     """
-    measured = list(measured)
     statuses = Counter(case.status for case in measured)
     ended = statuses.pop("ok", 0)
     total = ended + sum(statuses.values())

@@ -310,7 +310,7 @@ def _measured_cells(
         cells[heading] = value_text(metric, value, heading) if value else ""
         if metric == "status":  # the first failure of all repeats
             good = "inconclusive" if "too-noisy" in case.flags else "yes"
-            cells[heading] = next((status for status, _ in case.endings.values()), good)
+            cells[heading] = case.failure or good
     # The status of a failed case is in place of its time.
     if not case.good_repeats and "status" not in columns.values():
         times = (heading for heading, metric in columns.items() if metric == declaration.time)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pomology.articles import published
-from pomology.format import LARGE
+from pomology.format import LARGE, with_about
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.report import compact_svg
@@ -387,9 +387,7 @@ def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
     show = scale_of(declaration).show
 
     def shown(value: Estimate) -> str:
-        # An estimate without an interval is rough.
-        rough = value.how == "estimated" and value.low is None
-        return f"about {show(value.value)}" if rough else show(value.value)
+        return with_about(value, show(value.value))
 
     for metric, whole in values.items():
         if whole.value > 0:

@@ -188,11 +188,7 @@ def rendered(notebook: str, name: str, shared: bool = False) -> str:
         template_name=table.PAGE.name,
         extra_template_basedirs=[str(table.PAGE.parent)],
         exclude_anchor_links=True,
-        filters={
-            "address": address,
-            "code_label": code_label,
-            "is_experiment": is_experiment,
-        },
+        filters={"address": address, "code_label": code_label, "is_experiment": is_experiment},
     )
     document = nbformat.reads(IMAGE.sub("", notebook), as_version=4)
     resources = {"metadata": {"name": name}, "shared": shared}

@@ -29,8 +29,9 @@ class Repeats:
     that nothing disturbed, where these are two or more, else all. left_out: repeat -> flags, of the
     others. in_repeats: metric -> its values in `used`. values: metric -> the mean of these, with
     the interval between them. flags_of: repeat -> flags. flags: of all but those that are left out.
-    endings: repeat -> status and reason, of repeats that failed. kind: `cpu` or `gpu`, as
-    requested. device: its name in tables. precision: of its matmuls.
+    endings: repeat -> status and reason, of repeats that failed. failure: the first of these
+    statuses, "" without any. kind: `cpu` or `gpu`, as requested. device: its name in tables.
+    precision: of its matmuls.
     """
 
     def __init__(self, records: Sequence[Record], run: str = ""):
@@ -42,6 +43,7 @@ class Repeats:
         self.last = (succeeded or records)[-1]
         self.flags_of = {record.repeat: record.flags for record in records}
         self.endings = {record.repeat: (record.status, record.reason or "") for record in failed}
+        self.failure = failed[0].status if failed else ""
         self.repeats = len(records)
         self.good_repeats = len(succeeded)
         self.status = "ok" if succeeded else self.last.status

@@ -86,17 +86,12 @@ def checks(records):
     records: of `instrument_check`.
     """
     pooled = repeats.pool(records)
-    failed = [[status for status, _ in case.endings.values()] for case in pooled]
-    passed = [
-        case
-        for case, statuses in zip(pooled, failed, strict=True)
-        if not statuses and "too-noisy" not in case.flags
-    ]
+    passed = [case for case in pooled if not case.failure and "too-noisy" not in case.flags]
     others = []
-    for case, statuses in zip(pooled, failed, strict=True):
+    for case in pooled:
         if case not in passed:
             # One repeat that fails is enough, as in the table.
-            status = next(iter(statuses), "inconclusive")
+            status = case.failure or "inconclusive"
             name = case.config.get("check", case.first.case)
             others.append(f"{name} on the {case.kind.upper()} ({status})")
     without = f"; not: {', '.join(others)}" if others else ""
@@ -282,18 +277,13 @@ def lora_effect(records):
     if not pooled:
         return ""
     texts = []
-    for case in pooled:
-        plain = next((other for other in pooled if _without(case, other, "lora")), None)
-        if plain is None or not case.config["lora"]:
-            continue
-        parts = []
-        for name, words in (("forward_s", "forward"), ("backward_s", "backward")):
-            ratio = repeats.speed_ratio(plain, case, name)
-            if ratio is None and name in case.values and name in plain.values:
-                ratio = case.values[name] / plain.values[name]
-            if ratio:
-                shown = with_interval(ratio, lambda one: f"{significant(one, 2)}×", IN_PROCESS)
-                parts.append(f"the {words} pass takes {shown}")
+    for case in (case for case in pooled if case.config["lora"]):
+        plain = next(iter(_same_with(case, pooled, lora=False)), None)
+        parts = [
+            f"the {words} pass takes {_times_as_long(case, plain, name)}"
+            for name, words in answer.PASSES.items()
+            if plain and name in case.values and name in plain.values
+        ]
         if parts:
             model = f"{case.config['model']} at batch size {case.config['batch_size']}"
             where = f"on the {case.device} in {case.framework}"
@@ -305,10 +295,21 @@ def lora_effect(records):
     )
 
 
-def _without(case, other, setting):
-    """Return whether another case is the same one without a setting, on the same device."""
-    same = (other.framework, other.device) == (case.framework, case.device)
-    return same and other.config == case.config | {setting: False}
+def _same_with(case, pooled, **changes):
+    """Return the cases that differ from a case in these settings alone, on the same device."""
+    return [
+        other
+        for other in pooled
+        if (other.framework, other.device) == (case.framework, case.device)
+        and other.config == case.config | changes
+    ]
+
+
+def _times_as_long(case, plain, metric):
+    """Return how long a case takes relative to another one, in words. Both have the metric."""
+    ratio = repeats.speed_ratio(plain, case, metric)
+    ratio = ratio or case.values[metric] / plain.values[metric]
+    return with_interval(ratio, lambda factor: f"{significant(factor, 2)}×", IN_PROCESS)
 
 
 def limits(records, best):
@@ -371,12 +372,7 @@ def _against_plain(case, pooled):
     config = case.config
     step = f"a step of {config['model']} at batch size {config['batch_size']}"
     step += " with recompute" if config.get("recompute") else ""
-    alike = [
-        other
-        for other in pooled
-        if (other.framework, other.device) == (case.framework, case.device)
-        and other.config == config | {"offload": "none"}
-    ]
+    alike = _same_with(case, pooled, offload="none")
     took = seconds(case.values["step_s"].value)
     where = f"on the {case.device}"
     plain = next((other for other in alike if "step_s" in other.values), None)
@@ -384,9 +380,7 @@ def _against_plain(case, pooled):
         why = alike[0].status if alike else "not run"
         without = f"without offload it has no value ({why}), so there is no ratio"
         return f"With offload {step} takes {took} {where}; {without}."
-    ratio = repeats.speed_ratio(plain, case, "step_s")
-    ratio = ratio or case.values["step_s"] / plain.values["step_s"]
-    longer = with_interval(ratio, lambda factor: f"{significant(factor, 2)}×", IN_PROCESS)
+    longer = _times_as_long(case, plain, "step_s")
     times = f"{took} and {seconds(plain.values['step_s'].value)}"
     return f"With offload {step} takes {longer} the time without it {where}: {times}."
 

@@ -39,12 +39,11 @@ def figure(_, records, panel=_of_load, timed=False, change=False):
             if apart < SAME:
                 drawn.remove("resident")
         for name in drawn:
-            values = trace[f"{name}_bytes"]
+            quantity, values = "GB", trace[f"{name}_bytes"] / 1e9
             if change:
-                since = (values - values.iloc[0]) / 1e6
-                panels[f"MB since step {trace.index[0]}, {words}"].append((record, since, name))
-            else:
-                panels[f"GB, {words}"].append((record, values / 1e9, name))
+                quantity = f"MB since step {trace.index[0]}"
+                values = 1000 * (values - values.iloc[0])
+            panels[f"{quantity}, {words}"].append((record, values, name))
         if "page_faults" in trace:
             faults = (trace["page_faults"] - trace["page_faults"].iloc[0]) / 1e3
             panels[f"1,000 faults, {words}"].append((record, faults, ""))

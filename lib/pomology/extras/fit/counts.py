@@ -223,9 +223,9 @@ def count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
     if any(word in key.lower() for key in (name, *config) for word in RECURRENT):
         raise PomologyError(f"{name}: this architecture is not counted: {DEPENDS}")
     try:
-        # peft warns of adapters that a model may have and this one lacks.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            # peft warns of matrices that a whole model has, and a short one lacks.
+            warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")
             return _count(config, plan, backend)
     except (PomologyError, ImportError):
         raise
