@@ -2,6 +2,7 @@
 
 import pytest
 from declared import of
+from notebook_code import PATHS
 from records import metric, record, write
 
 from pomology.report import answer
@@ -50,7 +51,7 @@ def test_names_take_with_and_numbers_at():
     times = {"fit_s": metric(2.0)}
     fields = {"article": "004", "framework": "tensorflow"}
     said = answer.of_run(of("mlp_cnn_lstm"), [record("mlp_cnn_lstm", times, config, **fields)])
-    assert said.startswith("Training time with model mlp, at batch size 32: 2.00 s")
+    assert " Training time with model mlp, at batch size 32: 2.00 s" in said
     of_claim = answer.of_run(of("capabilities"), [record("capabilities", {}, {"feature": "fp16"})])
     assert "The article's claim is not decided on this machine: it needs" in of_claim
 
@@ -96,7 +97,8 @@ def test_repeats_are_named_and_a_claim_is_quoted_once_it_is_decided():
 
 
 def test_the_answer_stands_in_the_report_and_on_top_of_the_executed_notebook(tmp_path):
-    out = write(tmp_path / "run", [epoch(2.0)], {"chip": "Apple M3 Max", "python": "3.12"})
+    both = [epoch(2.0), epoch(4.0, "cpu")]
+    out = write(tmp_path / "run", both, {"chip": "Apple M3 Max", "python": "3.12"})
     report = Report("vae", article="003", declaration=of("vae"), out=out)
     report.answer()
     report.table()
@@ -237,13 +239,55 @@ def test_a_case_that_ended_without_the_value_is_counted():
 
 def test_synthetic_data_and_a_missing_gpu_are_told():
     said = answer_of(epoch(4.0, "cpu", data="stand-in"))
-    assert "(synthetic data, one run)" in said and "No case ran on a GPU." in said
-    assert "No case ran on a GPU." not in answer_of(epoch(4.0, "cpu"), epoch(2.0))
+    assert "(synthetic data, one run)" in said and "no case ran on a GPU." in said
+    assert "ran on a GPU" not in answer_of(epoch(4.0, "cpu"), epoch(2.0))
+
+
+# Notebooks whose article says how a GPU and a CPU compare, by the words of its claims.
+COMPARING = ["vae", "dcgan", "siamese", "transformer_lm", "simclr", "rasbt_vgg16", "device_check"]
+COMPARING += ["mlp_cnn_lstm"]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_question_about_gpu_and_cpu_says_which_of_them_is_answered(path):
+    """The claims of article 004 name a GPU and a CPU as do those of 000, 002 and 003."""
+    name = path.stem
+    declared = of(name)
+    metric_asked = answer._asked_for(declared)
+    opening = "This answers the question for the CPU only. How a GPU compares is not answered here:"
+
+    def case(backend, **more):
+        values = {} if "status" in more else {metric_asked: metric(2.0)}
+        return record(name, values, {}, backend=backend, article=declared.article, **more)
+
+    said = answer.of_run(declared, [case("cpu")])
+    assert said.startswith(f"{opening} no case ran on a GPU. ") == (name in COMPARING)
+    assert said.count("no case ran on a GPU") <= 1
+    if name not in COMPARING:
+        return
+    assert "No case ran on a GPU" not in said
+    late = answer.of_run(declared, [case("cpu"), case("mps", status="too-slow")])
+    assert late.startswith(f"{opening} no case on a GPU has a value. ")
+    on_gpu = answer.of_run(declared, [case("mps")])
+    assert "for the GPU only. How a CPU compares is not answered here: no case ran on a CPU" in (
+        on_gpu
+    )
+    assert "not answered here" not in answer.of_run(declared, [case("cpu"), case("mps")])
+    assert "not answered here" not in answer.of_run(declared, [])
+
+
+def test_joules_of_a_gpu_are_not_answered_without_one():
+    said = answer.of_run(of("energy"), [record("energy", {"step_s": metric(1.0)}, {})])
+    assert said.startswith("The question is about a GPU and is not answered here: no case ran on a")
+    joules = {"energy_gpu_j_per_step": metric(100.0, unit="J")}
+    said = answer.of_run(of("energy"), [record("energy", joules, {}, backend="mps")])
+    assert "not answered" not in said
 
 
 def test_an_opening_may_tell_the_values():
-    said = answer.of_run(of("vae"), [epoch(4.0, "cpu")], values=False)
-    assert "4.00 s" not in said and said.startswith("Published for these settings")
+    said = answer.of_run(of("vae"), [epoch(4.0, "cpu"), epoch(4.0)], values=False)
+    assert "4.00 s" not in said and "Published for these settings" in said
+    assert "Time per epoch" not in said
 
 
 def test_the_shortest_and_the_longest_of_many_settings_are_told():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
-from pomology.articles.claims import CONTRADICTED, SUPPORTED
+from pomology.articles.claims import CONTRADICTED, SUPPORTED, devices_of
 from pomology.format import IN_PROCESS, significant
 from pomology.report.article import TRAININGS, Declaration, comparable
 from pomology.report.claims import claims_table, needs
@@ -24,6 +25,8 @@ SMOKE = "This was a smoke run, whose shapes are tiny: it has no answer."
 ASKED_FOR = ("fit_s", "epoch_s", "pass_s", "kernel_s", "throughput", "step_s")
 # Metrics by which a GPU and a CPU are compared; others, such as memory, are no matter of speed.
 OF_SPEED = (*ASKED_FOR, "flops_per_s")
+OF_GPUS = ("energy_gpu_j_per_step",)
+GPUS = {"gpu", "mps", "mlx-gpu", "cuda", "rival"}  # names of GPUs in the conditions of claims
 NAMED = 2  # claims that are quoted
 OTHERS = 5  # other settings whose values are named
 SPELLED = {"lora": "LoRA", "amp": "AMP", "persistent": "persistent workers"}
@@ -46,7 +49,8 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     measured = comparable(own)
     if not timed:  # smaller variants, which the sentence names as such
         timed = [case for case in measured if metric in case.values]
-    sentences = []
+    unanswered = _unanswered(declaration, metric, timed, measured)
+    sentences = [unanswered] if unanswered else []
     if timed:
         main = _main(declaration, metric, timed)
         if values and declaration.printed and all(case.first.scaled for case in timed):
@@ -62,12 +66,34 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         if values:
             sentences += _other_settings(declaration, metric, lead, timed)
             sentences += _ends_of_settings(declaration, metric, lead, timed)
-        if metric in OF_SPEED and {case.kind for case in measured} == {"cpu"}:
+        if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
             sentences.append("No case ran on a GPU.")
     heading = metrics.Metric(metric).heading
     sentences += _endings(measured, metric, "" if timed else heading)
     sentences += _claims(declaration, records)
     return " ".join(sentences)
+
+
+def _unanswered(
+    declaration: Declaration, metric: str, timed: Sequence[Repeats], measured: Sequence[Repeats]
+) -> str:
+    """Return which part of the question has no answer since a kind of device lacks; else "".
+
+    An experiment whose article claims how a GPU and a CPU compare asks for both.
+    """
+    ran = {case.kind for case in measured}
+    if metric in OF_GPUS and ran == {"cpu"}:
+        return "The question is about a GPU and is not answered here: no case ran on a GPU."
+    kinds = {case.kind for case in timed}
+    named = [devices_of(claim) for claim in _claims_of_article(declaration)]
+    comparing = any("cpu" in names and names & GPUS for names in named)
+    if metric not in OF_SPEED or not comparing or len(kinds) != 1:
+        return ""
+    (kind,) = kinds
+    other = {"cpu": "GPU", "gpu": "CPU"}[kind]
+    why = f"no case on a {other} has a value" if len(ran) > 1 else f"no case ran on a {other}"
+    only = f"This answers the question for the {kind.upper()} only."
+    return f"{only} How a {other} compares is not answered here: {why}."
 
 
 def _asked_for(declaration: Declaration) -> str:
@@ -334,10 +360,15 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
     return [f"{lacking} has no value on this machine: {ends}."]
 
 
+def _claims_of_article(declaration: Declaration) -> list[SimpleNamespace]:
+    """Return the claims of an experiment's article; none without an article."""
+    return declaration.claims if declaration.article.isdecimal() else []
+
+
 def _claims(declaration: Declaration, records: Sequence[Record]) -> list[str]:
     """Return how many of the article's claims are decided on this machine, and quote some."""
-    claims = declaration.claims
-    if not claims or not declaration.article.isdecimal():
+    claims = _claims_of_article(declaration)
+    if not claims:
         return []
     rows = claims_table(claims, records).data
     decided = [row for row in rows if row["here"] in (SUPPORTED, CONTRADICTED)]

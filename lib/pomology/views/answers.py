@@ -77,7 +77,8 @@ def peaks(best):
             texts.append(text)
     if not texts:
         return "No peak has been measured; smoke tests are too small for one."
-    return f"Highest rates of single operators: {'; '.join(texts)}."
+    rule = "each the rate of a single operator's fastest timing block"
+    return f"Measured peaks, {rule}: {'; '.join(texts)}."
 
 
 def checks(records):
@@ -191,8 +192,11 @@ def launches(records):
             shown = f"{shown[:-1]}, " if shown.endswith(")") else f"{shown} ("
             parts.append(f"{words} {shown}{count})")
         texts.append(f"On the {case.device} in {case.framework} {answer.listed(parts)}.")
-    if any(case.kind == "cpu" for case in pooled):
+    kinds = {case.kind for case in pooled}
+    if "cpu" in kinds:
         texts.append("Those of a CPU are function calls.")
+    if kinds == {"cpu"}:
+        texts.append("How long a GPU takes is not answered here: no case ran on a GPU.")
     return " ".join(texts)
 
 
