@@ -73,6 +73,29 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     assert set(marks(first)) == expected | {(3e4, 4, HERE_GPU, HERE_GPU)}
 
 
+def test_values_that_differ_little_are_on_an_axis_from_zero():
+    """Table 5: between 108.58 and 212.39 J, of which a logarithmic axis would have few ticks."""
+    axis = drawn("energy").axes[0]
+    assert axis.get_xscale() == "linear" and axis.get_xlim()[0] == 0
+    ticks = [label.get_text() for label in axis.get_xticklabels()]
+    assert ticks[0] == "0" and len(ticks) >= 4
+    assert {x for x, *_ in marks(axis)} == {114.86, 129.30, 212.39, 108.58}
+    far = {"energy_gpu_j_per_step": metric(434.4, unit="J")}  # over 4 times the least
+    config = {"model": "whisper-medium", "batch_size": 4}
+    axis = drawn("energy", [record("energy", far, config, backend="mps")]).axes[0]
+    assert axis.get_xscale() == "log" and axis.get_xlim()[0] > 0
+
+
+def test_ratios_are_on_a_logarithmic_axis():
+    """Half and twice as fast are at equal distances from 1."""
+    halves = [Estimate(0.5), Estimate(1.5)]
+    line = figures.Line("a", ("measured", "cpu"), "", halves)
+    (axis,) = figures.ratios_figure({"": [line]}, "times as fast").axes
+    assert axis.get_xscale() == "log"
+    (axis,) = figures.points_figure({"": [line]}, "seconds").axes
+    assert axis.get_xscale() == "linear"
+
+
 def test_a_wide_interval_is_cut_with_an_arrow_and_no_panel_is_empty():
     wide = record("vae", {"epoch_s": metric(4.0, 0.01, 4000.0)})
     first, second = drawn(

@@ -36,7 +36,7 @@ JOINED = 3  # panels of one line, from which on they are one
 NEAREST = 3  # devices on each side of this machine's that a crowded panel keeps
 MOST_BEYOND = 3.0  # factor beyond the values at which intervals are cut
 LEAST_POINTS = 3  # of a curve
-NARROW = 4.0  # ratio of the ends of an axis
+NARROW = 4.0  # ratio of values, or of the ends of a logarithmic axis: it would have few ticks
 COLUMNS = 2  # of a grid of panels
 KEY_COLUMNS = 2  # one more for short names
 SHORT_NAME, LONG_NAME = 13, 26  # characters; longer ones have several lines
@@ -414,6 +414,7 @@ def points_figure(
 ) -> Any:
     """Return a figure of panels below each other, None without values.
 
+    The axis is logarithmic, or begins at 0 where values differ little and are no ratios.
     label: of the axis. unit: of its numbers. open_means: what an open marker is, by kind of line.
     remark: below the axis. equal: of ratios, which get a dashed line at 1.
     """
@@ -424,21 +425,22 @@ def points_figure(
     ratios = {"height_ratios": rows.heights}
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, **ratios)[:, 0]
     looks = {}
+    drawn = [value for lines in panels.values() for line in lines for value in _values(line)]
+    centres = [value.value for value in drawn]
+    from_zero = not equal and max(centres) < NARROW * min(centres)
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
-        axis.set_xscale("log")
+        axis.set_xscale("linear" if from_zero else "log")
         rows.draw(axis, title)
         for line in lines:
             look = LOOKS.get(line.kind, OTHER)
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
             looks[look["name"]] = form
-    drawn = [value for lines in panels.values() for line in lines for value in _values(line)]
     for kind, meaning in open_means.items():
         opened = [line for lines in panels.values() for line in lines if line.unfilled]
         if any(line.kind[0] == kind for line in opened):
             form = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
             looks[f"open: {meaning}"] = form
     looks |= _key_of_bars({value.covers for value in drawn if value.low is not None})
-    centres = [value.value for value in drawn]
     ends = (min(centres) / MOST_BEYOND, max(centres) * MOST_BEYOND)
     for axis, lines in zip(axes, panels.values(), strict=True):
         for row, line in enumerate(lines):
@@ -449,7 +451,7 @@ def points_figure(
         left, right = min(left, 0.9), max(right, 1.1)
         for axis in axes:
             axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed", zorder=1)
-    axes[0].set_xlim(left, right)
+    axes[0].set_xlim(0 if from_zero else left, right)
     below = [wrapped(text, FULL_WIDTH) for text in (label, remark) if text]
     # On the right it may be as wide as the figure.
     axes[-1].set_xlabel("\n".join(below), loc="right")
@@ -751,16 +753,18 @@ def figure_of(width: float, height: float) -> Any:
 
 
 def plain_ticks(axis: Any, unit: float = 1.0) -> None:
-    """Label a logarithmic axis with plain numbers, large ones as `10 G`.
+    """Label an axis with plain numbers, large ones as `10 G`.
 
     unit: of the labels, in units of the axis.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = sorted(end / unit for end in axis.get_view_interval())
-    subs = (1.0,) if high / low > 300 else (1.0, 3.0) if high / low > 30 else (1.0, 2.0, 5.0)
-    narrow = high / low < NARROW  # on which a logarithmic axis has too few of these
-    locator = MaxNLocator(5) if narrow else LogLocator(base=10, subs=subs, numticks=6)
+    if axis.get_scale() == "linear" or high / low < NARROW:
+        locator = MaxNLocator(5)
+    else:
+        subs = (1.0,) if high / low > 300 else (1.0, 3.0) if high / low > 30 else (1.0, 2.0, 5.0)
+        locator = LogLocator(base=10, subs=subs, numticks=6)
     places = [place for place in locator.tick_values(low, high) if low <= place <= high]
     while len(places) > 2 and sum(len(_plain(place)) + 2 for place in places) > TICKS:
         places = places[::2]
