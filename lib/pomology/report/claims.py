@@ -5,6 +5,7 @@ of the chip that it is about, or else on the first of all. The GPUs of the other
 that the article prints; one of NVIDIA is `rival` and `cuda`.
 """
 
+import html
 import math
 import re
 from collections import Counter
@@ -46,6 +47,26 @@ NOTE = (
     f"REPEATS={REPEATS} measures them."
 )
 JOIN = "A claim about two machines needs the runs of both: make report RUN=one WITH=other."
+
+
+class Verdict(str):
+    """A verdict as a cell: its word, then its numbers, then what it lacks.
+
+    In HTML each has a line of its own; as plain text it is `supported: CPU / GPU = 2; claimed > 1`.
+    """
+
+    word: str
+    lines: list[str]
+
+    def __new__(cls, word: str, *lines: str) -> "Verdict":
+        """Return the cell of a verdict. lines: those that are "" are left out."""
+        shown = [line for line in lines if line]
+        self = super().__new__(cls, ": ".join(filter(None, (word, "; ".join(shown)))))
+        self.word, self.lines = word, shown
+        return self
+
+    def __html__(self) -> str:  # for Jinja templates
+        return "<br>".join([f"<b>{html.escape(self.word)}</b>", *map(html.escape, self.lines)])
 
 
 class Machine(NamedTuple):
@@ -166,12 +187,13 @@ def claims_table(claims: Sequence[SimpleNamespace], *runs: Sequence[Record]) -> 
     rows = []
     for claim, machine, of_machine in zip(claims, chosen, decisions, strict=True):
         (of_article,) = articles_claims.judged([claim], articles_claims.printed(claim.article))
+        why = claim.holds.partition(": ")[2]
         cells = {
             "Source": f"{authors[claim.article]}, {claim.section}",
             "The article's claim, paraphrased": claim.claim,
             "Tested as": claim.reading,
-            "On the article's numbers": _cell(of_article, claim.holds.partition(": ")[2]),
-            on_runs: _cell(of_machine, f"needs {claim.needs}") + _finding(of_machine, machine),
+            "On the article's numbers": _cell(of_article, why, remark=open_question(claim.holds)),
+            on_runs: _cell(of_machine, f"needs {claim.needs}", _finding(of_machine, machine)),
         }
         data = {
             "id": claim.id,
@@ -185,6 +207,15 @@ def claims_table(claims: Sequence[SimpleNamespace], *runs: Sequence[Record]) -> 
         }
         rows.append(Row(cells, data))
     return Table("Claims", rows, [NOTE] if len(runs) > 1 else [NOTE, JOIN])
+
+
+def open_question(holds: str) -> str:
+    """Return the question that the reading of a contradicted claim leaves, "" without one.
+
+    holds: of claims.csv, a plain `no` or one with its question.
+    """
+    answer, _, question = holds.partition(": ")
+    return f"open question: {question}" if answer == "no" and question else ""
 
 
 def joined_table(runs: Sequence[Run]) -> Table:
@@ -203,16 +234,16 @@ def _of_chip(tested_on: Sequence[Machine], model_or_maker: str) -> Machine:
 
 
 def _finding(decision: Decision, machine: Machine) -> str:
-    """Return what a claim about another chip gives on this one: `; on M3 Max: CPU / GPU = 7.9`."""
+    """Return what a claim about another chip gives here: `on the M3 Max: CPU / GPU = 7.90`."""
     given = [one for one in decision.comparisons if one.value == one.value]  # not NaN
     if not decision.other_chip or not given or not machine.chips:
         return ""
-    texts = [f"{_number(one)} (the claim: {one.condition.claimed})" for one in given[:FINDINGS]]
+    texts = [f"{_number(one)}, claimed {_claimed(one)}" for one in given[:FINDINGS]]
     more = f", and {len(given) - FINDINGS} more" if len(given) > FINDINGS else ""
     doubts = dict.fromkeys(doubt for one in given for doubt in one.doubts)
-    doubted = f"; no verdict: {', '.join(doubts)}" if doubts else ""
+    doubted = f" ({', '.join(doubts)})" if doubts else ""
     chips = " and ".join(map(cases.short_chip, machine.chips))
-    return f". A finding on the {chips}: {'; '.join(texts)}{more}{doubted}"
+    return f"on the {chips}: {'; '.join(texts)}{more}{doubted}"
 
 
 def needs(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -273,22 +304,23 @@ def _joined(texts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
-def _cell(decision: Decision, lacks: str) -> str:
-    """Return a decision as `contradicted: CPU / GPU = 0.428 (0.40 to 0.45); claimed > 1`.
+def _cell(decision: Decision, lacks: str, finding: str = "", remark: str = "") -> Verdict:
+    """Return a decision with its first deciding comparison, and with what it lacks.
 
-    The first deciding comparison is shown. lacks: the text for missing numbers.
+    lacks: the text for missing numbers. finding: see `_finding`. remark: for a contradiction.
     """
     status = decision.status
     if status == articles_claims.NOT_TESTABLE:
-        return f"{status}: {lacks}{_missing(decision)}"
+        return Verdict(status, finding, lacks, _missing(decision))
     holds = {articles_claims.SUPPORTED: True, articles_claims.CONTRADICTED: False}.get(status)
     deciding = next(comparison for comparison in decision.comparisons if comparison.holds is holds)
+    reason = remark if holds is False else ""
     if status == articles_claims.INCONCLUSIVE:
         doubts = dict.fromkeys(
             doubt for comparison in decision.comparisons for doubt in comparison.doubts
         )
-        status += f" ({', '.join(doubts) or 'too close to tell'})"
-    return f"{status}: {_number(deciding)}; claimed {deciding.condition.claimed}"
+        reason = ", ".join(doubts) or "too close to tell"
+    return Verdict(status, _number(deciding), f"claimed {_claimed(deciding)}", reason)
 
 
 def _missing(decision: Decision) -> str:
@@ -301,7 +333,13 @@ def _missing(decision: Decision) -> str:
         for one in missing
     )
     more = f" and {len(names) - FINDINGS} more" if len(names) > FINDINGS else ""
-    return f"; without a number: {', '.join(list(names)[:FINDINGS])}{more}"
+    return f"no number: {', '.join(list(names)[:FINDINGS])}{more}"
+
+
+def _claimed(comparison: Comparison) -> str:
+    """Return what a claim says of a comparison: `> 1`, and of a status `ok` or `not ok`."""
+    claimed = comparison.condition.claimed.removeprefix("== ").replace("!= ", "not ")
+    return claimed.replace(">= ", "≥ ").replace("<= ", "≤ ")
 
 
 def _number(comparison: Comparison) -> str:
