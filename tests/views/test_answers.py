@@ -3,7 +3,10 @@
 import pytest
 from records import metric, product, record
 
+from pomology.report.table import Row, Table
 from pomology.views import answers
+
+NEITHER = "not testable here"
 
 
 def fitted(seconds, accelerator, backend, repeat=0):
@@ -217,3 +220,29 @@ def test_passes_with_lora_are_compared_with_those_of_the_same_model_without_it()
     alone = answers.lora_effect([passes(1.0, 2.0, False), passes(1.1, 1.0, True, "gpt2-medium")])
     assert alone.startswith("What LoRA changes is not answered here")
     assert answers.lora_effect([]) == ""
+
+
+def claim(published, holds, here=NEITHER):
+    data = {"published": published, "holds": holds, "here": here, "restates": "no"}
+    return Row(
+        {"Claim": holds}, data | {"timed": False, "lacks": "" if here != NEITHER else "a GPU"}
+    )
+
+
+def test_the_table_has_the_contradicted_claims_that_the_sentence_counts():
+    rows = [claim("contradicted", "no"), claim("contradicted", "no: 30 % of what is not stated")]
+    rows += [claim("supported", "yes", "contradicted"), claim("supported", "yes", "supported")]
+    rows.append(claim("contradicted", "no", "contradicted"))
+    claims = Table("Claims", [*rows, claim(NEITHER, "not-recomputable")])
+    assert answers.verdicts(claims) == (
+        "The articles' own numbers support 2 of 6 claims and contradict 3 (1 of them with an open "
+        "question). Verdicts on this machine: 3 by counting (1 supported, 2 contradicted), none by "
+        "timing. Of the others 3 need a GPU."
+    )
+    found = answers.contradicted(claims)
+    assert found.rows == [*rows[:3], rows[-1]]
+    assert found.title == (
+        "Claims that the articles' own numbers contradict (3), or this machine's (2)"
+    )
+    plain = answers.verdicts(Table("Claims", [claim("contradicted", "no")]))
+    assert "contradict 1. Verdicts" in plain

@@ -7,7 +7,7 @@ from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from pomology.format import IN_PROCESS, quantity, seconds, significant, with_interval
 from pomology.report import answer
 from pomology.report.article import comparable
-from pomology.report.claims import needs
+from pomology.report.claims import needs, open_question
 from pomology.report.table import Row, Table, value_text
 from pomology.results import cases, repeats
 from pomology.results.comparing import FASTER, SINGLE, SLOWER
@@ -22,6 +22,7 @@ LAUNCHES = {
     "launch_paused_s": "a launch after a pause",
 }
 JOULES = ("energy_gpu_j_per_step", "energy_j_per_step")
+SIDES = ("published", "here")  # on whose numbers a claim has a verdict
 # Words for a number of cases by their lower roof, the `limit` of `roofline.table.points`.
 LIMITS = {
     "compute": "{} have the peak FLOP/s as their lower roof, and reach",
@@ -31,13 +32,11 @@ LIMITS = {
 
 
 def answers(records, best, claims, diagnosed):
-    """Return the table of questions and answers.
+    """Return the table of questions and answers; the page of a run has its run-to-run variation.
 
     records: of one run. best: its `roofs`. claims: their table. diagnosed: `diagnosis.table`.
     """
-    pooled = repeats.pool(records)
     texts = {
-        "How much do two runs of the same training step differ?": repeats.variation_text(pooled),
         "How close does training come to the measured peak?": utilization(records, best),
         "What bounds the trainings?": bounds(diagnosed),
         "MLX or PyTorch?": frameworks(records),
@@ -459,18 +458,12 @@ def _faster_framework(where, rows):
 def contradicted(claims):
     """Return the claims that an article's own numbers, or this machine's, contradict.
 
-    Of the articles' numbers those count whose reading leaves no question: `holds` is a plain no.
+    They are those that `verdicts` counts. The cell of one whose reading leaves a question has it.
     """
-    rows = [
-        row
-        for row in claims.rows
-        if (row.data["published"] == CONTRADICTED and row.data["holds"] == "no")
-        or row.data["here"] == CONTRADICTED
-    ]
-    title = "Claims that the articles' own numbers do not support"
-    if any(row.data["here"] == CONTRADICTED for row in rows):
-        title += ", or that this machine's contradict"
-    return Table(title, rows, claims.notes)
+    counts = [sum(row.data[side] == CONTRADICTED for row in claims.rows) for side in SIDES]
+    rows = [row for row in claims.rows if CONTRADICTED in (row.data[side] for side in SIDES)]
+    title = "Claims that the articles' own numbers contradict ({}), or this machine's ({})"
+    return Table(title.format(*counts), rows, claims.notes)
 
 
 def verdicts(claims):
@@ -482,6 +475,10 @@ def verdicts(claims):
         f"The articles' own numbers support {published[SUPPORTED] - restated} of {len(data)} "
         f"claims and contradict {published[CONTRADICTED]}"
     )
+    questions = sum(
+        row["published"] == CONTRADICTED and open_question(row["holds"]) != "" for row in data
+    )
+    own += f" ({questions} of them with an open question)" if questions else ""
     own += f"; {restated} more only compute one printed number from others." if restated else "."
     here = []
     for words, timed in (("by counting", False), ("by timing", True)):
