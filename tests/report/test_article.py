@@ -177,6 +177,21 @@ def test_a_failed_case_shows_its_status_and_no_number():
     assert "epoch_s" not in table.data[-1] and table.data[-1]["status"] == "mismatch"
 
 
+@pytest.mark.parametrize(("failed", "tables"), [(2, 1), (3, 2)])
+def test_many_cases_without_a_value_stand_behind_a_click(failed, tables):
+    sizes = range(1, 1 + failed)
+    cases = [vae(status="too-slow", config={"batch_size": size}) for size in sizes]
+    table = article_table("vae", [*cases, vae(config={"batch_size": 99})])
+    # The file and plain text have all of them in their order.
+    rows = [row for row in table.data if row["source"] == "measured"]
+    assert [row["batch_size"] for row in rows] == [*sizes, 99]
+    assert str(table).count("too-slow") == failed
+    grids = table.grid().split("<details")
+    assert [grid.count("<td>too-slow</td>") for grid in grids] == ([0, 3], [2])[tables == 1]
+    assert len(grids) == tables and grids[0].count('<tr class="measured">') in (1, 3)
+    assert "<summary>3 cases without a value: 3 too-slow</summary>" in grids[-1] or tables == 1
+
+
 def test_smoke_and_scaled_are_never_next_to_published():
     smoke = vae(profile="smoke", flags=["drift"])
     table = article_table("vae", [smoke, vae(scaled=True)])

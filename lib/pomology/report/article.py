@@ -30,6 +30,7 @@ EPOCH = (
 RELATIVE = ("times_fp32", "times_cpu")  # speeds relative to another case, in every table
 TIMED = ("device", "framework", "backend")
 TRAININGS = ("epoch_s", "fit_s")  # times whose note says how they were measured
+FOLDED = 3  # cases without a value, from which on a table has them behind a click
 SMOKE = "Smoke tests have tiny shapes; this table leaves them out."
 NUMBER = "n: the steps, calls or samples behind a value; without it, one."
 SCALED = (
@@ -151,6 +152,8 @@ def article_table(
 ) -> Table:
     """Return the table of published rows, in the article's order, and then of measured cases.
 
+    From FOLDED on, cases without a value stand behind a click.
+
     records: the cases of one experiment. gpus: this machine's, for shares of their data sheets.
     variations: the run-to-run variation by kind of device, which bounds ratios of single runs.
     """
@@ -164,6 +167,9 @@ def article_table(
     rows = [row for row in rows if any(row.cells[name] for name in declaration.metric_columns)]
     by_work = cases_by_work(measured)
     rates = {}
+    # Where the status is a column, it is what the table is of.
+    has_status = "status" in declaration.metric_columns.values()
+    folds = not has_status and sum(not case.good_repeats for case in measured) >= FOLDED
     for case in measured:
         values = case.values | _relative(declaration, case, by_work, variations)
         if peaks.has_share(case):
@@ -171,7 +177,8 @@ def article_table(
         sheet = peaks.own_sheet(case, gpus)
         if sheet and "flops_per_s" in case.values:
             values[peaks.SHEET] = case.values["flops_per_s"] / sheet
-        rows.append(_measured(declaration, case, values))
+        folded = folds and not case.good_repeats
+        rows.append(_measured(declaration, case, values)._replace(folded=folded))
     filled = [
         metric
         for heading, metric in declaration.metric_columns.items()

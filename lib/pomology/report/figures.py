@@ -12,6 +12,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.report import compact_svg
 from pomology.report.article import Declaration, comparable
+from pomology.report.table import counted
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats
@@ -98,6 +100,30 @@ def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     """
     if declaration.over:
         return lines_figure(declaration, records)
+    panels, remark = _with_marks(_panels(declaration, records))
+    scale = scale_of(declaration)
+    relative = metrics.Metric(declaration.metric).unit == "×"
+    return points_figure(_joined(panels), scale.label, scale.unit, remark=remark, equal=relative)
+
+
+def metrics_figure(
+    declaration: Declaration, records: Iterable[Record], titles: Mapping[str, str], label: str
+) -> Any:
+    """Return a figure of several metrics of one unit, published and measured, a panel for each.
+
+    titles: of the panels, by metric. label: of the axis. A case without any value is counted once.
+    """
+    panels: dict[str, list[Line]] = {title: [] for title in titles.values()}
+    records = list(records)
+    for number, (metric, title) in enumerate(titles.items()):
+        lines = itertools.chain(*_panels(replace(declaration, figure=metric), records).values())
+        panels[title] += [line for line in lines if _values(line) or number == 0]
+    panels, remark = _with_marks(panels)
+    return points_figure(panels, label, scale_of(declaration).unit, remark=remark)
+
+
+def _panels(declaration: Declaration, records: Iterable[Record]) -> dict[str, list[Line]]:
+    """Return the lines of published rows and of measured cases, by the title of their panel."""
     measured = comparable(records, declaration.metric)
     declaration = declaration.of_cases(case.config for case in measured)
     measured_titles = {title_of(declaration, case.config) for case in measured}
@@ -113,10 +139,7 @@ def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     for case in measured:
         for line in _measured(declaration, case):
             panels[title_of(declaration, case.config)].append(line)
-    panels, remark = _with_marks(panels)
-    scale = scale_of(declaration)
-    relative = metrics.Metric(declaration.metric).unit == "×"
-    return points_figure(_joined(panels), scale.label, scale.unit, remark=remark, equal=relative)
+    return panels
 
 
 class Scale(NamedTuple):
@@ -187,14 +210,9 @@ def _with_marks(panels: dict[str, list[Line]]) -> tuple[dict[str, list[Line]], s
         if kept:
             drawn[title] = kept
     texts = [f"{hidden} more devices in the table"] if hidden else []
-    texts += [f"{WITHOUT}{counts(statuses)}"] if statuses else []
+    texts += [f"{WITHOUT}{counted(statuses)}"] if statuses else []
     texts += [f"published without a number: {images}"] if images else []
     return drawn, "; ".join(texts)
-
-
-def counts(statuses: Counter[str]) -> str:
-    """Return counted statuses as `2 too-slow, 1 too-big`."""
-    return ", ".join(f"{count} {status}" for status, count in statuses.most_common())
 
 
 def _neighbours(lines: Sequence[Line]) -> list[Line]:
@@ -246,7 +264,7 @@ def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
             add(case.config, device, ("measured", case.kind), value)
     statuses = Counter(case.status for case in measured if case.status != "ok")
     heading = declaration.headings.get(over, metrics.words(over)).lower()
-    remark = f"{WITHOUT}{counts(statuses)}" if statuses else ""
+    remark = f"{WITHOUT}{counted(statuses)}" if statuses else ""
     return draw_lines(curves, heading, scale_of(declaration), remark)
 
 

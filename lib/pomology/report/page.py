@@ -317,5 +317,5 @@ def _item(folder: Path, item: dict[str, Any]) -> dict[str, Any]:
         return content | {"figure": address(read_text(drawing))}
     text = read_text(folder / f"{name}.html")
     # Runs of older versions have files with a style, the title and the notes around the cells.
-    cells = CELLS.search(text)
+    cells = None if text.startswith("<div") else CELLS.search(text)
     return content | {"table": cells[0] if cells else text}

@@ -4,6 +4,7 @@ import functools
 import itertools
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,11 +50,15 @@ def template(name: str) -> Any:
 
 
 class Row(NamedTuple):
-    """A row of a table: texts by heading, numbers for a file, and its kind, which has a colour."""
+    """A row of a table: texts by heading, numbers for a file, and its kind, which has a colour.
+
+    folded: it stands apart, behind a click, with the number of such rows by their status.
+    """
 
     cells: dict[str, str]
     data: dict[str, Any] | None = None
     kind: Literal["published", "measured", "other", "plain"] = "plain"
+    folded: bool = False
 
 
 @dataclass(eq=False)
@@ -73,8 +78,7 @@ class Table:
 
     def __post_init__(self):
         self.data = [row.data for row in self.rows if row.data]  # numbers for a file
-        headings = self.rows[0].cells if self.rows else ()
-        self.columns = [name for name in headings if any(row.cells[name] for row in self.rows)]
+        self.columns = columns_of(self.rows)
 
     def html(self, styled: bool = False) -> str:
         """Return the table as HTML, which needs the report's style sheet unless `styled`."""
@@ -82,7 +86,16 @@ class Table:
 
     def grid(self) -> str:
         """Return the cells of the table as HTML, without its title and its notes."""
-        return template("grid.html.j2").render(table=self).strip()
+        apart = [row for row in self.rows if row.folded]
+        statuses = Counter(row.data["status"] for row in apart if row.data)
+        texts = {
+            "table": self,
+            "shown": [row for row in self.rows if not row.folded],
+            "apart": apart,
+            "apart_columns": columns_of(apart),
+            "statuses": counted(statuses),
+        }
+        return template("grid.html.j2").render(texts).strip()
 
     __html__ = html  # for Jinja templates
 
@@ -111,6 +124,17 @@ class Table:
         lines = [line for cells in grid for line in _wrapped(cells, widths)]
         notes = [line for note in self.notes for line in textwrap.wrap(note, width)]
         return "\n".join([self.title, "", *lines, "", *notes])
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """Return the headings under which one of the rows has a text."""
+    headings = rows[0].cells if rows else ()
+    return [name for name in headings if any(row.cells[name] for row in rows)]
+
+
+def counted(statuses: Counter[str]) -> str:
+    """Return counted statuses as `2 too-slow, 1 too-big`."""
+    return ", ".join(f"{count} {status}" for status, count in statuses.most_common())
 
 
 def intervals(rows: Sequence[Row]) -> list[str]:

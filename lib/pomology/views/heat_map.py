@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from pomology.format import significant
 from pomology.report import figures
 from pomology.report.article import comparable
+from pomology.report.table import counted
 
 SCALE = 1e9  # of the numbers in the cells
 LABEL = "achieved GFLOP/s (higher is better)"
@@ -62,7 +63,7 @@ def figure(declaration, records):
     bar.outline.set_visible(False)
     figures.plain_ticks(bar.ax.xaxis)
     if statuses:
-        bar.ax.set_title(f"{WITHOUT}: {figures.counts(statuses)}", fontweight="normal")
+        bar.ax.set_title(f"{WITHOUT}: {counted(statuses)}", fontweight="normal")
     return drawn
 
 

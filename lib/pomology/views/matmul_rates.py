@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 
 from pomology.report import figures, peaks
 from pomology.report.article import comparable
+from pomology.report.table import counted
 
 LABEL = "n of n × n matrices"
 LABEL_OF_SHAPES = "n"
@@ -31,7 +32,7 @@ def figure(declaration, records, gpus=()):
         peak = peaks.own_sheet(case, gpus, true_fp32=True)
         if peak:
             sheets[case.precision][f"data sheet, {case.device}"] = peak
-    remark = f"{figures.WITHOUT}{figures.counts(statuses)}" if statuses else ""
+    remark = f"{figures.WITHOUT}{counted(statuses)}" if statuses else ""
     scale = figures.scale_of(declaration)
     return figures.draw_lines(curves, LABEL, scale, remark, sheets, alike=True)
 

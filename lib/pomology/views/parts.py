@@ -17,11 +17,11 @@ from pomology.report.figures import (
     WITHOUT,
     Bar,
     Scale,
-    counts,
     parts_figure,
     scale_of,
     title_of,
 )
+from pomology.report.table import counted
 from pomology.results.record import STATUSES, Record
 from pomology.results.repeats import Repeats, mean_of_repeats
 
@@ -107,7 +107,7 @@ def _axis(scale: Scale, what: str, panels: Mapping[str, Sequence[Bar]]) -> str:
 def _remark(absent: dict[str, list[str]]) -> str:
     """Return what has no bar or a part less, by reason: one or two cases, or their number."""
     failed = Counter({name: len(found) for name, found in absent.items() if name in FAILED})
-    texts = [f"{WITHOUT}{counts(failed)}"] if failed else []
+    texts = [f"{WITHOUT}{counted(failed)}"] if failed else []
     for reason, found in absent.items():
         if reason in FAILED:
             continue
