@@ -286,7 +286,7 @@ def test_joules_of_a_gpu_are_not_answered_without_one():
 
 def test_an_opening_may_tell_the_values():
     said = answer.of_run(of("vae"), [epoch(4.0, "cpu"), epoch(4.0)], values=False)
-    assert "4.00 s" not in said and "Published for these settings" in said
+    assert "4.00 s" not in said and "Published for these settings (time per epoch): " in said
     assert "Time per epoch" not in said
 
 

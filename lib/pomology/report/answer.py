@@ -62,7 +62,7 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
-        sentences += _published(declaration, metric, lead)
+        sentences += _published(declaration, metric, lead, named=values)
         if values:
             sentences += _other_settings(declaration, metric, lead, timed)
             sentences += _ends_of_settings(declaration, metric, lead, timed)
@@ -312,8 +312,13 @@ def _verdict(times: Compared) -> str:
     return f"{faster.format(significant(factor, 2))} ({low} to {high}×)"
 
 
-def _published(declaration: Declaration, metric: str, case: Repeats) -> list[str]:
-    """Return the range of the published values of the same settings."""
+def _published(
+    declaration: Declaration, metric: str, case: Repeats, named: bool = True
+) -> list[str]:
+    """Return the range of the published values of the same settings.
+
+    named: whether a sentence before it has named the metric.
+    """
     rows = [
         row
         for row in declaration.printed
@@ -329,7 +334,8 @@ def _published(declaration: Declaration, metric: str, case: Repeats) -> list[str
     heading = _in_minutes(declaration, metric)
     ends = [rows[0], rows[-1]] if len(rows) > 1 else rows
     texts = [f"{show(row['si'], heading)} on {cases.published_device(row)}" for row in ends]
-    return [f"Published for these settings: {' to '.join(texts)}."]
+    which = "" if named else f" ({metrics.Metric(metric).heading.lower()})"
+    return [f"Published for these settings{which}: {' to '.join(texts)}."]
 
 
 def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str]:
