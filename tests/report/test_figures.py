@@ -185,6 +185,20 @@ def test_published_times_are_shown_as_flops_per_second():
     assert ours == [4e12, 4e12]
 
 
+def test_a_smaller_batch_is_drawn_by_its_flops_per_second():
+    config = {"batch_size": 2, "image_size": 224}
+    values = {"epoch_s": metric(28_500.0), "flops_per_s": metric(152e9, unit="FLOP/s")}
+    case = record("rasbt_vgg16", config=config, scaled=True, metrics=values)
+    own = lambda draw: [  # noqa: E731
+        text
+        for axis in drawn("rasbt_vgg16", [case], draw).axes
+        for label, text in zip(lines(axis), words(axis), strict=True)
+        if "batch size 2" in label
+    ]
+    assert own(figures.rates_figure) == ["152 GFLOP/s"]
+    assert own(figures.article_figure) == []  # its epoch is no epoch of batches of 32
+
+
 def test_passes_have_lines_and_a_framework_without_their_times_one_of_the_step():
     config = {"model": "gpt2", "batch_size": 4, "lora": True, "offload": "none"}
     rates = {name: metric(1e12, unit="FLOP/s") for name in ("forward", "backward")}

@@ -106,6 +106,11 @@ def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     return points_figure(_joined(panels), scale.label, scale.unit, remark=remark, equal=relative)
 
 
+def rates_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
+    """Return the figure of an article's FLOP/s, by which smaller cases compare, too."""
+    return article_figure(replace(declaration, figure="flops_per_s"), records)
+
+
 def metrics_figure(
     declaration: Declaration, records: Iterable[Record], titles: Mapping[str, str], label: str
 ) -> Any:
