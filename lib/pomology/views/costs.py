@@ -14,7 +14,7 @@ SIMILAR = 1.5  # the largest ratio of two prices that count as similar
 YEAR_S = 365.25 * 86400
 KWH_J = 3.6e6
 # Columns of `offers`.
-TEXTS = ["device", "maker", "role", "work"]
+TEXTS = ["device", "maker", "role", "framework", "work"]
 NUMBERS = [
     "price_usd",
     "memory_bytes",
@@ -23,33 +23,33 @@ NUMBERS = [
     "pass_s",
     "flops_per_s",
 ]
-WORK = {"device": "Device", "work": "Workload"}
+WORK = {"device": "Device", "framework": "Framework", "work": "Workload"}
 PRICES = {
     "price_usd": ("Price", 1, " USD"),
     "memory_bytes": ("Memory", 2**30, " GB"),
-    "peak_flops_per_s": ("Peak", 1e12, " TFLOP/s"),
-    "pass_s": ("Pass", 1, " s"),
-    "flops_per_s": ("Achieved", 1e12, " TFLOP/s"),
-    "share_of_peak": ("Share of the peak", 0.01, " %"),
-    "peak_flops_per_s_per_usd": ("Peak per 1,000 USD", 1e9, " TFLOP/s"),
+    "peak_flops_per_s": ("Peak FLOP/s", 1e12, " TFLOP/s"),
+    "pass_s": ("Time of a pass", 1, " s"),
+    "flops_per_s": ("Achieved FLOP/s", 1e12, " TFLOP/s"),
+    "share_of_peak": ("Achieved / peak", 0.01, " %"),
+    "peak_flops_per_s_per_usd": ("Peak FLOP/s per 1,000 USD", 1e9, " TFLOP/s"),
     "memory_bytes_per_usd": ("Memory per 1,000 USD", 2**30 / 1000, " GB"),
-    "flops_per_s_per_usd": ("Achieved per 1,000 USD", 1e9, " TFLOP/s"),
-    "usd_seconds_per_sequence": ("USD per sequence/s", 1, ""),
-    "usd_per_million": ("Use for a million sequences", 1, " USD"),
+    "flops_per_s_per_usd": ("Achieved FLOP/s per 1,000 USD", 1e9, " TFLOP/s"),
+    "usd_seconds_per_sequence": ("Price of 1 sequence/s", 1, " USD"),
+    "usd_per_million": ("Price of use per million sequences", 1, " USD"),
 }
 PAIRS = {
-    "price": ("Price ratio, one / other", 1, "×"),
-    "peak": ("Peak ratio, other / one", 1, "×"),
-    "memory_per_usd": ("Memory per dollar, one / other", 1, "×"),
-    "speed": ("Achieved, other / one", 1, "×"),
-    "speed_per_usd": ("Achieved per dollar, other / one", 1, "×"),
+    "price": ("Price, 1/2", 1, "×"),
+    "peak": ("Peak FLOP/s, 2/1", 1, "×"),
+    "memory_per_usd": ("Memory per USD, 1/2", 1, "×"),
+    "speed": ("Achieved FLOP/s, 2/1", 1, "×"),
+    "speed_per_usd": ("Achieved FLOP/s per USD, 2/1", 1, "×"),
 }
 ENERGY = {
     "energy_j_per_step": ("Energy per step", 1, " J"),
     "j_per_tflop": ("Energy per TFLOP", 1, " J"),
-    "electricity_usd": ("Electricity of 1,000 steps", 0.01, " ct"),
-    "use_usd": ("Use of the device", 0.01, " ct"),
-    "together_usd": ("Together", 0.01, " ct"),
+    "electricity_usd": ("Price of electricity, 1,000 steps", 0.01, " US cents"),
+    "use_usd": ("Price of use, 1,000 steps", 0.01, " US cents"),
+    "together_usd": ("Electricity and use, 1,000 steps", 0.01, " US cents"),
 }
 
 
@@ -75,11 +75,12 @@ def offers(records, best, memory_bytes, price_usd):
         first = case.first
         time = case.values.get("pass_s")
         peak = best.get((case.kind, "fp32"))
-        work = f"{case.config['model']}, {first.backend}"
+        work = case.config["model"]
         offered.loc[len(offered)] = {
             "device": case.device,
             "maker": "here",
             "role": case.kind,
+            "framework": case.framework,
             "work": f"{work} (scaled)" if first.scaled else work,
             "price_usd": price_usd or None,
             "memory_bytes": None if first.backend == "cuda" else memory_bytes,
@@ -105,11 +106,17 @@ def _published_offers():
     names = [in_table_1.get(devices.canonical(name), name) for name in passes.device]
     passes = passes.assign(device=names)
     config = pandas.DataFrame(passes.config.tolist(), index=passes.index)
-    passes = passes.assign(work=config.model + ", " + passes.backend, batch_size=config.batch_size)
+    frameworks = passes.framework.map(_framework)
+    passes = passes.assign(work=config.model, framework=frameworks, batch_size=config.batch_size)
     passes = passes.assign(pass_s=passes.si, flops_per_s=passes.flops.astype(float) / passes.si)
     # Columns that table 1 has, too, would get suffixes.
     passes = passes.drop(columns=["role", *table.columns[2:]], errors="ignore")
     return table.merge(passes, "left", "device")
+
+
+def _framework(printed):
+    """Return the official name of a framework as published rows have it, `pytorch` or `mlx`."""
+    return cases.framework_name(printed.replace("pytorch", "torch"))
 
 
 def prices_table(offered, years_of_use):
@@ -125,10 +132,14 @@ def prices_table(offered, years_of_use):
     )
     offered["work"] += offered.batch_size.map(", batch {:.0f}".format)
     meaning = (
-        f"Use: the price of a million sequences of 1,024 tokens, if the device trains without a "
-        f"pause for {years_of_use:g} years. Electricity and a card's computer are not included.",
-        "Prices are launch prices. Peak: single precision in table 1; for this machine the fastest "
-        "fp32 rate of the run.",
+        "Price of 1 sequence/s: that of the device over its sequences of 1,024 tokens per second.",
+        f"Price of use: the share of the price that a million such sequences take, if the device "
+        f"trains without a pause for {years_of_use:g} years. Electricity and a card's computer are "
+        "not included.",
+        "Prices are launch prices, and this machine's is the parameter price_usd. Peak: single "
+        "precision in table 1; for this machine the fastest fp32 rate of the run. Workload: "
+        "(scaled) is a smaller model or batch than the article's. A pass is one whole training "
+        "step.",
     )
     return _table("Price of training speed", offered, WORK, PRICES, *meaning, SOFTWARE)
 
@@ -149,13 +160,21 @@ def pairs_table(offered):
         memory_per_usd=pairs.memory_bytes / pairs.memory_bytes_of / pairs.price,
         speed=speed,
         speed_per_usd=speed * pairs.price,
-        one=pairs.device + (" (" + pairs.work + ")").where(speed.notna(), ""),
-        other=pairs.device_of + (" (" + pairs.work_of + ")").where(speed.notna(), ""),
+        one=pairs.device + _in_brackets(pairs.framework, pairs.work).where(speed.notna(), ""),
+        other=pairs.device_of
+        + _in_brackets(pairs.framework_of, pairs.work_of).where(speed.notna(), ""),
     ).drop_duplicates(["one", "other"])
-    texts = {"one": "One", "other": "Other of similar price"}
-    return _table(
-        "Pairs of similar price", pairs, texts, PAIRS, f"Similar: at most {SIMILAR:g} times apart."
+    texts = {"one": "Device 1", "other": "Device 2, of similar price"}
+    meaning = (
+        f"Similar: prices at most {SIMILAR:g} times apart.",
+        "1/2: the number of device 1 over that of device 2; 2/1: the other way round.",
     )
+    return _table("Pairs of similar price", pairs, texts, PAIRS, *meaning)
+
+
+def _in_brackets(framework, work):
+    """Return ` (PyTorch, gpt2-large)` for each row of two columns."""
+    return " (" + framework + ", " + work + ")"
 
 
 def _counting(here):
@@ -186,7 +205,7 @@ def answer(offered):
 def _text_per_usd(row):
     """Return what a device achieves per 1,000 USD, with its name and workload."""
     rate = f"{significant(row.per_usd / 1e9)} TFLOP/s per 1,000 USD"
-    return f"{rate} ({row.device}: {row.work}, batch {row.batch_size:.0f})"
+    return f"{rate} ({row.device}, {row.framework}: {row.work}, batch {row.batch_size:.0f})"
 
 
 def energy_table(records, price_usd, usd_per_kwh, years_of_use):
@@ -195,7 +214,8 @@ def energy_table(records, price_usd, usd_per_kwh, years_of_use):
     rows = rows[rows.metric.eq("energy_gpu_j_per_step")]
     config = pandas.DataFrame(rows.config.tolist(), index=rows.index)
     work = config.model + config.batch_size.map(", batch {}".format)
-    printed = rows.assign(work=work, energy_j_per_step=rows.si, maker="")
+    frameworks = rows.framework.map(_framework)
+    printed = rows.assign(work=work, framework=frameworks, energy_j_per_step=rows.si, maker="")
     measured = []
     for case in pool(record for record in records if record.profile != "smoke"):
         joules, step = case.values.get("energy_j_per_step"), case.values.get("step_s")
@@ -203,13 +223,14 @@ def energy_table(records, price_usd, usd_per_kwh, years_of_use):
             row = {
                 "device": case.device,
                 "maker": "here",
+                "framework": case.framework,
                 "work": f"{case.first.experiment}: {cases.config_text(case.config)}",
                 "energy_j_per_step": joules.value,
                 "flops": case.first.flops_per_step,
                 "step_s": step and step.value,
             }
             measured.append(row)
-    columns = ["device", "maker", "work", "energy_j_per_step", "flops", "step_s"]
+    columns = ["device", "maker", "framework", "work", "energy_j_per_step", "flops", "step_s"]
     steps = pandas.concat([printed, pandas.DataFrame(measured)]).reindex(columns=columns)
     steps = steps.astype({"flops": float, "step_s": float})
     electricity = 1000 * steps.energy_j_per_step / KWH_J * usd_per_kwh
@@ -221,16 +242,19 @@ def energy_table(records, price_usd, usd_per_kwh, years_of_use):
         together_usd=electricity + use,
     )
     note = f"Electricity: {usd_per_kwh:g} USD per kilowatt-hour. Table 5 counts the GPU alone."
+    if price_usd:
+        note += f" Price of use: the device's price, spread over {years_of_use:g} years."
     return _table("Price of energy", steps, WORK, ENERGY, note)
 
 
 def figure(offered):
     """Return a figure of FLOP/s per USD for each device with a price."""
-    panels = {"Peak": {}, "Achieved in training GPT-2-large, table 4": {}}
+    panels = {"Peak FLOP/s in fp32": {}, "Achieved in training GPT-2-large, table 4": {}}
     for row in offered[offered.price_usd.notna()].itertuples():
         kind = ("measured" if row.maker == "here" else "published", row.role)
-        work = str(row.work).removeprefix("gpt2-large, ")  # the title has it
-        names = (row.device, f"{row.device}: {work}, batch {row.batch_size:.0f}")
+        work = "" if row.work == "gpt2-large" else f"{row.work}, "  # the title has it
+        achieved = f"{row.device}, {row.framework}: {work}batch {row.batch_size:.0f}"
+        names = (row.device, achieved)
         for lines, name, rate in zip(
             panels.values(), names, (row.peak_flops_per_s, row.flops_per_s), strict=True
         ):
@@ -253,8 +277,9 @@ def _table(title, frame, texts, numbers, *notes):
     for row in frame.to_dict("records"):
         cells = {heading: row[name] for name, heading in texts.items()}
         for name, (heading, unit, words) in numbers.items():
-            text = "" if pandas.isna(row[name]) else f"{significant(row[name] / unit)}{words}"
-            cells[heading] = text
+            # A price is shown as it is printed.
+            show = "{:,.0f}".format if name == "price_usd" else significant
+            cells[heading] = "" if pandas.isna(row[name]) else f"{show(row[name] / unit)}{words}"
         kind = "measured" if row["maker"] == "here" else "published"
         cells = {name: "" if pandas.isna(cell) else cell for name, cell in cells.items()}
         rows.append(Row(cells, {name: row[name] for name in (*texts, *numbers)}, kind))
