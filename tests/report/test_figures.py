@@ -383,6 +383,12 @@ def test_words_of_a_picture_have_a_white_halo_and_a_white_ground():
     assert axis.texts[0].get_path_effects() in (None, [])  # so that a drawing keeps text
 
 
+def test_a_picture_has_words_for_who_cannot_see_it():
+    picture = figures.png(drawn("vae", [record()]))
+    said = "Figure: seconds per epoch (lower is better). Panels: Batch size 128; Batch size 5120"
+    assert picture.alt == said
+
+
 def test_values_have_the_unit_of_the_table():
     config = {"batch_size": 32, "image_size": 224}
     (axis,) = drawn("rasbt_vgg16", [record("rasbt_vgg16", TIMES | {}, config)]).axes

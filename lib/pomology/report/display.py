@@ -89,6 +89,8 @@ class Report:
         figure. caption: text under it. folded: the report hides it at first; the notebook a table.
         """
         self._displayed(self.save(table_or_figure, name, caption, folded))
+        if caption:
+            self._displayed(Markdown(caption))
 
     def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:
         """Save a table or figure as `show` does, and return an object for Jupyter to display.

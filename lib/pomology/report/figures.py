@@ -52,9 +52,20 @@ LEAST_ROW, BETWEEN = 0.24, 0.06  # height of a row; distance of two labels
 BELOW_LABEL, UNDER_MARK = 0.1, 0.16  # from the middle of a row to its label, and to the next one's
 BAR = 0.16  # height
 PANEL, LOW_PANEL = 1.6, 1.4  # heights of panels with curves
+# Where the words of a horizontal line are.
+ABOVE_LEFT_END = MappingProxyType(
+    {
+        "xycoords": ("axes fraction", "data"),
+        "xytext": (3, 2),
+        "textcoords": "offset points",
+        "va": "bottom",
+        "size": SIZE,
+    }
+)
 # Characters of a line.
 LABEL, LABEL_LINES = 22, 2  # of a row; a figure with longer labels has them above its rows
 MANY, LONG_LABEL = 8, 31  # rows of a panel, whose labels have longer lines
+LONGEST_WORDS = 300  # of those that stand for a figure
 FULL_WIDTH = 52  # of the figure's width
 TITLE = 42  # of a title, which is bold
 TICKS = 26  # of all ticks of an axis, with two between them
@@ -90,6 +101,14 @@ class Line(NamedTuple):
     words: str
     filled: Sequence[Estimate] = ()
     unfilled: Sequence[Estimate] = ()
+
+
+class Limit(NamedTuple):
+    """A horizontal line across a panel, dotted without words. words: above its left end."""
+
+    value: float
+    colour: str = GREY
+    words: str = ""
 
 
 def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
@@ -278,18 +297,18 @@ def draw_lines(
     label: str,
     scale: Scale,
     remark: str = "",
-    limits: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+    limits: Mapping[str, Mapping[str, Limit]] = MappingProxyType({}),
     alike: bool = False,
 ) -> Any:
     """Return a figure of values over a setting, both axes logarithmic; None without any.
 
     curves: panel -> (device, kind) -> its points. label: of the horizontal axes. remark: above the
-    key. limits: panel -> name -> value of a horizontal line. alike: whether the horizontal axes
+    key. limits: panel -> name -> a horizontal line. alike: whether the horizontal axes
     have the same ends.
     """
     if not curves:
         return None
-    figure, axes = grid_of(len(curves), PANEL)
+    figure, axes, left = grid_of(len(curves), PANEL)
     devices = dict.fromkeys(device for lines in curves.values() for device in lines)
     dashes = dict(zip(devices, itertools.cycle(("-", "--", "-.", ":")), strict=False))
     # This machine's second framework on a kind of device has open markers: a point alone has no
@@ -305,7 +324,7 @@ def draw_lines(
         for title, lines in curves.items()
     }
     all_places = set().union(*places_of.values())
-    for axis, title in zip(axes.flat, curves, strict=False):  # the last row may have fewer
+    for axis, title in zip(axes, curves, strict=True):
         for (device, kind), points in curves[title].items():
             points = sorted(points, key=lambda point: point[0])
             look = LOOKS.get(kind, OTHER)
@@ -321,9 +340,10 @@ def draw_lines(
                     axis.plot((place, place), value.bounds, color=look["colour"], linewidth=2)
                     covers.add(value.covers)
             handles.setdefault(device, form)
-        for name, value in limits.get(title, {}).items():
-            form = {"color": GREY, "linestyle": "dotted"}
-            axis.axhline(value, **form)
+        for name, limit in limits.get(title, {}).items():
+            form = {"color": limit.colour, "linestyle": "solid" if limit.words else "dotted"}
+            axis.axhline(limit.value, linewidth=0.8, **form)
+            axis.annotate(limit.words, (0, limit.value), **ABOVE_LEFT_END)
             handles.setdefault(name, form)
         axis.set(title=title, xscale="log", yscale="log", xlabel=label)
         axis.set_xticks(_apart(sorted(all_places if alike else places_of[title])))
@@ -332,12 +352,15 @@ def draw_lines(
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axis.minorticks_off()
         axis.grid(axis="y")
-    for axis in axes[:, 0]:
+    if any(limit.words for of_panel in limits.values() for limit in of_panel.values()):
+        low, high = axes[0].get_ylim()
+        axes[0].set_ylim(low, high * (high / low) ** (LINE / PANEL))  # room for the highest words
+    for axis in left:
         plain_ticks(axis.yaxis, scale.unit)
     # Above all panels, since a row is too low for it.
     figure.suptitle(scale.label, x=0.01, ha="left", fontsize="medium")
     key(figure, handles | _key_of_bars(covers), remark)
-    fit_height(figure, axes[:, 0], PANEL * len(axes))
+    fit_height(figure, left, PANEL * len(left))
     return figure
 
 
@@ -746,18 +769,23 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
     return figure
 
 
-def grid_of(count: int, height: float) -> tuple[Any, Any]:
-    """Return a figure of so many panels in rows, with one vertical axis, and the array of axes.
+def grid_of(count: int, height: float) -> tuple[Any, list[Any], list[Any]]:
+    """Return a figure of so many panels in rows, with one vertical axis; all axes; the left ones.
 
-    height: of a panel in inches, about; see `fit_height`.
+    A panel that is alone in its row is as wide as the row. height: of a panel in inches, about; see
+    `fit_height`.
     """
-    columns = min(COLUMNS, count)
-    rows = -(-count // columns)
+    rows = -(-count // COLUMNS)
     figure = figure_of(WIDTH, _enough([height] * rows))
-    axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    for axis in axes.flat[count:]:
-        axis.remove()
-    return figure, axes
+    grid = figure.add_gridspec(rows, COLUMNS)
+    axes: list[Any] = []
+    for number in range(count):
+        row, column = divmod(number, COLUMNS)
+        alone = number == count - 1 and column == 0
+        place = grid[row, :] if alone else grid[row, column]
+        axes.append(figure.add_subplot(place, sharey=axes[0] if axes else None))
+        axes[-1].tick_params(axis="y", labelleft=column == 0)
+    return figure, axes, axes[::COLUMNS]
 
 
 def figure_of(width: float, height: float) -> Any:
@@ -839,7 +867,9 @@ def svg(figure: Any) -> str:
 
 
 def png(figure: Any) -> Any:
-    """Return a figure as PNG with 256 colours, which Jupyter and code hosts display.
+    """Return a figure as PNG with 256 colours and words for who cannot see it.
+
+    Jupyter and code hosts display it.
 
     It has a white background in dark mode, too, and text has a white halo.
     """
@@ -852,7 +882,20 @@ def png(figure: Any) -> Any:
         figure.savefig(data, format="png", dpi=1.5 * figure.dpi, facecolor="white")
     small = io.BytesIO()
     PIL.Image.open(data).convert("RGB").quantize(256).save(small, format="png", optimize=True)
-    return Image(small.getvalue(), width=int(figure.dpi * figure.get_figwidth()))
+    width = int(figure.dpi * figure.get_figwidth())
+    return Image(small.getvalue(), width=width, alt=words_of(figure))
+
+
+def words_of(figure: Any) -> str:
+    """Return what a figure shows: the labels of its axes, and the titles of its panels."""
+    labels = [figure.get_suptitle()]
+    titles = []
+    for axis in figure.axes:
+        # What follows the first line of a label are remarks.
+        labels += [axis.get_xlabel().partition("\n")[0], axis.get_ylabel().replace("\n", " ")]
+        titles += [axis.get_title(side).replace("\n", " ") for side in ("left", "center")]
+    drawn = ["; ".join(filter(None, dict.fromkeys(texts))) for texts in (labels, titles)]
+    return textwrap.shorten(f"Figure: {'. Panels: '.join(filter(None, drawn))}", LONGEST_WORDS)
 
 
 @contextmanager

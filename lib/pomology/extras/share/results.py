@@ -185,12 +185,13 @@ def _run(statement: Statement, names: dict[str, Any]) -> Any:
 
 def _output(shown: Any) -> Iterator[dict[str, Any]]:
     """Yield the output of a table, a figure as PNG, or an answer; nothing for others."""
-    data = {}
+    data, metadata = {}, {}
     if isinstance(shown, Table):
         data = {"text/html": shown.html(styled=True)}
     elif isinstance(shown, Image):
         data = {"image/png": base64.b64encode(shown.data).decode()}
+        metadata = {"image/png": {"width": shown.width, "alt": shown.alt}}
     elif isinstance(shown, Markdown):
         data = {"text/markdown": shown.data}
     if data:
-        yield {"output_type": "display_data", "metadata": {}, "data": data}
+        yield {"output_type": "display_data", "metadata": metadata, "data": data}
