@@ -3,10 +3,11 @@
 from functools import partial
 
 import pytest
-from drawings import COLOURS, curves, drawn, words
-from records import product, record, stream
+from drawings import COLOURS, HERE_CPU, HERE_GPU, curves, drawn, words
+from records import metric, product, record, stream
 
 from pomology.report import figures
+from pomology.report.peaks import Peak
 from pomology.views import matmul_rates
 
 pytestmark = pytest.mark.filterwarnings("error")  # warnings would appear in notebooks
@@ -64,6 +65,35 @@ def test_the_peak_of_the_data_sheet_is_a_line_where_it_is_stated(where, gpus, pe
     assert sheets == peaks
     key = " ".join(text.get_text() for text in figure.legends[0].get_texts())
     assert ("data sheet" in key) == bool(peaks)
+
+
+def test_a_measured_peak_is_a_line_with_its_rate_and_an_operator_that_is_no_matmul():
+    """The answer has the fastest block, which may be of another operator than the figure's."""
+    records = [*matmuls("fp32", 1), *matmuls("fp32", 3, **MAC_GPU), *matmuls("bf16", 2)]
+    convolution = product(5e12, operation="convolution", shape="8x256x28x28")
+    rates = {("cpu", "fp32"): Peak(metric(5e12), convolution)}
+    rates |= {("gpu", "fp32"): Peak(metric(9.5e12), records[5])}
+    rates |= {("cpu", "fp16"): Peak(metric(1e12), convolution)}  # of no panel
+    figure = drawn("peaks", records, partial(matmul_rates.figure, rates=rates))
+    fp32, bf16 = figure.axes
+    assert words(fp32) == ["5.00 TFLOP/s (convolution)", "9.50 TFLOP/s"] and words(bf16) == []
+    level = {line.get_color(): line.get_ydata()[0] for line in fp32.lines[-2:]}
+    assert level == {HERE_CPU: 5e12, HERE_GPU: 9.5e12}
+    box, axis = fp32.texts[1].get_window_extent(), fp32.get_window_extent()
+    assert axis.y0 < box.y0 and box.y1 <= axis.y1 + 1
+    key = [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()]
+    assert {f"peak of the {kind}: fastest timing block" for kind in ("CPU", "GPU")} <= {*key}
+
+
+def test_a_panel_alone_in_its_row_is_as_wide_as_the_row():
+    precisions = ("fp32", "fp16", "bf16")
+    records = [one for precision in precisions for one in matmuls(precision, 1)]
+    boxes = [a.get_window_extent() for a in drawn("peaks", records, matmul_rates.figure).axes]
+    first, second, third = boxes
+    assert third.x0 == pytest.approx(first.x0, abs=1) and third.x1 == pytest.approx(
+        second.x1, abs=1
+    )
+    assert first.width == pytest.approx(second.width, abs=1) and third.y1 < first.y0
 
 
 def test_sizes_without_a_rate_are_counted_and_smoke_tests_are_left_out():

@@ -44,21 +44,21 @@ def figure(records: Iterable[Record]) -> tuple[Any, str] | None:
     if not drawn:
         return None
     panels, omitted = drawn[:MOST], len(drawn[MOST:])
-    form, axes = grid_of(len(panels), HEIGHT)
+    form, axes, left = grid_of(len(panels), HEIGHT)
     looks = {}
-    for axis, case in zip(axes.flat, panels, strict=False):  # the last row may have fewer
+    for axis, case in zip(axes, panels, strict=True):
         look = LOOKS.get(("measured", case.kind), OTHER)
         looks[look["name"]] = {"color": look["colour"], "marker": ".", "linestyle": "-"}
         _draw(axis, case, look["colour"])
-    low, high = axes[0, 0].get_ylim()
-    axes[0, 0].set_ylim(min(low, LEAST_RANGE[0]), max(high, LEAST_RANGE[1]))
-    for axis in axes[:, 0]:
+    low, high = axes[0].get_ylim()
+    axes[0].set_ylim(min(low, LEAST_RANGE[0]), max(high, LEAST_RANGE[1]))
+    for axis in left:
         axis.set_ylabel("step / median")
         plain_ticks(axis.yaxis)
-    for axis in axes.flat[max(0, len(panels) - axes.shape[1]) : len(panels)]:
+    for axis in {left[-1], axes[-1]}:
         axis.set_xlabel("seconds of the training")
     key(form, looks)
-    fit_height(form, axes[:, 0], HEIGHT * len(axes))
+    fit_height(form, left, HEIGHT * len(left))
     return form, CAPTION + (OMITTED.format(omitted) if omitted else "")
 
 

@@ -1,6 +1,7 @@
 """Figures of the rates of matmuls and related operations over their size, in each precision."""
 
 from collections import Counter, defaultdict
+from types import MappingProxyType
 
 from pomology.report import figures, peaks
 from pomology.report.article import comparable
@@ -10,14 +11,15 @@ LABEL = "n of n × n matrices"
 LABEL_OF_SHAPES = "n"
 
 
-def figure(declaration, records, gpus=()):
+def figure(declaration, records, gpus=(), rates=MappingProxyType({})):
     """Return a figure with a panel for each precision, and a line for each device and framework.
 
     Sizes that were not timed are counted below. gpus: this machine's, whose data sheets give a
     horizontal line where they state a peak. fp32 is true fp32 here: TF32 is a precision of its own.
+    rates: the run's measured peaks by kind of device and precision, each with a horizontal line.
     """
     curves = defaultdict(dict)
-    sheets = defaultdict(dict)
+    limits = defaultdict(dict)
     statuses = Counter()
     for case in comparable(records, declaration.metric):
         if case.config["operation"] != "matmul":
@@ -31,10 +33,16 @@ def figure(declaration, records, gpus=()):
         curves[case.precision].setdefault(line, []).append((size, rate))
         peak = peaks.own_sheet(case, gpus, true_fp32=True)
         if peak:
-            sheets[case.precision][f"data sheet, {case.device}"] = peak
+            limits[case.precision][f"data sheet, {case.device}"] = figures.Limit(peak)
     remark = f"{figures.WITHOUT}{counted(statuses)}" if statuses else ""
     scale = figures.scale_of(declaration)
-    return figures.draw_lines(curves, LABEL, scale, remark, sheets, alike=True)
+    for (kind, precision), peak in rates.items():
+        operation = peak.record.config["operation"]
+        words = scale.show(peak.rate.value) + (f" ({operation})" if operation != "matmul" else "")
+        colour = figures.LOOKS["measured", kind]["colour"]
+        name = f"peak of the {kind.upper()}: fastest timing block"
+        limits[precision][name] = figures.Limit(peak.rate.value, colour, words)
+    return figures.draw_lines(curves, LABEL, scale, remark, limits, alike=True)
 
 
 def shapes_figure(declaration, records):
