@@ -189,7 +189,8 @@ def scale_of(declaration: Declaration) -> Scale:
     if declaration.metric == "throughput":
         samples = heading.lower()
         unit = f"{samples}/s"
-        return Scale(f"{samples} per second", 1, lambda value: metric.show(value, unit=unit))
+        label = f"{samples} per second (higher is better)"
+        return Scale(label, 1, lambda value: metric.show(value, unit=unit))
     if heading.endswith("(ms)"):
         return Scale(label, metric.scale, lambda value: f"{metric.show(value, heading)} ms")
     return Scale(label, metric.scale, metric.show)
