@@ -10,7 +10,7 @@ from notebook_code import definitions
 from records import metric, record
 from safetensors.torch import save_file
 
-from pomology.extras.fit import measured_cases
+from pomology.extras.fit import measured_cases, published_runs
 from pomology.models import isolated, verify, workload
 from pomology.paths import root
 
@@ -82,7 +82,7 @@ def test_the_prediction_of_a_case_stands_next_to_it():
     names = {"experiment": experiment, "measured_cases": measured_cases, "framework": "torch"}
     exec(cell, names | {"model": "qwen2.5-0.5b"})
     row, *others = tables[0].rows
-    assert row.cells["Predicted"] == "no data sheet"  # of a CPU
+    assert row.cells["Predicted tokens/s"] == "no data sheet"  # of a CPU
     assert row.cells["Tokens/s"] == "10.7" and row.cells["Memory"] == "3.00 GB"
     assert {other.kind for other in others} == {"published"}
     assert 2 < float(row.cells["Predicted memory"].removesuffix(" GB")) < 4
@@ -104,7 +104,7 @@ def test_a_time_is_predicted_for_this_machines_gpu(chip, cores, notes, monkeypat
     case = record("lora", {"step_s": metric(1.5)}, config, backend=backend, chip=chip)
     table = measured_cases.table([case], "qwen2.5-0.5b", "torch")
     row = table.rows[0]
-    assert row.cells["Predicted"].endswith(")") == (chip != "Apple M5 Pro")
+    assert row.cells["Predicted tokens/s"].endswith(")") == (chip != "Apple M5 Pro")
     rest = table.notes[len(measured_cases.NOTES) :]
     assert [note[: len(start)] for note, start in zip(rest, notes, strict=True)] == notes
 
@@ -118,7 +118,47 @@ def test_published_rows_are_the_nearest_of_each_model_and_device():
     # Of Qwen's lengths from 256 to 8,192 tokens, 512 is this machine's.
     (qwen,) = [cells for cells in shown if cells["Model"].startswith("qwen-7b")]
     assert qwen["Batch"].endswith("× 512 tokens") and qwen["Source"] == "github.com/QwenLM/Qwen"
-    assert all(cells["Predicted"].endswith(")") for cells in shown)
+    assert all(cells["Predicted tokens/s"].endswith(")") for cells in shown)
+
+
+def test_a_row_whose_memory_differs_says_what_its_source_does_not_state():
+    """Of torchtune's runs two state no checkpointing, and one has a loss in parts and offload.
+
+    Its README, section "Memory and training speed" (2024): the 8B runs have batch, length and
+    compilation; the last one of the list of options is on top of chunked cross-entropy.
+    """
+    table = measured_cases.table([], "qwen2.5-0.5b", "torch")
+    tuned = {}
+    for row in table.rows:
+        memory, needed = row.cells["Memory"], row.cells["Predicted memory"]
+        counted, printed = (float(each.removesuffix(" GB") or 1) for each in (needed, memory))
+        differs = abs(counted / printed - 1) > 0.15 if memory else False
+        assert bool(row.cells["Notes"]) == differs, row
+        if "torchtune" in row.cells["Device"]:
+            tuned[row.cells["Device"].partition(",")[0]] = row.cells["Notes"]
+    unstated = (
+        "memory: the source does not state rank, adapted matrices, checkpointing and loss; "
+        "predicted with rank 8, peft's default ones, no checkpointing and transformers' loss, with "
+        "logits in fp32; with checkpointing 23.5 GB would be predicted"
+    )
+    assert tuned["RTX 4090"] == tuned["RTX A6000"] == unstated
+    assert tuned["A100 80 GB SXM"] == (
+        "memory: the run takes the logits in parts (chunked cross-entropy), the prediction all at "
+        "once; the run keeps activations in the host's memory, not predicted"
+    )
+
+
+def test_nothing_is_made_up_where_all_settings_are_stated():
+    (row,) = [
+        row
+        for row in published_runs.lora()
+        if row["model"] == "qwen-1.8b" and row["sequence"] == "512" and row["method"] == "lora"
+    ]
+    said = measured_cases.difference(row, published_runs.planned(row), "cuda")
+    assert said == "memory: the settings that the source states do not explain the difference"
+    mean = row | {"note": "Sequence is the mean per sample: some tokens"}
+    said = measured_cases.difference(mean, published_runs.planned(mean), "cuda")
+    assert said == "memory: the length is a mean, and the peak is that of the longest batch"
 
 
 def test_the_figure_has_a_line_for_each_device_and_a_marker_for_each_case():

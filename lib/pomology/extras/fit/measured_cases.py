@@ -17,16 +17,36 @@ from pomology.machine import snapshot
 from pomology.measure import epochs
 from pomology.measure.estimate import Estimate
 from pomology.report import figures
+from pomology.report.answer import listed
 from pomology.report.table import Row, Table
 from pomology.results import cases
 from pomology.results.record import Record
 
 NOTES = (
-    "Memory: the peak of the allocator, or of the process on a CPU. Predicted: by pomology fit, "
-    "with its 90 % interval; a time only for a device with a data sheet.",
+    "Memory: the peak of the allocator, or on a CPU of the process, with Python and its libraries. "
+    "Predicted: by pomology fit, the tensors of a step at their peak, and tokens/s with their 90 % "
+    "interval for a device with a data sheet.",
     "Published: LoRA of other models, for each model and device the run whose sequence is the "
     "nearest to this machine's first.",
 )
+DIFFERS = 0.15  # of published memory, from which on a row says what its prediction assumes
+# Settings that a source may leave out -> their words, and what the prediction takes instead.
+ASSUMED = {
+    "rank": ("rank", "rank {plan.rank}"),
+    "targets": ("adapted matrices", "peft's default ones"),
+    "checkpointing": ("checkpointing", "no checkpointing"),
+    "loss": ("loss", "transformers' loss, with logits in fp32"),
+}
+HAVE_A_LOSS = ("transformers", "mlx")  # frameworks whose default loss is predicted
+# Words of a row's note -> why its memory is another one than that of its plan.
+IN_PARTS = "chunked cross-entropy"
+OF_LONGEST = "the length is a mean, and the peak is that of the longest batch"
+OTHERWISE = {
+    IN_PARTS: f"the run takes the logits in parts ({IN_PARTS}), the prediction all at once",
+    "activations offloaded": "the run keeps activations in the host's memory, not predicted",
+    "mean per sample": OF_LONGEST,
+    "mean length": OF_LONGEST,
+}
 # Devices whose predicted speed a figure shows next to this machine's. All compute in bf16.
 OTHERS = ("M4", "M4 Max", "RTX 4090", "A100 80 GB SXM")
 SEQUENCES = (128, 256, 512, 1024, 2048)
@@ -94,10 +114,11 @@ def _measured(case: Trained, name: str, framework: str) -> Row:
         "Model": f"{name}, {record.precision}",
         "Batch": f"{plan.batch} × {plan.sequence:,} tokens",
         "Tokens/s": significant(plan.tokens / step.value) if step else "",
-        "Predicted": speed,
+        "Predicted tokens/s": speed,
         "Memory": quantity(peak.value, "B") if peak else "",
         "Predicted memory": needed,
         "Source": "this machine",
+        "Notes": "",
     }
     return Row(cells, kind="measured")
 
@@ -113,23 +134,48 @@ def _published(sequence: int) -> Iterator[Row]:
     sheets = devices.published_devices()
     for (name, device), row in sorted(nearest.items()):
         plan = published_runs.planned(row)
-        needed, speed = "", "no data sheet"
+        needed, speed, remark = "", "no data sheet", ""
         peak = row["peak_memory_gb"]
         hardware = sheets.get(device)
         if hardware:
             need = counts.need(name, plan, hardware.backend)
             needed, speed = quantity(need.bytes, "B"), _speed(plan, need, hardware)
+            if peak and abs(need.bytes / (1e9 * float(peak)) - 1) > DIFFERS:
+                remark = difference(row, plan, hardware.backend)
         cells = {
             "Device": f"{device}, {row['framework']}",
             "Model": f"{name}, {row['precision']}",
             "Batch": f"{plan.batch} × {plan.sequence:,} tokens",
             "Tokens/s": significant(float(row["tokens_per_s"])),
-            "Predicted": speed,
+            "Predicted tokens/s": speed,
             "Memory": f"{significant(float(peak))} GB" if peak else "",
             "Predicted memory": needed,
             "Source": published_runs.author(row),
+            "Notes": remark,
         }
         yield Row(cells, kind="published")
+
+
+def difference(row: dict[str, str], plan: Plan, backend: str) -> str:
+    """Return what may explain that a run's published memory is not that of its plan, from its row.
+
+    These are settings that the source does not state, and what it does otherwise than the plan.
+    """
+    absent = [name for name in ASSUMED if not row[name]]
+    if row["framework"] in HAVE_A_LOSS or IN_PARTS in row["note"]:
+        absent = [name for name in absent if name != "loss"]
+    parts = []
+    if absent:
+        words, assumed = zip(*(ASSUMED[name] for name in absent), strict=True)
+        taken = listed([each.format(plan=plan) for each in assumed])
+        parts.append(f"the source does not state {listed(words)}; predicted with {taken}")
+    other = plan._replace(checkpointing=True)
+    if "checkpointing" in absent and counts.key(row["model"], other, backend) in counts.table():
+        size = quantity(counts.need(row["model"], other, backend).bytes, "B")
+        parts.append(f"with checkpointing {size} would be predicted")
+    parts += dict.fromkeys(words for part, words in OTHERWISE.items() if part in row["note"])
+    unexplained = "the settings that the source states do not explain the difference"
+    return f"memory: {'; '.join(parts) or unexplained}"
 
 
 def _distance(row: dict[str, str], sequence: int) -> float:
