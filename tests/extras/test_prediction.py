@@ -148,6 +148,34 @@ def test_a_median_has_the_range_that_a_draw_of_devices_gives():
     assert alone["Median error"] == "10 %"
 
 
+def test_the_answer_has_median_errors_their_counts_and_what_the_intervals_contained():
+    times_of = pandas.DataFrame({"device": ["a", "b", "b"], "inside": [True, True, False]})
+    times_of["error"] = -np.log1p([0.1, 0.3, 0.3])  # predicted over measured is 1.1, 1.3, 1.3
+    own = times_of[1:].assign(device="A chip CPU")
+    assert validation.answer({"Published times": times_of, "A chip CPU: peaks alone": own}) == (
+        "Published times: median error 30 % (95 % interval 10 to 30 % by a bootstrap over devices; "
+        "n = 3); 67 % of the times are in their 90 % interval. A chip CPU, peaks alone: median "
+        "error 30 % (n = 2); 50 % of the times are in their 90 % interval."
+    )
+
+
+def test_the_figure_has_the_times_of_a_run_twice_if_it_has_any():
+    """Filled markers are calibrated, open ones from peaks alone; both at measured and predicted."""
+    times_of = pandas.DataFrame({"step_s": [0.5, 2.0], "error": np.log([2.0, 0.5])})
+    groups = {f"A chip CPU: {how}": times_of for how in (validation.ALONE, validation.BY_OTHERS)}
+    elsewhere = times_of.assign(maker="nvidia")
+    (published,) = validation.figure(elsewhere, "device left out").axes
+    assert published.get_title(loc="left") == "Published times: device left out"
+    both = validation.figure(elsewhere, "device left out", groups)
+    _, own = both.axes
+    alone, calibrated = own.collections[:2]
+    for points in (alone, calibrated):  # measured, and measured over 2 or times 2
+        assert points.get_offsets().ravel().tolist() == pytest.approx([0.5, 0.25, 2.0, 4.0])
+    assert len(alone.get_facecolors()) == 0 and len(calibrated.get_facecolors()) == 1
+    key = [text.get_text().replace("\n", " ") for text in both.legends[0].get_texts()]
+    assert {"equal", "this machine's CPU, peaks alone"} < {*key}
+
+
 # Arguments of `predict` -> the rows of the stored errors that the answer states.
 STATED = {
     ("--on", "M2 Max"): ["fp32", "Apple, fp32"],

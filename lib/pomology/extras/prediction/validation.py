@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,16 @@ from pomology.extras.prediction.model import (
     spreads,
     summary,
 )
-from pomology.report.figures import GREY, LOOKS, WIDTH, figure_of, plain_ticks
+from pomology.report.figures import (
+    GREY,
+    KEY_COLUMNS,
+    LONG_NAME,
+    LOOKS,
+    WIDTH,
+    figure_of,
+    plain_ticks,
+    wrapped,
+)
 from pomology.report.table import Row, Table
 
 if TYPE_CHECKING:
@@ -31,6 +41,7 @@ HEADINGS = (
     "In the 90 % interval",
 )
 CALIBRATED = "calibrated on the device's other workloads"
+ALONE, BY_OTHERS = "peaks alone", "calibrated on other workloads"  # predictions of a run's times
 PRECISIONS = ("fp32", "tf32", "half")  # those of published times
 NOTES = (
     "Error: predicted minus measured time, over the measured time. In brackets: the 95 % interval",
@@ -96,9 +107,9 @@ def run_errors(
             continue
         alone = times.assign(error=errors_of(times, model.numbers))
         alone["inside"] = inside(alone, model.spreads)
-        groups[f"{device.name}: peaks alone"] = alone
+        groups[f"{device.name}: {ALONE}"] = alone
         calibrated = left_out(times, "workload", model.numbers, HELD_BY, model.spreads)
-        groups[f"{device.name}: calibrated on other workloads"] = calibrated
+        groups[f"{device.name}: {BY_OTHERS}"] = calibrated
     return groups
 
 
@@ -123,18 +134,81 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
     return Table(title, rows, NOTES)
 
 
-def figure(times: pandas.DataFrame, title: str) -> Any:
-    """Return a scatter plot of predicted and measured times of a step, with a band of 30 %."""
-    drawn = figure_of(WIDTH, WIDTH + 0.5)
-    axis = drawn.add_subplot()
-    predicted = times["step_s"] * np.exp(-times["error"])
+def answer(groups: Mapping[str, pandas.DataFrame]) -> str:
+    """Return the median error of each group of times, and how many are in their 90 % interval."""
+    texts = []
+    for name, times in groups.items():
+        numbers = summary(times)
+        ends = [100 * numbers[each] for each in ("median_low", "median_high")]
+        median, covered = (f"{100 * numbers[each]:.0f} %" for each in ("median", "covered"))
+        evidence = f"n = {numbers['n']:,}"
+        if not math.isnan(ends[0]):  # a single device has no range
+            span = "{:.0f} to {:.0f} %".format(*ends)
+            evidence = f"95 % interval {span} by a bootstrap over devices; {evidence}"
+        inside = f"{covered} of the times are in their 90 % interval"
+        texts.append(f"{name.replace(': ', ', ')}: median error {median} ({evidence}); {inside}.")
+    return " ".join(texts)
+
+
+class Points(NamedTuple):
+    """Points of a panel: times with their errors, and how they look.
+
+    form: arguments of matplotlib's `scatter`, with the label of the key.
+    """
+
+    times: pandas.DataFrame
+    form: dict[str, Any]
+
+
+def figure(
+    times: pandas.DataFrame, title: str, own: Mapping[str, pandas.DataFrame] = MappingProxyType({})
+) -> Any:
+    """Return scatter plots of predicted and measured times of a step, with a band of 30 %.
+
+    times, title: of the published ones. own: groups of this run's times, see `run_errors`, which
+    have a panel if there are any.
+    """
+    panels = {f"Published times: {title}": _published_points(times)}
+    if own:
+        panels["This run, PyTorch in fp32"] = [_own_points(*group) for group in own.items()]
+    drawn = figure_of(WIDTH, len(panels) * (WIDTH - 0.2) + 0.8)
+    handles = {}
+    for axis, (name, shown) in zip(
+        drawn.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True
+    ):
+        _draw(axis, name, shown)
+        handles |= {handle.get_label(): handle for handle in axis.get_legend_handles_labels()[0]}
+    drawn.legend(handles=[*handles.values()], loc="outside lower center", ncols=KEY_COLUMNS)
+    return drawn
+
+
+def _published_points(times: pandas.DataFrame) -> list[Points]:
+    """Return the points of NVIDIA's and AMD's GPUs, and on top of them the few of Apple's."""
     apple = times["maker"].eq("apple")
-    # The few points of Apple GPUs are larger, and on top of the others.
+    shown = []
     for role, chosen, size in (("rival", ~apple, 8), ("gpu", apple, 26)):
         look = LOOKS["published", role]
-        form = {"color": look["colour"], "marker": look["mark"], "label": look["name"]}
-        form |= {"edgecolors": "white", "linewidths": 0.3, "zorder": 2 + apple[chosen].any()}
-        axis.scatter(times["step_s"][chosen], predicted[chosen], s=size, **form)
+        form = {"color": look["colour"], "marker": look["mark"], "label": look["name"], "s": size}
+        edges = {"edgecolors": "white", "linewidths": 0.3, "zorder": 2 + apple[chosen].any()}
+        shown.append(Points(times[chosen], form | edges))
+    return shown
+
+
+def _own_points(name: str, times: pandas.DataFrame) -> Points:
+    """Return the points of a group of `run_errors`: open from peaks alone, else filled."""
+    device, _, how = name.partition(": ")
+    look = LOOKS["measured", "cpu" if device.endswith("CPU") else "gpu"]
+    colour = look["colour"]
+    fill = "none" if how == ALONE else colour
+    label = wrapped(f"{look['name']}, {how}", LONG_NAME)
+    form = {"facecolors": fill, "edgecolors": colour, "linewidths": 0.8, "s": 18}
+    return Points(times, form | {"marker": look["mark"], "label": label, "zorder": 3})
+
+
+def _draw(axis: Any, title: str, shown: Sequence[Points]) -> None:
+    """Draw a panel: its points, the line on which both times are equal, and the band of 30 %."""
+    for times, form in shown:
+        axis.scatter(times["step_s"], times["step_s"] * np.exp(-times["error"]), **form)
     axis.set(xscale="log", yscale="log", title=title, aspect="equal")
     axis.set(xlabel="measured seconds of a step", ylabel="predicted seconds of a step")
     ends = [
@@ -147,5 +221,3 @@ def figure(times: pandas.DataFrame, title: str) -> Any:
     axis.set(xlim=ends, ylim=ends)
     plain_ticks(axis.xaxis)
     plain_ticks(axis.yaxis)
-    drawn.legend(loc="outside lower center", ncols=2)
-    return drawn
