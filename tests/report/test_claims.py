@@ -11,7 +11,7 @@ from pomology.articles import published
 from pomology.articles.claims import NOT_TESTABLE
 from pomology.measure.estimate import Estimate
 from pomology.report.claims import claims_table, needs
-from pomology.report.table import Table
+from pomology.report.table import Table, in_one_line
 from pomology.results.record import Record
 
 LACKING = f"{NOT_TESTABLE}: needs a CPU and a GPU"
@@ -47,7 +47,7 @@ def claim_table(condition: tuple[str, str] | None, *records: Record, about: str 
 def verdict(condition: tuple[str, str] | None, *records: Record, about: str = "") -> str:
     """Return the table's text for a claim on this machine."""
     table = claim_table(condition, *records, about=about)
-    *_, own, here = table.rows[0].cells.values()
+    *_, own, here = map(in_one_line, table.rows[0].cells.values())
     if condition == FASTER:  # the article's own: 3.746 s over 8.760 s
         assert own == "contradicted: CPU / GPU = 0.428; claimed > 1"
     assert here.startswith(table.data[0]["here"])
@@ -129,7 +129,8 @@ def test_a_claim_names_the_missing_numbers():
 def test_the_deciding_comparison_is_shown():
     def own(name: str) -> str:
         (claim,) = [each for each in published.claims(name[:3]) if each.id == name]
-        return claims_table([claim], []).rows[0].cells["On the article's numbers"]
+        cell = claims_table([claim], []).rows[0].cells["On the article's numbers"]
+        return in_one_line(cell)
 
     assert own("001-C6").startswith("supported: M2 Ultra: cold / following = 5.31; claimed")
     assert own("003-C3").startswith("contradicted: batch size 128: VAE: NVIDIA GPU / CPU = 1.75;")
@@ -155,7 +156,7 @@ def on_runs(name: str, *runs: list[Record]) -> str:
     """Return the table's text for a claim of the articles on runs together."""
     (claim,) = [one for one in published.claims() if one.id == name]
     table = claims_table([claim], *runs)
-    return list(table.rows[0].cells.values())[-1]
+    return in_one_line([*table.rows[0].cells.values()][-1])
 
 
 def trained(backend: str, epoch_s: float, chip: str, **changes) -> list[Record]:

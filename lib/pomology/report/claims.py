@@ -5,7 +5,6 @@ of the chip that it is about, or else on the first of all. The GPUs of the other
 that the article prints; one of NVIDIA is `rival` and `cuda`.
 """
 
-import html
 import math
 import re
 from collections import Counter
@@ -21,7 +20,7 @@ from pomology.articles.claims import Comparison, Decision, Number
 from pomology.format import significant
 from pomology.measure.estimate import REPEATS
 from pomology.report.article import TRAININGS, comparable
-from pomology.report.table import Row, Table
+from pomology.report.table import Row, Table, in_lines
 from pomology.results import cases
 from pomology.results.cases import DOUBTS, config_text
 from pomology.results.record import UNTRIED, Record
@@ -47,26 +46,6 @@ NOTE = (
     f"REPEATS={REPEATS} measures them."
 )
 JOIN = "A claim about two machines needs the runs of both: make report RUN=one WITH=other."
-
-
-class Verdict(str):
-    """A verdict as a cell: its word, then its numbers, then what it lacks.
-
-    In HTML each has a line of its own; as plain text it is `supported: CPU / GPU = 2; claimed > 1`.
-    """
-
-    word: str
-    lines: list[str]
-
-    def __new__(cls, word: str, *lines: str) -> "Verdict":
-        """Return the cell of a verdict. lines: those that are "" are left out."""
-        shown = [line for line in lines if line]
-        self = super().__new__(cls, ": ".join(filter(None, (word, "; ".join(shown)))))
-        self.word, self.lines = word, shown
-        return self
-
-    def __html__(self) -> str:  # for Jinja templates
-        return "<br>".join([f"<b>{html.escape(self.word)}</b>", *map(html.escape, self.lines)])
 
 
 class Machine(NamedTuple):
@@ -304,14 +283,14 @@ def _joined(texts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
-def _cell(decision: Decision, lacks: str, finding: str = "", remark: str = "") -> Verdict:
+def _cell(decision: Decision, lacks: str, finding: str = "", remark: str = "") -> str:
     """Return a decision with its first deciding comparison, and with what it lacks.
 
     lacks: the text for missing numbers. finding: see `_finding`. remark: for a contradiction.
     """
     status = decision.status
     if status == articles_claims.NOT_TESTABLE:
-        return Verdict(status, finding, lacks, _missing(decision))
+        return in_lines(status, finding, lacks, _missing(decision))
     holds = {articles_claims.SUPPORTED: True, articles_claims.CONTRADICTED: False}.get(status)
     deciding = next(comparison for comparison in decision.comparisons if comparison.holds is holds)
     reason = remark if holds is False else ""
@@ -320,7 +299,7 @@ def _cell(decision: Decision, lacks: str, finding: str = "", remark: str = "") -
             doubt for comparison in decision.comparisons for doubt in comparison.doubts
         )
         reason = ", ".join(doubts) or "too close to tell"
-    return Verdict(status, _number(deciding), f"claimed {_claimed(deciding)}", reason)
+    return in_lines(status, _number(deciding), f"claimed {_claimed(deciding)}", reason)
 
 
 def _missing(decision: Decision) -> str:

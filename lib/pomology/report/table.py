@@ -112,7 +112,8 @@ class Table:
 
     def _grid_and_widths(self) -> tuple[list[list[str]], list[int]]:
         """Return the cells of each line, headings first, and the width of each column."""
-        grid = [self.columns, *([row.cells[name] for name in self.columns] for row in self.rows)]
+        cells = ([in_one_line(row.cells[name]) for name in self.columns] for row in self.rows)
+        grid = [self.columns, *cells]
         return grid, [max(map(len, column)) for column in zip(*grid, strict=True)]
 
     def text(self, width: int) -> str:
@@ -130,6 +131,19 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     """Return the headings under which one of the rows has a text."""
     headings = rows[0].cells if rows else ()
     return [name for name in headings if any(row.cells[name] for row in rows)]
+
+
+def in_lines(*lines: str) -> str:
+    """Return the text of a cell with lines, those that are "" left out.
+
+    In HTML the first one is bold. Plain text has `first: second; third` in one line.
+    """
+    return "\n".join(line for line in lines if line)
+
+
+def in_one_line(cell: str) -> str:
+    """Return the text of a cell without its lines, see `in_lines`."""
+    return cell.replace("\n", ": ", 1).replace("\n", "; ")
 
 
 def counted(statuses: Counter[str]) -> str:
