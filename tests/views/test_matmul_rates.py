@@ -76,13 +76,23 @@ def test_a_measured_peak_is_a_line_with_its_rate_and_an_operator_that_is_no_matm
     rates |= {("cpu", "fp16"): Peak(metric(1e12), convolution)}  # of no panel
     figure = drawn("peaks", records, partial(matmul_rates.figure, rates=rates))
     fp32, bf16 = figure.axes
-    assert words(fp32) == ["5.00 TFLOP/s (convolution)", "9.50 TFLOP/s"] and words(bf16) == []
+    assert words(fp32) == ["9.50 TFLOP/s", "5.00 TFLOP/s (convolution)"] and words(bf16) == []
     level = {line.get_color(): line.get_ydata()[0] for line in fp32.lines[-2:]}
     assert level == {HERE_CPU: 5e12, HERE_GPU: 9.5e12}
-    box, axis = fp32.texts[1].get_window_extent(), fp32.get_window_extent()
+    box, axis = fp32.texts[0].get_window_extent(), fp32.get_window_extent()
     assert axis.y0 < box.y0 and box.y1 <= axis.y1 + 1
     key = [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()]
     assert {f"peak of the {kind}: fastest timing block" for kind in ("CPU", "GPU")} <= {*key}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.5, 0.1])
+def test_the_words_of_two_peaks_never_meet(share):
+    """`drawn` looks for texts that cross."""
+    records = [*matmuls("fp32", 1), *matmuls("fp32", 3, **MAC_GPU), *matmuls("fp32", 0.01)[:1]]
+    rates = {("gpu", "fp32"): Peak(metric(9e12), records[5])}
+    rates |= {("cpu", "fp32"): Peak(metric(share * 9e12), records[2])}
+    (fp32,) = drawn("peaks", records, partial(matmul_rates.figure, rates=rates)).axes
+    assert len(words(fp32)) == 2
 
 
 def test_a_panel_alone_in_its_row_is_as_wide_as_the_row():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,16 +53,6 @@ LEAST_ROW, BETWEEN = 0.24, 0.06  # height of a row; distance of two labels
 BELOW_LABEL, UNDER_MARK = 0.1, 0.16  # from the middle of a row to its label, and to the next one's
 BAR = 0.16  # height
 PANEL, LOW_PANEL = 1.6, 1.4  # heights of panels with curves
-# Where the words of a horizontal line are.
-ABOVE_LEFT_END = MappingProxyType(
-    {
-        "xycoords": ("axes fraction", "data"),
-        "xytext": (3, 2),
-        "textcoords": "offset points",
-        "va": "bottom",
-        "size": SIZE,
-    }
-)
 # Characters of a line.
 LABEL, LABEL_LINES = 22, 2  # of a row; a figure with longer labels has them above its rows
 MANY, LONG_LABEL = 8, 31  # rows of a panel, whose labels have longer lines
@@ -104,7 +95,7 @@ class Line(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A horizontal line across a panel, dotted without words. words: above its left end."""
+    """A horizontal line across a panel, dotted without words. words: at its left end."""
 
     value: float
     colour: str = GREY
@@ -344,7 +335,6 @@ def draw_lines(
         for name, limit in limits.get(title, {}).items():
             form = {"color": limit.colour, "linestyle": "solid" if limit.words else "dotted"}
             axis.axhline(limit.value, linewidth=0.8, **form)
-            axis.annotate(limit.words, (0, limit.value), **ABOVE_LEFT_END)
             handles.setdefault(name, form)
         axis.set(title=title, xscale="log", yscale="log", xlabel=label)
         axis.set_xticks(_apart(sorted(all_places if alike else places_of[title])))
@@ -353,9 +343,12 @@ def draw_lines(
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axis.minorticks_off()
         axis.grid(axis="y")
+    low, high = axes[0].get_ylim()
+    of_line = (high / low) ** (LINE / PANEL)  # the ratio of values a line of text apart
     if any(limit.words for of_panel in limits.values() for limit in of_panel.values()):
-        low, high = axes[0].get_ylim()
-        axes[0].set_ylim(low, high * (high / low) ** (LINE / PANEL))  # room for the highest words
+        axes[0].set_ylim(low, high * of_line)  # room for the highest words
+    for axis, title in zip(axes, curves, strict=True):
+        _write_limits(axis, limits.get(title, {}).values(), 1.2 * of_line)
     for axis in left:
         plain_ticks(axis.yaxis, scale.unit)
     # Above all panels, since a row is too low for it.
@@ -363,6 +356,21 @@ def draw_lines(
     key(figure, handles | _key_of_bars(covers), remark)
     fit_height(figure, left, PANEL * len(left))
     return figure
+
+
+def _write_limits(axis: Any, limits: Iterable[Limit], apart: float) -> None:
+    """Write the words of horizontal lines above their left ends, or below if another is near.
+
+    apart: ratio of values whose words do not meet.
+    """
+    form = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "size": SIZE}
+    above = math.inf
+    with_words = [limit for limit in limits if limit.words]
+    for limit in sorted(with_words, key=lambda limit: limit.value, reverse=True):
+        near = above / limit.value < apart
+        place = {"xytext": (3, -2 if near else 2), "va": "top" if near else "bottom"}
+        axis.annotate(limit.words, (0, limit.value), **place, **form)
+        above = limit.value
 
 
 def _key_of_bars(covers: Iterable[str]) -> dict[str, dict]:
