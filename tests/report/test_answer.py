@@ -5,7 +5,7 @@ from declared import of
 from notebook_code import PATHS
 from records import metric, record, write
 
-from pomology.report import answer
+from pomology.report import answer, article, figures
 from pomology.report import page as report_page
 from pomology.report.display import Report
 from pomology.runner import notebooks
@@ -159,6 +159,22 @@ def test_values_have_the_unit_of_their_column():
     said = answer.of_run(of("simclr"), [case])
     assert ": 2.0 min on the Apple M9 GPU" in said or ": 2.00 min on the Apple M9 GPU" in said
     assert "to 59.3 min on M1 Pro CPU" in said
+
+
+def test_a_rate_of_computing_alone_is_named_as_such_in_answer_table_and_figure():
+    declaration = of("device_check")
+    rates = {"throughput": metric(173.0, unit="steps/s"), "flops_per_s": metric(1e11)}
+    config = {"model": "perceptron", "accelerator": "cpu", "batch_size": 256}
+    step = record("device_check", rates, config, article="002")
+    said = answer.of_run(declaration, [step])
+    assert "Throughput (compute only) with model perceptron and accelerator cpu, at " in said
+    assert ": 173 steps/s on the Apple M9 CPU in PyTorch" in said
+    shown = article.article_table(declaration, [step])
+    of_rates = [name for name in shown.columns if shown.rows[-1].cells[name].endswith("/s")]
+    assert of_rates == ["Steps per second, compute only", "Achieved, compute only"]
+    axis = figures.article_figure(declaration, [step]).axes[-1]
+    assert axis.get_xlabel() == "achieved FLOP/s, compute only (higher is better)"
+    assert of("vae").condition("flops_per_s") == ""  # the article's times are with loading
 
 
 def test_of_a_ratio_the_highest_is_named_and_only_speeds_are_compared():

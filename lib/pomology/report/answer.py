@@ -148,7 +148,8 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
         where = f"on the {case.device} in {case.framework}"
         texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
     settings = _in_words(_shown_settings(declaration, main[0].config))
-    heading = metrics.Metric(metric).heading
+    condition = declaration.condition(metric)
+    heading = metrics.Metric(metric).heading + (f" ({condition})" if condition else "")
     return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
 
 

@@ -122,6 +122,12 @@ class Declaration:
             columns[metrics.Metric(name).heading] = name
         return columns
 
+    def condition(self, metric: str) -> str:
+        """Return what a column's heading says of all its values after a comma: `compute only`."""
+        known = metrics.Metric(metric).heading  # may have a comma, too
+        headings = [heading for heading, name in self.metric_columns.items() if name == metric]
+        return next((each.partition(", ")[2] for each in headings if each != known), "")
+
     @functools.cached_property
     def metric(self) -> str:
         """The metric that the figure draws."""

@@ -177,6 +177,10 @@ def scale_of(declaration: Declaration) -> Scale:
     if heading.startswith("Minutes"):
         label = label.replace("seconds", "minutes")
         return Scale(label, 60, lambda value: metric.show(value, heading))
+    condition = declaration.condition(declaration.metric)
+    if condition:  # such as `compute only`
+        name, bracket, better = label.partition(" (")
+        label = f"{name}, {condition}{bracket}{better}"
     if declaration.metric == "throughput":
         samples = heading.lower()
         unit = f"{samples}/s"

@@ -171,7 +171,7 @@ def accelerators(records):
         return ""
     variations = repeats.run_to_run_by_kind(records)
     verdict = answer.gpu_against_cpu(fitted["gpu"], fitted["cpu"], "step_s", variations)
-    return f"With the same Trainer, {verdict}." if verdict else ""
+    return f"With the same Trainer, and with loading, {verdict}." if verdict else ""
 
 
 def launches(records):
