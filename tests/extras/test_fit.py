@@ -20,6 +20,7 @@ from pomology.extras.fit.offers import TrainingDevice
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
 from pomology.measure.estimate import Estimate
+from pomology.models import cost
 from pomology.paths import read_csv, root
 
 COUNTS = Path(__file__).parents[1] / "fixtures" / "fit_parameters.csv"
@@ -591,7 +592,7 @@ def test_a_change_is_offered_only_where_it_keeps_more(tiny):
     checkpointed = smaller._replace(checkpointing=True)
     adapted = checkpointed._replace(method="lora")
     for fitting in (smaller, checkpointed, adapted):
-        limit = counts.need(tiny, fitting, "mps").bytes / offers.ROOM + 1
+        limit = counts.need(tiny, fitting, "mps").bytes / cost.ROOM + 1
         where = TrainingDevice("mps", None, limit, "")
         assert offers.cheapest(tiny, plan, where).plan == fitting
     assert offers.cheapest(tiny, plan, where._replace(limit=limit / 2)).plan.sequence == 256

@@ -11,6 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+FITS, TIGHT, TOO_LARGE = VERDICTS = "fits", "tight", "does not fit"
+ROOM = 0.85  # of the memory that a program may use; above it, a step is tight
+
+
+def fit_of(share: float) -> str:
+    """Return whether a step fits that takes a share of the memory that a program may use."""
+    return TOO_LARGE if share > 1 else TIGHT if share > ROOM else FITS
+
 
 @dataclass(frozen=True)
 class Cost:

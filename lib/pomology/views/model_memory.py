@@ -3,6 +3,7 @@
 from pomology.articles import published
 from pomology.data.speech import TOKENS
 from pomology.format import quantity
+from pomology.models import cost
 from pomology.report import answer
 from pomology.report.article import comparable
 from pomology.report.table import Row, Table
@@ -44,8 +45,15 @@ def theoretical_table():
     return Table("Table 2: origin of its numbers", rows)
 
 
+# Whether a model fits -> how a sentence on these models begins, on one and on several.
+BEGINNINGS = {
+    cost.TIGHT: f"Tight, with more than {100 * cost.ROOM:.0f} % of it,",
+    cost.TOO_LARGE: "Too large",
+}
+
+
 def fitting(records):
-    """Return which models fit the free memory of each device by count, and which do not.
+    """Return which models fit the free memory of each device by count, are tight, or too large.
 
     records: of `model_memory`. Free memory is that of the last repeat. "" for smoke runs.
     """
@@ -55,19 +63,22 @@ def fitting(records):
             by_device.setdefault(case.device, []).append(case)
     texts = []
     for device, of_device in by_device.items():
-        fit, others = [], []
+        by_verdict = {verdict: [] for verdict in cost.VERDICTS}
         for case in of_device:
             needed, free = (case.last.metrics[f"{name}_bytes"].value for name in ("needed", "free"))
             sizes = f"needs {quantity(needed, 'B')}, {quantity(free, 'B')} free"
             words = f"{case.config['model']} at batch size {case.config['batch_size']} ({sizes})"
-            (fit if needed <= free else others).append(words)
+            by_verdict[cost.fit_of(needed / free)].append(words)
+        fit = by_verdict[cost.FITS]
         models = "model" if len(of_device) == 1 else "models"
         verb = "fit" if len(fit) > 1 else "fits"
         count = f"{len(fit) or 'none'} of {len(of_device)} {models} {verb}"
         text = f"By count {count} the free memory of the {device}"
         text += f": {answer.listed(fit)}." if fit else "."
-        if others:
-            text += f" Too large {'is' if len(others) == 1 else 'are'} {answer.listed(others)}."
+        for verdict, beginning in BEGINNINGS.items():
+            named = by_verdict[verdict]
+            if named:
+                text += f" {beginning} {'is' if len(named) == 1 else 'are'} {answer.listed(named)}."
         texts.append(text)
     return " ".join(texts)
 
@@ -111,7 +122,11 @@ def workload_table():
         has = memory[row["device"]]
         plain = large_models.work(name, "fused" if nvidia else "unfused")
         shares = [(way, size / (has * GIB)) for way, size in _ways(name, nvidia)]
-        fits = [f"{way}: {100 * share:.0f} %" for way, share in shares if share <= 1]
+        fits = [
+            f"{way}: {100 * share:.0f} %{', tight' if cost.fit_of(share) == cost.TIGHT else ''}"
+            for way, share in shares
+            if cost.fit_of(share) != cost.TOO_LARGE
+        ]
         cells = [str(row["config"]["scenario"]), name, str(large_models.BATCH_SIZES[name])]
         cells += [row["device"], f"{has} GiB"]
         sizes = plain.state_bytes, plain.saved_bytes, plain.bytes
@@ -121,4 +136,5 @@ def workload_table():
     title = "Table 3: memory of its workloads and of its devices"
     texts = f"GPT-2 with texts of {large_models.TEXT_TOKENS} tokens"
     labels = f"Whisper with labels of {TOKENS} tokens"
-    return Table(title, lines, [f"{texts}, {labels}; shorter ones need less."])
+    tight = f"Tight: more than {100 * cost.ROOM:.0f} % of the memory."
+    return Table(title, lines, [f"{texts}, {labels}; shorter ones need less.", tight])

@@ -11,9 +11,10 @@ from pomology.extras.fit import counts, networks, times
 from pomology.extras.fit.counts import Need
 from pomology.extras.fit.plan import IN_8_BITS, Plan
 from pomology.extras.prediction.devices import Hardware
+from pomology.models.cost import VERDICTS, fit_of
 
-FITS, TIGHT, TOO_LARGE, UNKNOWN = "fits", "tight", "does not fit", "unknown"
-ROOM = 0.85  # of what a program may use; above it, a plan is tight
+FITS, TIGHT, TOO_LARGE = VERDICTS
+UNKNOWN = "unknown"  # whether a plan fits a device whose memory is
 # nvidia-smi over the peak of PyTorch's allocator, medians of 20, 19 and 62 runs on A100 80 GB:
 # https://github.com/foundation-model-stack/fms-acceleration, scripts/benchmarks/refs @876e2ed
 RESERVES = {"full": 1.11, "lora": 1.23, "qlora": 1.19}
@@ -67,8 +68,7 @@ def verdict(need: Need, plan: Plan, where: TrainingDevice) -> str:
     """Return whether a need fits."""
     if not where.limit:
         return UNKNOWN
-    share = share_of(need, plan, where)
-    return TOO_LARGE if share > 1 else TIGHT if share > ROOM else FITS
+    return fit_of(share_of(need, plan, where))
 
 
 def share_of(need: Need, plan: Plan, where: TrainingDevice) -> float:
