@@ -5,7 +5,9 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+import records
 import torch
+from declared import of
 from fakes import Clock, SimulatedDevice
 from notebook_code import definitions
 
@@ -15,6 +17,7 @@ from pomology.devices import torch as devices_torch
 from pomology.errors import PomologyError
 from pomology.experiment import experiment
 from pomology.machine.energy import Meter as Opened
+from pomology.report import article
 
 BUDGET = {"budget_s": 1.0}
 MARGIN = {"margin": 0.02}
@@ -182,6 +185,31 @@ def test_the_difference_that_90_percent_of_pairs_do_not_exceed(check):
     assert values["same_process_difference"] == 0
     assert record.note == "3 timings in one process, 3 in fresh processes"
     assert " less than 52 % on the CPU: " in instrument.variation([record])
+
+
+def test_the_row_of_the_run_to_run_variation_has_its_number_of_all_repeats():
+    """The geometric mean of 10, 20 and 40 % is 20 %. In an older journal the note has one's own."""
+    old = "Two runs of the same training step differ by about 40 % in one process (5 timings)"
+    checked = [
+        records.record(
+            "instrument_check",
+            {instrument.VARIATION: records.metric(share, unit="")} if share else {},
+            {"check": instrument.TWICE if share else "clock"},
+            repeat=repeat,
+            note=old if share == 0.4 else "3 timings",
+            backend=backend,
+        )
+        for backend in ("cpu", "mps")
+        for repeat, share in enumerate((0.1, 0.2, 0.4, 0))
+    ]
+    shown = article.article_table(of("instrument_check"), checked)
+    rows = instrument.with_variation(shown, checked).rows
+    assert {row.data["backend"] for row in rows} == {"cpu", "mps"}
+    for row in rows:
+        number = "90 % of pairs of single runs of a training step, each in a fresh process, differ "
+        number += "by less than 20 %; 3 of 3 repeats"
+        twice = row.cells["Check"] == instrument.TWICE
+        assert row.cells["Notes"] == (number if twice else "3 timings")
 
 
 def test_a_device_for_one_process_has_no_run_to_run_variation(check):

@@ -4,6 +4,7 @@ A check takes a case and returns a sentence with its finding. It raises Mismatch
 kind are unreliable on this machine, and Unsupported if the machine does not report them.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -26,10 +27,14 @@ from pomology.machine.sampler import Sampler
 from pomology.measure import calls, intervals
 from pomology.measure import clock as measure_clock
 from pomology.models import isolated, verify
-from pomology.results.repeats import VARIATION, pool, variation_text
+from pomology.results import cases
+from pomology.results.repeats import VARIATION, pool, run_to_run_by_kind, variation_text
 
 SEED = 1
 TOLERANCE = 1e-4  # largest error of a device, as a share of a tensor's largest value
+TWICE = "same thing twice"  # the check of the run-to-run variation
+# In older journals its note has the variation of one repeat.
+OF_LAST_REPEAT = re.compile(r"Two runs of the same training step differ [^;]*; ")
 clock = time.perf_counter  # not pomology's own clock, which is checked here
 
 
@@ -216,6 +221,24 @@ def twice(case, times, budget_s):
 def variation(records):
     """Return the run-to-run variation over all repeats so far."""
     return variation_text(pool(records))
+
+
+def with_variation(shown, records):
+    """Return the table of all checks with the run-to-run variation in the notes of its check.
+
+    shown: the table. records: of all repeats so far, of which the variation is.
+    """
+    shares = run_to_run_by_kind(records)
+    rows = []
+    for row in shown.rows:
+        share = shares.get(cases.kind(row.data["backend"]))
+        if row.data.get("check") == TWICE and share is not None:
+            text = "90 % of pairs of single runs of a training step, each in a fresh process, "
+            text += f"differ by less than {format.rounded_up(100 * share)} %; "
+            notes = OF_LAST_REPEAT.sub("", row.cells["Notes"])
+            row = row._replace(cells=row.cells | {"Notes": text + notes})
+        rows.append(row)
+    return dataclasses.replace(shown, rows=rows)
 
 
 # Unfinished work
