@@ -43,7 +43,7 @@ def repeated(cpu_s, gpu_s):
         (
             0.002,
             0.002,
-            "With the same Trainer, and with loading, no difference between GPU and CPU is established",
+            "With the same Trainer, and with loading, no difference between GPU and CPU is ",
         ),
     ],
 )
