@@ -19,6 +19,8 @@ BY_NOTEBOOK = "test_smoke.py"
 # takes how long.
 FIRST = ["test_batch.py", "test_twins.py", "[capabilities]", "[whisper_pretraining]", "[resnet50]"]
 FIRST += ["[simclr]", "[instrument_check]", "[model_memory]", "[mlp_cnn_lstm", "[gpt2_small]"]
+FIRST += ["test_fit.py", "test_fit_measured.py", "test_verify_deep.py", "test_typed.py"]
+FIRST += ["test_on_a_phone.py", "test_prediction.py", "test_site.py", "test_workloads.py"]
 FIRST += ["[bert_base]", "test_on_a_mac.py", "test_fleet.py", "test_keras.py", "test_verify.py"]
 FIRST += ["test_today.py", "test_published_flops.py", "test_counts.py"]
 FIRST += ["test_experiment.py", "test_removal.py", "test_device_check.py", f"{BY_NOTEBOOK}["]

@@ -260,8 +260,13 @@ def test_a_small_model_is_measured_and_calibrates_later_answers(config, outputs,
     assert "no interval; " in capsys.readouterr().out
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("flag", [[], ["--method=full"]])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        pytest.param([], marks=pytest.mark.long),
+        pytest.param(["--method=full"], marks=pytest.mark.machines),
+    ],
+)
 def test_memory_is_that_of_tensors(config, outputs, flag, capsys):
     # 80 MB of logits, so that the process's own changes of some MB are few.
     options = ["--precision=fp32", "--sequence=1024", *flag]
