@@ -264,7 +264,8 @@ def _number(case: Repeats, metric: str) -> str:
         return f"{len(case.used)} repeats"
     if metric in TRAININGS:
         steps = sum(steps for steps, _ in case.last.steady())
-        return f"{value.how} from {steps:,} steps, one run" if steps else "one run"
+        plural = "s" * (steps != 1)
+        return f"{value.how} from {steps:,} step{plural}, one run" if steps else "one run"
     return f"n = {value.n:,}, one run" if value.n and value.n > 1 else "one run"
 
 

@@ -340,7 +340,8 @@ def _note(declaration: Declaration, case: Repeats) -> str:
         how = time.how
         if how == "estimated":
             steps = last.blocks.get("training", {}).get("epoch_steps")
-            how += f" from {sum(count for count, _ in last.steady())} steps"
+            timed = sum(count for count, _ in last.steady())
+            how += f" from {timed} step{'s' * (timed != 1)}"
             how += f" of {steps:,.0f}" if steps else ""
         elif declaration.metric == "epoch_s" and "step_s" in case.values:
             how += f", a step in {with_interval(case.values['step_s'], seconds)}"
