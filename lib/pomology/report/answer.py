@@ -50,7 +50,7 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     if not timed:  # smaller variants, which the sentence names as such
         timed = [case for case in measured if metric in case.values]
     unanswered = _unanswered(declaration, metric, timed, measured)
-    sentences = [unanswered] if unanswered else []
+    sentences = []
     if timed:
         main = _main(declaration, metric, timed)
         if values and declaration.printed and all(case.first.scaled for case in timed):
@@ -60,6 +60,7 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         sentences += [_values(declaration, metric, main)] if values else []
         if metric in OF_SPEED:
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
+        sentences += [unanswered] if unanswered else []
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
         sentences += _published(declaration, metric, lead, named=values)
@@ -68,6 +69,8 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
             sentences += _ends_of_settings(declaration, metric, lead, timed)
         if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
             sentences.append("No case ran on a GPU.")
+    elif unanswered:
+        sentences.append(unanswered)
     heading = metrics.Metric(metric).heading
     sentences += _endings(measured, metric, "" if timed else heading)
     sentences += _claims(declaration, records)
@@ -89,11 +92,9 @@ def _unanswered(
     comparing = any("cpu" in names and names & GPUS for names in named)
     if metric not in OF_SPEED or not comparing or len(kinds) != 1:
         return ""
-    (kind,) = kinds
-    other = {"cpu": "GPU", "gpu": "CPU"}[kind]
+    other = "GPU" if kinds == {"cpu"} else "CPU"
     why = f"no case on a {other} has a value" if len(ran) > 1 else f"no case ran on a {other}"
-    only = f"This answers the question for the {kind.upper()} only."
-    return f"{only} How a {other} compares is not answered here: {why}."
+    return f"How a {other} compares is not answered here: {why}."
 
 
 def _asked_for(declaration: Declaration) -> str:
