@@ -188,7 +188,7 @@ def test_the_page_says_by_how_much_the_last_case_on_a_device_was_slowed(tmp_path
     ]
     text = read(report_page.build(write(tmp_path / "run", cases, MACHINE))).text
     seen = "the calibration matmul on the GPU took 31 % longer than the run's fastest"
-    assert f"Apple M9 GPU, last case: {seen}." in text and text.count("last case: ") == 1
+    assert f"Apple M9 GPU in PyTorch, last case: {seen}." in text and text.count("last case: ") == 1
 
 
 def test_an_unfinished_run_says_what_is_missing(tmp_path):

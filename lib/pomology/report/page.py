@@ -113,7 +113,8 @@ def build(folder: Path, others: Iterable[Path] = (), told: bool = False) -> Path
         earlier = by_time[: by_time.index(last)]
         fields = (last.framework, last.backend, last.software, last.calibration)
         for text in calibration.slowed_by(earlier, *fields):
-            problems.append(f"{cases.chip_name(last)}, last case: {text}.")
+            framework = cases.framework_name(last.framework)
+            problems.append(f"{cases.chip_name(last)} in {framework}, last case: {text}.")
     sections = [_section(runs, contents) for contents in shown]
     notes = Counter(note for part in sections for item in part["shown"] for note in item["notes"])
     page = table.template("run.html.j2").render(
