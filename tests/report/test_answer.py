@@ -80,7 +80,7 @@ def test_without_a_gpu_or_without_any_value_the_answer_says_less():
     assert answer_of().startswith("Nothing was measured on this machine yet.")
     assert answer_of(epoch(4.0, profile="smoke")) == answer.SMOKE
     said = answer_of(epoch(4.0, "cpu"), epoch(9.0, "cpu", batch_size=5120, status="too-slow"))
-    assert "1 of 2 cases has no value: 1 too-slow." in said
+    assert "1 of 2 cases has no value: 1 too-slow (batch size 5120)." in said
 
 
 def test_repeats_are_named_and_a_claim_is_quoted_once_it_is_decided():

@@ -98,7 +98,7 @@ def test_an_own_time_that_was_disturbed_is_in_brackets_as_a_published_one_is():
     assert beside([epoch(2 * THEIRS, flags=["few-steps"])], HERE, "RTX 2070 Super").sound["dcgan"]
     said = headline(disturbed)
     assert "[2.0× slower than the RTX 2070 Super (1 model), use with care]" in said
-    assert said.endswith("1 of 1 measured cases were disturbed (contended).")
+    assert said.endswith("1 of 1 measured runs of cases were disturbed (contended).")
 
 
 def test_the_reference_can_be_chosen_and_runs_of_others_stand_under_their_names():

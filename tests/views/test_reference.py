@@ -79,7 +79,7 @@ def test_ranking(run):
     repeated = ranking.headline(runs)
     evidence = "2 models, 3.0 to 8.8×; 95 % between 3 repeats: 4.8 to 5.5×; all times extrapolated "
     evidence += "from 1 to 15 steps; software of 2026 against 2022"
-    disturbed = " of {} measured cases were disturbed (busy, contended, drift)."
+    disturbed = " of {} measured runs of cases were disturbed (busy, contended, drift)."
     said = f" is 5.1× slower than the M1 Ultra GPU ({evidence}). 20{disturbed.format(759)}"
     assert repeated.endswith(said)
     one = run_of(*(record for record in run[0] if record.repeat == 1))

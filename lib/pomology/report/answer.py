@@ -29,6 +29,7 @@ OF_GPUS = ("energy_gpu_j_per_step",)
 GPUS = {"gpu", "mps", "mlx-gpu", "cuda", "rival"}  # names of GPUs in the conditions of claims
 NAMED = 2  # claims that are quoted
 OTHERS = 5  # other settings whose values are named
+FAILED = 4  # cases of a status whose settings are named
 SPELLED = {"lora": "LoRA", "amp": "AMP", "persistent": "persistent workers"}
 PEAKS_OF_MEMORY = ("allocated_peak_bytes", "footprint_peak_bytes", "peak_memory_bytes")
 PASSES = {"forward_s": "forward", "backward_s": "backward"}
@@ -65,8 +66,8 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
         sentences += _published(declaration, metric, lead, named=values)
         if values:
-            sentences += _other_settings(declaration, metric, lead, timed)
-            sentences += _ends_of_settings(declaration, metric, lead, timed)
+            others = _other_settings(declaration, metric, lead, timed)
+            sentences += others or _ends_of_settings(declaration, metric, lead, timed)
         if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
             sentences.append("No case ran on a GPU.")
     elif unanswered:
@@ -134,7 +135,9 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
     texts = []
     for case in sorted(main, key=lambda case: case.kind, reverse=True):  # GPUs first
         value = case.values[metric]
-        rate = case.values.get("flops_per_s") if declaration.metric == "flops_per_s" else None
+        # The time of a smaller case compares with no other's.
+        by_rate = declaration.metric == "flops_per_s" or case.first.scaled
+        rate = case.values.get("flops_per_s") if by_rate else None
         achieved = value_text("flops_per_s", rate) if rate and metric != "flops_per_s" else ""
         scaled = "smaller than published" if case.first.scaled else ""
         data = "synthetic data" if case.first.data == "stand-in" else ""
@@ -213,7 +216,7 @@ def _ends_of_settings(
     if metric not in TRAININGS:
         return []
     alike = _on_the_same_device(main, timed)
-    if len(alike) <= 1 + OTHERS:
+    if len(alike) <= NAMED:
         return []
     alike.sort(key=lambda case: case.values[metric].value)
     heading = _in_minutes(declaration, metric)
@@ -261,8 +264,11 @@ def _shown_settings(declaration: Declaration, config: Mapping) -> dict:
 def _number(case: Repeats, metric: str) -> str:
     """Return on what a value rests: repeats, or steps of one process."""
     value = case.values[metric]
+    if 1 == len(case.used) < case.repeats:
+        return f"one of {case.repeats} repeats"
     if len(case.used) > 1:
-        return f"{len(case.used)} repeats"
+        how = "estimated, " * (metric in TRAININGS and value.how == "estimated")
+        return f"{how}{len(case.used)} repeats"
     if metric in TRAININGS:
         steps = sum(steps for steps, _ in case.last.steady())
         plural = "s" * (steps != 1)
@@ -359,7 +365,10 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
         statuses += Counter(parts)
     if not total:
         return ["Nothing was measured on this machine yet."]
-    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    counts = ", ".join(
+        f"{count} {status}{_settings_of(status, measured)}"
+        for status, count in statuses.most_common()
+    )
     if not ended:
         return [f"No case has a value on this machine: {counts}."]
     if not lacking:
@@ -367,6 +376,23 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
         return [f"{total - ended} of {total} cases {verb} no value: {counts}."] if counts else []
     ends = f"{ended} of {total} cases ended well{f', {counts}' if counts else ''}"
     return [f"{lacking} has no value on this machine: {ends}."]
+
+
+def _settings_of(status: str, measured: Sequence[Repeats]) -> str:
+    """Return the settings of the few cases with a status, by which they differ from others."""
+    cases_of = [case for case in measured if case.status == status]
+    if not 0 < len(cases_of) <= FAILED:
+        return ""
+    distinct = [
+        key
+        for key in dict.fromkeys(key for case in measured for key in case.config)
+        if len({str(case.config.get(key)) for case in measured}) > 1
+    ]
+    settings = [
+        {key: case.config[key] for key in distinct if key in case.config} for case in cases_of
+    ]
+    named = dict.fromkeys(cases.config_text(each) for each in settings if each)
+    return f" ({'; '.join(named)})" if named else ""
 
 
 def _claims_of_article(declaration: Declaration) -> list[SimpleNamespace]:

@@ -352,6 +352,8 @@ def _note(declaration: Declaration, case: Repeats) -> str:
     notes += [last.reason, last.note]
     if case.repeats > 1:
         notes.append(f"{len(case.used)} of {case.repeats} repeats")
+        if case.good_repeats:
+            notes += sorted({f"another one {status}" for status, _ in case.endings.values()})
         flags = sorted({flag for flags in case.left_out.values() for flag in flags})
         notes += [f"left out: {', '.join(flags)}"] if flags else []
     if case.good_repeats and last.scaled:

@@ -89,7 +89,7 @@ class Report:
         figure. caption: text under it. folded: the report hides it at first; the notebook a table.
         """
         self._displayed(self.save(table_or_figure, name, caption, folded))
-        if caption:
+        if caption and caption != self._answer:
             self._displayed(Markdown(caption))
 
     def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:

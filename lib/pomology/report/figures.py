@@ -39,6 +39,7 @@ JOINED = 3  # panels of one line, from which on they are one
 NEAREST = 3  # devices on each side of this machine's that a crowded panel keeps
 MOST_BEYOND = 3.0  # factor beyond the values at which intervals are cut
 LEAST_POINTS = 3  # of a curve
+VISIBLE = 1.06  # ratio of the ends of an interval that a marker does not hide
 NARROW = 4.0  # ratio of values, or of the ends of a logarithmic axis: it would have few ticks
 COLUMNS = 2  # of a grid of panels
 KEY_COLUMNS = 2  # one more for short names
@@ -334,7 +335,7 @@ def draw_lines(
             for place, value in points:
                 if value.low is not None:
                     axis.plot((place, place), value.bounds, color=look["colour"], linewidth=2)
-                    covers.add(value.covers)
+                    covers |= {value.covers} if _has_bar(value) else set()
             handles.setdefault(device, form)
         for name, limit in limits.get(title, {}).items():
             form = {"color": limit.colour, "linestyle": "solid" if limit.words else "dotted"}
@@ -375,6 +376,11 @@ def _write_limits(axis: Any, limits: Iterable[Limit], apart: float) -> None:
         place = {"xytext": (3, -2 if near else 2), "va": "top" if near else "bottom"}
         axis.annotate(limit.words, (0, limit.value), **place, **form)
         above = limit.value
+
+
+def _has_bar(value: Estimate) -> bool:
+    """Return whether an interval is wider than its marker."""
+    return value.low is not None and (value.low <= 0 or value.high > VISIBLE * value.low)
 
 
 def _key_of_bars(covers: Iterable[str]) -> dict[str, dict]:
@@ -450,8 +456,8 @@ def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
 
     for metric, whole in values.items():
         if whole.value > 0:
-            part_of_step = "step" if metric == declaration.metric else metric.split("_")[0]
-            name = f"{label}, {part_of_step}" if declaration.series else label
+            which = "step" if metric == "flops_per_s" else metric.split("_")[0]
+            name = f"{label}, {which}" if declaration.series else label
             # Compute only has a marker of its own where it is below the whole time for sure.
             part = case.values.get(f"compute_{metric}")
             parts = [part] if part and part.high and part.high < whole.value else []
@@ -499,7 +505,7 @@ def points_figure(
         if any(line.kind[0] == kind for line in opened):
             form = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
             looks[f"open: {meaning}"] = form
-    looks |= _key_of_bars({value.covers for value in drawn if value.low is not None})
+    looks |= _key_of_bars({value.covers for value in drawn if _has_bar(value)})
     ends = (min(centres) / MOST_BEYOND, max(centres) * MOST_BEYOND)
     for axis, lines in zip(axes, panels.values(), strict=True):
         for row, line in enumerate(lines):

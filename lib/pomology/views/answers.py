@@ -205,11 +205,16 @@ def rates(records):
     records: of `blas`. "" for smoke runs.
     """
     highest = {}
+    failed = {}
     for case in comparable(records):
         rate = case.values.get("flops_per_s")
+        operation = case.config["operation"]
+        if case.status != "ok":
+            of_device = failed.setdefault((case.device, case.framework), {})
+            of_device.setdefault((operation, case.status), {})[case.precision] = None
         if rate and "too-fast" not in case.flags:
             of_device = highest.setdefault((case.device, case.framework), {})
-            of_operation = of_device.setdefault(case.config["operation"], {})
+            of_operation = of_device.setdefault(operation, {})
             other = of_operation.get(case.precision)
             if other is None or rate.value > other.value:
                 of_operation[case.precision] = rate
@@ -222,6 +227,11 @@ def rates(records):
             ]
             parts.append(f"{operation} {', '.join(rated)}")
         texts.append(f"On the {device} in {framework} the highest rates are: {'; '.join(parts)}.")
+        without = []
+        for (operation, status), precisions in failed.get((device, framework), {}).items():
+            names = [name for name in precisions if name not in by_operation.get(operation, {})]
+            without += [f"{operation} in {answer.listed(names)} ({status})"] if names else []
+        texts += [f"Without a value: {'; '.join(without)}."] if without else []
     return " ".join(texts)
 
 

@@ -91,7 +91,9 @@ def _add(
     device = f"{case.device}, {case.framework}"
     label = title_of(declaration.of_cases([case.config]), case.config)
     if parts:
-        words = scale.show(case.values[whole].value)
+        # An article's pass is a step without its rest.
+        name = "step " * (REST_OF_STEP in parts)
+        words = name + scale.show(case.values[whole].value)
         panels[device].append(Bar(label, ("measured", case.kind), parts, words))
     if reason:
         absent[reason].append(f"{device}, {label[:1].lower()}{label[1:]}")

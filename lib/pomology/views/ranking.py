@@ -268,7 +268,7 @@ def headline(runs: Sequence[Run], against: str = "") -> str:
     disturbed = [record for record in timed if cases.DISTURBED.intersection(record.flags)]
     if lines and disturbed:
         flags = sorted({flag for one in disturbed for flag in cases.DISTURBED & {*one.flags}})
-        count = f"{len(disturbed)} of {len(timed):,} measured cases"
+        count = f"{len(disturbed)} of {len(timed):,} measured runs of cases"
         lines.append(f"{count} were disturbed ({', '.join(flags)}).")
     for flag in ("on-battery", "low-power"):
         if lines and any(flag in record.flags for record in records):

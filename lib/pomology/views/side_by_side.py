@@ -81,8 +81,9 @@ def counts(compared: Iterable[Compared | None]) -> str:
     compared = [each for each in compared if each]
     judged = Counter(each.verdict.partition(":")[0] for each in compared)
     undecided = sum(judged[verdict] for verdict in (NO_DIFFERENCE, WITHIN))
+    have = "case has" if len(compared) == 1 else "cases have"
     text = (
-        f"{len(compared)} cases have a ratio. MLX is faster in {judged[SLOWER]}, the other "
+        f"{len(compared)} {have} a ratio. MLX is faster in {judged[SLOWER]}, the other "
         f"framework in {judged[FASTER]}; {undecided} show no difference beyond run-to-run variation"
     )
     for verdict, words in (("in doubt", "are in doubt, by their flags"), (SINGLE, UNKNOWN)):

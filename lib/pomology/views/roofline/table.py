@@ -120,7 +120,7 @@ def _share(point: Any) -> str:
         return with_interval(point.share, metrics.Metric(peaks.SHARE).show)
     if "too-fast" in point.case.flags:
         return "too fast to be one"
-    return "no peak" if peaks.has_share(point.case) else "memory-bound"
+    return "no peak" if peaks.has_share(point.case) else "not compared"
 
 
 def peaks_table(best: Roofs) -> Table:
