@@ -85,7 +85,7 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     assert key == {"PyTorch, cpu", "MLX, mlx-gpu", "footprint"}  # allocated was not always read
     assert drawn("memory", [smoke], memory_traces.figure) is None
     grown, *_ = drawn("memory", traced, memory_traces.growth_figure).axes
-    assert grown.get_ylabel().replace("\n", " ") == "MB since step 0, load easy"
+    assert grown.get_ylabel().replace("\n", " ") == "MB since step 0, smoothed, load easy"
     assert curves(grown) == 2 * [([0, 1, 3], [0.0, 1000.0, 2000.0])]
     steps_s = memory_traces.figure(None, [near], lambda config: "scenario 3", timed=True).axes[2]
     assert steps_s.get_ylabel() == "s per step, scenario 3" and curves(steps_s)[0][1][1:] == [2, 3]

@@ -412,11 +412,12 @@ def bounds(diagnosed):
     return " ".join(texts) or "Not known; no training was timed whose work is counted."
 
 
-def frameworks(records):
+def frameworks(records, unknown="Not known; the notebook mlx_or_pytorch compares them."):
     """Return how much faster one framework is, over the models that both trained alike.
 
     A model has the geometric mean of its cases, and all models that of theirs. One framework is
-    called faster where it is so in most cases, and the other in none.
+    called faster where it is so in most cases, and the other in none. unknown: the text without
+    such models.
     """
     rows = {}
     for row in joined(records).data:
@@ -427,7 +428,7 @@ def frameworks(records):
         texts.append(_faster_framework(f"on the {kind.upper()}", of_device))
         if kind == "cpu" and not (records[0].chip or "").startswith("Apple"):
             texts.append("MLX has no optimized BLAS on CPUs other than Apple's.")
-    return " ".join(texts) or "Not known; the notebook mlx_or_pytorch compares them."
+    return " ".join(texts) or unknown
 
 
 def _faster_framework(where, rows):

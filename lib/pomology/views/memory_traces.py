@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from pomology.report.figures import DASHES, curves_figure
 
+SMOOTHED = 60  # windows of a running median of all steps
 SAME = 0.01  # relative difference below which footprint and resident memory are one curve
 
 
@@ -12,7 +13,10 @@ def _of_load(config):
 
 
 def growth_figure(declaration, records):
-    """Return the figure of memory as its change since the first step, which shows small growth."""
+    """Return the figure of memory as its change since the first step, which shows small growth.
+
+    Memory is the running median of a sixtieth of the steps.
+    """
     return figure(declaration, records, change=True)
 
 
@@ -41,8 +45,11 @@ def figure(_, records, panel=_of_load, timed=False, change=False):
         for name in drawn:
             quantity, values = "GB", trace[f"{name}_bytes"] / 1e9
             if change:
-                quantity = f"MB since step {trace.index[0]}"
+                quantity = f"MB since step {trace.index[0]}, smoothed"
                 values = 1000 * (values - values.iloc[0])
+                # What one step allocates and the next one returns would hide the growth.
+                window = max(1, len(values) // SMOOTHED)
+                values = values.rolling(window, center=True, min_periods=1).median()
             panels[f"{quantity}, {words}"].append((record, values, name))
         if "page_faults" in trace:
             faults = (trace["page_faults"] - trace["page_faults"].iloc[0]) / 1e3
