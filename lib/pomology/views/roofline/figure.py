@@ -122,7 +122,9 @@ def _draw_numbers(
         place = PLACES[int(np.argmax(np.minimum(free, 1)))]
         taken, needed = np.vstack([taken, point + place]), [*needed, FROM_NUMBER]
         form = {"textcoords": "offset points", "ha": "center", "va": "center", "size": figures.SIZE}
-        axis.annotate(number, (intensity, value), place, **form)
+        leader = {"arrowstyle": "-", "color": figures.GREY, "linewidth": 0.6}
+        leader |= {"shrinkA": 0, "shrinkB": 2, "relpos": (0.5, 0.5)}
+        axis.annotate(number, (intensity, value), place, **form, arrowprops=leader)
 
 
 def _labels_of_roofs(peaks: dict[str, float]) -> dict[float, list[str]]:
