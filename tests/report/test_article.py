@@ -14,7 +14,7 @@ from records import metric, product, record
 from pomology.articles import published
 from pomology.measure.estimate import Estimate
 from pomology.paths import read_csv, root
-from pomology.report import article, figures, shares
+from pomology.report import answer, article, figures, shares
 from pomology.report import table as report_table
 from pomology.report.article import SCALED, SMOKE, Declaration
 from pomology.report.claims import claims_table
@@ -190,6 +190,15 @@ def test_many_cases_without_a_value_stand_behind_a_click(failed, tables):
     assert [grid.count("<td>too-slow</td>") for grid in grids] == ([0, 3], [2])[tables == 1]
     assert len(grids) == tables and grids[0].count('<tr class="measured">') in (1, 3)
     assert "<summary>3 cases without a value: 3 too-slow</summary>" in grids[-1] or tables == 1
+
+
+def test_a_training_that_stopped_after_its_first_step_says_so():
+    training = {"epoch_steps": 469, "steady": [], "warmup": [], "stopped": "limit"}
+    stopped = vae(metrics={}, blocks={"training": training | {"first_step_s": 14.3}})
+    (row,) = shown(article_table("vae", [stopped]))
+    assert row["Notes"].startswith("the time limit came after the first step, of 14.3 s")
+    said = answer.of_run(of("vae"), [stopped, vae(config={"batch_size": 5120})])
+    assert "1 of 2 cases has no value: 1 stopped after its first step." in said
 
 
 def test_smoke_and_scaled_are_never_next_to_published():

@@ -12,7 +12,12 @@ from types import SimpleNamespace
 
 from pomology.articles.claims import CONTRADICTED, SUPPORTED, devices_of
 from pomology.format import IN_PROCESS, significant
-from pomology.report.article import TRAININGS, Declaration, comparable
+from pomology.report.article import (
+    TRAININGS,
+    Declaration,
+    comparable,
+    ended_after_first_step,
+)
 from pomology.report.claims import claims_table, needs
 from pomology.report.table import value_text
 from pomology.results import cases, metrics
@@ -358,11 +363,7 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
     if not lacking:
         without = [case for case in measured if case.status == "ok" and metric not in case.values]
         ended -= len(without)
-        parts = (
-            "compute only" if f"compute_{metric}" in case.values else "ended without it"
-            for case in without
-        )
-        statuses += Counter(parts)
+        statuses += Counter(_why_without(case, metric) for case in without)
     if not total:
         return ["Nothing was measured on this machine yet."]
     counts = ", ".join(
@@ -376,6 +377,13 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
         return [f"{total - ended} of {total} cases {verb} no value: {counts}."] if counts else []
     ends = f"{ended} of {total} cases ended well{f', {counts}' if counts else ''}"
     return [f"{lacking} has no value on this machine: {ends}."]
+
+
+def _why_without(case: Repeats, metric: str) -> str:
+    """Return why a case that went well has no value of a metric."""
+    if f"compute_{metric}" in case.values:
+        return "compute only"
+    return "stopped after its first step" if ended_after_first_step(case) else "ended without it"
 
 
 def _settings_of(status: str, measured: Sequence[Repeats]) -> str:

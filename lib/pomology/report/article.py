@@ -331,6 +331,13 @@ def _measured_cells(
     return cells
 
 
+def ended_after_first_step(case: Repeats) -> bool:
+    """Return whether a time limit left a training that went well without a steady step."""
+    training = case.last.blocks.get("training", {})
+    limited = training.get("stopped") == "limit" and not training.get("steady")
+    return case.status == "ok" and limited and bool(training.get("first_step_s"))
+
+
 def _note(declaration: Declaration, case: Repeats) -> str:
     """Return how the numbers of a case were measured, or why they are missing, and its flags."""
     last = case.last
@@ -347,6 +354,9 @@ def _note(declaration: Declaration, case: Repeats) -> str:
             how += f", a step in {with_interval(case.values['step_s'], seconds)}"
         data = {"stand-in": "synthetic data", "none": ""}  # an MLX twin's note tells its inputs
         notes += [how, data.get(last.data, last.data)]
+    if not time and ended_after_first_step(case):
+        first_s = last.blocks["training"]["first_step_s"]
+        notes.append(f"the time limit came after the first step, of {seconds(first_s)}")
     if declaration.metric.startswith("energy_") and last.rails:
         notes.append(f"counted: {', '.join(last.rails)}")
     notes += [last.reason, last.note]
