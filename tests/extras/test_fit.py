@@ -15,7 +15,16 @@ import torch
 from pomology.__main__ import main
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.extras.fit import answer, counts, listing, networks, offers, paces, published_runs
+from pomology.extras.fit import (
+    answer,
+    counts,
+    listing,
+    networks,
+    offers,
+    operators,
+    paces,
+    published_runs,
+)
 from pomology.extras.fit.offers import TrainingDevice
 from pomology.extras.fit.plan import Plan
 from pomology.extras.prediction import devices
@@ -415,12 +424,87 @@ def test_a_change_whose_weights_alone_do_not_fit_is_not_counted(counted, capsys)
     assert networks.EXPERTS_IN_16_BITS in said
 
 
-def test_the_weights_alone_are_less_than_any_counted_step_needs():
-    for row in networks.rows():
-        for backend, plan in counts.tabled(row):
-            stored = counts.table().get(counts.key(row["name"], plan, backend))
-            least = plan._replace(batch=1, sequence=1, rank=1)
-            assert not stored or offers._weights(row["name"], plan) < stored.need(least).bytes
+def test_a_change_that_does_not_fit_by_one_step_is_not_counted(tiny, counted):
+    Path(tiny).write_text(json.dumps(SIZES | {"hidden_size": 256, "intermediate_size": 512}))
+    plan = Plan("full", sequence=256, precision="fp32")
+    adapted = plan._replace(method="lora", checkpointing=True)
+    limit = counts.need(tiny, adapted, "mps").bytes / cost.ROOM + 1
+    need = counts.need(tiny, plan, "mps")
+    assert [each.method for each in counted] == ["lora", "full"]
+    offer = offers.cheapest(tiny, plan, TrainingDevice("mps", None, limit, ""), need)
+    assert offer.plan == adapted and len(counted) == 2
+
+
+def of_key(key):
+    """The model, the plan and the backend of a key of the table."""
+    name, backend, *changed = key.split()
+    default = Plan()._asdict()
+    values = dict(field.split("=") for field in changed)
+    return name, Plan(**{each: type(default[each])(text) for each, text in values.items()}), backend
+
+
+def test_the_least_bytes_are_fewer_than_any_counted_step_needs():
+    """Those of weights and, in full fine-tunings, of gradients and states."""
+    for key, stored in counts.table().items():
+        name, plan, backend = of_key(key)
+        assert counts.key(name, plan, backend) == key
+        need = stored.need(plan._replace(batch=1, sequence=1, rank=1))
+        for known in (need, None):
+            assert 0 < offers.least(name, plan, known) < need.bytes, key
+
+
+@pytest.mark.parametrize(
+    ("plan", "share"),
+    [
+        (Plan("full", sequence=1, amp=True), 0.9),
+        (Plan("full", sequence=1, precision="fp32", optimizer="sgd"), 0.9),
+        (Plan("full", sequence=1, optimizer="adamw8bit"), 0.9),
+        (Plan("full", sequence=1, precision="fp16", optimizer="paged-adamw8bit"), 0.9),
+        (Plan(sequence=1, amp=True), 0.6),
+        (Plan("qlora", sequence=1, precision="fp32", upcast=True), 0.2),
+    ],
+)
+def test_the_least_bytes_of_a_file_are_a_part_of_those_of_its_first_count(plan, share, tiny):
+    assert offers.least(tiny, plan, None) == 0
+    need = counts.need(tiny, plan, "cpu")
+    assert share < offers.least(tiny, plan, need) / need.bytes < 1
+
+
+STEPS = [
+    ("cuda", Plan("full", optimizer="adamw8bit", checkpointing=True)),
+    ("cuda", Plan("qlora", upcast=True, loss="fused")),
+    ("mps", Plan("qlora", framework="mlx", checkpointing=True)),
+    ("cpu", Plan(amp=True, dropout=0.1)),
+]
+
+
+@pytest.mark.parametrize(("backend", "plan"), STEPS)
+def test_one_step_has_the_bytes_that_are_counted(backend, plan, tiny):
+    """Or fewer: a batch of one is copied less often, and the parts of a loss are of equal size."""
+    for tokens in (2048, 777):
+        one = plan._replace(sequence=tokens)
+        ratio = counts.bytes_of_step(tiny, one, backend) / counts.need(tiny, one, backend).bytes
+        assert 0.99 < ratio < 1.001
+
+
+def test_more_and_longer_sequences_need_more():
+    """What a short one needs tells of all others."""
+    shapes = [(1, offers.SHORTEST), (1, 2048), (4, 2048)]
+    for key, stored in counts.table().items():
+        plan = of_key(key)[1]
+        needs = [stored.need(plan._replace(batch=b, sequence=s)).bytes for b, s in shapes]
+        assert needs[1] <= needs[2] and needs[0] < 1.001 * needs[1], key  # images are all as long
+
+
+def test_remembered_calls_of_operators_change_no_count(tiny, monkeypatch):
+    class Forgetful(dict):
+        def get(self, key):
+            return None
+
+    sizes = networks.find(tiny)
+    remembered = [counts.count(sizes, plan, backend) for backend, plan in STEPS[::2]]
+    monkeypatch.setattr(operators, "_calls", Forgetful())
+    assert [counts.count(sizes, plan, backend) for backend, plan in STEPS[::2]] == remembered
 
 
 def test_no_model_of_the_table_is_refused_as_recurrent():

@@ -96,7 +96,7 @@ def answer(options: argparse.Namespace) -> Answer:
     lines += more
     offer = None
     if verdict == offers.TOO_LARGE:
-        offer = offers.cheapest(name, plan, where)
+        offer = offers.cheapest(name, plan, where, need)
         lines += _offered(offer, name, plan, where, options, tokens)
     lines += details(name, plan, need, where)
     lines += [where.note] if where.note and where.device else []

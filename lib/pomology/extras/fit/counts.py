@@ -126,18 +126,41 @@ def alike(plan: Plan) -> Plan:
 
 @functools.cache
 def _of_any_shape(name: str, plan: Plan, backend: str) -> Counts:
-    stored = table().get(key(name, plan, backend))
-    if stored is None and plan.targets:
+    return stored(name, plan, backend) or count(networks.find(name), plan, backend)
+
+
+def stored(name: str, plan: Plan, backend: str) -> Counts | None:
+    """Return the counts of the table, or None."""
+    kept = table().get(key(name, plan, backend))
+    if kept is None and plan.targets:
         # The default matrices may be named, too.
         default = table().get(key(name, plan._replace(targets=""), backend))
         names = {matrix.rpartition(".")[2] for matrix in default.matrices} if default else set()
-        stored = default if names == set(plan.targets.split(",")) else None
-    return stored or count(networks.find(name), plan, backend)
+        kept = default if names == set(plan.targets.split(",")) else None
+    return kept
 
 
 def need(name: str, plan: Plan, backend: str) -> Need:
     """Return what a step needs, see `of`."""
     return of(name, plan, backend).need(plan)
+
+
+@functools.cache
+def bytes_of_step(name: str, plan: Plan, backend: str) -> float:
+    """Return the most bytes of one pass and its update, 0 if they are not counted.
+
+    That is `need(...).bytes`, or a little less, by an eighth of the work: the sequence is shortened
+    to parts of a loss of equal size, and a batch of one has fewer copies.
+    """
+    try:
+        with _without_warnings():
+            model = ShortModel(networks.find(name), plan, backend)
+            parts = networks.loss_parts(model.network, plan)
+            step = model.step(plan.batch, plan.sequence // parts * parts)
+    except Exception:  # of any type, see `count`, which says why
+        return 0.0
+    live = itertools.accumulate(event.size for event in step.events)
+    return max(size for size, event in zip(live, step.events, strict=True) if not event.inside)
 
 
 def key(name: str, plan: Plan, backend: str) -> str:
@@ -223,9 +246,7 @@ def count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
     if any(word in key.lower() for key in (name, *config) for word in RECURRENT):
         raise PomologyError(f"{name}: this architecture is not counted: {DEPENDS}")
     try:
-        with warnings.catch_warnings():
-            # peft warns of matrices that a whole model has, and a short one lacks.
-            warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")
+        with _without_warnings():
             return _count(config, plan, backend)
     except (PomologyError, ImportError):
         raise
@@ -238,6 +259,14 @@ def count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
             ) from None
         reason = f"its step fails on PyTorch's device `meta` ({reason})"
         raise PomologyError(f"{name}: this architecture is not counted: {reason}") from None
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Say nothing of matrices that a whole model has, and a short one lacks, as peft does."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")
+        yield
 
 
 def _count(config: Mapping[str, Any], plan: Plan, backend: str) -> Counts:
@@ -337,7 +366,7 @@ class ShortModel:
             hooks += timeline.watch(network.get_submodule(self.blocks), notes)
         inputs = networks.inputs_of(network, plan)
         with (
-            _without_garbage(),
+            without_garbage(),
             cost.fused_attention(self.backend, notes.computed),
             mock.patch("torch.Tensor.item", lambda _: 1.0),
             notes.watching(),
@@ -387,13 +416,15 @@ class ShortModel:
 
 
 @contextlib.contextmanager
-def _without_garbage() -> Iterator[None]:
+def without_garbage() -> Iterator[None]:
     """Collect no garbage meanwhile, which would free tensors at any moment."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 def shortened(config: Mapping[str, Any], key: str, depth: int) -> dict[str, Any]:

@@ -392,7 +392,8 @@ def build(config: dict[str, Any], plan: Plan, backend: str) -> Any:
         for weight in network.parameters():
             if id(weight) not in matrices:
                 weight.data = weight.data.float()
-    return with_lora(network, plan)
+    with torch.device("meta"):
+        return with_lora(network, plan)
 
 
 def untrained(config: dict[str, Any], plan: Plan, experts: str = "") -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pomology.extras.fit import counts, networks, times
@@ -20,6 +20,7 @@ UNKNOWN = "unknown"  # whether a plan fits a device whose memory is
 RESERVES = {"full": 1.11, "lora": 1.23, "qlora": 1.19}
 NO_KERNELS = "bitsandbytes has no kernels for Metal"
 SHORTEST = 128  # tokens of an offered sequence
+SURE = 0.995  # of the bytes of one step, which are at most 0.1 % more than those that are counted
 # How much a change costs the user: results that stay the same, then fewer trained weights, then
 # other software, then shorter texts.
 CHECKPOINTING, BATCH, STATES, LORA, QLORA, SOFTWARE, HALF = 1, 1, 2, 4, 6, 12, 40
@@ -61,7 +62,11 @@ def with_reserve(need: Need, plan: Plan, where: TrainingDevice) -> float:
 
     No measured ratio is known for other devices.
     """
-    return need.bytes * (RESERVES[plan.method] if where.backend == "cuda" else 1.0)
+    return _reserved(need.bytes, plan, where)
+
+
+def _reserved(bytes_: float, plan: Plan, where: TrainingDevice) -> float:
+    return bytes_ * (RESERVES[plan.method] if where.backend == "cuda" else 1.0)
 
 
 def verdict(need: Need, plan: Plan, where: TrainingDevice) -> str:
@@ -76,45 +81,85 @@ def share_of(need: Need, plan: Plan, where: TrainingDevice) -> float:
     return with_reserve(need, plan, where) / where.limit
 
 
-def cheapest(name: str, plan: Plan, where: TrainingDevice) -> Offer | None:
+def cheapest(
+    name: str, plan: Plan, where: TrainingDevice, need: Need | None = None
+) -> Offer | None:
     """Return the plan with the least changes that fits, else the one that is tight, or None.
 
     Of a device with unknown memory it is the one with the least changes that runs. Of plans with
-    equally large changes it is the fastest, else the one with the largest batch.
+    equally large changes it is the fastest, else the one with the largest batch. need: of the plan
+    itself, None if it cannot run.
     """
-    tight: list[Offer] = []
+    counted = {counts.alike(plan)}
     config = networks.find(name)
-    changes = _changed(plan, where, config)
+    changes = list(_changed(plan, where, config))
     if networks.fixed_sequence(config):
-        changes = (pair for pair in changes if pair[1].sequence == plan.sequence)
-    for _, same_cost in itertools.groupby(changes, key=lambda pair: pair[0]):
-        found = []
-        for _, changed in same_cost:
-            if where.limit and _weights(name, changed) > where.limit:
-                continue
-            try:
-                need = counts.need(name, changed, where.backend)
-            except ImportError:  # without PyTorch there are the steps of counts.jsonl alone
-                continue
-            found.append(Offer(changed, need, verdict(need, changed, where)))
-        fitting = [offer for offer in found if offer.verdict in (FITS, UNKNOWN)]
-        if fitting:
-            return _fastest(fitting, where)
-        tight = tight or [offer for offer in found if offer.verdict == TIGHT]
-    return _fastest(tight, where) if tight else None
+        changes = [pair for pair in changes if pair[1].sequence == plan.sequence]
+    for wanted in (FITS, TIGHT):
+        worse = VERDICTS[VERDICTS.index(wanted) + 1 :]
+        for _, same_cost in itertools.groupby(changes, key=lambda pair: pair[0]):
+            found = []
+            for _, changed in same_cost:
+                bounds = _bounds(name, changed, where, need, plan.sequence, counted)
+                shares = (_reserved(each, changed, where) / where.limit for each in bounds)
+                if any(fit_of(share) in worse for share in shares):
+                    continue
+                try:
+                    its_need = counts.need(name, changed, where.backend)
+                except ImportError:  # without PyTorch there are the steps of counts.jsonl alone
+                    continue
+                counted.add(counts.alike(changed))
+                found.append(Offer(changed, its_need, verdict(its_need, changed, where)))
+            found = [offer for offer in found if offer.verdict in (wanted, UNKNOWN)]
+            if found:
+                return _fastest(found, where)
+    return None
 
 
-def _weights(name: str, plan: Plan) -> float:
-    """Return bytes of weights, and of gradients with all of them: less than any step needs.
+def _bounds(
+    name: str,
+    plan: Plan,
+    where: TrainingDevice,
+    need: Need | None,
+    sequence: int,
+    counted: Collection[Plan],
+) -> Iterator[float]:
+    """Yield bytes that a plan needs at least, which take less time than its counts.
 
-    0 for a model that is none of the table's.
+    need, sequence: of the plan that it is a change of; a need of None is not known. counted: plans
+    whose counts are known, see `counts.alike`.
     """
+    if not where.limit:
+        return
+    yield least(name, plan, need)
+    if not need or counts.alike(plan) in counted or counts.stored(name, plan, where.backend):
+        return
+    # What the shortest sequence needs tells of all others.
+    shorter = [SHORTEST] if plan.sequence < sequence else []
+    for tokens in (*shorter, plan.sequence):
+        one = plan._replace(batch=1, accumulation=1, sequence=tokens)
+        yield SURE * counts.bytes_of_step(name, one, where.backend)
+
+
+def least(name: str, plan: Plan, need: Need | None) -> float:
+    """Return bytes that every step of a plan needs at once, whatever its batch and sequence.
+
+    They are those of the weights and, if all of them are trained, of gradients and states. need: of
+    the plan that this one is a change of. Without one, 0 for a model that is none of the table's.
+    """
+    parameters = need.parameters if need else networks.parameters(name)
     width = 4 if plan.precision == "fp32" or plan.amp else 2
+    if plan.method == "full":
+        # No other method is changed to this one, so that its own need has all trained weights.
+        trained = need.trained if need else parameters
+        states = {"adamw": 2 * width, "sgd": width, "adamw8bit": 2, "paged-adamw8bit": 0}
+        return parameters * width + trained * (plan.gradient_bytes + states[plan.optimizer])
     if plan.method == "qlora":
-        # In PyTorch experts stay in 16 bits; they are over 0.8 of such a model.
-        whole = networks.has_experts(name) and plan.framework == "torch"
-        width = 1.6 if whole else 0.5
-    return networks.parameters(name) * width * (2 if plan.method == "full" else 1)
+        # In PyTorch experts stay in 16 bits; they are over 0.8 of such a model of the table.
+        is_mixture = name in networks.configurations() and networks.has_experts(name)
+        in_16_bits = is_mixture and plan.framework == "torch" and not plan.small_experts
+        width = 1.6 if in_16_bits else 0.5
+    return parameters * width
 
 
 def _fastest(offers: Sequence[Offer], where: TrainingDevice) -> Offer:

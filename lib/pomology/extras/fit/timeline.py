@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from pomology.extras.fit import operators
 from pomology.models import cost
 
 # Blocks of a short network: two at each end, whose neighbours differ from those of the others, and
@@ -70,28 +71,27 @@ class Timeline:
 
         class Watching(TorchDispatchMode):
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                result = function(*args, **(kwargs or {}))
-                note(function, args, kwargs or {}, result)
+                result, call = operators.run(function, args, kwargs or {})
+                note(function._schema.name, args, result, call)
                 return result
 
         with Watching():
             yield
 
-    def _operator(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if function._schema.name.startswith("aten::_foreach"):
+    def _operator(self, name: str, args: Any, result: Any, call: operators.Call) -> None:
+        if name.startswith("aten::_foreach"):
             self._update_of_many(args, result)
             return
         if self.phase == "update":
             self._note_updated(args)
-        for tensor in cost.tensors(result):
+        for tensor in operators.tensors(result):
             # Labels are whole numbers, and may be as many as words.
             words = tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary
             logits = words and tensor.is_floating_point()
             self.allocated(tensor, "logits" if logits else "activations", self._middle())
-        if function._schema.name == "aten::empty_like" and self.phase != "update":
+        if name == "aten::empty_like" and self.phase != "update":
             self._note_dequantized(args[0])
-        moved = cost.moved_bytes(function, args, kwargs, result)
-        self.computed(flops_of(function, args, kwargs, result), moved)
+        self.computed(call.flops, call.moved)
 
     def computed(self, flops: float, moved: float) -> None:
         """Note the work of an operator. moved: bytes, 0 if it launches no kernel."""
@@ -135,7 +135,7 @@ class Timeline:
 
     def _note_updated(self, args: Any) -> None:
         """Note whose update an operator is part of; one on temporary tensors alone goes on."""
-        stored = [self._storages.get(cost.storage(tensor)) for tensor in cost.tensors(args)]
+        stored = [self._storages.get(cost.storage(tensor)) for tensor in operators.tensors(args)]
         times = [each.times for each in stored if each and each.kind in ("weights", "optimizer")]
         self._updated_times = max(times, default=self._updated_times)
 
@@ -163,19 +163,6 @@ class Timeline:
         after = MIDDLE + 1 if self.phase == "forward" else MIDDLE - 1
         inside = self.times != 1 and self.in_block in (MIDDLE, after)
         self.events.append(Event(storage.kind, size, inside))
-
-
-def flops_of(function: Any, args: Any, kwargs: Any, result: Any) -> float:
-    """Return the operations of an operator by PyTorch's formulas; 1 MAC is 2 operations."""
-    import torch
-    from torch.utils.flop_counter import flop_registry
-
-    packet = function._overloadpacket
-    if packet is torch.ops.aten._grouped_mm:
-        # Each group of rows has a matrix; or each pair of groups of rows becomes a matrix.
-        return 2 * args[0].shape[-2] * args[0].shape[-1] * args[1].shape[-1]
-    formula = flop_registry.get(packet)
-    return formula(*args, **kwargs, out_val=result) if formula else 0
 
 
 def watch(blocks: Any, timeline: Timeline) -> list[Any]:
