@@ -137,6 +137,21 @@ def test_waiting_for_data_is_shown_where_it_is_resolved(loop_s, waiting):
     assert row.cells["Reading alone"] == "not measured"
 
 
+def test_evaluation_is_shown_where_no_time_was_left_for_computing_alone():
+    part = clock.Part("training", 100.0, first_step_s=5.0)
+    part.blocks = [clock.Block(1, 5.0 + 0.01 * (number % 2)) for number in range(20)]
+    steps = clock.StepClock()
+    steps.parts = dict.fromkeys(("training", "feature bank", "kNN"), part)
+    metrics = {}
+    epoch_breakdown.record_split(SimpleNamespace(clock=steps, metric=metrics.__setitem__))
+    assert metrics.keys() == {"loop_epoch_s", "evaluation_epoch_s"}
+    config = {"batch_size": 128, "workers": 8}
+    fields = {"metrics": metrics, "status": "ok", "backend": "cpu", "config": config}
+    (row,) = epoch_breakdown.table([SimpleNamespace(repeat=0, **fields)]).rows
+    assert row.cells["Training"] == row.cells["Data-loading stall"] == "not measured"
+    assert row.cells["Evaluation"].startswith("1,00")  # two parts of 100 steps of 5 s
+
+
 def epoch(loop_s=None, training_s=400.0, batch_size=128, steps=20, **more):
     metrics = {}
     if loop_s:

@@ -60,13 +60,12 @@ def record_split(case):
     """Record an epoch's training with the loader and on pre-loaded batches, and its evaluation."""
     parts = epochs.part_metrics(case.clock)
     steps = case.clock.parts["training"]
-    if not steps.ready_blocks or len(parts) < 3:
+    if len(parts) < 3:
         return
-    record(
-        case,
-        "training_epoch_s",
-        epochs.without_range(epochs.interval(steps.ready_blocks)) * steps.epoch_steps,
-    )
+    # A slow device has no time left for pre-loaded batches.
+    if steps.ready_blocks:
+        alone = epochs.without_range(epochs.interval(steps.ready_blocks))
+        record(case, "training_epoch_s", alone * steps.epoch_steps)
     record(case, "loop_epoch_s", parts.pop("training"))
     record(case, "evaluation_epoch_s", sum(parts.values()))
 
@@ -152,7 +151,7 @@ def table(records):
     several = len({record.repeat for record in records}) > 1
     for record in records:
         times = dict(record.metrics)
-        if "loop_epoch_s" in times:
+        if {"loop_epoch_s", "training_epoch_s"} <= times.keys():
             times["waiting_epoch_s"] = _waiting(times)
         if "views_epoch_s" in times:
             times["augmentation_epoch_s"] = times["views_epoch_s"] + -1 * times["reading_epoch_s"]
