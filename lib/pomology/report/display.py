@@ -21,7 +21,7 @@ from pomology.results.record import Record
 from pomology.results.repeats import run_to_run_by_kind
 from pomology.results.run import Run, by_hand, latest, note_machine
 
-MOST_ROWS = 40  # of a table that the report does not fold
+MOST_ROWS = 40  # of a table that is not folded
 NOTHING = "*Nothing was measured that this figure could show.*"
 CONTENTS = "about.json"  # the ordered contents of the folder shown/<notebook>/
 
@@ -100,6 +100,7 @@ class Report:
         folder = self._folder()
         if table_or_figure is None:
             return Markdown(NOTHING)
+        folded |= isinstance(table_or_figure, Table) and len(table_or_figure.rows) > MOST_ROWS
         item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
         item = self._items.setdefault(name, item)  # keeps the number if its cell runs again
         if isinstance(table_or_figure, Table):
@@ -184,7 +185,7 @@ class Report:
             self.snapshot.get("gpus") or (),
             run_to_run_by_kind(records),
         )
-        return self.save(shown, "article", folded=len(shown.rows) > MOST_ROWS)
+        return self.save(shown, "article")
 
     def details(self) -> Table:
         """Show the figure of step times over time, if any; save and return all measured values."""
