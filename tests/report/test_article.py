@@ -16,7 +16,7 @@ from pomology.measure.estimate import Estimate
 from pomology.paths import read_csv, root
 from pomology.report import answer, article, figures, shares
 from pomology.report import table as report_table
-from pomology.report.article import SCALED, SMOKE, Declaration
+from pomology.report.article import LEFT_OUT, SCALED, SMOKE, Declaration
 from pomology.report.claims import claims_table
 from pomology.report.peaks import best
 from pomology.report.table import INTERVALS, YEARS, Row, Table, value_text
@@ -205,7 +205,9 @@ def test_smoke_and_scaled_are_never_next_to_published():
     smoke = vae(profile="smoke", flags=["drift"])
     table = article_table("vae", [smoke, vae(scaled=True)])
     assert table.rows == article_table("vae", []).rows
-    assert {SMOKE, SCALED} < {*table.notes}
+    assert {SMOKE, LEFT_OUT} < {*table.notes} and SCALED not in table.notes
+    rates = article_table("bert_base", [vae(experiment="bert_base", scaled=True)])
+    assert SCALED in rates.notes and LEFT_OUT not in rates.notes
 
 
 # Values whose geometric mean is 2.2; the upper bound is computed in test_intervals.

@@ -30,12 +30,19 @@ EPOCH = (
 RELATIVE = ("times_fp32", "times_cpu")  # speeds relative to another case, in every table
 TIMED = ("device", "framework", "backend")
 TRAININGS = ("epoch_s", "fit_s")  # times whose note says how they were measured
+NAMED = 4  # devices of a published note
 FOLDED = 3  # cases without a value, from which on a table has them behind a click
 SMOKE = "Smoke tests have tiny shapes; this table leaves them out."
 NUMBER = "n: the steps, calls or samples behind a value; without it, one."
 SCALED = (
     "scaled: a smaller model or batch than published; compare only FLOP/s. The details have its "
     "times."
+)
+
+
+LEFT_OUT = (
+    "Cases with a smaller model or batch than published are not in this table, since their times "
+    "compare with no other's. The details have them."
 )
 
 
@@ -383,14 +390,18 @@ def _notes(
     notes += [f"Data: {origin}." for origin in origins]
     notes += [SMOKE] if any(record.profile == "smoke" for record in records) else []
     scaled = [record for record in records if record.scaled and record.profile != "smoke"]
-    notes += [SCALED] if scaled else []
+    if scaled:
+        notes.append(LEFT_OUT if declaration.metric in TRAININGS else SCALED)
     notes += [YEARS] if measured and declaration.printed else []
-    published_notes = dict.fromkeys(
-        row["note"]
-        for row in declaration.printed
-        if row["note"] and row["si"] is not None and _shows(row, filled)
-    )
-    notes += [f"Published: {note}." for note in published_notes]
+    devices_of: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in declaration.printed:
+        if row["note"] and row["si"] is not None and _shows(row, filled):
+            devices_of[row["note"]][row["device"]] = None
+    for note, names in devices_of.items():
+        # A source of `beside` has its name in the note.
+        few = len(names) <= NAMED and all(names) and not declaration.beside
+        where = f" ({', '.join(names)})" if few else ""
+        notes.append(f"Published{where}: {note}.")
     flags = sorted({flag for case in measured for flag in case.flags})
     return notes + [f"{flag}: {cases.FLAGS.get(flag, flag)}." for flag in flags]
 
