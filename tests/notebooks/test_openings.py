@@ -15,7 +15,7 @@ OPENINGS = {
     "memory": "answers.growth",
     "model_sizes": "answers.sizes_and_speeds",
     "gpt2_finetuning": "answers.lora_effect",
-    "capabilities": "answers.features",
+    "gpt2_pretraining": "answers.frameworks",
 }
 
 
@@ -26,8 +26,14 @@ def document(name):
 
 @pytest.mark.parametrize("name", OPENINGS)
 def test_the_answer_opens_with_what_was_asked(name):
-    opened = f"experiment.answer(opening={OPENINGS[name]}(experiment.records)"
+    opened = f"experiment.answer(opening={OPENINGS[name]}(experiment.records"
     assert [cell for cell in code(document(name)) if cell.startswith(opened)]
+
+
+def test_capabilities_says_that_nothing_was_compiled_on_a_cpu():
+    (cell,) = [each for each in code(document("capabilities")) if "experiment.answer(" in each]
+    assert cell.startswith("opening = answers.features(experiment.records)")
+    assert "torch.compile was not tried on the CPU" in cell
 
 
 def test_the_rows_of_a_cpu_are_said_to_be_in_table_6():
