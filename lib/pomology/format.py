@@ -71,6 +71,12 @@ def quantity(value: float, unit: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 run`, `2 processes`."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
 def clock_time(value: float) -> str:
     """Return a duration as `40 s`, `1:30 min` or `2:05:00 h`; `not known` for infinity."""
     if value == math.inf:

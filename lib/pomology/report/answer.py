@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 from pomology.articles.claims import CONTRADICTED, SUPPORTED, devices_of
-from pomology.format import IN_PROCESS, significant
+from pomology.format import IN_PROCESS, counted, significant
 from pomology.report.article import (
     TRAININGS,
     Declaration,
     comparable,
+    distinct,
     ended_after_first_step,
 )
 from pomology.report.claims import claims_table, needs
@@ -34,6 +35,7 @@ OF_GPUS = ("energy_gpu_j_per_step",)
 GPUS = {"gpu", "mps", "mlx-gpu", "cuda", "rival"}  # names of GPUs in the conditions of claims
 NAMED = 2  # claims that are quoted
 OTHERS = 5  # other settings whose values are named
+LEAST_SETTINGS = 3  # of which the shortest and the longest are named
 FAILED = 4  # cases of a status whose settings are named
 SPELLED = {"lora": "LoRA", "amp": "AMP", "persistent": "persistent workers"}
 PEAKS_OF_MEMORY = ("allocated_peak_bytes", "footprint_peak_bytes", "peak_memory_bytes")
@@ -66,7 +68,7 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         sentences += [_values(declaration, metric, main)] if values else []
         if metric in OF_SPEED:
             sentences += _compared(declaration, main, run_to_run_by_kind(records))
-        sentences += [unanswered] if unanswered else []
+        sentences += unanswered
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
         sentences += _published(declaration, metric, lead, named=values)
@@ -75,8 +77,8 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
             sentences += others or _ends_of_settings(declaration, metric, lead, timed)
         if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
             sentences.append("No case ran on a GPU.")
-    elif unanswered:
-        sentences.append(unanswered)
+    else:
+        sentences += unanswered
     heading = metrics.Metric(metric).heading
     sentences += _endings(measured, metric, "" if timed else heading)
     sentences += _claims(declaration, records)
@@ -85,22 +87,22 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
 
 def _unanswered(
     declaration: Declaration, metric: str, timed: Sequence[Repeats], measured: Sequence[Repeats]
-) -> str:
-    """Return which part of the question has no answer since a kind of device lacks; else "".
+) -> list[str]:
+    """Return which part of the question has no answer, since a kind of device is missing.
 
     An experiment whose article claims how a GPU and a CPU compare asks for both.
     """
     ran = {case.kind for case in measured}
     if metric in OF_GPUS and ran == {"cpu"}:
-        return "The question is about a GPU and is not answered here: no case ran on a GPU."
+        return ["The question is about a GPU and is not answered here: no case ran on a GPU."]
     kinds = {case.kind for case in timed}
     named = [devices_of(claim) for claim in _claims_of_article(declaration)]
     comparing = any("cpu" in names and names & GPUS for names in named)
     if metric not in OF_SPEED or not comparing or len(kinds) != 1:
-        return ""
+        return []
     other = "GPU" if kinds == {"cpu"} else "CPU"
     why = f"no case on a {other} has a value" if len(ran) > 1 else f"no case ran on a {other}"
-    return f"How a {other} compares is not answered here: {why}."
+    return [f"How a {other} compares is not answered here: {why}."]
 
 
 def _asked_for(declaration: Declaration) -> str:
@@ -221,7 +223,7 @@ def _ends_of_settings(
     if metric not in TRAININGS:
         return []
     alike = _on_the_same_device(main, timed)
-    if len(alike) <= NAMED:
+    if len(alike) < LEAST_SETTINGS:
         return []
     alike.sort(key=lambda case: case.values[metric].value)
     heading = _in_minutes(declaration, metric)
@@ -276,8 +278,7 @@ def _number(case: Repeats, metric: str) -> str:
         return f"{how}{len(case.used)} repeats"
     if metric in TRAININGS:
         steps = sum(steps for steps, _ in case.last.steady())
-        plural = "s" * (steps != 1)
-        return f"{value.how} from {steps:,} step{plural}, one run" if steps else "one run"
+        return f"{value.how} from {counted(steps, 'step')}, one run" if steps else "one run"
     return f"n = {value.n:,}, one run" if value.n and value.n > 1 else "one run"
 
 
@@ -391,13 +392,9 @@ def _settings_of(status: str, measured: Sequence[Repeats]) -> str:
     cases_of = [case for case in measured if case.status == status]
     if not 0 < len(cases_of) <= FAILED:
         return ""
-    distinct = [
-        key
-        for key in dict.fromkeys(key for case in measured for key in case.config)
-        if len({str(case.config.get(key)) for case in measured}) > 1
-    ]
+    names = distinct([case.config for case in measured])
     settings = [
-        {key: case.config[key] for key in distinct if key in case.config} for case in cases_of
+        {name: case.config[name] for name in names if name in case.config} for case in cases_of
     ]
     named = dict.fromkeys(cases.config_text(each) for each in settings if each)
     return f" ({'; '.join(named)})" if named else ""

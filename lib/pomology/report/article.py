@@ -1,6 +1,7 @@
 """The declaration of an experiment, and the tables of published and of all measured values."""
 
 import functools
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from pomology.articles import published
-from pomology.format import IN_PROCESS, quantity, seconds, with_interval
+from pomology.format import IN_PROCESS, counted, quantity, seconds, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.table import YEARS, Row, Table, intervals, numbers, value_text
@@ -38,8 +39,6 @@ SCALED = (
     "scaled: a smaller model or batch than published; compare only FLOP/s. The details have its "
     "times."
 )
-
-
 LEFT_OUT = (
     "Cases with a smaller model or batch than published are not in this table, since their times "
     "compare with no other's. The details have them."
@@ -96,11 +95,8 @@ class Declaration:
         if self.settings:
             return self
         configs = list(configs)
-        values: dict[str, set[str]] = {}
-        for name in dict.fromkeys(name for config in configs for name in config):
-            values[name] = {str(config.get(name)) for config in configs}
-        distinct = [name for name in values if len(values[name]) > 1 or not self.printed]
-        return replace(self, settings=tuple(dict.fromkeys([*self.headings, *distinct])))
+        names = distinct(configs) if self.printed else itertools.chain(*configs)
+        return replace(self, settings=tuple(dict.fromkeys([*self.headings, *names])))
 
     def texts(self, config: dict) -> dict[str, str]:
         """Return the settings of a case or a published row, by heading."""
@@ -155,6 +151,12 @@ class Declaration:
         experiments = {self.name, *self.claims_of}
         claims = published.claims(article=article)
         return [claim for claim in claims if experiments & set(claim.experiments)]
+
+
+def distinct(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings that tell cases apart, in their order. configs: of the cases."""
+    names = dict.fromkeys(itertools.chain(*configs))
+    return [name for name in names if len({str(config.get(name)) for config in configs}) > 1]
 
 
 def article_table(
@@ -355,7 +357,7 @@ def _note(declaration: Declaration, case: Repeats) -> str:
         if how == "estimated":
             steps = last.blocks.get("training", {}).get("epoch_steps")
             timed = sum(count for count, _ in last.steady())
-            how += f" from {timed} step{'s' * (timed != 1)}"
+            how += f" from {counted(timed, 'step')}"
             how += f" of {steps:,.0f}" if steps else ""
         elif declaration.metric == "epoch_s" and "step_s" in case.values:
             how += f", a step in {with_interval(case.values['step_s'], seconds)}"

@@ -888,9 +888,8 @@ def svg(figure: Any) -> str:
 def png(figure: Any) -> Any:
     """Return a figure as PNG with 256 colours and words for who cannot see it.
 
-    Jupyter and code hosts display it.
-
-    It has a white background in dark mode, too, and text has a white halo.
+    Jupyter and code hosts display it. It has a white background in dark mode, too, and text has a
+    white halo.
     """
     import PIL.Image
     from IPython.display import Image

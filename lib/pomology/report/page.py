@@ -18,7 +18,7 @@ import msgspec
 
 from pomology.articles import published
 from pomology.errors import PomologyError
-from pomology.format import one_line
+from pomology.format import counted, one_line
 from pomology.machine import snapshot
 from pomology.paths import read_file, read_text, redact, write_atomic
 from pomology.report import peaks, shares, table
@@ -141,7 +141,7 @@ def endings(records: Sequence[Record]) -> str:
     case counts as a run of it.
     """
     cases_run = {(record.experiment, record.case) for record in records}
-    head = f"{len(records):,} case{'s' * (len(records) != 1)}"
+    head = counted(len(records), "case")
     if len(cases_run) < len(records):
         head = f"{len(records):,} runs of {len(cases_run):,} cases"
     measured = [record for record in records if record.status == "ok"]

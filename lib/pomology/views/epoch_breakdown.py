@@ -2,7 +2,7 @@
 
 import itertools
 
-from pomology.format import IN_PROCESS, seconds, significant, with_interval
+from pomology.format import IN_PROCESS, counted, seconds, significant, with_interval
 from pomology.measure import calls, clock, epochs
 from pomology.report.article import comparable
 from pomology.report.table import Row, Table
@@ -77,7 +77,7 @@ def resolved(part):
     """
     steps = part.n or 0
     if part.bounds[0] <= 0 or steps < LEAST_STEPS:
-        return f"not distinguishable ({_counted(steps)})"
+        return f"not distinguishable ({counted(steps, 'step')})"
     return with_interval(part, seconds)
 
 
@@ -116,10 +116,6 @@ def _waiting(times):
     return times["loop_epoch_s"] + -1 * times["training_epoch_s"]
 
 
-def _counted(steps):
-    return f"{steps:,} step{'s' * (steps != 1)}"
-
-
 def _shares(case):
     """Return the percentage of an epoch that its training waits for data, of each repeat."""
     shares = []
@@ -141,7 +137,7 @@ def _unknown(case):
     steps = min(share.n or 0 for share in shares)
     known = [*shares, repeats.mean_of_repeats(shares)]
     if steps < LEAST_STEPS or any(share.bounds[0] <= 0 for share in known):
-        return f"it is not distinguishable from 0 ({_counted(steps)})"
+        return f"it is not distinguishable from 0 ({counted(steps, 'step')})"
     return ""
 
 

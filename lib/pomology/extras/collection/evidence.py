@@ -13,7 +13,7 @@ from pomology.articles import devices as names
 from pomology.articles import published
 from pomology.extras.collection import shared
 from pomology.extras.versus import pairs, predicted
-from pomology.format import quantity, seconds, significant, span
+from pomology.format import counted, quantity, seconds, significant, span
 from pomology.results import cases
 
 MEMORY = ("footprint_peak_bytes", "reserved_peak_bytes", "peak_memory_bytes")
@@ -151,10 +151,10 @@ class Device(NamedTuple):
     def counts(self) -> str:
         """How much is known of it, in words."""
         sources = {value.cells["Source"] for value in self.published}
-        published_values = shared.counted(self.values, "published value")
+        published_values = counted(self.values, "published value")
         parts = [
-            f"{published_values} of {shared.counted(len(sources), 'source')}" if sources else "",
-            shared.counted(len(self.runs), "shared run") if self.runs else "",
+            f"{published_values} of {counted(len(sources), 'source')}" if sources else "",
+            counted(len(self.runs), "shared run") if self.runs else "",
             f"predictions of {len(self.predicted)} workloads" if self.predicted else "",
         ]
         text = ", ".join(filter(None, parts))
@@ -297,8 +297,8 @@ def relatives(name: str, every: Iterable[str]) -> list[Relative]:
     for other in every:
         if other == name:
             continue
-        counted = [pair for pair in pairs.pairs(other, name) if pair.counts]
-        measured = pairs.summary(counted)
+        compared = [pair for pair in pairs.pairs(other, name) if pair.counts]
+        measured = pairs.summary(compared)
         ratios = predicted.ratios(other, name)
         by_prediction = None
         if ratios:

@@ -11,7 +11,7 @@ import msgspec
 from pomology.articles import published
 from pomology.extras.collection import check
 from pomology.extras.versus import pairs
-from pomology.format import quantity, seconds, with_interval
+from pomology.format import counted, quantity, seconds, with_interval
 from pomology.measure.estimate import REPEATS, Estimate
 from pomology.report import peaks
 from pomology.results import cases, repeats
@@ -285,12 +285,6 @@ class Pooled(msgspec.Struct, frozen=True):
         """The name of the workload; of an experiment with several models its own."""
         name = self.first.experiment
         return name if "model" in self.first.settings else published.WORKLOADS.get(name, name)
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 run`, `2 processes`."""
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def pool(runs: Sequence[Run]) -> list[Pooled]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from pomology.errors import PomologyError
 from pomology.extras.collection import check, kept, page, shared
 from pomology.extras.share import share
+from pomology.format import counted
 from pomology.machine.snapshot import run_command
 from pomology.paths import redact, root
 from pomology.results import cases
@@ -106,7 +107,7 @@ def summary(one: kept.OneZip) -> str:
     """Return what the pages would show of an accepted run, and its proof, in a line."""
     devices = dict.fromkeys(time.device for time in one.times)
     training = [time for time in one.times if time.experiment != shared.PEAKS]
-    count = shared.counted(len(training), "time")
+    count = counted(len(training), "time")
     times = f"{count} of training on {' and '.join(devices)}" if training else "peaks"
     return f"The pages would show {times}; {one.proof.text}."
 

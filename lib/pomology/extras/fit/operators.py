@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pomology.models import cost
@@ -48,17 +47,6 @@ def run(function: Any, args: Any, kwargs: Any) -> tuple[Any, Call]:
     return _again(call) if call.made else function(*args, **kwargs), call
 
 
-def tensors(value: Any) -> Iterator[Any]:
-    """Yield the tensors of an argument or a result, also those in lists."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors(each)
-
-
 def _sizes(value: Any) -> Any:
     """Return what a call depends on of its arguments, which is not what tensors contain."""
     import torch
@@ -88,7 +76,7 @@ def _is_in_place(function: Any, args: Any, result: Any) -> bool:
     import torch
 
     changes = function._schema.name.endswith("_") and torch.Tag.inplace_view not in function.tags
-    on_meta = all(each.is_meta for each in tensors(args))
+    on_meta = all(each.is_meta for each in cost.tensors(args))
     return changes and on_meta and bool(args) and result is _changed(args)
 
 
@@ -105,13 +93,13 @@ def _are_new(function: Any, arguments: Any, results: Any) -> bool:
     schema = function._schema
     if any(each.alias_info for each in (*schema.arguments, *schema.returns)):
         return False
-    made = list(tensors(results))
+    made = cost.tensors(results)
     storages = {*map(cost.storage, made)}
     return (
         bool(made)
         and len(made) == sum(each is not None for each in results)
         and len(storages) == len(made)
-        and storages.isdisjoint(map(cost.storage, tensors(arguments)))
+        and storages.isdisjoint(map(cost.storage, cost.tensors(arguments)))
         and all(each.is_meta for each in made)
         and all(_nbytes(each) == _nbytes(_new(_like(each))) for each in made)
     )

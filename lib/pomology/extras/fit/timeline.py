@@ -84,7 +84,7 @@ class Timeline:
             return
         if self.phase == "update":
             self._note_updated(args)
-        for tensor in operators.tensors(result):
+        for tensor in cost.tensors(result):
             # Labels are whole numbers, and may be as many as words.
             words = tensor.dim() > 1 and tensor.shape[-1] == self.vocabulary
             logits = words and tensor.is_floating_point()
@@ -135,7 +135,7 @@ class Timeline:
 
     def _note_updated(self, args: Any) -> None:
         """Note whose update an operator is part of; one on temporary tensors alone goes on."""
-        stored = [self._storages.get(cost.storage(tensor)) for tensor in operators.tensors(args)]
+        stored = [self._storages.get(cost.storage(tensor)) for tensor in cost.tensors(args)]
         times = [each.times for each in stored if each and each.kind in ("weights", "optimizer")]
         self._updated_times = max(times, default=self._updated_times)
 
