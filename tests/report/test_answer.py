@@ -76,7 +76,8 @@ def test_without_a_gpu_or_without_any_value_the_answer_says_less():
         record("vae", {}, {"batch_size": 128}, status="too-big", backend="mps"),
         record("vae", {}, {"batch_size": 128}, status="too-slow"),
     )
-    assert said.startswith("No case has a value on this machine: 1 too-big, 1 too-slow.")
+    ends = "1 too-big (on the GPU), 1 too-slow (on the CPU)"
+    assert said.startswith(f"No case has a value on this machine: {ends}.")
     assert answer_of().startswith("Nothing was measured on this machine yet.")
     assert answer_of(epoch(4.0, profile="smoke")) == answer.SMOKE
     said = answer_of(epoch(4.0, "cpu"), epoch(9.0, "cpu", batch_size=5120, status="too-slow"))
@@ -251,6 +252,15 @@ def test_a_case_that_ended_without_the_value_is_counted():
     assert "1 of 2 cases has no value: 1 ended without it." in answer_of(epoch(4.0, "cpu"), without)
     alone = record("vae", {"compute_epoch_s": metric(1.0)}, {"batch_size": 128}, framework="mlx")
     assert "1 of 2 cases has no value: 1 compute only." in answer_of(epoch(4.0, "cpu"), alone)
+
+
+def test_a_case_without_a_value_is_told_from_the_same_one_with_it():
+    mlx = {"framework": "mlx", "status": "too-slow"}
+    said = answer_of(epoch(4.0, "cpu"), record("vae", {}, {"batch_size": 128}, **mlx))
+    assert "1 of 2 cases has no value: 1 too-slow (in MLX)." in said
+    larger = record("vae", {}, {"batch_size": 5120}, **mlx)
+    said = answer_of(epoch(4.0, "cpu"), larger)
+    assert "1 of 2 cases has no value: 1 too-slow (batch size 5120 in MLX)." in said
 
 
 def test_synthetic_data_and_a_missing_gpu_are_told():

@@ -186,6 +186,15 @@ def test_of_each_operation_and_precision_the_highest_rate_is_told():
     assert answers.rates(records) == f"{said} Without a value: matmul in fp16 (too-slow)."
 
 
+def test_flags_follow_a_slope_and_launches():
+    slope = {"footprint_slope_bytes": metric(1000.0, 500.0, 1500.0, "B")}
+    grown = record("memory", slope, {"load": "easy"}, flags=["busy"])
+    assert answers.growth([grown]).endswith(" in 1,000 steps (busy).")
+    times = {name: metric(1e-5) for name in answers.LAUNCHES}
+    launched = record("kernel_launch", times, {}, flags=["busy", "contended"], backend="mps")
+    assert answers.launches([launched]).endswith(" (busy, contended).")
+
+
 @pytest.mark.parametrize(
     ("slope", "words"),
     [

@@ -393,11 +393,18 @@ def _settings_of(status: str, measured: Sequence[Repeats]) -> str:
     if not 0 < len(cases_of) <= FAILED:
         return ""
     names = distinct([case.config for case in measured])
-    settings = [
-        {name: case.config[name] for name in names if name in case.config} for case in cases_of
-    ]
-    named = dict.fromkeys(cases.config_text(each) for each in settings if each)
-    return f" ({'; '.join(named)})" if named else ""
+    # The same settings may have a value on another device, or in another framework.
+    devices = len({case.kind for case in measured}) > 1
+    frameworks = len({case.framework for case in measured}) > 1
+    named = {}
+    for case in cases_of:
+        words = [
+            cases.config_text({name: case.config[name] for name in names if name in case.config})
+        ]
+        words += [f"on the {case.kind.upper()}"] if devices else []
+        words += [f"in {case.framework}"] if frameworks else []
+        named[" ".join(filter(None, words))] = None
+    return f" ({'; '.join(filter(None, named))})" if any(named) else ""
 
 
 def _claims_of_article(declaration: Declaration) -> list[SimpleNamespace]:

@@ -190,13 +190,19 @@ def launches(records):
             shown = with_interval(case.values[name], seconds)
             shown = f"{shown[:-1]}, " if shown.endswith(")") else f"{shown} ("
             parts.append(f"{words} {shown}{count})")
-        texts.append(f"On the {case.device} in {case.framework} {answer.listed(parts)}.")
+        flags = _flags(case)
+        texts.append(f"On the {case.device} in {case.framework} {answer.listed(parts)}{flags}.")
     kinds = {case.kind for case in pooled}
     if "cpu" in kinds:
         texts.append("Those of a CPU are function calls.")
     if kinds == {"cpu"}:
         texts.append("How long a GPU takes is not answered here: no case ran on a GPU.")
     return " ".join(texts)
+
+
+def _flags(case):
+    """Return the flags of a case as ` (busy, contended)`; "" without any."""
+    return f" ({', '.join(case.flags)})" if case.flags else ""
 
 
 def rates(records):
@@ -255,7 +261,7 @@ def growth(records):
                 verb = "grew" if slope.value > 0 else "shrank"
             thousand = quantity(1000 * abs(slope.value), "B")
             verdict = f"the memory {verb} by {shown} per step, {thousand} in 1,000 steps"
-        texts.append(f"{where} {verdict}.")
+        texts.append(f"{where} {verdict}{_flags(case)}.")
     return " ".join(texts)
 
 
@@ -301,7 +307,8 @@ def lora_effect(records):
             model = f"{case.config['model']} at batch size {case.config['batch_size']}"
             where = f"on the {case.device} in {case.framework}"
             texts.append(
-                f"With LoRA {answer.listed(parts)} as long as without it ({model} {where})."
+                f"With LoRA {answer.listed(parts)} as long as without it ({model} {where})"
+                f"{_flags(case)}."
             )
     return " ".join(texts) or (
         "What LoRA changes is not answered here: no model has times both with it and without it."
