@@ -166,10 +166,16 @@ def parity(wrong: str = "", **ways) -> tuple:
     return instrument.parity, FakeDevice("mps"), {}, replaced
 
 
-def agreement(ratios: list[float]) -> tuple:
-    times = [ratio * 1e-3 for ratio in ratios], [1e-3] * len(ratios), [1e-3] * len(ratios)
-    settings = BUDGET | MARGIN | {"pairs": len(ratios)}
-    return instrument.agreement, FakeDevice("cpu"), settings, {"both_clocks": lambda *_: times}
+def agreement(*rounds: list[float]) -> tuple:
+    """Two clocks of such ratios; all later rounds are as the last one."""
+    left = [*rounds]
+
+    def both_clocks(*_):
+        ratios = left.pop(0) if len(left) > 1 else left[0]
+        return [ratio * 1e-3 for ratio in ratios], [1e-3] * len(ratios), [1e-3] * len(ratios)
+
+    settings = BUDGET | MARGIN | {"pairs": len(rounds[0])}
+    return instrument.agreement, FakeDevice("cpu"), settings, {"both_clocks": both_clocks}
 
 
 def test_the_difference_that_90_percent_of_pairs_do_not_exceed(check):
@@ -251,6 +257,9 @@ CHECKS = [
     (lambda: agreement([0.825, 0.87, 0.92, 0.94, 0.93, 0.958]), "ok", "too wide for a verdict"),
     (lambda: agreement([1.9, 2.2, 2.0, 2.1, 2.0, 1.95]), "mismatch", "it should be 1"),
     (lambda: agreement([1.05] * 8), "mismatch", "it should be 1"),
+    # A disturbance passes, a wrong clock does not.
+    (lambda: agreement([0.9] * 8, [0.9] * 8, [1.0] * 8), "ok", "training step 1.000"),
+    (lambda: agreement([1.0] * 8, [0.9] * 8), "mismatch", "3 times: training step 0.900"),
     (lambda: parity(), "ok", "14 outputs and gradients agree"),
     (lambda: parity(product=in_tf32), "mismatch", "matmul keeps 10"),
     (lambda: parity("gradient of words"), "mismatch", "gradient of words"),
