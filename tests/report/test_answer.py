@@ -27,8 +27,13 @@ def varying(share, backend):
 BOTH = [varying(0.1, "cpu"), varying(0.1, "mps")]
 
 
+def said_of(declaration, records, **options):
+    """The answer with its evidence, as one text."""
+    return str(answer.of_run(declaration, records, **options))
+
+
 def answer_of(*records):
-    return answer.of_run(of("vae"), records)
+    return said_of(of("vae"), records)
 
 
 def test_a_value_has_its_interval_its_device_and_what_it_rests_on():
@@ -50,9 +55,9 @@ def test_names_take_with_and_numbers_at():
     config = {"model": "mlp", "batch_size": 32}
     times = {"fit_s": metric(2.0)}
     fields = {"article": "004", "framework": "tensorflow"}
-    said = answer.of_run(of("mlp_cnn_lstm"), [record("mlp_cnn_lstm", times, config, **fields)])
+    said = said_of(of("mlp_cnn_lstm"), [record("mlp_cnn_lstm", times, config, **fields)])
     assert said.startswith("Training time with model mlp, at batch size 32: 2.00 s")
-    of_claim = answer.of_run(of("capabilities"), [record("capabilities", {}, {"feature": "fp16"})])
+    of_claim = said_of(of("capabilities"), [record("capabilities", {}, {"feature": "fp16"})])
     assert "The article's claim is not decided on this machine: it needs" in of_claim
 
 
@@ -105,7 +110,9 @@ def test_the_answer_stands_in_the_report_and_on_top_of_the_executed_notebook(tmp
     report.table()
     page = report_page.build(out).read_text(encoding="utf-8")
     seen = '<span class="answer">Time per epoch at batch size 128: 2.00 s'
-    assert page.index(seen) < page.index("</summary>") < page.index("<table")
+    evidence = "<li>Published for these settings: 3.75 s on M1 Ultra CPU (PyTorch, 2022) to "
+    order = [page.index(text) for text in (seen, "</summary>", evidence, "<table")]
+    assert order == sorted(order)
     output = {"output_type": "display_data", "data": {"text/markdown": "**2 s**"}, "metadata": {}}
     cells = [
         {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# Title"},
@@ -122,6 +129,22 @@ def test_the_answer_stands_in_the_report_and_on_top_of_the_executed_notebook(tmp
     assert [cell["id"] for cell in moved] == ["a", "answer", "b", "c"]
     assert [len(cell.get("outputs", ())) for cell in moved] == [0, 1, 1, 0]
     assert notebooks.answered({"cells": cells[:2]}) == {"cells": cells[:2]}
+
+
+def test_what_an_answer_rests_on_is_a_list_below_it(tmp_path):
+    out = write(tmp_path / "run", [epoch(2.0)], {"chip": "Apple M3 Max", "python": "3.12"})
+    displayed = []
+    report = Report("vae", declaration=of("vae"), out=out, receive=displayed.append)
+    report.answer()
+    first, _, *sentences = displayed.pop().data.splitlines()
+    assert first.startswith("**On this machine.** Time per epoch at batch size 128: 2.00 s")
+    assert [line[:12] for line in sentences] == ["- Published ", "- Of the art"]
+    report.answer(opening="It learns. ")
+    opened = displayed.pop().data.splitlines()
+    assert opened[0] == "**On this machine.** It learns." and opened[2].startswith("- Time per ep")
+    assert opened[3:] == sentences
+    report.answer("Yes.")
+    assert displayed.pop().data == "**On this machine.** Yes."
 
 
 def test_the_answer_comes_after_the_question_and_replaces_what_announces_it():
@@ -149,7 +172,7 @@ def test_the_answer_comes_after_the_question_and_replaces_what_announces_it():
 
 def test_a_single_claim_has_its_verdict_in_the_sentence():
     case = record("capabilities", {}, {"feature": "torch.compile"}, backend="mps", article="000")
-    said = answer.of_run(of("capabilities"), [case])
+    said = said_of(of("capabilities"), [case])
     assert "The article's claim is contradicted on this machine: “On MPS" in said
 
 
@@ -157,7 +180,7 @@ def test_values_have_the_unit_of_their_column():
     config = {"batch_size": 128, "epochs": 2, "workers": 8, "persistent": "no"}
     config |= {"augmentation": "loader"}
     case = record("simclr", {"epoch_s": metric(120.0)}, config, article="000", backend="mps")
-    said = answer.of_run(of("simclr"), [case])
+    said = said_of(of("simclr"), [case])
     assert ": 2.0 min on the Apple M9 GPU" in said or ": 2.00 min on the Apple M9 GPU" in said
     assert "to 59.3 min on M1 Pro CPU" in said
 
@@ -167,7 +190,7 @@ def test_a_rate_of_computing_alone_is_named_as_such_in_answer_table_and_figure()
     rates = {"throughput": metric(173.0, unit="steps/s"), "flops_per_s": metric(1e11)}
     config = {"model": "perceptron", "accelerator": "cpu", "batch_size": 256}
     step = record("device_check", rates, config, article="002")
-    said = answer.of_run(declaration, [step])
+    said = said_of(declaration, [step])
     assert "Throughput (compute only) with model perceptron and accelerator cpu, at " in said
     assert ": 173 steps/s on the Apple M9 CPU in PyTorch" in said
     shown = article.article_table(declaration, [step])
@@ -186,13 +209,13 @@ def test_of_a_ratio_the_highest_is_named_and_only_speeds_are_compared():
             values = {"speedup": metric(ratio, unit="×")} | step
             yield record("capabilities", values, {"feature": feature}, backend=backend, **more)
 
-    said = answer.of_run(of("capabilities"), [*cases("cpu"), *cases("mps"), *BOTH])
+    said = said_of(of("capabilities"), [*cases("cpu"), *cases("mps"), *BOTH])
     assert said.startswith("Speed-up with feature autocast: 1.60× on the")
     # The plain step is what others are compared with, also where all others are slower.
     slower = [record("capabilities", {"speedup": metric(0.1, unit="×")}, {"feature": "fp16"})]
-    said = answer.of_run(of("capabilities"), [*slower, *list(cases("cpu"))[:1]])
+    said = said_of(of("capabilities"), [*slower, *list(cases("cpu"))[:1]])
     assert said.startswith("Speed-up with feature fp16: 0.100× on the")
-    said = answer.of_run(of("capabilities"), [*cases("cpu"), *cases("mps"), *BOTH])
+    said = said_of(of("capabilities"), [*cases("cpu"), *cases("mps"), *BOTH])
     assert "GPU is" not in said and "between GPU and CPU" not in said
 
 
@@ -203,9 +226,9 @@ def test_the_whole_model_is_named_before_a_smaller_variant_of_it():
         return record("lora", values, config, flops_per_step=flops, article="", **more)
 
     variants = [case(2, 10, 900.0, scaled=True), case(24, 100, 90.0, scaled=True)]
-    said = answer.of_run(of("lora"), variants)
+    said = said_of(of("lora"), variants)
     assert "sequence 24: 90.0" in said, said
-    said = answer.of_run(of("lora"), [*variants, case(12, 50, 500.0)])
+    said = said_of(of("lora"), [*variants, case(12, 50, 500.0)])
     assert "sequence 12: 500" in said, said
 
 
@@ -227,16 +250,16 @@ def test_values_of_other_settings_are_named_where_one_differs():
 
     named = "With one setting changed: 8.00 s with LoRA."
     declared = of("gpt2_finetuning")
-    said = answer.of_run(declared, [case(21.0), case(8.0, True), case(9.0, True, 2)])
+    said = said_of(declared, [case(21.0), case(8.0, True), case(9.0, True, 2)])
     assert "21.0 s on the" in said and named in said and "9.00 s" not in said
-    said = answer.of_run(declared, [case(21.0), case(8.0, True, flags=["drift"])])
+    said = said_of(declared, [case(21.0), case(8.0, True, flags=["drift"])])
     assert "With one setting changed: 8.00 s with LoRA (drift)." in said
     batches = [case(3.0, batch_size=size) for size in (2, 4, 8, 16, 32)]
-    assert named in answer.of_run(declared, [case(21.0), case(8.0, True), *batches])
-    many = answer.of_run(declared, [case(21.0), *batches])
+    assert named in said_of(declared, [case(21.0), case(8.0, True), *batches])
+    many = said_of(declared, [case(21.0), *batches])
     assert many.count("at batch size") == 6
     # Another device, framework or a smaller variant is no other setting.
-    said = answer.of_run(declared, [case(21.0), case(8.0, True, backend="mps", scaled=True)])
+    said = said_of(declared, [case(21.0), case(8.0, True, backend="mps", scaled=True)])
     assert "With one setting" not in said
 
 
@@ -286,30 +309,30 @@ def test_a_question_about_gpu_and_cpu_says_which_of_them_is_answered(path):
         values = {} if "status" in more else {metric_asked: metric(2.0)}
         return record(name, values, {}, backend=backend, article=declared.article, **more)
 
-    said = answer.of_run(declared, [case("cpu")])
+    said = said_of(declared, [case("cpu")])
     assert (f". {words} no case ran on a GPU. " in said) == (name in COMPARING)
     assert said.count("no case ran on a GPU") <= 1
     if name not in COMPARING:
         return
     assert "No case ran on a GPU" not in said
-    late = answer.of_run(declared, [case("cpu"), case("mps", status="too-slow")])
+    late = said_of(declared, [case("cpu"), case("mps", status="too-slow")])
     assert f". {words} no case on a GPU has a value. " in late
-    on_gpu = answer.of_run(declared, [case("mps")])
+    on_gpu = said_of(declared, [case("mps")])
     assert ". How a CPU compares is not answered here: no case ran on a CPU" in on_gpu
-    assert "not answered here" not in answer.of_run(declared, [case("cpu"), case("mps")])
-    assert "not answered here" not in answer.of_run(declared, [])
+    assert "not answered here" not in said_of(declared, [case("cpu"), case("mps")])
+    assert "not answered here" not in said_of(declared, [])
 
 
 def test_joules_of_a_gpu_are_not_answered_without_one():
-    said = answer.of_run(of("energy"), [record("energy", {"step_s": metric(1.0)}, {})])
+    said = said_of(of("energy"), [record("energy", {"step_s": metric(1.0)}, {})])
     assert said.startswith("The question is about a GPU and is not answered here: no case ran on a")
     joules = {"energy_gpu_j_per_step": metric(100.0, unit="J")}
-    said = answer.of_run(of("energy"), [record("energy", joules, {}, backend="mps")])
+    said = said_of(of("energy"), [record("energy", joules, {}, backend="mps")])
     assert "not answered" not in said
 
 
 def test_an_opening_may_tell_the_values():
-    said = answer.of_run(of("vae"), [epoch(4.0, "cpu"), epoch(4.0)], values=False)
+    said = said_of(of("vae"), [epoch(4.0, "cpu"), epoch(4.0)], values=False)
     assert "4.00 s" not in said and "Published for these settings (time per epoch): " in said
     assert "Time per epoch" not in said
 
@@ -325,8 +348,8 @@ def test_passes_and_minutes_are_in_words():
     times = {name: metric(seconds) for name, seconds in (("forward_s", 1.0), ("backward_s", 2.0))}
     config = {"model": "gpt2", "lora": True, "offload": "none", "batch_size": 1}
     case = record("gpt2_finetuning", times | {"step_s": metric(3.5)}, config)
-    said = answer.of_run(of("gpt2_finetuning"), [case])
+    said = said_of(of("gpt2_finetuning"), [case])
     assert "with model gpt2 and LoRA, without offload, at batch size 1: 3.50 s" in said
     assert "(forward 1.00 s, backward 2.00 s, " in said
     load = record("sustained_load", {"rate_left": metric(1.01, unit="%")}, {"minutes": 1.0})
-    assert "after 1 min: " in answer.of_run(of("sustained_load"), [load])
+    assert "after 1 min: " in said_of(of("sustained_load"), [load])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from pomology.articles.claims import CONTRADICTED, SUPPORTED, devices_of
 from pomology.format import IN_PROCESS, counted, significant
@@ -44,45 +45,56 @@ PASSES = {"forward_s": "forward", "backward_s": "backward"}
 PLAIN = {"feature": "fp32"}
 
 
-def of_run(declaration: Declaration, records: Sequence[Record], values: bool = True) -> str:
+class Answer(NamedTuple):
+    """The answer to a question, and the sentences that it rests on.
+
+    text: what was asked for. evidence: published values, other settings, failures, claims.
+    """
+
+    text: str
+    evidence: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.text, *self.evidence])
+
+
+def of_run(declaration: Declaration, records: Sequence[Record], values: bool = True) -> Answer:
     """Return the answer of a run.
 
     records: of the whole run. values: whether to name the values of this machine's cases.
     """
     own = [record for record in records if record.experiment == declaration.name]
     if own and all(record.profile == "smoke" for record in own):
-        return SMOKE
+        return Answer(SMOKE)
     metric = _asked_for(declaration)
     timed = [case for case in comparable(own, metric) if metric in case.values]
     measured = comparable(own)
     if not timed:  # smaller variants, which the sentence names as such
         timed = [case for case in measured if metric in case.values]
+    asked = []
+    evidence = []
     unanswered = _unanswered(declaration, metric, timed, measured)
-    sentences = []
     if timed:
         main = _main(declaration, metric, timed)
         if values and declaration.printed and all(case.first.scaled for case in timed):
-            sentences.append(
-                "Nothing of the published size was timed here; what follows is smaller."
-            )
-        sentences += [_values(declaration, metric, main)] if values else []
+            asked.append("Nothing of the published size was timed here; what follows is smaller.")
+        asked += [_values(declaration, metric, main)] if values else []
         if metric in OF_SPEED:
-            sentences += _compared(declaration, main, run_to_run_by_kind(records))
-        sentences += unanswered
+            asked += _compared(declaration, main, run_to_run_by_kind(records))
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
-        sentences += _published(declaration, metric, lead, named=values)
+        evidence += _published(declaration, metric, lead, named=values)
         if values:
             others = _other_settings(declaration, metric, lead, timed)
-            sentences += others or _ends_of_settings(declaration, metric, lead, timed)
+            evidence += others or _ends_of_settings(declaration, metric, lead, timed)
         if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
-            sentences.append("No case ran on a GPU.")
-    else:
-        sentences += unanswered
+            evidence.append("No case ran on a GPU.")
+    asked += unanswered
     heading = metrics.Metric(metric).heading
-    sentences += _endings(measured, metric, "" if timed else heading)
-    sentences += _claims(declaration, records)
-    return " ".join(sentences)
+    evidence += _endings(measured, metric, "" if timed else heading)
+    evidence += _claims(declaration, records)
+    text, *rest = [" ".join(asked), *evidence] if asked else evidence or [""]
+    return Answer(text, rest)
 
 
 def _unanswered(

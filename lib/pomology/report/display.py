@@ -14,6 +14,7 @@ from pomology.articles import published
 from pomology.machine import snapshot
 from pomology.paths import write_atomic
 from pomology.report import answer, article, claims, figures, shares, step_times, table
+from pomology.report.answer import Answer
 from pomology.report.article import Declaration
 from pomology.report.table import Row, Table
 from pomology.results.frame import software
@@ -23,6 +24,7 @@ from pomology.results.run import Run, by_hand, latest, note_machine
 
 MOST_ROWS = 40  # of a table that is not folded
 NOTHING = "*Nothing was measured that this figure could show.*"
+NO_ANSWER = Answer("")
 CONTENTS = "about.json"  # the ordered contents of the folder shown/<notebook>/
 
 
@@ -78,7 +80,7 @@ class Report:
         self.devices = devices
         self._receive = receive
         self._items: dict[str, dict[str, Any]] = {}
-        self._answer = ""
+        self._answer = NO_ANSWER
 
     def show(
         self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False
@@ -89,7 +91,7 @@ class Report:
         figure. caption: text under it. folded: the report hides it at first; the notebook a table.
         """
         self._displayed(self.save(table_or_figure, name, caption, folded))
-        if caption and caption != self._answer:
+        if caption and caption != self._answer.text:
             self._displayed(Markdown(caption))
 
     def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:
@@ -121,7 +123,7 @@ class Report:
     def _folder(self) -> Path:
         """Return the folder of what is shown, without the files of an earlier execution."""
         folder = self.out / "shown" / self.name
-        if not self._items and not self._answer:
+        if not self._items and self._answer == NO_ANSWER:
             shutil.rmtree(folder, ignore_errors=True)
         return folder
 
@@ -132,7 +134,8 @@ class Report:
             "name": declaration.name,
             "title": declaration.title or declaration.name,
             "article": declaration.article,
-            "answer": self._answer,
+            "answer": self._answer.text,
+            "evidence": list(self._answer.evidence),
             "items": list(self._items.values()),
             "opens_report": declaration.opens_report,
         }
@@ -166,15 +169,19 @@ class Report:
     def answer(self, text: str = "", opening: str = "", values: bool = True) -> None:
         """Display the answer to the notebook's question, and save it for the report.
 
-        text: by default that of `answer.of_run`. opening: sentences before it. values: whether that
+        text: by default that of `answer.of_run`, whose evidence is a list below it. opening:
+        answers the question in its place, which is then part of the list. values: whether that
         names the value of a case. A run moves the outputs of the cells with the tag `answer` to the
         top of the executed notebook.
         """
         self._folder()
-        text = text or answer.of_run(self.declaration, self.run.records, values)
-        self._answer = " ".join(filter(None, (opening.strip(), text)))
+        said = Answer(text) if text else answer.of_run(self.declaration, self.run.records, values)
+        if opening.strip():
+            said = Answer(opening.strip(), list(filter(None, (said.text, *said.evidence))))
+        self._answer = said
         self._note()
-        self._displayed(Markdown(f"**On this machine.** {self._answer}"))
+        listed = "\n".join(f"- {sentence}" for sentence in said.evidence)
+        self._displayed(Markdown(f"**On this machine.** {said.text}\n\n{listed}".rstrip()))
 
     def table(self) -> Table:
         """Save and return the table of published values and this machine's."""

@@ -51,6 +51,7 @@ class Contents(msgspec.Struct):
     title: str = ""
     article: str = ""
     answer: str = ""
+    evidence: list[str] = []
     opens_report: bool = False
 
 
