@@ -111,14 +111,14 @@ def launched(backend="cpu", repeat=0, **more):
 def test_first_following_and_paused_launches_have_units_and_counts():
     said = answers.launches([launched()])
     assert said == (
-        "On the Apple M9 CPU in PyTorch the first launch of a process takes 90.0 µs (n = 5), a "
-        "follow-up launch 7.00 µs (n = 1,000) and a launch after a pause 0.200 ms (n = 10). Those "
-        "of a CPU are function calls. How long a GPU takes is not answered here: no case ran on a "
-        "GPU."
+        "On the Apple M9 CPU in PyTorch the first launch of a process takes 0.0900 ms (n = 5), a "
+        "follow-up launch 0.00700 ms (n = 1,000) and a launch after a pause 0.200 ms (n = 10). "
+        "Those of a CPU are function calls. How long a GPU takes is not answered here: no case ran "
+        "on a GPU."
     )
     on_gpu = answers.launches([launched("mps", repeat) for repeat in (0, 1)])
     assert "On the Apple M9 GPU in PyTorch" in on_gpu and "function calls" not in on_gpu
-    assert "takes 90.0 µs (n = 5 in each of 2 repeats)" in on_gpu
+    assert "takes 0.0900 ms (n = 5 in each of 2 repeats)" in on_gpu
     both = answers.launches([launched(), launched("mps")])
     assert both.startswith("On the Apple M9 GPU") and "not answered" not in both
     assert answers.launches([launched(profile="smoke")]) == ""

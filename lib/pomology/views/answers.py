@@ -187,7 +187,7 @@ def launches(records):
             count = f"n = {case.last.metrics[name].n:,}"
             if len(case.used) > 1:
                 count += f" in each of {len(case.used)} repeats"
-            shown = with_interval(case.values[name], seconds)
+            shown = with_interval(case.values[name], _milliseconds)
             shown = f"{shown[:-1]}, " if shown.endswith(")") else f"{shown} ("
             parts.append(f"{words} {shown}{count})")
         flags = _flags(case)
@@ -198,6 +198,11 @@ def launches(records):
     if kinds == {"cpu"}:
         texts.append("How long a GPU takes is not answered here: no case ran on a GPU.")
     return " ".join(texts)
+
+
+def _milliseconds(value):
+    """Return a time in the unit of the published table and of the figure."""
+    return f"{significant(1e3 * value)} ms"
 
 
 def _flags(case):
