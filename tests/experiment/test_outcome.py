@@ -56,7 +56,7 @@ def test_a_case_that_cannot_fit_is_not_tried(make, monkeypatch, free):
     assert bool(built) == (record.status == "ok") == (free == WORK.bytes)
     if not built:
         assert (record.status, record.parameters, record.metrics) == ("too-big", 5, {})
-        assert record.reason.startswith("needs 0.0 GB at least (weights, gradients and")
+        assert record.reason.startswith("needs 0.000 GB at least (weights, gradients and")
 
 
 @pytest.mark.parametrize(("teraflops", "refused"), [(9.0, False), (11.0, True)])

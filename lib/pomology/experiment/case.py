@@ -205,7 +205,10 @@ class Case:
     def require_bytes(self, needed: float, free: float, what: str = "GB") -> None:
         """Raise TooBig, which ends the case, if less memory is free than needed."""
         if needed > free:
-            raise TooBig(f"needs {needed / 1e9:.1f} {what}; {free / 1e9:.1f} GB are free")
+            # As many digits as tell the two numbers apart.
+            digits = 1 if f"{needed / 1e9:.1f}" != f"{free / 1e9:.1f}" else 3
+            sizes = [f"{size / 1e9:.{digits}f}" for size in (needed, free)]
+            raise TooBig(f"needs {sizes[0]} {what}; {sizes[1]} GB are free")
 
     def require_time(
         self, limit_s: float, steps: int = 3, precision: str = "", flops: float = 0.0
