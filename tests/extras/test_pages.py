@@ -400,9 +400,12 @@ def test_pages_need_the_commit_of_the_run(packed, capsys):
         assert capsys.readouterr().err.startswith("pomology: NOTEBOOKS=1: git does not have")
 
 
+OF_ALL = ("vae", "roofline", "capabilities")
+
+
 def marked(notebook):
     """A few notebooks stand for all of them in `make test-all`: each takes 5 to 15 s."""
-    mark = pytest.mark.long if notebook.name in ("vae", "roofline") else pytest.mark.machines
+    mark = pytest.mark.long if notebook.name in OF_ALL else pytest.mark.machines
     return pytest.param(notebook, marks=mark, id=notebook.name)
 
 

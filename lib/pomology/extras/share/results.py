@@ -125,8 +125,6 @@ def _names(code: ast.stmt) -> tuple[set[str], set[str]]:
     """Return the names that a statement needs and sets, without those of its functions."""
     used = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
     needs = {node.id for node in used if isinstance(node.ctx, ast.Load)}
-    if isinstance(code, ast.AugAssign) and isinstance(code.target, ast.Name):
-        needs.add(code.target.id)
     sets: set[str] = set()
     for node in _outside(code):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -137,6 +135,10 @@ def _names(code: ast.stmt) -> tuple[set[str], set[str]]:
             sets.add(node.name)
         elif isinstance(node, ast.Attribute) and node.attr in CHANGING:
             sets |= {node.value.id} if isinstance(node.value, ast.Name) else set()
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            needs.add(node.target.id)
+    if isinstance(code, ast.If | ast.Try):  # may leave the earlier value
+        needs |= sets
     return needs - _local(code), sets
 
 
