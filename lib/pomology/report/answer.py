@@ -410,13 +410,19 @@ def _settings_of(status: str, measured: Sequence[Repeats]) -> str:
     frameworks = len({case.framework for case in measured}) > 1
     named = {}
     for case in cases_of:
-        words = [
-            cases.config_text({name: case.config[name] for name in names if name in case.config})
-        ]
+        settings = [_setting(name, case.config[name]) for name in names if name in case.config]
+        words = [", ".join(settings)]
         words += [f"on the {case.kind.upper()}"] if devices else []
         words += [f"in {case.framework}"] if frameworks else []
         named[" ".join(filter(None, words))] = None
     return f" ({'; '.join(filter(None, named))})" if any(named) else ""
+
+
+def _setting(name: str, value: object) -> str:
+    """Return a setting in words: `batch size 32`, `without LoRA`."""
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} {SPELLED.get(name, name.replace('_', ' '))}"
+    return cases.config_text({name: value})
 
 
 def _claims_of_article(declaration: Declaration) -> list[SimpleNamespace]:

@@ -16,7 +16,7 @@ import pandas
 
 from pomology.articles import devices, published
 from pomology.errors import PomologyError
-from pomology.format import significant
+from pomology.format import counted, significant
 from pomology.measure.estimate import REPEATS, Estimate
 from pomology.report.figures import Line, points_figure
 from pomology.report.table import SOFTWARE, Row, Table
@@ -311,9 +311,10 @@ def _evidence(pairs: pandas.DataFrame, speed: Estimate | None) -> list[str]:
         texts = [f"95 % between {speed.n} repeats: {ends}"]
     steps = sorted(pairs["steps"][pairs["steps"] > 0].astype(int))
     if steps:
-        ends = f"{steps[0]} to {steps[-1]}" if steps[0] < steps[-1] else f"{steps[0]}"
+        ends = counted(steps[-1], "step")
+        ends = f"{steps[0]} to {ends}" if steps[0] < steps[-1] else ends
         which = "all" if len(steps) == len(pairs) else f"{len(steps)} of {len(pairs)}"
-        texts.append(f"{which} times extrapolated from {ends} steps")
+        texts.append(f"{which} times extrapolated from {ends}")
     years = [_years(pairs[column]) for column in ("year", "year_of")]
     if years[0] != years[1]:
         texts.append(f"software of {years[0]} against {years[1]}")
