@@ -66,7 +66,7 @@ NAMES = 3  # of a folded cell
 TIMED = re.compile(
     r"^class (Trainer\b|\w+\((nn|LightningModule))"
     r"|^ {0,4}def (\w*step|build|network|random_model|mlp|lstm|one_pass|multiply|convolve)\("
-    r"|^def (cold|follow_up)\(|^run\(",
+    r"|^def (cold|follow_up)\(|^run\(|case\.trace\(\)",
     re.MULTILINE,
 )
 # What a cell does, by what it calls; by the second ones if it defines no names.
