@@ -108,7 +108,7 @@ lint: dev  ## check style, import layers, notebooks, parameter files and workflo
 	@$(PY) -P -m pomology check
 
 docs: ready  ## write the generated tables of docs/
-	@$(PY) -P setup/docs.py
+	@PYTHONPATH=setup $(PY) -P setup/docs.py
 
 site: dev  ## build the site: docs, example report, notebooks and pages of devices
 	@$(PY) -P setup/site.py

@@ -175,7 +175,15 @@ def example() -> str:
         (here,) = rows[rows["source"] != "published"].itertuples()
         if name == "vae":
             loading = f"{1 - here.compute_share:.0%}".replace("%", " %")
-        bounds = f" ({significant(here.epoch_s_low)} to {significant(here.epoch_s_high)})"
+        of_case = [
+            case
+            for case in repeats.pool(reference())
+            if case.first.experiment == name and case.config.get("batch_size") == batch
+        ]
+        covers = {case.values["epoch_s"].covers for case in of_case if "epoch_s" in case.values}
+        seen = " seen" * ("seen" in covers)  # of two repeats, which have no interval
+        ends = f"{significant(here.epoch_s_low)} to {significant(here.epoch_s_high)}"
+        bounds = f" ({ends}{seen})"
         kinds = {record.data for record in reference() if record.experiment == name}
         (kind,) = kinds & DATA.keys()
         how = ", ".join(filter(None, (here.epoch_s_how, f"{DATA[kind]} data", here.flags)))
