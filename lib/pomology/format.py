@@ -120,5 +120,7 @@ def with_interval(
     if percent <= EVEN and estimate.covers != "seen" and estimate.unit not in RATIOS:
         half = significant(max(percent, 0.1), 2 if percent >= 0.95 else 1)
         return f"{text} ± {half} %{within}"
+    if {show(end) for end in estimate.bounds} == {text}:
+        return text
     seen = " seen" if estimate.covers == "seen" else within
     return f"{text} ({span(*estimate.bounds, show)}{seen})"

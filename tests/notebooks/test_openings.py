@@ -4,18 +4,21 @@ import nbformat
 import pytest
 from notebook_code import PATHS, code
 
+ALSO = {
+    "sustained_load": "throttling.duration_text(experiment.records)",
+    "simclr": "epoch_breakdown.loading(experiment.records)",
+    "gpt2_pretraining": 'answers.frameworks(of_run, unknown="", experiment=experiment.name)',
+    "whisper_pretraining": "answers.near_limit(experiment.records)",
+}
 OPENINGS = {
-    "sustained_load": "throttling.duration_text",
     "kernel_launch": "answers.launches",
     "energy": "answers.without_joules",
     "whisper_finetuning": "answers.offload_cost",
     "model_memory": "model_memory.fitting",
-    "simclr": "epoch_breakdown.loading",
     "blas": "answers.rates",
     "memory": "answers.growth",
     "model_sizes": "answers.sizes_and_speeds",
     "gpt2_finetuning": "answers.lora_effect",
-    "gpt2_pretraining": "answers.frameworks",
 }
 
 
@@ -28,6 +31,12 @@ def document(name):
 def test_the_answer_opens_with_what_was_asked(name):
     opened = f"experiment.answer(opening={OPENINGS[name]}(experiment.records"
     assert [cell for cell in code(document(name)) if cell.startswith(opened)]
+
+
+@pytest.mark.parametrize("name", ALSO)
+def test_the_answer_begins_with_times_where_the_question_does(name):
+    (answer,) = [cell for cell in code(document(name)) if "experiment.answer(" in cell]
+    assert answer.endswith(f"experiment.answer(also={ALSO[name]})")
 
 
 def test_capabilities_says_that_nothing_was_compiled_on_a_cpu():

@@ -131,6 +131,15 @@ def test_the_answer_stands_in_the_report_and_on_top_of_the_executed_notebook(tmp
     assert notebooks.answered({"cells": cells[:2]}) == {"cells": cells[:2]}
 
 
+def test_another_framework_is_named_with_its_own_settings():
+    twin = {"framework": "mlx", "backend": "cpu", "note": "compute only: random batches"}
+    other = epoch(50.0, batch_size=64, **twin)
+    said = answer_of(epoch(4.0, "cpu"), epoch(5.0, "cpu", batch_size=5120), other)
+    assert "With other settings: 50.0 s" in said
+    assert "in MLX at batch size 64 (compute only, one run)." in said
+    assert "With other settings" not in answer_of(epoch(4.0, "cpu"), epoch(50.0, **twin))
+
+
 def test_what_an_answer_rests_on_is_a_list_below_it(tmp_path):
     out = write(tmp_path / "run", [epoch(2.0)], {"chip": "Apple M3 Max", "python": "3.12"})
     displayed = []
@@ -272,9 +281,13 @@ def test_settings_of_one_framework_are_named_with_it_where_another_has_values():
 
 def test_a_case_that_ended_without_the_value_is_counted():
     without = record("vae", {"step_s": metric(0.1)}, {"batch_size": 5120}, **CHIP)
-    assert "1 of 2 cases has no value: 1 ended without it." in answer_of(epoch(4.0, "cpu"), without)
+    assert "1 of 2 cases has no value: 1 ended without it (batch size 5120)." in answer_of(
+        epoch(4.0, "cpu"), without
+    )
     alone = record("vae", {"compute_epoch_s": metric(1.0)}, {"batch_size": 128}, framework="mlx")
-    assert "1 of 2 cases has no value: 1 compute only." in answer_of(epoch(4.0, "cpu"), alone)
+    assert "1 of 2 cases has no value: 1 compute only (in MLX)." in answer_of(
+        epoch(4.0, "cpu"), alone
+    )
 
 
 def test_a_case_without_a_value_is_told_from_the_same_one_with_it():

@@ -111,10 +111,10 @@ def launched(backend="cpu", repeat=0, **more):
 def test_first_following_and_paused_launches_have_units_and_counts():
     said = answers.launches([launched()])
     assert said == (
-        "On the Apple M9 CPU in PyTorch the first launch of a process takes 0.0900 ms (n = 5), a "
-        "follow-up launch 0.00700 ms (n = 1,000) and a launch after a pause 0.200 ms (n = 10). "
-        "Those of a CPU are function calls. How long a GPU takes is not answered here: no case ran "
-        "on a GPU."
+        "How long a GPU takes is not answered here: no case ran on a GPU, and those of a CPU are "
+        "function calls. On the Apple M9 CPU in PyTorch the first launch of a process takes 0.0900 "
+        "ms (n = 5), a follow-up launch 0.00700 ms (n = 1,000) and a launch after a pause 0.200 ms "
+        "(n = 10)."
     )
     on_gpu = answers.launches([launched("mps", repeat) for repeat in (0, 1)])
     assert "On the Apple M9 GPU in PyTorch" in on_gpu and "function calls" not in on_gpu
@@ -131,13 +131,14 @@ def test_a_case_without_joules_has_the_reason():
     unread = record("energy", {"step_s": metric(0.1)}, config, absent={"power_w": why})
     large = record("energy", {}, {"model": "whisper-medium", "batch_size": 4}, status="too-big")
     assert answers.without_joules([large, unread]) == (
-        f"There are no joules of the Apple M9 CPU: {why}."
+        f"The energy of the Apple M9 CPU was not measured: {why}."
     )
     joules = {"energy_j_per_step": metric(3.0, unit="J")}
     assert answers.without_joules([large, record("energy", joules, config)]) == ""
     rare = "its counter updates every 2 s, too rarely for 3 s"
     seldom = record("energy", {}, config, absent={"energy_j_per_step": rare, "power_w": "other"})
-    assert answers.without_joules([seldom]) == f"There are no joules of the Apple M9 CPU: {rare}."
+    unmeasured = f"The energy of the Apple M9 CPU was not measured: {rare}."
+    assert answers.without_joules([seldom]) == unmeasured
     assert answers.without_joules([large]) == ""
 
 
@@ -175,6 +176,7 @@ def test_of_each_operation_and_precision_the_highest_rate_is_told():
     records += [product(7e9, shape="1x8x8", operation="vjp", flags=["too-fast"])]
     records += [product(4e9, operation="matvec", profile="smoke")]
     said = (
+        "On the Apple M9 CPU in PyTorch matmuls reach 5.00 GFLOP/s in fp32, and in bf16 1.8× that. "
         "On the Apple M9 CPU in PyTorch the highest rates are: matmul 5.00 GFLOP/s in fp32, 9.00 "
         "GFLOP/s in bf16; vjp 2.00 GFLOP/s in fp32."
     )
@@ -207,6 +209,19 @@ def test_flags_follow_a_slope_and_launches():
 def test_growth_is_told_where_its_interval_excludes_zero(slope, words):
     said = answers.growth([record("memory", {"footprint_slope_bytes": slope}, {"load": "easy"})])
     assert said.startswith("On the Apple M9 CPU in PyTorch, with load easy,") and words in said
+
+
+def test_nothing_near_the_limit_of_the_memory_is_said():
+    def case(scenario, seconds=None, **more):
+        times = {"pass_s": metric(seconds)} if seconds else {}
+        config = {"model": "whisper-large", "batch_size": 32, "scenario": scenario}
+        return record("whisper_pretraining", times, config, **more)
+
+    far, near = case(1, 2.0), case(3, status="too-big")
+    assert answers.near_limit([far, near]) == (
+        "What happens near the limit of the memory is not answered here: 1 too-big."
+    )
+    assert answers.near_limit([far, case(3, 9.0)]) == answers.near_limit([far]) == ""
 
 
 def test_growth_in_two_repeats_is_of_the_past():

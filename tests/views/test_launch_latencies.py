@@ -29,20 +29,27 @@ def launched(cold, following, paused, **more):
 def test_a_panel_for_each_latency_with_table_6_and_this_machine():
     cpu, gpu = launched(9e-5, 7e-6, 2e-4), launched(5e-4, 3e-4, 6e-4, backend="mps")
     figure = drawn("kernel_launch", [cpu, gpu], launch_latencies.figure)
-    cold, following, paused = figure.axes
-    titles = [axis.get_title(loc="left") for axis in figure.axes]
-    assert titles == ["Cold launch", "Follow-up launch", "After a pause (not in the article)"]
-    own = ["Apple M9 CPU, PyTorch", "Apple M9 GPU, PyTorch"]
-    assert lines(cold) == lines(following) == [*TABLE_6, *own] and lines(paused) == own
+    titles = [axis.get_title(loc="left").replace("\n", " ") for axis in figure.axes]
+    of_gpus = ["Cold launch", "Follow-up launch", "After a pause (not in the article)"]
+    # A CPU launches nothing, so it stands next to no published row.
+    calls = ": function calls of a CPU"
+    both = [title + end for title in of_gpus for end in ("", calls)]
+    assert titles == [*both[:4], both[5], both[4]]  # no published row has a pause
+    cold, cold_call, following, call, paused_call, paused = figure.axes
+    assert lines(cold) == lines(following) == [*TABLE_6, "Apple M9 GPU, PyTorch"]
+    assert lines(paused) == ["Apple M9 GPU, PyTorch"]
+    for axis in (cold_call, call, paused_call):
+        assert lines(axis) == ["Apple M9 CPU, PyTorch"]
     for axis, column in ((cold, 0), (following, 1)):
         places = [x for x, *_ in marks(axis)]
         assert places[:7] == pytest.approx([row[column] / 1e3 for row in TABLE_6.values()])
-    assert words(cold)[-2:] == ["0.0900 ms", "0.500 ms"]
-    assert words(following)[-2:] == ["0.00700 ms", "0.300 ms"]
-    assert words(paused) == ["0.200 ms", "0.600 ms"]
+    assert words(cold)[-1:] + words(cold_call) == ["0.500 ms", "0.0900 ms"]
+    assert words(following)[-1:] + words(call) == ["0.300 ms", "0.00700 ms"]
+    assert words(paused) + words(paused_call) == ["0.600 ms", "0.200 ms"]
     shades = {colour for *_, colour, _ in marks(cold)}
     published = {COLOURS["published", role] for role in ("gpu", "rival")}
-    assert shades == published | {HERE_CPU, HERE_GPU}
+    assert shades == published | {HERE_GPU}
+    assert {colour for *_, colour, _ in marks(call)} == {HERE_CPU}
     assert paused.get_xlabel() == "milliseconds of a launch (lower is better)"
     ticks = [label.get_text() for label in paused.get_xticklabels()]
     assert {"0.01", "0.1", "1"} <= {*ticks}

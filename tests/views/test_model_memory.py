@@ -33,6 +33,16 @@ def test_models_that_fit_are_tight_or_too_large_are_named_with_both_sizes_and_wi
     assert "Tight, with more than 85 % of it, are gpt2-large at batch size 4 (needs 13.7" in said
 
 
+def test_the_figure_has_a_bar_for_each_model_and_a_line_at_the_free_memory():
+    records = [counted("whisper-medium", 12.0), counted("gpt2-xl", 30.0)]
+    (axis,) = model_memory.figure(None, records).axes
+    assert axis.get_title(loc="left") == "Apple M9 CPU: 16.0 GB free"
+    assert [patch.get_width() for patch in axis.patches] == [1.0, 11.0, 1.0, 29.0]
+    (line,) = axis.lines
+    assert line.get_xdata()[0] == 16.0 and axis.get_xlim()[1] > 30
+    assert model_memory.figure(None, [counted("gpt2-xl", 30.0, profile="smoke")]) is None
+
+
 def test_the_note_of_a_case_and_pomology_fit_have_the_same_words():
     count = notebook_code.definitions("model_memory")["count"]
     notes = []

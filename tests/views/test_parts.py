@@ -24,7 +24,8 @@ def epoch(seconds=10.0, step=0.1, ready=0.06, asides=None, others=None, **more):
         for kind, one in (("steady", step / 1.005), ("ready", ready and ready / 1.005))
         if one
     }
-    times = {"epoch_s": metric(seconds), "compute_epoch_s": metric(7.0)}
+    occasional_s = sum(map(sum, (asides or {}).values()))
+    times = {"epoch_s": metric(seconds), "compute_epoch_s": metric(0.6 * (seconds - occasional_s))}
     if not ready:
         del times["compute_epoch_s"]
         training["ready"] = []
@@ -77,11 +78,13 @@ def test_evaluation_and_occasional_work_by_hand():
     occasional = epoch(seconds=10.5, asides={"checkpoint": [0.5]}, config={"batch_size": 2})
     both = epoch(seconds=11.5, config={"batch_size": 3}, **more)
     apart = epoch(seconds=11.5, config={"batch_size": 4}, **more)
-    apart.metrics["evaluation_epoch_s"] = metric(1.0)
-    figure = drawn("vae", [evaluated, occasional, both, apart], parts.epoch_figure)
-    expected = [[6, 4, 1], [6, 4, 0.5], [6, 4, 1.5], [6, 4, 1, 0.5]]
+    apart.metrics["evaluation_epoch_s"] = metric(1.0).replace(n=parts.LEAST_STEPS)
+    few = epoch(seconds=11.5, config={"batch_size": 5}, **more)
+    few.metrics["evaluation_epoch_s"] = metric(1.0).replace(n=parts.LEAST_STEPS - 1)
+    figure = drawn("vae", [evaluated, occasional, both, apart, few], parts.epoch_figure)
+    expected = [[6, 4, 1], [6, 4, 0.5], [6, 4, 1.5], [6, 4, 1, 0.5], [6, 4, 1, 0.5]]
     assert widths(figure.axes[0]) == [pytest.approx(row) for row in expected]
-    others = [parts.EVALUATION, parts.OCCASIONAL, parts.REST_OF_EPOCH]
+    others = [parts.EVALUATION, parts.FEW_EVALUATED, parts.OCCASIONAL, parts.REST_OF_EPOCH]
     assert names(figure) == {parts.COMPUTING, parts.LOADING, *others}
 
 

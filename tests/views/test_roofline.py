@@ -89,8 +89,9 @@ def test_the_answer_counts_the_lower_roofs():
     cases.append(record("siamese", rate(25e9), **work))
     best = roofs([product(100e9), stream(6e9), cached(10e9, "sum", 32)])
     assert answers.limits(cases, best) == (
-        "Of 3 best cases on the CPU 2 have the peak FLOP/s as their lower roof, and reach 38 % "
-        "(median, 25 to 50 %); 1 have the memory bandwidth, and reach 90 % (median, 90 to 90 %)."
+        "Of 3 best cases on the CPU, operators and trainings, the peak FLOP/s limits 2, which "
+        "reach 38 % (median, 25 to 50 %); the memory bandwidth limits 1, which reach 90 % "
+        "(median, 90 to 90 %)."
     )
 
 

@@ -138,8 +138,12 @@ def test_all_trainings_of_a_run_are_joined_by_their_times_without_loading():
     assert ratios == {name: ratio and pytest.approx(ratio) for name, ratio in wanted.items()}
     assert rows["vae"]["metric"] == "compute_epoch_s" and rows["vae"]["framework"] == "torch"
     assert rows["mlp_cnn_lstm"]["framework"] == "tensorflow"
-    (panel,) = side_by_side.joined_figure(table).axes
-    assert len(panel.get_yticklabels()) == 3
+    panels = side_by_side.joined_figure(table).axes
+    titles = ["GPU: MLX against PyTorch", "GPU: MLX against TensorFlow"]
+    assert [panel.get_title(loc="left") for panel in panels] == titles
+    assert [len(panel.get_yticklabels()) for panel in panels] == [2, 1]
+    words = [text.get_text() for panel in panels for text in panel.texts]
+    assert words == ["MLX 1.5× faster", "MLX 2× slower", "MLX 2× faster"]
 
 
 def test_an_epoch_with_loading_is_not_compared_with_one_without():

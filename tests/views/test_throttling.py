@@ -40,13 +40,13 @@ def load(*seconds, repeat=0, **more):
 def test_the_duration_is_the_measured_one():
     said = throttling.duration_text([load(5.0, 5.0, 5.0)])
     assert said == (
-        "The load lasted 15 s on the Apple M9 CPU in PyTorch; the throughput retained is that of "
-        "its last half as a share of its first half. A machine may take longer than this load to "
-        "become hot."
+        "That is the throughput of the last half as a share of the first half of a load whose "
+        "timed steps lasted 15 s, on the Apple M9 CPU in PyTorch. A machine may take longer "
+        "than this load to become hot."
     )
-    assert "its last minute as a share" in throttling.duration_text([load(*[5.0] * 24)])
+    assert "the last minute as a share" in throttling.duration_text([load(*[5.0] * 24)])
     repeats = [load(30.0, 31.0, repeat=0), load(30.0, 33.0, repeat=1)]
-    assert "lasted 1:01 min to 1:03 min on" in throttling.duration_text(repeats)
+    assert "lasted 1:01 min to 1:03 min, on" in throttling.duration_text(repeats)
     assert throttling.duration_text([load(5.0, profile="smoke")]) == ""
     assert throttling.duration_text([load(5.0, status="error")]) == ""
 

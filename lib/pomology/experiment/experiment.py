@@ -142,13 +142,16 @@ class Experiment:
         """Return a table of the machine, its software, the timed devices and the run's folder."""
         return self.report.machine()
 
-    def answer(self, text: str = "", opening: str = "", values: bool = True) -> None:
+    def answer(
+        self, text: str = "", opening: str = "", values: bool = True, also: str = ""
+    ) -> None:
         """Display the answer to the notebook's question, made from this run, and save it.
 
         text: in place of the sentences that the declaration and the records make. opening: before
-        them. values: whether these name the value of a case, which an opening may have told.
+        them. values: whether these name the value of a case, which an opening may have told. also:
+        sentences after the answer, in the same paragraph.
         """
-        self.report.answer(text, opening, values)
+        self.report.answer(text, opening, values, also)
 
     def table(self) -> Table:
         """Save and return the table of published values and this machine's."""

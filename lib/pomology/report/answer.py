@@ -6,7 +6,7 @@ Its main case is the one that most devices have a value of. Devices are compared
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -37,6 +37,8 @@ GPUS = {"gpu", "mps", "mlx-gpu", "cuda", "rival"}  # names of GPUs in the condit
 NAMED = 2  # claims that are quoted
 OTHERS = 5  # other settings whose values are named
 LEAST_SETTINGS = 3  # of which the shortest and the longest are named
+ALIASES = {"accelerator"}  # settings that name a device, and change nothing on it
+COMPUTE_ONLY = "compute only"
 FAILED = 4  # cases of a status whose settings are named
 SPELLED = {"lora": "LoRA", "amp": "AMP", "persistent": "persistent workers"}
 PEAKS_OF_MEMORY = ("allocated_peak_bytes", "footprint_peak_bytes", "peak_memory_bytes")
@@ -67,9 +69,10 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     if own and all(record.profile == "smoke" for record in own):
         return Answer(SMOKE)
     metric = _asked_for(declaration)
-    timed = [case for case in comparable(own, metric) if metric in case.values]
-    measured = comparable(own)
+    measured = comparable(own, metric)
+    timed = [case for case in measured if metric in case.values]
     if not timed:  # smaller variants, which the sentence names as such
+        measured = comparable(own)
         timed = [case for case in measured if metric in case.values]
     asked = []
     evidence = []
@@ -87,11 +90,13 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         if values:
             others = _other_settings(declaration, metric, lead, timed)
             evidence += others or _ends_of_settings(declaration, metric, lead, timed)
+            evidence += _other_frameworks(declaration, metric, main, timed)
         if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
             evidence.append("No case ran on a GPU.")
     asked += unanswered
     heading = metrics.Metric(metric).heading
-    evidence += _endings(measured, metric, "" if timed else heading)
+    if timed or not (unanswered and metric in OF_GPUS):
+        evidence += _endings(measured, metric, "" if timed else heading)
     evidence += _claims(declaration, records)
     text, *rest = [" ".join(asked), *evidence] if asked else evidence or [""]
     return Answer(text, rest)
@@ -166,7 +171,9 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
             if name in case.values and name != metric
         ]
         memory = _memory(declaration, case)
-        evidence = [*passes, achieved, memory, scaled, data, _number(case, metric), *case.flags]
+        computing = COMPUTE_ONLY if _is_compute_only(case, metric) else ""
+        evidence = [*passes, achieved, memory, computing, scaled, data, _number(case, metric)]
+        evidence += case.flags
         shown = value_text(metric, value, _in_minutes(declaration, metric), IN_PROCESS)
         where = f"on the {case.device} in {case.framework}"
         texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
@@ -174,6 +181,11 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
     condition = declaration.condition(metric)
     heading = metrics.Metric(metric).heading + (f" ({condition})" if condition else "")
     return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
+
+
+def _is_compute_only(case: Repeats, metric: str) -> bool:
+    """Return whether a training's time is without loading, as that of an MLX twin is."""
+    return metric in TRAININGS and COMPUTE_ONLY in (case.last.note or "")
 
 
 def _memory(declaration: Declaration, case: Repeats) -> str:
@@ -200,7 +212,7 @@ def _other_settings(
     for case in _on_the_same_device(main, timed):
         alike = case.config.keys() == main.config.keys()
         changed = [key for key in case.config if case.config[key] != main.config.get(key)]
-        if alike and len(changed) == 1:
+        if alike and len(changed) == 1 and changed[0] not in ALIASES:
             by_setting[changed[0]].append(case)
     texts: list[str] = []
     for setting, others in sorted(by_setting.items(), key=lambda item: len(item[1])):
@@ -245,6 +257,26 @@ def _ends_of_settings(
         for case in (alike[0], alike[-1])
     )
     return [f"Of its {len(alike)} settings the shortest takes {shortest}; the longest, {longest}."]
+
+
+def _other_frameworks(
+    declaration: Declaration, metric: str, main: Sequence[Repeats], timed: Sequence[Repeats]
+) -> list[str]:
+    """Return a value of each framework that has none of the main case, that of the most work."""
+    named = {(case.kind, case.framework) for case in main}
+    largest: dict[tuple[str, str], Repeats] = {}
+    for case in sorted(timed, key=lambda case: case.first.flops_per_step or 0, reverse=True):
+        if (case.kind, case.framework) not in named:
+            largest.setdefault((case.kind, case.framework), case)
+    texts = []
+    for case in largest.values():
+        heading = _in_minutes(declaration, metric)
+        shown = value_text(metric, case.values[metric], heading, IN_PROCESS)
+        settings = _in_words(_shown_settings(declaration, case.config))
+        computing = COMPUTE_ONLY if _is_compute_only(case, metric) else ""
+        evidence = ", ".join(filter(None, (computing, _number(case, metric), *case.flags)))
+        texts.append(f"{shown} on the {case.device} in {case.framework} {settings} ({evidence})")
+    return [f"With other settings: {'; '.join(texts)}."] if texts else []
 
 
 def _in_minutes(declaration: Declaration, metric: str) -> str:
@@ -370,39 +402,36 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
 
     lacking: heading of the metric that no case has, "" if some have it.
     """
-    statuses = Counter(case.status for case in measured)
-    ended = statuses.pop("ok", 0)
-    total = ended + sum(statuses.values())
-    if not lacking:
-        without = [case for case in measured if case.status == "ok" and metric not in case.values]
-        ended -= len(without)
-        statuses += Counter(_why_without(case, metric) for case in without)
-    if not total:
+    if not measured:
         return ["Nothing was measured on this machine yet."]
+    ends: dict[str, list[Repeats]] = defaultdict(list)
+    for case in measured:
+        without = case.status == "ok" and not lacking and metric not in case.values
+        ends[_why_without(case, metric) if without else case.status].append(case)
+    total, ended = len(measured), len(ends.pop("ok", ()))
     counts = ", ".join(
-        f"{count} {status}{_settings_of(status, measured)}"
-        for status, count in statuses.most_common()
+        f"{len(named)} {why}{_settings_of(named, measured)}"
+        for why, named in sorted(ends.items(), key=lambda item: -len(item[1]))
     )
     if not ended:
         return [f"No case has a value on this machine: {counts}."]
     if not lacking:
         verb = "has" if total - ended == 1 else "have"
         return [f"{total - ended} of {total} cases {verb} no value: {counts}."] if counts else []
-    ends = f"{ended} of {total} cases ended well{f', {counts}' if counts else ''}"
-    return [f"{lacking} has no value on this machine: {ends}."]
+    text = f"{ended} of {total} cases ended well{f', {counts}' if counts else ''}"
+    return [f"{lacking} has no value on this machine: {text}."]
 
 
 def _why_without(case: Repeats, metric: str) -> str:
     """Return why a case that went well has no value of a metric."""
     if f"compute_{metric}" in case.values:
-        return "compute only"
+        return COMPUTE_ONLY
     return "stopped after its first step" if ended_after_first_step(case) else "ended without it"
 
 
-def _settings_of(status: str, measured: Sequence[Repeats]) -> str:
-    """Return the settings of the few cases with a status, by which they differ from others."""
-    cases_of = [case for case in measured if case.status == status]
-    if not 0 < len(cases_of) <= FAILED:
+def _settings_of(cases_of: Sequence[Repeats], measured: Sequence[Repeats]) -> str:
+    """Return the settings of few cases by which they differ from others."""
+    if len(cases_of) > FAILED:
         return ""
     names = distinct([case.config for case in measured])
     # The same settings may have a value on another device, or in another framework.

@@ -166,18 +166,21 @@ class Report:
         rows = [Row({"Property": name, "Value": text}) for name, text in texts.items() if text]
         return Table("This machine", rows)
 
-    def answer(self, text: str = "", opening: str = "", values: bool = True) -> None:
+    def answer(
+        self, text: str = "", opening: str = "", values: bool = True, also: str = ""
+    ) -> None:
         """Display the answer to the notebook's question, and save it for the report.
 
         text: by default that of `answer.of_run`, whose evidence is a list below it. opening:
         answers the question in its place, which is then part of the list. values: whether that
-        names the value of a case. A run moves the outputs of the cells with the tag `answer` to the
-        top of the executed notebook.
+        names the value of a case. also: sentences that belong to the answer, after it. A run moves
+        the outputs of the cells with the tag `answer` to the top of the executed notebook.
         """
         self._folder()
         said = Answer(text) if text else answer.of_run(self.declaration, self.run.records, values)
         if opening.strip():
             said = Answer(opening.strip(), list(filter(None, (said.text, *said.evidence))))
+        said = Answer(f"{said.text} {also}".strip(), said.evidence)
         self._answer = said
         self._note()
         listed = "\n".join(f"- {sentence}" for sentence in said.evidence)

@@ -123,17 +123,27 @@ def rates_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
 
 
 def metrics_figure(
-    declaration: Declaration, records: Iterable[Record], titles: Mapping[str, str], label: str
+    declaration: Declaration,
+    records: Iterable[Record],
+    titles: Mapping[str, str],
+    label: str,
+    apart: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:
     """Return a figure of several metrics of one unit, published and measured, a panel for each.
 
-    titles: of the panels, by metric. label: of the axis. A case without any value is counted once.
+    titles: of the panels, by metric. label: of the axis. apart: kind of this machine's devices that
+    have panels of their own -> what these show. A case without any value is counted once.
     """
-    panels: dict[str, list[Line]] = {title: [] for title in titles.values()}
+    panels: dict[str, list[Line]] = {}
     records = list(records)
     for number, (metric, title) in enumerate(titles.items()):
-        lines = itertools.chain(*_panels(replace(declaration, figure=metric), records).values())
-        panels[title] += [line for line in lines if _values(line) or number == 0]
+        for line in itertools.chain(
+            *_panels(replace(declaration, figure=metric), records).values()
+        ):
+            kind, role = line.kind
+            own = f": {apart[role]}" if kind == "measured" and role in apart else ""
+            if _values(line) or number == 0:
+                panels.setdefault(f"{title}{own}", []).append(line)
     panels, remark = _with_marks(panels)
     return points_figure(panels, label, scale_of(declaration).unit, remark=remark)
 
@@ -232,7 +242,7 @@ def _with_marks(panels: dict[str, list[Line]]) -> tuple[dict[str, list[Line]], s
             drawn[title] = kept
     texts = [f"{hidden} more devices in the table"] if hidden else []
     texts += [f"{WITHOUT}{counted(statuses)}"] if statuses else []
-    texts += [f"published without a number: {images}"] if images else []
+    texts += [f"published rows without a number: {images}"] if images else []
     return drawn, "; ".join(texts)
 
 
@@ -461,7 +471,8 @@ def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
             # Compute only has a marker of its own where it is below the whole time for sure.
             part = case.values.get(f"compute_{metric}")
             parts = [part] if part and part.high and part.high < whole.value else []
-            yield Line(name, kind, shown(whole), [whole], parts)
+            words = "".join(f"; open: {show(part.value)}" for part in parts)
+            yield Line(name, kind, f"{shown(whole)}{words}", [whole], parts)
     computing = case.values.get(f"compute_{declaration.metric}")
     if not values and computing:  # of MLX, which has no loader
         yield Line(label, kind, f"{shown(computing)}, compute only", [], [computing])

@@ -34,7 +34,10 @@ INTERVALS = {
         "another process differs by more (REPEATS=5 measures that), and ratios have the bounds of "
         "run-to-run variation, or none. Wide or one-sided intervals have their ends in brackets."
     ),
-    " seen)": "“seen”: the lowest and highest of fewer than 20 single steps or calls.",
+    " seen)": (
+        "“seen”: the lower and higher of two repeats, or, in one run, the lowest and highest of "
+        "fewer than 20 single steps or calls."
+    ),
     "about ": "“about”: an estimate without an interval.",
 }
 ENDS = re.compile(r"\(\S.* to \S.*\)")  # in brackets, another form of ±

@@ -43,6 +43,9 @@ PENDING = re.compile(
 )
 # How a notebook announces its answer -> the same words once the answer is at the top.
 ANNOUNCED = {
+    "The answer of this run, and its figures": (
+        "The answer of this run, with figures, is at the top"
+    ),
     "The answer of this run, and its figure": "The answer of this run, with figure, is at the top",
     "The answer of this run": "The answer of this run is at the top",
 }

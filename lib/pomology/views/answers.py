@@ -12,6 +12,7 @@ from pomology.report.table import Row, Table, value_text
 from pomology.results import cases, repeats
 from pomology.results.comparing import FASTER, SINGLE, SLOWER
 from pomology.results.metrics import Metric
+from pomology.views.diagnosis import NONE
 from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
@@ -25,8 +26,8 @@ JOULES = ("energy_gpu_j_per_step", "energy_j_per_step")
 SIDES = ("published", "here")  # on whose numbers a claim has a verdict
 # Words for a number of cases by their lower roof, the `limit` of `roofline.table.points`.
 LIMITS = {
-    "compute": "{} have the peak FLOP/s as their lower roof, and reach",
-    "memory": "{} have the memory bandwidth, and reach",
+    "compute": "the peak FLOP/s limits {}, which reach",
+    "memory": "the memory bandwidth limits {}, which reach",
     "cache-resident": "{} fit the cache and have no memory roof; of the peak FLOP/s they reach",
 }
 
@@ -58,7 +59,7 @@ def utilization(records, best):
         statistics = (min, median, max)
         low, middle, high = (significant(statistic(percents), 2) for statistic in statistics)
         count = f"median of {len(percents)} experiments, {low} to {high} %"
-        texts.append(f"{kind.upper()}: {middle} % of the peak ({count}).")
+        texts.append(f"Trainings reach {middle} % of the peak of the {kind.upper()} ({count}).")
     return " ".join(texts) or "Not known; the notebook peaks measures the peak."
 
 
@@ -153,7 +154,7 @@ def _control(pooled, kind):
         plain = case.config.get("feature") == PLAIN and "model" not in case.config
         if ratio and plain and case.kind == kind:
             shown = with_interval(ratio, lambda one: f"{significant(one)}×", IN_PROCESS)
-            noise = f"Plain fp32 relative to itself has {shown}"
+            noise = f"Plain fp32, timed against itself, has a ratio of {shown}"
             return [f"{noise}; a gain that does not exceed this is no gain."]
     return []
 
@@ -193,10 +194,11 @@ def launches(records):
         flags = _flags(case)
         texts.append(f"On the {case.device} in {case.framework} {answer.listed(parts)}{flags}.")
     kinds = {case.kind for case in pooled}
-    if "cpu" in kinds:
-        texts.append("Those of a CPU are function calls.")
     if kinds == {"cpu"}:
-        texts.append("How long a GPU takes is not answered here: no case ran on a GPU.")
+        unanswered = "How long a GPU takes is not answered here: no case ran on a GPU"
+        texts.insert(0, f"{unanswered}, and those of a CPU are function calls.")
+    elif "cpu" in kinds:
+        texts.append("Those of a CPU are function calls.")
     return " ".join(texts)
 
 
@@ -230,8 +232,12 @@ def rates(records):
             if other is None or rate.value > other.value:
                 of_operation[case.precision] = rate
     texts = []
-    for (device, framework), by_operation in highest.items():
+    # MLX comes last, which may have no optimized BLAS.
+    for (device, framework), by_operation in sorted(
+        highest.items(), key=lambda item: item[0][1] == cases.framework_name("mlx")
+    ):
         parts = []
+        texts += _half_precision(f"On the {device} in {framework}", by_operation)
         for operation, by_precision in by_operation.items():
             rated = [
                 f"{quantity(rate.value, 'FLOP/s')} in {name}" for name, rate in by_precision.items()
@@ -244,6 +250,21 @@ def rates(records):
             without += [f"{operation} in {answer.listed(names)} ({status})"] if names else []
         texts += [f"Without a value: {'; '.join(without)}."] if without else []
     return " ".join(texts)
+
+
+def _half_precision(where, by_operation):
+    """Return how a matmul's highest rates in other precisions compare with fp32, in a list."""
+    by_precision = by_operation.get("matmul", {})
+    plain = by_precision.get(PLAIN)
+    ratios = [
+        f"in {name} {significant(rate.value / plain.value, 2)}× that"
+        for name, rate in by_precision.items()
+        if plain and name != PLAIN
+    ]
+    if not ratios:
+        return []
+    reached = quantity(plain.value, "FLOP/s")
+    return [f"{where} matmuls reach {reached} in fp32, and {answer.listed(ratios)}."]
 
 
 def growth(records):
@@ -260,6 +281,7 @@ def growth(records):
         shown = value_text("footprint_slope_bytes", slope)
         if slope.low is None or slope.low <= 0 <= slope.high:
             verdict = f"no change of the memory is established: {shown} per step"
+            verdict += f" of {slope.n:,}" if slope.n else ""
         else:
             verb = "grows" if slope.value > 0 else "shrinks"
             if slope.covers == "seen":  # of two repeats, which have no interval
@@ -311,10 +333,8 @@ def lora_effect(records):
         if parts:
             model = f"{case.config['model']} at batch size {case.config['batch_size']}"
             where = f"on the {case.device} in {case.framework}"
-            texts.append(
-                f"With LoRA {answer.listed(parts)} as long as without it ({model} {where})"
-                f"{_flags(case)}."
-            )
+            evidence = ", ".join([f"{model} {where}", *case.flags])
+            texts.append(f"With LoRA {answer.listed(parts)} as long as without it ({evidence}).")
     return " ".join(texts) or (
         "What LoRA changes is not answered here: no model has times both with it and without it."
     )
@@ -353,7 +373,8 @@ def limits(records, best):
                 middle, low, high = (significant(share, 2) for share in ends)
                 reached = f"{middle} % (median, {low} to {high} %)"
                 parts.append(f"{words.format(len(shares))} {reached}")
-        texts.append(f"Of {len(rows)} best cases on the {kind.upper()} {'; '.join(parts)}.")
+        count = f"Of {len(rows)} best cases on the {kind.upper()}"
+        texts.append(f"{count}, operators and trainings, {'; '.join(parts)}.")
     return " ".join(texts)
 
 
@@ -368,7 +389,9 @@ def without_joules(records):
             absent = case.last.absent
             known = (str(absent[name]) for name in (*JOULES, "power_w") if name in absent)
             reasons[case.device] = next(known, "the journal has no reason")
-    texts = [f"There are no joules of the {device}: {why}." for device, why in reasons.items()]
+    texts = [
+        f"The energy of the {device} was not measured: {why}." for device, why in reasons.items()
+    ]
     return " ".join(texts)
 
 
@@ -410,6 +433,19 @@ def _against_plain(case, pooled):
     return f"With offload {step} takes {longer} the time without it {where}: {times}."
 
 
+def near_limit(records):
+    """Return that nothing was timed near the limit of the memory, if so; "" else, or for smoke.
+
+    records: of `whisper_pretraining`, whose scenario 3 is near the limit.
+    """
+    near = [case for case in comparable(records) if case.config.get("scenario") == 3]
+    if not near or any("pass_s" in case.values for case in near):
+        return ""
+    counts = Counter(case.status for case in near)
+    ends = ", ".join(f"{count} {status}" for status, count in counts.items())
+    return f"What happens near the limit of the memory is not answered here: {ends}."
+
+
 def bounds(diagnosed):
     """Return how many trainings are bound by what, by kind of device."""
     counts = {}
@@ -419,21 +455,28 @@ def bounds(diagnosed):
         counts.setdefault(row["kind"], Counter())[bound] += 1
     texts = []
     for kind, of_kind in counts.items():
-        parts = ", ".join(f"{name} in {count}" for name, count in of_kind.most_common())
-        texts.append(f"{kind.upper()}: {parts}.")
+        total = of_kind.total()
+        none, disturbed = (of_kind.pop(name, 0) for name in (NONE, "not judged"))
+        parts = [f"bound by {name}: {count}" for name, count in of_kind.most_common()]
+        parts += [f"by none of arithmetic, memory traffic and launches: {none}"] if none else []
+        parts += [f"disturbed, and not judged: {disturbed}"] if disturbed else []
+        texts.append(f"Of {total} trainings on the {kind.upper()}: {'; '.join(parts)}.")
     return " ".join(texts) or "Not known; no training was timed whose work is counted."
 
 
-def frameworks(records, unknown="Not known; the notebook mlx_or_pytorch compares them."):
+def frameworks(
+    records, unknown="Not known; the notebook mlx_or_pytorch compares them.", experiment=""
+):
     """Return how much faster one framework is, over the models that both trained alike.
 
     A model has the geometric mean of its cases, and all models that of theirs. One framework is
-    called faster where it is so in most cases, and the other in none. unknown: the text without
-    such models.
+    called faster where it is so in most cases, and the other in none. records: of one run, with
+    those of `instrument_check`. unknown: the text without such models. experiment: the only one
+    whose models are compared.
     """
     rows = {}
     for row in joined(records).data:
-        if row["ratio"] and row["framework"] == "torch":
+        if row["ratio"] and row["framework"] == "torch" and experiment in ("", row["experiment"]):
             rows.setdefault(row["device"], []).append(row)
     texts = []
     for kind, of_device in rows.items():

@@ -32,7 +32,10 @@ def rows(workload):
     axes = {"precision"} if workload == "lora" else AXES
     for other in ALIKE.get(workload, ()):
         training = published.WORKLOADS[other]
-        table_rows += [_row(row, axes, training=training) for row in published.elsewhere(other)]
+        for row in published.elsewhere(other):
+            # A training of LoRA has the name of its model, which its rows need not repeat.
+            model = {"model": row["config"].get("model", training)} if workload == "lora" else {}
+            table_rows.append(_row(row, axes, training=training, **model))
     # Forward and backward passes alone cannot be compared with a step.
     table_rows = [row for row in table_rows if row["metric"] not in ("forward_s", "backward_s")]
     table_rows.sort(key=lambda row: -(row["flops_per_s"] or 0.0))

@@ -6,6 +6,7 @@ from pomology.format import quantity
 from pomology.models import cost
 from pomology.report import answer
 from pomology.report.article import comparable
+from pomology.report.figures import GREY, Bar, parts_figure
 from pomology.report.table import Row, Table
 
 GIB = 2**30
@@ -81,6 +82,33 @@ def fitting(records):
                 text += f" {beginning} {'is' if len(named) == 1 else 'are'} {answer.listed(named)}."
         texts.append(text)
     return " ".join(texts)
+
+
+def figure(_, records):
+    """Return a figure of the memory of a step of each model, with a line at the free memory.
+
+    records: of `model_memory`. A panel has the models of a device, whose free memory is that of the
+    last repeat.
+    """
+    panels, free_gb = {}, {}
+    for case in comparable(records):
+        if not {"needed_bytes", "free_bytes", "theoretical_bytes"} <= case.values.keys():
+            continue
+        needed, free, states = (
+            case.last.metrics[f"{name}_bytes"].value for name in ("needed", "free", "theoretical")
+        )
+        parts = {"weights, gradients, moments": states, "activations": needed - states}
+        label = f"{case.config['model']}, batch size {case.config['batch_size']}"
+        bar = Bar(label, ("measured", case.kind), parts, f"{quantity(needed, 'B')}")
+        title = f"{case.device}: {quantity(free, 'B')} free"
+        panels.setdefault(title, []).append(bar)
+        free_gb[title] = free / 1e9
+    drawn = parts_figure(panels, "GB of a step; %: share of the step; line: free memory", 1e9)
+    if drawn:
+        for axis, free in zip(drawn.axes, free_gb.values(), strict=True):
+            axis.axvline(free, color=GREY, linewidth=1, linestyle="dashed")
+            axis.set_xlim(right=max(axis.get_xlim()[1], 1.05 * free))
+    return drawn
 
 
 def _ways(name, nvidia):

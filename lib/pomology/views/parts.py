@@ -24,10 +24,12 @@ from pomology.report.figures import (
 from pomology.report.table import counted
 from pomology.results.record import STATUSES, Record
 from pomology.results.repeats import Repeats, mean_of_repeats
+from pomology.views.epoch_breakdown import LEAST_STEPS
 
 COMPUTING, LOADING = "computing", "data-loading stall"
 TRAINING = "computing and loading together"
 EVALUATION, OCCASIONAL = "evaluation", "occasional work"
+FEW_EVALUATED = "evaluation, from few steps"
 REST_OF_EPOCH = "evaluation and occasional work"
 REST_OF_STEP = "rest of the step"
 LEAST_REST = 0.02  # share of a step from which on its rest is a part
@@ -42,12 +44,14 @@ FAILED = frozenset(STATUSES) - {"ok"}
 class Parts(NamedTuple):
     """An epoch's parts of one repeat, in seconds.
 
-    loop: training with its loading. stall: share of the loop that it waits for its loading, None
-    if computing alone was not measured. rest: name -> what the epoch has beside the loop.
+    loop: training with its loading. stall: share of the loop that it waits for its loading, and
+    computing: what is left of the loop without it, None if computing alone was not measured. rest:
+    name -> what the epoch has beside the loop.
     """
 
     loop: float
     stall: Estimate | None
+    computing: float | None
     rest: dict[str, float]
 
 
@@ -133,8 +137,10 @@ def _epoch(case: Repeats) -> tuple[dict[str, float], str]:
         return {TRAINING: loop} | rest, NO_READY
     if mean_of_repeats(stalls).bounds[0] <= 0:
         return {TRAINING: loop} | rest, NO_DIFFERENCE
-    stall_s = _mean([parts.loop * parts.stall.value for parts in of_repeats])
-    return {COMPUTING: loop - stall_s, LOADING: stall_s} | rest, ""
+    computing = _mean([parts.computing for parts in of_repeats])
+    if computing >= loop:
+        return {TRAINING: loop} | rest, NO_DIFFERENCE
+    return {COMPUTING: computing, LOADING: loop - computing} | rest, ""
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -147,7 +153,7 @@ def _of_repeat(record: Record) -> Parts:
     epoch_s = record.metrics["epoch_s"].value
     training = record.blocks.get("training")
     if not training:  # a loop without the clock of steps
-        return Parts(epoch_s, None, {})
+        return Parts(epoch_s, None, None, {})
     others = [
         raw
         for name, raw in record.blocks.items()
@@ -164,19 +170,26 @@ def _of_repeat(record: Record) -> Parts:
         loop_s = _loop_s(training)
         rest_s = epoch_s - loop_s
         if others and record.asides and evaluation:
-            rest = {EVALUATION: evaluation.value, OCCASIONAL: rest_s - evaluation.value}
+            # As in the table of parts, a few steps do not tell how long an evaluation takes.
+            name = EVALUATION if (evaluation.n or 0) >= LEAST_STEPS else FEW_EVALUATED
+            rest = {name: evaluation.value, OCCASIONAL: rest_s - evaluation.value}
         elif others and record.asides:
             rest = {REST_OF_EPOCH: rest_s}
         elif others or record.asides:
             rest = {EVALUATION if others else OCCASIONAL: rest_s}
         else:
             rest, loop_s = {}, epoch_s
-    stall = None
+    stall = computing = None
     if "compute_epoch_s" in record.metrics:
         with_loading, alone = (_interval(training[kind]) for kind in ("steady", "ready"))
         stall = 1 + -1 * (alone / with_loading)
+        computing = loop_s * (1 - stall.value)
+        if not others:  # then it is what the table has
+            computing = record.metrics["compute_epoch_s"].value
     # Differences of estimates can be below 0, and a bar cannot.
-    return Parts(loop_s, stall, {name: part_s for name, part_s in rest.items() if part_s > 0})
+    return Parts(
+        loop_s, stall, computing, {name: part_s for name, part_s in rest.items() if part_s > 0}
+    )
 
 
 def _interval(blocks: Sequence[tuple[int, float]]) -> Estimate:

@@ -177,7 +177,7 @@ def words(rows: pandas.DataFrame, other: str = "") -> str:
 def _mean(rows: pandas.DataFrame) -> str:
     """Return a device's mean in a figure, whose markers are its models."""
     count = int(rows["used"].sum())
-    text = f"{comparison(rows['mean'].iloc[0])}, {count} model{'s' * (count != 1)}"
+    text = f"mean {comparison(rows['mean'].iloc[0])}, {counted(count, 'model')}"
     return text if rows["sound"].any() else f"[{text}]"
 
 
@@ -255,7 +255,10 @@ def headline(runs: Sequence[Run], against: str = "") -> str:
         used = own[own["sound"]] if own["sound"].any() else own
         speed = _speed_in_repeats(used)
         text = words(of_device, name)
-        evidence = "; ".join(_evidence(used, speed))
+        parts = _evidence(used, speed)
+        left = int((~of_device["used"]).sum())
+        parts += [f"left out, with a known problem: {counted(left, 'model')}"] if left else []
+        evidence = "; ".join(parts)
         text = f"{text[:-1]}; {evidence})" if text.endswith(")") else f"{text} ({evidence})"
         variation = variations.get(of_device["role"].iloc[0])
         mean = of_device["mean"].iloc[0]

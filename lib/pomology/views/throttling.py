@@ -52,9 +52,9 @@ def duration_text(records):
             continue
         part = _part(lasted)
         texts.append(
-            f"The load lasted {span(lasted[0], lasted[-1], clock_time)} on the {case.device} in "
-            f"{case.framework}; the throughput retained is that of its last {part} as a share of "
-            f"its first {part}."
+            f"That is the throughput of the last {part} as a share of the first {part} of a load "
+            f"whose timed steps lasted {span(lasted[0], lasted[-1], clock_time)}, on the "
+            f"{case.device} in {case.framework}."
         )
         kept = case.values.get("rate_left")
         if kept and kept.value > 1:

@@ -42,6 +42,12 @@ HEADINGS = (
 )
 CALIBRATED = "calibrated on the device's other workloads"
 ALONE, BY_OTHERS = "peaks alone", "calibrated on other workloads"  # predictions of a run's times
+# How times are predicted, in the words of a sentence.
+PREDICTED_FROM = {
+    DEVICE_LEFT_OUT: "from those of other devices",
+    ALONE: "from its measured peaks alone",
+    BY_OTHERS: "from these peaks and its other workloads",
+}
 PRECISIONS = ("fp32", "tf32", "half")  # those of published times
 NOTES = (
     "Error: predicted minus measured time, over the measured time. In brackets: the 95 % interval",
@@ -135,7 +141,10 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
 
 
 def answer(groups: Mapping[str, pandas.DataFrame]) -> str:
-    """Return the median error of each group of times, and how many are in their 90 % interval."""
+    """Return the median error of each group of times, and how many are in their 90 % interval.
+
+    groups: by subject and kind of prediction, such as `Published times: device left out`.
+    """
     texts = []
     for name, times in groups.items():
         numbers = summary(times)
@@ -146,7 +155,12 @@ def answer(groups: Mapping[str, pandas.DataFrame]) -> str:
             span = "{:.0f} to {:.0f} %".format(*ends)
             evidence = f"95 % interval {span} by a bootstrap over devices; {evidence}"
         inside = f"{covered} of the times are in their 90 % interval"
-        texts.append(f"{name.replace(': ', ', ')}: median error {median} ({evidence}); {inside}.")
+        subject, _, how = name.partition(": ")
+        what = PREDICTED_FROM.get(how, how)
+        texts.append(
+            f"{subject}, predicted {what}: the typical (median) error is {median} ({evidence}), "
+            f"and {inside}."
+        )
     return " ".join(texts)
 
 
