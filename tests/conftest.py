@@ -37,6 +37,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Threads that meet after every operator crawl where another process has their core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# As `find.prepare` sets it: a test that imports MLX by itself would refuse all later ones.
+os.environ.setdefault("MLX_ENABLE_TF32", "0")
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
