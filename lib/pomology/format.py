@@ -71,6 +71,15 @@ def quantity(value: float, unit: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
+def comparison(ratio: float, other: str = "") -> str:
+    """Return a ratio of speeds in words: `2.4× faster`, `8.3× slower than the M1 GPU`."""
+    factor = significant(max(ratio, 1 / ratio), 2)
+    text, joined = f"{factor}× {'faster' if ratio > 1 else 'slower'}", "than"
+    if factor == "1.0":
+        text, joined = "as fast", "as"
+    return f"{text} {joined} the {other}" if other else text
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: `1 run`, `2 processes`."""
     plural = "es" if noun.endswith("s") else "s"

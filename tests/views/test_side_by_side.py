@@ -143,7 +143,7 @@ def test_all_trainings_of_a_run_are_joined_by_their_times_without_loading():
     assert [panel.get_title(loc="left") for panel in panels] == titles
     assert [len(panel.get_yticklabels()) for panel in panels] == [2, 1]
     words = [text.get_text() for panel in panels for text in panel.texts]
-    assert words == ["MLX 1.5× faster", "MLX 2× slower", "MLX 2× faster"]
+    assert words == ["MLX 1.5× faster", "MLX 2.0× slower", "MLX 2.0× faster"]
 
 
 def test_an_epoch_with_loading_is_not_compared_with_one_without():

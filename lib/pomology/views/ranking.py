@@ -16,7 +16,7 @@ import pandas
 
 from pomology.articles import devices, published
 from pomology.errors import PomologyError
-from pomology.format import counted, significant
+from pomology.format import comparison, counted, significant
 from pomology.measure.estimate import REPEATS, Estimate
 from pomology.report.figures import Line, points_figure
 from pomology.report.table import SOFTWARE, Row, Table
@@ -146,15 +146,6 @@ def best_reference(speed_rows: pandas.DataFrame) -> str:
         return name in processors, models[name] < 2, -models[name] * peers[name], name
 
     return min(models, key=rank, default="")
-
-
-def comparison(ratio: float, other: str = "") -> str:
-    """Return a ratio of speeds in words: `2.4× faster`, `8.3× slower than the M1 GPU`."""
-    factor = significant(max(ratio, 1 / ratio), 2)
-    text, joined = f"{factor}× {'faster' if ratio > 1 else 'slower'}", "than"
-    if factor == "1.0":
-        text, joined = "as fast", "as"
-    return f"{text} {joined} the {other}" if other else text
 
 
 def words(rows: pandas.DataFrame, other: str = "") -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pomology.format import IN_PROCESS, with_interval
+from pomology.format import IN_PROCESS, comparison, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import figures
 from pomology.report.article import Declaration
@@ -234,10 +234,8 @@ def joined_figure(table: Table) -> Any:
 
 def _in_words(row: Row) -> str:
     """Return the ratio of a row of `joined` for its figure: `MLX 11× slower`."""
-    ratio = row.data["ratio"]
-    faster = f"{max(ratio, 1 / ratio):.2g}× {'faster' if ratio > 1 else 'slower'}"
-    disturbed = ", disturbed" if str(row.data["verdict"]).startswith("in doubt") else ""
-    return f"MLX {faster}{disturbed}"
+    disturbed = ", disturbed" if row.data["verdict"].startswith("in doubt") else ""
+    return f"MLX {comparison(row.data['ratio'])}{disturbed}"
 
 
 def _row(
