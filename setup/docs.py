@@ -165,26 +165,24 @@ def reference() -> list[Record]:
 def example() -> str:
     """Return the README's table of epochs, published and of the reference run, and a sentence."""
     lines = []
+    records = reference()
     for model, (name, batch) in EXAMPLES.items():
         (path,) = REFERENCE.glob(f"shown/{name}/*-article.csv")
         rows = pandas.read_csv(path)
-        of_batch = rows["batch_size"].eq(batch) & rows["epoch_s"].notna()
+        timed = rows["batch_size"].eq(batch) & rows["epoch_s"].notna()
         # The first size of the Transformer; PyTorch's rows come before those of MLX.
-        rows = rows[of_batch].drop_duplicates("device").fillna({"flags": ""})
+        rows = rows[timed].drop_duplicates("device").fillna({"flags": ""})
         published_s = rows[rows["source"] == "published"].set_index("device")["epoch_s"]
         (here,) = rows[rows["source"] != "published"].itertuples()
         if name == "vae":
             loading = f"{1 - here.compute_share:.0%}".replace("%", " %")
-        of_case = [
-            case
-            for case in repeats.pool(reference())
-            if case.first.experiment == name and case.config.get("batch_size") == batch
-        ]
-        covers = {case.values["epoch_s"].covers for case in of_case if "epoch_s" in case.values}
-        seen = " seen" * ("seen" in covers)  # of two repeats, which have no interval
+        own = [record for record in records if record.experiment == name]
+        of_batch = [case for case in repeats.pool(own) if case.config["batch_size"] == batch]
+        epoch = next(case.values["epoch_s"] for case in of_batch if "epoch_s" in case.values)
+        seen = " seen" * (epoch.covers == "seen")  # of two repeats, which have no interval
         ends = f"{significant(here.epoch_s_low)} to {significant(here.epoch_s_high)}"
         bounds = f" ({ends}{seen})"
-        kinds = {record.data for record in reference() if record.experiment == name}
+        kinds = {record.data for record in own}
         (kind,) = kinds & DATA.keys()
         how = ", ".join(filter(None, (here.epoch_s_how, f"{DATA[kind]} data", here.flags)))
         times = [*map(seconds, published_s), f"{seconds(here.epoch_s)}{bounds}, {how}"]

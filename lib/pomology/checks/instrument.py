@@ -131,6 +131,21 @@ def training_step(device, batch_size=256):
     return train
 
 
+def clocks_compared(pomology_s, pytorch_s, margin):
+    """Return the interval of the ratios of two clocks, whether it is wide, and whether they differ.
+
+    By chance all pairs differ in one direction once in 2^(pairs - 1) times, and more often on a
+    machine that becomes slower within a pair: then a difference has to exceed their range.
+    """
+    pairs_s = zip(pomology_s, pytorch_s, strict=True)
+    ratios = [by_pomology_s / by_pytorch_s for by_pomology_s, by_pytorch_s in pairs_s]
+    middle = intervals.median_interval(ratios)  # one disturbed pair does not move it
+    is_wide = middle.low is None or middle.high > (1 + 5 * margin) * middle.low
+    nearest = max(min(ratios), 1 / max(ratios))
+    least = max(1 + margin, max(ratios) / min(ratios)) if is_wide else 1 + margin
+    return middle, is_wide, nearest > least
+
+
 def agreement(case, pairs, budget_s, margin):
     """Compare pomology's times of a matmul and of a training step with PyTorch's timer."""
     functions = {
@@ -142,16 +157,8 @@ def agreement(case, pairs, budget_s, margin):
         # A wrong clock is wrong each time, a disturbance is not: it would refute the whole run.
         for _ in range(ROUNDS):
             pomology_s, pytorch_s, blocks = both_clocks(case, function, pairs, budget_s)
-            pairs_s = zip(pomology_s, pytorch_s, strict=True)
-            ratios = [by_pomology_s / by_pytorch_s for by_pomology_s, by_pytorch_s in pairs_s]
-            middle = intervals.median_interval(ratios)  # one disturbed pair does not move it
-            is_wide = middle.low is None or middle.high > (1 + 5 * margin) * middle.low
-            # By chance all pairs differ in one direction once in 2^(pairs - 1) times, and more
-            # often on a machine that becomes slower within a pair: then a difference has to exceed
-            # their range.
-            nearest = max(min(ratios), 1 / max(ratios))
-            least = max(1 + margin, max(ratios) / min(ratios)) if is_wide else 1 + margin
-            if nearest <= least:
+            middle, is_wide, differ = clocks_compared(pomology_s, pytorch_s, margin)
+            if not differ:
                 break
         keep(case, f"{metric}_s", intervals.median_interval(pomology_s), raw=blocks)
         case.raw(f"{metric.replace('_', ' ')}, by PyTorch", pytorch_s)
@@ -161,7 +168,7 @@ def agreement(case, pairs, budget_s, margin):
             text += f" ({middle.low:.3f} to {middle.high:.3f})"
         texts.append(text)
         wide |= is_wide
-        if nearest > least:
+        if differ:
             wrong.append(text)
     ratio = "pomology's time divided by that of torch.utils.benchmark"
     if wrong:

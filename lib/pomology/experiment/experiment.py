@@ -147,9 +147,7 @@ class Experiment:
     ) -> None:
         """Display the answer to the notebook's question, made from this run, and save it.
 
-        text: in place of the sentences that the declaration and the records make. opening: before
-        them. values: whether these name the value of a case, which an opening may have told. also:
-        sentences after the answer, in the same paragraph.
+        text, opening, values, also: see `Report.answer`.
         """
         self.report.answer(text, opening, values, also)
 

@@ -291,7 +291,7 @@ def _in_words(settings: Mapping) -> str:
     for name, value in settings.items():
         if isinstance(value, bool) or value in ("none", "no", "yes"):
             has = value in (True, "yes")
-            words["with" if has else "without"].append(SPELLED.get(name, name.replace("_", " ")))
+            words["with" if has else "without"].append(_spelled(name))
         elif name == "minutes":
             words["after"].append(f"{value:g} min")
         else:
@@ -450,8 +450,13 @@ def _settings_of(cases_of: Sequence[Repeats], measured: Sequence[Repeats]) -> st
 def _setting(name: str, value: object) -> str:
     """Return a setting in words: `batch size 32`, `without LoRA`."""
     if isinstance(value, bool):
-        return f"{'with' if value else 'without'} {SPELLED.get(name, name.replace('_', ' '))}"
+        return f"{'with' if value else 'without'} {_spelled(name)}"
     return cases.config_text({name: value})
+
+
+def _spelled(name: str) -> str:
+    """Return the name of a setting in words."""
+    return SPELLED.get(name, name.replace("_", " "))
 
 
 def _claims_of_article(declaration: Declaration) -> list[SimpleNamespace]:
