@@ -31,7 +31,7 @@ from pomology.results.run import Run
 # Rules that mark a run; others refuse it. CHANGING mark one at another commit than the reference.
 MARKS = {
     "unknown commit",
-    "interval",  # the reference run's medians have intervals of an earlier method
+    "interval",  # medians of older versions have intervals of an earlier method
     "system",
     "learning",
     "time",
@@ -234,6 +234,8 @@ def checked_case(record: Record) -> CheckedCase:
         spent_s += sum(block_s for _, block_s in raw.get(name) or ())
     calls = [outcome.blocks_of(raw["steady"]) for raw in timed.values()]
     flags = outcome.flags(loop, calls, record.backend)
+    if cases.kind(record.backend) == "cpu" and "paused" in flags:
+        flags.remove("paused")  # it needs the CPU time of each block, which no journal has
     return CheckedCase(record, recomputed, flags, step_s, rate_s, spent_s)
 
 
