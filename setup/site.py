@@ -20,7 +20,6 @@ import yaml
 from pomology.errors import PomologyError
 from pomology.extras.collection import page
 from pomology.paths import root
-from pomology.report.page import rendered
 
 SOURCE = root() / "build" / "site"  # what MkDocs reads
 SITE = root() / "site"
@@ -135,15 +134,12 @@ def assemble() -> None:
         else:
             (SOURCE / in_site(path)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root() / path, SOURCE / in_site(path))
-    print("rendering the notebooks of the reference run")
     for path in sorted((root() / REFERENCE).iterdir()):
         origin = path.relative_to(root())
-        if path.suffix == ".ipynb":
-            copy_html(rendered(path.read_text(encoding="utf-8"), path.stem), origin)
-        elif path.suffix == ".html" and not path.with_suffix(".ipynb").exists():
+        if path.suffix == ".html":
             text = path.read_text(encoding="utf-8")
             copy_html(re.sub(r'(href="\w+\.ipynb">\w+)\.ipynb', r"\1", text), origin)
-        elif path.suffix != ".html":
+        elif path.suffix != ".ipynb":
             copy = shutil.copytree if path.is_dir() else shutil.copy
             copy(
                 path, SOURCE / in_site(origin) if path.is_file() else SOURCE / "report" / path.name

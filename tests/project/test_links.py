@@ -21,6 +21,7 @@ NOTEBOOKS = [*notebook_paths(root() / "notebooks"), *notebook_paths(REFERENCE)]
 REPORT = REFERENCE / "index.html"
 MARKDOWN = re.compile(r"\]\(([^)\s]+)\)")
 HTML = re.compile(r"""\b(?:href|src)=["']([^"']+)["']""")
+DRAWING = re.compile(r'src="data:[^"]*"')  # has links to its own parts
 ELSEWHERE = re.compile(r"(?:https?|data|attachment|mailto):")
 
 
@@ -40,7 +41,7 @@ def links(path: Path) -> Iterator[str]:
     """Yield the targets of all links in a page, or in the texts and results of a notebook."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".html":
-        yield from map(html.unescape, HTML.findall(text))
+        yield from map(html.unescape, HTML.findall(DRAWING.sub("", text)))
         return
     if path.suffix == ".md":
         yield from MARKDOWN.findall(text)

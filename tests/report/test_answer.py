@@ -152,6 +152,10 @@ def test_what_an_answer_rests_on_is_a_list_below_it(tmp_path):
     opened = displayed.pop().data.splitlines()
     assert opened[0] == "**On this machine.** It learns." and opened[2].startswith("- Time per ep")
     assert opened[3:] == sentences
+    report.answer(opening=answer.Answer("It learns.", ["In 3 of 3 repeats."]), also="Fast.")
+    opened = displayed.pop().data.splitlines()
+    assert opened[0] == "**On this machine.** It learns. Fast."
+    assert opened[2] == "- In 3 of 3 repeats." and opened[3].startswith("- Time per ep")
     report.answer("Yes.")
     assert displayed.pop().data == "**On this machine.** Yes."
 

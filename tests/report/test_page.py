@@ -269,6 +269,30 @@ def test_a_rendered_notebook_is_one_file_that_asks_nobody(tmp_path, monkeypatch)
     assert not (out / "vae.html").exists()
 
 
+def test_the_page_of_a_notebook_has_a_figure_as_drawing_where_it_was_saved(tmp_path):
+    out = write(tmp_path / "run", [record()], MACHINE)
+    report = Report("vae", out=out)
+    data, metadata = report.save(figure(), "figure")._repr_png_()
+    assert metadata["drawing"] == "01-figure" and metadata["alt"]
+    picture = v4.new_output("display_data", {"image/png": data}, metadata={"image/png": metadata})
+    for drawing, begins in (("01-figure", "image/svg+xml,<svg"), ("../vae", "image/png;base64,")):
+        picture.metadata["image/png"]["drawing"] = drawing
+        text = nbformat.writes(v4.new_notebook(cells=[v4.new_code_cell("f", outputs=[picture])]))
+        page = report_page.rendered(text, "vae", out / "shown" / "vae")
+        (image,) = BeautifulSoup(page, "html.parser")("img")
+        assert image["src"].startswith(f"data:{begins}") and image["alt"] == metadata["alt"]
+    saved = out / "shown" / "vae" / "01-figure.svg"
+    saved.unlink()  # as in a published run
+    page = report_page.rendered(text.replace("../vae", "01-figure"), "vae", saved.parent)
+    assert "data:image/png" in page and "svg" not in page
+
+
+def test_code_has_spans_for_what_is_coloured_only(tmp_path):
+    text = nbformat.writes(v4.new_notebook(cells=[v4.new_code_cell("x = f(1)  # one <b>")]))
+    page = report_page.rendered(text, "vae", tmp_path)
+    assert 'x = f(<span class="mi">1</span>)  <span class="c1"># one &lt;b&gt;</span>' in page
+
+
 def test_a_folded_step_is_named_by_what_it_defines_and_the_model_is_open():
     step = "def train_step(model):\n    pass\n\n\nrate = 1"
     assert report_page.code_label(step) == "code: train_step, rate"

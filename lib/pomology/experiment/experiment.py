@@ -15,6 +15,7 @@ from pomology.errors import PomologyError
 from pomology.experiment import twin
 from pomology.experiment.case import Case
 from pomology.machine import snapshot
+from pomology.report.answer import Answer
 from pomology.report.article import EPOCH, Declaration
 from pomology.report.display import Report
 from pomology.report.figures import article_figure
@@ -143,7 +144,7 @@ class Experiment:
         return self.report.machine()
 
     def answer(
-        self, text: str = "", opening: str = "", values: bool = True, also: str = ""
+        self, text: str = "", opening: str | Answer = "", values: bool = True, also: str = ""
     ) -> None:
         """Display the answer to the notebook's question, made from this run, and save it.
 

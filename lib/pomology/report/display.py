@@ -113,6 +113,8 @@ class Report:
         else:
             write_atomic(folder / f"{item['file']}.svg", figures.svg(table_or_figure))
             displayed = figures.png(table_or_figure)
+            # The notebook's page has the drawing in place of this picture.
+            displayed.metadata = {"drawing": item["file"]}
         self._note()
         return displayed
 
@@ -167,19 +169,22 @@ class Report:
         return Table("This machine", rows)
 
     def answer(
-        self, text: str = "", opening: str = "", values: bool = True, also: str = ""
+        self, text: str = "", opening: str | Answer = "", values: bool = True, also: str = ""
     ) -> None:
         """Display the answer to the notebook's question, and save it for the report.
 
         text: by default that of `answer.of_run`, whose evidence is a list below it. opening:
-        answers the question in its place, which is then part of the list. values: whether that
-        names the value of a case. also: sentences that belong to the answer, after it. A run moves
-        the outputs of the cells with the tag `answer` to the top of the executed notebook.
+        answers the question in its place, which is then part of the list; its own evidence comes
+        first there. values: whether that names the value of a case. also: sentences that belong to
+        the answer, after it. A run moves the outputs of the cells with the tag `answer` to the top
+        of the executed notebook.
         """
         self._folder()
         said = Answer(text) if text else answer.of_run(self.declaration, self.run.records, values)
-        if opening.strip():
-            said = Answer(opening.strip(), list(filter(None, (said.text, *said.evidence))))
+        first = opening if isinstance(opening, Answer) else Answer(opening.strip())
+        if first.text:
+            evidence = (*first.evidence, said.text, *said.evidence)
+            said = Answer(first.text, list(filter(None, evidence)))
         said = Answer(f"{said.text} {also}".strip(), said.evidence)
         self._answer = said
         self._note()

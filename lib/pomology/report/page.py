@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from markupsafe import Markup
 
 from pomology.articles import published
 from pomology.errors import PomologyError
@@ -82,6 +83,9 @@ CALLS = {
     ".show(": "a table or figure",
 }
 OTHER_CALLS = {"show(": "source of the kit", "display(": "pictures", "print(": "prints counts"}
+FILE = r"[\w-]+"  # a name that `Report.save` gives, without its end
+# Code without a colour of its own in style.css: names, operators, punctuation, spaces.
+UNCOLOURED = re.compile(r'<span class="(?:bp|fm|n|nb|nc|nd|nf|nn|o|p|w)">([^<]*)</span>')
 QUESTION = re.compile(r"\*\*Question\.\*\* (.+)")
 MARKUP = re.compile(r"[*`]|\[|\]\([^)]*\)")  # of Markdown
 LONGEST_QUESTION = 400  # characters
@@ -156,9 +160,13 @@ def endings(records: Sequence[Record]) -> str:
     return f"{text}; of the measured {', '.join(by_flag)}" if by_flag else text
 
 
-def address(svg: str) -> str:
-    """Return a drawing as the address of a picture, which can neither load nor run anything."""
-    return "data:image/svg+xml," + quote(svg, safe=" =/:;,.()-+*!?@$[]~_{}")
+def address(svg: str) -> Markup:
+    """Return a drawing as the address of a picture, which can neither load nor run anything.
+
+    It stands in double quotes, so that the drawing has single ones: a third of their length.
+    """
+    quoted = svg.replace("'", "&apos;").replace('"', "'")
+    return Markup("data:image/svg+xml," + quote(quoted, safe=" '<>=/:;,.()-+*!?@$[]~_{}"))
 
 
 def code_label(source: str) -> str:
@@ -178,24 +186,32 @@ def is_experiment(source: str) -> bool:
     return bool(TIMED.search(source))
 
 
-def rendered(notebook: str, name: str, shared: bool = False) -> str:
+def rendered(notebook: str, name: str, drawings: Path, shared: bool = False) -> str:
     """Return a notebook as a page. Raises what nbformat and nbconvert raise.
 
-    notebook: the text of its file. shared: the page stands alone, see `pomology.extras.share`.
+    notebook: the text of its file. drawings: folder of what it has shown, whose figures replace
+    their pictures, since they stay sharp in print. shared: the page stands alone, see
+    `pomology.extras.share`.
     """
     import nbformat
     from nbconvert import HTMLExporter
 
+    def drawing(file: str) -> str:
+        """Return a figure as SVG; "" if the folder has none, as that of a published run."""
+        path = drawings / f"{file}.svg"
+        return read_text(path) if re.fullmatch(FILE, file) and path.is_file() else ""
+
+    filters = {"address": address, "code_label": code_label, "is_experiment": is_experiment}
     exporter = HTMLExporter(
         template_name=table.PAGE.name,
         extra_template_basedirs=[str(table.PAGE.parent)],
         exclude_anchor_links=True,
-        filters={"address": address, "code_label": code_label, "is_experiment": is_experiment},
+        filters=filters | {"drawing": drawing},
     )
     document = nbformat.reads(IMAGE.sub("", notebook), as_version=4)
     resources = {"metadata": {"name": name}, "shared": shared}
     text, _ = exporter.from_notebook_node(document, resources)
-    return text
+    return UNCOLOURED.sub(r"\1", text)
 
 
 def _render_notebooks(folder: Path) -> list[str]:
@@ -206,7 +222,9 @@ def _render_notebooks(folder: Path) -> list[str]:
         try:
             if page.is_file() and page.stat().st_mtime_ns >= notebook.stat().st_mtime_ns:
                 continue
-            write_atomic(page, rendered(redact(read_text(notebook)), notebook.stem))
+            text = redact(read_text(notebook))
+            drawings = folder / "shown" / notebook.stem
+            write_atomic(page, rendered(text, notebook.stem, drawings))
         except Exception as error:  # whatever nbconvert raises
             if page.is_file():
                 page.unlink()
@@ -220,7 +238,7 @@ def _is_there(folder: Path, file: str) -> bool:
 
     An empty file shows nothing.
     """
-    if not re.fullmatch(r"[\w-]+", file):
+    if not re.fullmatch(FILE, file):
         return False
     paths = [folder / f"{file}{end}" for end in (".html", ".svg")]
     return any(path.is_file() and path.stat().st_size for path in paths)

@@ -131,7 +131,8 @@ def _page(path: Path, commits: list[str], known: Known, out: Path) -> tuple[str,
             cells.append(_injected(texts))
     # The links of a page go from the folder of a run.
     text = relinked(answered(document | {"cells": cells}), root() / place, root() / "outputs/run")
-    return rendered(text, path.stem, shared=True), failed
+    page = rendered(text, path.stem, drawings=out / "shown" / path.stem, shared=True)
+    return page, failed
 
 
 def _source(path: Path, executed: _Executed, commits: list[str]) -> tuple[str, str, dict]:

@@ -192,7 +192,8 @@ def _output(shown: Any) -> Iterator[dict[str, Any]]:
         data = {"text/html": shown.html(styled=True)}
     elif isinstance(shown, Image):
         data = {"image/png": base64.b64encode(shown.data).decode()}
-        metadata = {"image/png": {"width": shown.width, "alt": shown.alt}}
+        size = {"width": shown.width, "alt": shown.alt}
+        metadata = {"image/png": size | (shown.metadata or {})}
     elif isinstance(shown, Markdown):
         data = {"text/markdown": shown.data}
     if data:
