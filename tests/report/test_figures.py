@@ -129,6 +129,21 @@ def test_a_crowded_panel_has_this_machine_between_its_neighbours():
     assert "more devices in the table" in axis.get_xlabel()
 
 
+def test_many_devices_are_ordered_by_their_values_and_few_as_in_the_article():
+    config = {"batch_size": 32, "image_size": 224}
+    case = record("rasbt_vgg16", {"flops_per_s": metric(1e12, unit="FLOP/s")}, config)
+    (axis,) = drawn("rasbt_vgg16", [case], figures.rates_figure).axes
+    rates = [x for x, *_ in marks(axis)]
+    assert len(rates) > figures.IN_ORDER and rates == sorted(rates, reverse=True)
+    assert lines(axis)[rates.index(1e12)].startswith("Apple M9 CPU")
+    epoch = record("rasbt_vgg16", {"epoch_s": metric(4.5)}, config)
+    (axis,) = drawn("rasbt_vgg16", [epoch]).axes
+    times = [x for x, *_ in marks(axis)]
+    assert times == sorted(times)
+    first, _ = drawn("vae", [record("vae")]).axes
+    assert lines(first)[:3] == ["M1 Ultra CPU", "M1 Ultra GPU", "2070 Super CUDA"]
+
+
 def test_over_a_setting_each_device_is_a_line():
     about = Declaration("vae", over="batch_size", columns=["epoch_s"])
     records = [

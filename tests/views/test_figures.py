@@ -76,17 +76,20 @@ def test_memory_and_page_faults_of_every_load_and_none_of_a_smoke_test():
     traced = [trace("easy", **where) for where in (BOTH[0], BOTH[2])]
     figure = drawn("memory", [*traced, near, smoke], memory_traces.figure)
     names = ["GB, load easy", "1,000 faults, load easy", "GB, load near", "1,000 faults, load near"]
+    # A framework has panels of its own, since it may make far fewer steps; MLX comes last.
+    names = [f"{name}, PyTorch" for name in names] + [f"{name}, MLX" for name in names[:2]]
     assert [axis.get_ylabel().replace("\n", " ") for axis in figure.axes] == names
-    easy, faults, *_ = figure.axes
-    assert curves(easy) == 2 * [([0, 1, 3], [5.0, 6.0, 7.0])]
-    assert curves(faults) == 2 * [([0, 1, 3], pytest.approx([0, 0.1, 0.8]))]
-    assert {line.get_color() for line in easy.lines} == {HERE_CPU, COLOURS["mlx", "gpu"]}
+    easy, faults, *_, easy_mlx, _ = figure.axes
+    assert curves(easy) == curves(easy_mlx) == [([0, 1, 3], [5.0, 6.0, 7.0])]
+    assert curves(faults) == [([0, 1, 3], pytest.approx([0, 0.1, 0.8]))]
+    colours = [axis.lines[0].get_color() for axis in (easy, easy_mlx)]
+    assert colours == [HERE_CPU, COLOURS["mlx", "gpu"]]
     key = {text.get_text() for text in figure.legends[0].get_texts()}
     assert key == {"PyTorch, cpu", "MLX, mlx-gpu", "footprint"}  # allocated was not always read
     assert drawn("memory", [smoke], memory_traces.figure) is None
-    grown, *_ = drawn("memory", traced, memory_traces.growth_figure).axes
+    grown, *_ = drawn("memory", traced[:1], memory_traces.growth_figure).axes
     assert grown.get_ylabel().replace("\n", " ") == "MB since step 0, smoothed, load easy"
-    assert curves(grown) == 2 * [([0, 1, 3], [0.0, 1000.0, 2000.0])]
+    assert curves(grown) == [([0, 1, 3], [0.0, 1000.0, 2000.0])]
     steps_s = memory_traces.figure(None, [near], lambda config: "scenario 3", timed=True).axes[2]
     assert steps_s.get_ylabel() == "s per step, scenario 3" and curves(steps_s)[0][1][1:] == [2, 3]
 

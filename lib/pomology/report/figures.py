@@ -35,6 +35,7 @@ GREY = "#767676"  # of lines, with contrast enough on white and on black
 INK = "#333333"  # of text, see `svg` for a dark page
 HALO = 3.0  # points of the background's colour around text, half of them on each side
 MOST_LINES = 20  # of a panel
+IN_ORDER = 6  # lines of a panel in the article's order; more are ordered by their values
 JOINED = 3  # panels of one line, from which on they are one
 NEAREST = 3  # devices on each side of this machine's that a crowded panel keeps
 MOST_BEYOND = 3.0  # factor beyond the values at which intervals are cut
@@ -111,8 +112,8 @@ def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     """
     if declaration.over:
         return lines_figure(declaration, records)
-    panels, remark = _with_marks(_panels(declaration, records))
     scale = scale_of(declaration)
+    panels, remark = _with_marks(_panels(declaration, records), scale.label)
     relative = metrics.Metric(declaration.metric).unit == "×"
     return points_figure(_joined(panels), scale.label, scale.unit, remark=remark, equal=relative)
 
@@ -144,7 +145,7 @@ def metrics_figure(
             own = f": {apart[role]}" if kind == "measured" and role in apart else ""
             if _values(line) or number == 0:
                 panels.setdefault(f"{title}{own}", []).append(line)
-    panels, remark = _with_marks(panels)
+    panels, remark = _with_marks(panels, label)
     return points_figure(panels, label, scale_of(declaration).unit, remark=remark)
 
 
@@ -223,11 +224,12 @@ def _joined(panels: dict[str, list[Line]]) -> dict[str, list[Line]]:
     return together
 
 
-def _with_marks(panels: dict[str, list[Line]]) -> tuple[dict[str, list[Line]], str]:
+def _with_marks(panels: dict[str, list[Line]], label: str) -> tuple[dict[str, list[Line]], str]:
     """Return the panels and lines that have a mark, and what was left out in words.
 
     Of a panel with many devices those are drawn that are next to this machine's, and others at
-    equal distances by rank.
+    equal distances by rank. More than a few have the best on top, fewer the article's order. label:
+    of the axis, which says what is better.
     """
     without = [line for lines in panels.values() for line in lines if not _values(line)]
     statuses = Counter(line.words for line in without if line.kind[0] == "measured")
@@ -238,6 +240,9 @@ def _with_marks(panels: dict[str, list[Line]]) -> tuple[dict[str, list[Line]], s
         marked = [line for line in lines if _values(line)]
         kept = _neighbours(marked)
         hidden += len(marked) - len(kept)
+        if len(kept) > IN_ORDER and any(line.kind[0] != "measured" for line in kept):
+            upwards = "lower is better" in label
+            kept.sort(key=lambda line: _values(line)[0].value, reverse=not upwards)
         if kept:
             drawn[title] = kept
     texts = [f"{hidden} more devices in the table"] if hidden else []
@@ -264,10 +269,7 @@ def _neighbours(lines: Sequence[Line]) -> list[Line]:
     ranks = [round(number * (len(others) - 1) / (room - 1)) for number in range(room)]
     chosen += own + [others[rank] for rank in ranks]
     wanted = {id(line) for line in chosen}
-    kept = [line for line in lines if id(line) in wanted]
-    # This machine stands where its speed is.
-    downwards = _values(others[0])[0].value < _values(lines[0])[0].value
-    return sorted(kept, key=lambda line: _values(line)[0].value, reverse=downwards)
+    return [line for line in lines if id(line) in wanted]
 
 
 def lines_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
@@ -762,12 +764,12 @@ def _shaded(colour: str, share: float, hatch: str) -> dict[str, Any]:
     return {"facecolor": mixed, "edgecolor": colour, "hatch": hatch, "linewidth": 0.8}
 
 
-def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
+def curves_figure(panels: dict[str, list[tuple]], label: str, one_axis: bool = True) -> Any:
     """Return a figure of a panel for each quantity, None without any.
 
     panels: quantity -> curves; a curve is a record, a pandas Series, and a key of DASHES or "".
-    label: of the common horizontal axis. Curves of fewer than 3 points are left out, and panels
-    without any are named above the key.
+    label: of the horizontal axes. one_axis: whether these are the same. Curves of fewer than 3
+    points are left out, and panels without any are named above the key.
     """
     curves_of = {
         quantity: [curve for curve in curves if len(curve[1]) >= LEAST_POINTS]
@@ -778,7 +780,7 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
     if not panels:
         return None
     figure = figure_of(WIDTH, _enough([LOW_PANEL] * len(panels)))
-    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    axes = figure.subplots(len(panels), 1, sharex=one_axis, squeeze=False)[:, 0]
     looks = {}
     for axis, (quantity, curves) in zip(axes, panels.items(), strict=True):
         for record, values, name in curves:
@@ -792,7 +794,8 @@ def curves_figure(panels: dict[str, list[tuple]], label: str) -> Any:
         axis.set(ylabel=wrapped(quantity, LABEL), ylim=(min(0, bottom), 1.08 * top))
         axis.grid(axis="y")
     axes[-1].set_xlabel(label)
-    axes[-1].locator_params(axis="x", integer=label == "step")
+    for axis in axes:
+        axis.locator_params(axis="x", integer=label == "step")
     remark = f"fewer than {LEAST_POINTS} points: {'; '.join(short)}" if short else ""
     key(figure, looks, remark)
     fit_height(figure, axes, LOW_PANEL * len(panels))

@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 from pomology.report.figures import DASHES, curves_figure
+from pomology.results import cases
 
 SMOOTHED = 60  # windows of a running median of all steps
 SAME = 0.01  # relative difference below which footprint and resident memory are one curve
@@ -30,13 +31,19 @@ def figure(_, records, panel=_of_load, timed=False, change=False):
     import pandas  # imported late, because it would count as memory of the training
 
     panels = defaultdict(list)
-    for record in records:
-        if record.profile == "smoke" or len(record.memory_trace.get("rows", ())) < 2:
-            continue
+    traced = [
+        record
+        for record in records
+        if record.profile != "smoke" and len(record.memory_trace.get("rows", ())) > 1
+    ]
+    # A framework that makes few steps would be a stub beside one that makes many.
+    several = len({record.framework for record in traced}) > 1
+    for record in sorted(traced, key=lambda record: record.framework == "mlx"):
         names = record.memory_trace["columns"]
         trace = pandas.DataFrame(record.memory_trace["rows"], columns=names)
         trace = trace.dropna(axis=1).set_index("step")
         words = panel(record.config)
+        words += f", {cases.framework_name(record.framework)}" if several else ""
         drawn = [name for name in DASHES if f"{name}_bytes" in trace]
         if {"footprint", "resident"} <= set(drawn):
             apart = (trace["resident_bytes"] / trace["footprint_bytes"] - 1).abs().max()
@@ -57,4 +64,4 @@ def figure(_, records, panel=_of_load, timed=False, change=False):
         if timed:
             steps_s = trace["t_s"].diff() / trace.index.to_series().diff()
             panels[f"s per step, {words}"].append((record, steps_s, ""))
-    return curves_figure(panels, "step")
+    return curves_figure(panels, "step", one_axis=not several)
