@@ -13,7 +13,6 @@ ALSO = {
 OPENINGS = {
     "kernel_launch": "answers.launches",
     "energy": "answers.without_joules",
-    "whisper_finetuning": "answers.offload_cost",
     "model_memory": "model_memory.fitting",
     "blas": "answers.rates",
     "memory": "answers.growth",
@@ -31,6 +30,15 @@ def document(name):
 def test_the_answer_opens_with_what_was_asked(name):
     opened = f"experiment.answer(opening={OPENINGS[name]}(experiment.records"
     assert [cell for cell in code(document(name)) if cell.startswith(opened)]
+
+
+def test_the_answer_on_offload_tells_its_cost_and_then_the_counted_memory():
+    (cell,) = [
+        cell for cell in code(document("whisper_finetuning")) if "experiment.answer(" in cell
+    ]
+    opening = "opening=answers.offload_cost(experiment.records)"
+    also = "also=offload_memory.fitting(step_words, needed)"
+    assert cell.endswith(f"experiment.answer(\n    {opening},\n    {also},\n)")
 
 
 @pytest.mark.parametrize("name", ALSO)

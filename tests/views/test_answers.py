@@ -175,17 +175,23 @@ def test_of_each_operation_and_precision_the_highest_rate_is_told():
     records += [product(2e9, operation="vjp", experiment="blas")]
     records += [product(7e9, shape="1x8x8", operation="vjp", flags=["too-fast"])]
     records += [product(4e9, operation="matvec", profile="smoke")]
-    said = (
-        "On the Apple M9 CPU in PyTorch matmuls reach 5.00 GFLOP/s in fp32, and in bf16 1.8× that. "
-        "On the Apple M9 CPU in PyTorch the highest rates are: matmul 5.00 GFLOP/s in fp32, 9.00 "
-        "GFLOP/s in bf16; vjp 2.00 GFLOP/s in fp32."
+    ratio = (
+        "On the Apple M9 CPU in PyTorch matmuls reach 5.00 GFLOP/s in fp32, and in bf16 1.8× that."
     )
-    assert answers.rates(records) == said
+    highest = (
+        "Highest rates on the Apple M9 CPU in PyTorch: matmul 5.00 GFLOP/s in fp32, 9.00 GFLOP/s "
+        "in bf16; vjp 2.00 GFLOP/s in fp32."
+    )
+    assert answers.rates(records) == (ratio, [highest])
     # A size that failed is not told where the precision has another one.
     failed = {"status": "too-slow", "operation": "matmul"}
     records += [product(1e9, "fp16", shape="1x9x9", **failed)]
     records += [product(1e9, "bf16", shape="1x9x9", **failed)]
-    assert answers.rates(records) == f"{said} Without a value: matmul in fp16 (too-slow)."
+    without = f"{highest} Without a value: matmul in fp16 (too-slow)."
+    assert answers.rates(records) == (ratio, [without])
+    # Without a rate in fp32 the highest rates are the answer.
+    (one,) = [each for each in records if each.config["operation"] == "vjp"][:1]
+    assert answers.rates([one]).text.startswith("Highest rates on the Apple M9 CPU")
 
 
 def test_flags_follow_a_slope_and_launches():

@@ -6,6 +6,7 @@ from statistics import geometric_mean, median
 from pomology.articles.claims import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from pomology.format import IN_PROCESS, quantity, seconds, significant, with_interval
 from pomology.report import answer
+from pomology.report.answer import Answer
 from pomology.report.article import comparable
 from pomology.report.claims import needs, open_question
 from pomology.report.table import Row, Table, value_text
@@ -213,9 +214,9 @@ def _flags(case):
 
 
 def rates(records):
-    """Return the highest FLOP/s of each operation and precision, by device.
+    """Return how fast matmuls are in other precisions than fp32, and each operation's best rates.
 
-    records: of `blas`. "" for smoke runs.
+    records: of `blas`. The answer is empty for smoke runs.
     """
     highest = {}
     failed = {}
@@ -231,25 +232,25 @@ def rates(records):
             other = of_operation.get(case.precision)
             if other is None or rate.value > other.value:
                 of_operation[case.precision] = rate
-    texts = []
+    ratios, texts = [], []
     # MLX comes last, which may have no optimized BLAS.
     for (device, framework), by_operation in sorted(
         highest.items(), key=lambda item: item[0][1] == cases.framework_name("mlx")
     ):
         parts = []
-        texts += _half_precision(f"On the {device} in {framework}", by_operation)
+        ratios += _half_precision(f"On the {device} in {framework}", by_operation)
         for operation, by_precision in by_operation.items():
             rated = [
                 f"{quantity(rate.value, 'FLOP/s')} in {name}" for name, rate in by_precision.items()
             ]
             parts.append(f"{operation} {', '.join(rated)}")
-        texts.append(f"On the {device} in {framework} the highest rates are: {'; '.join(parts)}.")
+        text = f"Highest rates on the {device} in {framework}: {'; '.join(parts)}."
         without = []
         for (operation, status), precisions in failed.get((device, framework), {}).items():
             names = [name for name in precisions if name not in by_operation.get(operation, {})]
             without += [f"{operation} in {answer.listed(names)} ({status})"] if names else []
-        texts += [f"Without a value: {'; '.join(without)}."] if without else []
-    return " ".join(texts)
+        texts.append(f"{text} Without a value: {'; '.join(without)}." if without else text)
+    return Answer(" ".join(ratios or texts), texts if ratios else ())
 
 
 def _half_precision(where, by_operation):
