@@ -1,6 +1,7 @@
 """`pomology fit --measure`: what follows from a few blocks, and that these are trained for real."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -240,8 +241,14 @@ def test_what_is_not_measured_is_one_line(words, message, capsys):
 
 def test_a_small_model_is_measured_and_calibrates_later_answers(config, outputs, capsys):
     words = ["--precision=fp32", "--sequence=32", "--batch=2", "--checkpointing"]
-    assert main(["fit", config, "--measure", "--tokens=1M", *words]) == 0
-    said = capsys.readouterr().out
+    # Beside other tests the steps with one block may take longer than those with five.
+    for _ in range(3):
+        shutil.rmtree(outputs, ignore_errors=True)
+        status = main(["fit", config, "--measure", "--tokens=1M", *words])
+        said, why_not = capsys.readouterr()
+        if "repeat it on an idle machine" not in why_not:
+            break
+    assert status == 0
     assert "fits: LoRA of small needs " in said and " (measured)" in said
     assert " per step (" in said and "1 and 5 of 7 blocks, 3 times" in said
     assert "1,000,000 tokens: " in said and "a block takes " in said
