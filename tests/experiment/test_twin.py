@@ -182,3 +182,18 @@ def test_the_twins_of_a_notebook_compute_on_mlxs_mock_gpu(tmp_path):
     on_gpu = [record for record in execution.records if record.backend == "mlx-gpu"]
     assert {record.status for record in on_gpu} == {"ok"}, [record.reason for record in on_gpu]
     assert all("proof_s" in record.metrics for record in on_gpu)
+
+
+def test_a_run_by_hand_measures_the_twin_anew(tmp_path):
+    """Rows of an earlier execution would stand beside PyTorch's of other parameters."""
+    path = tmp_path / "vae.jsonl"
+    lines = [f'{{"framework":"{name}","case":"{name}"}}\n' for name in ("torch", "mlx", "mlx")]
+    path.write_text("".join(lines))
+    set_aside(path, "mlx")
+    assert path.read_text() == lines[0]
+    assert (tmp_path / "earlier" / "vae-1.jsonl").read_text() == "".join(lines)
+    set_aside(path, "mlx")  # nothing is left to move
+    assert path.read_text() == lines[0] and len([*(tmp_path / "earlier").iterdir()]) == 1
+    set_aside(path, "")
+    assert not path.exists()
+    set_aside(path, "")

@@ -39,11 +39,15 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Obtained:
-    """Data with its source: `kind` is "real" or "stand-in", `origin` describes it in one line."""
+    """Data with its source: `kind` is "real" or "stand-in", `origin` describes it in one line.
+
+    part: so many samples of it only; 0 is all.
+    """
 
     name: str
     kind: str
     origin: str
+    part: int = 0
 
 
 def obtain(
@@ -81,7 +85,7 @@ def obtain(
             raise PomologyError(f"{name}: no real data: {error}; {remedy}") from error
         data = stand_in()
         kind, origin = "stand-in", f"synthetic data in place of {name}: {error}"
-    return data, {"name": name, "kind": kind, "origin": origin + first}
+    return data, {"name": name, "kind": kind, "origin": origin + first, "part": size}
 
 
 def _read(read: Callable[..., Any], root: Path | None, shared: bool) -> Any:

@@ -55,6 +55,7 @@ class Shared(Protocol):
     expects_learning: bool
     journal: Journal
     data: dict[str, str]
+    part: dict[str, int]
     software: str
 
     def conditions(self) -> dict[str, Any]:
@@ -118,7 +119,8 @@ class Case:
         self.device = backend.handle
         self.config = dict(config)
         self.precision = config.get("precision", "fp32")
-        self.name = case_name(backend.framework, backend.backend, config)
+        self.recorded = self.config | experiment.part
+        self.name = case_name(backend.framework, backend.backend, self.recorded)
         self.scaled = False
         self.traced: list[tuple] = []
         self._monitor = Monitor(backend, calibrated=experiment.profile != "smoke")
@@ -546,7 +548,7 @@ class Case:
             "experiment": experiment.name,
             "article": experiment.article,
             "case": self.name,
-            "config": self.config,
+            "config": self.recorded,
             "framework": backend.framework,
             "framework_version": backend.framework_version,
             "backend": backend.backend,
@@ -555,7 +557,7 @@ class Case:
             "precision": self.precision,
             "profile": experiment.profile,
             **experiment.data,
-            "scaled": self.scaled,
+            "scaled": self.scaled or bool(experiment.part),
             "repeat": experiment.repeat,
             "threads": backend.threads,
             "power_source": self._conditions["power_source"],

@@ -12,7 +12,7 @@ from pomology.articles import published
 from pomology.devices import find
 from pomology.devices.base import Device
 from pomology.errors import PomologyError
-from pomology.experiment import twin
+from pomology.experiment import spelling, twin
 from pomology.experiment.case import Case
 from pomology.machine import snapshot
 from pomology.report.answer import Answer
@@ -22,7 +22,7 @@ from pomology.report.figures import article_figure
 from pomology.report.table import Table
 from pomology.results import journal
 from pomology.results.record import PROFILES, UNTRIED, Record
-from pomology.results.run import by_hand, note_software
+from pomology.results.run import by_hand, note_software, set_aside
 
 LIMIT = 5  # time limit of a case, in budgets
 LIMIT_LEAST_S = 10.0  # least time limit of a case, since a compilation can take as long
@@ -85,6 +85,7 @@ class Experiment:
             raise PomologyError(f"{name}: {error}") from None
         if not 0 < budget_s < math.inf:
             raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be positive and finite")
+        spelling.check_columns(name, columns)
         self.devices = find.find(devices, framework)
         self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.profile = profile
@@ -127,6 +128,9 @@ class Experiment:
         self.article = article
         self.journal = journal.Journal(self.out / f"{name}.jsonl")
         self.data = {"data": "none"}
+        self.part: dict[str, int] = {}
+        # A run by hand measures anew, also in the framework of the twin.
+        self._twin_is_earlier = not out
         self.software = note_software(self.out, self.devices[0].threads)
         self._conditions: dict[str, Any] = {}
         self._conditions_at_s = -math.inf
@@ -183,8 +187,14 @@ class Experiment:
         self.report.show(table_or_figure, name, caption, folded)
 
     def dataset(self, data: Any) -> None:
-        """Set the data of the cases, with attributes `kind` (`real`, `stand-in`) and `origin`."""
+        """Set the data of the cases, with attributes `kind` (`real`, `stand-in`) and `origin`.
+
+        Of data with a `part` of the samples an epoch is shorter: the cases get the setting
+        `samples`, and are scaled. A smoke run always has a part, and is compared with none.
+        """
         self.data = {"data": data.kind, "data_origin": data.origin}
+        part = getattr(data, "part", 0)
+        self.part = {"samples": part} if part and self.profile != "smoke" else {}
 
     def cases(
         self,
@@ -202,6 +212,7 @@ class Experiment:
             rows = [dict(zip(axes, values, strict=True)) for values in combinations]
         before = journal.read(self.journal.path)
         for config, device in itertools.product(rows, self.devices if on is None else on):
+            spelling.check_settings(self.name, self.report.declaration.settings, config)
             case = Case(self, device, config)
             if self._no_gpu:
                 case.note(self._no_gpu)
@@ -281,7 +292,12 @@ class Experiment:
         if not twin_cases:
             print("MLX is skipped: PyTorch finished no case that it could repeat")
             return
+        if self._twin_is_earlier:
+            set_aside(self.journal.path, "mlx")
+            self._twin_is_earlier = False
         for twin_case in twin_cases:
+            twin_case.part = self.part
+            twin_case.scaled |= bool(self.part)
             twin_case.steps = steps or epochs * twin_case.epoch_steps
             twin_case.scaled |= twin_case.config.get("batch_size", 0) < scaled_below
         for device in self.devices:  # their memory is the twin's, too

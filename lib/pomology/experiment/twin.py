@@ -40,7 +40,7 @@ class TwinCase(msgspec.Struct):
 
     epoch_steps: steps of an epoch; 0 for a training without epochs. steps: of a whole training; 0
     if only an epoch is estimated. kind: of its devices; "" for all. scaled: whether the model is
-    smaller than the article's.
+    smaller than the article's, or an epoch shorter. part: see `Experiment.part`.
     """
 
     config: dict[str, Any]
@@ -48,6 +48,7 @@ class TwinCase(msgspec.Struct):
     steps: int = 0
     kind: str = ""
     scaled: bool = False
+    part: dict[str, int] = {}
 
 
 class Request(msgspec.Struct):
@@ -205,6 +206,7 @@ def main() -> int:
     declared = load(request.source)
     for twin_case in request.cases:
         alike = [device for device in experiment.devices if device.kind == twin_case.kind]
+        experiment.part = twin_case.part
         for case in experiment.cases([twin_case.config], on=alike or None):
             with case:
                 case.scaled = twin_case.scaled

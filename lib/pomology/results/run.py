@@ -470,18 +470,26 @@ def by_hand(experiment: str, profile: str, framework: str = "") -> Path:
     snapshot = machine_snapshot.snapshot()
     commit = (snapshot.pop("git", None) or {}).get("commit")
     folder = root() / "outputs" / f"lab-{_digits([snapshot, commit, profile], 6)}"
-    path = folder / f"{experiment}.jsonl"
-    if path.exists():
-        earlier = folder / "earlier"
-        earlier.mkdir(exist_ok=True)
-        targets = (earlier / f"{experiment}-{number}.jsonl" for number in itertools.count(1))
-        lines = read_file(path).splitlines(keepends=True)
-        replaced = f'"framework":"{framework}"'.encode()
-        of_others = [line for line in lines if framework and replaced not in line]
-        path.rename(next(target for target in targets if not target.exists()))
-        if of_others:
-            write_atomic(path, b"".join(of_others))
+    set_aside(folder / f"{experiment}.jsonl", framework)
     return folder
+
+
+def set_aside(path: Path, framework: str) -> None:
+    """Move a notebook's results to `earlier/`; those of other frameworks are kept, too.
+
+    path: of its journal. framework: "" moves all. Nothing happens without results to move.
+    """
+    lines = read_file(path).splitlines(keepends=True) if path.exists() else []
+    replaced = f'"framework":"{framework}"'.encode()
+    of_others = [line for line in lines if framework and replaced not in line]
+    if len(of_others) == len(lines):
+        return
+    earlier = path.parent / "earlier"
+    earlier.mkdir(exist_ok=True)
+    targets = (earlier / f"{path.stem}-{number}.jsonl" for number in itertools.count(1))
+    path.rename(next(target for target in targets if not target.exists()))
+    if of_others:
+        write_atomic(path, b"".join(of_others))
 
 
 def of_software(name: str) -> Path:

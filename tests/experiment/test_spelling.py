@@ -1,0 +1,46 @@
+"""Misspelt names and impossible sizes are one line before anything runs."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pomology import Experiment
+from pomology.errors import PomologyError
+
+
+def experiment(tmp_path, **fields):
+    return Experiment("vae", article="003", devices="cpu", out=str(tmp_path / "run"), **fields)
+
+
+def test_a_column_that_is_nearly_a_metric_is_refused_and_an_own_metric_is_not(tmp_path):
+    with pytest.raises(PomologyError, match="vae: columns has 'epoch_z'; did you mean 'epoch_s'?"):
+        experiment(tmp_path, columns=["step_s", ("epoch_z", "Epoch")])
+    experiment(tmp_path, columns=["perplexity", "epoch_s"])
+
+
+def test_a_setting_that_is_nearly_one_of_the_cases_is_refused(tmp_path):
+    declared = experiment(tmp_path, settings=["batch_size", ("widht", "Width")])
+    with pytest.raises(PomologyError, match="vae: settings has 'widht'; did you mean 'width'?"):
+        next(declared.cases([{"batch_size": 4, "width": 8}]))
+    # Published rows may have settings that the cases lack.
+    next(experiment(tmp_path, settings=["batch_size", "versus"]).cases([{"batch_size": 4}]))
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_of_nothing_is_refused(tmp_path, size):
+    with pytest.raises(PomologyError, match=f"vae: batch_size is {size}; it must be above 0"):
+        next(experiment(tmp_path).cases(batch_size=[size]))
+
+
+def test_a_part_of_the_data_is_a_setting_and_scales_the_case(tmp_path):
+    """A shorter epoch is no published one, and compares with no whole one."""
+    for profile, settings in (("quick", {"batch_size": 4, "samples": 3000}), ("smoke", None)):
+        shortened = Experiment("vae", article="003", devices="cpu", profile=profile, out=tmp_path)
+        shortened.dataset(SimpleNamespace(kind="real", origin="digits", part=3000))
+        (case,) = shortened.cases(batch_size=[4])
+        with case:
+            case.metric("epoch_s", 3.0, "s")
+        (record,) = [each for each in shortened.records if each.profile == profile]
+        assert case.config == {"batch_size": 4}
+        assert record.config == (settings or case.config) and record.scaled == bool(settings)
+        assert ("samples=3000" in record.case) == bool(settings)
