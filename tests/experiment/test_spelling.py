@@ -13,14 +13,16 @@ def experiment(tmp_path, **fields):
 
 
 def test_a_column_that_is_nearly_a_metric_is_refused_and_an_own_metric_is_not(tmp_path):
-    with pytest.raises(PomologyError, match="vae: columns has 'epoch_z'; did you mean 'epoch_s'?"):
+    with pytest.raises(
+        PomologyError, match=r"vae: columns has 'epoch_z'; did you mean 'epoch_s'\?"
+    ):
         experiment(tmp_path, columns=["step_s", ("epoch_z", "Epoch")])
     experiment(tmp_path, columns=["perplexity", "epoch_s"])
 
 
 def test_a_setting_that_is_nearly_one_of_the_cases_is_refused(tmp_path):
     declared = experiment(tmp_path, settings=["batch_size", ("widht", "Width")])
-    with pytest.raises(PomologyError, match="vae: settings has 'widht'; did you mean 'width'?"):
+    with pytest.raises(PomologyError, match=r"vae: settings has 'widht'; did you mean 'width'\?"):
         next(declared.cases([{"batch_size": 4, "width": 8}]))
     # Published rows may have settings that the cases lack.
     next(experiment(tmp_path, settings=["batch_size", "versus"]).cases([{"batch_size": 4}]))

@@ -14,6 +14,7 @@ from pomology.errors import PomologyError
 from pomology.experiment import twin
 from pomology.models import isolated
 from pomology.paths import root
+from pomology.results.run import set_aside
 
 LINEAR = """
 import mlx.core as mx
