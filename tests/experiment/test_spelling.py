@@ -46,3 +46,14 @@ def test_a_part_of_the_data_is_a_setting_and_scales_the_case(tmp_path):
         assert case.config == {"batch_size": 4}
         assert record.config == (settings or case.config) and record.scaled == bool(settings)
         assert ("samples=3000" in record.case) == bool(settings)
+
+
+def test_after_a_refused_set_up_the_earlier_experiment_neither_measures_nor_shows(tmp_path):
+    """JupyterLab may run the cells below the one that failed."""
+    earlier, other = experiment(tmp_path), Experiment("siamese", article="003", out=tmp_path / "a")
+    with pytest.raises(PomologyError, match="profile is 'quik'"):
+        experiment(tmp_path, profile="quik")
+    for use in (lambda: next(earlier.cases(batch_size=[4])), earlier.table, earlier.answer):
+        with pytest.raises(PomologyError, match="vae: the set-up cell failed; correct it and run"):
+            use()
+    assert experiment(tmp_path).table() and other.table()

@@ -198,3 +198,17 @@ def test_a_run_by_hand_measures_the_twin_anew(tmp_path):
     set_aside(path, "")
     assert not path.exists()
     set_aside(path, "")
+
+
+def test_a_twin_of_another_size_than_pytorchs_model_is_told():
+    def case(framework, parameters, flops):
+        fields = {"framework": framework, "parameters": parameters, "flops_per_step": flops}
+        return records.record("vae", **fields)
+
+    alike = [case("torch", 331_632, 10**9), case("mlx", 331_632, 1_004_000_000)]
+    assert [*twin.unlike(alike)] == []
+    other = [alike[0], case("mlx", 331_600, 2 * 10**9)]
+    parameters, flops = twin.unlike(other)
+    assert parameters.endswith("the twin has 331,600 parameters, and PyTorch's model 331,632")
+    assert flops.endswith("a step of the twin has 2.00 GFLOP and PyTorch's 1.00 GFLOP")
+    assert [*twin.unlike(other[1:])] == []

@@ -145,6 +145,8 @@ class Case:
         self._checks: list[Callable[[float], None]] = []
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self.config:
+            raise KeyError(f"{name!r} is no setting of this case; it has {', '.join(self.config)}")
         return self.config[name]
 
     def count(self, declared: workload.Workload, batch_size: int = 0) -> cost.Cost:
@@ -299,7 +301,9 @@ class Case:
         count = self.backend.count(model)
         if self._cost and count != self._cost.parameters:
             counted = self._cost.parameters
-            raise Mismatch(f"the model has {count:,} parameters; {counted:,} were counted before")
+            raise Mismatch(
+                f"the model has {count:,} parameters; {counted:,} were declared or counted before"
+            )
         self._model = model
         self._weights = self.backend.weight_sample(model)
         self._offloaded = offloaded
@@ -525,7 +529,7 @@ class Case:
             return "fallback", f"asked for {requested}, computed on {elsewhere}"
         timed = [part for part in self.clock.parts.values() if part.first_step_s is not None]
         if not self._metrics and not timed:
-            return "error", "nothing was timed"
+            return "error", "nothing was timed: no batch came from case.steps, and no metric is set"
         first_step = outcome.first_step_alone(self._training)
         # A first step alone may have a learning rate of 0, from which a schedule begins.
         trained = self._model is not None and bool(self.clock.parts) and not first_step

@@ -1,9 +1,11 @@
 """Experiments: the cases of a notebook on this machine."""
 
+import contextlib
 import itertools
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,24 @@ LIMIT = 5  # time limit of a case, in budgets
 LIMIT_LEAST_S = 10.0  # least time limit of a case, since a compilation can take as long
 CONDITIONS_S = 5.0  # the machine's conditions are checked again after this time
 TOO_LARGE = (*UNTRIED, "out-of-memory", "crashed", "timeout")  # a smaller variant may fit
+
+
+_MADE: weakref.WeakSet = weakref.WeakSet()  # the experiments of this process
+
+
+@contextlib.contextmanager
+def _closing_earlier(name: str) -> Iterator[None]:
+    """Close the earlier experiments of a name if a new one is refused.
+
+    JupyterLab may run the cells below the one that failed. They would measure and show with the
+    earlier parameters.
+    """
+    try:
+        yield
+    except PomologyError:
+        for earlier in _MADE:
+            earlier._is_closed |= earlier.name == name
+        raise
 
 
 class Experiment:
@@ -76,17 +96,19 @@ class Experiment:
 
         Raises PomologyError for a wrong value, and NoSuchDevice without a device.
         """
-        if profile not in PROFILES:
-            allowed = ", ".join(PROFILES)
-            raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {allowed}")
-        try:
-            published.check_source(article)
-        except PomologyError as error:
-            raise PomologyError(f"{name}: {error}") from None
-        if not 0 < budget_s < math.inf:
-            raise PomologyError(f"{name}: budget_s is {budget_s!r}; it must be positive and finite")
-        spelling.check_columns(name, columns)
-        self.devices = find.find(devices, framework)
+        with _closing_earlier(name):
+            if profile not in PROFILES:
+                allowed = ", ".join(PROFILES)
+                raise PomologyError(f"{name}: profile is {profile!r}; it must be one of {allowed}")
+            try:
+                published.check_source(article)
+            except PomologyError as error:
+                raise PomologyError(f"{name}: {error}") from None
+            if not 0 < budget_s < math.inf:
+                text = f"{name}: budget_s is {budget_s!r}; it must be positive and finite"
+                raise PomologyError(text)
+            spelling.check_columns(name, columns)
+            self.devices = find.find(devices, framework)
         self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.profile = profile
         self.budget_s = float(budget_s)
@@ -121,7 +143,7 @@ class Experiment:
             beside=beside,
             opens_report=opens_report,
         )
-        self.report = Report(
+        self._report = Report(
             name, declaration=declaration, profile=profile, out=self.out, devices=self.devices
         )
         self.name = name
@@ -137,6 +159,15 @@ class Experiment:
         # On these backends the runner starts a new kernel for each case.
         self._one_case_on = os.environ.get(journal.ONE_CASE_ON, "").split()
         self._kernel_is_used = False
+        self._is_closed = False
+        _MADE.add(self)
+
+    @property
+    def report(self) -> Report:
+        """What the notebook shows. Raises PomologyError after a set-up with wrong values."""
+        if self._is_closed:
+            raise PomologyError(f"{self.name}: the set-up cell failed; correct it and run it again")
+        return self._report
 
     @property
     def records(self) -> list[Record]:
@@ -317,6 +348,8 @@ class Experiment:
             reason = f"the process of the twin ended with status {code}: {words}"
         finally:
             self.journal.finish_open(status, reason)
+        for line in twin.unlike(self.records):
+            print(line)
         if code == twin.NO_DEVICE:
             print(f"MLX is skipped: {words}")
         elif code:

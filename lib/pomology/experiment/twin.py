@@ -14,12 +14,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from pomology.errors import NoSuchDevice, PomologyError
+from pomology.format import quantity
 from pomology.machine import driver_reports
 from pomology.measure import epochs
 from pomology.measure.estimate import total
@@ -31,6 +33,7 @@ MOST_STEPS = 1000  # of a case
 # Seconds for three steps at the rate of a matmul; a case that needs longer is not tried. On a CPU
 # without Apple's BLAS, MLX is some ten times slower than PyTorch.
 LIMIT_S = {"gpu": 12.0, "cpu": 1.0}
+FLOPS_UNLIKE = 0.01  # relative difference of a twin's FLOPs that is told
 NO_DEVICE = 3  # exit status: this machine has no device for MLX
 READY = "compute only: random batches that are on the device already"
 
@@ -79,6 +82,25 @@ def of_case(case: dict[str, Any] | Record, samples: int, drop_last: bool = False
     rounded = math.floor if drop_last else math.ceil
     twin_case.epoch_steps = rounded(samples / twin_case.config["batch_size"])
     return twin_case
+
+
+def unlike(records: Iterable[Record]) -> Iterator[str]:
+    """Yield how twins differ from PyTorch's cases of the same settings in parameters and FLOPs."""
+    by_settings: dict[str, dict[str, Record]] = {}
+    for record in records:
+        if record.parameters and record.framework in ("torch", "mlx"):
+            by_settings.setdefault(str(record.config), {})[record.framework] = record
+    for of_settings in by_settings.values():
+        if len(of_settings) < 2:
+            continue
+        own, torch = of_settings["mlx"], of_settings["torch"]
+        if own.parameters != torch.parameters:
+            counts = f"{own.parameters:,} parameters, and PyTorch's model {torch.parameters:,}"
+            yield f"{own.case}: the twin has {counts}"
+        flops = own.flops_per_step or 0, torch.flops_per_step or 0
+        if all(flops) and abs(flops[0] / flops[1] - 1) > FLOPS_UNLIKE:
+            counts = " and PyTorch's ".join(quantity(count, "FLOP") for count in flops)
+            yield f"{own.case}: a step of the twin has {counts}"
 
 
 def run(request: msgspec.Struct, module: str = "pomology.experiment.twin") -> tuple[int, str, str]:
