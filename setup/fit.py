@@ -338,20 +338,29 @@ def write_times() -> None:
     """Fit the numbers of `times` to all runs, and write them with what the errors were."""
     rows = left_out()
     of_kind = rows[~rows["framework"].isin(NOT_FITTED)]
-    off = (1 / of_kind["ratio"] - 1).abs()
+    by_maker = of_kind.groupby("maker")
     kept = {
         "numbers": {name: float(f"{number:.4g}") for name, number in fitted(rows).items()},
         "spread": [round(end, 4) for end in spread(rows)],
         "calibrated": calibrated(rows),
         "errors": {
-            "runs": len(of_kind),
+            **of_speeds(of_kind),
             "sources": of_kind["author"].nunique(),
-            "median": round(float(off.median()), 4),
-            "within 30 %": round(float((off <= 0.3).mean()), 4),
-            "inside": round(float(of_kind["inside"].mean()), 4),
+            "makers": {maker: of_speeds(part) for maker, part in by_maker},
         },
     }
     times.KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def of_speeds(rows: pandas.DataFrame) -> dict[str, float]:
+    """Return the number of some rows, their median error, and two shares of them."""
+    off = (1 / rows["ratio"] - 1).abs()
+    return {
+        "runs": len(rows),
+        "median": round(float(off.median()), 4),
+        "within 30 %": round(float((off <= 0.3).mean()), 4),
+        "inside": round(float(rows["inside"].mean()), 4),
+    }
 
 
 def grouped(

@@ -866,8 +866,14 @@ def test_the_answer_says_what_its_intervals_contained_as_the_page_does():
         r"^\| all \| (\d+) \| (\d+ %) \| (\d+ %) \| \d+ \((\d+ %)\) \|", page, re.MULTILINE
     )
     shares = f"{row[3]} are within 30 %, {row[4]} in such intervals"
-    assert f"of {row[1]} published speeds {shares}" == paces.covered()
+    assert f"of {row[1]} published speeds {shares}" == paces.covered("")
     assert float(row[2].split()[0]) <= 18  # of sources that it was not fitted to
+    for name in ("Apple", "NVIDIA"):
+        line = rf"^\| {name} \| (\d+) \| \d+ % \| (\d+ %) \| \d+ \((\d+ %)\) \|"
+        row = re.search(line, page, re.MULTILINE)
+        shares = f"{row[2]} are within 30 %, {row[3]} in such intervals"
+        said = f"of {row[1]} published speeds of {name} GPUs {shares}"
+        assert paces.covered(name.lower()) == said
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ def test_each_cell_is_what_the_command_says_of_one_model(capsys):
         assert 60 * int(minutes) + int(seconds) == pytest.approx(expected_s, abs=1)
     full = counts.need("qwen3-8b", Plan("full", checkpointing=True), "cuda")
     assert cells[1] == f"({quantity(full.bytes, 'B')})"
-    assert said.startswith("In 25.3 GB (what a program gets of 24 GB) the largest that fit: QLoRA ")
+    assert said.startswith(
+        "In 25.3 GB (what a program gets of 24 GiB) the largest that fit: QLoRA "
+    )
     assert "CUDA's context and fragmentation take more: full 1.11, LoRA 1.23, QLoRA 1.19" in said
 
 

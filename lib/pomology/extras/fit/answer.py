@@ -275,7 +275,7 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
             raise PomologyError(f"--framework mlx: expected an Apple chip, not --on {options.on}")
         whole = stated or float(names.sheets()[name]["memory_gb"]) * MEMORY["gb"]
         limit = OF_CARD.get(name, OF_OTHER_CARDS) * whole
-        words = f"what a program gets of {whole / MEMORY['gb']:g} GB"
+        words = f"what a program gets of {whole / MEMORY['gb']:g} GiB"
         return TrainingDevice(device.backend, device, limit, words, note)
     device_here = find.find("auto", options.framework)[-1]
     unified = device_here.kind == "gpu" and device_here.unified_memory

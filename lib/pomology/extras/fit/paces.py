@@ -66,7 +66,7 @@ def _predicted(plan: Plan, need: Need, where: TrainingDevice, here: Sequence[Mea
     used = [each for each in here if _ratio(each, where)]
     ratios = [_ratio(each, where) for each in used]
     if not ratios:
-        return Pace(step, f"{covered()}, mostly {bound}")
+        return Pace(step, f"{covered(where.device.maker)}, mostly {bound}")
     ratio = float(np.exp(np.mean(np.log(ratios))))
     low, high = (math.exp(end) for end in times.kept()["calibrated"]["spread"])
     value = ratio * step.value
@@ -97,10 +97,15 @@ def _at_rate(plan: Plan, need: Need, here: Sequence[Measured]) -> Pace | None:
     return Pace(step, f"{source} {of} measured here{_disturbed(alike)}")
 
 
-def covered() -> str:
-    """Return how well times are predicted of sources that nothing was fitted to."""
+def covered(maker: str) -> str:
+    """Return how well times are predicted of sources that nothing was fitted to.
+
+    maker: of the device, whose own errors are told if it has published speeds.
+    """
     errors = times.kept()["errors"]
+    own = {name: of_maker for name, of_maker in errors["makers"].items() if name.lower() == maker}
+    name, errors = next(iter(own.items()), ("", errors))
     near, inside = (f"{100 * errors[name]:.0f} %" for name in ("within 30 %", "inside"))
-    return (
-        f"of {errors['runs']} published speeds {near} are within 30 %, {inside} in such intervals"
-    )
+    of_maker = f" of {name} GPUs" if name else ""
+    runs = f"{errors['runs']} published speeds{of_maker}"
+    return f"of {runs} {near} are within 30 %, {inside} in such intervals"
