@@ -31,7 +31,7 @@ def test_an_m3_max_and_a_t4_are_compared_as_by_hand(capsys):
     text = said(capsys, "M3 Max", "T4")
     head = " ".join(text.partition("\n\n")[0].split())
     mean = (120 / 73 * 145 / 84) ** 0.5
-    assert head.startswith(f"M3 Max GPU (40 cores) is {mean:.2f}× faster than T4: ")
+    assert head.startswith(f"M3 Max GPU (40 cores) is {mean:.2f}× faster than T4 in fp32: ")
     assert "2 configurations of BERT-base" in head and "1.64× to 1.73×" in head
     assert "one run each, 2022 and 2023; no interval" in head
     assert "predicted, not measured: M3 Max GPU (40 cores) is " in " ".join(text.split())
@@ -114,7 +114,9 @@ def test_the_range_is_that_of_the_ratio_that_is_named(capsys):
     text = said(capsys, "A100 80GB SXM", "H100 80GB SXM")
     low, high = 78108 / 59716, 301 / 152
     head = first_line(text)
-    assert head.startswith("H100 80 GB SXM is 1.68× faster than A100 80 GB SXM: 10 configurations")
+    assert head.startswith(
+        "H100 80 GB SXM is 1.68× faster than A100 80 GB SXM in amp: 10 configurations"
+    )
     assert f", {low:.2f}× to {high:.2f}×, " in head
     direction = "how many times as fast H100 80 GB SXM is as A100 80 GB SXM"
     assert f"\nPublished times of the same work: {direction}\n" in text

@@ -108,5 +108,7 @@ def test_versus_answers_in_its_first_output(tmp_path, monkeypatch):
     path = root() / "notebooks" / "versus.ipynb"
     document = papermill.execute_notebook(path, tmp_path / "x.ipynb", cwd=path.parent)
     first = next(cell.outputs[0] for cell in document.cells if cell.get("outputs"))
-    assert first.text.startswith("M3 Max GPU (40 cores) is 1.68× faster than T4: 2 configurations")
+    assert first.text.startswith(
+        "M3 Max GPU (40 cores) is 1.68× faster than T4 in fp32: 2 configurations"
+    )
     assert writes(document).count('"image/png": "') == 1

@@ -62,7 +62,8 @@ class Answer(NamedTuple):
         """The answer in one line."""
         summary = pairs.summary(self.counted)
         if summary:
-            return f"{faster(self.first, self.second, summary)}: {summary.words}"
+            said = faster(self.first, self.second, summary)
+            return f"{said}{in_precision(self.counted)}: {summary.words}"
         doubtful = pairs.summary(self.others)
         if doubtful:
             words = f"{faster(self.first, self.second, doubtful)}: {doubtful.words}"
@@ -88,8 +89,15 @@ class Answer(NamedTuple):
         between = f"{significant(min(values))} to {significant(max(values))}"
         return (
             f"predicted, not measured: {self.first} is {significant(predicted.mean(self.ratios))} "
-            f"times as fast as {self.second} at pomology's {len(values)} workloads ({between})"
+            f"times as fast as {self.second} at pomology's {len(values)} workloads in "
+            f"{predicted.PRECISION} ({between}); `pomology predict` has half precision, too"
         )
+
+
+def in_precision(counted: Sequence[Pair]) -> str:
+    """Return in which precision pairs were timed, such as ` in fp32`; in another it may differ."""
+    precisions = dict.fromkeys(pair.first.work[2] for pair in counted)
+    return f" in {', '.join(precisions)}" if all(precisions) else ""
 
 
 def direction(first: str, second: str) -> str:
