@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 from notebook_code import notebook_text
@@ -25,7 +26,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", FLAGS)
 
 def add_files(checkout: Path) -> None:
     """Copy pomology into a folder, and write the files of the page into it."""
-    for name in ("lib", "notebooks", "params"):
+    for name in ("lib", "notebooks", "params", "setup", "tests"):
         ignored = shutil.ignore_patterns("__pycache__", ".ipynb*")
         shutil.copytree(root() / name, checkout / name, ignore=ignored)
     blocks = BLOCK.findall(EXPERIMENT)
@@ -35,7 +36,9 @@ def add_files(checkout: Path) -> None:
     of_kind = dict(blocks)
     about = json.loads("{" + re.search(r'`"pomology": (.*?)`', EXPERIMENT)[1][1:])
     (place,) = re.findall(r"^`(notebooks/\S+\.ipynb)`", EXPERIMENT, re.MULTILINE)
-    (checkout / place).write_text(notebook_text(of_kind["markdown"], *python, **about))
+    document = nbformat.reads(notebook_text(of_kind["markdown"], *python, **about), 4)
+    document.metadata["language_info"] = {"name": "python"}  # which JupyterLab writes
+    (checkout / place).write_text(f"{nbformat.writes(document)}\n")
     params = r"`(params/\S+\.yaml)`\n\n```yaml\n(.*?)```"
     for path, text in re.findall(params, EXPERIMENT, re.DOTALL):
         (checkout / path).write_text(text)
@@ -56,7 +59,7 @@ def test_an_experiment_runs_and_the_report_shows_it_with_its_published_rows(tmp_
         "--profile=smoke",
         "--only=perceptron",
     ]
-    command += ["--device=cpu", "--run=a"]
+    command += ["--device=cpu", "--data=synthetic", "--run=a"]
     options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run(command, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,6 +74,12 @@ def test_an_experiment_runs_and_the_report_shows_it_with_its_published_rows(tmp_
     with open(out / "shown" / "perceptron" / "01-article.csv", newline="") as file:
         rows = [(row["width"], float(row["epoch_s"])) for row in csv.DictReader(file)]
     assert rows == [("1024", 4.1), ("1024", 3.5)]
+    # The form of its files, by the command of the page.
+    shutil.copy(root() / "pyproject.toml", tmp_path)
+    (typed,) = re.findall(r"`\.venv/bin/python -P -m (pytest \S+ -k) NAME`", EXPERIMENT)
+    checks = [sys.executable, "-P", "-m", *typed.split(), "perceptron", "-p", "no:xdist"]
+    done = subprocess.run(checks, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 LINE, FILE = [text for kind, text in BLOCK.findall(DEVICE) if kind == "python"]
