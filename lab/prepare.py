@@ -21,7 +21,8 @@ PAGE = """# Notebooks
 
 Open a notebook, change its parameters if you like, and choose *Run*, *Run All Cells*. Run one
 notebook at a time, because two would share the CPU and the memory that they measure. **Time** is
-the approximate time with the `quick` parameters on two CPU cores.
+the approximate time with the `quick` parameters on two CPU cores. Begin with [the VAE](VAE_LINK),
+the shortest to read; [how a notebook works](HOW_LINK) explains its helpers.
 
 - **Results** go to `outputs/lab-<digits>/`, one folder for all notebooks until the machine, its
   software or the profile changes. The set-up cell starts a new measurement when it runs again, and
@@ -40,6 +41,16 @@ def entry(notebook: notebooks.Notebook) -> str:
     return f"### [{plain(notebook.title)}]({link})\n\n{question}\n\n**Time:** {time}\n"
 
 
+def beginning(found: list[notebooks.Notebook]) -> str:
+    """Return what the page begins with, with links from its folder."""
+    by_name = {notebook.name: notebook.path for notebook in found}
+    paths = {"HOW_LINK": root() / "docs" / "how-a-notebook-works.md", "VAE_LINK": by_name["vae"]}
+    text = PAGE
+    for name, path in paths.items():
+        text = text.replace(name, quote(Path(os.path.relpath(path, LAB)).as_posix()))
+    return text
+
+
 def plain(text: str) -> str:
     """Return a text as Markdown without links, markup or HTML."""
     return re.sub(r"([\\`*_\[\]#|~$])", r"\\\1", html.escape(text, quote=False))
@@ -56,7 +67,7 @@ def contents() -> str:
     titles = {published.KIT: "This machine"} | {
         article.id: article.title for article in published.articles()
     }
-    parts = [PAGE, *map(entry, first)]
+    parts = [beginning(found), *map(entry, first)]
     for article, title in titles.items():
         parts.append(f"## {title}\n")
         parts += [entry(notebook) for notebook in found if notebook.article == article]
