@@ -261,26 +261,62 @@ def test_values_of_other_settings_are_named_where_one_differs():
         values = {"step_s": metric(step_s, unit="s")}
         return record("gpt2_finetuning", values, config, article="001", **more)
 
-    named = "With one setting changed: 8.00 s with LoRA."
+    named = "With LoRA: 8.00 s."
     declared = of("gpt2_finetuning")
-    said = said_of(declared, [case(21.0), case(8.0, True), case(9.0, True, 2)])
+    said = said_of(declared, [case(21.0), case(8.0, True), case(9.0, True, 2)])  # two differ there
     assert "21.0 s on the" in said and named in said and "9.00 s" not in said
     said = said_of(declared, [case(21.0), case(8.0, True, flags=["drift"])])
-    assert "With one setting changed: 8.00 s with LoRA (drift)." in said
+    assert "With LoRA: 8.00 s (drift)." in said
     batches = [case(3.0, batch_size=size) for size in (2, 4, 8, 16, 32)]
-    assert named in said_of(declared, [case(21.0), case(8.0, True), *batches])
+    several = said_of(declared, [case(21.0), case(8.0, True), *batches])
+    assert "With model gpt2 and LoRA, at batch size 1: 8.00 s." in several
     many = said_of(declared, [case(21.0), *batches])
     assert many.count("at batch size") == 6
     # Another device, framework or a smaller variant is no other setting.
     said = said_of(declared, [case(21.0), case(8.0, True, backend="mps", scaled=True)])
-    assert "With one setting" not in said
+    assert "ith LoRA: " not in said
 
 
 def test_settings_of_one_framework_are_named_with_it_where_another_has_values():
     plain = [epoch(4.0, "cpu"), epoch(3.0, "cpu", batch_size=5120)]
-    assert "With one setting changed: 3.00 s" in answer_of(*plain)
+    said = answer.of_run(of("vae"), plain)
+    assert "(one run). At batch size 5120: 3.00 s ± 1.0 %. How a GPU" in said.text
     other = epoch(9.0, "cpu", framework="mlx")
-    assert "With one setting changed in PyTorch: 3.00 s" in answer_of(other, *plain)
+    told = answer.of_run(of("vae"), [other, *plain])
+    assert "5120" not in told.text
+    assert "Other settings in PyTorch: at batch size 5120: 3.00 s ± 1.0 %." in told.evidence
+    more = [epoch(seconds, "cpu", batch_size=10 * seconds) for seconds in (1, 2)]
+    listed = answer.of_run(of("vae"), [*plain, *more])
+    assert "Other settings: at batch size 5120: 3.00 s ± 1.0 %; at batch size 10: " in str(listed)
+
+
+def test_of_several_settings_that_differ_all_are_named():
+    def case(step_s, batch_size, lora):
+        config = {"model": "gpt2", "batch_size": batch_size, "lora": lora}
+        return record("gpt2_finetuning", {"step_s": metric(step_s)}, config, article="001")
+
+    cases = [case(4.0, 1, False), case(3.0, 1, True), case(9.0, 2, False)]
+    said = said_of(of("gpt2_finetuning"), cases)
+    assert "With model gpt2 and LoRA, at batch size 1: 3.00 s; " in said
+    assert "with model gpt2, without LoRA, at batch size 2: 9.00 s." in said
+
+
+def test_repeats_that_are_left_out_are_counted():
+    flags = ([], [], ["drift"])
+    epochs = [epoch(4.0, "cpu", repeat=repeat, flags=of) for repeat, of in enumerate(flags)]
+    assert "(2 of 3 repeats)" in answer_of(*epochs)
+
+
+def test_without_a_whole_case_the_one_of_most_work_is_told():
+    def case(model, flops, **more):
+        config = {"model": model, "batch_size": 1, "context_size": 64}
+        fields = {"flops_per_step": flops, "scaled": True} | more
+        return record("gpt2_pretraining", {"pass_s": metric(1.0)}, config, article="001", **fields)
+
+    micro = [case("gpt2-micro", 10), case("gpt2-micro", 10, framework="mlx")]
+    said = said_of(of("gpt2_pretraining"), [*micro, case("gpt2", 1000)])
+    assert said.startswith("None of the published settings was timed here; a smaller one was. Pass")
+    assert "with model gpt2, at batch size 1" in said
 
 
 def test_a_case_that_ended_without_the_value_is_counted():
@@ -289,7 +325,7 @@ def test_a_case_that_ended_without_the_value_is_counted():
         epoch(4.0, "cpu"), without
     )
     alone = record("vae", {"compute_epoch_s": metric(1.0)}, {"batch_size": 128}, framework="mlx")
-    assert "1 of 2 cases has no value: 1 compute only (in MLX)." in answer_of(
+    assert "1 of 2 cases has no time per epoch: 1 with computing alone (in MLX)." in answer_of(
         epoch(4.0, "cpu"), alone
     )
 
@@ -367,6 +403,7 @@ def test_passes_and_minutes_are_in_words():
     case = record("gpt2_finetuning", times | {"step_s": metric(3.5)}, config)
     said = said_of(of("gpt2_finetuning"), [case])
     assert "with model gpt2 and LoRA, without offload, at batch size 1: 3.50 s" in said
-    assert "(forward 1.00 s, backward 2.00 s, " in said
+    parts = "The same case on the Apple M9 CPU in PyTorch: forward 1.00 s, backward 2.00 s."
+    assert parts in said
     load = record("sustained_load", {"rate_left": metric(1.01, unit="%")}, {"minutes": 1.0})
     assert "after 1 min: " in said_of(of("sustained_load"), [load])

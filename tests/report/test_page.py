@@ -172,7 +172,7 @@ def test_the_page_states_the_run_to_run_variation(tmp_path):
         (heading,) = page("dt", string="Run-to-run variation")
         words = heading.find_next("dd").text
         assert ("differ by less than 8.6 % on the GPU: smaller" in words) == (not changes)
-        assert words.startswith("Not measured; ") == bool(changes)
+        assert words.startswith("Not measured: ") == bool(changes)
 
 
 def test_the_page_says_by_how_much_the_last_case_on_a_device_was_slowed(tmp_path):

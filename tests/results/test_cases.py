@@ -54,10 +54,10 @@ def test_run_to_run_variation_is_one_sentence_with_two_digits_rounded_up():
         ("", "gpu"): 0.0301,
     }
     assert repeats.variation_text(pooled) == (
-        "90 % of pairs of single runs of a step differ by less than 17 % on the CPU and 3.1 % on "
-        "the GPU: smaller differences between two single runs show nothing."
+        "90 % of pairs of single runs of a step differ by less than 17 % on the CPU (10 to 27 % in "
+        "3 repeats) and 3.1 % on the GPU: smaller differences between two single runs show nothing."
     )
-    assert repeats.variation_text(repeats.pool([smoke])).startswith("Not measured; ")
+    assert repeats.variation_text(repeats.pool([smoke])).startswith("Not measured: ")
 
 
 @pytest.mark.parametrize(

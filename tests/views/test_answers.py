@@ -73,18 +73,23 @@ def test_features_that_work_are_listed_and_others_with_their_status():
     records = [case("fp32"), case("fp16"), case("autocast"), case("GradScaler")]
     records += [case("torch.compile", status="unsupported"), case("fp16", "cpu", status="mismatch")]
     assert answers.features(records) == (
-        "On the GPU these features work: fp16, autocast and GradScaler; without success "
-        "torch.compile (unsupported). On the CPU these features work: none; without success fp16 "
-        "(mismatch)."
+        "On the GPU fp16, autocast and GradScaler ran without a speed; torch.compile failed "
+        "(unsupported). On the CPU fp16 failed (mismatch)."
     )
-    ratios = {"fp16": 1.2, "autocast": 1.52, "GradScaler": 0.98}
+    ratios = {"fp16": (1.2, 0.9, 1.5), "autocast": (1.52, 1.4, 1.6), "GradScaler": (0.5, 0.4, 0.6)}
     timed = [
-        record("capabilities", {"speedup": metric(ratio)}, {"feature": feature}, backend="mps")
+        record("capabilities", {"speedup": metric(*ratio)}, {"feature": feature}, backend="mps")
         for feature, ratio in ratios.items()
     ]
+    # 1.20 may be chance, since its interval has 1.
     assert answers.features(timed) == (
-        "On the GPU these features work (speed relative to plain fp32): autocast (1.52×), fp16 "
-        "(1.20×) and GradScaler (0.980×)."
+        "On the GPU autocast (1.52× ± 6.6 % in this process) is faster than plain fp32; "
+        "GradScaler (0.500× (0.400 to 0.600× in this process)) is slower; "
+        "fp16 (1.20× (0.900 to 1.50× in this process)) is not known to differ."
+    )
+    none = answers.features([timed[0]])
+    assert none.startswith(
+        "On the GPU no feature is known to be faster than plain fp32; fp16 (1.20× (0.900"
     )
 
 
@@ -237,6 +242,12 @@ def test_growth_in_two_repeats_is_of_the_past():
         for repeat, slope in enumerate(slopes)
     ]
     assert "the memory grew by" in answers.growth(records)
+    # One of the two may not have grown at all.
+    unclear = {"footprint_slope_bytes": metric(100.0, -50.0, 250.0, "B")}
+    records[0] = record("memory", unclear, {"load": "easy"}, repeat=0)
+    said = answers.growth(records)
+    assert "no change of the memory is established: " in said
+    assert said.endswith(" per step, 2 of 2 repeats.")
 
 
 def test_models_have_their_sizes_and_images_per_second():

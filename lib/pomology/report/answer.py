@@ -39,6 +39,8 @@ OTHERS = 5  # other settings whose values are named
 LEAST_SETTINGS = 3  # of which the shortest and the longest are named
 ALIASES = {"accelerator"}  # settings that name a device, and change nothing on it
 COMPUTE_ONLY = "compute only"
+COMPUTED = "with computing alone"  # instead of a time of the whole training
+TOLD = 2  # values of other settings that are part of the answer; more are below it
 FAILED = 4  # cases of a status whose settings are named
 SPELLED = {"lora": "LoRA", "amp": "AMP", "persistent": "persistent workers"}
 PEAKS_OF_MEMORY = ("allocated_peak_bytes", "footprint_peak_bytes", "peak_memory_bytes")
@@ -80,16 +82,22 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     if timed:
         main = _main(declaration, metric, timed)
         if values and declaration.printed and all(case.first.scaled for case in timed):
-            asked.append("Nothing of the published size was timed here; what follows is smaller.")
+            asked.append("None of the published settings was timed here; a smaller one was.")
         asked += [_values(declaration, metric, main)] if values else []
         if metric in OF_SPEED:
             asked += _compared(declaration, main, run_to_run_by_kind(records))
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
+        others = _other_settings(declaration, metric, lead, timed) if values else []
+        if 0 < len(others) <= TOLD and len(main) == 1:  # else it is not clear of which device
+            asked.append(f"{_upper(others[0])}{''.join(f'; {each}' for each in others[1:])}.")
+            others = []
         evidence += _published(declaration, metric, lead, named=values)
         if values:
-            others = _other_settings(declaration, metric, lead, timed)
-            evidence += others or _ends_of_settings(declaration, metric, lead, timed)
+            evidence += _in_list(others, lead, timed) or _ends_of_settings(
+                declaration, metric, lead, timed
+            )
+            evidence += [_parts(declaration, metric, case) for case in main]
             evidence += _other_frameworks(declaration, metric, main, timed)
         if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
             evidence.append("No case ran on a GPU.")
@@ -98,6 +106,7 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     if timed or not (unanswered and metric in OF_GPUS):
         evidence += _endings(measured, metric, "" if timed else heading)
     evidence += _claims(declaration, records)
+    evidence = list(filter(None, evidence))
     text, *rest = [" ".join(asked), *evidence] if asked else evidence or [""]
     return Answer(text, rest)
 
@@ -131,10 +140,10 @@ def _asked_for(declaration: Declaration) -> str:
 
 
 def _main(declaration: Declaration, metric: str, timed: Sequence[Repeats]) -> list[Repeats]:
-    """Return the cases of the settings that most devices and frameworks have a value of.
+    """Return the cases of the whole model that most devices and frameworks have a value of.
 
-    Of equal ones those with a published row come first, then those of the whole model, of smaller
-    variants the one with most work, of a speed-up the highest, then the first.
+    Of equal ones those with a published row come first, of a speed-up the highest, then the first.
+    Without a whole model it is the smaller variant with most work, which is the nearest one.
     """
     relative = metrics.Metric(metric).unit == "×"
     groups = defaultdict(list)
@@ -142,14 +151,14 @@ def _main(declaration: Declaration, metric: str, timed: Sequence[Repeats]) -> li
         groups[str(case.config), case.precision].append(case)
     printed = [row["config"] for row in declaration.printed if row["si"] is not None]
 
-    def rank(group: list[Repeats]) -> tuple[bool, int, bool, bool, float, float]:
+    def rank(group: list[Repeats]) -> tuple[bool, bool, float, int, bool, float]:
         config = group[0].config
         plain = PLAIN.items() <= config.items()
         published = any(row.items() <= config.items() for row in printed if row)
         ratio = max(case.values[metric].value for case in group) if relative else 0.0
         whole = not any(case.first.scaled for case in group)
         work = 0 if whole else max(case.first.flops_per_step or 0 for case in group)
-        return not plain, len(group), published, whole, work, ratio
+        return not plain, whole, work, len(group), published, ratio
 
     return max(groups.values(), key=rank)  # the first of equal ones
 
@@ -165,14 +174,8 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
         achieved = value_text("flops_per_s", rate) if rate and metric != "flops_per_s" else ""
         scaled = "smaller than published" if case.first.scaled else ""
         data = "synthetic data" if case.first.data == "stand-in" else ""
-        passes = [
-            f"{words} {value_text(name, case.values[name])}"
-            for name, words in PASSES.items()
-            if name in case.values and name != metric
-        ]
-        memory = _memory(declaration, case)
         computing = COMPUTE_ONLY if _is_compute_only(case, metric) else ""
-        evidence = [*passes, achieved, memory, computing, scaled, data, _number(case, metric)]
+        evidence = [achieved, computing, scaled, data, _number(case, metric)]
         evidence += case.flags
         shown = value_text(metric, value, _in_minutes(declaration, metric), IN_PROCESS)
         where = f"on the {case.device} in {case.framework}"
@@ -181,6 +184,18 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
     condition = declaration.condition(metric)
     heading = metrics.Metric(metric).heading + (f" ({condition})" if condition else "")
     return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
+
+
+def _parts(declaration: Declaration, metric: str, case: Repeats) -> str:
+    """Return a case's passes, and its peak memory if its table has a column of it."""
+    parts = [
+        f"{words} {value_text(name, case.values[name])}"
+        for name, words in PASSES.items()
+        if name in case.values and name != metric
+    ]
+    parts += filter(None, [_memory(declaration, case)])
+    where = f"on the {case.device} in {case.framework}"
+    return f"The same case {where}: {', '.join(parts)}." if parts else ""
 
 
 def _is_compute_only(case: Repeats, metric: str) -> bool:
@@ -203,8 +218,8 @@ def _other_settings(
 ) -> list[str]:
     """Return the values of what differs from the main case in one setting, on the same device.
 
-    A setting with more values than fit into a sentence is left to figure and table. A speed-up has
-    none, since its notebook names all.
+    Each names its settings: `at batch size 5120: 5.01 s`. A setting with more values than fit into
+    a sentence is left to figure and table. A speed-up has none, since its notebook names all.
     """
     if metrics.Metric(metric).unit == "×":
         return []
@@ -220,11 +235,30 @@ def _other_settings(
             break
         for case in others:
             shown = value_text(metric, case.values[metric], _in_minutes(declaration, metric))
-            flags = f" ({', '.join(case.flags)})" if case.flags else ""
-            texts.append(f"{shown} {_in_words({setting: case.config[setting]})}{flags}")
+            changed = {setting: case.config[setting]}
+            # Of several settings a reader could not know which ones stayed.
+            named = changed if len(by_setting) == 1 else _shown_settings(declaration, case.config)
+            words = [f"{len(case.used)} of {case.repeats} repeats"] * _left_out(case)
+            evidence = ", ".join([*words, *case.flags])
+            texts.append(f"{_in_words(named)}: {shown}{f' ({evidence})' if evidence else ''}")
+    return texts
+
+
+def _in_list(others: Sequence[str], main: Repeats, timed: Sequence[Repeats]) -> list[str]:
+    """Return other settings' values as a sentence. others: their texts."""
     several = len({case.framework for case in timed}) > 1
     where = f" in {main.framework}" if several else ""
-    return [f"With one setting changed{where}: {'; '.join(texts)}."] if texts else []
+    return [f"Other settings{where}: {'; '.join(others)}."] if others else []
+
+
+def _left_out(case: Repeats) -> bool:
+    """Return whether a repeat of a case is in no mean, since it was disturbed."""
+    return len(case.used) < case.repeats
+
+
+def _upper(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def _on_the_same_device(main: Repeats, timed: Sequence[Repeats]) -> list[Repeats]:
@@ -315,11 +349,12 @@ def _shown_settings(declaration: Declaration, config: Mapping) -> dict:
 def _number(case: Repeats, metric: str) -> str:
     """Return on what a value rests: repeats, or steps of one process."""
     value = case.values[metric]
-    if 1 == len(case.used) < case.repeats:
+    if len(case.used) == 1 and _left_out(case):
         return f"one of {case.repeats} repeats"
     if len(case.used) > 1:
         how = "estimated, " * (metric in TRAININGS and value.how == "estimated")
-        return f"{how}{len(case.used)} repeats"
+        of_all = f" of {case.repeats}" * _left_out(case)
+        return f"{how}{len(case.used)}{of_all} repeats"
     if metric in TRAININGS:
         steps = sum(steps for steps, _ in case.last.steady())
         return f"{value.how} from {counted(steps, 'step')}, one run" if steps else "one run"
@@ -381,7 +416,8 @@ def _published(
     rows = [
         row
         for row in declaration.printed
-        if row["metric"] == metric
+        if not case.first.scaled
+        and row["metric"] == metric
         and row["si"]
         and row["config"].items() <= case.config.items()
         and row["device"]
@@ -417,7 +453,10 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
         return [f"No case has a value on this machine: {counts}."]
     if not lacking:
         verb = "has" if total - ended == 1 else "have"
-        return [f"{total - ended} of {total} cases {verb} no value: {counts}."] if counts else []
+        # A case that computes only has a value, but not the one that was asked for.
+        missing = metrics.Metric(metric).heading.lower() if COMPUTED in ends else "value"
+        text = f"{total - ended} of {total} cases {verb} no {missing}: {counts}."
+        return [text] if counts else []
     text = f"{ended} of {total} cases ended well{f', {counts}' if counts else ''}"
     return [f"{lacking} has no value on this machine: {text}."]
 
@@ -425,7 +464,7 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
 def _why_without(case: Repeats, metric: str) -> str:
     """Return why a case that went well has no value of a metric."""
     if f"compute_{metric}" in case.values:
-        return COMPUTE_ONLY
+        return COMPUTED
     return "stopped after its first step" if ended_after_first_step(case) else "ended without it"
 
 

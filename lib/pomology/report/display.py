@@ -11,6 +11,7 @@ from typing import Any
 from IPython.display import Markdown, display
 
 from pomology.articles import published
+from pomology.articles.claims import NOT_TESTABLE
 from pomology.machine import snapshot
 from pomology.paths import write_atomic
 from pomology.report import answer, article, claims, figures, shares, step_times, table
@@ -217,8 +218,13 @@ class Report:
         return self.save(table.published_table(rows), "printed", folded=True)
 
     def claims(self) -> Table:
-        """Save and return the table of claims with their verdicts."""
-        return self.save(claims.claims_table(self.declaration.claims, self.run.records), "claims")
+        """Save and return the table of claims with their verdicts.
+
+        It is folded where this machine tests none of them.
+        """
+        table_of_claims = claims.claims_table(self.declaration.claims, self.run.records)
+        tested = {row["here"] for row in table_of_claims.data} - {NOT_TESTABLE}
+        return self.save(table_of_claims, "claims", folded=not tested)
 
     def figure(self, draw: Callable[..., Any] = figures.article_figure) -> Any:
         """Save and return the figure `draw(declaration, records)`, by default of all devices."""

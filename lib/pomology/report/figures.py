@@ -145,7 +145,7 @@ def metrics_figure(
             own = f": {apart[role]}" if kind == "measured" and role in apart else ""
             if _values(line) or number == 0:
                 panels.setdefault(f"{title}{own}", []).append(line)
-    panels, remark = _with_marks(panels, label)
+    panels, remark = _with_marks(panels)
     return points_figure(panels, label, scale_of(declaration).unit, remark=remark)
 
 
@@ -224,12 +224,14 @@ def _joined(panels: dict[str, list[Line]]) -> dict[str, list[Line]]:
     return together
 
 
-def _with_marks(panels: dict[str, list[Line]], label: str) -> tuple[dict[str, list[Line]], str]:
+def _with_marks(
+    panels: dict[str, list[Line]], label: str = ""
+) -> tuple[dict[str, list[Line]], str]:
     """Return the panels and lines that have a mark, and what was left out in words.
 
     Of a panel with many devices those are drawn that are next to this machine's, and others at
     equal distances by rank. More than a few have the best on top, fewer the article's order. label:
-    of the axis, which says what is better.
+    of the axis, which says what is better; "" keeps the order, which is then that of all panels.
     """
     without = [line for lines in panels.values() for line in lines if not _values(line)]
     statuses = Counter(line.words for line in without if line.kind[0] == "measured")
@@ -240,7 +242,7 @@ def _with_marks(panels: dict[str, list[Line]], label: str) -> tuple[dict[str, li
         marked = [line for line in lines if _values(line)]
         kept = _neighbours(marked)
         hidden += len(marked) - len(kept)
-        if len(kept) > IN_ORDER and any(line.kind[0] != "measured" for line in kept):
+        if label and len(kept) > IN_ORDER and any(line.kind[0] != "measured" for line in kept):
             upwards = "lower is better" in label
             kept.sort(key=lambda line: _values(line)[0].value, reverse=not upwards)
         if kept:

@@ -181,6 +181,15 @@ def code_label(source: str) -> str:
     return "code: imports" if re.search(r"^(import|from) ", source, re.MULTILINE) else "code"
 
 
+def run_parameters(source: str) -> list[str]:
+    """Return the parameters of a run as lines of papermill's cell.
+
+    Without its number of the repeat and its folder: the page shows the results of all repeats.
+    """
+    lines = source.splitlines()[1:]
+    return [line for line in lines if not line.startswith(("repeat = ", "out = "))]
+
+
 def is_experiment(source: str) -> bool:
     """Return whether a cell is what a reader came for: the model, or what is timed."""
     return bool(TIMED.search(source))
@@ -202,6 +211,7 @@ def rendered(notebook: str, name: str, drawings: Path, shared: bool = False) -> 
         return read_text(path) if re.fullmatch(FILE, file) and path.is_file() else ""
 
     filters = {"address": address, "code_label": code_label, "is_experiment": is_experiment}
+    filters["run_parameters"] = run_parameters
     exporter = HTMLExporter(
         template_name=table.PAGE.name,
         extra_template_basedirs=[str(table.PAGE.parent)],

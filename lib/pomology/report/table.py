@@ -31,8 +31,9 @@ INTERVALS = {
         "it is the interval of the typical process, made from the differences between processes "
         "(Student's t); a rare slow process may lie outside it. A disturbed repeat is left out "
         "where two others are clean. With one repeat ± is the variation within that process; "
-        "another process differs by more (REPEATS=5 measures that), and ratios have the bounds of "
-        "run-to-run variation, or none. Wide or one-sided intervals have their ends in brackets."
+        "another process differs by more (`make reproduce REPEATS=3` measures that), and ratios "
+        "have the bounds of run-to-run variation, or none. Wide or one-sided intervals have their "
+        "ends in brackets."
     ),
     " seen)": (
         "“seen”: the lower and higher of two repeats, or, in one run, the lowest and highest of "

@@ -60,7 +60,10 @@ class Repeats:
             for name in EPOCHS & values.keys():  # older journals have ranges that nobody saw
                 values[name] = epochs.without_range(values[name])
             for name, (part, whole) in metrics.RATIOS.items():
-                if {part, whole} <= values.keys():
+                if not {part, whole} <= values.keys():
+                    continue
+                # Few steps may vary by more than all loading takes; then there is no share.
+                if name != "compute_share" or values[part].value <= values[whole].value:
                     values[name] = values[part] / values[whole]
             self.good[record.repeat] = values
         self.used = self._undisturbed()
@@ -115,9 +118,13 @@ def run_to_run(pooled: Iterable[Repeats]) -> dict[tuple[str, str], float]:
     processes, by Student's t of their logarithms; repeats of the notebook have the geometric mean
     of their estimates. Smoke runs have none, since their steps are too few.
     """
-    measured = [case for case in pooled if VARIATION in case.values]
-    measured = [case for case in measured if case.first.profile != "smoke"]
+    measured = _with_variation(pooled)
     return {(case.run, case.kind): case.values[VARIATION].value for case in measured}
+
+
+def _with_variation(pooled: Iterable[Repeats]) -> list[Repeats]:
+    """Return the cases that have measured the run-to-run variation."""
+    return [case for case in pooled if VARIATION in case.values and case.first.profile != "smoke"]
 
 
 def run_to_run_by_kind(records: Iterable[Record]) -> dict[str, float]:
@@ -129,14 +136,20 @@ def run_to_run_by_kind(records: Iterable[Record]) -> dict[str, float]:
 def variation_text(pooled: Iterable[Repeats]) -> str:
     """Return the run-to-run variation of one run in the words of every page.
 
-    See `run_to_run`. It has two digits, rounded up, so that it stays a bound.
+    See `run_to_run`. It has two digits, rounded up, so that it stays a bound; of several repeats
+    the lowest and the highest value follow.
     """
-    texts = [
-        f"{rounded_up(100 * share)} % on the {kind.upper()}"
-        for (_, kind), share in run_to_run(pooled).items()
-    ]
+    texts = []
+    for case in _with_variation(pooled):
+        of_repeats = sorted(estimate.value for estimate in case.in_repeats[VARIATION])
+        share = case.values[VARIATION].value
+        text = f"{rounded_up(100 * share)} % on the {case.kind.upper()}"
+        if len(of_repeats) > 1:
+            ends = [rounded_up(100 * of_repeats[place]) for place in (0, -1)]
+            text += f" ({ends[0]} to {ends[1]} % in {len(of_repeats)} repeats)"
+        texts.append(text)
     if not texts:
-        return "Not measured; the notebook instrument_check measures it, but not as a smoke test."
+        return "Not measured: the notebook instrument_check measures it, except as a smoke test."
     return (
         f"90 % of pairs of single runs of a step differ by less than {' and '.join(texts)}: "
         "smaller differences between two single runs show nothing."

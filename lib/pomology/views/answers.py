@@ -18,6 +18,7 @@ from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
 PLAIN = "fp32"  # the feature with which others are compared
+UNCLEAR = "no difference shown"
 LAUNCHES = {
     "launch_cold_s": "the first launch of a process takes",
     "launch_s": "a follow-up launch",
@@ -51,7 +52,9 @@ def utilization(records, best):
     """Return the share of the measured peak that the best case of each experiment reaches."""
     shares = {}
     for point in points(records, best).itertuples():
-        if point.share and not point.case.config.get("operation"):
+        config = point.case.config
+        is_training = not config.get("operation") and config.get("mode") != "inference"
+        if point.share and is_training:
             of_kind = shares.setdefault(point.kind, {})
             of_kind[point.name] = max(of_kind.get(point.name, 0), 100 * point.share.value)
     texts = []
@@ -122,9 +125,10 @@ def devices(records):
 
 
 def features(records):
-    """Return which features work on which kind of device and how fast, and which do not, and why.
+    """Return which features run faster or slower than fp32 on each kind of device, and which fail.
 
-    records: of `capabilities`.
+    A feature is faster or slower if the interval of its ratio excludes 1. records: of
+    `capabilities`.
     """
 
     def speed(case):
@@ -134,18 +138,47 @@ def features(records):
     pooled = repeats.pool(records)
     for case in sorted(pooled, key=speed, reverse=True):
         feature = case.config.get("feature", PLAIN)
-        if feature != PLAIN and "model" not in case.config:
-            words = f"{feature} ({significant(speed(case))}×)" if speed(case) else feature
-            by_kind.setdefault(case.kind, {}).setdefault(case.status, []).append(words)
+        if feature == PLAIN or "model" in case.config:
+            continue
+        ends, words = case.status, feature
+        if ends == "ok" and "speedup" in case.values:
+            ends = _against_plain_fp32(case.values["speedup"])
+            words += f" ({_ratio(case.values['speedup'])})"
+        by_kind.setdefault(case.kind, {}).setdefault(ends, []).append(words)
     texts = []
-    for kind, by_status in sorted(by_kind.items(), reverse=True):
-        working = answer.listed(by_status.pop("ok", ["none"]))
-        failing = [f"{answer.listed(names)} ({status})" for status, names in by_status.items()]
-        without = f"; without success {', '.join(failing)}" if failing else ""
-        speeds = " (speed relative to plain fp32)" if "×" in working else ""
-        texts.append(f"On the {kind.upper()} these features work{speeds}: {working}{without}.")
+    for kind, by_end in sorted(by_kind.items(), reverse=True):
+        untimed = by_end.pop("ok", [])
+        compared = {end: by_end.pop(end) for end in (FASTER, SLOWER, UNCLEAR) if end in by_end}
+        told = []
+        if compared:
+            if FASTER not in compared:
+                told.append("no feature is known to be faster than plain fp32")
+            told += [f"{answer.listed(names)} {words}" for words, names in _ends(compared)]
+        told += [f"{answer.listed(untimed)} ran without a speed"] if untimed else []
+        told += [f"{answer.listed(names)} failed ({status})" for status, names in by_end.items()]
+        texts.append(f"On the {kind.upper()} {'; '.join(told)}.")
         texts += _control(pooled, kind)
     return " ".join(texts)
+
+
+def _against_plain_fp32(ratio):
+    """Return whether a feature's speed relative to fp32 is higher, lower or not known to be."""
+    if ratio.low is None or ratio.low <= 1 <= ratio.high:
+        return UNCLEAR
+    return FASTER if ratio.low > 1 else SLOWER
+
+
+def _ends(compared):
+    """Yield in words how features compare with fp32, and the features of each."""
+    words = {FASTER: "{} faster than plain fp32", SLOWER: "{} slower"}
+    words[UNCLEAR] = "{} not known to differ"
+    for end, names in compared.items():
+        yield words[end].format("is" if len(names) == 1 else "are"), names
+
+
+def _ratio(ratio):
+    """Return a ratio of speeds with its interval."""
+    return with_interval(ratio, lambda one: f"{significant(one)}×", IN_PROCESS)
 
 
 def _control(pooled, kind):
@@ -154,9 +187,7 @@ def _control(pooled, kind):
         ratio = case.values.get("speedup")
         plain = case.config.get("feature") == PLAIN and "model" not in case.config
         if ratio and plain and case.kind == kind:
-            shown = with_interval(ratio, lambda one: f"{significant(one)}×", IN_PROCESS)
-            noise = f"Plain fp32, timed against itself, has a ratio of {shown}"
-            return [f"{noise}; a gain that does not exceed this is no gain."]
+            return [f"Plain fp32, timed against itself, has a ratio of {_ratio(ratio)}."]
     return []
 
 
@@ -280,9 +311,14 @@ def growth(records):
             continue
         where = f"On the {case.device} in {case.framework}, with {cases.config_text(case.config)},"
         shown = value_text("footprint_slope_bytes", slope)
-        if slope.low is None or slope.low <= 0 <= slope.high:
+        # Each repeat has an interval of its own; two repeats together have only the range of both.
+        bounds = [each.bounds for each in case.in_repeats["footprint_slope_bytes"]]
+        signs = {(low > 0) - (high < 0) if low is not None else 0 for low, high in bounds}
+        unclear = slope.covers == "seen" and signs not in ({1}, {-1})
+        if unclear or slope.low is None or slope.low <= 0 <= slope.high:
             verdict = f"no change of the memory is established: {shown} per step"
-            verdict += f" of {slope.n:,}" if slope.n else ""
+            verdict += f" in {slope.n:,} steps" if slope.n and len(case.used) == 1 else ""
+            verdict += f", {len(case.used)} of {case.repeats} repeats" if case.repeats > 1 else ""
         else:
             verb = "grows" if slope.value > 0 else "shrinks"
             if slope.covers == "seen":  # of two repeats, which have no interval

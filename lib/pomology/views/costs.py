@@ -26,13 +26,13 @@ NUMBERS = [
 WORK = {"device": "Device", "framework": "Framework", "work": "Workload"}
 PRICES = {
     "price_usd": ("Price", 1, " USD"),
-    "memory_bytes": ("Memory", 2**30, " GB"),
+    "memory_bytes": ("Memory", 2**30, " GiB"),
     "peak_flops_per_s": ("Peak FLOP/s", 1e12, " TFLOP/s"),
     "pass_s": ("Time of a pass", 1, " s"),
     "flops_per_s": ("Achieved FLOP/s", 1e12, " TFLOP/s"),
     "share_of_peak": ("Achieved / peak", 0.01, " %"),
     "peak_flops_per_s_per_usd": ("Peak FLOP/s per 1,000 USD", 1e9, " TFLOP/s"),
-    "memory_bytes_per_usd": ("Memory per 1,000 USD", 2**30 / 1000, " GB"),
+    "memory_bytes_per_usd": ("Memory per 1,000 USD", 2**30 / 1000, " GiB"),
     "flops_per_s_per_usd": ("Achieved FLOP/s per 1,000 USD", 1e9, " TFLOP/s"),
     "usd_seconds_per_sequence": ("Price of 1 sequence/s", 1, " USD"),
     "usd_per_million": ("Price of use per million sequences", 1, " USD"),

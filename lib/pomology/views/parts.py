@@ -97,6 +97,8 @@ def _add(
     if parts:
         # An article's pass is a step without its rest.
         name = "step " * (REST_OF_STEP in parts)
+        if whole == "step_s" and not name and "pass_s" in case.values:
+            whole = "pass_s"
         words = name + scale.show(case.values[whole].value)
         panels[device].append(Bar(label, ("measured", case.kind), parts, words))
     if reason:

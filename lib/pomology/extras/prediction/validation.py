@@ -50,9 +50,9 @@ PREDICTED_FROM = {
 }
 PRECISIONS = ("fp32", "tf32", "half")  # those of published times
 NOTES = (
-    "Error: predicted minus measured time, over the measured time. In brackets: the 95 % interval",
-    "of the median by a bootstrap over devices. Half: fp16 or bf16. Each precision has an interval",
-    "of its own.",
+    "Error: the size of predicted minus measured time, over the measured time. In brackets: the",
+    "95 % interval of the median by a bootstrap over devices. Half: fp16 or bf16. Each precision",
+    "has an interval of its own.",
     "A run without measured peaks, or without steps in fp32, has no predictions.",
 )
 
