@@ -356,6 +356,22 @@ HOSTILE = {
 }
 
 
+def test_the_reference_run_is_accepted_without_a_mark(reference, tmp_path):
+    assert {"mlp_cnn_lstm.jsonl", "lora.jsonl"} <= reference.keys()  # they have twins in MLX
+    assert refused(zipped(tmp_path / "x.zip", reference)) == ["accepted"]
+
+
+@pytest.mark.parametrize(("backend", "flags"), [("cpu", set()), ("mps", {"paused"})])
+def test_a_long_block_of_a_cpu_is_no_pause_since_no_cpu_time_is_shared(reference, backend, flags):
+    (case, *_) = every(copied(reference), "vae")
+    training = case["blocks"]["training"]
+    count, usual_s = training["steady"][0]
+    training["steady"] = [[count, usual_s] for _ in range(30)]
+    training["steady"][15] = [count, usual_s + 2.0]
+    checked_case = check.checked_case(checked(case | {"backend": backend}))
+    assert flags == {"paused"}.intersection(checked_case.flags)
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_zip_costs_one_line_and_little_memory(reference, tmp_path, kind):
     place = hostile(kind, tmp_path / "x.zip", sound(reference, "vae"))

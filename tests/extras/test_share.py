@@ -14,6 +14,7 @@ import pomology
 from pomology.__main__ import main
 from pomology.extras import compare
 from pomology.extras.share import share
+from pomology.machine import snapshot
 from pomology.measure.estimate import Estimate
 from pomology.paths import root
 from pomology.results import cases, metrics
@@ -111,8 +112,14 @@ def test_the_reference_run_loads_unchanged_but_for_its_reasons(tmp_path):
     for one, other in zip(Run(packed).records, Run(folder).records, strict=True):
         assert one.line() | hidden == other.line() | hidden
     machine, shared = Run(folder).machine, Run(packed).machine
-    assert {key: machine[key] for key in shared} == shared
-    assert machine.keys() - shared.keys() == {"left_out", "software"}
+    # Three parts of a version are shared, since four could be an address of a network.
+    versions = {
+        name: ".".join(version.split(".")[:3]) if version.count(".") == 3 else version
+        for name, version in machine["packages"].items()
+    }
+    assert {key: machine[key] for key in shared} | {"packages": versions} == shared
+    internal = {"code", "library", "environment", "left_out", "software"}
+    assert machine.keys() - shared.keys() == internal
 
 
 def test_a_shared_zip_can_be_compared_and_is_not_replaced(tmp_path, capsys):
@@ -139,6 +146,7 @@ NVIDIA RTX PRO 6000 Blackwell Workstation Edition|Intel(R) Core(TM) Ultra 9 185H
 Tesla V100-SXM2-16GB|NVIDIA RTX 6000 Ada Generation|Intel Iris Plus Graphics 655|NVIDIA L40S"""
 VERSIONS = "2.14.1|2.13.0+cpu|2.14.0+cu126|26.1|2.13.0rc1|0.1.0.dev1|2.15.0a0+git9f86d08|6.18.44"
 SETTINGS = "to fill 90 % of free memory|8x1024x2048|gpt2-xl|batch_norm|autocast bf16|512 MB|fsdp"
+SETTINGS += "|qwen2.5-0.5b/2|LoRA"
 SETTINGS += "|torch.compile|work not waited for|product, by PyTorch|mlx-gpu|tokens/s|GradScaler|off"
 
 
@@ -170,11 +178,19 @@ def test_what_decides_a_gpus_speed_is_shared():
 
 def test_pomologys_own_names_are_shared():
     names = [*STATUSES, *PROFILES, *cases.FLAGS, *metrics.TABLE]
-    names += [*Record.__struct_fields__, *Estimate.__struct_fields__, *cases.TIMES]
+    names += [
+        *snapshot.PACKAGES,
+        *Record.__struct_fields__,
+        *Estimate.__struct_fields__,
+        *cases.TIMES,
+    ]
     for notebook in notebooks.notebooks():
         names.append(notebook.name)
         for place in (notebook.path, *notebook.path.parent.glob("*.py")):
-            names += re.findall(r'(?:metric|phase|occasional)\(\\?"(.+?)\\?"', place.read_text())
+            text = place.read_text()
+            names += re.findall(r'(?:metric|phase|occasional)\(\\?"(.+?)\\?"', text)
+            settings = re.findall(r"settings=\[(.*?)\]", text, re.DOTALL)
+            names += re.findall(r'\\"([a-z_]+)\\"', "".join(settings))
     assert {name for name in names if not share.is_known(name)} < {*share.FREE}
 
 

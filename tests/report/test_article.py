@@ -5,7 +5,6 @@ Expected means and intervals are computed by hand; those of the reference run ar
 
 import contextlib
 import csv
-import math
 
 import pytest
 from declared import article_table, of
@@ -72,20 +71,10 @@ def numbers(row: dict) -> dict:
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
-def test_a_table_has_the_committed_numbers(name, monkeypatch):
-    # That version took disturbed repeats into its means.
-    monkeypatch.setattr(repeats, "LEAST_CLEAN", math.inf)
-    monkeypatch.setattr(repeats, "EPOCHS", frozenset())  # and had ranges of estimated epochs
-    monkeypatch.setattr(repeats, "REPEATS", 2)  # and Student's t of two repeats
-    made = article.article_table(of(name), RUN.journals[name].records)
+def test_a_table_has_the_committed_numbers(name):
+    variations = repeats.run_to_run_by_kind(RUN.records)
+    made = article.article_table(of(name), RUN.journals[name].records, (), variations)
     kept = list(map(numbers, read_csv(TABLES[name])))
-    # That version had a row for forward and one for backward where both are only in an image.
-    kept = [
-        row
-        for number, row in enumerate(kept)
-        if row["status"] != "not-reported" or row not in kept[:number]
-    ]
-    # It left out some intervals of repeats.
     pairs = zip(map(numbers, made.data), kept, strict=True)
     assert [{key: row.get(key) for key in wanted} for row, wanted in pairs] == kept
 
@@ -198,8 +187,10 @@ def test_a_training_that_stopped_after_its_first_step_says_so():
     (row,) = shown(article_table("vae", [stopped]))
     assert row["Notes"].startswith("the time limit came after the first step, of 14.3 s")
     said = answer.of_run(of("vae"), [stopped, vae(config={"batch_size": 5120})])
-    why = "1 stopped after its first step (batch size 128)"
-    assert f"1 of 2 cases has no value: {why}." in said.evidence
+    assert (
+        "1 of 2 cases has no value: 1 stopped after its first step (batch size 128)."
+        in said.evidence
+    )
 
 
 def test_smoke_and_scaled_are_never_next_to_published():

@@ -15,17 +15,19 @@ from pomology.results.comparing import Compared, judge
 from pomology.results.repeats import run_to_run_by_kind
 from pomology.results.run import Run
 
-REFERENCE = root() / "outputs" / "reference-cpu"
-SAME_DAY = root() / "collection" / "amd-epyc-2026-11-26-2.zip"
+COLLECTION = root() / "collection"
+# Three repeats and a single run of one machine, of one day.
+REPEATS = COLLECTION / "amd-epyc-2026-11-26.zip"
+SAME_DAY = COLLECTION / "amd-epyc-2026-11-26-2.zip"
 
 
 @pytest.fixture(scope="module")
 def pairs():
     """The times and flags of each case in each two of four single runs of one machine."""
-    reference = Run(REFERENCE).records
-    runs = [[each for each in reference if each.repeat == repeat] for repeat in range(3)]
+    repeats = Run(REPEATS).records
+    runs = [[each for each in repeats if each.repeat == number] for number in range(3)]
     runs.append(Run(SAME_DAY).records)
-    variations = run_to_run_by_kind(reference)
+    variations = run_to_run_by_kind(repeats)
     pairs = []
     for first, second in itertools.permutations(runs, 2):
         by_case = {(each.experiment, each.case): each for each in second}

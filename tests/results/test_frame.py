@@ -106,9 +106,10 @@ def test_the_examples_in_the_docs_work():
     names: dict = {}
     exec(f"{imports}\n{load}", names)
     vae, rates, statuses, printed = (eval(line, names) for line in questions)
-    assert len(vae) == 6  # two batch sizes, three repeats
+    # PyTorch has an epoch of both batch sizes; MLX's steps end before an epoch on this CPU.
+    assert vae["metric"].value_counts().to_dict() == {"epoch_s": 6, "step_s": 3}
     known = names["table"]
     of_vae = known[known["experiment"].eq("vae") & known["metric"].eq("flops_per_s")]
     assert rates.loc["vae", "AMD EPYC CPU"] == of_vae["value"].max()
-    assert statuses.loc["vae", "ok"] == 6 and statuses.sum() == 1044
+    assert statuses.loc["vae", "ok"] == 9 and statuses.sum() == 1116
     assert len(printed) == 6
