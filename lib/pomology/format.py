@@ -30,6 +30,11 @@ def one_line(text: Any, most: int = 100) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
+def sentence_case(text: str) -> str:
+    """Return a text whose first letter is a capital, and the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def significant(value: float, digits: int = 3) -> str:
     """Return a number as `1,580` or `0.148`; below 0.0001 as a power of ten, `7.1e-15`."""
     if value == 0:

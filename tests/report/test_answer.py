@@ -407,3 +407,14 @@ def test_passes_and_minutes_are_in_words():
     assert parts in said
     load = record("sustained_load", {"rate_left": metric(1.01, unit="%")}, {"minutes": 1.0})
     assert "after 1 min: " in said_of(of("sustained_load"), [load])
+
+
+def test_a_disturbed_value_is_not_to_be_relied_on():
+    said = answer_of(epoch(4.0, "cpu", flags=["busy", "few-steps"]))
+    warning = "It was disturbed (busy): repeat it before you rely on this number."
+    assert f"few-steps). {warning} " in said
+    assert "disturbed" not in answer_of(epoch(4.0, "cpu", flags=["few-steps"]))
+    # A disturbed repeat is in no mean where two others are clean.
+    flags = ([], [], ["busy"])
+    repeats = [epoch(4.0, "cpu", repeat=repeat, flags=of) for repeat, of in enumerate(flags)]
+    assert "disturbed" not in answer_of(*repeats)

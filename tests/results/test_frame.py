@@ -97,6 +97,12 @@ def test_published_rows_have_the_same_columns_and_the_printed_values():
     assert set(vae["how"]) == {"published"} and set(vae["year"]) == {2022}
     assert not set(pomology.published("003")["experiment"]) & {"resnet50"}
     assert len(pomology.published(experiment="resnet50")) == len(published.elsewhere("resnet50"))
+    # To be cited: who printed it, where, and under which licence.
+    lambdas = table[table["source"].eq("lambda-2023")]
+    assert set(lambdas["author"]) == {"Lambda Labs"}
+    assert lambdas["url"].str.startswith("https://").all() and (lambdas["licence"] != "").all()
+    logs = table[table["source"].str.startswith("rasbt/machine")]
+    assert set(logs["author"]) == {"Igor Susmelj"}  # who quotes them
 
 
 def test_the_examples_in_the_docs_work():

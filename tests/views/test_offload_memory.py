@@ -37,7 +37,8 @@ def counted(*gigabytes):
 )
 def test_the_options_with_which_a_card_holds_a_step_are_named(gigabytes, holding):
     said = offload_memory.fitting(STEP, counted(*gigabytes))
-    assert said.startswith(f"By count {STEP} takes ") and said.endswith(f" on the card: {holding}.")
+    assert said.startswith(f"By count {STEP} takes on the card ")
+    assert said.endswith(f" with offload and recompute: {holding}.")
 
 
 def test_the_figure_has_a_bar_for_each_option_and_lines_at_the_cards():

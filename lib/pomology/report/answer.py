@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from pomology.articles.claims import CONTRADICTED, SUPPORTED, devices_of
-from pomology.format import IN_PROCESS, counted, significant
+from pomology.format import IN_PROCESS, counted, sentence_case, significant
 from pomology.report.article import (
     TRAININGS,
     Declaration,
@@ -83,14 +83,17 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         main = _main(declaration, metric, timed)
         if values and declaration.printed and all(case.first.scaled for case in timed):
             asked.append("None of the published settings was timed here; a smaller one was.")
-        asked += [_values(declaration, metric, main)] if values else []
+        if values:
+            asked += [_values(declaration, metric, main), *_disturbed(main)]
         if metric in OF_SPEED:
             asked += _compared(declaration, main, run_to_run_by_kind(records))
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
         others = _other_settings(declaration, metric, lead, timed) if values else []
         if 0 < len(others) <= TOLD and len(main) == 1:  # else it is not clear of which device
-            asked.append(f"{_upper(others[0])}{''.join(f'; {each}' for each in others[1:])}.")
+            asked.append(
+                f"{sentence_case(others[0])}{''.join(f'; {each}' for each in others[1:])}."
+            )
             others = []
         evidence += _published(declaration, metric, lead, named=values)
         if values:
@@ -186,6 +189,14 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
     return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
 
 
+def _disturbed(main: Sequence[Repeats]) -> list[str]:
+    """Return what to do about values of repeats that other programs or heat disturbed, if any."""
+    flags = dict.fromkeys(flag for case in main for flag in case.flags if flag in cases.DISTURBED)
+    if not flags:
+        return []
+    return [f"It was disturbed ({', '.join(flags)}): repeat it before you rely on this number."]
+
+
 def _parts(declaration: Declaration, metric: str, case: Repeats) -> str:
     """Return a case's passes, and its peak memory if its table has a column of it."""
     parts = [
@@ -254,11 +265,6 @@ def _in_list(others: Sequence[str], main: Repeats, timed: Sequence[Repeats]) -> 
 def _left_out(case: Repeats) -> bool:
     """Return whether a repeat of a case is in no mean, since it was disturbed."""
     return len(case.used) < case.repeats
-
-
-def _upper(text: str) -> str:
-    """Return a text that begins with a capital letter."""
-    return text[:1].upper() + text[1:]
 
 
 def _on_the_same_device(main: Repeats, timed: Sequence[Repeats]) -> list[Repeats]:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pomology.articles import published
-from pomology.format import LARGE, with_about
+from pomology.format import LARGE, sentence_case, with_about
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.report import compact_svg
@@ -423,7 +423,7 @@ def title_of(declaration: Declaration, config: dict) -> str:
     title = ", ".join(parts)
     if not title:
         return "In the article" if declaration.printed else declaration.title
-    return title[:1].upper() + title[1:]
+    return sentence_case(title)
 
 
 def _setting(heading: str, value: Any) -> str:

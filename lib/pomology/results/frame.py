@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +48,23 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
 
     article: its number, such as "003"; None returns all five and the times of other sources.
     experiment: only this experiment, or this workload of other sources. `low` and `high` are the
-    bounds of the printed, rounded number. `source` is "article", or an id in sources.csv.
+    bounds of the printed, rounded number. `source` is "article", or an id in sources.csv. The last
+    columns, `author`, `url` and `licence`, are those of the source; the five articles state none.
     """
     rows = articles_published.rows(article, experiment)
     if article is None:
         rows = (*rows, *articles_published.elsewhere(experiment))
-    return _frame(map(_published_row, rows))
+    table = _frame(map(_published_row, rows))
+    works: dict[str, Mapping[str, str]] = {
+        each.id: {"author": each.author, "url": each.url_or_source}
+        for each in articles_published.articles()
+    }
+    works |= {row["id"]: row for row in articles_published.read("sources.csv")}
+    # Logs that an article refers to belong to the article.
+    keys = table["source"].where(table["source"].isin(works), table["article"])
+    for name in ("author", "url", "licence"):
+        table[name] = [works[key].get(name, "") for key in keys]
+    return table
 
 
 def write(run: Run) -> None:

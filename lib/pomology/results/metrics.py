@@ -8,7 +8,7 @@ format of numbers without rounding to three digits. GB and GiB are powers of two
 
 import re
 
-from pomology.format import PREFIXES, quantity, significant
+from pomology.format import PREFIXES, quantity, sentence_case, significant
 from pomology.paths import RESOURCES, read_csv
 
 TABLE = {line["metric"]: line for line in read_csv(RESOURCES / "metrics.csv")}
@@ -84,4 +84,4 @@ def heading_and_unit(name: str) -> tuple[str, str]:
 
 def words(name: str) -> str:
     """Return a name as a column heading: `Batch size` for `batch_size`."""
-    return name[:1].upper() + name[1:].replace("_", " ")
+    return sentence_case(name.replace("_", " "))

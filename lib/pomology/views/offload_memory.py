@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pomology.format import quantity
+from pomology.format import quantity, sentence_case
 from pomology.models.cost import Cost
 from pomology.report import answer
 from pomology.report.figures import INK, Bar, parts_figure
@@ -37,7 +37,7 @@ def fitting(step: str, needed: Mapping[str, Cost]) -> str:
             words = "with each of these"
         cards.setdefault(words, []).append(size_of(card))
     holding = [f"a card of {' or '.join(names)} holds it {words}" for words, names in cards.items()]
-    return f"By count {step} takes {answer.listed(sizes)} on the card: {'; '.join(holding)}."
+    return f"By count {step} takes on the card {answer.listed(sizes)}: {'; '.join(holding)}."
 
 
 def figure(step: str, needed: Mapping[str, Cost]) -> Any:
@@ -52,8 +52,9 @@ def figure(step: str, needed: Mapping[str, Cost]) -> Any:
         held = {name: size for name, size in parts.items() if size}
         bars.append(Bar(option, ("counted", ""), held, words))
     sizes = " and ".join(map(size_of, CARDS))
-    title = f"{step[0].upper()}{step[1:]}"
-    drawn = parts_figure({title: bars}, f"GB of a step, counted; lines: cards of {sizes}", 1e9)
+    drawn = parts_figure(
+        {sentence_case(step): bars}, f"GB of a step, counted; lines: cards of {sizes}", 1e9
+    )
     for card in CARDS:
         drawn.axes[0].axvline(card / 1e9, color=INK, linewidth=1, linestyle="dashed")
     return drawn

@@ -13,7 +13,7 @@ from pomology.articles import devices as names
 from pomology.articles import published
 from pomology.extras.collection import shared
 from pomology.extras.versus import pairs, predicted
-from pomology.format import counted, quantity, seconds, significant, span
+from pomology.format import counted, quantity, seconds, sentence_case, significant, span
 from pomology.results import cases
 
 MEMORY = ("footprint_peak_bytes", "reserved_peak_bytes", "peak_memory_bytes")
@@ -157,8 +157,7 @@ class Device(NamedTuple):
             counted(len(self.runs), "shared run") if self.runs else "",
             f"predictions of {len(self.predicted)} workloads" if self.predicted else "",
         ]
-        text = ", ".join(filter(None, parts))
-        return text[:1].upper() + text[1:]
+        return sentence_case(", ".join(filter(None, parts)))
 
 
 def slug(name: str) -> str:
