@@ -196,3 +196,18 @@ def test_a_wrong_file_is_refused_in_one_line(values, text, words):
         values(text)
     message = str(error.value)
     assert message.startswith(f"{PLACE}: ") and words in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("vae_mlx.py:vae", ""),
+        ("vea_mlx.py:vae", "there is no vea_mlx.py next to it, which its twin names"),
+        ("vae_mlx.py:vea", "vae_mlx.py defines no vea, which its twin names"),
+    ],
+)
+def test_a_twin_that_is_not_there_is_named_before_anything_runs(tmp_path, source, words):
+    (tmp_path / "vae_mlx.py").write_text("vae = Workload()\n")
+    text = notebook_text("# A title", f'experiment.twin("{source}", rows)')
+    (tmp_path / "vae.ipynb").write_text(text)
+    assert [*notebooks.missing_twins(tmp_path / "vae.ipynb")] == list(filter(None, [words]))

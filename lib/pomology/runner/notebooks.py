@@ -206,6 +206,18 @@ def read_notebook(path: Path) -> dict[str, Any]:
     return document
 
 
+def missing_twins(path: Path) -> Iterator[str]:
+    """Yield which of the twins that a notebook names, as `vae_mlx.py:vae`, are not next to it."""
+    cells = [cell for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
+    sources = "\n".join("".join(cell["source"]) for cell in cells)
+    for file, name in re.findall(r"""["'](\w+\.py):(\w+)["']""", sources):
+        twin = path.parent / file
+        if not twin.is_file():
+            yield f"there is no {file} next to it, which its twin names"
+        elif not re.search(rf"^(def|class) {name}\b|^{name}\b.*=", read_text(twin), re.MULTILINE):
+            yield f"{file} defines no {name}, which its twin names"
+
+
 def code_digits(path: Path) -> str:
     """Return digits that tell the code of a notebook's cells from any other.
 

@@ -22,6 +22,7 @@ from pomology.runner.notebooks import (
     Notebook,
     code_digits,
     library_digits,
+    missing_twins,
     notebooks,
     read_notebook,
     select,
@@ -144,6 +145,8 @@ def check() -> int:
             raise PomologyError(f"{notebook.path.name}: metadata: {error}") from None
         if described is not None:
             require_line(notebook, described)
+        for missing in missing_twins(notebook.path):
+            raise PomologyError(f"{notebook.path.name}: {missing}")
         for profile in PROFILES:
             notebook.values(profile, {})
     for file in _foreign_parameters():
