@@ -405,10 +405,11 @@ def test_many_precisions_are_checked_in_seconds(reference, tmp_path):
             "case": f"torch-cpu batch_size={number + 1}",
             "blocks": {},
         }
-        for number in range(20_000)
+        for number in range(13_000)  # as many as a zip may have
     ]
     began_s = time.perf_counter()
-    assert any("precision" in line for line in refused(zipped(tmp_path / "x.zip", files)))
+    said = refused(zipped(tmp_path / "x.zip", files))
+    assert any("precision" in line for line in said), said[:3]
     assert time.perf_counter() - began_s < 60  # it took over 150 s, and half of it is this test
 
 

@@ -85,7 +85,8 @@ def test_no_link_is_dead_and_nothing_comes_from_elsewhere(site):
 
 def test_it_has_docs_notebooks_report_devices_and_zips(site):
     names = {path.stem for path in (root() / SITE["REFERENCE"]).glob("*.ipynb")}
-    assert names == {path.stem for path in (site / "report").glob("*.html")} - {"index"}
+    others = {"index", "SOURCES"}
+    assert names | others == {path.stem for path in (site / "report").glob("*.html")}
     docs = {path.stem for path in (root() / "docs").glob("*.md")}
     assert docs <= {path.stem for path in site.glob("*.html")}
     how_to = {path.name for path in (root() / "docs" / "how-to").glob("*.md")}
