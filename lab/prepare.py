@@ -17,12 +17,20 @@ from pomology.runner import notebooks
 HERE = Path(__file__).resolve().parent
 LAB = root() / "outputs" / "lab"
 
-PAGE = """# Notebooks
+
+def link(path: Path) -> str:
+    """Return the address of a file from the folder of the page."""
+    return quote(Path(os.path.relpath(path, LAB)).as_posix())
+
+
+VAE = link(root() / "notebooks" / "m1_ultra_vs_rtx_2070" / "vae.ipynb")
+HOW = link(root() / "docs" / "how-a-notebook-works.md")
+PAGE = f"""# Notebooks
 
 Open a notebook, change its parameters if you like, and choose *Run*, *Run All Cells*. Run one
 notebook at a time, because two would share the CPU and the memory that they measure. **Time** is
-the approximate time with the `quick` parameters on two CPU cores. Begin with [the VAE](VAE_LINK),
-the shortest to read; [how a notebook works](HOW_LINK) explains its helpers.
+the approximate time with the `quick` parameters on two CPU cores. Begin with [the VAE]({VAE}),
+the shortest to read; [how a notebook works]({HOW}) explains its helpers.
 
 - **Results** go to `outputs/lab-<digits>/`, one folder for all notebooks until the machine, its
   software or the profile changes. The set-up cell starts a new measurement when it runs again, and
@@ -34,21 +42,12 @@ the shortest to read; [how a notebook works](HOW_LINK) explains its helpers.
 
 def entry(notebook: notebooks.Notebook) -> str:
     """Return a notebook's part of the page: its title as a link, its question, and its time."""
-    link = quote(Path(os.path.relpath(notebook.path, LAB)).as_posix())
     first = "".join(notebooks.read_notebook(notebook.path)["cells"][0]["source"])
     question = (*re.split(r"\n\s*\n", first)[1:], "")[0]
     time = format.clock_time(notebook.seconds("quick"))
-    return f"### [{plain(notebook.title)}]({link})\n\n{question}\n\n**Time:** {time}\n"
-
-
-def beginning(found: list[notebooks.Notebook]) -> str:
-    """Return what the page begins with, with links from its folder."""
-    by_name = {notebook.name: notebook.path for notebook in found}
-    paths = {"HOW_LINK": root() / "docs" / "how-a-notebook-works.md", "VAE_LINK": by_name["vae"]}
-    text = PAGE
-    for name, path in paths.items():
-        text = text.replace(name, quote(Path(os.path.relpath(path, LAB)).as_posix()))
-    return text
+    return (
+        f"### [{plain(notebook.title)}]({link(notebook.path)})\n\n{question}\n\n**Time:** {time}\n"
+    )
 
 
 def plain(text: str) -> str:
@@ -67,7 +66,7 @@ def contents() -> str:
     titles = {published.KIT: "This machine"} | {
         article.id: article.title for article in published.articles()
     }
-    parts = [beginning(found), *map(entry, first)]
+    parts = [PAGE, *map(entry, first)]
     for article, title in titles.items():
         parts.append(f"## {title}\n")
         parts += [entry(notebook) for notebook in found if notebook.article == article]
