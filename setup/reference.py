@@ -22,7 +22,8 @@ from pomology.runner.notebooks import answered, inspect, notebooks, read_noteboo
 
 TARGET = root() / "outputs" / "reference-cpu"
 SOURCES = "SOURCES.md"  # of the run's data; written by hand, and kept
-AS_THEY_ARE = ("machine.json", "*.ipynb", "*.html", "shown/*/*.csv")
+# The journals of a run that was published before are packed already.
+AS_THEY_ARE = ("machine.json", "*.ipynb", "*.html", "*.jsonl.gz", "shown/*/*.csv")
 INJECTED = "injected-parameters"  # tag of the cell that papermill adds
 DECLARING = ("Experiment(", "Report(")  # in cells that say how results are shown
 
@@ -38,12 +39,9 @@ def publish(run: Path, target: Path) -> None:
             copy = target / path.relative_to(run)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
-    for journal in run.glob("*.jsonl*"):
-        packed = journal.suffix == ".gz"  # of a run that was published before
-        lines = gzip.decompress(journal.read_bytes()) if packed else journal.read_bytes()
-        name = journal.name.removesuffix(".gz")
-        # Equal journals have equal bytes.
-        (target / f"{name}.gz").write_bytes(gzip.compress(lines, mtime=0))
+    for journal in run.glob("*.jsonl"):
+        packed = gzip.compress(journal.read_bytes(), mtime=0)  # equal bytes for equal journals
+        (target / f"{journal.name}.gz").write_bytes(packed)
     index = target / "index.html"
     text = index.read_text(encoding="utf-8").replace('.jsonl"', '.jsonl.gz"')
     index.write_text(text.replace(".jsonl<", ".jsonl.gz<"), encoding="utf-8")

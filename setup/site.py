@@ -134,7 +134,7 @@ def assemble() -> None:
         else:
             (SOURCE / in_site(path)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root() / path, SOURCE / in_site(path))
-    (SOURCE / in_site(Path(REFERENCE) / "index.html")).parent.mkdir(parents=True, exist_ok=True)
+    (SOURCE / "report").mkdir(parents=True, exist_ok=True)
     for path in sorted((root() / REFERENCE).iterdir()):
         origin = path.relative_to(root())
         if path.suffix == ".html":

@@ -241,9 +241,11 @@ class Experiment:
         if rows is None:
             combinations = itertools.product(*axes.values())
             rows = [dict(zip(axes, values, strict=True)) for values in combinations]
+        rows = list(rows)
+        for config in rows:
+            spelling.check_settings(self.name, self.report.declaration.settings, config)
         before = journal.read(self.journal.path)
         for config, device in itertools.product(rows, self.devices if on is None else on):
-            spelling.check_settings(self.name, self.report.declaration.settings, config)
             case = Case(self, device, config)
             if self._no_gpu:
                 case.note(self._no_gpu)
@@ -327,8 +329,6 @@ class Experiment:
             set_aside(self.journal.path, "mlx")
             self._twin_is_earlier = False
         for twin_case in twin_cases:
-            twin_case.part = self.part
-            twin_case.scaled |= bool(self.part)
             twin_case.steps = steps or epochs * twin_case.epoch_steps
             twin_case.scaled |= twin_case.config.get("batch_size", 0) < scaled_below
         for device in self.devices:  # their memory is the twin's, too
@@ -337,6 +337,7 @@ class Experiment:
             source=source,
             experiment=self._arguments,
             cases=twin_cases,
+            part=self.part,
             seed=seed,
             epochs=epochs or 1,
             throughput=throughput,

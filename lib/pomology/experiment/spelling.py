@@ -15,8 +15,7 @@ MISSPELT = 2  # characters that differ at most; a notebook may have metrics of i
 def check_columns(experiment: str, columns: Iterable[str | tuple[str, str]]) -> None:
     """Raise PomologyError for a column that is nearly the name of a metric."""
     for column in columns:
-        name = column if isinstance(column, str) else column[0]
-        _check("columns", experiment, name, metrics.TABLE)
+        _check("columns", experiment, _name(column), metrics.TABLE)
 
 
 def check_settings(
@@ -26,7 +25,7 @@ def check_settings(
 
     config: the settings of a case.
     """
-    names = [each if isinstance(each, str) else each[0] for each in settings]
+    names = [_name(each) for each in settings]
     others = [name for name in config if name not in names]
     for name in names:
         if name not in config:
@@ -35,6 +34,11 @@ def check_settings(
         value = config.get(name)
         if isinstance(value, int | float) and value <= 0:
             raise PomologyError(f"{experiment}: {name} is {value}; it must be above 0")
+
+
+def _name(declared: str | tuple[str, str]) -> str:
+    """Return a name that is declared alone or with its heading."""
+    return declared if isinstance(declared, str) else declared[0]
 
 
 def _check(argument: str, experiment: str, name: str, known: Iterable[str]) -> None:

@@ -43,7 +43,7 @@ class TwinCase(msgspec.Struct):
 
     epoch_steps: steps of an epoch; 0 for a training without epochs. steps: of a whole training; 0
     if only an epoch is estimated. kind: of its devices; "" for all. scaled: whether the model is
-    smaller than the article's, or an epoch shorter. part: see `Experiment.part`.
+    smaller than the article's.
     """
 
     config: dict[str, Any]
@@ -51,18 +51,19 @@ class TwinCase(msgspec.Struct):
     steps: int = 0
     kind: str = ""
     scaled: bool = False
-    part: dict[str, int] = {}
 
 
 class Request(msgspec.Struct):
     """What a twin trains: `file.py:name` of a workload, or of a function of a case's settings.
 
-    experiment: arguments of `Experiment`. Others: see `Experiment.twin`.
+    experiment: arguments of `Experiment`. part: see `Experiment.dataset`. Others: see
+    `Experiment.twin`.
     """
 
     source: str
     experiment: dict[str, Any]
     cases: list[TwinCase]
+    part: dict[str, int] = {}
     seed: int = 1
     epochs: int = 1
     throughput: str = ""
@@ -226,9 +227,9 @@ def main() -> int:
         return NO_DEVICE
     # After MLX's settings, which it reads when it is imported.
     declared = load(request.source)
+    experiment.part = request.part
     for twin_case in request.cases:
         alike = [device for device in experiment.devices if device.kind == twin_case.kind]
-        experiment.part = twin_case.part
         for case in experiment.cases([twin_case.config], on=alike or None):
             with case:
                 case.scaled = twin_case.scaled

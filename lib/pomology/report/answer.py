@@ -91,16 +91,14 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
         others = _other_settings(declaration, metric, lead, timed) if values else []
         if 0 < len(others) <= TOLD and len(main) == 1:  # else it is not clear of which device
-            asked.append(
-                f"{sentence_case(others[0])}{''.join(f'; {each}' for each in others[1:])}."
-            )
+            asked.append(f"{sentence_case('; '.join(others))}.")
             others = []
         evidence += _published(declaration, metric, lead, named=values)
         if values:
             evidence += _in_list(others, lead, timed) or _ends_of_settings(
                 declaration, metric, lead, timed
             )
-            evidence += [_parts(declaration, metric, case) for case in main]
+            evidence += filter(None, [_parts(declaration, metric, case) for case in main])
             evidence += _other_frameworks(declaration, metric, main, timed)
         if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
             evidence.append("No case ran on a GPU.")
@@ -109,7 +107,6 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     if timed or not (unanswered and metric in OF_GPUS):
         evidence += _endings(measured, metric, "" if timed else heading)
     evidence += _claims(declaration, records)
-    evidence = list(filter(None, evidence))
     text, *rest = [" ".join(asked), *evidence] if asked else evidence or [""]
     return Answer(text, rest)
 
@@ -419,11 +416,12 @@ def _published(
 
     named: whether a sentence before it has named the metric.
     """
+    if case.first.scaled:
+        return []
     rows = [
         row
         for row in declaration.printed
-        if not case.first.scaled
-        and row["metric"] == metric
+        if row["metric"] == metric
         and row["si"]
         and row["config"].items() <= case.config.items()
         and row["device"]

@@ -208,8 +208,7 @@ def read_notebook(path: Path) -> dict[str, Any]:
 
 def missing_twins(path: Path) -> Iterator[str]:
     """Yield which of the twins that a notebook names, as `vae_mlx.py:vae`, are not next to it."""
-    cells = [cell for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
-    sources = "\n".join("".join(cell["source"]) for cell in cells)
+    sources = "\n".join(_sources(path))
     for file, name in re.findall(r"""["'](\w+\.py):(\w+)["']""", sources):
         twin = path.parent / file
         if not twin.is_file():
@@ -236,10 +235,15 @@ def library_digits(path: Path) -> str:
     return _digits(f"{file.relative_to(library.LIBRARY)}\0{read_text(file)}" for file in files)
 
 
+def _sources(path: Path) -> list[str]:
+    """Return the code of a notebook's cells."""
+    cells = read_notebook(path)["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
 def _code(path: Path) -> list[str]:
     """Return the code of a notebook's cells, and of the Python files next to it that they name."""
-    cells = [cell for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
-    texts = ["".join(cell["source"]) for cell in cells]
+    texts = _sources(path)
     words = set(re.findall(r"\w+", " ".join(texts)))
     return texts + [
         read_text(file) for file in sorted(path.parent.glob("*.py")) if file.stem in words

@@ -11,14 +11,13 @@ from pomology.report.article import comparable
 from pomology.report.claims import needs, open_question
 from pomology.report.table import Row, Table, value_text
 from pomology.results import cases, repeats
-from pomology.results.comparing import FASTER, SINGLE, SLOWER
+from pomology.results.comparing import FASTER, NO_DIFFERENCE, SINGLE, SLOWER
 from pomology.results.metrics import Metric
 from pomology.views.diagnosis import NONE
 from pomology.views.roofline.table import points
 from pomology.views.side_by_side import joined
 
 PLAIN = "fp32"  # the feature with which others are compared
-UNCLEAR = "no difference shown"
 LAUNCHES = {
     "launch_cold_s": "the first launch of a process takes",
     "launch_s": "a follow-up launch",
@@ -148,7 +147,9 @@ def features(records):
     texts = []
     for kind, by_end in sorted(by_kind.items(), reverse=True):
         untimed = by_end.pop("ok", [])
-        compared = {end: by_end.pop(end) for end in (FASTER, SLOWER, UNCLEAR) if end in by_end}
+        compared = {
+            end: by_end.pop(end) for end in (FASTER, SLOWER, NO_DIFFERENCE) if end in by_end
+        }
         told = []
         if compared:
             if FASTER not in compared:
@@ -164,14 +165,14 @@ def features(records):
 def _against_plain_fp32(ratio):
     """Return whether a feature's speed relative to fp32 is higher, lower or not known to be."""
     if ratio.low is None or ratio.low <= 1 <= ratio.high:
-        return UNCLEAR
+        return NO_DIFFERENCE
     return FASTER if ratio.low > 1 else SLOWER
 
 
 def _ends(compared):
     """Yield in words how features compare with fp32, and the features of each."""
     words = {FASTER: "{} faster than plain fp32", SLOWER: "{} slower"}
-    words[UNCLEAR] = "{} not known to differ"
+    words[NO_DIFFERENCE] = "{} not known to differ"
     for end, names in compared.items():
         yield words[end].format("is" if len(names) == 1 else "are"), names
 

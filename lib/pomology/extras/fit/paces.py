@@ -103,8 +103,8 @@ def covered(maker: str) -> str:
     maker: of the device, whose own errors are told if it has published speeds.
     """
     errors = times.kept()["errors"]
-    own = {name: of_maker for name, of_maker in errors["makers"].items() if name.lower() == maker}
-    name, errors = next(iter(own.items()), ("", errors))
+    name = next((name for name in errors["makers"] if name.lower() == maker), "")
+    errors = errors["makers"].get(name, errors)
     near, inside = (f"{100 * errors[name]:.0f} %" for name in ("within 30 %", "inside"))
     of_maker = f" of {name} GPUs" if name else ""
     runs = f"{errors['runs']} published speeds{of_maker}"
