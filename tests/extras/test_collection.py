@@ -182,7 +182,8 @@ LIES = [
     ("instrument", update(status="mismatch")),
     ("dcgan", lambda each: each.update(flops_per_step=2 * each["flops_per_step"])),
     ("dcgan", update(parameters=1)),
-    ("transformer", scaled("step_s", 0.98, ("high",))),
+    # Of an experiment with narrow intervals: 2 % are little where the times vary by 10 %.
+    ("device_check", scaled("step_s", 0.98, ("high",))),
     ("dcgan", update(note="the fastest machine of all")),
     ("dcgan", update(framework_version="2.14.1 by Jane")),
     {"owner": "Jane Doe"},
@@ -227,9 +228,8 @@ def test_lies_are_refused_or_marked_and_no_honest_run_is_refused(reference, tmp_
         broken = one.broken + compare([*others, one.traits], [len(others)])[-1]
         if not {rule for rule, _ in broken} - before:
             missed.append(n)
-    # One case, whose flag keeps it from the pages (twice); no warm-up; a GPU that is not used. One
-    # more hides in the spread of the reference run, whose steps differ by 31 % between processes.
-    assert len(lies) >= 70 and len(missed) <= 5, missed
+    # One case, whose flag keeps it from the pages (twice); no warm-up; a GPU that is not used.
+    assert len(lies) >= 70 and len(missed) <= 4, missed
 
 
 @pytest.mark.parametrize(
@@ -404,8 +404,9 @@ def test_many_precisions_are_checked_in_seconds(reference, tmp_path):
             "config": one["config"] | {"batch_size": number + 1},
             "case": f"torch-cpu batch_size={number + 1}",
             "blocks": {},
+            "trace": [],  # with which so many lines are more than a zip may have
         }
-        for number in range(13_000)  # as many as a zip may have
+        for number in range(20_000)
     ]
     began_s = time.perf_counter()
     said = refused(zipped(tmp_path / "x.zip", files))
