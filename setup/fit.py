@@ -378,14 +378,17 @@ def grouped(
 
 def speed_line(rows: pandas.DataFrame) -> list[str]:
     """Return the cells of `speeds` for some rows."""
-    errors = (1 / rows["ratio"] - 1).abs()
+    errors = of_speeds(rows)
     inside = int(rows["inside"].sum())
     chance = binomtest(inside, len(rows), 0.9, alternative="less").pvalue
+    median, near, shown = (
+        f"{100 * errors[name]:.0f} %" for name in ("median", "within 30 %", "inside")
+    )
     return [
-        str(len(rows)),
-        f"{100 * errors.median():.0f} %",
-        f"{100 * (errors <= 0.3).mean():.0f} %",
-        f"{inside} ({100 * inside / len(rows):.0f} %)",
+        str(errors["runs"]),
+        median,
+        near,
+        f"{inside} ({shown})",
         f"{chance:.2g}",
         ratios(rows["ratio"]),
     ]

@@ -5,7 +5,6 @@ that the report offers as CSV: every file to which a page of it leads. Answers, 
 are made anew from the journals, so that they are those of today's code; nothing is measured.
 """
 
-import ast
 import gzip
 import shutil
 import sys
@@ -16,15 +15,15 @@ from typing import Any
 
 from pomology.errors import PomologyError
 from pomology.extras.share import results
+from pomology.extras.share.pages import INJECTED
 from pomology.paths import redact, root, write_atomic
 from pomology.report import page
-from pomology.runner.notebooks import answered, inspect, notebooks, read_notebook, relinked
+from pomology.runner.notebooks import answered, default_values, notebooks, read_notebook, relinked
 
 TARGET = root() / "outputs" / "reference-cpu"
 SOURCES = "SOURCES.md"  # of the run's data; written by hand, and kept
 # The journals of a run that was published before are packed already.
 AS_THEY_ARE = ("machine.json", "*.ipynb", "*.html", "*.jsonl.gz", "shown/*/*.csv")
-INJECTED = "injected-parameters"  # tag of the cell that papermill adds
 DECLARING = ("Experiment(", "Report(")  # in cells that say how results are shown
 
 
@@ -69,8 +68,7 @@ def refreshed(executed: Mapping[str, Any], path: Path, run: Path) -> dict[str, A
     """
     document = read_notebook(path)
     of_execution = {cell["id"]: cell for cell in executed["cells"]}
-    defaults = {name: ast.literal_eval(each.default) for name, each in inspect(path).items()}
-    values = defaults | executed["metadata"]["papermill"]["parameters"]
+    values = default_values(path) | executed["metadata"]["papermill"]["parameters"]
     made, failed = results.outputs(document["cells"], values, run)
     if failed:
         raise PomologyError(f"{path.name}: {'; '.join(failed)}")

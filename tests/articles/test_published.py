@@ -150,7 +150,7 @@ def test_bounds_are_half_a_unit_of_the_last_printed_digit_away(metric, where, lo
 
 def test_the_times_of_other_sources_can_be_compared():
     rows = published.elsewhere()
-    assert len(rows) > 3000 and {row["source"] for row in rows} == set(community_results.SOURCES)
+    assert len(rows) > 3000 and {row["source"] for row in rows} == set(published.SOURCES)
     assert {fault for row in rows for fault in row["faults"]} <= published.FAULTS.keys()
     assert {row["precision"] for row in rows} <= {*community_results.PRECISIONS}
     for row in rows:

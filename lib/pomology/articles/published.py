@@ -31,6 +31,8 @@ def other_sources() -> tuple[dict[str, str], ...]:
 
 # Units of rounded numbers -> factor to SI, SI unit. Numbers in other units, as USD, are exact.
 UNITS = {line["unit"]: (float(line["factor"]), line["si_unit"]) for line in read("units.csv")}
+# Other sources than the articles: id -> title, author, date, licence, note and address.
+SOURCES = {line["id"]: line for line in read("sources.csv")}
 # Possible faults of other sources' times. Means exclude times with a serious fault.
 FAULTS = {line["id"]: line["title"] for line in read("faults.csv")}
 SERIOUS = {line["id"] for line in read("faults.csv") if line["serious"] == "yes"}

@@ -59,7 +59,7 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
         each.id: {"author": each.author, "url": each.url_or_source}
         for each in articles_published.articles()
     }
-    works |= {row["id"]: row for row in articles_published.read("sources.csv")}
+    works |= articles_published.SOURCES
     # Logs that an article refers to belong to the article.
     keys = table["source"].where(table["source"].isin(works), table["article"])
     for name in ("author", "url", "licence"):

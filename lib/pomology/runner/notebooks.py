@@ -352,6 +352,11 @@ def declared(path: Path) -> type[msgspec.Struct]:
     return parameters
 
 
+def default_values(path: Path) -> dict[str, Any]:
+    """Return the values that a notebook itself gives its parameters, by name."""
+    return {name: ast.literal_eval(each.default) for name, each in inspect(path).items()}
+
+
 def inspect(path: Path) -> dict[str, Any]:
     """Return the parameters of a notebook as papermill reads them, by name.
 

@@ -4,8 +4,6 @@ from pomology.articles import published
 from pomology.results import cases
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp", "fp16")
-# id -> title, author, date, licence, note and address.
-SOURCES = {line["id"]: line for line in published.read("sources.csv")}
 # Workload and size of a sample -> FLOPs per sample, forward and backward.
 WORK = {
     (line["workload"], line["size"]): float(line["convolutions"]) + float(line["products"])
@@ -59,7 +57,7 @@ def _row(row, axes=AXES, **settings):
     remarks = [row["source"], setting, *(published.FAULTS[fault] for fault in row["faults"])]
     flops = work(row)
     per_s = published.rate(row) * (1 if row["unit"].startswith("tokens") else row["samples"])
-    source = SOURCES[row["source"]]
+    source = published.SOURCES[row["source"]]
     return row | {
         "config": config,
         "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],

@@ -195,7 +195,7 @@ def devices(pooled: Sequence[shared.Pooled]) -> list[Device]:
 @functools.cache
 def _sources() -> dict[str, tuple[str, str]]:
     """Return the address of each source, "" for one without, and how it is cited."""
-    lines = {line["id"]: (line["url"], line) for line in published.read("sources.csv")}
+    lines = {name: (line["url"], line) for name, line in published.SOURCES.items()}
     lines |= {
         f"article {line['id']}": (line["url_or_source"], line)
         for line in published.read("articles.csv")

@@ -4,7 +4,6 @@ Of an executed notebook only the parameters are taken, and those of a known form
 it has (printed texts, errors, edited cells, attachments, metadata) need not be looked through.
 """
 
-import ast
 import json
 import re
 import tempfile
@@ -22,7 +21,7 @@ from pomology.paths import read_file, root
 from pomology.report.page import rendered
 from pomology.results.record import PROFILES
 from pomology.results.run import Run
-from pomology.runner.notebooks import ON_TOP, answered, declared, inspect, relinked
+from pomology.runner.notebooks import ON_TOP, answered, declared, default_values, inspect, relinked
 
 COMMIT = re.compile("[0-9a-f]{40}")
 NEVER = ("out", "data_folder")  # parameters that name a folder of the machine
@@ -172,14 +171,14 @@ def _parameters(
     of the run. path: of the notebook.
     """
     kind = declared(path)
-    defaults = {name: ast.literal_eval(each.default) for name, each in inspect(path).items()}
+    own = default_values(path)
     for name in kind.__struct_fields__:
-        value = used.get(name, defaults[name])
+        value = used.get(name, own[name])
         try:
             msgspec.convert({name: value}, kind)
         except msgspec.ValidationError:
             continue
-        usual = [values[name] for values in (defaults, *in_git) if name in values]
+        usual = [values[name] for values in (own, *in_git) if name in values]
         if name not in NEVER and (value in usual or known(value, name)):
             yield name, value
 
