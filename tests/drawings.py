@@ -28,10 +28,10 @@ BOTH = ({}, {"backend": "mps"}, {"backend": "mlx-gpu", "framework": "mlx"})
 
 
 def drawn(experiment, records=(), draw=article_figure):
-    """Return the figure with its layout, None without values."""
+    """Return the figure with its layout; None without values, or the reason in words."""
     figure = draw(declared.of(experiment), list(records))
-    if figure is None:
-        return None
+    if figure is None or isinstance(figure, str):
+        return figure
     figure.draw_without_rendering()
     # A notebook would display pyplot's figures twice, and a Mac would open a window for them.
     assert not _pylab_helpers.Gcf.figs
@@ -77,7 +77,8 @@ def markup(figure):
 
 
 def words(axis):
-    return [text.get_text() for text in axis.texts]
+    """Return the words beside rows or in bars, which may be in several lines."""
+    return [text.get_text().replace("\n", " ") for text in axis.texts]
 
 
 def lines(axis):

@@ -109,17 +109,28 @@ def test_the_bar_of_repeats_has_their_means():
     ],
 )
 def test_loading_that_was_not_measured_is_named_and_never_0(case, reason):
-    figure = drawn("vae", [case], parts.epoch_figure)
-    assert widths(figure.axes[0]) == [pytest.approx([10.0])]
-    assert names(figure) == {parts.TRAINING}
-    assert words(figure.axes[0]) == ["10.0 s"]  # "100 %" would say nothing
+    # A bar of one part would say nothing.
+    said = drawn("vae", [case], parts.epoch_figure)
+    assert said.endswith(f"would see: {reason}: Apple M9 CPU, PyTorch, batch size 128.*")
+    smaller = epoch(seconds=5.0, step=4 / 90, ready=2.4 / 90, config={"batch_size": 9})
+    figure = drawn("vae", [case, smaller], parts.epoch_figure)
+    assert widths(figure.axes[0])[0] == pytest.approx([10.0])
+    assert names(figure) >= {parts.TRAINING, parts.COMPUTING, parts.LOADING}
+    assert words(figure.axes[0])[0] == "10.0 s"  # "100 %" would say nothing
     assert remark(figure) == f"{reason}: Apple M9 CPU, PyTorch, batch size 128"
 
 
 def test_an_epoch_without_times_of_its_steps_is_one_part():
-    whole = record(metrics={"epoch_s": metric(5.0)})
-    figure = drawn("vae", [whole], parts.epoch_figure)
-    assert widths(figure.axes[0]) == [[5.0]] and names(figure) == {parts.TRAINING}
+    whole = record(metrics={"epoch_s": metric(5.0)}, config={"batch_size": 9})
+    assert drawn("vae", [whole], parts.epoch_figure).startswith("*No epoch was timed in parts")
+    figure = drawn("vae", [whole, epoch()], parts.epoch_figure)
+    assert widths(figure.axes[0])[0] == [5.0] and parts.TRAINING in names(figure)
+
+
+def test_a_part_that_nobody_would_see_makes_no_figure():
+    hardly = epoch(ready=None, seconds=10.0, asides={"checkpoint": [0.01]})
+    hardly.blocks["training"]["stopped"] = "whole epoch"
+    assert isinstance(drawn("vae", [hardly], parts.epoch_figure), str)
 
 
 def test_a_case_without_an_epoch_has_no_bar_and_a_reason():
@@ -128,7 +139,7 @@ def test_a_case_without_an_epoch_has_no_bar_and_a_reason():
     slow = record("vae", {}, {"batch_size": 9}, status="too-slow")
     figure = drawn("vae", [epoch(), alone, slow], parts.epoch_figure)
     assert len(figure.axes) == 1
-    failed = f"{figures.WITHOUT}1 too-slow"
+    failed = f"{figures.WITHOUT}1 too slow"
     assert remark(figure) == f"{failed}; {parts.NO_EPOCH}: Apple M9 GPU, MLX, batch size 128"
     assert drawn("vae", [alone], parts.epoch_figure) is None
 
@@ -157,14 +168,14 @@ def test_passes_by_hand_and_what_has_none():
     figure = drawn("gpt2_finetuning", [plain, waiting, gpu, mlx], parts.step_figure)
     cpu, other = figure.axes
     assert widths(cpu) == [pytest.approx([0.2, 0.5, 0.3]), pytest.approx([0.2, 0.5, 0.2, 0.1])]
-    assert lines(cpu) == [f"Model gpt2, batch size 4, {how} LoRA" for how in ("without", "with")]
+    assert lines(cpu) == [f"gpt2, batch size 4, {how} LoRA" for how in ("without", "with")]
     assert widths(other) == [pytest.approx([0.01, 0.03, 0.01])]
     assert words(cpu)[3] == "1.00 s" and words(other)[-1] == "50.0 ms"
     assert names(figure) == {"forward", "backward", "update", parts.REST_OF_STEP}
     colours = [bars(axis)[0][0].get_edgecolor() for axis in (cpu, other)]
     expected = [HERE_CPU, COLOURS["measured", "gpu"]]
     assert colours == [pytest.approx(to_rgba(colour)) for colour in expected]
-    assert remark(figure).startswith(f"{parts.NO_PASSES}: Apple M9 GPU, MLX, model gpt2")
+    assert remark(figure).startswith(f"{parts.NO_PASSES}: Apple M9 GPU, MLX, gpt2")
 
 
 def to_rgba(colour):

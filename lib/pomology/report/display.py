@@ -23,7 +23,6 @@ from pomology.results.record import Record
 from pomology.results.repeats import run_to_run_by_kind
 from pomology.results.run import Run, by_hand, latest, note_machine
 
-MOST_ROWS = 40  # of a table that is not folded
 NOTHING = "*Nothing was measured that this figure could show.*"
 NO_ANSWER = Answer("")
 CONTENTS = "about.json"  # the ordered contents of the folder shown/<notebook>/
@@ -98,12 +97,13 @@ class Report:
     def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:
         """Save a table or figure as `show` does, and return an object for Jupyter to display.
 
-        None, of a drawing function without values, is a sentence, and nothing for the report.
+        None, of a drawing function without values, is a sentence, and nothing for the report. So
+        is a text, which says why there is no figure.
         """
         folder = self._folder()
-        if table_or_figure is None:
-            return Markdown(NOTHING)
-        folded |= isinstance(table_or_figure, Table) and len(table_or_figure.rows) > MOST_ROWS
+        if table_or_figure is None or isinstance(table_or_figure, str):
+            return Markdown(table_or_figure or NOTHING)
+        folded |= isinstance(table_or_figure, Table) and table_or_figure.is_long
         item = {"file": f"{len(self._items) + 1:02}-{name}", "caption": caption, "folded": folded}
         item = self._items.setdefault(name, item)  # keeps the number if its cell runs again
         if isinstance(table_or_figure, Table):

@@ -22,7 +22,7 @@ from pomology.format import LARGE, sentence_case, with_about
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, read_csv
 from pomology.report import compact_svg
-from pomology.report.article import Declaration, comparable
+from pomology.report.article import Declaration, comparable, distinct
 from pomology.report.table import counted
 from pomology.results import cases, metrics
 from pomology.results.record import Record
@@ -40,11 +40,14 @@ JOINED = 3  # panels of one line, from which on they are one
 NEAREST = 3  # devices on each side of this machine's that a crowded panel keeps
 MOST_BEYOND = 3.0  # factor beyond the values at which intervals are cut
 LEAST_POINTS = 3  # of a curve
-VISIBLE = 1.06  # ratio of the ends of an interval that a marker does not hide
+VISIBLE = 0.06  # share of an axis that an interval needs, or its marker hides it
 NARROW = 4.0  # ratio of values, or of the ends of a logarithmic axis: it would have few ticks
 COLUMNS = 2  # of a grid of panels
 KEY_COLUMNS = 2  # one more for short names
 SHORT_NAME, LONG_NAME = 13, 26  # characters; longer ones have several lines
+# Settings whose values, such as `gpt2` or `fp32`, need no name before them.
+SELF_EVIDENT = {"feature", "mode", "model", "precision"}
+NO_VALUE = "not measured"  # though the case ended well
 WITHOUT = "cases of this machine without a value: "
 SIZE = 9  # points of all text; titles have one more
 # Inches. On a phone of 375 pixels a figure is 336 pixels wide, and this text 9.1 pixels high.
@@ -56,12 +59,13 @@ BELOW_LABEL, UNDER_MARK = 0.1, 0.16  # from the middle of a row to its label, an
 BAR = 0.16  # height
 PANEL, LOW_PANEL = 1.6, 1.4  # heights of panels with curves
 # Characters of a line.
-LABEL, LABEL_LINES = 22, 2  # of a row; a figure with longer labels has them above its rows
+LABEL, LABEL_LINES = 22, 3  # of a row; a figure with longer labels has them above its rows
 MANY, LONG_LABEL = 8, 31  # rows of a panel, whose labels have longer lines
 LONGEST_WORDS = 300  # of those that stand for a figure
 FULL_WIDTH = 52  # of the figure's width
 TITLE = 42  # of a title, which is bold
-TICKS = 26  # of all ticks of an axis, with two between them
+WORDS = 15  # beside a row of markers
+TICKS = 22  # of all ticks of an axis, with one between them
 # Colours and markers by kind (`published`, `measured`, or `other` for another run) and role, and by
 # framework and kind of device. Their shades also differ in greyscale.
 LOOKS = {(line["kind"], line["role"]): line for line in read_csv(RESOURCES / "colours.csv")}
@@ -85,8 +89,8 @@ OPEN = {"measured": "compute only", "published": "a known problem"}
 class Line(NamedTuple):
     """A device's line of a panel.
 
-    kind: `published`, `measured` or `other`, and the device's role. words: text after the markers,
-    or in place of them. filled, unfilled: values with filled and open markers.
+    kind: `published`, `measured` or `other`, and the device's role. words: text beside the markers.
+    filled, unfilled: values with filled and open markers.
     """
 
     label: str
@@ -156,9 +160,12 @@ def _panels(declaration: Declaration, records: Iterable[Record]) -> dict[str, li
     measured_titles = {title_of(declaration, case.config) for case in measured}
     # Articles print some rows twice; other sources, in this machine's panels, have the best first.
     panels: dict[str, list[Line]] = defaultdict(list)
+    named = [] if declaration.beside else distinct([row["config"] for row in declaration.printed])
     for row in declaration.printed:
         title = title_of(declaration, row["config"])
         line = _published(declaration, row)
+        shared = _shared(declaration, row["config"], named)
+        line = line and line._replace(label=", ".join([line.label, *shared]))
         labels = [drawn.label for drawn in panels.get(title, ())]
         in_a_panel = title in measured_titles or not declaration.beside
         if line and line.label not in labels and in_a_panel:
@@ -329,7 +336,6 @@ def draw_lines(
         of_kind[kind].append((device, kind))
     opened = {each for kind, own in of_kind.items() if kind[0] == "measured" for each in own[1::2]}
     handles = {}
-    covers: set[str] = set()
     places_of = {
         title: {place for points in lines.values() for place, _ in points}
         for title, lines in curves.items()
@@ -349,7 +355,6 @@ def draw_lines(
             for place, value in points:
                 if value.low is not None:
                     axis.plot((place, place), value.bounds, color=look["colour"], linewidth=2)
-                    covers |= {value.covers} if _has_bar(value) else set()
             handles.setdefault(device, form)
         for name, limit in limits.get(title, {}).items():
             form = {"color": limit.colour, "linestyle": "solid" if limit.words else "dotted"}
@@ -372,6 +377,8 @@ def draw_lines(
         plain_ticks(axis.yaxis, scale.unit)
     # Above all panels, since a row is too low for it.
     figure.suptitle(scale.label, x=0.01, ha="left", fontsize="medium")
+    points = [point for lines in curves.values() for line in lines.values() for point in line]
+    covers = {value.covers for _, value in points if _has_bar(value, axes[0].yaxis)}
     key(figure, handles | _key_of_bars(covers), remark)
     fit_height(figure, left, PANEL * len(left))
     return figure
@@ -392,9 +399,15 @@ def _write_limits(axis: Any, limits: Iterable[Limit], apart: float) -> None:
         above = limit.value
 
 
-def _has_bar(value: Estimate) -> bool:
-    """Return whether an interval is wider than its marker."""
-    return value.low is not None and (value.low <= 0 or value.high > VISIBLE * value.low)
+def _has_bar(value: Estimate, axis: Any) -> bool:
+    """Return whether an interval is wider than its marker. axis: of values, with final limits."""
+    if value.low is None:
+        return False
+    scale = axis.get_transform()  # the logarithm, or none
+    start, end = axis.get_view_interval()
+    # A logarithmic axis has no place for an end below 0.
+    low, high = scale.transform([max(value.low, min(start, value.value)), value.high])
+    return high - low > VISIBLE * abs(scale.transform(end) - scale.transform(start))
 
 
 def _key_of_bars(covers: Iterable[str]) -> dict[str, dict]:
@@ -415,19 +428,22 @@ def _apart(places: Sequence[float]) -> list[float]:
 
 def title_of(declaration: Declaration, config: dict) -> str:
     """Return the title of the panel for a config."""
-    parts = [
-        _setting(heading, config[key])
+    shown = [
+        (heading, config[key])
         for key, heading in declaration.headings.items()
         if key in config and key not in declaration.shared_panel
     ]
-    title = ", ".join(parts)
-    if not title:
+    if not shown:
         return "In the article" if declaration.printed else declaration.title
-    return sentence_case(title)
+    title = ", ".join(_setting(heading, value) for heading, value in shown)
+    # A model's name, such as `gpt2-large`, has no capital letter.
+    return title if shown[0][0].lower() in SELF_EVIDENT else sentence_case(title)
 
 
 def _setting(heading: str, value: Any) -> str:
-    """Return a setting in words: `batch size 32`, `without LoRA`."""
+    """Return a setting in words: `batch size 32`, `without LoRA`, `gpt2-large`."""
+    if heading.lower() in SELF_EVIDENT:
+        return str(value)
     name = heading if heading[1:] != heading[1:].lower() else heading.lower()
     words = {True: f"with {name}", False: f"without {name}"}
     return words[value] if isinstance(value, bool) else f"{name} {value}"
@@ -453,11 +469,19 @@ def _published(declaration: Declaration, row: dict) -> Line | None:
     return Line(label, ("published", row["role"]), words, **look)
 
 
+def _shared(declaration: Declaration, config: Mapping, named: Sequence[str]) -> list[str]:
+    """Return the settings whose values share a panel in words. named: those that are told."""
+    return [
+        _setting(declaration.headings[key], config[key])
+        for key in declaration.shared_panel
+        if key in named and config.get(key, "none") != "none"
+    ]
+
+
 def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
     """Yield the lines of a case: one for each metric, or one with its status."""
-    shared = [key for key in declaration.shared_panel if case.config.get(key, "none") != "none"]
-    words = [_setting(declaration.headings[key], case.config[key]) for key in shared]
-    label = ", ".join([case.device, case.framework, *words])
+    shared = _shared(declaration, case.config, declaration.shared_panel)
+    label = ", ".join([case.device, case.framework, *shared])
     kind = ("measured", case.kind)
     series = declaration.series or (declaration.metric,)
     if not case.values.keys() & set(series):  # MLX has no times of passes
@@ -480,8 +504,8 @@ def _measured(declaration: Declaration, case: Repeats) -> Iterator[Line]:
     computing = case.values.get(f"compute_{declaration.metric}")
     if not values and computing:  # of MLX, which has no loader
         yield Line(label, kind, f"{shown(computing)}, compute only", [], [computing])
-    elif not values and case.status != "ok":
-        yield Line(label, kind, case.status)
+    elif not values:
+        yield Line(label, kind, case.status if case.status != "ok" else NO_VALUE)
 
 
 def points_figure(
@@ -520,7 +544,6 @@ def points_figure(
         if any(line.kind[0] == kind for line in opened):
             form = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
             looks[f"open: {meaning}"] = form
-    looks |= _key_of_bars({value.covers for value in drawn if _has_bar(value)})
     ends = (min(centres) / MOST_BEYOND, max(centres) * MOST_BEYOND)
     for axis, lines in zip(axes, panels.values(), strict=True):
         for row, line in enumerate(lines):
@@ -532,22 +555,22 @@ def points_figure(
         for axis in axes:
             axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed", zorder=1)
     axes[0].set_xlim(0 if from_zero else left, right)
+    looks |= _key_of_bars({value.covers for value in drawn if _has_bar(value, axes[0].xaxis)})
     below = [wrapped(text, FULL_WIDTH) for text in (label, remark) if text]
     # On the right it may be as wide as the figure.
     axes[-1].set_xlabel("\n".join(below), loc="right")
     plain_ticks(axes[-1].xaxis, unit)
     key(figure, looks)
     fit_height(figure, axes, sum(rows.heights))
-    _fit_words(axes)
-    plain_ticks(axes[-1].xaxis, unit)
     return figure
 
 
 class _Rows:
     """The rows of a figure's panels.
 
-    Labels are left of their rows, or above them if one has more than LABEL_LINES lines. heights: of
-    the panels in inches, without titles and ticks.
+    Labels are left of their rows, or above them if one has more than LABEL_LINES lines. The words
+    of lines are a column right of the axis, whose ends are those of its values. heights: of the
+    panels in inches, without titles and ticks.
     """
 
     def __init__(self, panels: Mapping[str, Sequence[Line | Bar]]):
@@ -563,27 +586,33 @@ class _Rows:
                 title: [wrapped(row.label, FULL_WIDTH) for row in rows]
                 for title, rows in panels.items()
             }
-        self.heights = [len(labels) * self._height(labels) for labels in self._labels.values()]
+        self._words = {
+            title: [wrapped(row.words, WORDS) if isinstance(row, Line) else "" for row in rows]
+            for title, rows in panels.items()
+        }
+        self.heights = [len(labels) * self._height(title) for title, labels in self._labels.items()]
 
     def bar(self, title: str) -> float:
         """Return the height of a bar, of which a row's is 1."""
-        return BAR / self._height(self._labels[title])
+        return BAR / self._height(title)
 
-    def _height(self, labels: Sequence[str]) -> float:
+    def _height(self, title: str) -> float:
         """Return the inches of a row. All rows of a panel have the same."""
-        inches = [LINE * (1 + label.count("\n")) for label in labels]
+        texts = zip(self._labels[title], self._words[title], strict=True)
+        of_labels, of_words = zip(*[map(_inches, both) for both in texts], strict=True)
         if self._above:
-            return BELOW_LABEL + UNDER_MARK + max(inches)
+            return BELOW_LABEL + max(UNDER_MARK + max(of_labels), BETWEEN + max(of_words))
+        inches = [*map(max, of_labels, of_words)]
         # No two neighbouring labels meet.
         distances = [(one + other) / 2 for one, other in itertools.pairwise(inches)]
         return max(LEAST_ROW, BETWEEN + max(distances or inches))
 
     def draw(self, axis: Any, title: str) -> None:
-        """Set a panel's title, labels and limits. Its first row is at 0, the next at 1."""
+        """Set a panel's title, labels, words and limits. Its first row is at 0, the next at 1."""
         from matplotlib.transforms import blended_transform_factory
 
         labels = self._labels[title]
-        height = self._height(labels)
+        height = self._height(title)
         raised = BELOW_LABEL / height if self._above else 0
         bottom = len(labels) - 1 + (UNDER_MARK / height if self._above else 0.5)
         axis.set_ylim(bottom, bottom - len(labels))
@@ -598,6 +627,16 @@ class _Rows:
         upwards = axis.transAxes + axis.titleOffsetTrans
         heading.set_transform(blended_transform_factory(axis.figure.transFigure, upwards))
         axis.grid(axis="x")
+        beside = {"xycoords": axis.get_yaxis_transform(), "textcoords": "offset points"}
+        with_words = [row for row, words in enumerate(self._words[title]) if words]
+        for row in with_words:
+            words = self._words[title][row]
+            axis.annotate(words, (1, row), (6, 0), va="center", size=SIZE, **beside)
+
+
+def _inches(text: str) -> float:
+    """Return the height of a text in inches."""
+    return LINE * (1 + text.count("\n"))
 
 
 def wrapped(text: str, most: int) -> str:
@@ -627,31 +666,21 @@ def fit_height(figure: Any, axes: Sequence[Any], inches: float) -> None:
     figure.set_figheight(figure.get_figheight() + inches - drawn)
 
 
-def _fit_words(axes: Sequence[Any]) -> None:
-    """Widen the common horizontal axis until the words after markers or bars end within it.
+def _fit_words(axis: Any) -> None:
+    """Widen a horizontal axis until the words after its bars end within it.
 
     The figure has been drawn, so that the sizes of texts are known.
     """
-    scale = axes[0].xaxis.get_transform()  # the logarithm, or none
-    start, end = scale.transform(axes[0].get_xlim())
-    span = axes[0].get_window_extent().width
-    wanted = end - start
-    for text in [text for axis in axes for text in axis.texts if not text.get_in_layout()]:
-        place = text.xy[0]  # of the marker, or of the end of its interval or bar
-        offset = text.get_window_extent().x1 - axes[0].transData.transform((place, 0))[0]
+    _, longest = axis.get_xlim()
+    span = axis.get_window_extent().width
+    wanted = longest
+    for text in [text for text in axis.texts if not text.get_in_layout()]:
+        end = text.xy[0]  # of the bar
+        offset = text.get_window_extent().x1 - axis.transData.transform((end, 0))[0]
         # The offset stays the same while the scale is compressed.
         room = max(span - offset, span / 4)
-        wanted = max(wanted, (scale.transform(place) - start) * span / room)
-    axes[0].set_xlim(right=scale.inverted().transform(start + wanted))
-
-
-def _write(axis: Any, words: str, place: float, row: float) -> None:
-    """Write the words of a row after its last marker, or after its bar.
-
-    place: the right end of these. `_fit_words` gives the words their room.
-    """
-    form = {"textcoords": "offset points", "va": "center", "size": SIZE}
-    axis.annotate(words, (place, row), (6, 0), **form).set_in_layout(False)
+        wanted = max(wanted, end * span / room)
+    axis.set_xlim(right=wanted)
 
 
 def _values(line: Line) -> list[Estimate]:
@@ -666,7 +695,7 @@ def ratios_figure(panels: dict[str, list[Line]], label: str) -> Any:
 def _draw(
     axis: Any, row: int, line: Line, colour: str, mark: str, ends: tuple[float, float]
 ) -> None:
-    """Draw a line: its markers with their intervals, and its words after all of them.
+    """Draw a line's markers with their intervals.
 
     ends: where a wider interval is cut, with an arrow.
     """
@@ -681,8 +710,6 @@ def _draw(
                 if end != bound:
                     axis.plot(end, height, arrow, color=colour, markersize=4)
         axis.plot(value.value, height, mark, color=colour, markerfacecolor=fill)
-    right = max(min(value.high or value.value, ends[1]) for value, *_ in marks)
-    _write(axis, line.words, right, row)
 
 
 class Bar(NamedTuple):
@@ -726,7 +753,7 @@ def parts_figure(
     key(figure, {name: _shaded(GREY, *shades[name]) for name in names}, remark)
     fit_height(figure, axes, sum(rows.heights))
     for axis in axes:
-        _fit_words([axis])
+        _fit_words(axis)
     return figure
 
 
@@ -754,7 +781,9 @@ def _draw_bar(
             share = f"{percent:.0f} %" if percent < 99.5 else "> 99 %"
             axis.text(left + width / 2, row, share, ha="center", va="center", size=SIZE)
         left += width
-    _write(axis, bar.words, left, row)
+    form = {"textcoords": "offset points", "va": "center", "size": SIZE}
+    # `_fit_words` gives the words their room.
+    axis.annotate(bar.words, (left, row), (6, 0), **form).set_in_layout(False)
 
 
 def _shaded(colour: str, share: float, hatch: str) -> dict[str, Any]:
@@ -852,7 +881,7 @@ def plain_ticks(axis: Any, unit: float = 1.0) -> None:
         subs = (1.0,) if high / low > 300 else (1.0, 3.0) if high / low > 30 else (1.0, 2.0, 5.0)
         locator = LogLocator(base=10, subs=subs, numticks=6)
     places = [place for place in locator.tick_values(low, high) if low <= place <= high]
-    while len(places) > 2 and sum(len(_plain(place)) + 2 for place in places) > TICKS:
+    while len(places) > 2 and sum(len(_plain(place)) + 1 for place in places) > TICKS:
         places = places[::2]
     axis.set_major_locator(FixedLocator([unit * place for place in places]))
     axis.set_minor_locator(NullLocator())  # hundreds of ticks would be unreadable

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from pomology.report.figures import DASHES, curves_figure
 from pomology.results import cases
+from pomology.results.repeats import pool
 
 SMOOTHED = 60  # windows of a running median of all steps
 SAME = 0.01  # relative difference below which footprint and resident memory are one curve
@@ -26,15 +27,20 @@ def figure(_, records, panel=_of_load, timed=False, change=False):
 
     panel: returns the name of a case's panels from its settings. timed: whether to add a panel with
     the time of each step. change: whether memory is that since the first step. Quantities that were
-    not read in every step are omitted, and so are smoke tests and cases of one step.
+    not read in every step are omitted, and so are smoke tests, cases of one step and repeats that
+    are left out of means.
     """
     import pandas  # imported late, because it would count as memory of the training
 
     panels = defaultdict(list)
+    # A repeat that was disturbed is in no mean, and in no figure.
+    left_out = {(case.first.case, repeat) for case in pool(records) for repeat in case.left_out}
     traced = [
         record
         for record in records
-        if record.profile != "smoke" and len(record.memory_trace.get("rows", ())) > 1
+        if record.profile != "smoke"
+        and len(record.memory_trace.get("rows", ())) > 1
+        and (record.case, record.repeat) not in left_out
     ]
     # A framework that makes few steps would be a stub beside one that makes many.
     several = len({record.framework for record in traced}) > 1

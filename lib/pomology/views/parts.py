@@ -37,6 +37,8 @@ NAMED = 2  # cases without a part; more are counted
 NO_READY = "no time of computing alone"
 NO_DIFFERENCE = "loading not distinguishable"
 NO_EPOCH = "computing alone, the inputs are on the device"
+NO_PARTS = "*No epoch was timed in parts that one would see.*"
+SEEN = 0.01  # share of a bar from which on a part is seen
 NO_PASSES = "no times of the passes"
 FAILED = frozenset(STATUSES) - {"ok"}
 
@@ -60,6 +62,7 @@ def epoch_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
 
     A panel has the cases of a device. Loading is what the training loop takes longer than on
     batches that are on the device already. Occasional work, such as checkpoints, is timed apart.
+    Where no epoch has two parts that one would see, it is a sentence that says why.
     """
     scale = scale_of(declaration)
     panels: dict[str, list[Bar]] = defaultdict(list)
@@ -67,7 +70,10 @@ def epoch_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     for case in comparable(records, "epoch_s"):
         parts, reason = _epoch(case)
         _add(case, declaration, scale, "epoch_s", (parts, reason), panels, absent)
-    return parts_figure(panels, _axis(scale, "epoch", panels), scale.unit, _remark(absent))
+    remark = _remark(absent)
+    if panels and not any(_is_divided(bar) for bars in panels.values() for bar in bars):
+        return f"{NO_PARTS[:-2]}: {remark}.*" if remark else NO_PARTS
+    return parts_figure(panels, _axis(scale, "epoch", panels), scale.unit, remark)
 
 
 def step_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
@@ -79,6 +85,12 @@ def step_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
         parts, reason = _step(case)
         _add(case, declaration, scale, "step_s", (parts, reason), panels, absent)
     return parts_figure(panels, _axis(scale, "step", panels), scale.unit, _remark(absent))
+
+
+def _is_divided(bar: Bar) -> bool:
+    """Return whether one sees more than one part of a bar."""
+    whole = sum(bar.parts.values())
+    return sum(part > SEEN * whole for part in bar.parts.values()) > 1
 
 
 def _add(

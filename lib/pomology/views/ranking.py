@@ -168,7 +168,7 @@ def words(rows: pandas.DataFrame, other: str = "") -> str:
 def _mean(rows: pandas.DataFrame) -> str:
     """Return a device's mean in a figure, whose markers are its models."""
     count = int(rows["used"].sum())
-    text = f"mean {comparison(rows['mean'].iloc[0])}, {counted(count, 'model')}"
+    text = f"{comparison(rows['mean'].iloc[0])}, {counted(count, 'model')}"
     return text if rows["sound"].any() else f"[{text}]"
 
 
