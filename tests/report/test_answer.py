@@ -81,12 +81,12 @@ def test_without_a_gpu_or_without_any_value_the_answer_says_less():
         record("vae", {}, {"batch_size": 128}, status="too-big", backend="mps"),
         record("vae", {}, {"batch_size": 128}, status="too-slow"),
     )
-    ends = "1 too-big (on the GPU), 1 too-slow (on the CPU)"
+    ends = "1 too big (on the GPU), 1 too slow (on the CPU)"
     assert said.startswith(f"No case has a value on this machine: {ends}.")
     assert answer_of().startswith("Nothing was measured on this machine yet.")
     assert answer_of(epoch(4.0, profile="smoke")) == answer.SMOKE
     said = answer_of(epoch(4.0, "cpu"), epoch(9.0, "cpu", batch_size=5120, status="too-slow"))
-    assert "1 of 2 cases has no value: 1 too-slow (batch size 5120)." in said
+    assert "1 of 2 cases has no value: 1 too slow (batch size 5120)." in said
 
 
 def test_repeats_are_named_and_a_claim_is_quoted_once_it_is_decided():
@@ -205,7 +205,7 @@ def test_a_rate_of_computing_alone_is_named_as_such_in_answer_table_and_figure()
     step = record("device_check", rates, config, article="002")
     said = said_of(declaration, [step])
     assert "Throughput (compute only) with model perceptron and accelerator cpu, at " in said
-    assert ": 173 steps/s on the Apple M9 CPU in PyTorch" in said
+    assert ": 173 steps/s, which is 100 GFLOP/s, on the Apple M9 CPU in PyTorch" in said
     shown = article.article_table(declaration, [step])
     of_rates = [name for name in shown.columns if shown.rows[-1].cells[name].endswith("/s")]
     assert of_rates == ["Steps per second, compute only", "Achieved, compute only"]
@@ -333,15 +333,15 @@ def test_a_case_that_ended_without_the_value_is_counted():
 def test_a_case_without_a_value_is_told_from_the_same_one_with_it():
     mlx = {"framework": "mlx", "status": "too-slow"}
     said = answer_of(epoch(4.0, "cpu"), record("vae", {}, {"batch_size": 128}, **mlx))
-    assert "1 of 2 cases has no value: 1 too-slow (in MLX)." in said
+    assert "1 of 2 cases has no value: 1 too slow (in MLX)." in said
     larger = record("vae", {}, {"batch_size": 5120}, **mlx)
     said = answer_of(epoch(4.0, "cpu"), larger)
-    assert "1 of 2 cases has no value: 1 too-slow (batch size 5120 in MLX)." in said
+    assert "1 of 2 cases has no value: 1 too slow (batch size 5120 in MLX)." in said
 
 
 def test_synthetic_data_and_a_missing_gpu_are_told():
     said = answer_of(epoch(4.0, "cpu", data="stand-in"))
-    assert "(synthetic data, one run)" in said and "no case ran on a GPU." in said
+    assert "(one run, synthetic data)" in said and "no case ran on a GPU." in said
     assert "ran on a GPU" not in answer_of(epoch(4.0, "cpu"), epoch(2.0))
 
 
@@ -412,7 +412,7 @@ def test_passes_and_minutes_are_in_words():
 def test_a_disturbed_value_is_not_to_be_relied_on():
     said = answer_of(epoch(4.0, "cpu", flags=["busy", "few-steps"]))
     warning = "It was disturbed (busy): repeat it before you rely on this number."
-    assert f"few-steps). {warning} " in said
+    assert f"few steps). {warning} " in said
     assert "disturbed" not in answer_of(epoch(4.0, "cpu", flags=["few-steps"]))
     # A disturbed repeat is in no mean where two others are clean.
     flags = ([], [], ["busy"])

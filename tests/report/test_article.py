@@ -178,7 +178,54 @@ def test_many_cases_without_a_value_stand_behind_a_click(failed, tables):
     grids = table.grid().split("<details")
     assert [grid.count("<td>too-slow</td>") for grid in grids] == ([0, 3], [2])[tables == 1]
     assert len(grids) == tables and grids[0].count('<tr class="measured">') in (1, 3)
-    assert "<summary>3 cases without a value: 3 too-slow</summary>" in grids[-1] or tables == 1
+    assert "<summary>3 cases without a value: 3 too slow</summary>" in grids[-1] or tables == 1
+
+
+def test_a_long_table_begins_with_this_machine_and_the_published_rows_next_to_it():
+    """Rates of published devices lie 1, 2, ... 50 GFLOP/s apart; this machine's is 20.5."""
+
+    def row(name, kind, rate=None, precision="fp32"):
+        data = {"flops_per_s": rate and rate * 1e9, "precision": precision}
+        return Row({"Device": name}, data, kind)
+
+    rows = [row(f"GPU {rate}", "published", rate) for rate in range(1, 51)]
+    rows.append(row("GPU in half", "published", 20.4, "fp16"))
+    rows += [row("own", "measured", 20.5), row("own, failed", "measured")]
+    table = Table("Rates", article.with_excerpt(rows, "flops_per_s"))
+    near = [row.cells["Device"] for row in table.excerpt]
+    assert near == [*(f"GPU {rate}" for rate in (24, 23, 22, 21)), "own"] + [
+        f"GPU {rate}" for rate in (20, 19, 18, 17)
+    ]
+    assert not table.is_long
+    opened, folded = table.grid().split("<details")
+    assert opened.count("<tr class") == 9 and folded.count("<tr class") == 53
+    # Without this machine there is nothing to compare, and the whole table is long.
+    without = Table("Rates", article.with_excerpt(rows[:-2], "flops_per_s"))
+    assert without.is_long and not without.excerpt
+    # A table that waits for the shares of peaks keeps its excerpt.
+    assert [Row(*list(row)) for row in table.rows] == table.rows
+
+
+def test_a_published_rate_in_steps_is_shown_and_saved_in_samples():
+    """V100 16 GB: 2.53 steps/s at batch size 128."""
+    rows = article_table("resnet50", []).rows
+    (row,) = [row for row in rows if row.cells["Images"].endswith("(2.53 steps/s)")]
+    assert row.data["throughput"] == pytest.approx(128 * 2.5301133768088104)
+    assert row.cells["Images"] == "323.9 samples/s (2.53 steps/s)"
+
+
+def test_a_note_and_a_value_of_one_repeat_are_not_shown_as_those_of_all():
+    both = [
+        vae(repeat=0, note="adding 1; after a pause 63.1 times as long"),
+        vae(repeat=1, note="adding 1; after a pause 40.2 times as long"),
+    ]
+    (row,) = shown(article_table("vae", both))
+    assert "adding 1" in row["Notes"] and "times as long" not in row["Notes"]
+    (row,) = shown(article_table("vae", both[:1]))
+    assert "63.1 times as long" in row["Notes"]
+    alone = {name: value for name, value in METRICS.items() if name != "compute_epoch_s"}
+    (row,) = shown(article_table("vae", [both[0], vae(repeat=1, metrics=alone)]))
+    assert "Compute only" not in row and row["Time per epoch"]
 
 
 def test_a_training_that_stopped_after_its_first_step_says_so():

@@ -303,9 +303,22 @@ def test_a_folded_step_is_named_by_what_it_defines_and_the_model_is_open():
     assert report_page.code_label("digits = mnist(data)\nprint(digits)") == "code: digits"
     assert report_page.code_label("x.y = 1") == "code"
     opened = [step, "class VAE(nn.Module):\n    pass", "class P(LightningModule):\n    pass"]
+    opened.append("def train(case):\n    pass")  # the loop that the clock times
+    closed = ["def chosen(case):\n    pass", "import torch", "x = step(1)"]
     assert all(map(report_page.is_experiment, opened))
-    closed = ["def train(case):\n    pass", "import torch", "x = step(1)"]
     assert not any(map(report_page.is_experiment, closed))
+
+
+def test_lines_of_cases_are_one_print_which_is_folded_if_it_is_long(tmp_path):
+    from nbformat import v4, writes
+
+    lines = [v4.new_output("display_data", data={"text/plain": f"case {n}"}) for n in range(9)]
+    other = v4.new_output("display_data", data={"text/html": "<p>table</p>", "text/plain": "t"})
+    printed = v4.new_output("stream", text="counts\n")
+    cells = [v4.new_code_cell("run()", outputs=[*lines, other, printed]), v4.new_markdown_cell("x")]
+    page = report_page.rendered(writes(v4.new_notebook(cells=cells)), "vae", tmp_path)
+    assert page.count('<pre class="output">') == 2 and "printed: 9 lines" in page
+    assert "case 0\ncase 1" in page and "<p>table</p>" in page
 
 
 def test_what_is_zero_in_all_cases_is_one_line_of_the_details():

@@ -60,7 +60,7 @@ def test_a_cell_for_every_matmul_with_its_rate_and_what_has_none_is_counted():
         assert list(cells[0]) == pytest.approx(rates)
     assert words(cpu)[0] == "1.23" and words(cpu).count(heat_map.WITHOUT) == 1
     assert len(words(cpu)) == 3 * 3 + 1 and len(words(gpu)) == 3 * 6
-    assert bar.get_title(loc="left") == f"{heat_map.WITHOUT}: 1 too-big"
+    assert bar.get_title(loc="left") == f"{heat_map.WITHOUT}: 1 too big"
     assert bar.get_xlabel() == metrics.Metric("flops_per_s").axis.replace("FLOP", "GFLOP")
     assert drawn("blas", [], heat_map.figure) is None
 

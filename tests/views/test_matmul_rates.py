@@ -110,7 +110,7 @@ def test_sizes_without_a_rate_are_counted_and_smoke_tests_are_left_out():
     config = {"operation": "matmul", "shape": "1x8192x8192", "precision": "fp32"}
     late = record("peaks", status="too-slow", config=config)
     figure = drawn("peaks", [*matmuls("fp32", 1), late], matmul_rates.figure)
-    assert figure.legends[0].get_title().get_text().endswith("1 too-slow")
+    assert figure.legends[0].get_title().get_text().endswith("1 too slow")
     assert len(figure.axes) == 1 and words(figure.axes[0]) == []
     smoke = matmuls("fp32", 1, profile="smoke")
     assert drawn("peaks", smoke, matmul_rates.figure) is None

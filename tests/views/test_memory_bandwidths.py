@@ -55,6 +55,6 @@ def test_a_pass_without_a_bandwidth_is_counted_and_smoke_tests_are_left_out():
     config = {"operation": "triad", "shape": "512 MB", "precision": "fp32"}
     large = record("peaks", status="too-big", config=config)
     (axis,) = drawn("peaks", [stream(9e10, "copy"), large], draw).axes
-    assert f"{WITHOUT}1 too-big" in axis.get_xlabel().replace("\n", " ")
+    assert f"{WITHOUT}1 too big" in axis.get_xlabel().replace("\n", " ")
     assert draw("", [stream(9e10, "copy", profile="smoke")]) is None
     assert draw("", [large]) is None

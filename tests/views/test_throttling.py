@@ -42,7 +42,7 @@ def test_the_duration_is_the_measured_one():
     assert said == (
         "That is the throughput of the last half as a share of the first half of a load whose "
         "timed steps lasted 15 s, on the Apple M9 CPU in PyTorch. A machine may take longer "
-        "than this load to become hot."
+        "than this load to become hot. No temperature could be read."
     )
     assert "the last minute as a share" in throttling.duration_text([load(*[5.0] * 24)])
     repeats = [load(30.0, 31.0, repeat=0), load(30.0, 33.0, repeat=1)]

@@ -41,6 +41,7 @@ ALIASES = {"accelerator"}  # settings that name a device, and change nothing on 
 COMPUTE_ONLY = "compute only"
 COMPUTED = "with computing alone"  # instead of a time of the whole training
 TOLD = 2  # values of other settings that are part of the answer; more are below it
+FEW_STEPS = "few-steps"  # the flag
 FAILED = 4  # cases of a status whose settings are named
 SPELLED = {"lora": "LoRA", "amp": "AMP", "persistent": "persistent workers"}
 PEAKS_OF_MEMORY = ("allocated_peak_bytes", "footprint_peak_bytes", "peak_memory_bytes")
@@ -81,10 +82,10 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     unanswered = _unanswered(declaration, metric, timed, measured)
     if timed:
         main = _main(declaration, metric, timed)
-        if values and declaration.printed and all(case.first.scaled for case in timed):
-            asked.append("None of the published settings was timed here; a smaller one was.")
+        smaller = bool(declaration.printed) and all(case.first.scaled for case in timed)
         if values:
-            asked += [_values(declaration, metric, main), *_disturbed(main)]
+            asked += ["None of the published settings was timed here; a smaller one was."] * smaller
+            asked += [_values(declaration, metric, main, smaller), *_disturbed(main)]
         if metric in OF_SPEED:
             asked += _compared(declaration, main, run_to_run_by_kind(records))
         # The articles trained in other frameworks than MLX, except where they compare it.
@@ -163,21 +164,24 @@ def _main(declaration: Declaration, metric: str, timed: Sequence[Repeats]) -> li
     return max(groups.values(), key=rank)  # the first of equal ones
 
 
-def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> str:
-    """Return the values of the main case: `Time per epoch at batch size 128: 4.02 s on …`."""
+def _values(declaration: Declaration, metric: str, main: Sequence[Repeats], smaller: bool) -> str:
+    """Return the values of the main case: `Time per epoch at batch size 128: 4.02 s on …`.
+
+    smaller: whether a sentence before says that it is smaller than published.
+    """
     texts = []
     for case in sorted(main, key=lambda case: case.kind, reverse=True):  # GPUs first
         value = case.values[metric]
+        shown = value_text(metric, value, _in_minutes(declaration, metric), IN_PROCESS)
         # The time of a smaller case compares with no other's.
         by_rate = declaration.metric == "flops_per_s" or case.first.scaled
         rate = case.values.get("flops_per_s") if by_rate else None
-        achieved = value_text("flops_per_s", rate) if rate and metric != "flops_per_s" else ""
-        scaled = "smaller than published" if case.first.scaled else ""
+        if rate and metric != "flops_per_s":
+            shown = f"{shown}, which is {value_text('flops_per_s', rate)},"
+        scaled = "smaller than published" if case.first.scaled and not smaller else ""
         data = "synthetic data" if case.first.data == "stand-in" else ""
         computing = COMPUTE_ONLY if _is_compute_only(case, metric) else ""
-        evidence = [achieved, computing, scaled, data, _number(case, metric)]
-        evidence += case.flags
-        shown = value_text(metric, value, _in_minutes(declaration, metric), IN_PROCESS)
+        evidence = [computing, scaled, *_basis(case, metric), data]
         where = f"on the {case.device} in {case.framework}"
         texts.append(f"{shown} {where} ({', '.join(filter(None, evidence))})")
     settings = _in_words(_shown_settings(declaration, main[0].config))
@@ -186,12 +190,21 @@ def _values(declaration: Declaration, metric: str, main: Sequence[Repeats]) -> s
     return f"{' '.join(filter(None, (heading, settings)))}: {'; '.join(texts)}."
 
 
+def _basis(case: Repeats, metric: str) -> list[str]:
+    """Return what a value rests on: repeats and steps of a case, and its flags in words."""
+    number = _number(case, metric)
+    # A number of steps says more than that they are few.
+    flags = [flag for flag in case.flags if flag != FEW_STEPS or "step" not in number]
+    return [number, *map(cases.in_words, flags)]
+
+
 def _disturbed(main: Sequence[Repeats]) -> list[str]:
     """Return what to do about values of repeats that other programs or heat disturbed, if any."""
     flags = dict.fromkeys(flag for case in main for flag in case.flags if flag in cases.DISTURBED)
     if not flags:
         return []
-    return [f"It was disturbed ({', '.join(flags)}): repeat it before you rely on this number."]
+    words = ", ".join(map(cases.in_words, flags))
+    return [f"It was disturbed ({words}): repeat it before you rely on this number."]
 
 
 def _parts(declaration: Declaration, metric: str, case: Repeats) -> str:
@@ -227,9 +240,10 @@ def _other_settings(
     """Return the values of what differs from the main case in one setting, on the same device.
 
     Each names its settings: `at batch size 5120: 5.01 s`. A setting with more values than fit into
-    a sentence is left to figure and table. A speed-up has none, since its notebook names all.
+    a sentence is left to figure and table, and so are those of a curve. A speed-up has none, since
+    its notebook names all.
     """
-    if metrics.Metric(metric).unit == "×":
+    if metrics.Metric(metric).unit == "×" or declaration.over:
         return []
     by_setting: dict[str, list[Repeats]] = defaultdict(list)
     for case in _on_the_same_device(main, timed):
@@ -247,7 +261,7 @@ def _other_settings(
             # Of several settings a reader could not know which ones stayed.
             named = changed if len(by_setting) == 1 else _shown_settings(declaration, case.config)
             words = [f"{len(case.used)} of {case.repeats} repeats"] * _left_out(case)
-            evidence = ", ".join([*words, *case.flags])
+            evidence = ", ".join([*words, *map(cases.in_words, case.flags)])
             texts.append(f"{_in_words(named)}: {shown}{f' ({evidence})' if evidence else ''}")
     return texts
 
@@ -311,7 +325,7 @@ def _other_frameworks(
         shown = value_text(metric, case.values[metric], heading, IN_PROCESS)
         settings = _in_words(_shown_settings(declaration, case.config))
         computing = COMPUTE_ONLY if _is_compute_only(case, metric) else ""
-        evidence = ", ".join(filter(None, (computing, _number(case, metric), *case.flags)))
+        evidence = ", ".join(filter(None, (computing, *_basis(case, metric))))
         texts.append(f"{shown} on the {case.device} in {case.framework} {settings} ({evidence})")
     return [f"With other settings: {'; '.join(texts)}."] if texts else []
 
@@ -350,18 +364,35 @@ def _shown_settings(declaration: Declaration, config: Mapping) -> dict:
 
 
 def _number(case: Repeats, metric: str) -> str:
-    """Return on what a value rests: repeats, or steps of one process."""
+    """Return on what a value rests: repeats, and steps of a training that was extrapolated."""
     value = case.values[metric]
     if len(case.used) == 1 and _left_out(case):
-        return f"one of {case.repeats} repeats"
-    if len(case.used) > 1:
-        how = "estimated, " * (metric in TRAININGS and value.how == "estimated")
-        of_all = f" of {case.repeats}" * _left_out(case)
-        return f"{how}{len(case.used)}{of_all} repeats"
+        repeats = f"one of {case.repeats} repeats"
+    elif len(case.used) > 1:
+        repeats = f"{len(case.used)}{f' of {case.repeats}' * _left_out(case)} repeats"
+    else:
+        repeats = "one run"
+    if metric in TRAININGS and value.how == "estimated":
+        return f"{_extrapolated(case)}, {repeats}"
+    if len(case.used) > 1 or _left_out(case):
+        return repeats
     if metric in TRAININGS:
-        steps = sum(steps for steps, _ in case.last.steady())
+        steps = sum(count for count, _ in case.last.steady())
         return f"{value.how} from {counted(steps, 'step')}, one run" if steps else "one run"
     return f"n = {value.n:,}, one run" if value.n and value.n > 1 else "one run"
+
+
+def _extrapolated(case: Repeats) -> str:
+    """Return from how many steps the time of a training was estimated, of how many."""
+    blocks = [record for record in case.records if record.repeat in case.used]
+    steps = sorted(sum(count for count, _ in record.steady()) for record in blocks)
+    if not steps[0]:
+        return "estimated"
+    ends = " to ".join(f"{count:,.0f}" for count in dict.fromkeys((steps[0], steps[-1])))
+    total = case.last.blocks.get("training", {}).get("epoch_steps")
+    if total:
+        return f"estimated from {ends} of {total:,.0f} steps"
+    return f"estimated from {ends} step{'s' * (steps[-1] > 1)}"
 
 
 def _compared(
@@ -447,7 +478,8 @@ def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str
     ends: dict[str, list[Repeats]] = defaultdict(list)
     for case in measured:
         without = case.status == "ok" and not lacking and metric not in case.values
-        ends[_why_without(case, metric) if without else case.status].append(case)
+        why = _why_without(case, metric) if without else cases.in_words(case.status)
+        ends[why].append(case)
     total, ended = len(measured), len(ends.pop("ok", ()))
     counts = ", ".join(
         f"{len(named)} {why}{_settings_of(named, measured)}"

@@ -13,7 +13,7 @@ from pomology.articles import published
 from pomology.format import IN_PROCESS, counted, quantity, seconds, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
-from pomology.report.table import YEARS, Row, Table, intervals, numbers, value_text
+from pomology.report.table import MOST_ROWS, YEARS, Row, Table, intervals, numbers, value_text
 from pomology.results import cases, metrics
 from pomology.results.comparing import bounded
 from pomology.results.record import Record
@@ -32,6 +32,7 @@ RELATIVE = ("times_fp32", "times_cpu")  # speeds relative to another case, in ev
 TIMED = ("device", "framework", "backend")
 TRAININGS = ("epoch_s", "fit_s")  # times whose note says how they were measured
 NAMED = 4  # devices of a published note
+NEAREST = 4  # published rows on each side of this machine's that an excerpt has
 FOLDED = 3  # cases without a value, from which on a table has them behind a click
 SMOKE = "Smoke tests have tiny shapes; this table leaves them out."
 NUMBER = "n: the steps, calls or samples behind a value; without it, one."
@@ -167,7 +168,7 @@ def article_table(
 ) -> Table:
     """Return the table of published rows, in the article's order, and then of measured cases.
 
-    From FOLDED on, cases without a value stand behind a click.
+    From FOLDED on, cases without a value stand behind a click. A long table has an excerpt.
 
     records: the cases of one experiment. gpus: this machine's, for shares of their data sheets.
     variations: the run-to-run variation by kind of device, which bounds ratios of single runs.
@@ -201,7 +202,33 @@ def article_table(
     ]
     notes = intervals([row for row in rows if row.kind == "measured"])
     notes += _notes(declaration, records, measured, filled)
+    if len(rows) > MOST_ROWS:
+        rows = with_excerpt(rows, declaration.metric)
     return Table(declaration.title or declaration.name, rows, notes, rates)
+
+
+def with_excerpt(rows: Sequence[Row], metric: str) -> list[Row]:
+    """Return rows, some with their number in an excerpt: this machine's, and published ones nearby.
+
+    These have the same precision; the highest value comes first. No row has a number where there is
+    nothing to compare.
+    """
+    valued = [row for row in rows if row.data and row.data.get(metric)]
+    valued.sort(key=lambda row: row.data[metric], reverse=True)
+    chosen: set[int] = set()
+    for own in (row for row in valued if row.kind == "measured"):
+        precision = own.data.get("precision")
+        published_rows = [
+            row
+            for row in valued
+            if row.kind == "published" and row.data.get("precision") == precision
+        ]
+        above = sum(row.data[metric] > own.data[metric] for row in published_rows)
+        near = published_rows[max(0, above - NEAREST) : above + NEAREST]
+        chosen |= {id(row) for row in [own, *near] if near}
+    order = {id(row): number for number, row in enumerate(valued) if id(row) in chosen}
+    numbers_of = {key: number for number, key in enumerate(order, start=1)}
+    return [row._replace(excerpt=numbers_of.get(id(row), 0)) for row in rows]
 
 
 def comparable(records: Iterable[Record], metric: str = "") -> list[Repeats]:
@@ -235,8 +262,9 @@ def _published(declaration: Declaration, values: Sequence[dict]) -> Row:
                 cells[heading] = quantity(value["flops_per_s"], "FLOP/s")
         if value["si"] is not None:
             data[value["metric"]] = value["si"]
-        if value["flops_per_s"]:
-            data.setdefault("flops_per_s", value["flops_per_s"])
+        for name in ("flops_per_s", "throughput"):
+            if value.get(name):
+                data.setdefault(name, value[name])
     # A rate that was computed from a printed time is shown with this time, which has no column.
     if {metric for heading, metric in columns.items() if cells[heading]} == {"flops_per_s"}:
         time = cases.TIMES.get(first["metric"], first["metric"])
@@ -368,7 +396,7 @@ def _note(declaration: Declaration, case: Repeats) -> str:
         notes.append(f"the time limit came after the first step, of {seconds(first_s)}")
     if declaration.metric.startswith("energy_") and last.rails:
         notes.append(f"counted: {', '.join(last.rails)}")
-    notes += [last.reason, last.note]
+    notes += [last.reason, case.note]
     if case.repeats > 1:
         notes.append(f"{len(case.used)} of {case.repeats} repeats")
         if case.good_repeats:

@@ -67,6 +67,7 @@ NAMES = 3  # of a folded cell
 TIMED = re.compile(
     r"^class (Trainer\b|\w+\((nn|LightningModule))"
     r"|^ {0,4}def (\w*step|build|network|random_model|mlp|lstm|one_pass|multiply|convolve)\("
+    r"|^def (train|measure|fit)\("
     r"|^def (cold|follow_up)\(|^run\(|case\.trace\(\)",
     re.MULTILINE,
 )
@@ -219,9 +220,31 @@ def rendered(notebook: str, name: str, drawings: Path, shared: bool = False) -> 
         filters=filters | {"drawing": drawing},
     )
     document = nbformat.reads(IMAGE.sub("", notebook), as_version=4)
+    for cell in document.cells:
+        if cell.cell_type == "code":
+            cell.outputs = joined_prints(cell.outputs)
     resources = {"metadata": {"name": name}, "shared": shared}
     text, _ = exporter.from_notebook_node(document, resources)
     return UNCOLOURED.sub(r"\1", text)
+
+
+def joined_prints(outputs: Sequence[Any]) -> list[Any]:
+    """Return a cell's outputs, texts that follow each other as one print.
+
+    A line of a finished case is displayed as text. The outputs change in place.
+    """
+    from nbformat import v4
+
+    joined: list[Any] = []
+    for output in outputs:
+        if set(output.get("data", ())) == {"text/plain"}:
+            output = v4.new_output("stream", text=output["data"]["text/plain"] + "\n")
+        name = output.get("name")  # of a stream
+        if name and joined and joined[-1].get("name") == name:
+            joined[-1]["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
 
 
 def _render_notebooks(folder: Path) -> list[str]:

@@ -13,9 +13,10 @@ from typing import Any, Literal, NamedTuple
 from pomology.format import with_interval
 from pomology.measure.estimate import Estimate
 from pomology.paths import RESOURCES, write_atomic
-from pomology.results import metrics
+from pomology.results import cases, metrics
 
 NARROWEST = 12  # characters of a column that wraps
+MOST_ROWS = 40  # of a table that is shown as a whole
 PAGE = RESOURCES / "page"  # templates and the style sheet
 
 # Notes under tables of times.
@@ -57,12 +58,14 @@ class Row(NamedTuple):
     """A row of a table: texts by heading, numbers for a file, and its kind, which has a colour.
 
     folded: it stands apart, behind a click, with the number of such rows by their status.
+    excerpt: its number from 1 on in the excerpt of a long table, which is above all rows; or 0.
     """
 
     cells: dict[str, str]
     data: dict[str, Any] | None = None
     kind: Literal["published", "measured", "other", "plain"] = "plain"
     folded: bool = False
+    excerpt: int = 0
 
 
 @dataclass(eq=False)
@@ -83,6 +86,13 @@ class Table:
     def __post_init__(self):
         self.data = [row.data for row in self.rows if row.data]  # numbers for a file
         self.columns = columns_of(self.rows)
+        excerpt = [row for row in self.rows if row.excerpt]
+        self.excerpt = sorted(excerpt, key=lambda row: row.excerpt)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the table has too many rows to be read, and no excerpt."""
+        return len(self.rows) > MOST_ROWS and not self.excerpt
 
     def html(self, styled: bool = False) -> str:
         """Return the table as HTML, which needs the report's style sheet unless `styled`."""
@@ -95,6 +105,7 @@ class Table:
         texts = {
             "table": self,
             "shown": [row for row in self.rows if not row.folded],
+            "excerpt_columns": columns_of(self.excerpt),
             "apart": apart,
             "apart_columns": columns_of(apart),
             "statuses": counted(statuses),
@@ -151,8 +162,9 @@ def in_one_line(cell: str) -> str:
 
 
 def counted(statuses: Counter[str]) -> str:
-    """Return counted statuses as `2 too-slow, 1 too-big`."""
-    return ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    """Return counted statuses as `2 too slow, 1 too big`."""
+    counts = statuses.most_common()
+    return ", ".join(f"{count} {cases.in_words(status)}" for status, count in counts)
 
 
 def intervals(rows: Sequence[Row]) -> list[str]:

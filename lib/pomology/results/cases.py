@@ -26,6 +26,11 @@ LEAST_CALLS = 6  # with fewer, the time of a call has no interval
 REDUNDANT = re.compile(r"\((R|TM|tm)\)| Processor| CPU|NVIDIA |GeForce | @ .*")
 
 
+def in_words(name: str) -> str:
+    """Return a flag or a status as a sentence has it: `few steps`, `too slow`."""
+    return name.replace("-", " ")
+
+
 def config_text(config: dict) -> str:
     """Return the settings of a case in words: `batch size 32, model small`."""
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in config.items())

@@ -28,10 +28,10 @@ class Repeats:
     by metric, of repeats with status `ok`; they include `metrics.RATIOS`. used: those of `good`
     that nothing disturbed, where these are two or more, else all. left_out: repeat -> flags, of the
     others. in_repeats: metric -> its values in `used`. values: metric -> the mean of these, with
-    the interval between them. flags_of: repeat -> flags. flags: of all but those that are left out.
-    endings: repeat -> status and reason, of repeats that failed. failure: the first of these
-    statuses, "" without any. kind: `cpu` or `gpu`, as requested. device: its name in tables.
-    precision: of its matmuls.
+    the interval between them, if none of them lacks it. flags_of: repeat -> flags. flags: of all
+    but those that are left out. endings: repeat -> status and reason, of repeats that failed.
+    failure: the first of these statuses, "" without any. kind: `cpu` or `gpu`, as requested.
+    device: its name in tables. precision: of its matmuls.
     """
 
     def __init__(self, records: Sequence[Record], run: str = ""):
@@ -76,8 +76,19 @@ class Repeats:
             for metric, value in values.items():
                 self.in_repeats.setdefault(metric, []).append(value)
         self.values = {
-            metric: mean_of_repeats(values) for metric, values in self.in_repeats.items()
+            metric: mean_of_repeats(values)
+            for metric, values in self.in_repeats.items()
+            if len(values) == len(self.used)  # else it would be of other processes than the rest
         }
+
+    @property
+    def note(self) -> str:
+        """What all repeats that went well have noted: a number of one of them is of no other."""
+        noted = [
+            (record.note or "").split("; ") for record in self.records if record.status == "ok"
+        ]
+        parts = noted[-1] if noted else (self.last.note or "").split("; ")
+        return "; ".join(part for part in parts if all(part in other for other in noted))
 
     def _undisturbed(self) -> dict[int, dict[str, Estimate]]:
         """Return the values of the repeats that nothing disturbed, or of all if that is only one.

@@ -9,7 +9,7 @@ from pomology.report import answer
 from pomology.report.answer import Answer
 from pomology.report.article import comparable
 from pomology.report.claims import needs, open_question
-from pomology.report.table import Row, Table, value_text
+from pomology.report.table import Row, Table, counted, value_text
 from pomology.results import cases, repeats
 from pomology.results.comparing import FASTER, NO_DIFFERENCE, SINGLE, SLOWER
 from pomology.results.metrics import Metric
@@ -19,9 +19,9 @@ from pomology.views.side_by_side import joined
 
 PLAIN = "fp32"  # the feature with which others are compared
 LAUNCHES = {
-    "launch_cold_s": "the first launch of a process takes",
-    "launch_s": "a follow-up launch",
-    "launch_paused_s": "a launch after a pause",
+    "launch_s": "A follow-up launch takes",
+    "launch_cold_s": "The first launch of a process takes",
+    "launch_paused_s": "A launch after a pause takes",
 }
 JOULES = ("energy_gpu_j_per_step", "energy_j_per_step")
 SIDES = ("published", "here")  # on whose numbers a claim has a verdict
@@ -156,7 +156,10 @@ def features(records):
                 told.append("no feature is known to be faster than plain fp32")
             told += [f"{answer.listed(names)} {words}" for words, names in _ends(compared)]
         told += [f"{answer.listed(untimed)} ran without a speed"] if untimed else []
-        told += [f"{answer.listed(names)} failed ({status})" for status, names in by_end.items()]
+        told += [
+            f"{answer.listed(names)} failed ({cases.in_words(status)})"
+            for status, names in by_end.items()
+        ]
         texts.append(f"On the {kind.upper()} {'; '.join(told)}.")
         texts += _control(pooled, kind)
     return " ".join(texts)
@@ -209,30 +212,35 @@ def accelerators(records):
 
 
 def launches(records):
-    """Return how long the first launch, one that follows and one after a pause take, by device.
+    """Return how long a launch that follows others takes, and the first one and one after a pause.
 
-    records: of `kernel_launch`. "" for smoke runs.
+    records: of `kernel_launch`. The answer is empty for smoke runs.
     """
     pooled = [case for case in comparable(records) if LAUNCHES.keys() <= case.values.keys()]
-    texts = []
-    for case in sorted(pooled, key=lambda case: case.kind, reverse=True):  # GPUs first
-        parts = []
-        for name, words in LAUNCHES.items():
-            count = f"n = {case.last.metrics[name].n:,}"
-            if len(case.used) > 1:
-                count += f" in each of {len(case.used)} repeats"
-            shown = with_interval(case.values[name], _milliseconds)
-            shown = f"{shown[:-1]}, " if shown.endswith(")") else f"{shown} ("
-            parts.append(f"{words} {shown}{count})")
-        flags = _flags(case)
-        texts.append(f"On the {case.device} in {case.framework} {answer.listed(parts)}{flags}.")
+    pooled.sort(key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
+    if not pooled:
+        return Answer("")
+    follow_up, *others = [
+        f"{words} {'; '.join(_launch(case, name) for case in pooled)}."
+        for name, words in LAUNCHES.items()
+    ]
     kinds = {case.kind for case in pooled}
     if kinds == {"cpu"}:
-        unanswered = "How long a GPU takes is not answered here: no case ran on a GPU"
-        texts.insert(0, f"{unanswered}, and those of a CPU are function calls.")
+        unanswered = "How long a GPU takes is not answered here: no case ran on a GPU."
+        follow_up = f"{unanswered} On the CPU a launch is a function call. {follow_up}"
     elif "cpu" in kinds:
-        texts.append("Those of a CPU are function calls.")
-    return " ".join(texts)
+        others.append("On the CPU a launch is a function call.")
+    return Answer(follow_up, others)
+
+
+def _launch(case, name):
+    """Return the time of a case's launch with its number and the device."""
+    count = f"n = {case.last.metrics[name].n:,}"
+    if len(case.used) > 1:
+        count += f" in each of {len(case.used)} repeats"
+    evidence = ", ".join([count, *map(cases.in_words, case.flags)])
+    shown = with_interval(case.values[name], _milliseconds)
+    return f"{shown} on the {case.device} in {case.framework} ({evidence})"
 
 
 def _milliseconds(value):
@@ -241,8 +249,8 @@ def _milliseconds(value):
 
 
 def _flags(case):
-    """Return the flags of a case as ` (busy, contended)`; "" without any."""
-    return f" ({', '.join(case.flags)})" if case.flags else ""
+    """Return the flags of a case in words as ` (busy, few steps)`; "" without any."""
+    return f" ({', '.join(map(cases.in_words, case.flags))})" if case.flags else ""
 
 
 def rates(records):
@@ -257,7 +265,8 @@ def rates(records):
         operation = case.config["operation"]
         if case.status != "ok":
             of_device = failed.setdefault((case.device, case.framework), {})
-            of_device.setdefault((operation, case.status), {})[case.precision] = None
+            ending = (operation, cases.in_words(case.status))
+            of_device.setdefault(ending, {})[case.precision] = None
         if rate and "too-fast" not in case.flags:
             of_device = highest.setdefault((case.device, case.framework), {})
             of_operation = of_device.setdefault(operation, {})
@@ -343,8 +352,10 @@ def sizes_and_speeds(records):
             continue
         millions = significant(case.values["parameters"].value / 1e6)
         size = f"{millions} million parameters, {significant(macs.value / 1e9)} GMAC per image"
-        how = ", ".join([f"batch size {case.config['batch_size']}", *case.flags])
-        text = f"{case.config['model']} ({size}) {significant(speed.value)} images/s ({how})"
+        batch_size = f"batch size {case.config['batch_size']}"
+        how = ", ".join([batch_size, *map(cases.in_words, case.flags)])
+        shown = value_text("throughput", speed.replace(unit="images/s"), in_process=IN_PROCESS)
+        text = f"{case.config['model']} ({size}) {shown} ({how})"
         by_device.setdefault((case.device, case.framework), []).append(text)
     return " ".join(
         f"On the {device} in {framework} a training step processes: {'; '.join(texts)}."
@@ -371,7 +382,7 @@ def lora_effect(records):
         if parts:
             model = f"{case.config['model']} at batch size {case.config['batch_size']}"
             where = f"on the {case.device} in {case.framework}"
-            evidence = ", ".join([f"{model} {where}", *case.flags])
+            evidence = ", ".join([f"{model} {where}", *map(cases.in_words, case.flags)])
             texts.append(f"With LoRA {answer.listed(parts)} as long as without it ({evidence}).")
     return " ".join(texts) or (
         "What LoRA changes is not answered here: no model has times both with it and without it."
@@ -448,7 +459,7 @@ def offload_cost(records):
         return f"{unknown}: it needs an NVIDIA GPU."
     if not timed:
         counts = Counter(case.status for case in offloaded)
-        ends = ", ".join(f"{count} {status}" for status, count in counts.items())
+        ends = counted(counts)
         return f"{unknown}: no case with offload has a value ({ends})."
     return " ".join(_against_plain(case, pooled) for case in timed)
 
@@ -463,7 +474,7 @@ def _against_plain(case, pooled):
     where = f"on the {case.device}"
     plain = next((other for other in alike if "step_s" in other.values), None)
     if plain is None:
-        why = alike[0].status if alike else "not run"
+        why = cases.in_words(alike[0].status) if alike else "not run"
         without = f"without offload it has no value ({why}), so there is no ratio"
         return f"With offload {step} takes {took} {where}; {without}."
     longer = _times_as_long(case, plain, "step_s")
@@ -480,7 +491,7 @@ def near_limit(records):
     if not near or any("pass_s" in case.values for case in near):
         return ""
     counts = Counter(case.status for case in near)
-    ends = ", ".join(f"{count} {status}" for status, count in counts.items())
+    ends = counted(counts)
     return f"What happens near the limit of the memory is not answered here: {ends}."
 
 
@@ -505,7 +516,7 @@ def bounds(diagnosed):
 def frameworks(
     records, unknown="Not known; the notebook mlx_or_pytorch compares them.", experiment=""
 ):
-    """Return how much faster one framework is, over the models that both trained alike.
+    """Return how much faster MLX or another framework is, over the models that both trained alike.
 
     A model has the geometric mean of its cases, and all models that of theirs. One framework is
     called faster where it is so in most cases, and the other in none. records: of one run, with
@@ -514,18 +525,24 @@ def frameworks(
     """
     rows = {}
     for row in joined(records).data:
-        if row["ratio"] and row["framework"] == "torch" and experiment in ("", row["experiment"]):
-            rows.setdefault(row["device"], []).append(row)
+        if row["ratio"] and experiment in ("", row["experiment"]):
+            rows.setdefault((row["framework"], row["device"]), []).append(row)
     texts = []
-    for kind, of_device in rows.items():
-        texts.append(_faster_framework(f"on the {kind.upper()}", of_device))
-        if kind == "cpu" and not (records[0].chip or "").startswith("Apple"):
-            texts.append("MLX has no optimized BLAS on CPUs other than Apple's.")
+    # PyTorch comes first.
+    for (framework, kind), alike in sorted(rows.items(), key=lambda item: item[0][0] != "torch"):
+        name = cases.framework_name(framework)
+        texts.append(_faster_framework(name, f"on the {kind.upper()}", alike))
+    cpu = any(kind == "cpu" for _, kind in rows)
+    if cpu and not (records[0].chip or "").startswith("Apple"):
+        texts.append("MLX has no optimized BLAS on CPUs other than Apple's.")
     return " ".join(texts) or unknown
 
 
-def _faster_framework(where, rows):
-    """Return which framework is faster, or why that is not told. rows: of `joined`, of a device."""
+def _faster_framework(framework, where, rows):
+    """Return which one of MLX and a framework is faster, or why that is not told.
+
+    rows: of `joined`, of this framework and a device.
+    """
     doubtful = [row for row in rows if row["verdict"].startswith("in doubt")]
     # Disturbed cases are in the mean only if there are no others.
     used = [row for row in rows if row not in doubtful] or rows
@@ -537,20 +554,24 @@ def _faster_framework(where, rows):
     # The range is that of the faster one's factor, as the sentence says it.
     factors = models if mean > 1 else [1 / model for model in models]
     ends = [significant(end, 2) for end in (min(factors), max(factors))]
-    models_text = "1 model" if len(models) == 1 else f"{len(models)} models, {' to '.join(ends)}×"
+    models_text = f"{len(models)} models, {' to '.join(ends)}×"
+    if len(models) == 1:
+        models_text = rows[0]["settings"] if len(rows) == 1 else rows[0]["model"]
     verdicts = Counter(row["verdict"].partition(":")[0] for row in rows)
     mlx, other = verdicts[SLOWER], verdicts[FASTER]
-    parts = [f"MLX faster in {mlx} of {len(rows)} cases, PyTorch in {other}"]
+    parts = [f"MLX faster in {mlx} of {len(rows)} cases, {framework} in {other}"]
     parts += [f"{len(doubtful)} disturbed"] if doubtful else []
     parts += [f"{verdicts[SINGLE]} of unknown variation"] if verdicts[SINGLE] else []
+    undecided = len(rows) - mlx - other - len(doubtful) - verdicts[SINGLE]
+    parts += [f"{undecided} without an established difference"] if undecided else []
     counts = ", ".join(parts)
     evidence = f"{models_text}; {counts}"
     most = len(rows) / 2
     if (mlx > most and not other and mean > 1) or (other > most and not mlx and mean < 1):
-        name = "MLX" if mean > 1 else "PyTorch"
+        name, than = ("MLX", framework) if mean > 1 else (framework, "MLX")
         factor = significant(max(mean, 1 / mean), 2)
-        return f"{name} is {factor}× faster {where} ({evidence})."
-    shorter, longer = ("MLX", "PyTorch") if mean > 1 else ("PyTorch", "MLX")
+        return f"{name} is {factor}× faster than {than} {where} ({evidence})."
+    shorter, longer = ("MLX", framework) if mean > 1 else (framework, "MLX")
     factor = significant(max(mean, 1 / mean), 2)
     ratio = f"{longer}'s time is {factor}× {shorter}'s"
     if verdicts[SINGLE] == len(rows):

@@ -58,13 +58,18 @@ def _row(row, axes=AXES, **settings):
     flops = work(row)
     per_s = published.rate(row) * (1 if row["unit"].startswith("tokens") else row["samples"])
     source = published.SOURCES[row["source"]]
+    is_rate = row["metric"].endswith("_per_s")
+    printed = f"{row['bound']}{row['value']:,.6g} {row['unit']}"
+    if row["unit"] == "steps/s":  # this column has samples per second
+        printed = f"{per_s:,.4g} samples/s ({row['value']:,.3g} steps/s)"
     return row | {
         "config": config,
-        "metric": "throughput" if row["metric"].endswith("_per_s") else row["metric"],
+        "metric": "throughput" if is_rate else row["metric"],
+        "si": per_s if is_rate else row["si"],
         "line": (label, row["precision"], row["faults"], setting),
         "flops_per_s": flops * published.rate(row) if flops else None,
         "throughput": per_s or None,
-        "printed": f"{row['bound']}{row['value']:,.6g} {row['unit']}",
+        "printed": printed,
         "remark": "; ".join(filter(None, remarks)),
         "note": "{id}: {title}, {author}, {date}, {url}".format_map(source),
     }

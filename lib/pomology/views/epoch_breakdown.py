@@ -6,7 +6,7 @@ from pomology.format import IN_PROCESS, counted, seconds, significant, with_inte
 from pomology.measure import calls, clock, epochs
 from pomology.report.article import comparable
 from pomology.report.table import Row, Table
-from pomology.results import repeats
+from pomology.results import cases, repeats
 
 LEAST_STEPS = 10  # with fewer, a part of an epoch is not distinguished from 0
 PARTS = {
@@ -130,7 +130,8 @@ def _unknown(case):
     """Return why the share of loading has no value; "" if it has one."""
     if case.status != "ok":
         reason = case.last.reason
-        return f"{case.status} ({reason})" if reason else case.status
+        status = cases.in_words(case.status)
+        return f"{status} ({reason})" if reason else status
     shares = _shares(case)
     if not shares:
         return "the time budget ended before all parts of an epoch were timed"

@@ -172,6 +172,7 @@ def _joined_row(training: _Training) -> Row:
         "model": mlx.config.get("workload", mlx.first.experiment),
         "device": mlx.kind,
         "case": mlx.first.case,
+        "settings": texts["Case"],
         "framework": other.first.framework,
         "metric": metric,
         "remark": note,
@@ -223,7 +224,9 @@ def joined_figure(table: Table) -> Any:
             # The bounds of single runs are those of run-to-run variation, too.
             covers = "none" if low is None else "repeats"
             ratio = Estimate(row.data["ratio"], "", low, high, covers=covers)
-            label = f"{row.cells['Experiment']}, {row.cells['Case']}"
+            # A model's name says more than that of its notebook.
+            name, case = row.cells["Experiment"], row.cells["Case"]
+            label = case.removeprefix("model ") if case.startswith("model ") else f"{name}, {case}"
             kind = ("measured", row.data["device"])
             other = cases.framework_name(row.data["framework"])
             panel = f"{row.cells['Device']}: MLX against {other}"

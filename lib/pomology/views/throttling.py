@@ -61,7 +61,16 @@ def duration_text(records):
             texts.append("Above 100 % it was no slower at the end.")
         if lasted[0] < HOT_S:
             texts.append("A machine may take longer than this load to become hot.")
+        if not any(_temperatures(record) for record in used):
+            texts.append("No temperature could be read.")
     return " ".join(texts)
+
+
+def _temperatures(record):
+    """Return the temperatures that were read during a load, in degrees Celsius."""
+    samples = [dict(zip(Sample._fields, values, strict=False)) for values in record.trace or []]
+    read = [sample.get("temperature_c") for sample in samples]
+    return [temperature for temperature in read if temperature is not None]
 
 
 def _part(lasted):

@@ -97,7 +97,7 @@ def by_maker(title: str, times: pandas.DataFrame) -> dict[str, pandas.DataFrame]
         groups[f"{title}: {name}"] = own
         for precision in PRECISIONS:
             part = own[own["precision"].eq(precision)]
-            if len(part):
+            if 0 < len(part) < len(own):
                 groups[f"{title}: {name}, {precision}"] = part
     return groups
 
@@ -154,12 +154,13 @@ def answer(groups: Mapping[str, pandas.DataFrame]) -> str:
         if not math.isnan(ends[0]):  # a single device has no range
             span = "{:.0f} to {:.0f} %".format(*ends)
             evidence = f"95 % interval {span} by a bootstrap over devices; {evidence}"
+        short = 100 * times["error"].gt(0).mean()
         inside = f"{covered} of the times are in their 90 % interval"
         subject, _, how = name.partition(": ")
         what = PREDICTED_FROM.get(how, how)
         texts.append(
             f"{subject}, predicted {what}: the typical (median) error is {median} ({evidence}), "
-            f"and {inside}."
+            f"{short:.0f} % of the predictions are too short, and {inside}."
         )
     return " ".join(texts)
 
