@@ -234,9 +234,9 @@ def test_where_the_order_differs_no_device_is_called_faster():
     quick = pairs.speeds("T4")[0]._replace(source="a", faults=())
     slow = quick._replace(si=2 * quick.si)
     both = [pairs.Pair(quick, slow), pairs.Pair(slow, quick)]
-    found = answer.Answer("A", "B", both, [], [], [])
+    found = answer.Answer("A", "B", both, [], [], [], [])
     assert found.headline.startswith("it depends: A is 0.500 to 2.00 times as fast as B")
-    one = answer.Answer("A", "B", both[:1], [], [], [])
+    one = answer.Answer("A", "B", both[:1], [], [], [], [])
     times = "2.00× faster than" if not quick.is_rate else "0.500 times as fast as"
     assert one.headline.startswith(f"A is {times} B")
 
@@ -251,7 +251,7 @@ def test_pairs_with_a_known_problem_are_told_apart():
     ):
         pair = pairs.Pair(speed, doubtful)
         assert not pair.counts and word in "; ".join(pair.problems)
-        found = answer.Answer("A", "B", [], [pair], [], [])
+        found = answer.Answer("A", "B", [], [pair], [], [], [])
         assert found.headline.startswith(f"in doubt ({pair.problems[0]}")
 
 
@@ -260,6 +260,15 @@ def test_without_common_work_the_prediction_is_called_one(capsys):
     head = text.partition(" Predicted times")[0]
     assert "no published work of both L40S and M4 Max GPU" in head
     assert "predicted, not measured" in head
+    # A T4's tensor cores serve half precision only, and Apple's GPUs have no such units.
+    in_fp32, in_half = (
+        predicted.mean(predicted.ratios("M3 Max GPU (40 cores)", "T4", precision))
+        for precision in (predicted.PRECISION, predicted.HALF)
+    )
+    assert in_half < 0.7 * in_fp32
+    line = answer.answer("M3 Max 40 cores", "T4").predicted_line
+    ends = r"\({0} to {0}\)".format(r"[\d.]+")
+    assert re.search(rf"is {in_fp32:.3g} {ends} times .* fp32, and {in_half:.3g} {ends} times", line)
 
 
 def test_a_predicted_ratio_is_that_of_two_predictions():

@@ -33,8 +33,8 @@ class Answer(NamedTuple):
     """What is known of two devices.
 
     first, second: their names, the faster one first. counted: pairs that the first line counts.
-    others: pairs with a problem. ratios: predicted. notes: how the names were taken, and why
-    nothing is predicted.
+    others: pairs with a problem. ratios, half_ratios: predicted in fp32 and in half precision.
+    notes: how the names were taken, and why nothing is predicted.
     """
 
     first: str
@@ -42,6 +42,7 @@ class Answer(NamedTuple):
     counted: list[Pair]
     others: list[Pair]
     ratios: list[Ratio]
+    half_ratios: list[Ratio]
     notes: list[str]
 
     @property
@@ -85,13 +86,18 @@ class Answer(NamedTuple):
         """What is predicted, in one line; "" without a prediction."""
         if not self.ratios:
             return ""
-        values = [ratio.value for ratio in self.ratios]
-        between = f"{significant(min(values))} to {significant(max(values))}"
         return (
-            f"predicted, not measured: {self.first} is {significant(predicted.mean(self.ratios))} "
-            f"times as fast as {self.second} at pomology's {len(values)} workloads in "
-            f"{predicted.PRECISION} ({between}); `pomology predict` has half precision, too"
+            f"predicted, not measured: {self.first} is {_mean_and_ends(self.ratios)} times as fast "
+            f"as {self.second} at pomology's {len(self.ratios)} workloads in "
+            f"{predicted.PRECISION}, and {_mean_and_ends(self.half_ratios)} times in half precision"
         )
+
+
+def _mean_and_ends(ratios: Sequence[Ratio]) -> str:
+    """Return the geometric mean of ratios, and the lowest and highest one: `2.14 (1.01 to 5.53)`."""
+    values = [ratio.value for ratio in ratios]
+    ends = f"{significant(min(values))} to {significant(max(values))}"
+    return f"{significant(predicted.mean(ratios))} ({ends})"
 
 
 def in_precision(counted: Sequence[Pair]) -> str:
@@ -145,6 +151,7 @@ def _of_devices(first: str, second: str, notes: list[str]) -> Answer:
         counted=[pair for pair in every if pair.counts],
         others=[pair for pair in every if not pair.counts],
         ratios=predicted.ratios(first, second),
+        half_ratios=predicted.ratios(first, second, predicted.HALF),
         notes=notes,
     )
 

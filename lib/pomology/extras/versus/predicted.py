@@ -14,6 +14,7 @@ from pomology.extras.prediction.workloads import Target
 from pomology.measure.estimate import Estimate
 
 PRECISION = "fp32"  # without TF32, which Apple's GPUs lack
+HALF = "bf16"  # a data sheet has one peak for both half precisions
 
 
 class Ratio(NamedTuple):
@@ -53,7 +54,7 @@ class Step(NamedTuple):
 
 
 @functools.cache
-def steps(device: str) -> tuple[Step, ...]:
+def steps(device: str, precision: str = PRECISION) -> tuple[Step, ...]:
     """Return the predicted steps of all workloads on a device, none without a data sheet.
 
     They are not calibrated by the device's own times, as `pomology predict` does: only some devices
@@ -64,21 +65,21 @@ def steps(device: str) -> tuple[Step, ...]:
     predicted = []
     for row in workloads.rows():
         target = workloads.parse(row["example"])
-        predicted_time = time(device, target)
+        predicted_time = time(device, target, precision)
         predicted.append(Step(row["example"], row["title"], target.batch_size, predicted_time))
     return tuple(predicted)
 
 
-def time(device: str, target: Target) -> Estimate:
+def time(device: str, target: Target, precision: str = PRECISION) -> Estimate:
     """Return the predicted time of a step on a device with a data sheet."""
     hardware = devices.with_data_sheet(device).device
-    work = workloads.count(target, PRECISION, hardware.backend)
-    return model.fitted().predict(work, hardware, PRECISION)[0]
+    work = workloads.count(target, precision, hardware.backend)
+    return model.fitted().predict(work, hardware, precision)[0]
 
 
-def ratios(first: str, second: str) -> list[Ratio]:
+def ratios(first: str, second: str, precision: str = PRECISION) -> list[Ratio]:
     """Return the ratios at all workloads, the largest first; none without both data sheets."""
-    both = zip(steps(first), steps(second), strict=False)
+    both = zip(steps(first, precision), steps(second, precision), strict=False)
     results = [Ratio(one.example, one.title, one.time, other.time) for one, other in both]
     return sorted(results, key=lambda ratio: -ratio.value)
 
