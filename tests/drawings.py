@@ -76,6 +76,11 @@ def markup(figure):
     return [text for text in labels if re.search(r"mathdefault|\^\{|\$$", text)]
 
 
+def remark(figure):
+    """Return the sentence above the key of a figure."""
+    return figure.legends[0].get_title().get_text().replace("\n", " ")
+
+
 def words(axis):
     """Return the words beside rows or in bars, which may be in several lines."""
     return [text.get_text().replace("\n", " ") for text in axis.texts]

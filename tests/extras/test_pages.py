@@ -221,7 +221,7 @@ CONTEXTS = {
 }
 # Of a figure: none that loads, runs, or has data about who made it.
 ELEMENTS = {"svg", "defs", "style", "g", "use", "path", "text", "clipPath", "rect", "pattern"}
-PICTURES = 2  # of the page of a clean run: times, and parts of an epoch
+PICTURES = 1  # of the page of a clean run: times; no epoch of it was timed in parts
 REFUSED = {"edited code", "added code"}
 
 

@@ -153,12 +153,21 @@ def test_the_answer_has_median_errors_their_counts_and_what_the_intervals_contai
     times_of["error"] = -np.log1p([0.1, 0.3, 0.3])  # predicted over measured is 1.1, 1.3, 1.3
     own = times_of[1:].assign(device="A chip CPU")
     groups = {f"Published times: {validation.DEVICE_LEFT_OUT}": times_of}
-    assert validation.answer(groups | {f"A chip CPU: {validation.ALONE}": own}) == (
-        "Published times, predicted from those of other devices: the typical (median) error is 30 "
-        "% (95 % interval 10 to 30 % by a bootstrap over devices; n = 3), and 67 % of the times "
-        "are in their 90 % interval. A chip CPU, predicted from its measured peaks alone: the "
-        "typical (median) error is 30 % (n = 2), and 50 % of the times are in their 90 % interval."
+    groups |= {f"A chip CPU: {validation.ALONE}": own}
+    said = validation.answer(groups, {"fp32": np.log([0.5, 2.0])})
+    assert said.text == (
+        "The typical (median) error is 30 % for published times, predicted from those of other "
+        "devices; 30 % for the A chip CPU, predicted from its measured peaks alone."
     )
+    assert said.evidence == [
+        "Published times, predicted from those of other devices: the median error is 30 % (95 % "
+        "interval 10 to 30 % by a bootstrap over devices; n = 3); 0 % of the predictions are too "
+        "short, and 67 % of the times are in their 90 % interval.",
+        "A chip CPU, predicted from its measured peaks alone: the median error is 30 % (n = 2); 0 "
+        "% of the predictions are too short, and 50 % of the times are in their 90 % interval.",
+        "A 90 % interval in fp32 is 0.5 to 2 times the prediction.",
+    ]
+    assert len(validation.answer(groups).evidence) == 2
 
 
 def test_the_figure_has_the_times_of_a_run_twice_if_it_has_any():

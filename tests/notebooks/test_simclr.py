@@ -174,7 +174,7 @@ def test_the_share_of_loading_opens_the_answer_or_says_why_it_has_no_value():
         f"{unknown} 128: it is not distinguishable from 0 (20 steps)."
     )
     slow = epoch(status="too-slow", reason="a step takes 9 s")
-    assert loading([slow]) == f"{unknown} 128: too-slow (a step takes 9 s)."
+    assert loading([slow]) == f"{unknown} 128: too slow (a step takes 9 s)."
     small = epoch(batch_size=2, scaled=True)
     why = "the time budget ended before all parts of an epoch were timed"
     assert loading([slow, small]) == f"{unknown} 2: {why}."

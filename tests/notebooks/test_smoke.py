@@ -168,7 +168,7 @@ def test_energy_shows_joules_where_the_machine_has_a_meter(execution):
     assert values["energy_j_per_step"] == pytest.approx(expected_j, rel=0.5)
     measured = msgspec.structs.replace(case, profile="quick")  # the table leaves smoke out
     row = article_table(declaration(execution.path), [measured]).rows[-1].cells
-    for column in ("Step, GPU only (J)", "Step, all domains (J)", "Power", "Power rest"):
+    for column in ("Step (J)", "Step, all domains (J)", "Power", "Power rest"):
         assert re.match(r"\d+\.\d+( W)? (± |\()", row[column]), row
 
 

@@ -44,7 +44,7 @@ def test_a_value_has_its_interval_its_device_and_what_it_rests_on():
         "4.00 s ± 1.0 % in this process on the Apple M3 Max CPU in PyTorch (one run, busy)" in said
     )
     published = "3.75 s on M1 Ultra CPU (PyTorch, 2022) to 8.76 s on M1 Ultra GPU (PyTorch, 2022)"
-    assert f"Published for these settings: {published}." in said
+    assert f"Published at batch size 128: {published}." in said
     # Three claims are about the M1 Ultra, one is about every Mac, and two have no condition.
     needed = "2 need an M1 Ultra and an NVIDIA GPU, 2 need other evidence, 1 needs an NVIDIA GPU"
     needed += ", 1 needs an M1 Ultra"
@@ -76,7 +76,7 @@ def test_the_sentence_on_gpu_and_cpu_follows_the_verdict(cpu_s, checks, verdict)
 
 def test_without_a_gpu_or_without_any_value_the_answer_says_less():
     said = answer_of(epoch(4.0, "cpu"), *BOTH)
-    assert "CPU" in said and "GPU is" not in said and "M3 Max GPU" not in said
+    assert "CPU" in said and "In PyTorch the" not in said and "M3 Max GPU" not in said
     said = answer_of(
         record("vae", {}, {"batch_size": 128}, status="too-big", backend="mps"),
         record("vae", {}, {"batch_size": 128}, status="too-slow"),
@@ -110,7 +110,7 @@ def test_the_answer_stands_in_the_report_and_on_top_of_the_executed_notebook(tmp
     report.table()
     page = report_page.build(out).read_text(encoding="utf-8")
     seen = '<span class="answer">Time per epoch at batch size 128: 2.00 s'
-    evidence = "<li>Published for these settings: 3.75 s on M1 Ultra CPU (PyTorch, 2022) to "
+    evidence = "<li>Published at batch size 128: 3.75 s on M1 Ultra CPU (PyTorch, 2022) to "
     order = [page.index(text) for text in (seen, "</summary>", evidence, "<table")]
     assert order == sorted(order)
     output = {"output_type": "display_data", "data": {"text/markdown": "**2 s**"}, "metadata": {}}
@@ -147,7 +147,7 @@ def test_what_an_answer_rests_on_is_a_list_below_it(tmp_path):
     report.answer()
     first, _, *sentences = displayed.pop().data.splitlines()
     assert first.startswith("**On this machine.** Time per epoch at batch size 128: 2.00 s")
-    assert [line[:12] for line in sentences] == ["- Published ", "- Of the art"]
+    assert [line[:12] for line in sentences] == ["- Published:", "- Published ", "- Of the art"]
     report.answer(opening="It learns. ")
     opened = displayed.pop().data.splitlines()
     assert opened[0] == "**On this machine.** It learns." and opened[2].startswith("- Time per ep")
@@ -280,11 +280,14 @@ def test_values_of_other_settings_are_named_where_one_differs():
 def test_settings_of_one_framework_are_named_with_it_where_another_has_values():
     plain = [epoch(4.0, "cpu"), epoch(3.0, "cpu", batch_size=5120)]
     said = answer.of_run(of("vae"), plain)
-    assert "(one run). At batch size 5120: 3.00 s ± 1.0 %. How a GPU" in said.text
+    alike = "0.75× as long, without an established difference"
+    assert f"(one run). At batch size 5120: 3.00 s ± 1.0 %, {alike}. How a GPU" in said.text
     other = epoch(9.0, "cpu", framework="mlx")
     told = answer.of_run(of("vae"), [other, *plain])
     assert "5120" not in told.text
-    assert "Other settings in PyTorch: at batch size 5120: 3.00 s ± 1.0 %." in told.evidence
+    assert (
+        f"Other settings in PyTorch: at batch size 5120: 3.00 s ± 1.0 %, {alike}." in told.evidence
+    )
     more = [epoch(seconds, "cpu", batch_size=10 * seconds) for seconds in (1, 2)]
     listed = answer.of_run(of("vae"), [*plain, *more])
     assert "Other settings: at batch size 5120: 3.00 s ± 1.0 %; at batch size 10: " in str(listed)
@@ -321,8 +324,9 @@ def test_without_a_whole_case_the_one_of_most_work_is_told():
 
 def test_a_case_that_ended_without_the_value_is_counted():
     without = record("vae", {"step_s": metric(0.1)}, {"batch_size": 5120}, **CHIP)
-    assert "1 of 2 cases has no value: 1 ended without it (batch size 5120)." in answer_of(
-        epoch(4.0, "cpu"), without
+    assert (
+        "1 of 2 cases has no value: 1 ended without time per epoch (batch size 5120)."
+        in answer_of(epoch(4.0, "cpu"), without)
     )
     alone = record("vae", {"compute_epoch_s": metric(1.0)}, {"batch_size": 128}, framework="mlx")
     assert "1 of 2 cases has no time per epoch: 1 with computing alone (in MLX)." in answer_of(
@@ -386,7 +390,7 @@ def test_joules_of_a_gpu_are_not_answered_without_one():
 
 def test_an_opening_may_tell_the_values():
     said = said_of(of("vae"), [epoch(4.0, "cpu"), epoch(4.0)], values=False)
-    assert "4.00 s" not in said and "Published for these settings (time per epoch): " in said
+    assert "4.00 s" not in said and "Published time per epoch at batch size 128: " in said
     assert "Time per epoch" not in said
 
 

@@ -92,7 +92,7 @@ def test_a_measured_row_shows_value_interval_and_its_origin():
     times = (row["Time per epoch"], row["Compute only"])
     assert times == ("4.50 s ± 2.0 %", "2.25 s ± 1.2 %")
     assert (row["Temperature"], row["Memory"], row["Power"]) == ("64 °C", "412 MB", "41.6 W")
-    assert row["Notes"] == "estimated from 400 steps of 469; synthetic data; drift"
+    assert row["Notes"] == "estimated from 400 of 469 steps; synthetic data; drift"
     assert YEARS in table.notes and YEARS not in article_table("vae", []).notes
     kept = {INTERVALS["±"], "Data: digits drawn by hand.", f"drift: {FLAGS['drift']}."}
     assert kept <= {*table.notes} and INTERVALS["about "] not in table.notes
@@ -262,7 +262,7 @@ def test_repeats_become_their_mean_and_a_failed_one_hides_no_value():
     (row,) = shown(table)
     assert row["Time per epoch"] == "2.20 s (1.74 to 2.79 s)"
     repeats_used = "3 of 4 repeats; another one crashed"
-    assert row["Notes"].endswith(f"400 steps of 469; synthetic data; {repeats_used}; busy")
+    assert row["Notes"].endswith(f"400 of 469 steps; synthetic data; {repeats_used}; busy")
     data = table.data[-1]
     assert (data["repeats"], data["status"]) == (3, "ok")
     assert (data["epoch_s"], data["epoch_s_high"]) == pytest.approx((2.2, HIGH), rel=1e-6)

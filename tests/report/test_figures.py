@@ -24,6 +24,7 @@ from drawings import (
     intervals,
     lines,
     marks,
+    remark,
     words,
 )
 from notebook_code import PATHS
@@ -63,8 +64,7 @@ def test_a_panel_for_each_row_of_settings_and_a_line_for_each_device():
     ]
     # What has no value has no line, and is counted below.
     assert lines(second) == [CPU, GPU, RIVAL] and words(second) == ["1.93 s", "2.00 s", "6.07 s"]
-    remark = "cases of this machine without a value: 1 out of memory"
-    assert third.get_xlabel().replace("\n", " ").endswith(f" {remark}")
+    assert remark(figure) == "cases of this machine without a value: 1 out of memory"
     # Repeats are one line at their mean.
     assert (lines(third), words(third)) == (["Apple M9 CPU, PyTorch"], ["2.20 ms"])
     assert [x for x, *_ in marks(third)] == pytest.approx([0.0022]) and len(intervals(third)) == 1
@@ -104,14 +104,13 @@ def test_ratios_are_on_a_logarithmic_axis():
 
 def test_a_wide_interval_is_cut_with_an_arrow_and_no_panel_is_empty():
     wide = record("vae", {"epoch_s": metric(4.0, 0.01, 4000.0)})
-    first, second = drawn(
-        "vae", [wide, record("vae", {}, {"batch_size": 9}, status="too-slow")]
-    ).axes
+    figure = drawn("vae", [wide, record("vae", {}, {"batch_size": 9}, status="too-slow")])
+    first, second = figure.axes
     ends = (1.933 / MOST_BEYOND, 8.76 * MOST_BEYOND)
     assert intervals(first) == [pytest.approx(ends, rel=1e-3)]
     arrows = {line.get_marker() for line in first.lines} & {"<", ">"}
     assert arrows == {"<", ">"} and words(second)
-    assert "without a value: 1 too slow" in second.get_xlabel()
+    assert "without a value: 1 too slow" in remark(figure)
 
 
 def test_a_crowded_panel_has_this_machine_between_its_neighbours():
@@ -126,7 +125,7 @@ def test_a_crowded_panel_has_this_machine_between_its_neighbours():
     assert "9.50 images/s" in words(axis) and "images per second (higher is better)" in (
         axis.get_xlabel()
     )
-    assert "more devices in the table" in axis.get_xlabel()
+    assert "more devices in the table" in remark(figure)
 
 
 def test_many_devices_are_ordered_by_their_values_and_few_as_in_the_article():

@@ -60,9 +60,9 @@ def test_without_a_gpu_nothing_is_compared():
 def test_frameworks_that_trained_are_named_by_device_from_the_run_alone():
     records = [record("vae"), record("vae", backend="mps"), record("vae", status="too-big")]
     records.append(record("vae", backend="mlx-gpu", framework="mlx"))
-    said = "PyTorch and MLX trained on the GPU of this machine. "
-    assert answers.devices(records) == f"{said}PyTorch trained on the CPU of this machine."
-    said = "No training ran on a GPU of this machine. PyTorch trained on the CPU of this machine."
+    said = "PyTorch and MLX trained on the GPU in this run. "
+    assert answers.devices(records) == f"{said}PyTorch trained on the CPU in this run."
+    said = "No training ran on a GPU of this machine. PyTorch trained on the CPU in this run."
     assert answers.devices(records[:1]) == said
 
 
@@ -84,12 +84,12 @@ def test_features_that_work_are_listed_and_others_with_their_status():
     # 1.20 may be chance, since its interval has 1.
     assert answers.features(timed) == (
         "On the GPU autocast (1.52× ± 6.6 % in this process) is faster than plain fp32; "
-        "GradScaler (0.500× (0.400 to 0.600× in this process)) is slower; "
-        "fp16 (1.20× (0.900 to 1.50× in this process)) is not known to differ."
+        "GradScaler (2.0× as long, 1.7 to 2.5× in this process) is slower; "
+        "fp16 (1.20×, 0.900 to 1.50× in this process) is not known to differ."
     )
     none = answers.features([timed[0]])
     assert none.startswith(
-        "On the GPU no feature is known to be faster than plain fp32; fp16 (1.20× (0.900"
+        "On the GPU no feature is known to be faster than plain fp32; fp16 (1.20×, 0.900"
     )
 
 
@@ -117,18 +117,20 @@ def test_first_following_and_paused_launches_have_units_and_counts():
     said = answers.launches([launched()])
     assert said.text == (
         "How long a GPU takes is not answered here: no case ran on a GPU. On the CPU a launch is a "
-        "function call. A follow-up launch takes 0.00700 ms on the Apple M9 CPU in PyTorch "
+        "function call. On the Apple M9 CPU a follow-up launch takes 0.00700 ms in PyTorch "
         "(n = 1,000)."
     )
+    where = "On the Apple M9 CPU"
     assert said.evidence == [
-        "The first launch of a process takes 0.0900 ms on the Apple M9 CPU in PyTorch (n = 5).",
-        "A launch after a pause takes 0.200 ms on the Apple M9 CPU in PyTorch (n = 10).",
+        f"{where} the first launch of a process takes 0.0900 ms, 13× a follow-up one, in PyTorch "
+        "(n = 5).",
+        f"{where} a launch after a pause takes 0.200 ms, 29× a follow-up one, in PyTorch (n = 10).",
     ]
     on_gpu = answers.launches([launched("mps", repeat) for repeat in (0, 1)])
-    where = "on the Apple M9 GPU in PyTorch (n = 5 in each of 2 repeats)"
-    assert f"takes 0.0900 ms {where}." in on_gpu.evidence[0] and "function call" not in str(on_gpu)
+    assert "in PyTorch (n = 5 in each of 2 repeats)." in on_gpu.evidence[0]
+    assert "function call" not in str(on_gpu)
     both = answers.launches([launched(), launched("mps")])
-    assert both.text.startswith("A follow-up launch takes 0.00700 ms on the Apple M9 GPU")
+    assert both.text.startswith("On the Apple M9 GPU a follow-up launch takes 0.00700 ms in PyT")
     assert both.evidence[-1] == "On the CPU a launch is a function call."
     assert answers.launches([launched(profile="smoke")]) == ("", ())
     assert answers.launches([record("kernel_launch", {}, {}, status="error")]) == ("", ())
@@ -209,7 +211,11 @@ def test_flags_follow_a_slope_and_launches():
     assert answers.growth([grown]).endswith(" in 1,000 steps (busy).")
     times = {name: metric(1e-5) for name in answers.LAUNCHES}
     launched = record("kernel_launch", times, {}, flags=["busy", "few-steps"], backend="mps")
-    assert "busy, few steps)." in answers.launches([launched]).text
+    said = answers.launches([launched])
+    assert said.text.endswith("(n = 20, busy).")  # of so many, the flag is of other launches
+    few = {name: time.replace(n=5) for name, time in times.items()}
+    launched = record("kernel_launch", few, {}, flags=["few-steps"], backend="mps")
+    assert answers.launches([launched]).text.endswith("(n = 5, few steps).")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +257,8 @@ def test_growth_in_two_repeats_is_of_the_past():
     records[0] = record("memory", unclear, {"load": "easy"}, repeat=0)
     said = answers.growth(records)
     assert "no change of the memory is established: " in said
-    assert said.endswith(" per step, 2 of 2 repeats.")
+    end = " per step, 2 of 2 repeats; one of them may be without growth, by its own interval."
+    assert said.endswith(end)
 
 
 def test_models_have_their_sizes_and_images_per_second():
@@ -262,10 +269,23 @@ def test_models_have_their_sizes_and_images_per_second():
         record("model_sizes", of_224, config | {"image_size": 224}, flags=["few-steps"]),
         record("model_sizes", values, config | {"image_size": 64}),
     ]
-    assert answers.sizes_and_speeds(records) == (
-        "On the Apple M9 CPU in PyTorch a training step processes: resnet18 (11.7 million "
+    alone = answers.sizes_and_speeds(records)
+    assert alone.evidence == () and alone.text == (
+        "A training step on the Apple M9 CPU in PyTorch processes: resnet18 (11.7 million "
         "parameters, 1.81 GMAC per image) 12.3 images/s (batch size 8, few steps)."
     )
+    # A third of the images per second, and twice the MACs.
+    changed = {
+        "throughput": metric(4.1, unit="pictures/s"),
+        "forward_macs": metric(3.62e9, unit=""),
+    }
+    larger = config | {"model": "vgg16", "batch_size": 2, "image_size": 224}
+    both = answers.sizes_and_speeds([*records, record("model_sizes", of_224 | changed, larger)])
+    assert both.text == (
+        "Relative to resnet18, an image in a training step on the Apple M9 CPU in PyTorch takes "
+        "with vgg16 3.0× the time and 2.0× the MACs at batch size 2 instead of 8."
+    )
+    assert both.evidence[0].startswith(alone.text[:-1])
 
 
 def passes(forward_s, backward_s, lora, model="gpt2"):
@@ -277,9 +297,15 @@ def passes(forward_s, backward_s, lora, model="gpt2"):
 def test_passes_with_lora_are_compared_with_those_of_the_same_model_without_it():
     said = answers.lora_effect([passes(1.0, 2.0, False), passes(1.1, 1.0, True)])
     assert said == (
-        "With LoRA the forward pass takes 1.1× and the backward pass takes 0.50× as long as "
-        "without it (gpt2 at batch size 1 on the Apple M9 CPU in PyTorch)."
+        "Times with LoRA over those without it (gpt2 at batch size 1 on the Apple M9 CPU in "
+        "PyTorch): forward pass 1.1×; backward pass 0.50×."
     )
+    wide = passes(1.1, 1.0, True)
+    wide.metrics["forward_s"] = metric(1.1, 0.9, 1.3)
+    plain = passes(1.0, 2.0, False)
+    plain.metrics["forward_s"] = metric(1.0, 0.9, 1.1)
+    said = answers.lora_effect([plain, wide])
+    assert "(0.82 to 1.4× in this process), without an established difference; backward" in said
     alone = answers.lora_effect([passes(1.0, 2.0, False), passes(1.1, 1.0, True, "gpt2-medium")])
     assert alone.startswith("What LoRA changes is not answered here")
     assert answers.lora_effect([]) == ""

@@ -47,5 +47,5 @@ def test_the_figure_has_a_bar_for_each_option_and_lines_at_the_cards():
     assert axis.get_title(loc="left") == "A step of whisper-medium at batch size 4"
     widths = [patch.get_width() for patch in axis.patches]
     assert widths == pytest.approx([23.9, 12.0, 12.2, 13.3, 1.4, 12.2])
-    assert {"23.9 GB on the card", "1.40 GB on the card"} <= {*words(axis)}
+    assert {"23.9 GB", "1.4 + 12.2 GB"} <= {*words(axis)}
     assert [line.get_xdata()[0] for line in axis.lines[-2:]] == [8, 11]

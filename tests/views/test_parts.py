@@ -4,7 +4,7 @@ The seconds of each case are made by hand.
 """
 
 import pytest
-from drawings import COLOURS, HERE_CPU, drawn, lines, words
+from drawings import COLOURS, HERE_CPU, drawn, lines, remark, words
 from records import metric, record
 
 from pomology.report import figures
@@ -44,10 +44,6 @@ def bars(axis):
 
 def widths(axis):
     return [[patch.get_width() for patch in row] for _, row in sorted(bars(axis).items())]
-
-
-def remark(figure):
-    return figure.legends[0].get_title().get_text().replace("\n", " ")
 
 
 def names(figure):

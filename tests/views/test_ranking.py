@@ -77,14 +77,13 @@ def headline(*records):
 
 
 def test_the_headline_has_its_evidence():
-    single = "2.0× slower than the RTX 2070 Super (1 model; single runs; software of 2026 against "
+    single = "2.0× slower than the RTX 2070 Super (DCGAN; single runs; software of 2026 against "
     assert single in headline(epoch(2 * THEIRS))
     times = [2.0 * THEIRS, 2.2 * THEIRS, 1.8 * THEIRS]
     said = headline(*(epoch(time, repeat=number) for number, time in enumerate(times)))
     # By hand: Student's t with two degrees of freedom of the three logarithms.
     assert (
-        "2.0× slower than the RTX 2070 Super (1 model; 95 % between 3 repeats: 1.6 to 2.6×; "
-        in said
+        "2.0× slower than the RTX 2070 Super (DCGAN; 95 % between 3 repeats: 1.6 to 2.6×; " in said
     )
     assert said.endswith(").")
     around = [0.8 * THEIRS, 1.3 * THEIRS, 1.0 * THEIRS]
@@ -97,7 +96,7 @@ def test_an_own_time_that_was_disturbed_is_in_brackets_as_a_published_one_is():
     assert not beside([disturbed], HERE, "RTX 2070 Super").sound["dcgan"]
     assert beside([epoch(2 * THEIRS, flags=["few-steps"])], HERE, "RTX 2070 Super").sound["dcgan"]
     said = headline(disturbed)
-    assert "[2.0× slower than the RTX 2070 Super (1 model), use with care]" in said
+    assert "[2.0× slower than the RTX 2070 Super (DCGAN), use with care]" in said
     assert said.endswith("1 of 1 measured runs of cases were disturbed (contended).")
 
 

@@ -12,13 +12,14 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from pomology.articles.claims import CONTRADICTED, SUPPORTED, devices_of
-from pomology.format import IN_PROCESS, counted, sentence_case, significant
+from pomology.format import IN_PROCESS, comparison, counted, sentence_case, significant
 from pomology.report.article import (
     TRAININGS,
     Declaration,
     comparable,
     distinct,
     ended_after_first_step,
+    extrapolated,
 )
 from pomology.report.claims import claims_table, needs
 from pomology.report.table import value_text
@@ -90,19 +91,24 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
             asked += _compared(declaration, main, run_to_run_by_kind(records))
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
-        others = _other_settings(declaration, metric, lead, timed) if values else []
+        variations = run_to_run_by_kind(records)
+        others = _other_settings(declaration, metric, lead, timed, variations) if values else []
         if 0 < len(others) <= TOLD and len(main) == 1:  # else it is not clear of which device
             asked.append(f"{sentence_case('; '.join(others))}.")
             others = []
+        evidence += _published_comparison(declaration, metric) if unanswered else []
         evidence += _published(declaration, metric, lead, named=values)
         if values:
             evidence += _in_list(others, lead, timed) or _ends_of_settings(
                 declaration, metric, lead, timed
             )
-            evidence += filter(None, [_parts(declaration, metric, case) for case in main])
+            evidence += filter(None, [_parts(declaration, metric, lead)])
             evidence += _other_frameworks(declaration, metric, main, timed)
+            evidence += _smaller(own, metric, measured)
         if metric in OF_SPEED and not unanswered and {case.kind for case in measured} == {"cpu"}:
             evidence.append("No case ran on a GPU.")
+    elif metric in OF_GPUS:
+        evidence += _published_of_gpus(declaration, metric)
     asked += unanswered
     heading = metrics.Metric(metric).heading
     if timed or not (unanswered and metric in OF_GPUS):
@@ -235,13 +241,18 @@ def _memory(declaration: Declaration, case: Repeats) -> str:
 
 
 def _other_settings(
-    declaration: Declaration, metric: str, main: Repeats, timed: Sequence[Repeats]
+    declaration: Declaration,
+    metric: str,
+    main: Repeats,
+    timed: Sequence[Repeats],
+    variations: Mapping[str, float],
 ) -> list[str]:
     """Return the values of what differs from the main case in one setting, on the same device.
 
-    Each names its settings: `at batch size 5120: 5.01 s`. A setting with more values than fit into
-    a sentence is left to figure and table, and so are those of a curve. A speed-up has none, since
-    its notebook names all.
+    Each names its settings: `at batch size 5120: 5.01 s`. A few trainings are compared with the
+    main case. A setting with more values than fit into a sentence is left to figure and table, and
+    so are those of a curve. A speed-up has none, since its notebook names all. variations: between
+    runs, by kind of device.
     """
     if metrics.Metric(metric).unit == "×" or declaration.over:
         return []
@@ -252,6 +263,7 @@ def _other_settings(
         if alike and len(changed) == 1 and changed[0] not in ALIASES:
             by_setting[changed[0]].append(case)
     texts: list[str] = []
+    few = metric in TRAININGS and sum(map(len, by_setting.values())) <= TOLD
     for setting, others in sorted(by_setting.items(), key=lambda item: len(item[1])):
         if len(texts) + len(others) > OTHERS:
             break
@@ -262,8 +274,19 @@ def _other_settings(
             named = changed if len(by_setting) == 1 else _shown_settings(declaration, case.config)
             words = [f"{len(case.used)} of {case.repeats} repeats"] * _left_out(case)
             evidence = ", ".join([*words, *map(cases.in_words, case.flags)])
-            texts.append(f"{_in_words(named)}: {shown}{f' ({evidence})' if evidence else ''}")
+            text = f"{_in_words(named)}: {shown}{f' ({evidence})' if evidence else ''}"
+            texts.append(f"{text}, {_as_long(main, case, metric, variations)}" if few else text)
     return texts
+
+
+def _as_long(main: Repeats, case: Repeats, metric: str, variations: Mapping[str, float]) -> str:
+    """Return how long a case takes relative to the main one, by the rule of comparison."""
+    times = of_cases(main, case, metric, (variations.get(main.kind), variations.get(case.kind)))
+    judge([times])
+    ratio = f"{significant(times.ratio, 2)}× as long"
+    if not times.differs:
+        return f"{ratio}, without an established difference"
+    return f"{ratio} ({significant(times.low, 2)} to {significant(times.high, 2)}×)"
 
 
 def _in_list(others: Sequence[str], main: Repeats, timed: Sequence[Repeats]) -> list[str]:
@@ -307,7 +330,24 @@ def _ends_of_settings(
         f"{_in_words(_shown_settings(declaration, case.config))}"
         for case in (alike[0], alike[-1])
     )
-    return [f"Of its {len(alike)} settings the shortest takes {shortest}; the longest, {longest}."]
+    several = len({case.framework for case in timed}) > 1
+    whose = f"{main.framework}'s" if several else "its"
+    ends = f"the shortest takes {shortest}; the longest, {longest}"
+    return [f"Of {whose} {len(alike)} settings {ends}."]
+
+
+def _smaller(own: Sequence[Record], metric: str, measured: Sequence[Repeats]) -> list[str]:
+    """Return that cases smaller than published ran, too, whose times no sentence has, in a list."""
+    told = {case.first.case for case in measured}
+    smaller = [
+        case for case in comparable(own) if metric in case.values and case.first.case not in told
+    ]
+    if not smaller:
+        return []
+    settings = _settings_of(smaller, comparable(own))
+    count = counted(len(smaller), "case")
+    verb = "is" if len(smaller) == 1 else "are"
+    return [f"{count} smaller than published{settings} {verb} in “All measured values” only."]
 
 
 def _other_frameworks(
@@ -373,26 +413,13 @@ def _number(case: Repeats, metric: str) -> str:
     else:
         repeats = "one run"
     if metric in TRAININGS and value.how == "estimated":
-        return f"{_extrapolated(case)}, {repeats}"
+        return f"{extrapolated(case, metric)}, {repeats}"
     if len(case.used) > 1 or _left_out(case):
         return repeats
     if metric in TRAININGS:
         steps = sum(count for count, _ in case.last.steady())
         return f"{value.how} from {counted(steps, 'step')}, one run" if steps else "one run"
     return f"n = {value.n:,}, one run" if value.n and value.n > 1 else "one run"
-
-
-def _extrapolated(case: Repeats) -> str:
-    """Return from how many steps the time of a training was estimated, of how many."""
-    blocks = [record for record in case.records if record.repeat in case.used]
-    steps = sorted(sum(count for count, _ in record.steady()) for record in blocks)
-    if not steps[0]:
-        return "estimated"
-    ends = " to ".join(f"{count:,.0f}" for count in dict.fromkeys((steps[0], steps[-1])))
-    total = case.last.blocks.get("training", {}).get("epoch_steps")
-    if total:
-        return f"estimated from {ends} of {total:,.0f} steps"
-    return f"estimated from {ends} step{'s' * (steps[-1] > 1)}"
 
 
 def _compared(
@@ -454,18 +481,67 @@ def _published(
         for row in declaration.printed
         if row["metric"] == metric
         and row["si"]
-        and row["config"].items() <= case.config.items()
+        # A setting that no case has is the same for all of them, such as the size of an image.
+        and all(case.config.get(name, value) == value for name, value in row["config"].items())
         and row["device"]
     ]
     if not rows:
         return []
-    rows.sort(key=lambda row: row["si"])
+    which = "" if named else metrics.Metric(metric).heading.lower()
+    # A notebook has the same value of a setting in all cases, which need not name it.
+    settings = _in_words(_shown_settings(declaration, case.config)) if case.config else ""
+    where = " ".join(filter(None, ["Published", which, settings]))
+    return [f"{where}: {_ends(declaration, metric, rows)}."]
+
+
+def _ends(declaration: Declaration, metric: str, rows: Sequence[dict]) -> str:
+    """Return the lowest and the highest of published values with their devices."""
+    ordered = sorted(rows, key=lambda row: row["si"])
     show = metrics.Metric(metric).show
     heading = _in_minutes(declaration, metric)
-    ends = [rows[0], rows[-1]] if len(rows) > 1 else rows
+    ends = [ordered[0], ordered[-1]] if len(ordered) > 1 else ordered
     texts = [f"{show(row['si'], heading)} on {cases.published_device(row)}" for row in ends]
-    which = "" if named else f" ({metrics.Metric(metric).heading.lower()})"
-    return [f"Published for these settings{which}: {' to '.join(texts)}."]
+    return " to ".join(texts)
+
+
+def _published_of_gpus(declaration: Declaration, metric: str) -> list[str]:
+    """Return the range of published values where this machine has none, in a list.
+
+    Only if all are of the same settings.
+    """
+    rows = [row for row in declaration.printed if row["metric"] == metric and row["si"]]
+    settings = {str(row["config"]) for row in rows}
+    if len(settings) != 1:
+        return []
+    words = _in_words(_shown_settings(declaration, rows[0]["config"]))
+    return [f"Published {words}: {_ends(declaration, metric, rows)}."]
+
+
+def _published_comparison(declaration: Declaration, metric: str) -> list[str]:
+    """Return how the GPU and the CPU of a chip compare in the published rows, in a list.
+
+    Of several settings it tells those at which the GPU does worst and best.
+    """
+    times: dict[tuple[str, ...], dict[str, dict]] = defaultdict(dict)
+    for row in declaration.printed:
+        chip, _, kind = row["device"].rpartition(" ")
+        if row["metric"] == metric and row["si"] and kind in ("CPU", "GPU"):
+            times[chip, row["framework"], str(row["config"])][kind] = row
+    ratios = [
+        (both["CPU"]["si"] / both["GPU"]["si"], chip, both["GPU"]["config"])
+        for (chip, *_), both in times.items()
+        if len(both) == 2
+    ]
+    if not ratios or metric not in TRAININGS:
+        return []
+    ratios.sort(key=lambda each: each[0])
+    ends = [ratios[0], ratios[-1]] if len(ratios) > 1 else ratios
+    texts = []
+    for ratio, chip, config in ends:
+        settings = _in_words(_shown_settings(declaration, config)) if len(ratios) > 1 else ""
+        text = f"the {chip} GPU is {comparison(ratio, f'{chip} CPU')} {settings}"
+        texts.append(text.strip())
+    return [f"Published: {'; '.join(texts)}."]
 
 
 def _endings(measured: Sequence[Repeats], metric: str, lacking: str) -> list[str]:
@@ -501,7 +577,9 @@ def _why_without(case: Repeats, metric: str) -> str:
     """Return why a case that went well has no value of a metric."""
     if f"compute_{metric}" in case.values:
         return COMPUTED
-    return "stopped after its first step" if ended_after_first_step(case) else "ended without it"
+    if ended_after_first_step(case):
+        return "stopped after its first step"
+    return f"ended without {metrics.Metric(metric).heading.lower()}"
 
 
 def _settings_of(cases_of: Sequence[Repeats], measured: Sequence[Repeats]) -> str:

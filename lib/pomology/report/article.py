@@ -4,13 +4,13 @@ import functools
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from pomology.articles import published
-from pomology.format import IN_PROCESS, counted, quantity, seconds, with_interval
+from pomology.format import IN_PROCESS, quantity, seconds, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
 from pomology.report.table import MOST_ROWS, YEARS, Row, Table, intervals, numbers, value_text
@@ -31,6 +31,8 @@ EPOCH = (
 RELATIVE = ("times_fp32", "times_cpu")  # speeds relative to another case, in every table
 TIMED = ("device", "framework", "backend")
 TRAININGS = ("epoch_s", "fit_s")  # times whose note says how they were measured
+SLOPES = ("footprint_slope_bytes", "resident_slope_bytes", "page_faults_slope")
+LEAST_STEPS = 10  # behind a slope that a table shows
 NAMED = 4  # devices of a published note
 NEAREST = 4  # published rows on each side of this machine's that an excerpt has
 FOLDED = 3  # cases without a value, from which on a table has them behind a click
@@ -178,9 +180,14 @@ def article_table(
         lines[value["line"]].append(value)
     measured = comparable(records, declaration.metric)
     declaration = declaration.of_cases(case.config for case in measured)
-    rows = [_published(declaration, values) for values in lines.values()]
-    # An article also prints values that this table has no column for.
-    rows = [row for row in rows if any(row.cells[name] for name in declaration.metric_columns)]
+    rows, doubtful = [], set()
+    for values in lines.values():
+        row = _published(declaration, values)
+        # An article also prints values that this table has no column for.
+        if any(row.cells[name] for name in declaration.metric_columns):
+            rows.append(row)
+            if any(published.SERIOUS.intersection(value.get("faults", ())) for value in values):
+                doubtful.add(id(row))
     by_work = cases_by_work(measured)
     rates = {}
     # Where the status is a column, it is what the table is of.
@@ -203,15 +210,18 @@ def article_table(
     notes = intervals([row for row in rows if row.kind == "measured"])
     notes += _notes(declaration, records, measured, filled)
     if len(rows) > MOST_ROWS:
-        rows = with_excerpt(rows, declaration.metric)
+        rows = with_excerpt(rows, declaration.metric, doubtful)
     return Table(declaration.title or declaration.name, rows, notes, rates)
 
 
-def with_excerpt(rows: Sequence[Row], metric: str) -> list[Row]:
+def with_excerpt(
+    rows: Sequence[Row], metric: str, doubtful: Container[int] = frozenset()
+) -> list[Row]:
     """Return rows, some with their number in an excerpt: this machine's, and published ones nearby.
 
-    These have the same precision; the highest value comes first. No row has a number where there is
-    nothing to compare.
+    These have the same precision; the highest value comes first. Without any published row it has
+    the fastest row of each operation, framework and precision. doubtful: ids of published rows with
+    a known problem, which it is without.
     """
     valued = [row for row in rows if row.data and row.data.get(metric)]
     valued.sort(key=lambda row: row.data[metric], reverse=True)
@@ -221,13 +231,31 @@ def with_excerpt(rows: Sequence[Row], metric: str) -> list[Row]:
         published_rows = [
             row
             for row in valued
-            if row.kind == "published" and row.data.get("precision") == precision
+            if row.kind == "published"
+            and row.data.get("precision") == precision
+            and id(row) not in doubtful
         ]
         above = sum(row.data[metric] > own.data[metric] for row in published_rows)
         near = published_rows[max(0, above - NEAREST) : above + NEAREST]
         chosen |= {id(row) for row in [own, *near] if near}
-    order = {id(row): number for number, row in enumerate(valued) if id(row) in chosen}
-    numbers_of = {key: number for number, key in enumerate(order, start=1)}
+    if not any(row.kind == "published" for row in rows):
+        chosen = {id(row) for row in _fastest_of_operations(valued)}
+    return numbered(rows, [row for row in valued if id(row) in chosen])
+
+
+def _fastest_of_operations(valued: Sequence[Row]) -> list[Row]:
+    """Return the first row of each operation, framework and precision. valued: fastest first."""
+    fastest: dict[tuple, Row] = {}
+    for row in valued:
+        names = ("operation", "framework", "precision")
+        if row.data.get("operation"):
+            fastest.setdefault(tuple(row.data.get(name) for name in names), row)
+    return [*fastest.values()]
+
+
+def numbered(rows: Sequence[Row], excerpt: Sequence[Row]) -> list[Row]:
+    """Return rows, those of an excerpt with their numbers in it."""
+    numbers_of = {id(row): number for number, row in enumerate(excerpt, start=1)}
     return [row._replace(excerpt=numbers_of.get(id(row), 0)) for row in rows]
 
 
@@ -358,6 +386,8 @@ def _measured_cells(
             sources = tuple(name for name in sources if name != "reserved_peak_bytes")
         value = next((values[name] for name in sources if name in values), None)
         cells[heading] = value_text(metric, value, heading) if value else ""
+        if value and metric in SLOPES and case.last.metrics[metric].n < LEAST_STEPS:
+            cells[heading] = "too few steps"  # pools still fill
         if metric == "status":  # the first failure of all repeats
             good = "inconclusive" if "too-noisy" in case.flags else "yes"
             cells[heading] = case.failure or good
@@ -366,6 +396,20 @@ def _measured_cells(
         times = (heading for heading, metric in columns.items() if metric == declaration.time)
         cells[next(times, next(iter(columns)))] = case.status
     return cells
+
+
+def extrapolated(case: Repeats, metric: str) -> str:
+    """Return from how many steps the time of a training was estimated, and of how many."""
+    used = [record for record in case.records if record.repeat in case.used]
+    steps = sorted(sum(count for count, _ in record.steady()) for record in used)
+    if not steps[-1]:
+        return "estimated"
+    ends = " to ".join(f"{count:,.0f}" for count in dict.fromkeys((steps[0], steps[-1])))
+    total = case.last.blocks.get("training", {}).get("epoch_steps")
+    # Of several epochs some frameworks count the steps of one, and others all.
+    if total and metric == "epoch_s":
+        return f"estimated from {ends} of {total:,.0f} steps"
+    return f"estimated from {ends} step{'s' * (steps[-1] > 1)}"
 
 
 def ended_after_first_step(case: Repeats) -> bool:
@@ -383,10 +427,7 @@ def _note(declaration: Declaration, case: Repeats) -> str:
     if time and declaration.metric in TRAININGS:
         how = time.how
         if how == "estimated":
-            steps = last.blocks.get("training", {}).get("epoch_steps")
-            timed = sum(count for count, _ in last.steady())
-            how += f" from {counted(timed, 'step')}"
-            how += f" of {steps:,.0f}" if steps else ""
+            how = extrapolated(case, declaration.metric)
         elif declaration.metric == "epoch_s" and "step_s" in case.values:
             how += f", a step in {with_interval(case.values['step_s'], seconds)}"
         data = {"stand-in": "synthetic data", "none": ""}  # an MLX twin's note tells its inputs

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from IPython.display import Markdown, display
+from IPython.display import Image, Markdown, display
 
 from pomology.articles import published
 from pomology.articles.claims import NOT_TESTABLE
@@ -90,9 +90,14 @@ class Report:
         name: of its numbered files in shown/<notebook>/, HTML and CSV for a table, SVG for a
         figure. caption: text under it. folded: the report hides it at first; the notebook a table.
         """
-        self._displayed(self.save(table_or_figure, name, caption, folded))
+        displayed = self.save(table_or_figure, name, caption, folded)
+        # On the notebook's page a folded figure has its caption with it.
+        within = folded and isinstance(displayed, Image)
+        if within:
+            displayed.metadata |= {"caption": caption}
+        self._displayed(displayed)
         if caption and caption != self._answer.text:
-            self._displayed(Markdown(caption))
+            self._displayed(Markdown(caption, metadata={"folded": True} if within else None))
 
     def save(self, table_or_figure: Any, name: str, caption: str = "", folded: bool = False) -> Any:
         """Save a table or figure as `show` does, and return an object for Jupyter to display.
@@ -115,7 +120,7 @@ class Report:
             write_atomic(folder / f"{item['file']}.svg", figures.svg(table_or_figure))
             displayed = figures.png(table_or_figure)
             # The notebook's page has the drawing in place of this picture.
-            displayed.metadata = {"drawing": item["file"]}
+            displayed.metadata = {"drawing": item["file"], "folded": folded}
         self._note()
         return displayed
 
@@ -170,18 +175,24 @@ class Report:
         return Table("This machine", rows)
 
     def answer(
-        self, text: str = "", opening: str | Answer = "", values: bool = True, also: str = ""
+        self,
+        text: str | Answer = "",
+        opening: str | Answer = "",
+        values: bool = True,
+        also: str = "",
     ) -> None:
         """Display the answer to the notebook's question, and save it for the report.
 
-        text: by default that of `answer.of_run`, whose evidence is a list below it. opening:
-        answers the question in its place, which is then part of the list; its own evidence comes
-        first there. values: whether that names the value of a case. also: sentences that belong to
-        the answer, after it. A run moves the outputs of the cells with the tag `answer` to the top
-        of the executed notebook.
+        text: by default that of `answer.of_run`. The evidence of an `Answer` is a list below it.
+        opening: answers the question in its place, which is then part of the list; its own evidence
+        comes first there. values: whether that names the value of a case. also: sentences that
+        belong to the answer, after it. A run moves the outputs of the cells with the tag `answer`
+        to the top of the executed notebook.
         """
         self._folder()
-        said = Answer(text) if text else answer.of_run(self.declaration, self.run.records, values)
+        said = text if isinstance(text, Answer) else Answer(text)
+        if not text:
+            said = answer.of_run(self.declaration, self.run.records, values)
         first = opening if isinstance(opening, Answer) else Answer(opening.strip())
         if first.text:
             evidence = (*first.evidence, said.text, *said.evidence)

@@ -47,6 +47,7 @@ KEY_COLUMNS = 2  # one more for short names
 SHORT_NAME, LONG_NAME = 13, 26  # characters; longer ones have several lines
 # Settings whose values, such as `gpt2` or `fp32`, need no name before them.
 SELF_EVIDENT = {"feature", "mode", "model", "precision"}
+NOT_COMPARED = "*No other value is of the settings that this machine has a value of: no figure.*"
 NO_VALUE = "not measured"  # though the case ended well
 WITHOUT = "cases of this machine without a value: "
 SIZE = 9  # points of all text; titles have one more
@@ -73,7 +74,7 @@ OTHER = LOOKS["published", ""]  # the default colour and marker
 DASHES = {"footprint": "-", "resident": "-.", "allocated": "--", "reserved": ":"}
 # Share of the colour, and hatch, of the first, second, ... part of a bar.
 SHADES = ((0.8, ""), (0.35, "////"), (0.12, ""), (0.12, "...."), (0.5, "xxxx"))
-LEAST_SHARE = 0.1  # of the longest bar: a part that has room for its percentage
+LEAST_SHARE = 0.15  # of the longest bar: a part that has room for its percentage
 # What the bar of a marker is of, by `Estimate.covers`.
 BARS = {
     "repeats": "95 % interval between processes",
@@ -90,7 +91,7 @@ class Line(NamedTuple):
     """A device's line of a panel.
 
     kind: `published`, `measured` or `other`, and the device's role. words: text beside the markers.
-    filled, unfilled: values with filled and open markers.
+    filled, unfilled: values with filled and open markers. problems: why a published one is open.
     """
 
     label: str
@@ -98,6 +99,7 @@ class Line(NamedTuple):
     words: str
     filled: Sequence[Estimate] = ()
     unfilled: Sequence[Estimate] = ()
+    problems: Sequence[str] = ()
 
 
 class Limit(NamedTuple):
@@ -120,6 +122,18 @@ def article_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     panels, remark = _with_marks(_panels(declaration, records), scale.label)
     relative = metrics.Metric(declaration.metric).unit == "×"
     return points_figure(_joined(panels), scale.label, scale.unit, remark=remark, equal=relative)
+
+
+def compared_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
+    """Return the figure of an article if this machine's value stands next to another one's.
+
+    Otherwise it is a sentence, since the figure would repeat the table.
+    """
+    panels = _panels(declaration, records).values()
+    kinds = [[line.kind[0] for line in lines if _values(line)] for lines in panels]
+    if any("measured" in of_panel and len(of_panel) > 1 for of_panel in kinds):
+        return article_figure(declaration, records)
+    return NOT_COMPARED
 
 
 def rates_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
@@ -378,8 +392,8 @@ def draw_lines(
     # Above all panels, since a row is too low for it.
     figure.suptitle(scale.label, x=0.01, ha="left", fontsize="medium")
     points = [point for lines in curves.values() for line in lines.values() for point in line]
-    covers = {value.covers for _, value in points if _has_bar(value, axes[0].yaxis)}
-    key(figure, handles | _key_of_bars(covers), remark)
+    bars = _key_of_bars([value for _, value in points], axes[0].yaxis)
+    key(figure, handles | bars, remark)
     fit_height(figure, left, PANEL * len(left))
     return figure
 
@@ -410,10 +424,26 @@ def _has_bar(value: Estimate, axis: Any) -> bool:
     return high - low > VISIBLE * abs(scale.transform(end) - scale.transform(start))
 
 
-def _key_of_bars(covers: Iterable[str]) -> dict[str, dict]:
-    """Return the entry of a key for intervals. covers: what they cover, see `BARS`."""
-    bars = [words for name, words in BARS.items() if name in covers]
-    return {f"bar: {', or '.join(bars)}": {"color": GREY, "linewidth": 2}} if bars else {}
+def _key_of_bars(values: Sequence[Estimate], axis: Any) -> dict[str, dict]:
+    """Return the entry of a key for intervals, also where the markers hide all of them.
+
+    values: those of a figure. axis: see `_has_bar`.
+    """
+    seen = {value.covers for value in values if _has_bar(value, axis)}
+    hidden = {value.covers for value in values if value.low is not None} - seen
+    bars = [words for name, words in BARS.items() if name in seen]
+    if bars:
+        return {f"bar: {', or '.join(bars)}": {"color": GREY, "linewidth": 2}}
+    behind = [words for name, words in BARS.items() if name in hidden]
+    if behind:
+        return {f"{', or '.join(behind)}: hidden by its marker": {"linestyle": "none"}}
+    return {}
+
+
+def _problem(opened: Sequence[Line]) -> str:
+    """Return the known problem of published values in words; "" if there are several, or none."""
+    names = {name for line in opened for name in line.problems}
+    return published.FAULTS[names.pop()] if len(names) == 1 else ""
 
 
 def _apart(places: Sequence[float]) -> list[float]:
@@ -464,8 +494,8 @@ def _published(declaration: Declaration, row: dict) -> Line | None:
     if value:
         words = scale_of(declaration).show(value)
     marks = [Estimate(value)] if value else []
-    faulty = published.SERIOUS.intersection(row.get("faults", ()))
-    look = {"unfilled" if faulty else "filled": marks}
+    problems = sorted(published.SERIOUS.intersection(row.get("faults", ())))
+    look = {"unfilled" if problems else "filled": marks, "problems": problems}
     return Line(label, ("published", row["role"]), words, **look)
 
 
@@ -519,8 +549,9 @@ def points_figure(
     """Return a figure of panels below each other, None without values.
 
     The axis is logarithmic, or begins at 0 where values differ little and are no ratios.
-    label: of the axis. unit: of its numbers. open_means: what an open marker is, by kind of line.
-    remark: below the axis. equal: of ratios, which get a dashed line at 1.
+    label: of the axis. unit: of its numbers. open_means: what an open marker is, by kind of line; a
+    known problem is named if it is the only one. remark: above the key. equal: of ratios, which get
+    a dashed line at 1.
     """
     if not panels:
         return None
@@ -540,10 +571,16 @@ def points_figure(
             form = {"color": look["colour"], "marker": look["mark"], "linestyle": "none"}
             looks[look["name"]] = form
     for kind, meaning in open_means.items():
-        opened = [line for lines in panels.values() for line in lines if line.unfilled]
-        if any(line.kind[0] == kind for line in opened):
-            form = {"color": GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
-            looks[f"open: {meaning}"] = form
+        opened = [
+            line
+            for lines in panels.values()
+            for line in lines
+            if line.unfilled and line.kind[0] == kind
+        ]
+        if opened:
+            mark = LOOKS.get(opened[0].kind, OTHER)["mark"]
+            form = {"color": GREY, "marker": mark, "markerfacecolor": "none", "linestyle": "none"}
+            looks[f"open: {_problem(opened) or meaning}"] = form
     ends = (min(centres) / MOST_BEYOND, max(centres) * MOST_BEYOND)
     for axis, lines in zip(axes, panels.values(), strict=True):
         for row, line in enumerate(lines):
@@ -555,12 +592,11 @@ def points_figure(
         for axis in axes:
             axis.axvline(1, color=GREY, linewidth=0.8, linestyle="dashed", zorder=1)
     axes[0].set_xlim(0 if from_zero else left, right)
-    looks |= _key_of_bars({value.covers for value in drawn if _has_bar(value, axes[0].xaxis)})
-    below = [wrapped(text, FULL_WIDTH) for text in (label, remark) if text]
+    looks |= _key_of_bars(drawn, axes[0].xaxis)
     # On the right it may be as wide as the figure.
-    axes[-1].set_xlabel("\n".join(below), loc="right")
+    axes[-1].set_xlabel(wrapped(label, FULL_WIDTH), loc="right")
     plain_ticks(axes[-1].xaxis, unit)
-    key(figure, looks)
+    key(figure, looks, remark)
     fit_height(figure, axes, sum(rows.heights))
     return figure
 
@@ -716,13 +752,14 @@ class Bar(NamedTuple):
     """A device's bar of a panel.
 
     kind: `measured` and the device's role. parts: name -> length in SI units, above 0. words: its
-    total with the unit, at the end.
+    total with the unit, at the end. whole: the total with its interval, which is drawn.
     """
 
     label: str
     kind: tuple[str, str]
     parts: Mapping[str, float]
     words: str
+    whole: Estimate | None = None
 
 
 def parts_figure(
@@ -743,14 +780,20 @@ def parts_figure(
     shades = dict(zip(names, itertools.cycle(SHADES), strict=False))
     for axis, (title, bars) in zip(axes, panels.items(), strict=True):
         rows.draw(axis, title)
-        longest = max(sum(bar.parts.values()) for bar in bars) / unit
+        longest = max(_end(bar) for bar in bars) / unit
         for row, bar in enumerate(bars):
             _draw_bar(axis, (row, rows.bar(title)), bar, shades, unit, longest)
         axis.set_xlim(0, longest)
         axis.locator_params(axis="x", nbins=5)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes[-1].set_xlabel(label, loc="right")
-    key(figure, {name: _shaded(GREY, *shades[name]) for name in names}, remark)
+    wholes = [bar.whole for bars in panels.values() for bar in bars if bar.whole]
+    covers = {whole.covers for whole in wholes if whole.low is not None}
+    lines = [words for name, words in BARS.items() if name in covers]
+    looks = {name: _shaded(GREY, *shades[name]) for name in names}
+    if lines:
+        looks[f"line: {', or '.join(lines)}"] = {"color": INK, "linewidth": 1.2}
+    key(figure, looks, remark)
     fit_height(figure, axes, sum(rows.heights))
     for axis in axes:
         _fit_words(axis)
@@ -781,9 +824,19 @@ def _draw_bar(
             share = f"{percent:.0f} %" if percent < 99.5 else "> 99 %"
             axis.text(left + width / 2, row, share, ha="center", va="center", size=SIZE)
         left += width
+    if bar.whole and bar.whole.low is not None:
+        low, high = (end / unit for end in bar.whole.bounds)
+        below = row + 0.3 * height  # of the percentages
+        axis.plot((low, high), (below, below), color=INK, linewidth=1.2, marker="|", markersize=5)
     form = {"textcoords": "offset points", "va": "center", "size": SIZE}
     # `_fit_words` gives the words their room.
-    axis.annotate(bar.words, (left, row), (6, 0), **form).set_in_layout(False)
+    axis.annotate(bar.words, (_end(bar) / unit, row), (6, 0), **form).set_in_layout(False)
+
+
+def _end(bar: Bar) -> float:
+    """Return where a bar or its interval ends, in SI units."""
+    length = sum(bar.parts.values())
+    return max(length, bar.whole.high) if bar.whole and bar.whole.high is not None else length
 
 
 def _shaded(colour: str, share: float, hatch: str) -> dict[str, Any]:
@@ -824,6 +877,7 @@ def curves_figure(panels: dict[str, list[tuple]], label: str, one_axis: bool = T
         bottom, top = axis.get_ylim()
         axis.set(ylabel=wrapped(quantity, LABEL), ylim=(min(0, bottom), 1.08 * top))
         axis.grid(axis="y")
+        plain_ticks(axis.yaxis)
     axes[-1].set_xlabel(label)
     for axis in axes:
         axis.locator_params(axis="x", integer=label == "step")
@@ -836,8 +890,7 @@ def curves_figure(panels: dict[str, list[tuple]], label: str, one_axis: bool = T
 def grid_of(count: int, height: float) -> tuple[Any, list[Any], list[Any]]:
     """Return a figure of so many panels in rows, with one vertical axis; all axes; the left ones.
 
-    A panel that is alone in its row is as wide as the row. height: of a panel in inches, about; see
-    `fit_height`.
+    A single panel is as wide as a row. height: of a panel in inches, about; see `fit_height`.
     """
     rows = -(-count // COLUMNS)
     figure = figure_of(WIDTH, _enough([height] * rows))
@@ -845,8 +898,7 @@ def grid_of(count: int, height: float) -> tuple[Any, list[Any], list[Any]]:
     axes: list[Any] = []
     for number in range(count):
         row, column = divmod(number, COLUMNS)
-        alone = number == count - 1 and column == 0
-        place = grid[row, :] if alone else grid[row, column]
+        place = grid[row, :] if count == 1 else grid[row, column]
         axes.append(figure.add_subplot(place, sharey=axes[0] if axes else None))
         axes[-1].tick_params(axis="y", labelleft=column == 0)
     return figure, axes, axes[::COLUMNS]

@@ -67,7 +67,7 @@ NAMES = 3  # of a folded cell
 TIMED = re.compile(
     r"^class (Trainer\b|\w+\((nn|LightningModule))"
     r"|^ {0,4}def (\w*step|build|network|random_model|mlp|lstm|one_pass|multiply|convolve)\("
-    r"|^def (train|measure|fit)\("
+    r"|^def (train|measure|fit|run|sustain|count|require)\("
     r"|^def (cold|follow_up)\(|^run\(|case\.trace\(\)",
     re.MULTILINE,
 )
@@ -158,7 +158,9 @@ def endings(records: Sequence[Record]) -> str:
         for counts in (statuses, flags)
     )
     text = f"{head}: {', '.join([f'{len(measured):,} measured', *by_status])}"
-    return f"{text}; of the measured {', '.join(by_flag)}" if by_flag else text
+    several = sum(flags.values()) > sum(bool(record.flags) for record in measured)
+    text += f"; of the measured {', '.join(by_flag)}" if by_flag else ""
+    return f"{text} (one may have several flags)" if several else text
 
 
 def address(svg: str) -> Markup:
@@ -191,6 +193,12 @@ def run_parameters(source: str) -> list[str]:
     return [line for line in lines if not line.startswith(("repeat = ", "out = "))]
 
 
+def run_repeats(source: str) -> int:
+    """Return how many repeats a run had when its cell of parameters was executed, at least 1."""
+    repeat = re.search(r"^repeat = (\d+)$", source, re.MULTILINE)
+    return 1 + int(repeat[1]) if repeat else 1
+
+
 def is_experiment(source: str) -> bool:
     """Return whether a cell is what a reader came for: the model, or what is timed."""
     return bool(TIMED.search(source))
@@ -212,7 +220,7 @@ def rendered(notebook: str, name: str, drawings: Path, shared: bool = False) -> 
         return read_text(path) if re.fullmatch(FILE, file) and path.is_file() else ""
 
     filters = {"address": address, "code_label": code_label, "is_experiment": is_experiment}
-    filters["run_parameters"] = run_parameters
+    filters |= {"run_parameters": run_parameters, "run_repeats": run_repeats}
     exporter = HTMLExporter(
         template_name=table.PAGE.name,
         extra_template_basedirs=[str(table.PAGE.parent)],

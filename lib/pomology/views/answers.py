@@ -19,9 +19,15 @@ from pomology.views.side_by_side import joined
 
 PLAIN = "fp32"  # the feature with which others are compared
 LAUNCHES = {
-    "launch_s": "A follow-up launch takes",
-    "launch_cold_s": "The first launch of a process takes",
-    "launch_paused_s": "A launch after a pause takes",
+    "launch_s": "a follow-up launch takes",
+    "launch_cold_s": "the first launch of a process takes",
+    "launch_paused_s": "a launch after a pause takes",
+}
+LORA_PARTS = {
+    "forward_s": "forward pass",
+    "backward_s": "backward pass",
+    "update_s": "update",
+    "step_s": "whole step",
 }
 JOULES = ("energy_gpu_j_per_step", "energy_j_per_step")
 SIDES = ("published", "here")  # on whose numbers a claim has a verdict
@@ -59,29 +65,29 @@ def utilization(records, best):
     texts = []
     for kind, by_experiment in shares.items():
         percents = by_experiment.values()
-        statistics = (min, median, max)
-        low, middle, high = (significant(statistic(percents), 2) for statistic in statistics)
-        count = f"median of {len(percents)} experiments, {low} to {high} %"
+        middle = significant(median(percents), 2)
+        ends = [choose(by_experiment, key=by_experiment.get) for choose in (min, max)]
+        low, high = (f"{significant(by_experiment[name], 2)} % ({name})" for name in ends)
+        count = f"median of {len(percents)} experiments, from {low} to {high}"
         texts.append(f"Trainings reach {middle} % of the peak of the {kind.upper()} ({count}).")
     return " ".join(texts) or "Not known; the notebook peaks measures the peak."
 
 
 def peaks(best):
     """Return the highest rates of single operators that a run has measured. best: its `roofs`."""
-    texts = []
+    by_kind = {}
     for name, measured in (("flops_per_s", best.rates), ("bytes_per_s", best.bandwidths)):
         show = Metric(name).show
         for (kind, group), peak in sorted(measured.items()):
             framework = cases.framework_name(peak.record.framework)
             operation = peak.record.config["operation"]
-            text = (
-                f"{group} {show(peak.rate.value)} on the {kind.upper()} ({operation}, {framework})"
-            )
-            texts.append(text)
-    if not texts:
+            source = f"{operation} of {peak.record.experiment}, {framework}"
+            by_kind.setdefault(kind, []).append(f"{group} {show(peak.rate.value)} ({source})")
+    if not by_kind:
         return "No peak has been measured; smoke tests are too small for one."
-    rule = "each the rate of a single operator's fastest timing block"
-    return f"Measured peaks, {rule}: {'; '.join(texts)}."
+    texts = [f"The {kind.upper()} reaches at most {'; '.join(of)}." for kind, of in by_kind.items()]
+    rule = "Each is the rate of a single operator's fastest timing block, and has no interval."
+    return " ".join([*texts, rule])
 
 
 def checks(records):
@@ -114,13 +120,22 @@ def devices(records):
             names = trained.setdefault(cases.kind(record.backend), {})
             names[cases.framework_name(record.framework)] = None
     texts = [
-        f"{answer.listed([*trained[kind]])} trained on the {kind.upper()} of this machine."
+        f"{answer.listed([*trained[kind]])} trained on the {kind.upper()} in this run."
         for kind in ("gpu", "cpu")
         if kind in trained
     ]
     if "gpu" not in trained:
-        texts.insert(0, "No training ran on a GPU of this machine.")
+        texts.insert(0, _without_gpu(records))
     return " ".join(texts)
+
+
+def _without_gpu(records):
+    """Return why no training ran on a GPU, as far as a case says it."""
+    asked = [record for record in records if record.config.get("accelerator") in ("gpu", "mps")]
+    reasons = [record.reason for record in asked if record.status == "unsupported"]
+    if reasons and reasons[0]:
+        return f"No: a training on a GPU is not supported here ({reasons[0]})."
+    return "No training ran on a GPU of this machine."
 
 
 def features(records):
@@ -142,7 +157,9 @@ def features(records):
         ends, words = case.status, feature
         if ends == "ok" and "speedup" in case.values:
             ends = _against_plain_fp32(case.values["speedup"])
-            words += f" ({_ratio(case.values['speedup'])})"
+            # The interval is in the same brackets.
+            shown = _ratio(case.values["speedup"])
+            words += f" ({shown.replace(' (', ', ').replace(')', '')})"
         by_kind.setdefault(case.kind, {}).setdefault(ends, []).append(words)
     texts = []
     for kind, by_end in sorted(by_kind.items(), reverse=True):
@@ -181,7 +198,10 @@ def _ends(compared):
 
 
 def _ratio(ratio):
-    """Return a ratio of speeds with its interval."""
+    """Return a ratio of speeds with its interval; of a slower feature, that of its times."""
+    if ratio.high is not None and ratio.high < 1:
+        text = with_interval(1 / ratio, lambda one: f"{significant(one, 2)}×", IN_PROCESS)
+        return text.replace("×", "× as long", 1)
     return with_interval(ratio, lambda one: f"{significant(one)}×", IN_PROCESS)
 
 
@@ -220,8 +240,14 @@ def launches(records):
     pooled.sort(key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
     if not pooled:
         return Answer("")
+    by_device = {}
+    for case in pooled:
+        by_device.setdefault(case.device, []).append(case)
     follow_up, *others = [
-        f"{words} {'; '.join(_launch(case, name) for case in pooled)}."
+        " ".join(
+            f"On the {device} {words} {_launch(of_device, name)}."
+            for device, of_device in by_device.items()
+        )
         for name, words in LAUNCHES.items()
     ]
     kinds = {case.kind for case in pooled}
@@ -233,14 +259,22 @@ def launches(records):
     return Answer(follow_up, others)
 
 
-def _launch(case, name):
-    """Return the time of a case's launch with its number and the device."""
-    count = f"n = {case.last.metrics[name].n:,}"
-    if len(case.used) > 1:
-        count += f" in each of {len(case.used)} repeats"
-    evidence = ", ".join([count, *map(cases.in_words, case.flags)])
-    shown = with_interval(case.values[name], _milliseconds)
-    return f"{shown} on the {case.device} in {case.framework} ({evidence})"
+def _launch(pooled, name):
+    """Return the times of a launch on a device, of each framework, with their numbers."""
+    times = {}
+    for case in pooled:
+        number = case.last.metrics[name].n
+        count = f"n = {number:,}"
+        count += f" in each of {len(case.used)} repeats" if len(case.used) > 1 else ""
+        few = number < cases.LEAST_CALLS
+        flags = [flag for flag in case.flags if few or flag != answer.FEW_STEPS]
+        shown = with_interval(case.values[name], _milliseconds)
+        if name != "launch_s":
+            factor = significant(case.values[name].value / case.values["launch_s"].value, 2)
+            shown += f", {factor}× a follow-up one,"
+        evidence = ", ".join([count, *map(cases.in_words, flags)])
+        times.setdefault(evidence, []).append(f"{shown} in {case.framework}")
+    return "; ".join(f"{answer.listed(shown)} ({evidence})" for evidence, shown in times.items())
 
 
 def _milliseconds(value):
@@ -329,6 +363,8 @@ def growth(records):
             verdict = f"no change of the memory is established: {shown} per step"
             verdict += f" in {slope.n:,} steps" if slope.n and len(case.used) == 1 else ""
             verdict += f", {len(case.used)} of {case.repeats} repeats" if case.repeats > 1 else ""
+            if unclear and slope.low is not None and not slope.low <= 0 <= slope.high:
+                verdict += "; one of them may be without growth, by its own interval"
         else:
             verb = "grows" if slope.value > 0 else "shrinks"
             if slope.covers == "seen":  # of two repeats, which have no interval
@@ -340,31 +376,53 @@ def growth(records):
 
 
 def sizes_and_speeds(records):
-    """Return of each model its parameters, MACs and images per second, by device.
+    """Return how models compare in the time and the MACs of an image, and the numbers of each.
 
-    records: of `model_sizes`. "" for smoke runs.
+    records: of `model_sizes`. The answer is empty for smoke runs.
     """
     by_device = {}
     for case in comparable(records):
-        speed = case.values.get("throughput")
-        macs = case.values.get("forward_macs")
-        if not (speed and macs):  # MACs are of 224 pixels
-            continue
-        millions = significant(case.values["parameters"].value / 1e6)
-        size = f"{millions} million parameters, {significant(macs.value / 1e9)} GMAC per image"
-        batch_size = f"batch size {case.config['batch_size']}"
-        how = ", ".join([batch_size, *map(cases.in_words, case.flags)])
-        shown = value_text("throughput", speed.replace(unit="images/s"), in_process=IN_PROCESS)
-        text = f"{case.config['model']} ({size}) {shown} ({how})"
-        by_device.setdefault((case.device, case.framework), []).append(text)
-    return " ".join(
-        f"On the {device} in {framework} a training step processes: {'; '.join(texts)}."
-        for (device, framework), texts in by_device.items()
-    )
+        # MACs are of 224 pixels.
+        if {"throughput", "forward_macs"} <= case.values.keys():
+            by_device.setdefault((case.device, case.framework), []).append(case)
+    compared = []
+    numbers = []
+    for (device, framework), models in by_device.items():
+        where = f"on the {device} in {framework}"
+        smallest, *larger = sorted(models, key=lambda case: case.values["forward_macs"].value)
+        parts = [_beside_smallest(case, smallest) for case in larger]
+        if parts:
+            base = smallest.config["model"]
+            text = f"Relative to {base}, an image in a training step {where} takes with"
+            compared.append(f"{text} {answer.listed(parts)}.")
+        texts = [_size_and_speed(case) for case in models]
+        numbers.append(f"A training step {where} processes: {'; '.join(texts)}.")
+    return Answer(" ".join(compared or numbers), numbers if compared else ())
+
+
+def _beside_smallest(case, smallest):
+    """Return the time and the MACs of an image of a model, relative to the smallest one."""
+    slower = smallest.values["throughput"] / case.values["throughput"]
+    macs = case.values["forward_macs"].value / smallest.values["forward_macs"].value
+    sizes = [each.config["batch_size"] for each in (case, smallest)]
+    batches = "" if sizes[0] == sizes[1] else f" at batch size {sizes[0]} instead of {sizes[1]}"
+    longer = with_interval(slower, lambda factor: f"{significant(factor, 2)}×", IN_PROCESS)
+    return f"{case.config['model']} {longer} the time and {significant(macs, 2)}× the MACs{batches}"
+
+
+def _size_and_speed(case):
+    """Return a model's parameters, MACs and images per second."""
+    millions = significant(case.values["parameters"].value / 1e6)
+    macs = significant(case.values["forward_macs"].value / 1e9)
+    size = f"{millions} million parameters, {macs} GMAC per image"
+    how = ", ".join([f"batch size {case.config['batch_size']}", *map(cases.in_words, case.flags)])
+    speed = case.values["throughput"].replace(unit="images/s")
+    shown = value_text("throughput", speed, in_process=IN_PROCESS)
+    return f"{case.config['model']} ({size}) {shown} ({how})"
 
 
 def lora_effect(records):
-    """Return how the passes with LoRA compare with those without it, or that they do not.
+    """Return how the parts of a step with LoRA compare with those without it, or that they do not.
 
     records: of `gpt2_finetuning`. "" for smoke runs.
     """
@@ -375,15 +433,15 @@ def lora_effect(records):
     for case in (case for case in pooled if case.config["lora"]):
         plain = next(iter(_same_with(case, pooled, lora=False)), None)
         parts = [
-            f"the {words} pass takes {_times_as_long(case, plain, name)}"
-            for name, words in answer.PASSES.items()
+            f"{words} {_times_as_long(case, plain, name)}"
+            for name, words in LORA_PARTS.items()
             if plain and name in case.values and name in plain.values
         ]
         if parts:
             model = f"{case.config['model']} at batch size {case.config['batch_size']}"
             where = f"on the {case.device} in {case.framework}"
             evidence = ", ".join([f"{model} {where}", *map(cases.in_words, case.flags)])
-            texts.append(f"With LoRA {answer.listed(parts)} as long as without it ({evidence}).")
+            texts.append(f"Times with LoRA over those without it ({evidence}): {'; '.join(parts)}.")
     return " ".join(texts) or (
         "What LoRA changes is not answered here: no model has times both with it and without it."
     )
@@ -403,17 +461,20 @@ def _times_as_long(case, plain, metric):
     """Return how long a case takes relative to another one, in words. Both have the metric."""
     ratio = repeats.speed_ratio(plain, case, metric)
     ratio = ratio or case.values[metric] / plain.values[metric]
-    return with_interval(ratio, lambda factor: f"{significant(factor, 2)}×", IN_PROCESS)
+    text = with_interval(ratio, lambda factor: f"{significant(factor, 2)}×", IN_PROCESS)
+    unclear = ratio.low is not None and ratio.low <= 1 <= ratio.high
+    return f"{text}, without an established difference" if unclear else text
 
 
 def limits(records, best):
-    """Return which roof is the lower one for the best cases of the experiments, by kind of device.
+    """Return how near trainings come to the peak, and which roof is lower for the best cases.
 
-    records: of one run. best: its `roofs`.
+    By kind of device and framework. records: of one run. best: its `roofs`.
     """
     table = points(records, best)
     texts = []
-    for kind, rows in table[table["limit"] != ""].groupby("kind"):
+    grouped = table[table["limit"] != ""].groupby(["kind", "framework"], sort=False)
+    for (kind, framework), rows in grouped:
         parts = []
         for limit, words in LIMITS.items():
             shares = 100 * rows.loc[rows["limit"] == limit, "share_of_roof"].clip(upper=1)
@@ -422,9 +483,9 @@ def limits(records, best):
                 middle, low, high = (significant(share, 2) for share in ends)
                 reached = f"{middle} % (median, {low} to {high} %)"
                 parts.append(f"{words.format(len(shares))} {reached}")
-        count = f"Of {len(rows)} best cases on the {kind.upper()}"
-        texts.append(f"{count}, operators and trainings, {'; '.join(parts)}.")
-    return " ".join(texts)
+        where = f"on the {kind.upper()} in {cases.framework_name(framework)}"
+        texts.append(f"Of {len(rows)} best cases {where}, {'; '.join(parts)}.")
+    return Answer(utilization(records, best), texts)
 
 
 def without_joules(records):
@@ -567,6 +628,14 @@ def _faster_framework(framework, where, rows):
     counts = ", ".join(parts)
     evidence = f"{models_text}; {counts}"
     most = len(rows) / 2
+    if len(rows) == 1 and (mlx or other):
+        bounds = [rows[0]["ratio_low"], rows[0]["ratio_high"]]
+        ends = sorted(bounds if mean > 1 else [1 / bound for bound in bounds])
+        low, high = (significant(end, 2) for end in ends)
+        name, than = ("MLX", framework) if mean > 1 else (framework, "MLX")
+        factor = significant(max(mean, 1 / mean), 2)
+        faster = f"{name} is {factor}× ({low} to {high}×) faster than {than} {where}"
+        return f"In the one case that both ran, {rows[0]['settings']}, {faster}."
     if (mlx > most and not other and mean > 1) or (other > most and not mlx and mean < 1):
         name, than = ("MLX", framework) if mean > 1 else (framework, "MLX")
         factor = significant(max(mean, 1 / mean), 2)

@@ -65,8 +65,8 @@ def figure(_, records, panel=_of_load, timed=False, change=False):
                 values = values.rolling(window, center=True, min_periods=1).median()
             panels[f"{quantity}, {words}"].append((record, values, name))
         if "page_faults" in trace:
-            faults = (trace["page_faults"] - trace["page_faults"].iloc[0]) / 1e3
-            panels[f"1,000 faults, {words}"].append((record, faults, ""))
+            faults = trace["page_faults"] - trace["page_faults"].iloc[0]
+            panels[f"page faults, {words}"].append((record, faults, ""))
         if timed:
             steps_s = trace["t_s"].diff() / trace.index.to_series().diff()
             panels[f"s per step, {words}"].append((record, steps_s, ""))

@@ -99,7 +99,8 @@ def figure(_, records):
         )
         parts = {"weights, gradients, moments": states, "activations": needed - states}
         label = f"{case.config['model']}, batch size {case.config['batch_size']}"
-        bar = Bar(label, ("measured", case.kind), parts, f"{quantity(needed, 'B')}")
+        words = f"{quantity(needed, 'B')}: {cost.fit_of(needed / free)}"
+        bar = Bar(label, ("measured", case.kind), parts, words)
         title = f"{case.device}: {quantity(free, 'B')} free"
         panels.setdefault(title, []).append(bar)
         free_gb[title] = free / 1e9

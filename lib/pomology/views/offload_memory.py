@@ -48,7 +48,9 @@ def figure(step: str, needed: Mapping[str, Cost]) -> Any:
     bars = []
     for option, cost in needed.items():
         parts = {"on the card": cost.bytes, "on the host": cost.host_bytes}
-        words = f"{quantity(cost.bytes, 'B')} on the card"
+        words = f"{cost.bytes / 1e9:.3g} GB"
+        if cost.host_bytes:
+            words = f"{cost.bytes / 1e9:.3g} + {cost.host_bytes / 1e9:.3g} GB"
         held = {name: size for name, size in parts.items() if size}
         bars.append(Bar(option, ("counted", ""), held, words))
     sizes = " and ".join(map(size_of, CARDS))

@@ -88,9 +88,10 @@ def step_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
 
 
 def _is_divided(bar: Bar) -> bool:
-    """Return whether one sees more than one part of a bar."""
+    """Return whether one sees more than one part of a bar, and knows how long they are."""
     whole = sum(bar.parts.values())
-    return sum(part > SEEN * whole for part in bar.parts.values()) > 1
+    seen = [name for name, part in bar.parts.items() if part > SEEN * whole]
+    return len(seen) > 1 and FEW_EVALUATED not in seen
 
 
 def _add(
@@ -112,7 +113,8 @@ def _add(
         if whole == "step_s" and not name and "pass_s" in case.values:
             whole = "pass_s"
         words = name + scale.show(case.values[whole].value)
-        panels[device].append(Bar(label, ("measured", case.kind), parts, words))
+        value = case.values[whole]
+        panels[device].append(Bar(label, ("measured", case.kind), parts, words, value))
     if reason:
         absent[reason].append(f"{device}, {label[:1].lower()}{label[1:]}")
 

@@ -132,7 +132,13 @@ def _row(
 
 
 def figure(records: Iterable[Record], declaration: Declaration) -> Any:
-    """Return a figure of the ratios: a panel per model, a line per pair of devices and batch."""
+    """Return a figure of the ratios: a panel per model, a line per pair of devices and batch.
+
+    Without a ratio of this machine it is a sentence, since the table has those of the article.
+    """
+    measured = measured_ratios(records, declaration)
+    if not measured:
+        return f"*{NO_GPU} The table has the article's.*"
     panels: dict[str, list[figures.Line]] = {}
     show = metrics.Metric("speedup").show
     for ratio in printed_ratios(declaration.printed):
@@ -142,7 +148,7 @@ def figure(records: Iterable[Record], declaration: Declaration) -> Any:
                 f"{ratio.devices}{size}", ("published", "gpu"), ratio.text, [Estimate(ratio.value)]
             )
             panels.setdefault(ratio.model, []).append(line)
-    for (model, size), ratio in measured_ratios(records, declaration).items():
+    for (model, size), ratio in measured.items():
         label = f"{HERE}, batch size {size}"
         line = figures.Line(label, ("measured", "gpu"), show(ratio.value), [ratio])
         panels.setdefault(model, []).append(line)

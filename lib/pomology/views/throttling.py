@@ -2,7 +2,7 @@
 
 from itertools import accumulate
 
-from pomology.format import clock_time, span
+from pomology.format import clock_time, significant, span
 from pomology.machine.sampler import Sample
 from pomology.report.figures import curves_figure
 from pomology.results import repeats
@@ -57,7 +57,10 @@ def duration_text(records):
             f"{case.device} in {case.framework}."
         )
         kept = case.values.get("rate_left")
-        if kept and kept.value > 1:
+        if kept and kept.low is not None and kept.low <= 1 <= kept.high:
+            loss = significant(100 * (1 - kept.low), 2)
+            texts.append(f"No loss is established; a loss of up to {loss} % is possible.")
+        elif kept and kept.value > 1:
             texts.append("Above 100 % it was no slower at the end.")
         if lasted[0] < HOT_S:
             texts.append("A machine may take longer than this load to become hot.")

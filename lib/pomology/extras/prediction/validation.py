@@ -21,6 +21,7 @@ from pomology.extras.prediction.model import (
     spreads,
     summary,
 )
+from pomology.report.answer import Answer
 from pomology.report.figures import (
     GREY,
     KEY_COLUMNS,
@@ -140,12 +141,16 @@ def table(title: str, groups: Mapping[str, pandas.DataFrame]) -> Table:
     return Table(title, rows, NOTES)
 
 
-def answer(groups: Mapping[str, pandas.DataFrame]) -> str:
+def answer(
+    groups: Mapping[str, pandas.DataFrame],
+    spreads: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> Answer:
     """Return the median error of each group of times, and how many are in their 90 % interval.
 
-    groups: by subject and kind of prediction, such as `Published times: device left out`.
+    groups: by subject and kind of prediction, such as `Published times: device left out`. spreads:
+    of the fit, by precision, see `model.spreads`.
     """
-    texts = []
+    short, texts = [], []
     for name, times in groups.items():
         numbers = summary(times)
         ends = [100 * numbers[each] for each in ("median_low", "median_high")]
@@ -154,15 +159,19 @@ def answer(groups: Mapping[str, pandas.DataFrame]) -> str:
         if not math.isnan(ends[0]):  # a single device has no range
             span = "{:.0f} to {:.0f} %".format(*ends)
             evidence = f"95 % interval {span} by a bootstrap over devices; {evidence}"
-        short = 100 * times["error"].gt(0).mean()
-        inside = f"{covered} of the times are in their 90 % interval"
+        too_short = 100 * times["error"].gt(0).mean()
         subject, _, how = name.partition(": ")
-        what = PREDICTED_FROM.get(how, how)
+        what = f"predicted {PREDICTED_FROM.get(how, how)}"
+        whose = "published times" if how == DEVICE_LEFT_OUT else f"the {subject}"
+        short.append(f"{median} for {whose}, {what}")
         texts.append(
-            f"{subject}, predicted {what}: the typical (median) error is {median} ({evidence}), "
-            f"{short:.0f} % of the predictions are too short, and {inside}."
+            f"{subject}, {what}: the median error is {median} ({evidence}); {too_short:.0f} % of "
+            f"the predictions are too short, and {covered} of the times are in their 90 % interval."
         )
-    return " ".join(texts)
+    if spreads:
+        low, high = (math.exp(end) for end in spreads["fp32"])
+        texts.append(f"A 90 % interval in fp32 is {low:.2g} to {high:.2g} times the prediction.")
+    return Answer(f"The typical (median) error is {'; '.join(short)}.", texts)
 
 
 class Points(NamedTuple):

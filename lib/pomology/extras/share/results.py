@@ -196,5 +196,6 @@ def _output(shown: Any) -> Iterator[dict[str, Any]]:
         metadata = {"image/png": size | (shown.metadata or {})}
     elif isinstance(shown, Markdown):
         data = {"text/markdown": shown.data}
+        metadata = {"text/markdown": shown.metadata} if shown.metadata else {}
     if data:
         yield {"output_type": "display_data", "metadata": metadata, "data": data}

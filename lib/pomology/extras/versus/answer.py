@@ -94,7 +94,7 @@ class Answer(NamedTuple):
 
 
 def _mean_and_ends(ratios: Sequence[Ratio]) -> str:
-    """Return the geometric mean of ratios, and the lowest and highest one: `2.14 (1.01 to 5.53)`."""
+    """Return the geometric mean of ratios, and their ends: `2.14 (1.01 to 5.53)`."""
     values = [ratio.value for ratio in ratios]
     ends = f"{significant(min(values))} to {significant(max(values))}"
     return f"{significant(predicted.mean(ratios))} ({ends})"

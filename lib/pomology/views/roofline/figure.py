@@ -11,9 +11,10 @@ import pandas
 from pomology.format import quantity, significant
 from pomology.report import figures
 from pomology.results.record import Record
-from pomology.views.roofline.roofs import Roofs
+from pomology.views.roofline.roofs import BOTH, READS, Roofs
 from pomology.views.roofline.table import points
 
+TRAFFIC = {READS: "dotted", BOTH: "dashed"}  # lines of the bandwidths
 LABELLED = 8  # points of a panel with the highest rates; the table has all
 PANEL_INCHES = 2.8
 NEAR = 1.6  # ratio of two roofs that share a label
@@ -80,9 +81,9 @@ def _draw(axis: Any, kind: str, rows: pandas.DataFrame, best: Roofs) -> dict[str
         axis.plot(ends, [rate] * 2, color=figures.GREY, zorder=1)
     for traffic, bandwidth in memory.items():
         roof = np.minimum(ends * bandwidth, max(peaks.values(), default=np.inf))
-        axis.plot(roof / bandwidth, roof, color=figures.GREY, linestyle="dashed", zorder=1)
-        name = f"{kind.upper()}, {traffic}: {quantity(bandwidth, 'B/s')}"
-        looks[name] = {"color": figures.GREY, "linestyle": "dashed"}
+        form = {"color": figures.GREY, "linestyle": TRAFFIC.get(traffic, "dashed")}
+        axis.plot(roof / bandwidth, roof, zorder=1, **form)
+        looks[f"{kind.upper()}, {traffic}: {quantity(bandwidth, 'B/s')}"] = form
     axis.set_xlim(*ends)
     low, high = axis.get_ylim()
     axis.set_ylim(low, 2 * high)  # with room for the label of the highest roof

@@ -11,7 +11,8 @@ from pomology.articles.published import KIT
 from pomology.format import significant, with_interval
 from pomology.measure.estimate import Estimate
 from pomology.report import peaks
-from pomology.report.table import Row, Table
+from pomology.report.article import numbered
+from pomology.report.table import MOST_ROWS, Row, Table
 from pomology.results import cases, metrics
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, pool
@@ -23,6 +24,7 @@ COUNTED = (
     "optimizer read and write. Fused operators and caches move fewer bytes, so a case may exceed "
     "the memory roof (over 100 %). Cache-resident: the memory roof does not apply."
 )
+ENDS = 5  # rows of each end in an excerpt
 KEY = ["kind", "name", "framework", "backend", "precision"]
 
 
@@ -111,6 +113,11 @@ def roofline_table(records: Iterable[Record], best: Roofs) -> Table:
         }
         rows.append(Row(cells, numbers, "measured"))
     notes = [COUNTED] if best.rates else [COUNTED, NO_PEAKS]
+    if len(rows) > MOST_ROWS:
+        with_roof = [row for row in rows if row.cells["Limited by"]]
+        with_roof.sort(key=lambda row: row.data["share_of_roof"], reverse=True)
+        rows = numbered(rows, [*with_roof[:ENDS], *with_roof[-ENDS:]])
+        notes.append(f"The excerpt has the {ENDS} highest and the {ENDS} lowest shares of a roof.")
     return Table("Experiments and their roofs", rows, notes)
 
 
