@@ -1,11 +1,13 @@
 """Misspelt names and impossible sizes are one line before anything runs."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
 
 from pomology import Experiment
 from pomology.errors import PomologyError
+from pomology.experiment import spelling
 
 
 def experiment(tmp_path, **fields):
@@ -57,3 +59,24 @@ def test_after_a_refused_set_up_the_earlier_experiment_neither_measures_nor_show
         with pytest.raises(PomologyError, match="vae: the set-up cell failed; correct it and run"):
             use()
     assert experiment(tmp_path).table() and other.table()
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "said"),
+    [
+        ("[128]", list[int], "batch_sizes is '[128]'; it must be list[int]"),
+        (128, list[int], "batch_sizes is 128; it must be list[int]"),
+        ([1.5], list[int], "batch_sizes is [1.5]; it must be list[int]"),
+        ("3", float, "batch_sizes is '3'; it must be float"),
+        ([128], list[int], ""),
+        (3, float, ""),
+        ("3", "list[int]", ""),  # the annotation of a module that postpones them
+        ({}, SimpleNamespace, ""),  # a reader's own
+    ],
+)
+def test_a_parameter_of_another_type_than_declared_is_refused(value, declared, said):
+    names = {"batch_sizes": value, "__annotations__": {"batch_sizes": declared, "gone": int}}
+    refused = pytest.raises(PomologyError) if said else contextlib.nullcontext()
+    with refused as error:
+        spelling.check_parameters("vae", names)
+    assert not said or str(error.value) == f"vae: {said}"

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from IPython import get_ipython
+
 from pomology.articles import published
 from pomology.devices import find
 from pomology.devices.base import Device
@@ -108,6 +110,8 @@ class Experiment:
                 text = f"{name}: budget_s is {budget_s!r}; it must be positive and finite"
                 raise PomologyError(text)
             spelling.check_columns(name, columns)
+            shell = get_ipython()
+            spelling.check_parameters(name, shell.user_ns if shell else {})
             self.devices = find.find(devices, framework)
         self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.profile = profile

@@ -2,14 +2,34 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_origin
+
+import msgspec
 
 from pomology.errors import PomologyError
 from pomology.results import metrics
 
 # Settings that are a size of a step, so that 0 and less are no training.
 SIZES = ("batch_size", "context_size", "embedding_size", "hidden_size", "image_size", "sequence")
+PLAIN = (bool, int, float, str)  # types of parameters; others are lists of them
 MISSPELT = 2  # characters that differ at most; a notebook may have metrics of its own
+
+
+def check_parameters(experiment: str, names: Mapping[str, Any]) -> None:
+    """Raise PomologyError for a parameter of another type than its notebook declares.
+
+    Papermill's `-p` makes a text of a list. names: those of the notebook, with its annotations.
+    """
+    for name, wanted in names.get("__annotations__", {}).items():
+        if name not in names or not (wanted in PLAIN or get_origin(wanted) is list):
+            continue
+        try:
+            msgspec.convert(names[name], wanted)
+        except msgspec.ValidationError:
+            words = wanted.__name__ if wanted in PLAIN else wanted
+            raise PomologyError(
+                f"{experiment}: {name} is {names[name]!r}; it must be {words}"
+            ) from None
 
 
 def check_columns(experiment: str, columns: Iterable[str | tuple[str, str]]) -> None:
