@@ -196,6 +196,11 @@ def test_the_answer_says_which_size_was_taken_and_how_to_say_another():
     assert taken("M3").note == only
     said = "m2 max: taken as M2 Max GPU (30 cores), the smallest with a data sheet; say "
     assert taken("m2 max").note == f"{said}'M2 Max GPU (38 cores)' for the other"
+    said = "m2 max 96 GB: taken as M2 Max GPU (38 cores), the size that Macs with 96 GB have"
+    assert taken("m2 max 96 GB").note == said
+    # Both sizes have 64 GB, and none has 17.
+    for memory in ("64 GB", "17 GB"):
+        assert "M2 Max GPU (30 cores), the smallest" in taken(f"m2 max {memory}").note
     said = "A100: taken as A100 40 GB PCIe, the smallest with a data sheet; say 'A100 40 GB SXM', "
     assert taken("A100").note == f"{said}'A100 80 GB PCIe' or 'A100 80 GB SXM' for another"
     assert taken("8000").note == "8000: taken as Quadro RTX 8000"

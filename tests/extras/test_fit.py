@@ -628,7 +628,9 @@ def test_the_text_model_alone_is_named(name, is_said, capsys):
 def test_the_memory_of_a_mac_may_stand_in_its_name(on, capsys):
     where = answer.training_device(options_of(on=on))
     assert where.limit == answer.metal_limit(128 * 2**30)
-    assert where.device.name == "M4 Max GPU (32 cores)"
+    assert where.device.name == "M4 Max GPU (40 cores)"  # with 32 cores it has 36 GB
+    apart = answer.training_device(options_of(on="M4 Max", memory="36GB"))
+    assert apart.device.name == "M4 Max GPU (32 cores)" and "Macs with 36 GB" in apart.note
     assert answer.training_device(options_of(on=on, memory="128GB")).limit == where.limit
     with pytest.raises(PomologyError, match="expected one memory"):
         answer.training_device(options_of(on=on, memory="64GB"))

@@ -268,7 +268,7 @@ def nonzero(): return Model(lambda y: y[y > 0])
 def detached(): return Model(lambda y: y.detach())
 """
 ASKED = {
-    "plain": (0, "predicted for M2 Max GPU (38 cores) from published peaks"),
+    "plain": (0, "predicted for M2 Max GPU (38 cores) from peaks of a data sheet"),
     "nonzero": (2, "mine.py: NotImplementedError: "),
     "detached": (2, "the model's output does not depend on its weights"),
 }

@@ -267,7 +267,7 @@ def test_without_common_work_the_prediction_is_called_one(capsys):
     )
     assert in_half < 0.7 * in_fp32
     line = answer.answer("M3 Max 40 cores", "T4").predicted_line
-    ends = r"\({0} to {0}\)".format(r"[\d.]+")
+    ends = r"\(workloads: {0} to {0}\)".format(r"[\d.]+")
     assert re.search(
         rf"is {in_fp32:.3g} {ends} times .* fp32, and {in_half:.3g} {ends} times", line
     )

@@ -117,7 +117,7 @@ def test_it_lists_devices_and_models(run):
 def test_it_predicts_a_workload_from_the_packages_own_counts(run):
     said = run("pomology", "predict", "vae 128", "--on", "M3 Max")
     assert "vae 128, fp32; per step: 0.4198 GFLOP" in said
-    assert "predicted for M3 Max GPU (30 cores) from published peaks" in said
+    assert "predicted for M3 Max GPU (30 cores) from peaks of a data sheet" in said
 
 
 def test_python_loads_measured_and_published_results(run):

@@ -107,7 +107,7 @@ def test_the_bar_of_repeats_has_their_means():
 def test_loading_that_was_not_measured_is_named_and_never_0(case, reason):
     # A bar of one part would say nothing.
     said = drawn("vae", [case], parts.epoch_figure)
-    assert said.endswith(f"would see: {reason}: Apple M9 CPU, PyTorch, batch size 128.*")
+    assert said.endswith(f"told apart: {reason}: Apple M9 CPU, PyTorch, batch size 128.*")
     smaller = epoch(seconds=5.0, step=4 / 90, ready=2.4 / 90, config={"batch_size": 9})
     figure = drawn("vae", [case, smaller], parts.epoch_figure)
     assert widths(figure.axes[0])[0] == pytest.approx([10.0])
@@ -118,7 +118,9 @@ def test_loading_that_was_not_measured_is_named_and_never_0(case, reason):
 
 def test_an_epoch_without_times_of_its_steps_is_one_part():
     whole = record(metrics={"epoch_s": metric(5.0)}, config={"batch_size": 9})
-    assert drawn("vae", [whole], parts.epoch_figure).startswith("*No epoch was timed in parts")
+    assert drawn("vae", [whole], parts.epoch_figure).startswith(
+        "*Loading and computing were not told apart"
+    )
     figure = drawn("vae", [whole, epoch()], parts.epoch_figure)
     assert widths(figure.axes[0])[0] == [5.0] and parts.TRAINING in names(figure)
 

@@ -62,7 +62,8 @@ def test_ranking(run):
     repeated = ranking.headline(runs)
     evidence = (
         "Siamese network 4.8× slower, Transformer language model 10× slower; few clean repeats; "
-        "all times extrapolated from 1 to 18 steps; "
+        "all times extrapolated from 1 to 18 steps; single settings from 2.3× slower to 25× "
+        "slower; "
     )
     evidence += "software of 2026 against 2022; left out, with a known problem: 1 model"
     flags = "busy, contended, drift, paused, slowed"

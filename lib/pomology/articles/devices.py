@@ -103,6 +103,11 @@ def parse(name: str) -> Parts:
     )
 
 
+def is_apple(name: str) -> bool:
+    """Return whether a name is that of an Apple chip, such as `M4 Max` or `MacBook Pro M1`."""
+    return bool(APPLE.fullmatch(parse(name).model))
+
+
 def mac_memory_gb(name: str) -> float | None:
     """Return the memory of a Mac that a name states: 128 of `M4 Max 128GB`; None without."""
     match = MEMORY.search(name.casefold())
@@ -113,7 +118,7 @@ def resolve(name: str, catalogue: Catalogue, gpus: Sequence[Mapping[str, Any]] =
     """Return the device that a name means, and how it was chosen where the name fits several.
 
     A model without a size means this machine's size if this machine has such a GPU, else the first
-    of the catalogue. A laptop's GPU is another model than the desktop card of the same number.
+    of the catalogue that a Mac with the stated memory may have. A laptop's GPU is another model than the desktop card of the same number.
 
     name: as typed, or as a system reports it. gpus: this machine's, from `snapshot.gpus` or a run's
     machine.json. Raises PomologyError, in one line with similar names, for other names.
@@ -130,8 +135,12 @@ def resolve(name: str, catalogue: Catalogue, gpus: Sequence[Mapping[str, Any]] =
     fitting = _of_size(parts, of_model)
     if not fitting:
         raise _missing(typed, parts, of_model, catalogue, bool(by_machine))
-    device = fitting[0]
-    choice = _choice(parts, bool(by_machine), fitting, catalogue)
+    memory_gb = mac_memory_gb(name)
+    sold = [each for each in fitting if memory_gb in sold_with().get(each, ())]
+    device = (sold or fitting)[0]
+    choice = _choice(parts, bool(by_machine), sold or fitting, catalogue)
+    if 0 < len(sold) < len(fitting):
+        choice = f", the size that Macs with {memory_gb:g} GB have"
     other_words = _models(device)[0] != stated.model
     note = f"{typed}: taken as {device}{choice}"
     return Resolved(device, note if choice or other_words else "")
@@ -298,6 +307,13 @@ def sheets() -> dict[str, dict[str, str]]:
         return tuple(float(lines[name][column] or 0) for column in columns)
 
     return {name: lines[name] for name in sorted(lines, key=size)}
+
+
+@functools.cache
+def sold_with() -> dict[str, set[float]]:
+    """Return the memory that Macs with a GPU of two sizes are sold with, in GB."""
+    lines = published.read("macs.csv")
+    return {line["device"]: set(map(float, line["memory_gb"].split())) for line in lines}
 
 
 @functools.cache

@@ -47,7 +47,7 @@ KEY_COLUMNS = 2  # one more for short names
 SHORT_NAME, LONG_NAME = 13, 26  # characters; longer ones have several lines
 # Settings whose values, such as `gpt2` or `fp32`, need no name before them.
 SELF_EVIDENT = {"feature", "mode", "model", "precision"}
-NOT_COMPARED = "*No other value is of the settings that this machine has a value of: no figure.*"
+NOT_COMPARED = "*No figure: nothing published has the settings that were timed here.*"
 NO_VALUE = "not measured"  # though the case ended well
 WITHOUT = "cases of this machine without a value: "
 SIZE = 9  # points of all text; titles have one more
@@ -792,7 +792,7 @@ def parts_figure(
     lines = [words for name, words in BARS.items() if name in covers]
     looks = {name: _shaded(GREY, *shades[name]) for name in names}
     if lines:
-        looks[f"line: {', or '.join(lines)}"] = {"color": INK, "linewidth": 1.2}
+        looks[f"line: {', or '.join(lines)}"] = {"color": GREY, "linewidth": 1.5}
     key(figure, looks, remark)
     fit_height(figure, axes, sum(rows.heights))
     for axis in axes:
@@ -827,7 +827,7 @@ def _draw_bar(
     if bar.whole and bar.whole.low is not None:
         low, high = (end / unit for end in bar.whole.bounds)
         below = row + 0.3 * height  # of the percentages
-        axis.plot((low, high), (below, below), color=INK, linewidth=1.2, marker="|", markersize=5)
+        axis.plot((low, high), (below, below), color=GREY, linewidth=1.5, marker="|", markersize=5)
     form = {"textcoords": "offset points", "va": "center", "size": SIZE}
     # `_fit_words` gives the words their room.
     axis.annotate(bar.words, (_end(bar) / unit, row), (6, 0), **form).set_in_layout(False)

@@ -353,6 +353,7 @@ def _section(runs: Sequence[Run], contents: dict[str, Any]) -> dict[str, Any]:
         "part": article.title if article else LAST.get(contents["article"], LAST[""]),
         "article": article,
         "question": question(runs[0].path / f"{name}.ipynb"),
+        "answer": contents.get("answer", "").replace("`", ""),
         "links": {path.name: quote(path.relative_to(runs[0].path).as_posix()) for path in files},
         "plain": [details_table(run.journals[name].records, run.name) for run in unshown],
     }

@@ -31,7 +31,7 @@ SINGLE = "single runs"  # whose variation was not measured
 # difference in doubt, however large.
 WIDER = {"few-steps": 1.1, "few-calls": 1.1, "drift": 2.0, "slowed": 2.0, "busy": 2.0}
 DISTURBED_BY = 1.6  # factor between two equal runs of which one has such a flag, at most
-LEAST = 2  # repeats of the one side, where the other has the usual number
+LEAST = 2  # repeats of one side, where the variation was not measured
 IN_REPEATS = {"few-steps", "few-calls"}  # flags whose effect the spread between processes shows
 BY_CHANCE = 0.05  # share of equal single runs that get a verdict
 
@@ -66,10 +66,12 @@ class Compared:
     def repeated(self) -> bool:
         """Whether both have enough repeats for an interval between processes.
 
-        Of three repeats one may have been disturbed, and left out.
+        Of three repeats one may have been disturbed, and left out. The two others tell less of
+        their spread than `instrument_check` does, if it has measured that.
         """
         counts = sorted((len(self.base_s), len(self.other_s)))
-        return counts[0] >= LEAST and counts[1] >= REPEATS
+        least = LEAST if None in self.variations else REPEATS
+        return counts[0] >= least and counts[1] >= REPEATS
 
     @property
     def differs(self) -> bool:

@@ -22,6 +22,8 @@ from pomology.results.run import Run, find
 if TYPE_CHECKING:
     import pandas
 
+# Throughputs of published trainings, which their sources print instead of times.
+RATES = ("samples_per_s", "tokens_per_s", "steps_per_s")
 # Column -> its type in pandas, with empty cells.
 COLUMNS = {line["column"]: line["type"] for line in read_csv(RESOURCES / "columns.csv")}
 
@@ -49,20 +51,24 @@ def published(article: str | None = None, experiment: str | None = None) -> pand
     article: its number, such as "003"; None returns all five and the times of other sources.
     experiment: only this experiment, or this workload of other sources. `low` and `high` are the
     bounds of the printed, rounded number. `source` is "article", or an id in sources.csv. The last
-    columns, `author`, `url` and `licence`, are those of the source; the five articles state none.
+    columns are `place`, where the number stands in the source, `problem`, whether one of its flags
+    is a serious one of faults.csv, and `title`, `author`, `date`, `url` and `licence` of the
+    source; the licences of the five articles are not recorded.
     """
     rows = articles_published.rows(article, experiment)
     if article is None:
         rows = (*rows, *articles_published.elsewhere(experiment))
     table = _frame(map(_published_row, rows))
+    table["place"] = [row.get("place") or row.get("item", "") for row in rows]
+    serious = articles_published.SERIOUS
+    table["problem"] = [bool(serious.intersection(row.get("faults", ()))) for row in rows]
     works: dict[str, Mapping[str, str]] = {
-        each.id: {"author": each.author, "url": each.url_or_source}
-        for each in articles_published.articles()
+        each.id: {**vars(each), "url": each.url_or_source} for each in articles_published.articles()
     }
     works |= articles_published.SOURCES
     # Logs that an article refers to belong to the article.
     keys = table["source"].where(table["source"].isin(works), table["article"])
-    for name in ("author", "url", "licence"):
+    for name in ("title", "author", "date", "url", "licence"):
         table[name] = [works[key].get(name, "") for key in keys]
     return table
 
@@ -147,6 +153,7 @@ def _published_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a published row of an article or another source in the columns of a frame."""
     printed = row["si"] is not None
     return {name: row.get(name) for name in COLUMNS} | {
+        "article": row["article"] or "today",
         "chip": row["device"],
         "case": cases.config_text(row["config"]),
         "framework": row["framework"].partition(" ")[0].replace("pytorch", "torch"),
@@ -155,7 +162,7 @@ def _published_row(row: dict[str, Any]) -> dict[str, Any]:
         "reason": row["note"],
         "note": None,
         "flags": " ".join(row.get("faults", ())),
-        "headline": row["metric"] in cases.TIMES,
+        "headline": row["metric"] in (*cases.TIMES, *RATES),
         "value": row["si"],
         "unit": (row["si_unit"] or row["unit"]) if printed else None,
         "how": "published",

@@ -69,7 +69,8 @@ def utilization(records, best):
         ends = [choose(by_experiment, key=by_experiment.get) for choose in (min, max)]
         low, high = (f"{significant(by_experiment[name], 2)} % ({name})" for name in ends)
         count = f"median of {len(percents)} experiments, from {low} to {high}"
-        texts.append(f"Trainings reach {middle} % of the peak of the {kind.upper()} ({count}).")
+        subject = f"The best training of each experiment reaches {middle} % of the peak"
+        texts.append(f"{subject} of the {kind.upper()} ({count}).")
     return " ".join(texts) or "Not known; the notebook peaks measures the peak."
 
 
@@ -86,8 +87,15 @@ def peaks(best):
     if not by_kind:
         return "No peak has been measured; smoke tests are too small for one."
     texts = [f"The {kind.upper()} reaches at most {'; '.join(of)}." for kind, of in by_kind.items()]
-    rule = "Each is the rate of a single operator's fastest timing block, and has no interval."
-    return " ".join([*texts, rule])
+    texts.append("Each is the rate of an operator's fastest timing block, and has no interval.")
+    for (kind, precision), peak in sorted(best.memory_bound.items()):
+        operation = peak.record.config["operation"]
+        rate = Metric("flops_per_s").show(peak.rate.value)
+        text = f"In {precision} the {kind.upper()} has no peak of arithmetic"
+        texts.append(
+            f"{text}: its fastest operator is a {operation} ({rate}), which memory limits."
+        )
+    return " ".join(texts)
 
 
 def checks(records):
@@ -364,7 +372,9 @@ def growth(records):
             verdict += f" in {slope.n:,} steps" if slope.n and len(case.used) == 1 else ""
             verdict += f", {len(case.used)} of {case.repeats} repeats" if case.repeats > 1 else ""
             if unclear and slope.low is not None and not slope.low <= 0 <= slope.high:
-                verdict += "; one of them may be without growth, by its own interval"
+                values = [Metric("footprint_slope_bytes").show(end) for end in slope.bounds]
+                verdict = f"two repeats changed by {answer.listed(values)} per step, of which at "
+                verdict += "least one cannot be told from 0: no change of the memory is established"
         else:
             verb = "grows" if slope.value > 0 else "shrinks"
             if slope.covers == "seen":  # of two repeats, which have no interval
@@ -392,9 +402,12 @@ def sizes_and_speeds(records):
         smallest, *larger = sorted(models, key=lambda case: case.values["forward_macs"].value)
         parts = [_beside_smallest(case, smallest) for case in larger]
         if parts:
-            base = smallest.config["model"]
-            text = f"Relative to {base}, an image in a training step {where} takes with"
-            compared.append(f"{text} {answer.listed(parts)}.")
+            name = smallest.config["model"]
+            sizes = answer.listed([str(case.config["batch_size"]) for case in (*larger, smallest)])
+            alike = len({case.config["batch_size"] for case in models}) == 1
+            batches = "" if alike else f" (batch sizes {sizes})"
+            text = f"An image in a training step {where} takes, relative to {name}{batches}"
+            compared.append(f"{text}: {'; '.join(parts)}.")
         texts = [_size_and_speed(case) for case in models]
         numbers.append(f"A training step {where} processes: {'; '.join(texts)}.")
     return Answer(" ".join(compared or numbers), numbers if compared else ())
@@ -404,10 +417,8 @@ def _beside_smallest(case, smallest):
     """Return the time and the MACs of an image of a model, relative to the smallest one."""
     slower = smallest.values["throughput"] / case.values["throughput"]
     macs = case.values["forward_macs"].value / smallest.values["forward_macs"].value
-    sizes = [each.config["batch_size"] for each in (case, smallest)]
-    batches = "" if sizes[0] == sizes[1] else f" at batch size {sizes[0]} instead of {sizes[1]}"
     longer = with_interval(slower, lambda factor: f"{significant(factor, 2)}×", IN_PROCESS)
-    return f"{case.config['model']} {longer} the time and {significant(macs, 2)}× the MACs{batches}"
+    return f"with {case.config['model']} {longer} the time, for {significant(macs, 2)}× the MACs"
 
 
 def _size_and_speed(case):
@@ -485,7 +496,7 @@ def limits(records, best):
                 parts.append(f"{words.format(len(shares))} {reached}")
         where = f"on the {kind.upper()} in {cases.framework_name(framework)}"
         texts.append(f"Of {len(rows)} best cases {where}, {'; '.join(parts)}.")
-    return Answer(utilization(records, best), texts)
+    return Answer(" ".join(texts[:1]), [*texts[1:], utilization(records, best)])
 
 
 def without_joules(records):

@@ -10,6 +10,7 @@ WORK = {
     for line in published.read("work.csv")
     if line["precision"] == "fp32"
 }
+TF32 = "tf32"  # the fault of a source that does not tell it from fp32
 AXES = {"batch_size", "precision"}  # settings that a source varies within one measurement
 # Workloads of the same model in another task; of LoRA those of other models.
 ALIKE = {
@@ -52,9 +53,12 @@ def work(row):
 
 def _row(row, axes=AXES, **settings):
     label = cases.published_device(row)
+    faults = row["faults"]
+    if TF32 in faults and row["precision"] == "fp32":  # no row of fp32, whatever its source says
+        row = row | {"precision": "tf32", "faults": tuple(each for each in faults if each != TF32)}
     config = row["config"] | {"precision": row["precision"]} | settings
     setting = cases.config_text({key: config[key] for key in config if key not in axes})
-    remarks = [row["source"], setting, *(published.FAULTS[fault] for fault in row["faults"])]
+    remarks = [row["source"], setting, *(published.FAULTS[fault] for fault in faults)]
     flops = work(row)
     per_s = published.rate(row) * (1 if row["unit"].startswith("tokens") else row["samples"])
     source = published.SOURCES[row["source"]]

@@ -316,6 +316,10 @@ def _evidence(pairs: pandas.DataFrame, speed: Estimate | None) -> list[str]:
         ends = f"{steps[0]} to {ends}" if steps[0] < steps[-1] else ends
         which = "all" if len(steps) == len(pairs) else f"{len(steps)} of {len(pairs)}"
         texts.append(f"{which} times extrapolated from {ends}")
+    # A model's ratio is the mean of its settings.
+    if len(pairs) > pairs["workload"].nunique():
+        ends = (comparison(pairs["ratio"].max()), comparison(pairs["ratio"].min()))
+        texts.append(f"single settings from {ends[0]} to {ends[1]}")
     years = [_years(pairs[column]) for column in ("year", "year_of")]
     if years[0] != years[1]:
         texts.append(f"software of {years[0]} against {years[1]}")

@@ -267,7 +267,10 @@ def training_device(options: argparse.Namespace) -> TrainingDevice:
     metal = metal_limit(stated) if stated else None
     gpus = snapshot.gpus()
     if options.on:
-        device, name, note = devices.with_data_sheet(options.on, gpus, "--on")
+        typed = options.on
+        if stated and not in_name and names.is_apple(typed):  # the memory may tell its size
+            typed = f"{typed} {stated / MEMORY['gb']:g} GB"
+        device, name, note = devices.with_data_sheet(typed, gpus, "--on")
         if device.backend == "mps":
             size = f" with {stated / MEMORY['gb']:g} GB" if stated else ""
             return TrainingDevice("mps", device, metal, f"Metal's limit of a Mac{size}", note)

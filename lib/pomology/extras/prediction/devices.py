@@ -94,7 +94,7 @@ def published_devices() -> dict[str, Hardware]:
             flops_per_s={name: float(text or 0) * 1e12 for name, text in tflops.items()},
             bytes_per_s=float(line["bandwidth_gb_s"]) * 1e9,
             backend="mps" if line["maker"] == "apple" else "cuda",
-            source=f"published peaks ({checked})",
+            source=f"peaks of a data sheet ({checked})",
             maker=line["maker"],
         )
     return devices

@@ -94,10 +94,10 @@ class Answer(NamedTuple):
 
 
 def _mean_and_ends(ratios: Sequence[Ratio]) -> str:
-    """Return the geometric mean of ratios, and their ends: `2.14 (1.01 to 5.53)`."""
+    """Return the geometric mean of ratios, and that of each end: `2.14 (workloads: 1 to 5)`."""
     values = [ratio.value for ratio in ratios]
     ends = f"{significant(min(values))} to {significant(max(values))}"
-    return f"{significant(predicted.mean(ratios))} ({ends})"
+    return f"{significant(predicted.mean(ratios))} (workloads: {ends})"
 
 
 def in_precision(counted: Sequence[Pair]) -> str:

@@ -20,20 +20,22 @@ class Roofs(NamedTuple):
     """The roofs of a run's devices.
 
     rates: by kind of device and precision. bandwidths: by kind, and `READS` or `BOTH`. caches:
-    bytes of the last-level cache by kind, if known.
+    bytes of the last-level cache by kind, if known. memory_bound: the fastest operators of
+    precisions without a peak.
     """
 
     rates: Peaks
     bandwidths: Peaks
     caches: dict[str, float]
+    memory_bound: Peaks
 
 
 def roofs(records: Sequence[Record]) -> Roofs:
     """Return the roofs of a run from its cases that time one operator.
 
     Bandwidths are from operations on large arrays; that of reads also from matrix-vector products
-    with matrices much larger than a cache. A peak is that of the fastest operator: some CPUs have
-    no fast matrix products in half precision, and exceed them by a matrix times a vector.
+    with matrices much larger than a cache. A precision in which a memory-bound operator is faster
+    than every dense one has no peak: some CPUs have no fast matrix products in half precision.
     """
     caches = {
         cases.kind(record.backend): record.metrics["cache_bytes"].value
@@ -50,7 +52,8 @@ def roofs(records: Sequence[Record]) -> Roofs:
             return READS if operation in READERS else BOTH
         return ""
 
+    dense = peaks.best(records)
     fastest = peaks.best(records, memory_bound=True)
-    # Without a dense operator the rate of a memory-bound one says little about the peak.
-    rates = {key: fastest[key] for key in peaks.best(records)}
-    return Roofs(rates, peaks.best(records, "bytes_per_s", traffic), caches)
+    rates = {key: peak for key, peak in dense.items() if fastest[key].record is peak.record}
+    without = {key: fastest[key] for key in dense if key not in rates}
+    return Roofs(rates, peaks.best(records, "bytes_per_s", traffic), caches, without)
