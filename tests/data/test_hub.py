@@ -42,6 +42,13 @@ def test_without_a_network_auto_is_synthetic_and_real_is_an_error(name, tmp_path
     network.clear()
     origin = f"synthetic data in place of {name}: as requested; the first 20 only"
     assert load("stand-in", "", 20).origin == origin and not network
+    one_line_error(lambda: load("stand-in", "", -5), "-5 samples", "or 0 for all")
+
+
+def test_more_samples_than_there_are_is_all_of_them():
+    for load, most in ((images.mnist, 60_000), (images.mnist, 70_000)):
+        data = load("synthetic", "", most)
+        assert (len(data), data.part) == (60_000, 0) and "the first" not in data.origin
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from pomology import Experiment
 from pomology.errors import PomologyError
+from pomology.experiment import experiment as experiment_module
 from pomology.experiment import spelling
 
 
@@ -80,3 +81,17 @@ def test_a_parameter_of_another_type_than_declared_is_refused(value, declared, s
     with refused as error:
         spelling.check_parameters("vae", names)
     assert not said or str(error.value) == f"vae: {said}"
+
+
+def test_a_set_up_that_ran_anew_needs_the_cell_of_its_data(tmp_path, monkeypatch):
+    """Its cases would be whole epochs of a part of the data, next to the article's."""
+    monkeypatch.setattr(experiment_module, "get_ipython", lambda: SimpleNamespace(user_ns={}))
+    data = SimpleNamespace(kind="stand-in", origin="drawn", part=100)
+    first = experiment(tmp_path)
+    first.dataset(data)
+    next(first.cases([{"batch_size": 4}]))
+    second = experiment(tmp_path)
+    with pytest.raises(PomologyError, match="vae: the set-up cell has run anew; run the cells"):
+        next(second.cases([{"batch_size": 8}]))
+    second.dataset(data)
+    assert next(second.cases([{"batch_size": 8}])).config["samples"] == 100

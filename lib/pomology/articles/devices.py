@@ -118,7 +118,8 @@ def resolve(name: str, catalogue: Catalogue, gpus: Sequence[Mapping[str, Any]] =
     """Return the device that a name means, and how it was chosen where the name fits several.
 
     A model without a size means this machine's size if this machine has such a GPU, else the first
-    of the catalogue that a Mac with the stated memory may have. A laptop's GPU is another model than the desktop card of the same number.
+    of the catalogue that a Mac with the stated memory may have. A laptop's GPU is another model
+    than the desktop card of the same number.
 
     name: as typed, or as a system reports it. gpus: this machine's, from `snapshot.gpus` or a run's
     machine.json. Raises PomologyError, in one line with similar names, for other names.

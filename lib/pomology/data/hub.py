@@ -64,6 +64,8 @@ def obtain(
     the hub, and returns the data and their location. It raises Unavailable if "auto" shall use
     synthetic data, Missing if the folder lacks the dataset, and PomologyError for a bad file.
     """
+    if size < 0:
+        raise PomologyError(f"{name}: {size:,} samples; expected a number above 0, or 0 for all")
     if source == "stand-in":  # the name in older scripts, and of this kind in records
         source = "synthetic"
     if source not in ("auto", "real", "synthetic"):

@@ -88,6 +88,7 @@ def image_set(
     that torchvision was given as `root`, its subfolder of the dataset, or `raw` in that.
     """
     shape = dataset.shapes[split]
+    size = 0 if size >= shape[0] else size  # all of them
 
     def read(root):
         if root is None or hub.in_folder(dataset, split, root):

@@ -59,6 +59,7 @@ PENN_TREEBANK = TextDataset(
 
 def corpus(text: TextDataset, source: str, folder: str = "", size: int = 0) -> Corpus:
     """Return the words of `WIKITEXT2`, without rare words, or of `PENN_TREEBANK`."""
+    size = 0 if size >= text.tokens["train"] else size  # all of them
 
     def read(root):
         numbers: dict[str, int] = {}  # word -> index, in order of first appearance

@@ -111,7 +111,8 @@ class Experiment:
                 raise PomologyError(text)
             spelling.check_columns(name, columns)
             shell = get_ipython()
-            spelling.check_parameters(name, shell.user_ns if shell else {})
+            names = shell.user_ns if shell else {}
+            spelling.check_parameters(name, names)
             self.devices = find.find(devices, framework)
         self._no_gpu = find.no_gpu(framework) if devices == "auto" else ""
         self.profile = profile
@@ -132,7 +133,7 @@ class Experiment:
             "expects_learning": False,  # its inputs are random
             "out": str(self.out.resolve()),
         }
-        self._hint = "" if out else " (run the set-up cell again to repeat it)"
+        self._hint = "" if out else " (run the set-up cell and all below it again to repeat it)"
         declaration = Declaration(
             name=name,
             article=article,
@@ -155,8 +156,16 @@ class Experiment:
         self.journal = journal.Journal(self.out / f"{name}.jsonl")
         self.data = {"data": "none"}
         self.part: dict[str, int] = {}
-        # A run by hand measures anew, also in the framework of the twin.
+        # A run by hand measures anew, also in the framework of the twin. A notebook that is
+        # executed once for each framework keeps the results of the other one.
         self._twin_is_earlier = not out
+        if not out and framework != "mlx" and "framework" not in names:
+            set_aside(self.journal.path, "mlx")
+            self._twin_is_earlier = False
+        # Data that an earlier experiment of this kernel was given, and this one not yet.
+        self._lacks_data = shell is not None and any(
+            earlier.name == name and "data_origin" in earlier.data for earlier in _MADE
+        )
         self.software = note_software(self.out, self.devices[0].threads)
         self._conditions: dict[str, Any] = {}
         self._conditions_at_s = -math.inf
@@ -228,6 +237,7 @@ class Experiment:
         `samples`, and are scaled. A smoke run always has a part, and is compared with none.
         """
         self.data = {"data": data.kind, "data_origin": data.origin}
+        self._lacks_data = False
         part = getattr(data, "part", 0)
         self.part = {"samples": part} if part and self.profile != "smoke" else {}
 
@@ -240,8 +250,12 @@ class Experiment:
         """Yield the cases to run: each row of settings on every device, in alternation.
 
         rows: settings by name; by default every combination of the axes' values. on: devices, by
-        default all. Cases that the journal already has are skipped with a message.
+        default all. Cases that the journal already has are skipped with a message. Raises
+        PomologyError if the cell that names the data has not run since the set-up cell.
         """
+        if self._lacks_data:
+            again = "run the cells below it again, from that of the data on"
+            raise PomologyError(f"{self.name}: the set-up cell has run anew; {again}")
         if rows is None:
             combinations = itertools.product(*axes.values())
             rows = [dict(zip(axes, values, strict=True)) for values in combinations]

@@ -35,6 +35,7 @@ ASKED_FOR = ("fit_s", "epoch_s", "pass_s", "kernel_s", "throughput", "step_s")
 OF_SPEED = (*ASKED_FOR, "flops_per_s")
 OF_GPUS = ("energy_gpu_j_per_step",)
 GPUS = {"gpu", "mps", "mlx-gpu", "cuda", "rival"}  # names of GPUs in the conditions of claims
+PART = "samples"  # the setting of cases that have a part of the data
 NAMED = 2  # claims that are quoted
 OTHERS = 5  # other settings whose values are named
 LEAST_SETTINGS = 3  # of which the shortest and the longest are named
@@ -400,7 +401,8 @@ def listed(words: Sequence[str]) -> str:
 def _shown_settings(declaration: Declaration, config: Mapping) -> dict:
     """Return the settings of a case that its table has columns for, or all."""
     shown = {key: config[key] for key in declaration.headings if key in config}
-    return shown or dict(config)
+    part = {PART: config[PART]} if shown and PART in config else {}
+    return shown | part or dict(config)
 
 
 def _number(case: Repeats, metric: str) -> str:
