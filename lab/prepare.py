@@ -66,6 +66,10 @@ def contents() -> str:
     titles = {published.KIT: "This machine"} | {
         article.id: article.title for article in published.articles()
     }
+    # A notebook without a source, such as one's own, comes last.
+    titles[""] = "Others"
+    with_notebooks = {notebook.article for notebook in found}
+    titles = {article: title for article, title in titles.items() if article in with_notebooks}
     parts = [PAGE, *map(entry, first)]
     for article, title in titles.items():
         parts.append(f"## {title}\n")

@@ -21,7 +21,7 @@ from unittest import mock
 import psutil
 import torch
 from rehearsal import ask_no_framework
-from torch._decomp.decompositions import lstm_impl
+from torch._decomp.decompositions import gru_impl, lstm_impl
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,6 +70,10 @@ def lacks(operator: str) -> str | None:
 
 def _meant(device: Any) -> bool:
     return device is not None and torch.device(device).type == PRETENDED
+
+
+# Of operators that PyTorch divides into others only on devices that it knows.
+RECURRENT = {torch.lstm: lstm_impl, torch.gru: gru_impl}
 
 
 class Memory:
@@ -177,8 +181,8 @@ class Rehearsal:
                     named = {"dtype": args[0].dtype, "device": rehearsal.handle} | named
                     function, args = torch.tensor, args[1:]
                 copies = function in (torch.tensor, torch.as_tensor, torch.asarray)
-                if function is torch.lstm:  # of a device that it does not know: a kernel of CUDA's
-                    return lstm_impl(*args, **named)
+                if function in RECURRENT:  # of a device that it does not know: a kernel of CUDA's
+                    return RECURRENT[function](*args, **named)
                 if copies and _meant(named.get("device")):
                     return function(*args, **named | {"device": "cpu"}).to(named["device"])
                 return function(*args, **named)

@@ -94,4 +94,5 @@ def test_a_set_up_that_ran_anew_needs_the_cell_of_its_data(tmp_path, monkeypatch
     with pytest.raises(PomologyError, match="vae: the set-up cell has run anew; run the cells"):
         next(second.cases([{"batch_size": 8}]))
     second.dataset(data)
-    assert next(second.cases([{"batch_size": 8}])).config["samples"] == 100
+    next(second.cases([{"batch_size": 8}]))
+    assert second.part == {"samples": 100}

@@ -82,7 +82,7 @@ def test_the_prediction_of_a_case_stands_next_to_it():
     names = {"experiment": experiment, "measured_cases": measured_cases, "framework": "torch"}
     exec(cell, names | {"model": "qwen2.5-0.5b"})
     row, *others = tables[0].rows
-    assert row.cells["Predicted tokens/s"] == "no data sheet"  # of a CPU
+    assert row.cells["Predicted tokens/s"] == "not on a CPU"
     assert row.cells["Tokens/s"] == "10.7" and row.cells["Memory"] == "3.00 GB"
     assert {other.kind for other in others} == {"published"}
     assert 2 < float(row.cells["Predicted memory"].removesuffix(" GB")) < 4

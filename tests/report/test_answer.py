@@ -280,7 +280,7 @@ def test_values_of_other_settings_are_named_where_one_differs():
 def test_settings_of_one_framework_are_named_with_it_where_another_has_values():
     plain = [epoch(4.0, "cpu"), epoch(3.0, "cpu", batch_size=5120)]
     said = answer.of_run(of("vae"), plain)
-    alike = "0.75× as long, without an established difference"
+    alike = "0.75× as long, without a verdict, since instrument_check has not run"
     assert f"(one run). At batch size 5120: 3.00 s ± 1.0 %, {alike}. How a GPU" in said.text
     other = epoch(9.0, "cpu", framework="mlx")
     told = answer.of_run(of("vae"), [other, *plain])

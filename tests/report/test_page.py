@@ -309,6 +309,22 @@ def test_a_folded_step_is_named_by_what_it_defines_and_the_model_is_open():
     assert not any(map(report_page.is_experiment, closed))
 
 
+def test_source_of_the_kit_is_folded_unless_it_is_timed(tmp_path):
+    from nbformat import v4, writes
+
+    texts = ["def flops(width):\n    return width", "def step(model):\n    return model()"]
+    outputs = [
+        v4.new_output("display_data", data={"text/markdown": f"````python\n{text}\n````"})
+        for text in texts
+    ]
+    cell = v4.new_code_cell("show(first, second)", outputs=outputs)
+    page = report_page.rendered(writes(v4.new_notebook(cells=[cell])), "vae", tmp_path)
+    folded, opened = page.split('<details class="code"')[1:]
+    assert folded.startswith(">") and "source of the kit: flops" in folded
+    assert opened.startswith(" open") and "source of the kit: step" in opened
+    assert "show(" not in page
+
+
 def test_lines_of_cases_are_one_print_which_is_folded_if_it_is_long(tmp_path):
     from nbformat import v4, writes
 

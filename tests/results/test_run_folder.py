@@ -176,7 +176,7 @@ def test_a_repeated_set_up_cell_measures_again_and_keeps_earlier_results(capsys)
             case.metric("step_s", 1.0, "s")
         assert [record.config["batch_size"] for record in experiment.records] == [size], number
         assert list(experiment.cases([{"batch_size": size}])) == []
-        assert "run the set-up cell again to repeat it" in capsys.readouterr().out
+        assert "run the set-up cell and all below it again to repeat it" in capsys.readouterr().out
     assert [path.name for path in experiment.out.glob("*.jsonl")] == ["vae.jsonl"]
     earlier = [experiment.out / "earlier" / f"vae-{number}.jsonl" for number in (1, 2)]
     assert [journal.read(path).records[0].config["batch_size"] for path in earlier] == [1, 1]

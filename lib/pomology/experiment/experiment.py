@@ -109,7 +109,7 @@ class Experiment:
             if not 0 < budget_s < math.inf:
                 text = f"{name}: budget_s is {budget_s!r}; it must be positive and finite"
                 raise PomologyError(text)
-            spelling.check_columns(name, columns)
+            spelling.check_columns(name, [*columns, *series, *filter(None, [figure])])
             shell = get_ipython()
             names = shell.user_ns if shell else {}
             spelling.check_parameters(name, names)

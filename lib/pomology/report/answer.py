@@ -24,7 +24,7 @@ from pomology.report.article import (
 from pomology.report.claims import claims_table, needs
 from pomology.report.table import value_text
 from pomology.results import cases, metrics
-from pomology.results.comparing import FASTER, SLOWER, Compared, judge, of_cases
+from pomology.results.comparing import FASTER, SINGLE, SLOWER, Compared, judge, of_cases
 from pomology.results.record import Record
 from pomology.results.repeats import Repeats, run_to_run_by_kind
 
@@ -285,6 +285,8 @@ def _as_long(main: Repeats, case: Repeats, metric: str, variations: Mapping[str,
     times = of_cases(main, case, metric, (variations.get(main.kind), variations.get(case.kind)))
     judge([times])
     ratio = f"{significant(times.ratio, 2)}× as long"
+    if times.verdict == SINGLE:
+        return f"{ratio}, without a verdict, since instrument_check has not run"
     if not times.differs:
         return f"{ratio}, without an established difference"
     return f"{ratio} ({significant(times.low, 2)} to {significant(times.high, 2)}×)"

@@ -199,6 +199,17 @@ def run_repeats(source: str) -> int:
     return 1 + int(repeat[1]) if repeat else 1
 
 
+def kit_source(markdown: str) -> str:
+    """Return the code of the kit that `show` displays as Markdown, "" of other texts."""
+    shown = re.fullmatch(r"````python\n(.*)\n````", markdown, re.DOTALL)
+    return shown[1] if shown else ""
+
+
+def shows_kit(source: str) -> bool:
+    """Return whether a cell does nothing but show code of the kit, which stands below it."""
+    return bool(re.fullmatch(r"show\([^()]*\)", source.strip()))
+
+
 def is_experiment(source: str) -> bool:
     """Return whether a cell is what a reader came for: the model, or what is timed."""
     return bool(TIMED.search(source))
@@ -221,6 +232,7 @@ def rendered(notebook: str, name: str, drawings: Path, shared: bool = False) -> 
 
     filters = {"address": address, "code_label": code_label, "is_experiment": is_experiment}
     filters |= {"run_parameters": run_parameters, "run_repeats": run_repeats}
+    filters |= {"kit_source": kit_source, "shows_kit": shows_kit}
     exporter = HTMLExporter(
         template_name=table.PAGE.name,
         extra_template_basedirs=[str(table.PAGE.parent)],

@@ -120,7 +120,11 @@ def _framework(printed):
 
 
 def prices_table(offered, years_of_use):
-    """Return the table of prices per FLOP/s, memory and sequence; `offered` is from `offers`."""
+    """Return the table of prices per FLOP/s, memory and sequence; `offered` is from `offers`.
+
+    Without its price this machine is not in it.
+    """
+    offered = offered[offered.price_usd.notna()]
     use = offered.price_usd * offered.pass_s / offered.batch_size
     offered = offered.assign(
         share_of_peak=offered.flops_per_s / offered.peak_flops_per_s,

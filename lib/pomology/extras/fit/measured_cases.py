@@ -108,6 +108,12 @@ def _measured(case: Trained, name: str, framework: str) -> Row:
         if case.choice:
             speed = _speed(plan._replace(framework=record.framework), need, case.choice.device)
     step = record.metrics.get("step_s")
+    if backend == "cpu":
+        speed = "not on a CPU"
+    remarks = []
+    if "allocated_peak_bytes" not in record.metrics and "footprint_peak_bytes" in record.metrics:
+        remarks.append("measured: the whole process, with Python and libraries")
+    remarks += [f"repeat {record.repeat + 1}"] if record.repeat else []
     peak = record.metrics.get("allocated_peak_bytes") or record.metrics.get("footprint_peak_bytes")
     cells = {
         "Device": f"{cases.chip_name(record)}, {cases.framework_name(record.framework)}",
@@ -118,7 +124,7 @@ def _measured(case: Trained, name: str, framework: str) -> Row:
         "Memory": quantity(peak.value, "B") if peak else "",
         "Predicted memory": needed,
         "Source": "this machine",
-        "Notes": "",
+        "Notes": "; ".join(remarks),
     }
     return Row(cells, kind="measured")
 
