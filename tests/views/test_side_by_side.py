@@ -146,6 +146,23 @@ def test_all_trainings_of_a_run_are_joined_by_their_times_without_loading():
     assert words == ["MLX 1.5× faster", "MLX 2.0× slower", "MLX 2.0× faster"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "note"),
+    [
+        ({"parameters": 2_378}, "other models: 2,378 and 2,404 parameters"),
+        ({"flops_per_step": 3_000}, "other models: 3,000 and 2,000 FLOPs of a step"),
+        ({"parameters": 2_404}, "inputs of equal shape"),
+    ],
+)
+def test_models_of_other_sizes_have_no_ratio_though_their_settings_are_equal(sizes, note):
+    settings = {"metrics": {"compute_epoch_s": metric(2.0)}, "config": {"hidden": 24}}
+    common = {"parameters": 2_404, "flops_per_step": 2_000}
+    torch = record("vae", **settings, **common, backend="mps")
+    mlx = record("vae", **settings, **common | sizes, backend="mlx-gpu", framework="mlx")
+    (row,) = side_by_side.joined([torch, mlx]).data
+    assert row["remark"] == note and (row["ratio"] is None) == note.startswith("other")
+
+
 def test_an_epoch_with_loading_is_not_compared_with_one_without():
     records = [trained("torch", epoch_s=9.0, step_s=0.1), trained("mlx", step_s=0.01)]
     (row,) = side_by_side.joined(records).data

@@ -45,6 +45,7 @@ RULE = (
     "two equal runs differ by, as instrument_check measures it."
 )
 UNKNOWN = "have no verdict, since instrument_check has not measured what two equal runs differ by"
+SIZES_UNLIKE = 0.01  # relative difference of counts; adapters may be counted a little otherwise
 NO_LOADER = "PyTorch's time includes loading; none without it was measured"
 MEANING = (
     "Ratio: PyTorch's time over MLX's; above 1 MLX is faster. The same: the inputs have the same "
@@ -197,10 +198,22 @@ def _time_text(case: Repeats, metric: str) -> str:
     return "timed" if case.good_repeats else case.status
 
 
+def _unlike(one: Repeats, other: Repeats) -> str:
+    """Return in what two cases of equal settings differ in size, "" if they are alike."""
+    for name, words in (("parameters", "parameters"), ("flops_per_step", "FLOPs of a step")):
+        counts = [getattr(case.first, name) or 0 for case in (one, other)]
+        if all(counts) and abs(counts[0] / counts[1] - 1) > SIZES_UNLIKE:
+            return f"other models: {counts[0]:,} and {counts[1]:,} {words}"
+    return ""
+
+
 def _computed_alike(mlx: Repeats, other: Repeats, metric: str) -> tuple[str, bool]:
     """Return a note on whether the two times are of the same computation, and whether they are."""
     if not metric:
         return "one or both have no time", False
+    other_size = _unlike(mlx, other)
+    if other_size:
+        return other_size, False
     keras = other.first.framework == "tensorflow"
     if "epoch_s" in other.values and metric != "compute_epoch_s" and not keras:
         return NO_LOADER, False
@@ -279,5 +292,8 @@ def sameness(pair: dict[str, Repeats]) -> tuple[str, bool]:
         inputs.update(checksum.value for checksum in checksums)
     if len(inputs) > 1:
         return "different inputs", False
+    other_size = _unlike(*pair.values())
+    if other_size:
+        return other_size, False
     flags = {flag for case in pair.values() for flag in case.flags}
     return ", ".join(["the same", *sorted(flags)]), True
