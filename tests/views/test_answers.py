@@ -107,6 +107,22 @@ def test_checks_that_did_not_pass_are_named():
     assert answers.checks(records[:1]).startswith("1 of 1 checks passed. Not measured")
 
 
+def test_a_gain_over_plain_steps_that_the_feature_slows_is_not_known():
+    """Plain fp32 takes 1.3 times as long beside bf16, which explains a gain of 1.2."""
+
+    def case(feature, ratio, plain_s, repeat=0):
+        blocks = {"reference": {"steady": [[1, plain_s]] * 3}}
+        values = {"speedup": metric(ratio, 0.98 * ratio, 1.02 * ratio)}
+        more = {"blocks": blocks, "repeat": repeat, "backend": "mps"}
+        return record("capabilities", values, {"feature": feature}, **more)
+
+    records = [case("fp32", 1.0, 0.1), case("bf16", 1.2, 0.13), case("fused", 1.2, 0.1)]
+    said = answers.features(records)
+    assert "fused (1.20× ± 2.0 % in this process) is faster than plain fp32; bf16" in said
+    assert "bf16 (1.20× ± 2.0 % in this process) is not known to differ." in said
+    assert "beside a feature it takes 1.00 to 1.30 times as long, so a smaller gain may" in said
+
+
 def launched(backend="cpu", repeat=0, **more):
     counts = {"launch_cold_s": (9e-5, 5), "launch_s": (7e-6, 1000), "launch_paused_s": (2e-4, 10)}
     times = {name: metric(value).replace(n=n) for name, (value, n) in counts.items()}

@@ -23,6 +23,7 @@ LAUNCHES = {
     "launch_cold_s": "the first launch of a process takes",
     "launch_paused_s": "a launch after a pause takes",
 }
+CONTROLLED = 1.02  # times as long as beside itself, from which on plain fp32 is told to be slower
 LORA_PARTS = {
     "forward_s": "forward pass",
     "backward_s": "backward pass",
@@ -149,8 +150,8 @@ def _without_gpu(records):
 def features(records):
     """Return which features run faster or slower than fp32 on each kind of device, and which fail.
 
-    A feature is faster or slower if the interval of its ratio excludes 1. records: of
-    `capabilities`.
+    A feature is slower if the interval of its ratio is below 1. It is faster if that is above 1 and
+    above what plain fp32 took longer beside it than beside itself. records: of `capabilities`.
     """
 
     def speed(case):
@@ -164,7 +165,7 @@ def features(records):
             continue
         ends, words = case.status, feature
         if ends == "ok" and "speedup" in case.values:
-            ends = _against_plain_fp32(case.values["speedup"])
+            ends = _against_plain_fp32(case.values["speedup"], _longer(case, pooled))
             # The interval is in the same brackets.
             shown = _ratio(case.values["speedup"])
             words += f" ({shown.replace(' (', ', ').replace(')', '')})"
@@ -190,11 +191,40 @@ def features(records):
     return " ".join(texts)
 
 
-def _against_plain_fp32(ratio):
-    """Return whether a feature's speed relative to fp32 is higher, lower or not known to be."""
-    if ratio.low is None or ratio.low <= 1 <= ratio.high:
+def _against_plain_fp32(ratio, longer):
+    """Return whether a feature's speed relative to fp32 is higher, lower or not known to be.
+
+    longer: see `_longer`.
+    """
+    if ratio.low is None or (ratio.low <= max(1.0, longer) and ratio.high >= 1):
         return NO_DIFFERENCE
-    return FASTER if ratio.low > 1 else SLOWER
+    return SLOWER if ratio.high < 1 else FASTER
+
+
+def _longer(case, pooled):
+    """Return how many times as long plain fp32 takes beside a feature as beside itself.
+
+    Of several repeats it is the mean; 1 without the times of both.
+    """
+    controls = [other for other in pooled if _is_control(other, case.kind)]
+    of_control = {each.repeat: each for other in controls for each in other.records}
+    ratios = []
+    for record in case.records:
+        if record.repeat in of_control:
+            both = [_plain_step_s(each) for each in (record, of_control[record.repeat])]
+            ratios += [both[0] / both[1]] if all(both) else []
+    return geometric_mean(ratios) if ratios else 1.0
+
+
+def _plain_step_s(record):
+    """Return the median seconds of the plain steps that alternate with a feature's; 0 without."""
+    steps_s = [seconds / count for count, seconds in record.steady("reference")]
+    return median(steps_s) if steps_s else 0.0
+
+
+def _is_control(case, kind):
+    """Return whether a case is plain fp32 against itself, on a kind of device."""
+    return case.config.get("feature") == PLAIN and "model" not in case.config and case.kind == kind
 
 
 def _ends(compared):
@@ -215,12 +245,21 @@ def _ratio(ratio):
 
 def _control(pooled, kind):
     """Return what plain fp32 has relative to itself on a kind of device, in a list; or none."""
-    for case in pooled:
-        ratio = case.values.get("speedup")
-        plain = case.config.get("feature") == PLAIN and "model" not in case.config
-        if ratio and plain and case.kind == kind:
-            return [f"Plain fp32, timed against itself, has a ratio of {_ratio(ratio)}."]
-    return []
+    control = next((case for case in pooled if _is_control(case, kind)), None)
+    if not control or "speedup" not in control.values:
+        return []
+    text = f"Plain fp32, timed against itself, has a ratio of {_ratio(control.values['speedup'])}"
+    beside = [
+        _longer(case, pooled)
+        for case in pooled
+        if case.kind == kind and case is not control and "model" not in case.config
+    ]
+    slowest = max(beside, default=1.0)
+    if slowest > CONTROLLED:
+        low, high = (significant(each, 3) for each in (min(beside), slowest))
+        text += f"; beside a feature it takes {low} to {high} times as long, so a smaller gain "
+        text += "may come from the order of the steps"
+    return [f"{text}."]
 
 
 def accelerators(records):
