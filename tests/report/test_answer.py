@@ -322,6 +322,14 @@ def test_without_a_whole_case_the_one_of_most_work_is_told():
     assert "with model gpt2, at batch size 1" in said
 
 
+def test_a_case_that_failed_has_its_reason():
+    reason = "the model has 326,824 parameters, not 652,824"
+    said = answer_of(
+        epoch(4.0, "cpu"), epoch(1.0, "cpu", batch_size=9, status="mismatch", reason=reason)
+    )
+    assert f"1 mismatch (batch size 9: {reason})." in said
+
+
 def test_a_case_that_ended_without_the_value_is_counted():
     without = record("vae", {"step_s": metric(0.1)}, {"batch_size": 5120}, **CHIP)
     assert (

@@ -214,6 +214,13 @@ def test_a_published_rate_in_steps_is_shown_and_saved_in_samples():
     assert row.cells["Images"] == "323.9 samples/s (2.53 steps/s)"
 
 
+def test_a_value_that_was_left_out_is_in_the_notes():
+    slow = METRICS | {"epoch_s": METRICS["epoch_s"].replace(value=7.2)}
+    repeats_of = [vae(repeat=0), vae(repeat=1), vae(repeat=2, metrics=slow, flags=["drift"])]
+    (row,) = shown(article_table("vae", repeats_of))
+    assert "2 of 3 repeats; left out: 7.20 s (drift)" in row["Notes"]
+
+
 def test_a_note_and_a_value_of_one_repeat_are_not_shown_as_those_of_all():
     both = [
         vae(repeat=0, note="adding 1; after a pause 63.1 times as long"),

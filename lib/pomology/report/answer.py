@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from pomology.articles.claims import CONTRADICTED, SUPPORTED, devices_of
-from pomology.format import IN_PROCESS, comparison, counted, sentence_case, significant
+from pomology.format import IN_PROCESS, comparison, counted, one_line, sentence_case, significant
 from pomology.report.article import (
     TRAININGS,
     Declaration,
@@ -44,6 +44,8 @@ COMPUTE_ONLY = "compute only"
 COMPUTED = "with computing alone"  # instead of a time of the whole training
 TOLD = 2  # values of other settings that are part of the answer; more are below it
 FEW_STEPS = "few-steps"  # the flag
+WITH_REASON = ("mismatch", "error", "not-learning")  # statuses whose reason the answer has
+REASON = 120  # characters of it
 FAILED = 4  # cases of a status whose settings are named
 SPELLED = {"lora": "LoRA", "amp": "AMP", "persistent": "persistent workers"}
 PEAKS_OF_MEMORY = ("allocated_peak_bytes", "footprint_peak_bytes", "peak_memory_bytes")
@@ -600,7 +602,8 @@ def _settings_of(cases_of: Sequence[Repeats], measured: Sequence[Repeats]) -> st
         words = [", ".join(settings)]
         words += [f"on the {case.kind.upper()}"] if devices else []
         words += [f"in {case.framework}"] if frameworks else []
-        named[" ".join(filter(None, words))] = None
+        reason = one_line(case.last.reason or "", REASON) if case.status in WITH_REASON else ""
+        named[": ".join(filter(None, [" ".join(filter(None, words)), reason]))] = None
     return f" ({'; '.join(filter(None, named))})" if any(named) else ""
 
 

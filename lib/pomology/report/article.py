@@ -442,11 +442,21 @@ def _note(declaration: Declaration, case: Repeats) -> str:
         notes.append(f"{len(case.used)} of {case.repeats} repeats")
         if case.good_repeats:
             notes += sorted({f"another one {status}" for status, _ in case.endings.values()})
-        flags = sorted({flag for flags in case.left_out.values() for flag in flags})
-        notes += [f"left out: {', '.join(flags)}"] if flags else []
+        notes += [f"left out: {_left_out(declaration, case)}"] if case.left_out else []
     if case.good_repeats and last.scaled:
         notes.append("scaled")
     return "; ".join([*filter(None, notes), *case.flags])
+
+
+def _left_out(declaration: Declaration, case: Repeats) -> str:
+    """Return the values that no mean has, with the flags for which they are left out."""
+    texts = []
+    for repeat, flags in case.left_out.items():
+        value = case.good[repeat].get(declaration.metric)
+        shown = metrics.Metric(declaration.metric).show(value.value) if value else ""
+        reasons = ", ".join(flag for flag in flags if flag in cases.DISTURBED)
+        texts.append(f"{shown} ({reasons})" if shown else reasons)
+    return ", ".join(texts)
 
 
 def _notes(
