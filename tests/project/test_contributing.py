@@ -48,6 +48,21 @@ def add_files(checkout: Path) -> None:
 
 
 @pytest.mark.long
+def test_the_twin_of_the_page_makes_the_same_step(tmp_path):
+    add_files(tmp_path)
+    line = dict(BLOCK.findall(EXPERIMENT))["text"]
+    place = tmp_path / "tests" / "references" / "test_twins.py"
+    text = place.read_text(encoding="utf-8").replace("TWINS = {\n", f"TWINS = {{\n{line}", 1)
+    place.write_text(text.replace("QUICK = (", 'QUICK = ("perceptron", ', 1), encoding="utf-8")
+    shutil.copy(root() / "pyproject.toml", tmp_path)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "lib")}
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["tests/references/test_twins.py", "-k", "same_step and perceptron"]
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert said.returncode == 0 and said.stdout.startswith(". "), said.stdout
+
+
+@pytest.mark.long
 def test_an_experiment_runs_and_the_report_shows_it_with_its_published_rows(tmp_path):
     add_files(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "lib")}
@@ -70,7 +85,7 @@ def test_an_experiment_runs_and_the_report_shows_it_with_its_published_rows(tmp_
     assert {name: each["status"] for name, each in ended.items()} == {"torch": "ok", "mlx": "ok"}
     assert ended["torch"]["flops_per_step"] == ended["mlx"]["flops_per_step"]
     page = (out / "index.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
-    assert "<summary>A perceptron on digits" in page and "4.1 s" in page and ">Width</th>" in page
+    assert ">A perceptron on digits</span>" in page and "4.1 s" in page and ">Width</th>" in page
     with open(out / "shown" / "perceptron" / "01-article.csv", newline="") as file:
         rows = [(row["width"], float(row["epoch_s"])) for row in csv.DictReader(file)]
     assert rows == [("1024", 4.1), ("1024", 3.5)]
