@@ -99,7 +99,6 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         if 0 < len(others) <= TOLD and len(main) == 1:  # else it is not clear of which device
             asked.append(f"{sentence_case('; '.join(others))}.")
             others = []
-        evidence += _published_comparison(declaration, metric) if unanswered else []
         evidence += _published(declaration, metric, lead, named=values)
         if values:
             evidence += _in_list(others, lead, timed) or _ends_of_settings(
@@ -113,6 +112,7 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
     elif metric in OF_GPUS:
         evidence += _published_of_gpus(declaration, metric)
     asked += unanswered
+    asked += _published_comparison(declaration, metric) if timed and unanswered else []
     heading = metrics.Metric(metric).heading
     if timed or not (unanswered and metric in OF_GPUS):
         evidence += _endings(measured, metric, "" if timed else heading)

@@ -70,9 +70,10 @@ def epoch_figure(declaration: Declaration, records: Iterable[Record]) -> Any:
     for case in comparable(records, "epoch_s"):
         parts, reason = _epoch(case)
         _add(case, declaration, scale, "epoch_s", (parts, reason), panels, absent)
-    remark = _remark(absent)
     if panels and not any(_is_divided(bar) for bars in panels.values() for bar in bars):
-        return f"{NO_PARTS[:-2]}: {remark}.*" if remark else NO_PARTS
+        reasons = {reason: of for reason, of in absent.items() if reason not in FAILED}
+        return f"{NO_PARTS[:-2]}: {_remark(reasons)}.*" if reasons else NO_PARTS
+    remark = _remark(absent)
     return parts_figure(panels, _axis(scale, "epoch", panels), scale.unit, remark)
 
 
