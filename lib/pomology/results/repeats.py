@@ -56,7 +56,7 @@ class Repeats:
         self.in_repeats: dict[str, list[Estimate]] = {}
         for record in succeeded:
             # In each process, before the mean: both parts of a ratio have its disturbances.
-            values = dict(record.metrics)
+            values = dict(record.metrics) | plain_step(record)
             for name in EPOCHS & values.keys():  # older journals have ranges that nobody saw
                 values[name] = epochs.without_range(values[name])
             for name, (part, whole) in metrics.RATIOS.items():
@@ -101,6 +101,16 @@ class Repeats:
             if cases.DISTURBED.isdisjoint(self.flags_of[repeat])
         }
         return clean if len(clean) >= LEAST_CLEAN else self.good
+
+
+def plain_step(record: Record) -> dict[str, Estimate]:
+    """Return the mean seconds of plain steps that alternate with a feature's, if it has some."""
+    blocks = record.steady("reference")
+    if not blocks:
+        return {}
+    count = sum(steps for steps, _ in blocks)
+    seconds = sum(block_s for _, block_s in blocks) / count
+    return {"plain_step_s": Estimate(seconds, "s", n=count, covers="none")}
 
 
 def pool(records: Iterable[Record], run: str = "") -> list[Repeats]:
