@@ -111,7 +111,7 @@ def is_apple(name: str) -> bool:
 def mac_memory_gb(name: str) -> float | None:
     """Return the memory of a Mac that a name states: 128 of `M4 Max 128GB`; None without."""
     match = MEMORY.search(name.casefold())
-    return float(match[1]) if match and APPLE.fullmatch(parse(name).model) else None
+    return float(match[1]) if match and is_apple(name) else None
 
 
 def resolve(name: str, catalogue: Catalogue, gpus: Sequence[Mapping[str, Any]] = ()) -> Resolved:
@@ -202,9 +202,9 @@ def variants(name: str, catalogue: Catalogue) -> list[str]:
 
 def order(name: str) -> tuple:
     """Return a key that sorts Apple's chips first, and numbers in names by their value."""
-    apple = APPLE.fullmatch(parse(name).model)
     parts = re.split(r"(\d+)", name.casefold())
-    return not apple, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    numbered = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    return not is_apple(name), numbered
 
 
 def measured(chip: str, kind: str, machine: Mapping[str, Any]) -> str:
@@ -285,7 +285,7 @@ def canonical(printed: str, role: str = "") -> str:
     row, which tells the CPU of an Apple chip from its GPU.
     """
     name = _printed().get(printed, printed)
-    if KIND.search(printed.casefold()) or not APPLE.fullmatch(parse(name).model):
+    if KIND.search(printed.casefold()) or not is_apple(name):
         return name
     if role == "cpu":
         return f"{name.partition(' GPU')[0]} CPU"

@@ -90,11 +90,11 @@ def of_run(declaration: Declaration, records: Sequence[Record], values: bool = T
         if values:
             asked += ["None of the published settings was timed here; a smaller one was."] * smaller
             asked += [_values(declaration, metric, main, smaller), *_disturbed(main)]
+        variations = run_to_run_by_kind(records)
         if metric in OF_SPEED:
-            asked += _compared(declaration, main, run_to_run_by_kind(records))
+            asked += _compared(declaration, main, variations)
         # The articles trained in other frameworks than MLX, except where they compare it.
         lead = min(main, key=lambda case: (case.kind != "gpu", case.first.framework == "mlx"))
-        variations = run_to_run_by_kind(records)
         others = _other_settings(declaration, metric, lead, timed, variations) if values else []
         if 0 < len(others) <= TOLD and len(main) == 1:  # else it is not clear of which device
             asked.append(f"{sentence_case('; '.join(others))}.")
@@ -344,12 +344,11 @@ def _ends_of_settings(
 def _smaller(own: Sequence[Record], metric: str, measured: Sequence[Repeats]) -> list[str]:
     """Return that cases smaller than published ran, too, whose times no sentence has, in a list."""
     told = {case.first.case for case in measured}
-    smaller = [
-        case for case in comparable(own) if metric in case.values and case.first.case not in told
-    ]
+    every = comparable(own)
+    smaller = [case for case in every if metric in case.values and case.first.case not in told]
     if not smaller:
         return []
-    settings = _settings_of(smaller, comparable(own))
+    settings = _settings_of(smaller, every)
     count = counted(len(smaller), "case")
     verb = "is" if len(smaller) == 1 else "are"
     return [f"{count} smaller than published{settings} {verb} in “All measured values” only."]
