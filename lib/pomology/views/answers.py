@@ -662,6 +662,8 @@ def _faster_framework(framework, where, rows):
         by_model.setdefault(row["model"], []).append(row["ratio"])
     models = [geometric_mean(ratios) for ratios in by_model.values()]
     mean = geometric_mean(models)
+    shorter, longer = ("MLX", framework) if mean > 1 else (framework, "MLX")
+    factor = significant(max(mean, 1 / mean), 2)
     # The range is that of the faster one's factor, as the sentence says it.
     factors = models if mean > 1 else [1 / model for model in models]
     ends = [significant(end, 2) for end in (min(factors), max(factors))]
@@ -679,19 +681,13 @@ def _faster_framework(framework, where, rows):
     evidence = f"{models_text}; {counts}"
     most = len(rows) / 2
     if len(rows) == 1 and (mlx or other):
-        bounds = [rows[0]["ratio_low"], rows[0]["ratio_high"]]
-        ends = sorted(bounds if mean > 1 else [1 / bound for bound in bounds])
-        low, high = (significant(end, 2) for end in ends)
-        name, than = ("MLX", framework) if mean > 1 else (framework, "MLX")
-        factor = significant(max(mean, 1 / mean), 2)
-        faster = f"{name} is {factor}× ({low} to {high}×) faster than {than} {where}"
+        interval = [rows[0]["ratio_low"], rows[0]["ratio_high"]]
+        interval = sorted(interval if mean > 1 else [1 / end for end in interval])
+        low, high = (significant(end, 2) for end in interval)
+        faster = f"{shorter} is {factor}× ({low} to {high}×) faster than {longer} {where}"
         return f"In the one case that both ran, {rows[0]['settings']}, {faster}."
     if (mlx > most and not other and mean > 1) or (other > most and not mlx and mean < 1):
-        name, than = ("MLX", framework) if mean > 1 else (framework, "MLX")
-        factor = significant(max(mean, 1 / mean), 2)
-        return f"{name} is {factor}× faster than {than} {where} ({evidence})."
-    shorter, longer = ("MLX", framework) if mean > 1 else (framework, "MLX")
-    factor = significant(max(mean, 1 / mean), 2)
+        return f"{shorter} is {factor}× faster than {longer} {where} ({evidence})."
     ratio = f"{longer}'s time is {factor}× {shorter}'s"
     if verdicts[SINGLE] == len(rows):
         why = "instrument_check has not measured what two equal runs differ by"
